@@ -1,0 +1,105 @@
+"""The segment format: what a worker writes and the Spark loader reads. Names only, so that both rooms share one truth.
+
+A *segment* is one Arrow IPC stream file (uncompressed) of one worker. While it grows it lies in `open/`; sealing closes
+the stream, fsyncs the file and renames it into `ready/`, where it never changes again. The loader plans in `plan/`, and
+puts what it can't read into `bad/` beside a reason file. The supervisor keeps `settled.json` in the same folder.
+
+Rules both sides rely on:
+- A record batch holds whole messages only: all rows of one handled record stand in one batch, one after the other, with
+  `_seq` counting 0, 1, 2, … So `_seq == 0` starts a record, and a record that was handled twice shows two such starts.
+- The key columns stand first, in this order, with these types, none null except the two message ids; the user's
+  columns follow and never start with an underscore.
+- Topic, broker and queue id are those of the queue the record was *pulled* from (`%RETRY%group` for a retry);
+  `_origin_topic` is the restored one.
+- A sealed stream ends with Arrow's end-of-stream mark or, when it was salvaged, at a batch boundary. Anything cut
+  inside a batch is damaged.
+- Strings that are the same in many rows (group, topic, broker) are plain `string`: Spark maps them without help.
+
+This module imports nothing at load: the supervisor needs the folder names, and must not pay for pyarrow.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FORMAT_VERSION: Final = 1
+"""Version of the layout below. A reader refuses a higher one; a writer of a new layout raises it."""
+
+META_VERSION: Final = b"rocketcrew.version"
+"""Schema metadata: FORMAT_VERSION as decimal digits."""
+META_GROUP: Final = b"rocketcrew.group"
+"""Schema metadata: the consumer group, UTF-8."""
+META_USER_SCHEMA: Final = b"rocketcrew.schema"
+"""Schema metadata: the user's columns as the DDL text they were declared with (or its equivalent), UTF-8."""
+META_BATCH_OUTCOMES: Final = b"rocketcrew.outcomes"
+"""Custom metadata of one record batch: JSON, the pulled records finished up to this flush, also those without rows."""
+
+GROUP: Final = "_group"
+TOPIC: Final = "_topic"
+BROKER: Final = "_broker"
+QUEUE_ID: Final = "_queue_id"
+OFFSET: Final = "_offset"
+SEQ: Final = "_seq"
+ORIGIN_TOPIC: Final = "_origin_topic"
+MESSAGE_ID: Final = "_message_id"
+ORIGIN_MESSAGE_ID: Final = "_origin_message_id"
+RECONSUME_TIMES: Final = "_reconsume_times"
+STORE_TIME: Final = "_store_time"
+
+KEY_COLUMNS: Final = (
+    GROUP,
+    TOPIC,
+    BROKER,
+    QUEUE_ID,
+    OFFSET,
+    SEQ,
+    ORIGIN_TOPIC,
+    MESSAGE_ID,
+    ORIGIN_MESSAGE_ID,
+    RECONSUME_TIMES,
+    STORE_TIME,
+)
+"""Names of the key columns, in file order."""
+
+OPEN_DIR: Final = "open"
+READY_DIR: Final = "ready"
+PLAN_DIR: Final = "plan"
+BAD_DIR: Final = "bad"
+SETTLED_FILE: Final = "settled.json"
+LOADER_STATUS_FILE: Final = "loader.json"
+
+SEGMENT_SUFFIX: Final = ".arrows"
+SEGMENT_NAME: Final = re.compile(r"(?P<worker>[A-Za-z0-9._]+(?:-[A-Za-z0-9._]+)*)-(?P<seq>\d+)\.arrows")
+"""`<worker_id>-<seq>.arrows`: the worker id must be unique among all workers that ever wrote into the folder (put the
+start time or a random part into it), `seq` counts its segments; so a name is never used twice."""
+
+END_OF_STREAM: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+"""Last eight bytes of a stream that was closed in order."""
+
+
+def segment_name(worker_id: str, seq: int) -> str:
+    """File name of segment `seq` (>= 0) of `worker_id`; zero-padded, so that one worker's names sort as they were made."""
+    return f"{worker_id}-{seq:08d}{SEGMENT_SUFFIX}"
+
+
+def key_fields() -> list[pa.Field[Any]]:
+    """The key columns as Arrow fields, in file order: the head of every segment's schema."""
+    import pyarrow as pa
+
+    return [
+        pa.field(GROUP, pa.string(), nullable=False),
+        pa.field(TOPIC, pa.string(), nullable=False),
+        pa.field(BROKER, pa.string(), nullable=False),
+        pa.field(QUEUE_ID, pa.int32(), nullable=False),
+        pa.field(OFFSET, pa.int64(), nullable=False),
+        pa.field(SEQ, pa.int32(), nullable=False),
+        pa.field(ORIGIN_TOPIC, pa.string(), nullable=False),
+        pa.field(MESSAGE_ID, pa.string()),
+        pa.field(ORIGIN_MESSAGE_ID, pa.string()),
+        pa.field(RECONSUME_TIMES, pa.int32(), nullable=False),
+        pa.field(STORE_TIME, pa.timestamp("us", tz="UTC"), nullable=False),
+    ]
