@@ -1,0 +1,3 @@
+from .popen_forkserver import Popen
+
+def set_spawning_popen(popen: Popen | None) -> None: ...

@@ -1,0 +1,13 @@
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+class Popen:
+    pid: int
+    sentinel: int
+    returncode: int | None
+    finalizer: Any
+    _fds: list[int]
+    def __init__(self, process_obj: BaseProcess) -> None: ...
+    def _launch(self, process_obj: BaseProcess) -> None: ...
+    def poll(self) -> int | None: ...
+    def close(self) -> None: ...

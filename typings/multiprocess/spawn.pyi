@@ -1,0 +1,1 @@
+from multiprocessing.spawn import *

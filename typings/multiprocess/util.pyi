@@ -1,0 +1,3 @@
+from multiprocessing.util import Finalize as Finalize
+
+def close_fds(*fds: int) -> None: ...

@@ -1,0 +1,144 @@
+"""What a user's handler module imports: the decorator, and what a handler may return or raise.
+
+    from rocketcrew import handler, Retry
+
+    @handler(schema="module string, functions int")
+    def count_functions(message):
+        tree = ast.parse(message.body)
+        return {"module": message.keys, "functions": sum(isinstance(node, ast.FunctionDef) for node in ast.walk(tree))}
+
+A plain function does as well; the decorator adds a schema, batches and hooks. A handler gets one `Message` and returns
+None (done, no rows), one row, an iterable of rows (a generator too), or a pyarrow RecordBatch or Table. A row is a dict or
+a dataclass instance. Raising anything, or returning a `Retry` or another exception, means: consume this message later.
+
+A batch handler (`batch=True`) gets a list of at most `consume_message_batch_max_size` messages and returns None (all
+done), a list with one such result per message, or a `BatchResult`.
+
+This module imports nothing heavy: it is loaded by every user's script.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, overload
+
+from ..remoting.errors import UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Hook = Callable[[], object]
+
+ACK_ALL: Final = None
+"""`BatchResult.ack_index` of a batch that was consumed whole."""
+
+
+class Retry(Exception):
+    """Consume this message (or batch) later; raised or returned by a handler.
+
+    `delay_level` as in Java's ConsumeConcurrentlyContext: -1 = to the dead-letter topic at once, 0 = the configured
+    `delay_level_when_next_consume` (by default the broker's growing delay), 1.. = that level of the broker's
+    `messageDelayLevel`. Raises UsageError outside -1..127.
+    """
+
+    def __init__(self, delay_level: int = 0, reason: str = "") -> None:
+        if not -1 <= delay_level <= 127:
+            raise UsageError(f"Retry(delay_level={delay_level}): legal are -1 (dead letter), 0 (default) and 1 to 127")
+        super().__init__(delay_level, reason)
+        self.delay_level = delay_level
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason or "the handler asked for a retry"
+
+
+class BatchResult:
+    """Result of a batch handler in terms of Java's ack index.
+
+    Messages up to and including `ack_index` are done, those after it are consumed later; None = all done, -1 = none.
+    `rows` are rows of the batch. Give each as `(message, row)`, so that rows of messages that are not done can be left
+    out; untagged rows are accepted only with a full ack, and are kept under the batch's first message.
+    """
+
+    __slots__ = ("ack_index", "rows")
+
+    def __init__(self, rows: object = (), ack_index: int | None = ACK_ALL) -> None:
+        self.rows = rows
+        self.ack_index = ack_index
+
+
+class Handler:
+    """A handler function with what the decorator knows about it; calling it calls the function."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        schema: str | pa.Schema | type[Any] | None = None,
+        batch: bool = False,
+        setup: Hook | None = None,
+        teardown: Hook | None = None,
+    ) -> None:
+        if not callable(function):
+            raise UsageError(f"handler: {function!r} cannot be called; decorate a function")
+        self.function = function
+        self.schema = schema
+        self.batch = batch
+        self.setup = setup
+        self.teardown = teardown
+        functools.update_wrapper(self, function, updated=())
+
+    @property
+    def name(self) -> str:
+        """`module:qualified.name` of the function, for messages and logs."""
+        module = getattr(self.function, "__module__", None) or "?"
+        name = getattr(self.function, "__qualname__", None) or type(self.function).__qualname__
+        return f"{module}:{name}"
+
+    def __call__(self, messages: Any) -> Any:
+        return self.function(messages)
+
+    def __repr__(self) -> str:
+        return f"<Handler {self.name}{' batch' if self.batch else ''}>"
+
+
+@overload
+def handler(function: Callable[..., Any], /) -> Handler: ...
+@overload
+def handler(
+    *,
+    schema: str | pa.Schema | type[Any] | None = None,
+    batch: bool = False,
+    setup: Hook | None = None,
+    teardown: Hook | None = None,
+) -> Callable[[Callable[..., Any]], Handler]: ...
+def handler(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    schema: str | pa.Schema | type[Any] | None = None,
+    batch: bool = False,
+    setup: Hook | None = None,
+    teardown: Hook | None = None,
+) -> Handler | Callable[[Callable[..., Any]], Handler]:
+    """Decorate a handler, bare or with arguments.
+
+    schema: columns of its rows, as Spark DDL (`"module string, line int"`), pyarrow schema or dataclass.
+    batch: it takes a list of messages. setup, teardown: called without arguments once per worker, before the first and
+    after the last message (a set-up that raises is a failed start).
+    """
+
+    def decorate(target: Callable[..., Any]) -> Handler:
+        return Handler(target, schema=schema, batch=batch, setup=setup, teardown=teardown)
+
+    return decorate if function is None else decorate(function)
+
+
+def as_handler(target: object) -> Handler:
+    """`target` as a Handler: itself, or a plain callable wrapped. Raises UsageError when it cannot be called."""
+    if isinstance(target, Handler):
+        return target
+    if not callable(target):
+        raise UsageError(f"handler: {target!r} is not callable; give a function that takes one message")
+    return Handler(target)

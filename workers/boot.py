@@ -1,0 +1,61 @@
+"""What one worker is started with. Made by the supervisor, pickled once, frozen in the worker."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from .link import Transport
+from .loading import HandlerSpec
+from .slab_memory import SlabHandle
+
+EXIT_OK: Final = 0
+"""Stopped as asked, or the supervisor's end of the link was closed."""
+EXIT_BOOT: Final = 4
+"""The handler cannot be imported or its set-up hook raised; a BOOT_FAILED packet says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLimits:
+    """Bounds of one worker; the defaults are those of defaults.toml."""
+
+    batch_messages_max: int = 1
+    """Messages per call of a batch handler (`consumer.consume_message_batch_max_size`), >= 1."""
+    delay_level: int = 0
+    """Delay level of a message whose handler raised (`consumer.delay_level_when_next_consume`), -1..127."""
+    flush_interval_us: int = 1_000
+    """Outcomes wait at most this long while work goes on."""
+    seal_rows: int = 50_000
+    seal_bytes: int = 16 * 1024 * 1024
+    seal_idle_ms: int = 1_000
+    """A segment is sealed when no row was added for this long, and at ten times this age."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerBoot:
+    """Everything a worker needs. The socket and the slab travel as duplicated descriptors.
+
+    `worker_id` is unique among all workers that ever wrote into `segments_dir` (letters, digits, `.`, `_`, `-`).
+    `segments_dir` None = results are off: rows are dropped. `salvage` are segments in `open/` whose workers are
+    certainly dead; each is reported by SALVAGED packets before READY. `cells_path` is a file made by CellFile.
+    """
+
+    worker_id: str
+    index: int
+    handler: HandlerSpec
+    link: socket.socket
+    transport: Transport
+    slab: SlabHandle | None
+    group: str
+    segments_dir: Path | None = None
+    schema: str = ""
+    """Columns as DDL; empty = the handler's own."""
+    salvage: tuple[Path, ...] = ()
+    cells_path: Path | None = None
+    cell_slot: int = 0
+    member: str = ""
+    limits: WorkerLimits = field(default_factory=WorkerLimits)
+    log_format: str = "auto"
+    log_level: str = "info"

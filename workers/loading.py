@@ -1,0 +1,151 @@
+"""Where the handler comes from: an import string, or a function shipped once by dill.
+
+The supervisor describes a handler (`describe`), the worker loads it (`load`). An import string is not imported by the
+supervisor: no user code runs there. A function given as an object (a script, a notebook) travels by import path when
+its module can be imported in the worker, else by value, with the globals it refers to. dill is the tool for that, and
+too slow for anything that happens per message.
+
+The current directory counts as importable, as with gunicorn. Errors carry the user's own frames only.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Final
+
+import dill
+
+from ..remoting.errors import UsageError
+from .api import Handler, as_handler
+
+TRACEBACK_FRAMES_MAX: Final = 30
+_OWN_FOLDER: Final = str(Path(__file__).resolve().parent.parent)
+
+
+class HandlerLoadError(UsageError):
+    """The handler cannot be had; `traceback` has the user's frames, empty when his code is not at fault."""
+
+    def __init__(self, message: str, traceback_text: str = "") -> None:
+        super().__init__(message)
+        self.traceback = traceback_text
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerSpec:
+    """A handler on its way to a worker: `import_path` ("package.module:function"), else `pickled` by dill."""
+
+    name: str
+    import_path: str | None = None
+    pickled: bytes | None = None
+
+    @property
+    def module(self) -> str | None:
+        """Module to preload in the forkserver, None when shipped by value."""
+        return self.import_path.partition(":")[0] if self.import_path else None
+
+
+def describe(target: object) -> HandlerSpec:
+    """Spec of an import string, a callable or a Handler. Raises UsageError for anything else or what dill refuses."""
+    if isinstance(target, str):
+        module, colon, function = target.partition(":")
+        if not colon or not function or not all(part.isidentifier() for part in f"{module}.{function}".split(".")):
+            raise UsageError(f'handler "{target}": write it as package.module:function')
+        return HandlerSpec(target, import_path=target)
+    handler = as_handler(target)
+    path = _import_path(target, handler)
+    if path is not None:
+        return HandlerSpec(path, import_path=path)
+    try:
+        # recurse: the globals that the function refers to travel with it, not the whole of __main__.
+        return HandlerSpec(handler.name, pickled=dill.dumps(handler, recurse=True))
+    except Exception as error:
+        raise UsageError(
+            f"handler {handler.name} cannot be shipped to a worker process ({type(error).__name__}: {error}); "
+            f"put it into a module and name it as package.module:function"
+        ) from error
+
+
+def _import_path(target: object, handler: Handler) -> str | None:
+    """`module:name` when importing that in a worker gives the very same object; None for __main__, lambdas, closures."""
+    module_name = getattr(handler.function, "__module__", None)
+    name = getattr(handler.function, "__qualname__", "")
+    module = sys.modules.get(module_name or "")
+    if module is None or module_name == "__main__" or not getattr(module, "__file__", None):
+        return None
+    found: object = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return f"{module_name}:{name}" if found is not None and found in (target, handler.function) else None
+
+
+def load(spec: HandlerSpec) -> Handler:
+    """Import or unpickle the handler. Raises HandlerLoadError."""
+    if spec.pickled is not None:
+        try:
+            return as_handler(dill.loads(spec.pickled))
+        except Exception as error:
+            raise HandlerLoadError(f"handler {spec.name}: {describe_error(error)}", user_traceback(error)) from error
+    module_name, _, function = (spec.import_path or "").partition(":")
+    module = _import_module(module_name)
+    found: object = module
+    for part in function.split("."):
+        if not hasattr(found, part):
+            raise HandlerLoadError(_missing(module, function))
+        found = getattr(found, part)
+    try:
+        return as_handler(found)
+    except UsageError as error:
+        raise HandlerLoadError(f"{spec.import_path}: {error}") from error
+
+
+def _import_module(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
+            raise HandlerLoadError(
+                f'cannot find module "{name}" (no "{error.name}" in {os.getcwd()} nor on the Python path)'
+            ) from error
+        raise HandlerLoadError(f'module "{name}": {describe_error(error)}', user_traceback(error)) from error
+    except BaseException as error:
+        # SystemExit too: a module that calls sys.exit() at import is a handler that cannot be imported.
+        raise HandlerLoadError(f'module "{name}": {describe_error(error)}', user_traceback(error)) from error
+
+
+def _missing(module: ModuleType, function: str) -> str:
+    callables = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+    near = difflib.get_close_matches(function, callables, 1)
+    hint = f'; did you mean "{near[0]}"?' if near else ""
+    return f'module "{module.__name__}" ({module.__file__}) has no function "{function}"{hint}'
+
+
+def describe_error(error: BaseException) -> str:
+    """`TypeName: message (file:line)` of the innermost frame that is the user's, for logs and failure texts."""
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    frames = user_frames(error.__traceback__)
+    if not frames:
+        return text
+    return f"{text} ({Path(frames[-1].filename).name}:{frames[-1].lineno})"
+
+
+def user_frames(trace: TracebackType | None) -> list[traceback.FrameSummary]:
+    """The frames of `trace` that lie neither in this package nor in the import machinery, outermost first."""
+    return [
+        frame
+        for frame in traceback.extract_tb(trace)
+        if not frame.filename.startswith(("<frozen ", _OWN_FOLDER)) and "/importlib/" not in frame.filename
+    ]
+
+
+def user_traceback(error: BaseException) -> str:
+    """Traceback text of the user's frames (the innermost TRACEBACK_FRAMES_MAX) and the error itself."""
+    frames = user_frames(error.__traceback__)[-TRACEBACK_FRAMES_MAX:]
+    head = ["Traceback (most recent call last):\n", *traceback.format_list(frames)] if frames else []
+    return "".join([*head, *traceback.format_exception_only(error)])

@@ -1,0 +1,375 @@
+"""What travels between the supervisor and one worker: pure packing and unpacking, no I/O.
+
+One packet is one datagram of the SEQPACKET pair (or one frame of the stream pair, see link.py). Its first byte is the
+kind. Numbers are little-endian and unpadded: both ends are the same machine and the same build.
+
+supervisor -> worker
+    QUEUE     u8 kind, u32 handle, JSON {group, topic, broker_name, queue_id, tags}
+    CHUNK     u8 kind, u64 chunk_id, u32 handle, u64 slab_offset, u32 length, u16 count [, payload inline on a stream]
+    SEAL      u8 kind
+    STOP      u8 kind
+worker -> supervisor
+    READY        u8 kind, u32 pid, JSON {schema, handler, batch}
+    BOOT_FAILED  u8 kind, JSON {error, traceback}
+    OUTCOMES     u8 kind, u16 entries, u16 failures, then entries of 28 bytes, then failures
+                   entry    u64 chunk_id, u16 start, u16 count, u32 segment_seq, u32 busy_us, u32 slowest_us,
+                            u16 filtered, u16 failed
+                   failure  u16 entry number, u16 message index, i8 delay_level, u16 length, UTF-8 text
+    SEALED       u8 kind, u32 seq, u64 rows, u64 bytes, UTF-8 name
+    SALVAGED     u8 kind, JSON {file, worker, seq, sealed_name, rows, bytes, messages, last}
+
+Fixed entries stand together and the failures behind them, so that a packet without failures, which is nearly every one,
+is unpacked by one call. JSON is for what happens once per queue, worker or segment only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from struct import Struct, error as StructError
+from typing import Any, Final, NamedTuple
+
+from ..remoting.errors import ProtocolError
+
+Buffer = bytes | bytearray | memoryview
+
+QUEUE: Final = 1
+CHUNK: Final = 2
+SEAL: Final = 3
+STOP: Final = 4
+READY: Final = 16
+BOOT_FAILED: Final = 17
+OUTCOMES: Final = 18
+SEALED: Final = 19
+SALVAGED: Final = 20
+
+PACKET_MAX_BYTES: Final = 60_000
+"""Bound of every packet without inline payload: under 64 KiB, so that one receive buffer and the default SO_SNDBUF fit."""
+ERROR_MAX_BYTES: Final = 500
+"""Bound of one failure's text."""
+DELAY_LEVEL_MIN: Final = -1
+DELAY_LEVEL_MAX: Final = 127
+
+U32_MAX: Final = 0xFFFF_FFFF
+U16_MAX: Final = 0xFFFF
+
+_HANDLE = Struct("<BI")
+CHUNK_STRUCT: Final = Struct("<BQIQIH")
+"""kind, chunk_id, handle, slab_offset, length, count."""
+CHUNK_HEAD_BYTES: Final = CHUNK_STRUCT.size
+_OUTCOMES_HEAD = Struct("<BHH")
+_ENTRY = Struct("<QHHIIIHH")
+_FAILURE = Struct("<HHbH")
+_SEALED = Struct("<BIQQ")
+
+
+class QueueInfo(NamedTuple):
+    """The queue that records are pulled from, as the worker needs it. `tags` None = every message is wanted."""
+
+    group: str
+    topic: str
+    broker_name: str
+    queue_id: int
+    tags: tuple[str, ...] | None = None
+
+
+class ChunkDescriptor(NamedTuple):
+    """`count` records (an inner batch counts as one) in `length` bytes at `slab_offset` of the slab."""
+
+    chunk_id: int
+    handle: int
+    slab_offset: int
+    length: int
+    count: int
+
+
+class Outcome(NamedTuple):
+    """Messages `start .. start+count-1` of the chunk are finished; `failed` of them are in the packet's failures.
+
+    `segment_seq` is the segment that holds rows of this run, 0 when there are none: the run is durable once SEALED with
+    this or a higher seq has come. `busy_us` sums the handler's time, `slowest_us` is the longest single call (both
+    saturate at 2**32-1), `filtered` counts messages that the handler did not get because of their tag.
+    """
+
+    chunk_id: int
+    start: int
+    count: int
+    segment_seq: int
+    busy_us: int
+    slowest_us: int
+    filtered: int
+    failed: int
+
+
+class Failure(NamedTuple):
+    """Message `index` of the chunk is to be sent back with `delay_level` (-1 dead letter, 0 broker decides, > 0 level)."""
+
+    chunk_id: int
+    index: int
+    delay_level: int
+    error: str
+
+
+class QueueRanges(NamedTuple):
+    """Queue offsets [from, to) of one queue that was pulled from."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+    ranges: tuple[tuple[int, int], ...]
+
+
+class Ready(NamedTuple):
+    """The worker has its handler and waits for chunks. `schema` is DDL text, None without result columns."""
+
+    pid: int
+    handler: str
+    schema: str | None
+    batch: bool
+
+
+class BootFailed(NamedTuple):
+    """The handler cannot be used; the worker exits with EXIT_BOOT. `traceback` has the user's frames only."""
+
+    error: str
+    traceback: str
+
+
+class Sealed(NamedTuple):
+    """Segment `seq` is durable as `ready/<name>`."""
+
+    seq: int
+    rows: int
+    bytes: int
+    name: str
+
+
+class Salvaged(NamedTuple):
+    """What was found in the open segment of a dead worker.
+
+    `sealed_name` is its name in `ready/` (None: it held no complete batch and was removed). `messages` are the pulled
+    records that are finished by it. As a packet the list may come in several parts; `last` marks the final one.
+    """
+
+    file: str
+    worker: str
+    seq: int
+    sealed_name: str | None
+    rows: int
+    bytes: int
+    messages: tuple[QueueRanges, ...]
+    last: bool = True
+
+
+def encode_queue(handle: int, queue: QueueInfo) -> bytes:
+    """Describe a queue before its first chunk; the same handle again replaces it. Raises ProtocolError when too long."""
+    return _bounded(_HANDLE.pack(QUEUE, handle) + _to_json(queue._asdict()), "QUEUE packet")
+
+
+def decode_queue(packet: Buffer) -> tuple[int, QueueInfo]:
+    """Handle and queue of a QUEUE packet. Raises ProtocolError."""
+    handle: int = _unpack(_HANDLE, packet, "QUEUE packet")[1]
+    data = _from_json(packet, _HANDLE.size, "QUEUE packet")
+    try:
+        tags = data["tags"]
+        wanted = None if tags is None else tuple(str(tag) for tag in tags)
+        return handle, QueueInfo(data["group"], data["topic"], data["broker_name"], int(data["queue_id"]), wanted)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ProtocolError(f"unusable field {error}", "QUEUE packet") from error
+
+
+def encode_chunk(chunk_id: int, handle: int, slab_offset: int, length: int, count: int) -> bytes:
+    """The descriptor; on a stream pair the payload follows it in the same frame. chunk_id u64 >= 1, count 1..65535."""
+    return CHUNK_STRUCT.pack(CHUNK, chunk_id, handle, slab_offset, length, count)
+
+
+def decode_chunk(packet: Buffer) -> ChunkDescriptor:
+    """Descriptor of a CHUNK packet; an inline payload begins at CHUNK_HEAD_BYTES. Raises ProtocolError."""
+    return ChunkDescriptor._make(_unpack(CHUNK_STRUCT, packet, "CHUNK packet")[1:])
+
+
+def encode_seal() -> bytes:
+    """Ask for the open segment to be sealed now."""
+    return bytes((SEAL,))
+
+
+def encode_stop() -> bytes:
+    """Ask the worker to finish what came before this, seal and exit with code 0."""
+    return bytes((STOP,))
+
+
+def encode_ready(ready: Ready) -> bytes:
+    """READY packet."""
+    data = {"schema": ready.schema, "handler": ready.handler, "batch": ready.batch}
+    return _bounded(_HANDLE.pack(READY, ready.pid) + _to_json(data), "READY packet")
+
+
+def decode_ready(packet: Buffer) -> Ready:
+    """Raises ProtocolError."""
+    pid: int = _unpack(_HANDLE, packet, "READY packet")[1]
+    data = _from_json(packet, _HANDLE.size, "READY packet")
+    return Ready(pid, str(data.get("handler", "")), data.get("schema"), bool(data.get("batch", False)))
+
+
+def encode_boot_failed(failed: BootFailed) -> bytes:
+    """BOOT_FAILED packet; both texts are cut (the error at its end, the traceback at its beginning) to fit."""
+    error = clip(failed.error, 4_000)
+    traceback = failed.traceback.encode("utf-8", "replace")[-20_000:].decode("utf-8", "ignore")
+    return bytes((BOOT_FAILED,)) + _to_json({"error": error, "traceback": traceback})
+
+
+def decode_boot_failed(packet: Buffer) -> BootFailed:
+    """Raises ProtocolError."""
+    data = _from_json(packet, 1, "BOOT_FAILED packet")
+    return BootFailed(str(data.get("error", "")), str(data.get("traceback", "")))
+
+
+def encode_outcomes(entries: Sequence[Outcome], failures: Sequence[Failure]) -> list[bytes]:
+    """OUTCOMES packets, each <= PACKET_MAX_BYTES, for entries and their failures (in the entries' order).
+
+    Entry k owns the next `entries[k].failed` failures. One entry and its failures always share a packet, so the caller
+    keeps the failures of one entry under about 100 (the worker closes a run early).
+    """
+    if not failures and len(entries) * _ENTRY.size + _OUTCOMES_HEAD.size <= PACKET_MAX_BYTES:
+        head = _OUTCOMES_HEAD.pack(OUTCOMES, len(entries), 0)
+        return [head + b"".join([_ENTRY.pack(*entry) for entry in entries])]
+    return list(_split_outcomes(entries, failures))
+
+
+def _split_outcomes(entries: Sequence[Outcome], failures: Sequence[Failure]) -> Iterable[bytes]:
+    heads: list[bytes] = []
+    tails: list[bytes] = []
+    size = _OUTCOMES_HEAD.size
+    at = 0
+    for entry in entries:
+        own = [_encode_failure(failure) for failure in failures[at : at + entry.failed]]
+        at += entry.failed
+        grown = _ENTRY.size + sum(len(text) + _FAILURE.size for _, _, text in own)
+        if heads and size + grown > PACKET_MAX_BYTES:
+            yield b"".join([_OUTCOMES_HEAD.pack(OUTCOMES, len(heads), len(tails)), *heads, *tails])
+            heads, tails, size = [], [], _OUTCOMES_HEAD.size
+        tails.extend(_FAILURE.pack(len(heads), index, level, len(text)) + text for index, level, text in own)
+        heads.append(_ENTRY.pack(*entry))
+        size += grown
+    if heads:
+        yield b"".join([_OUTCOMES_HEAD.pack(OUTCOMES, len(heads), len(tails)), *heads, *tails])
+
+
+def _encode_failure(failure: Failure) -> tuple[int, int, bytes]:
+    text = failure.error.encode("utf-8", "replace")[:ERROR_MAX_BYTES]
+    return failure.index, failure.delay_level, text
+
+
+def decode_outcomes(packet: Buffer) -> tuple[list[Outcome], list[Failure]]:
+    """Entries and failures of an OUTCOMES packet (an empty list on the success path). Raises ProtocolError."""
+    try:
+        _, count, failed = _OUTCOMES_HEAD.unpack_from(packet)
+        end = _OUTCOMES_HEAD.size + count * _ENTRY.size
+        if len(packet) < end:
+            raise ProtocolError(f"{len(packet)} bytes are too few for {count} entries", "OUTCOMES packet")
+        view = memoryview(packet)
+        entries = list(map(Outcome._make, _ENTRY.iter_unpack(view[_OUTCOMES_HEAD.size : end])))
+        return entries, _decode_failures(view[end:], failed, entries) if failed else []
+    except (StructError, IndexError) as error:
+        raise ProtocolError(str(error), "OUTCOMES packet") from error
+
+
+def _decode_failures(view: memoryview, count: int, entries: Sequence[Outcome]) -> list[Failure]:
+    failures: list[Failure] = []
+    at = 0
+    for _ in range(count):
+        number, index, level, length = _FAILURE.unpack_from(view, at)
+        at += _FAILURE.size
+        text = bytes(view[at : at + length]).decode("utf-8", "ignore")
+        at += length
+        failures.append(Failure(entries[number].chunk_id, index, level, text))
+    return failures
+
+
+def encode_sealed(sealed: Sealed) -> bytes:
+    """SEALED packet."""
+    return _SEALED.pack(SEALED, sealed.seq, sealed.rows, sealed.bytes) + sealed.name.encode()
+
+
+def decode_sealed(packet: Buffer) -> Sealed:
+    """Raises ProtocolError."""
+    _, seq, rows, size = _unpack(_SEALED, packet, "SEALED packet")
+    return Sealed(seq, rows, size, bytes(packet[_SEALED.size :]).decode("utf-8", "replace"))
+
+
+def encode_salvaged(salvaged: Salvaged, packet_max_bytes: int = PACKET_MAX_BYTES) -> list[bytes]:
+    """SALVAGED packets of one file: as many as its offset ranges need, the last one marked."""
+    parts = _split_ranges(salvaged.messages, packet_max_bytes - 1_000)
+    return [
+        bytes((SALVAGED,)) + _to_json(salvaged._asdict() | {"messages": part, "last": number == len(parts) - 1})
+        for number, part in enumerate(parts)
+    ]
+
+
+def _split_ranges(queues: Sequence[QueueRanges], room_bytes: int) -> list[list[QueueRanges]]:
+    """Cut the ranges into lists whose JSON stays within `room_bytes` each; always at least one list."""
+    parts: list[list[QueueRanges]] = [[]]
+    left = room_bytes
+    for queue in queues:
+        head = len(_to_json(queue._replace(ranges=()))) + 1
+        taken: list[tuple[int, int]] = []
+        left -= head
+        for pair in queue.ranges:
+            size = len(_to_json(pair)) + 1
+            if left < size and (taken or parts[-1]):
+                if taken:
+                    parts[-1].append(queue._replace(ranges=tuple(taken)))
+                parts.append([])
+                taken, left = [], room_bytes - head
+            taken.append(pair)
+            left -= size
+        parts[-1].append(queue._replace(ranges=tuple(taken)))
+    return parts
+
+
+def decode_salvaged(packet: Buffer) -> Salvaged:
+    """One part. Raises ProtocolError."""
+    data = _from_json(packet, 1, "SALVAGED packet")
+    try:
+        messages = tuple(
+            QueueRanges(topic, broker, queue_id, tuple((start, end) for start, end in ranges))
+            for topic, broker, queue_id, ranges in data["messages"]
+        )
+        return Salvaged(**(data | {"messages": messages}))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ProtocolError(f"unusable field {error}", "SALVAGED packet") from error
+
+
+def clip(text: str, max_bytes: int = ERROR_MAX_BYTES) -> str:
+    """`text` cut to `max_bytes` of UTF-8, never inside a character, with `…` where something is missing."""
+    raw = text.encode("utf-8", "replace")
+    if len(raw) <= max_bytes:
+        return raw.decode()
+    return raw[: max_bytes - 3].decode("utf-8", "ignore") + "…"
+
+
+def _bounded(packet: bytes, where: str) -> bytes:
+    if len(packet) > PACKET_MAX_BYTES:
+        raise ProtocolError(f"{len(packet)} bytes, more than {PACKET_MAX_BYTES}", where)
+    return packet
+
+
+def _unpack(layout: Struct, packet: Buffer, where: str) -> tuple[Any, ...]:
+    try:
+        return layout.unpack_from(packet)
+    except StructError as error:
+        raise ProtocolError(str(error), where) from error
+
+
+def _to_json(data: object) -> bytes:
+    return json.dumps(data, separators=(",", ":")).encode()
+
+
+def _from_json(packet: Buffer, start: int, where: str) -> dict[str, Any]:
+    try:
+        data = json.loads(bytes(packet[start:]))
+    except ValueError as error:
+        raise ProtocolError(f"not JSON: {error}", where) from error
+    if not isinstance(data, dict):
+        raise ProtocolError("not a JSON object", where)
+    return data

@@ -1,0 +1,45 @@
+"""Nobody outlives the supervisor: a parent-death signal where the kernel has one (Linux).
+
+The forkserver is the supervisor's child and the workers are the forkserver's, so each of them needs the signal: with
+theirs alone, workers in an endless C loop would stay, for the forkserver waits for them and they never look at a socket.
+The kernel sends it when the *thread* that made the child ends, so the forkserver is started by the main thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from typing import Final
+
+_PR_SET_PDEATHSIG: Final = 1
+EXIT_ORPHAN: Final = 3
+"""Exit code of a process whose parent was gone before the signal was asked for."""
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """SIGKILL this process when its parent ends; exit at once when `parent_pid` is the parent no more.
+
+    The check comes after the request: a parent that dies in between is seen by one of the two.
+    """
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    if os.getppid() != parent_pid:
+        os._exit(EXIT_ORPHAN)
+
+
+def keep_through_stop_signals() -> None:
+    """INT and TERM do nothing here: they reach the whole process group, and the supervisor alone decides what stops.
+
+    A handler that does nothing rather than SIG_IGN: that would be inherited by the programs a handler starts, and
+    `Popen.terminate()` would not work on them.
+    """
+    signal.signal(signal.SIGINT, _ignore)
+    signal.signal(signal.SIGTERM, _ignore)
+
+
+def _ignore(_number: int, _frame: object) -> None:
+    return None

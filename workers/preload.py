@@ -1,0 +1,46 @@
+"""Imported by the forkserver before its first fork: what every worker of this generation finds ready.
+
+Only the forkserver that spawn.py starts does anything here (it finds its instructions in ENVIRONMENT_KEY and is the
+child of the process that wrote them). The user's module is imported inside a guard: an import that raises must not end
+the forkserver; the worker imports it again and reports the error with its traceback.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import sys
+from typing import Any, Final
+
+from .parent_death import die_with_parent, keep_through_stop_signals
+
+ENVIRONMENT_KEY: Final = "ROCKETCREW_FORKSERVER"
+
+forkserver_pid: int = 0
+"""Process id of the forkserver this process comes from; 0 when it comes from none."""
+
+
+def prepare_forkserver(orders: dict[str, Any]) -> None:
+    """Bind this process to its parent, then import what workers need."""
+    global forkserver_pid
+    keep_through_stop_signals()
+    die_with_parent(orders["supervisor_pid"])
+    forkserver_pid = os.getpid()
+    sys.path[:] = orders["sys_path"]
+    importlib.import_module(".main", __package__)
+    for module in orders["modules"]:
+        with contextlib.suppress(BaseException):
+            importlib.import_module(module)
+    # What is here now is shared by all workers: keep the collector from touching (and so copying) its pages.
+    gc.collect()
+    gc.freeze()
+
+
+if ENVIRONMENT_KEY in os.environ:
+    _orders = json.loads(os.environ[ENVIRONMENT_KEY])
+    if _orders["supervisor_pid"] == os.getppid():
+        del os.environ[ENVIRONMENT_KEY]
+        prepare_forkserver(_orders)

@@ -1,0 +1,175 @@
+"""Starting workers: one forkserver per generation of user code, preloaded, and a handle for each worker.
+
+The forkserver of `multiprocess` is used as it is, with three differences from `Process.start()`:
+- a server object of our own, so that two generations of user code can stand side by side;
+- the program's `__main__` is not run again in the worker (handlers of `__main__` come by dill), which keeps a start
+  at a few milliseconds and spares scripts the `if __name__ == "__main__"` guard;
+- workers are not in multiprocess' list of children, which it would join at exit for as long as a handler runs.
+
+Start the forkserver from the main thread, before any other thread exists: its parent-death signal belongs to the thread
+that starts it. A forkserver that died is started again by the next `start_worker`; its workers died with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import select
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import multiprocess
+from multiprocess import context, popen_forkserver, reduction, spawn, util
+from multiprocess.forkserver import ForkServer, read_signed
+from multiprocess.process import BaseProcess
+
+from ..remoting.errors import RocketcrewError
+from .boot import WorkerBoot
+from .entry import run_worker
+from .preload import ENVIRONMENT_KEY
+
+PRELOAD_MODULE: Final = "rocketcrew.workers.preload"
+START_TIMEOUT_MS: Final = 60_000
+"""Time for the forkserver to import the handler's module before its first fork."""
+EXIT_UNKNOWN: Final = 255
+"""Exit code of a worker whose forkserver died too."""
+
+
+class WorkerStartError(RocketcrewError):
+    """A worker process could not be made."""
+
+
+class WorkerProcess:
+    """One started worker. Not a child of this process: the forkserver reaps it and tells the exit code."""
+
+    def __init__(self, popen: _Popen, worker_id: str) -> None:
+        self.worker_id = worker_id
+        self.pid: int = popen.pid
+        self._popen = popen
+        self._pidfd = -1
+        if hasattr(os, "pidfd_open"):
+            with contextlib.suppress(OSError):
+                self._pidfd = os.pidfd_open(self.pid)
+
+    @property
+    def sentinel(self) -> int:
+        """Descriptor that becomes readable when the worker is dead."""
+        return self._popen.sentinel
+
+    @property
+    def exitcode(self) -> int | None:
+        """None while it lives; then its exit code, -N for signal N, EXIT_UNKNOWN when the forkserver died as well."""
+        return self._popen.poll()
+
+    def wait(self, timeout_ms: int | None = None) -> int | None:
+        """Wait for its death; the exit code, or None when the time is over."""
+        poll = select.poll()
+        poll.register(self.sentinel, select.POLLIN)
+        poll.poll(timeout_ms)
+        return self.exitcode
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Send a signal; nothing happens when it is dead. Never hits another process that got the same pid."""
+        with contextlib.suppress(ProcessLookupError):
+            if self._pidfd >= 0:
+                signal.pidfd_send_signal(self._pidfd, number)
+            elif self.exitcode is None:
+                os.kill(self.pid, number)
+
+    def close(self) -> None:
+        """Release the descriptors (after its death)."""
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
+        self._popen.close()
+
+
+class Forkserver:
+    """The process that workers are forked from. `modules` (the handler's) are imported in it."""
+
+    def __init__(self, modules: Sequence[str] = (), *, start_timeout_ms: int = START_TIMEOUT_MS) -> None:
+        self._server = ForkServer()
+        self._server.set_forkserver_preload([PRELOAD_MODULE])
+        self._modules = list(modules)
+        self._start_timeout_ms = start_timeout_ms
+
+    @property
+    def pid(self) -> int | None:
+        """Process id, None before the start and after stop()."""
+        return self._server._forkserver_pid  # pyright: ignore[reportPrivateUsage]
+
+    def start(self) -> None:
+        """Start it unless it runs; returns before its imports are done. Call from the main thread."""
+        with self._orders():
+            self._server.ensure_running()
+
+    def start_worker(self, boot: WorkerBoot) -> WorkerProcess:
+        """Start a worker; takes over `boot.link`, which is closed here. Starts the forkserver when there is none.
+
+        Returns when the process exists, before it is READY. Raises WorkerStartError.
+        """
+        ctx = multiprocess.get_context("forkserver")
+        process = ctx.Process(target=run_worker, args=(boot,), name=f"rocketcrew-{boot.worker_id}")
+        try:
+            with self._orders():
+                return WorkerProcess(_Popen(process, self._server, self._start_timeout_ms), boot.worker_id)
+        except (OSError, EOFError) as error:
+            raise WorkerStartError(f"worker {boot.worker_id} could not be started: {error}") from error
+        finally:
+            boot.link.close()
+
+    def stop(self) -> None:
+        """End it at once, and with it any worker that is left."""
+        server = self._server
+        pid = server._forkserver_pid  # pyright: ignore[reportPrivateUsage]
+        if pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            server._stop()  # pyright: ignore[reportPrivateUsage]
+
+    @contextlib.contextmanager
+    def _orders(self) -> Iterator[None]:
+        """A forkserver that is started inside finds its orders in the environment (see preload.py)."""
+        search_path = [entry or os.getcwd() for entry in sys.path]
+        orders = {"supervisor_pid": os.getpid(), "sys_path": search_path, "modules": self._modules}
+        os.environ[ENVIRONMENT_KEY] = json.dumps(orders)
+        try:
+            yield
+        finally:
+            del os.environ[ENVIRONMENT_KEY]
+
+
+class _Popen(popen_forkserver.Popen):
+    """multiprocess' launch of one forkserver child, on a server of our own and with a time limit."""
+
+    def __init__(self, process: BaseProcess, server: ForkServer, timeout_ms: int) -> None:
+        self._server = server
+        self._timeout_ms = timeout_ms
+        super().__init__(process)
+
+    def _launch(self, process_obj: BaseProcess) -> None:
+        preparation = spawn.get_preparation_data(process_obj.name)
+        for key in ("init_main_from_name", "init_main_from_path"):
+            preparation.pop(key, None)
+        data = io.BytesIO()
+        context.set_spawning_popen(self)
+        try:
+            reduction.dump(preparation, data)
+            reduction.dump(process_obj, data)
+        finally:
+            context.set_spawning_popen(None)
+        self.sentinel, write_end = self._server.connect_to_new_process(self._fds)
+        # The child watches the pipe it was fed by: it is open as long as this process lives.
+        kept = os.dup(write_end)
+        self.finalizer = util.Finalize(self, util.close_fds, (kept, self.sentinel))
+        with open(write_end, "wb", closefd=True) as pipe:
+            pipe.write(data.getbuffer())
+        poll = select.poll()
+        poll.register(self.sentinel, select.POLLIN)
+        if not poll.poll(self._timeout_ms):
+            raise OSError(f"the forkserver did not answer within {self._timeout_ms} ms (the handler's module may hang)")
+        self.pid = read_signed(self.sentinel)
