@@ -5,16 +5,16 @@ kind. Numbers are little-endian and unpadded: both ends are the same machine and
 
 supervisor -> worker
     QUEUE     u8 kind, u32 handle, JSON {group, topic, broker_name, queue_id, tags}
-    CHUNK     u8 kind, u64 chunk_id, u32 handle, u64 slab_offset, u32 length, u16 count [, payload inline on a stream]
+    CHUNK     u8 kind, u64 chunk_id, u32 handle, u64 slab_offset, u32 length, u16 records [, payload inline on a stream]
     SEAL      u8 kind
     STOP      u8 kind
 worker -> supervisor
     READY        u8 kind, u32 pid, JSON {schema, handler, batch}
     BOOT_FAILED  u8 kind, JSON {error, traceback}
     OUTCOMES     u8 kind, u16 entries, u16 failures, then entries of 28 bytes, then failures
-                   entry    u64 chunk_id, u16 start, u16 count, u32 segment_seq, u32 busy_us, u32 slowest_us,
+                   entry    u64 chunk_id, u16 start, u16 records, u32 segment_seq, u32 busy_us, u32 slowest_us,
                             u16 filtered, u16 failed
-                   failure  u16 entry number, u16 message index, i8 delay_level, u16 length, UTF-8 text
+                   failure  u16 entry number, u16 position, i8 delay_level, u16 length, UTF-8 text
     SEALED       u8 kind, u32 seq, u64 rows, u64 bytes, UTF-8 name
     SALVAGED     u8 kind, JSON {file, worker, seq, sealed_name, rows, bytes, messages, last}
 
@@ -26,8 +26,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from struct import Struct, error as StructError
-from typing import Any, Final, NamedTuple
+from struct import Struct
+from struct import error as StructError
+from typing import Any, Final, NamedTuple, cast
 
 from ..remoting.errors import ProtocolError
 
@@ -55,7 +56,7 @@ U16_MAX: Final = 0xFFFF
 
 _HANDLE = Struct("<BI")
 CHUNK_STRUCT: Final = Struct("<BQIQIH")
-"""kind, chunk_id, handle, slab_offset, length, count."""
+"""kind, chunk_id, handle, slab_offset, length, records."""
 CHUNK_HEAD_BYTES: Final = CHUNK_STRUCT.size
 _OUTCOMES_HEAD = Struct("<BHH")
 _ENTRY = Struct("<QHHIIIHH")
@@ -74,17 +75,17 @@ class QueueInfo(NamedTuple):
 
 
 class ChunkDescriptor(NamedTuple):
-    """`count` records (an inner batch counts as one) in `length` bytes at `slab_offset` of the slab."""
+    """`records` records (an inner batch counts as one) in `length` bytes at `slab_offset` of the slab."""
 
     chunk_id: int
     handle: int
     slab_offset: int
     length: int
-    count: int
+    records: int
 
 
 class Outcome(NamedTuple):
-    """Messages `start .. start+count-1` of the chunk are finished; `failed` of them are in the packet's failures.
+    """Records `start .. start+records-1` of the chunk are finished; `failed` of them are in the packet's failures.
 
     `segment_seq` is the segment that holds rows of this run, 0 when there are none: the run is durable once SEALED with
     this or a higher seq has come. `busy_us` sums the handler's time, `slowest_us` is the longest single call (both
@@ -93,7 +94,7 @@ class Outcome(NamedTuple):
 
     chunk_id: int
     start: int
-    count: int
+    records: int
     segment_seq: int
     busy_us: int
     slowest_us: int
@@ -102,10 +103,10 @@ class Outcome(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """Message `index` of the chunk is to be sent back with `delay_level` (-1 dead letter, 0 broker decides, > 0 level)."""
+    """Record `position` (0..) of the chunk is to be sent back with `delay_level` (-1 dead letter, 0 broker decides, > 0 level)."""
 
     chunk_id: int
-    index: int
+    position: int
     delay_level: int
     error: str
 
@@ -178,9 +179,9 @@ def decode_queue(packet: Buffer) -> tuple[int, QueueInfo]:
         raise ProtocolError(f"unusable field {error}", "QUEUE packet") from error
 
 
-def encode_chunk(chunk_id: int, handle: int, slab_offset: int, length: int, count: int) -> bytes:
-    """The descriptor; on a stream pair the payload follows it in the same frame. chunk_id u64 >= 1, count 1..65535."""
-    return CHUNK_STRUCT.pack(CHUNK, chunk_id, handle, slab_offset, length, count)
+def encode_chunk(chunk_id: int, handle: int, slab_offset: int, length: int, records: int) -> bytes:
+    """The descriptor; on a stream pair the payload follows it in the same frame. chunk_id u64 >= 1, records 1..65535."""
+    return CHUNK_STRUCT.pack(CHUNK, chunk_id, handle, slab_offset, length, records)
 
 
 def decode_chunk(packet: Buffer) -> ChunkDescriptor:
@@ -257,7 +258,7 @@ def _split_outcomes(entries: Sequence[Outcome], failures: Sequence[Failure]) -> 
 
 def _encode_failure(failure: Failure) -> tuple[int, int, bytes]:
     text = failure.error.encode("utf-8", "replace")[:ERROR_MAX_BYTES]
-    return failure.index, failure.delay_level, text
+    return failure.position, failure.delay_level, text
 
 
 def decode_outcomes(packet: Buffer) -> tuple[list[Outcome], list[Failure]]:
@@ -268,7 +269,7 @@ def decode_outcomes(packet: Buffer) -> tuple[list[Outcome], list[Failure]]:
         if len(packet) < end:
             raise ProtocolError(f"{len(packet)} bytes are too few for {count} entries", "OUTCOMES packet")
         view = memoryview(packet)
-        entries = list(map(Outcome._make, _ENTRY.iter_unpack(view[_OUTCOMES_HEAD.size : end])))
+        entries: list[Outcome] = list(map(Outcome._make, _ENTRY.iter_unpack(view[_OUTCOMES_HEAD.size : end])))
         return entries, _decode_failures(view[end:], failed, entries) if failed else []
     except (StructError, IndexError) as error:
         raise ProtocolError(str(error), "OUTCOMES packet") from error
@@ -278,11 +279,11 @@ def _decode_failures(view: memoryview, count: int, entries: Sequence[Outcome]) -
     failures: list[Failure] = []
     at = 0
     for _ in range(count):
-        number, index, level, length = _FAILURE.unpack_from(view, at)
+        number, position, level, length = _FAILURE.unpack_from(view, at)
         at += _FAILURE.size
         text = bytes(view[at : at + length]).decode("utf-8", "ignore")
         at += length
-        failures.append(Failure(entries[number].chunk_id, index, level, text))
+        failures.append(Failure(entries[number].chunk_id, position, level, text))
     return failures
 
 
@@ -335,7 +336,17 @@ def decode_salvaged(packet: Buffer) -> Salvaged:
             QueueRanges(topic, broker, queue_id, tuple((start, end) for start, end in ranges))
             for topic, broker, queue_id, ranges in data["messages"]
         )
-        return Salvaged(**(data | {"messages": messages}))
+        sealed_name = data["sealed_name"]
+        return Salvaged(
+            str(data["file"]),
+            str(data["worker"]),
+            int(data["seq"]),
+            None if sealed_name is None else str(sealed_name),
+            int(data["rows"]),
+            int(data["bytes"]),
+            messages,
+            bool(data["last"]),
+        )
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"unusable field {error}", "SALVAGED packet") from error
 
@@ -367,9 +378,9 @@ def _to_json(data: object) -> bytes:
 
 def _from_json(packet: Buffer, start: int, where: str) -> dict[str, Any]:
     try:
-        data = json.loads(bytes(packet[start:]))
+        data: Any = json.loads(bytes(packet[start:]))
     except ValueError as error:
         raise ProtocolError(f"not JSON: {error}", where) from error
     if not isinstance(data, dict):
         raise ProtocolError("not a JSON object", where)
-    return data
+    return cast("dict[str, Any]", data)

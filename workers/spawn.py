@@ -19,7 +19,7 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Final
 
 import multiprocess
@@ -132,7 +132,7 @@ class Forkserver:
             server._stop()  # pyright: ignore[reportPrivateUsage]
 
     @contextlib.contextmanager
-    def _orders(self) -> Iterator[None]:
+    def _orders(self) -> Generator[None]:
         """A forkserver that is started inside finds its orders in the environment (see preload.py)."""
         search_path = [entry or os.getcwd() for entry in sys.path]
         orders = {"supervisor_pid": os.getpid(), "sys_path": search_path, "modules": self._modules}
