@@ -1,0 +1,162 @@
+"""What the core asks the edge to do. Plain data: the edge (or a simulation) does them in order and answers by events.
+
+Each action that has an answer names the method of the core that takes it. An action never carries a live object of the
+core except the chunk to dispatch, which the edge reads at once and does not keep. They are made on the hot path, hence not
+frozen (a frozen dataclass costs three times as much to make) and compared by identity.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..remoting.queues import MessageQueue
+from .chunks import Chunk
+
+
+@dataclass(slots=True, eq=False)
+class FetchAssignment:
+    """Look up the topic's route and the group's members; answer `Core.members`."""
+
+    topic: str
+
+
+@dataclass(slots=True, eq=False)
+class FetchOffset:
+    """Find where to begin (stored offset, else consumeFromWhere, PROTOCOL.md §4.4); answer `Core.opened`."""
+
+    handle: int
+    mq: MessageQueue
+
+
+@dataclass(slots=True, eq=False)
+class Pull:
+    """Send one pull; answer `Core.pulled` or `Core.pull_failed`."""
+
+    handle: int
+    mq: MessageQueue
+    offset: int
+    commit_offset: int
+    """To be committed with the pull, 0 = nothing new."""
+
+
+@dataclass(slots=True, eq=False)
+class Commit:
+    """Tell the broker the offset; answer `Core.committed`.
+
+    With `guarded` the broker's offset is read first and never lowered: the queue has, or may have, a new owner.
+    """
+
+    handle: int
+    mq: MessageQueue
+    offset: int
+    guarded: bool
+
+
+@dataclass(slots=True, eq=False)
+class SendBack:
+    """Return one record to its broker for a later attempt; answer `Core.sent_back`.
+
+    `start`/`end` are the record's bytes in the slab; the edge decodes them before it returns to the loop.
+    """
+
+    handle: int
+    chunk_id: int
+    index: int
+    mq: MessageQueue
+    start: int
+    end: int
+    delay_level: int
+    attempt: int
+    """From 0. The edge tries the broker's send-back and then an ordinary send to the retry topic, in each attempt."""
+
+
+@dataclass(slots=True, eq=False)
+class Dispatch:
+    """Hand the chunk's bytes to the worker. Outcomes come by `Core.outcome`."""
+
+    worker_id: str
+    chunk: Chunk
+    mq: MessageQueue
+
+
+@dataclass(slots=True, eq=False)
+class Seal:
+    """Ask a worker to seal its open segment; answer `Core.sealed`."""
+
+    worker_id: str
+
+
+@dataclass(slots=True, eq=False)
+class KillWorker:
+    """The worker said what cannot be (an outcome out of order): it is killed, and its death handled as any other."""
+
+    worker_id: str
+    reason: str
+
+
+@dataclass(slots=True, eq=False)
+class JournalDone:
+    """Offsets `[start, end)` are finished; their rows, if any, are in segment (worker_id, seq), seq 0 = no rows."""
+
+    mq: MessageQueue
+    start: int
+    end: int
+    worker_id: str
+    seq: int
+
+
+@dataclass(slots=True, eq=False)
+class JournalSealed:
+    """The segment (worker_id, seq) is sealed."""
+
+    worker_id: str
+    seq: int
+
+
+@dataclass(slots=True, eq=False)
+class JournalCommitted:
+    """The broker confirmed the offset; everything below is finished and durable since `start` (the opening)."""
+
+    mq: MessageQueue
+    start: int
+    offset: int
+
+
+@dataclass(slots=True, eq=False)
+class Log:
+    """One event for the log, with its keys."""
+
+    level: str
+    event: str
+    keys: dict[str, object]
+
+
+@dataclass(slots=True, eq=False)
+class Heartbeat:
+    """Send the heartbeat to all brokers now (subscription version or assignment changed)."""
+
+
+@dataclass(slots=True, eq=False)
+class Finished:
+    """Every queue has ended after a stop; `unfinished` messages and `unsealed` ones may be repeated (0 = clean)."""
+
+    unfinished: int
+    unsealed: int
+
+
+Action = (
+    FetchAssignment
+    | FetchOffset
+    | Pull
+    | Commit
+    | SendBack
+    | Dispatch
+    | Seal
+    | KillWorker
+    | JournalDone
+    | JournalSealed
+    | JournalCommitted
+    | Log
+    | Heartbeat
+    | Finished
+)

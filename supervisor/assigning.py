@@ -1,0 +1,256 @@
+"""Rebalance: look up, allocate, compare, open and close. An assignment is replaced, never edited.
+
+A queue that was taken away drains: it pulls and starts nothing, settles successes and seals them, discards failures
+unsent (the new owner has them), commits without ever lowering the broker's offset, and ends, at the latest at its
+deadline. A queue that comes back while it drains is opened only after it ended, and takes over what was finished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..remoting.queues import MessageQueue
+from .actions import Commit, FetchAssignment, FetchOffset, Finished, Heartbeat, JournalCommitted
+from .allocation import allocate
+from .dispatching import Dispatching
+from .intervals import Intervals
+from .process_queue import ProcessQueue
+from .pulling import Pulling
+from .state import State
+from .states import QUEUE, Queue, QueueEvent, move
+
+
+class Assigning:
+    """Owns the life of process queues: opening, draining, ending, and the offsets told to the broker."""
+
+    def __init__(self, state: State, pulling: Pulling, dispatching: Dispatching) -> None:
+        self.s = state
+        self._pulling = pulling
+        self._dispatching = dispatching
+
+    # --- rebalance ----------------------------------------------------------------------------------------------
+
+    def rebalance(self, now: float) -> None:
+        """Ask for routes and members of every topic; the answers come to `members`."""
+        del now
+        if not self.s.stopping:
+            self.s.counters.rebalances += 1
+            self.s.out.extend(FetchAssignment(topic) for topic in self.s.config.topics)
+
+    def members(
+        self, topic: str, queues: Sequence[MessageQueue] | None, members: Sequence[str] | None, now: float
+    ) -> None:
+        """The topic's readable queues and the group's client ids; None or empty = unknown, nothing changes."""
+        s = self.s
+        if s.stopping or not queues or not members:
+            return
+        mine = allocate(s.config.strategy, s.config.client_id, queues, members)
+        if mine is None:
+            return
+        wanted = set(mine)
+        changed = False
+        for mq, pq in list(s.by_mq.items()):
+            if mq.topic == topic and mq not in wanted and pq.state in (Queue.OPENING, Queue.ASSIGNED):
+                self.revoke(pq, now, send_failures=False)
+                changed = True
+        for mq in mine:
+            if mq not in s.by_mq:
+                self._open(mq)
+                changed = True
+        if changed:
+            s.log("info", "assignment_changed", topic=topic, queues=len(wanted), of=len(queues), members=len(members))
+            s.out.append(Heartbeat())
+
+    def _open(self, mq: MessageQueue) -> None:
+        pq = ProcessQueue(next(self.s.handles), mq)
+        self.s.queues[pq.handle] = pq
+        self.s.by_mq[mq] = pq
+        self.s.out.append(FetchOffset(pq.handle, mq))
+
+    def opened(self, handle: int, offset: int | None, now: float) -> None:
+        """Where the queue begins; None = could not be found out, tried again soon."""
+        pq = self.s.queues.get(handle)
+        if pq is None or pq.state is not Queue.OPENING:
+            self.s.counters.late_answers += 1
+            return
+        if offset is None:
+            self._move(pq, QueueEvent.OPEN_FAILED)
+            self._forget(pq)
+            self._soon(pq.mq.topic, now)
+            return
+        self._move(pq, QueueEvent.OPENED)
+        pq.opened_at = pq.next_offset = pq.committed = offset
+        floor, finished = self.s.recovered.pop(pq.mq, (0, Intervals()))
+        if offset >= floor:
+            finished.discard_below(offset)
+            pq.recovered = finished
+        elif finished:
+            # The committed offset went back below what was noted: a reset. What it asks for runs again.
+            self.s.log("warning", "offset_was_reset", queue=pq.mq, offset=offset, noted=floor, forgotten=finished.total())
+        self._pulling.consider(pq, now)
+
+    def _soon(self, topic: str, now: float) -> None:
+        def again(_now: float) -> None:
+            if not self.s.stopping:
+                self.s.out.append(FetchAssignment(topic))
+
+        self.s.at(now + self.s.config.open_retry_ms / 1000, again)
+
+    # --- closing ------------------------------------------------------------------------------------------------
+
+    def revoke(self, pq: ProcessQueue, now: float, *, send_failures: bool) -> None:
+        """Take the queue away: it ends at once when it never opened, else it drains."""
+        opening = pq.state is Queue.OPENING
+        self._move(pq, QueueEvent.REVOKED)
+        if opening:
+            self._forget(pq)
+            return
+        pq.send_failures = send_failures
+        self._dispatching.drop_waiting(pq)
+        ms = self.s.config.stop_deadline_ms if self.s.stopping else self.s.config.drain_deadline_ms
+        self.s.at(now + ms / 1000, lambda at: self._deadline(pq, at))
+        self.s.ask_seals_of(pq)
+        self.check_drained(pq, now)
+
+    def restart(self, pq: ProcessQueue, now: float) -> None:
+        """End the queue and read it again from its committed offset."""
+        if pq.state is Queue.ASSIGNED:
+            self.revoke(pq, now, send_failures=True)
+
+    def moved(self, pq: ProcessQueue, offset: int, now: float) -> None:
+        """The broker says that the offset is not in the queue: commit what it says, end, and open again there.
+
+        5.x clients do the same at once (updateAndFreeze, PROTOCOL.md §4.5); what runs finishes first.
+        """
+        pq.moved_to = offset
+        self.revoke(pq, now, send_failures=True)
+
+    def check_drained(self, pq: ProcessQueue, now: float) -> None:
+        """Commit and end a draining queue when nothing of it is in flight any more."""
+        if pq.state is not Queue.DRAINING or pq.in_flight() or pq.commit_asked >= 0:
+            return
+        if pq.final_commit:
+            self._end(pq, QueueEvent.DRAINED, now)
+            return
+        pq.final_commit = True
+        offset = pq.committable() if pq.moved_to < 0 else pq.moved_to
+        if offset != pq.committed:
+            self._commit(pq, offset, guarded=pq.moved_to < 0)
+        else:
+            self._end(pq, QueueEvent.DRAINED, now)
+
+    def _deadline(self, pq: ProcessQueue, now: float) -> None:
+        if pq.state is Queue.DRAINING:
+            unsealed = sum(chunk.reported for chunk in pq.flight if chunk.tokens)
+            self.s.log("warning", "drain_deadline", queue=pq.mq, unfinished=pq.unfinished, unsealed=unsealed)
+            self.s.unfinished_at_stop += pq.unfinished
+            self.s.unsealed_at_stop += unsealed
+            self._end(pq, QueueEvent.DEADLINE, now)
+
+    def _end(self, pq: ProcessQueue, event: QueueEvent, now: float) -> None:
+        self._move(pq, event)
+        floor = pq.head_offset
+        self._note_settled(pq, floor)
+        finished = pq.finished_above(pq.committed)
+        if pq.moved_to < 0 and finished:
+            self.s.recovered[pq.mq] = (pq.committed, finished)
+        for chunk in pq.flight:
+            if chunk.failed:
+                # Nobody will send these back any more: their bytes are free as soon as no worker reads them.
+                chunk.failed = None
+                if chunk.reported == chunk.count:
+                    self.s.chunks.pop(chunk.chunk_id, None)
+                self.s.release_chunk(chunk)
+        self._forget(pq)
+        self._pulling.feed_starved(now)
+        if not self.s.stopping:
+            # It may be ours again already, or had to be read again.
+            self.s.out.append(FetchAssignment(pq.mq.topic))
+
+    def _forget(self, pq: ProcessQueue) -> None:
+        del self.s.queues[pq.handle]
+        if self.s.by_mq.get(pq.mq) is pq:
+            del self.s.by_mq[pq.mq]
+        self.s.log("debug", "queue_ended", queue=pq.mq, committed=pq.committed)
+        self._check_finished()
+
+    def _move(self, pq: ProcessQueue, event: QueueEvent) -> None:
+        pq.state = move(QUEUE, pq.state, event, self.s.seen)
+
+    # --- offsets ------------------------------------------------------------------------------------------------
+
+    def persist(self, now: float) -> None:
+        """Commit what can be committed of every queue, and ask for seals where only they hold it up."""
+        for pq in list(self.s.queues.values()):
+            if pq.state is not Queue.ASSIGNED:
+                continue
+            offset = pq.committable()
+            pq.recovered.discard_below(offset)
+            self._note_settled(pq, offset)
+            if offset > pq.committed and pq.commit_asked < 0:
+                self._commit(pq, offset, guarded=False)
+            if pq.flight and pq.flight[0].tokens:
+                self.s.ask_seals_of(pq)
+        del now
+
+    def _note_settled(self, pq: ProcessQueue, offset: int) -> None:
+        if 0 <= pq.opened_at < offset:
+            self.s.settled.setdefault(pq.mq, Intervals()).add(pq.opened_at, offset)
+
+    def _commit(self, pq: ProcessQueue, offset: int, *, guarded: bool) -> None:
+        if pq.moved_to < 0 and not _nothing_unfinished_below(pq, offset):
+            self.s.counters.invariant_violations += 1
+            self.s.log("critical", "commit_would_pass_unfinished", queue=pq.mq, offset=offset)
+            return
+        pq.commit_asked = offset
+        self.s.out.append(Commit(pq.handle, pq.mq, offset, guarded))
+
+    def committed(self, handle: int, offset: int, ok: bool, now: float) -> None:
+        """The broker's answer to a Commit; a refused one is asked again at the next persist."""
+        pq = self.s.queues.get(handle)
+        if pq is None or pq.commit_asked != offset:
+            self.s.counters.late_answers += 1
+            return
+        pq.commit_asked = -1
+        if ok:
+            self.s.counters.commits += 1
+            pq.committed = offset
+            self.s.out.append(JournalCommitted(pq.mq, pq.opened_at, offset))
+        else:
+            self.s.counters.commit_errors += 1
+            if pq.state is Queue.DRAINING:
+                # The offset of a queue that we are leaving: tried until the deadline, so that nothing is repeated.
+                pq.final_commit = False
+                self.s.at(now + 0.5, lambda at: self.check_drained(pq, at))
+                return
+        self.check_drained(pq, now)
+
+    # --- stop ---------------------------------------------------------------------------------------------------
+
+    def stop(self, now: float) -> None:
+        """Start nothing above the highest dispatched offset; finish, send back, seal and commit what is at or below."""
+        if self.s.stopping:
+            return
+        self.s.stopping = True
+        for pq in list(self.s.queues.values()):
+            if pq.state in (Queue.OPENING, Queue.ASSIGNED):
+                self.revoke(pq, now, send_failures=True)
+        self._check_finished()
+
+    def _check_finished(self) -> None:
+        s = self.s
+        if not s.stopping or s.queues or s.finished:
+            return
+        s.finished = True
+        s.out.append(Finished(s.unfinished_at_stop, s.unsealed_at_stop))
+
+
+def _nothing_unfinished_below(pq: ProcessQueue, offset: int) -> bool:
+    """The invariant of every commit, looked up message by message and apart from how the offset was computed."""
+    for chunk in pq.flight:
+        for index, at in enumerate(chunk.offsets):
+            if at >= offset:
+                return True
+            if index >= chunk.reported or (chunk.failed and index in chunk.failed) or chunk.tokens or chunk.lost:
+                return False
+    return not pq.waiting or pq.waiting[0].first_offset >= offset

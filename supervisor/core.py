@@ -1,0 +1,156 @@
+"""The supervisor's decisions, pure: events in, actions out, no socket, clock, thread, random or environment.
+
+One loop owns a `Core`: it calls an event method with the time, and then does what `take_actions` gives, in order. The
+simulation does the same with a fake clock and network. The mechanisms are one file each: pulling.py, dispatching.py,
+settling.py, assigning.py, all over the one state of state.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..remoting.queues import MessageQueue
+from .actions import Action
+from .assigning import Assigning
+from .dispatching import Dispatching
+from .intervals import Intervals
+from .process_queue import ProcessQueue
+from .pulling import Pulling, PullResult
+from .settling import FailureReport, Settling
+from .slab import Slab, Slot
+from .state import CoreConfig, State
+from .states import Queue
+
+
+class Core:
+    """The facade over the mechanisms. All times are seconds of one monotonic clock, passed in."""
+
+    def __init__(
+        self,
+        config: CoreConfig,
+        slab: Slab,
+        view: memoryview | bytearray,
+        recovered: dict[MessageQueue, tuple[int, Intervals]] | None = None,
+    ) -> None:
+        self.state = State(config, slab, view, recovered or {})
+        self.dispatching = Dispatching(self.state)
+        self.pulling = Pulling(self.state, lambda pq, offset, now: self.assigning.moved(pq, offset, now))
+        self.assigning = Assigning(self.state, self.pulling, self.dispatching)
+        self.settling = Settling(self.state, self.dispatching, self._progress, self.assigning.restart)
+
+    def _progress(self, pq: ProcessQueue, now: float) -> None:
+        """Something of the queue finished or became durable: pull more, or see whether it is drained."""
+        if pq.state is Queue.ASSIGNED:
+            if pq.blocked:
+                self.pulling.consider(pq, now)
+        elif pq.state is Queue.DRAINING:
+            self.assigning.check_drained(pq, now)
+        if self.state.starved:
+            self.pulling.feed_starved(now)
+
+    # --- time ---------------------------------------------------------------------------------------------------
+
+    def start(self, now: float) -> None:
+        """Begin: a first rebalance at once, then by the timers."""
+        self._rebalance_timer(now)
+        self.state.at(now + self.state.config.persist_interval_ms / 1000, self._persist_timer)
+
+    def _rebalance_timer(self, now: float) -> None:
+        self.assigning.rebalance(now)
+        self.state.at(now + self.state.config.rebalance_interval_ms / 1000, self._rebalance_timer)
+
+    def _persist_timer(self, now: float) -> None:
+        self.assigning.persist(now)
+        self.state.at(now + self.state.config.persist_interval_ms / 1000, self._persist_timer)
+
+    def tick(self, now: float) -> None:
+        """Run the timers that are due."""
+        self.state.run_timers(now)
+
+    def next_timer(self) -> float | None:
+        """When `tick` has something to do next."""
+        return self.state.next_timer()
+
+    def take_actions(self) -> list[Action]:
+        """What to do now, in order. The caller does all of it before the next event."""
+        actions, self.state.out = self.state.out, []
+        return actions
+
+    # --- assignment ---------------------------------------------------------------------------------------------
+
+    def rebalance(self, now: float) -> None:
+        """The broker says that the group's members changed, or a route changed: look again at once."""
+        self.assigning.rebalance(now)
+
+    def members(
+        self, topic: str, queues: Sequence[MessageQueue] | None, members: Sequence[str] | None, now: float
+    ) -> None:
+        """Answer to FetchAssignment."""
+        self.assigning.members(topic, queues, members, now)
+
+    def opened(self, handle: int, offset: int | None, now: float) -> None:
+        """Answer to FetchOffset."""
+        self.assigning.opened(handle, offset, now)
+
+    def committed(self, handle: int, offset: int, ok: bool, now: float) -> None:
+        """Answer to Commit."""
+        self.assigning.committed(handle, offset, ok, now)
+
+    def persist(self, now: float) -> None:
+        """Commit now instead of at the next timer."""
+        self.assigning.persist(now)
+
+    def stop(self, now: float) -> None:
+        """Drain and end every queue; the action Finished says when that is done."""
+        self.assigning.stop(now)
+
+    # --- pull ---------------------------------------------------------------------------------------------------
+
+    def room_for(self, handle: int, length_bytes: int) -> Slot | None:
+        """Where to receive a pull's body; None = read it and drop it, then answer with `dropped`."""
+        return self.pulling.room_for(handle, length_bytes)
+
+    def pulled(self, handle: int, result: PullResult, now: float) -> None:
+        """Answer to Pull."""
+        self.pulling.pulled(handle, result, now)
+        self.dispatching.run()
+
+    def pull_failed(self, handle: int, now: float, slot: Slot | None = None) -> None:
+        """Answer to Pull: connection lost or timed out, perhaps in the middle of a body that had `slot`."""
+        if slot is not None:
+            self.state.release(slot)
+        self.pulling.failed(handle, self.state.config.pull_delay_on_error_ms, now)
+
+    # --- workers ------------------------------------------------------------------------------------------------
+
+    def worker_started(self, worker_id: str) -> None:
+        self.settling.worker_started(worker_id)
+
+    def worker_ready(self, worker_id: str) -> None:
+        self.settling.worker_ready(worker_id)
+
+    def worker_died(self, worker_id: str) -> None:
+        """Everything it had reported was read before this call."""
+        self.settling.worker_died(worker_id)
+
+    def salvaged(
+        self, worker_id: str, seq: int, records: Sequence[tuple[MessageQueue, Sequence[tuple[int, int]]]], now: float
+    ) -> None:
+        self.settling.salvaged(worker_id, seq, records, now)
+
+    def salvage_complete(self, worker_id: str, now: float) -> None:
+        self.settling.salvage_complete(worker_id, now)
+
+    def outcome(
+        self, worker_id: str, chunk_id: int, start: int, count: int, seq: int, busy_us: int, slowest_us: int,
+        filtered: int, failures: Sequence[FailureReport], now: float,
+    ) -> None:  # fmt: skip
+        """A worker finished messages `[start, start + count)` of a chunk."""
+        self.settling.outcome(worker_id, chunk_id, start, count, seq, busy_us, slowest_us, filtered, failures, now)
+
+    def sealed(self, worker_id: str, seq: int, now: float) -> None:
+        self.settling.sealed(worker_id, seq, now)
+
+    def sent_back(self, handle: int, chunk_id: int, index: int, accepted: bool, now: float) -> None:
+        """Answer to SendBack."""
+        self.settling.sent_back(handle, chunk_id, index, accepted, now)

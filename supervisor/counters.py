@@ -1,0 +1,48 @@
+"""Plain integers that the core counts; metrics, status and the closing summary read them. No lock: one owner."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+
+@dataclass(slots=True)
+class Counters:
+    """All since the start of this process; names as exported (`rocketcrew_<name>_total`)."""
+
+    pulls: int = 0
+    pulled_messages: int = 0
+    pulled_bytes: int = 0
+    pull_errors: int = 0
+    pull_bodies_dropped: int = 0
+    """Responses that found no room in the slab: read, dropped and pulled again."""
+    skipped_messages: int = 0
+    """Pulled again after a restart or reassignment, but known as finished: not run."""
+    dispatched_chunks: int = 0
+    dispatched_messages: int = 0
+    done_messages: int = 0
+    failed_messages: int = 0
+    filtered_messages: int = 0
+    sent_back_messages: int = 0
+    send_back_refused: int = 0
+    dead_letter_messages: int = 0
+    redispatched_messages: int = 0
+    """Given to another worker because theirs died."""
+    salvaged_messages: int = 0
+    """Written by a worker that died before it reported them: counted as done."""
+    late_outcomes: int = 0
+    late_answers: int = 0
+    discarded_failures: int = 0
+    """Failures of a queue that was taken away: the new owner has them."""
+    worker_deaths: int = 0
+    commits: int = 0
+    commit_errors: int = 0
+    rebalances: int = 0
+    busy_us: int = 0
+    """Handler time of all workers together."""
+    lost_rows_restarts: int = 0
+    """Reported rows that could not be salvaged (never expected): the queue was read again from its commit."""
+    invariant_violations: int = 0
+    """An offset about to be committed would have passed an unfinished message. Must stay 0."""
+
+    def as_dict(self) -> dict[str, int]:
+        return asdict(self)

@@ -1,0 +1,111 @@
+"""Hand-over: chunks are cut from what waits and given to the least loaded worker, two in flight each.
+
+What a dead worker left goes first; queues are served in turn, so that a busy one does not starve the others.
+"""
+
+from __future__ import annotations
+
+from .actions import Dispatch
+from .chunks import Chunk
+from .process_queue import ProcessQueue
+from .state import State, WorkerView
+from .states import Queue, Worker
+
+
+class Dispatching:
+    """Cuts and gives out chunks."""
+
+    def __init__(self, state: State) -> None:
+        self.s = state
+
+    def run(self) -> None:
+        """Give out as much as the workers' windows take."""
+        s = self.s
+        while s.redo or s.ready:
+            worker, free = self._least_loaded()
+            if worker is None:
+                return
+            if s.redo:
+                self._hand_again(worker, s.redo.popleft())
+                continue
+            pq = s.ready.popleft()
+            if pq.state is not Queue.ASSIGNED or not pq.waiting:
+                continue
+            chunk = self._cut(pq, s.sizer.size(s.waiting_messages, free))
+            if pq.waiting:
+                s.ready.append(pq)
+            pq.flight.append(chunk)
+            self._hand(worker, chunk, pq)
+
+    def _least_loaded(self) -> tuple[WorkerView | None, int]:
+        """The ready worker with the fewest chunks in hand and a free place, and how many have a free place."""
+        best: WorkerView | None = None
+        free = 0
+        fewest = window = self.s.config.chunks_in_flight
+        for worker in self.s.workers.values():
+            load = len(worker.in_flight)
+            if load < window and worker.state is Worker.READY:
+                free += 1
+                if load < fewest:
+                    best, fewest = worker, load
+        return best, free
+
+    def _cut(self, pq: ProcessQueue, size: int) -> Chunk:
+        run = pq.waiting[0]
+        start = run.at
+        end = min(start + size, run.end)
+        self.s.waiting_messages -= end - start
+        if end == run.end:
+            pq.waiting.popleft()  # the run's reference on the slot passes to the chunk
+        else:
+            run.at = end
+            run.slot.refs += 1
+        return Chunk(
+            next(self.s.chunk_ids), pq.handle, run.slot, run.positions[start : end + 1], run.offsets[start:end]
+        )
+
+    def _hand(self, worker: WorkerView, chunk: Chunk, pq: ProcessQueue) -> None:
+        s = self.s
+        chunk.worker_id = worker.worker_id
+        worker.in_flight[chunk.chunk_id] = chunk
+        s.chunks[chunk.chunk_id] = chunk
+        s.counters.dispatched_chunks += 1
+        s.counters.dispatched_messages += chunk.count
+        s.out.append(Dispatch(worker.worker_id, chunk, pq.mq))
+
+    def _hand_again(self, worker: WorkerView, chunk: Chunk) -> None:
+        pq = self.s.queues.get(chunk.handle)
+        if pq is None:
+            # The queue ended while its messages waited for a new worker: the next owner has them.
+            self.abandon(chunk)
+            return
+        if pq.state is not Queue.ASSIGNED and not self.s.stopping:
+            self.leave(chunk)
+            return
+        self.s.counters.redispatched_messages += chunk.count
+        self._hand(worker, chunk, pq)
+
+    def abandon(self, chunk: Chunk) -> None:
+        """Drop the chunk: no worker reads it and nobody will send it back."""
+        chunk.count = chunk.reported
+        chunk.failed = None
+        self.s.release_chunk(chunk)
+
+    def leave(self, chunk: Chunk) -> None:
+        """A queue that was taken away starts nothing: the chunk stays unfinished in its place, for the next owner."""
+        chunk.reported = chunk.count
+        chunk.lost = True
+        self.s.release_chunk(chunk)
+
+    def drop_waiting(self, pq: ProcessQueue) -> int:
+        """Forget what was pulled and not dispatched: it is not run, and for us the queue ends before it."""
+        dropped = 0
+        if pq.waiting:
+            pq.next_offset = pq.waiting[0].first_offset
+        for run in pq.waiting:
+            dropped += run.count
+            self.s.release(run.slot)
+        pq.waiting.clear()
+        self.s.waiting_messages -= dropped
+        pq.unfinished -= dropped
+        return dropped

@@ -1,0 +1,225 @@
+"""Pulls: at most one outstanding per process queue, sent when flow control and the byte budget allow.
+
+There is no sleeping for flow control as in Java's 50 ms loop (DefaultMQPushConsumerImpl.java): a queue held back by
+count, bytes or span is looked at again when something of it finishes; one that waits for bytes stands in a line that is
+served when a slot is freed. A response that finds no room is read, dropped and pulled again (the connection is never left
+unread: the answers that would free slots may stand behind it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..remoting.codes import ResponseCode
+from ..remoting.errors import ProtocolError
+from ..remoting.stored import walk
+from .actions import Heartbeat, Pull
+from .chunks import PullRun
+from .process_queue import ProcessQueue
+from .slab import Slot
+from .state import State
+from .states import Queue
+
+
+@dataclass(slots=True)
+class PullResult:
+    """A pull's answer. `slot` holds the body (`length_bytes` of it); None with `dropped` when it found no room."""
+
+    code: int
+    next_offset: int
+    length_bytes: int = 0
+    slot: Slot | None = None
+    dropped: bool = False
+    remark: str = ""
+
+
+class Pulling:
+    """Sends pulls and takes their answers. `moved(queue, offset, now)` drains a queue and opens it again there."""
+
+    def __init__(self, state: State, moved: Callable[[ProcessQueue, int, float], None]) -> None:
+        self.s = state
+        self._moved = moved
+
+    def consider(self, pq: ProcessQueue, now: float) -> None:
+        """Send the next pull of the queue, or note what holds it back."""
+        if pq.state is not Queue.ASSIGNED or pq.pull_pending or pq.starved:
+            return
+        config = self.s.config
+        pq.blocked = (
+            pq.unfinished > config.pull_threshold_for_queue
+            or pq.unfinished_bytes > config.pull_threshold_size_bytes
+            or pq.span > config.consume_concurrently_max_span
+        )
+        if pq.blocked:
+            return
+        if self.s.starved or not self._reserve(pq):
+            pq.starved = True
+            self.s.starved.append(pq)
+            return
+        self._send(pq, now)
+
+    def _reserve(self, pq: ProcessQueue) -> bool:
+        slab = self.s.slab
+        if pq.drops > 1 and slab.used_units:
+            # Fragments kept it out although the sum fitted: now it waits for the whole slab.
+            return False
+        units = slab.reserve(pq.reservation_bytes())
+        if units:
+            self.s.reserved[pq.handle] = units
+        return bool(units)
+
+    def _send(self, pq: ProcessQueue, now: float) -> None:
+        pq.pull_pending = True
+        pq.last_pull = now
+        commit = pq.committable()
+        self.s.counters.pulls += 1
+        self.s.out.append(Pull(pq.handle, pq.mq, pq.next_offset, commit if commit > pq.committed else 0))
+
+    def feed_starved(self, now: float) -> None:
+        """Bytes were freed: serve the line from its head, and stop at the first that still does not fit."""
+        starved = self.s.starved
+        while starved:
+            pq = starved[0]
+            if pq.state is Queue.ASSIGNED:
+                if not self._reserve(pq):
+                    return
+                self._send(pq, now)
+            starved.popleft()
+            pq.starved = False
+
+    def room_for(self, handle: int, length_bytes: int) -> Slot | None:
+        """Where the body of this queue's pull response goes; None = read and drop it."""
+        pq = self.s.assigned(handle)
+        if pq is None:
+            return None
+        slot = self.s.slab.take(length_bytes)
+        if slot is None:
+            pq.last_body_bytes = length_bytes
+        return slot
+
+    def _answered(self, handle: int) -> ProcessQueue | None:
+        """Give the reservation back; the queue if it still takes answers."""
+        units = self.s.reserved.pop(handle, 0)
+        if units:
+            self.s.slab.unreserve(units)
+        pq = self.s.assigned(handle)
+        if pq is None:
+            # Draining or ended in the meantime: the answer is dropped, the next owner pulls the same again.
+            self.s.counters.late_answers += 1
+        else:
+            pq.pull_pending = False
+        return pq
+
+    def pulled(self, handle: int, result: PullResult, now: float) -> None:
+        """Take a pull's answer; its slot (if any) belongs to the core from here on."""
+        pq = self._answered(handle)
+        if pq is None:
+            if result.slot is not None:
+                self.s.release(result.slot)
+            self.feed_starved(now)
+            return
+        if result.dropped:
+            self.s.counters.pull_bodies_dropped += 1
+            pq.drops += 1
+            pq.starved = True
+            self.s.starved.append(pq)
+            self.feed_starved(now)
+            return
+        pq.drops = 0
+        if result.code == ResponseCode.SUCCESS and result.slot is not None:
+            self._found(pq, result, result.slot, now)
+        elif result.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.SUCCESS):
+            pq.next_offset = max(pq.next_offset, result.next_offset)
+            self._again(pq, now)
+        else:
+            self._refused(pq, result, now)
+
+    def _found(self, pq: ProcessQueue, result: PullResult, slot: Slot, now: float) -> None:
+        try:
+            positions, offsets = walk(self.s.view, slot.start, slot.start + result.length_bytes)
+        except ProtocolError as error:
+            self.s.release(slot)
+            self.s.log("error", "pull_body_invalid", queue=pq.mq, offset=pq.next_offset, error=str(error))
+            self.failed(pq.handle, self.s.config.pull_delay_on_error_ms, now, answered=True)
+            return
+        pq.last_body_bytes = result.length_bytes
+        counters = self.s.counters
+        counters.pulled_messages += len(offsets)
+        counters.pulled_bytes += result.length_bytes
+        self._queue_runs(pq, slot, positions, offsets)
+        pq.next_offset = max(pq.next_offset, result.next_offset)
+        self._again(pq, now)
+
+    def _queue_runs(self, pq: ProcessQueue, slot: Slot, positions: list[int], offsets: list[int]) -> None:
+        """Queue what is new; what was finished before a restart is left out (it may stand anywhere in the body)."""
+        runs = [(0, len(offsets))]
+        if pq.recovered:
+            runs = _unfinished_runs(offsets, pq)
+            self.s.counters.skipped_messages += len(offsets) - sum(end - start for start, end in runs)
+        slot.refs += len(runs)
+        for start, end in runs:
+            pq.waiting.append(PullRun(slot, positions, offsets, start, end))
+            pq.unfinished += end - start
+            pq.unfinished_bytes += positions[end] - positions[start]
+            self.s.waiting_messages += end - start
+        self.s.release(slot)
+        if runs and len(pq.waiting) == len(runs):
+            self.s.ready.append(pq)
+
+    def _again(self, pq: ProcessQueue, now: float) -> None:
+        if self.s.config.pull_interval_ms:
+            pq.pull_pending = True
+            self._later(pq, now + self.s.config.pull_interval_ms / 1000)
+        else:
+            self.consider(pq, now)
+        self.feed_starved(now)
+
+    def _later(self, pq: ProcessQueue, due: float) -> None:
+        """Look at the queue again at `due`; until then its pull counts as outstanding."""
+
+        def again(now: float) -> None:
+            pq.pull_pending = False
+            self.consider(pq, now)
+
+        self.s.at(due, again)
+
+    def _refused(self, pq: ProcessQueue, result: PullResult, now: float) -> None:
+        config = self.s.config
+        if result.code == ResponseCode.PULL_OFFSET_MOVED:
+            # The offset is not in the queue (deleted, reset, re-created): finish what runs, then begin where it says.
+            self.s.log("warning", "pull_offset_illegal", queue=pq.mq, offset=pq.next_offset, corrected=result.next_offset)
+            self._moved(pq, result.next_offset, now)
+            return
+        self.s.counters.pull_errors += 1
+        if result.code in (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST):
+            # The broker has not seen our newest heartbeat yet (PROTOCOL.md §8, traps 9 and 10).
+            self.s.out.append(Heartbeat())
+        delay_ms = config.pull_delay_on_error_ms
+        if result.code == ResponseCode.FLOW_CONTROL:
+            delay_ms = config.pull_delay_on_flow_control_ms
+        self.s.log("warning", "pull_refused", queue=pq.mq, code=result.code, remark=result.remark, retry_in_ms=delay_ms)
+        pq.pull_pending = True
+        self._later(pq, now + delay_ms / 1000)
+
+    def failed(self, handle: int, delay_ms: int, now: float, *, answered: bool = False) -> None:
+        """No usable answer (connection lost, time-out, garbage): pull again after `delay_ms`."""
+        pq = self.s.assigned(handle) if answered else self._answered(handle)
+        self.s.counters.pull_errors += 1
+        if pq is not None:
+            pq.pull_pending = True
+            self._later(pq, now + delay_ms / 1000)
+        self.feed_starved(now)
+
+
+def _unfinished_runs(offsets: list[int], pq: ProcessQueue) -> list[tuple[int, int]]:
+    runs: list[tuple[int, int]] = []
+    recovered = pq.recovered
+    for index, offset in enumerate(offsets):
+        if offset in recovered:
+            continue
+        if runs and runs[-1][1] == index:
+            runs[-1] = (runs[-1][0], index + 1)
+        else:
+            runs.append((index, index + 1))
+    return runs

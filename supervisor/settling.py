@@ -1,0 +1,290 @@
+"""Outcomes: what a worker reports becomes *done* or a send-back, is journalled, and becomes durable when it is sealed.
+
+The order is fixed by the worker: rows are appended to its open segment, then the outcome is reported. A worker that dies
+leaves a segment that is salvaged: records found complete in it count as done, the rest of its chunks runs again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ..remoting.queues import MessageQueue
+from .actions import JournalDone, JournalSealed, KillWorker, SendBack
+from .chunks import Chunk, Failure, Token
+from .dispatching import Dispatching
+from .intervals import Intervals
+from .process_queue import ProcessQueue
+from .state import State, WorkerView
+from .states import Queue, Worker, WorkerEvent
+
+FailureReport = tuple[int, int, str]
+"""(index in the chunk, delay level, error text)."""
+
+
+class Settling:
+    """Takes outcomes, seals, send-back answers and worker deaths. `progress(queue, now)` looks at a queue again."""
+
+    def __init__(
+        self, state: State, dispatching: Dispatching, progress: Callable[[ProcessQueue, float], None],
+        restart: Callable[[ProcessQueue, float], None],
+    ) -> None:  # fmt: skip
+        self.s = state
+        self._dispatching = dispatching
+        self._progress = progress
+        self._restart = restart
+
+    # --- outcomes -----------------------------------------------------------------------------------------------
+
+    def outcome(
+        self, worker_id: str, chunk_id: int, start: int, count: int, seq: int, busy_us: int, slowest_us: int,
+        filtered: int, failures: Sequence[FailureReport], now: float,
+    ) -> None:  # fmt: skip
+        """Messages `[start, start + count)` of the chunk have an outcome; rows of them are in segment `seq` (0 = none)."""
+        s = self.s
+        chunk = s.chunks.get(chunk_id)
+        worker = s.workers.get(worker_id)
+        if chunk is None or worker is None or chunk.worker_id != worker_id:
+            s.counters.late_outcomes += 1
+            return
+        end = start + count
+        if start != chunk.reported or end > chunk.count:
+            s.out.append(KillWorker(worker_id, f"outcome for {start}..{end} of chunk {chunk_id} at {chunk.reported}"))
+            return
+        chunk.reported = end
+        s.sizer.observe(count, busy_us, slowest_us)
+        s.counters.busy_us += busy_us
+        s.counters.filtered_messages += filtered
+        pq = s.queues.get(chunk.handle)
+        if pq is None:
+            s.counters.late_outcomes += 1
+        else:
+            self._settle(pq, chunk, start, end, worker_id, seq, failures)
+            pq.last_consume = now
+        if end == chunk.count:
+            del worker.in_flight[chunk_id]
+            self._reported(chunk, pq)
+            self._dispatching.run()
+        if pq is not None:
+            self._progress(pq, now)
+
+    def _settle(
+        self, pq: ProcessQueue, chunk: Chunk, start: int, end: int, worker_id: str, seq: int,
+        failures: Sequence[FailureReport],
+    ) -> None:  # fmt: skip
+        s = self.s
+        done = end - start - len(failures)
+        s.counters.done_messages += done
+        pq.unfinished -= done
+        if seq and done:
+            self._wait_for_seal(pq, chunk, (worker_id, seq))
+        if not failures:
+            s.out.append(JournalDone(pq.mq, chunk.offsets[start], chunk.offsets[end - 1] + 1, worker_id, seq))
+            return
+        s.counters.failed_messages += len(failures)
+        if chunk.failed is None:
+            chunk.failed = {}
+        failed_here: set[int] = set()
+        for index, delay_level, error in failures:
+            chunk.failed[index] = Failure(delay_level, error)
+            failed_here.add(index)
+        for index in range(start, end):
+            if index not in failed_here:
+                offset = chunk.offsets[index]
+                s.out.append(JournalDone(pq.mq, offset, offset + 1, worker_id, seq))
+        for index in sorted(failed_here):
+            self._send_back(pq, chunk, index)
+
+    def _wait_for_seal(self, pq: ProcessQueue, chunk: Chunk, token: Token) -> None:
+        if chunk.tokens is None:
+            chunk.tokens = set()
+        if token not in chunk.tokens:
+            chunk.tokens.add(token)
+            self.s.unsealed.setdefault(token, []).append(chunk)
+        head = pq.flight[0]
+        if head.tokens and pq.next_offset - head.offsets[0] > self.s.config.consume_concurrently_max_span // 2:
+            for worker_id, _ in head.tokens:
+                self.s.ask_seal(worker_id)
+
+    def _reported(self, chunk: Chunk, pq: ProcessQueue | None) -> None:
+        """Every message of it has an outcome: forget it unless send-backs are open, and free its bytes."""
+        if pq is None:
+            chunk.failed = None
+        elif chunk.held:
+            pq.unfinished_bytes -= chunk.positions[-1] - chunk.positions[0]
+        if not chunk.failed:
+            self.s.chunks.pop(chunk.chunk_id, None)
+        self.s.release_chunk(chunk)
+
+    # --- send-back ----------------------------------------------------------------------------------------------
+
+    def _send_back(self, pq: ProcessQueue, chunk: Chunk, index: int) -> None:
+        failure = (chunk.failed or {})[index]
+        if not pq.send_failures:
+            self.s.counters.discarded_failures += 1
+            return
+        failure.sent = True
+        self.s.out.append(
+            SendBack(
+                pq.handle, chunk.chunk_id, index, pq.mq, chunk.positions[index], chunk.positions[index + 1],
+                failure.delay_level, failure.attempts,
+            )  # fmt: skip
+        )
+
+    def sent_back(self, handle: int, chunk_id: int, index: int, accepted: bool, now: float) -> None:
+        """The answer to a SendBack. Refused: the message stays in the process queue and is sent again later."""
+        s = self.s
+        chunk = s.chunks.get(chunk_id)
+        pq = s.queues.get(handle)
+        if chunk is None or pq is None or not chunk.failed or index not in chunk.failed:
+            s.counters.late_answers += 1
+            return
+        if not accepted:
+            self._refused(pq, chunk, index, now)
+            return
+        del chunk.failed[index]
+        s.counters.sent_back_messages += 1
+        pq.unfinished -= 1
+        offset = chunk.offsets[index]
+        s.out.append(JournalDone(pq.mq, offset, offset + 1, "", 0))
+        if not chunk.failed and chunk.reported == chunk.count:
+            s.chunks.pop(chunk_id, None)
+            s.release_chunk(chunk)
+        self._progress(pq, now)
+
+    def _refused(self, pq: ProcessQueue, chunk: Chunk, index: int, now: float) -> None:
+        s = self.s
+        failure = (chunk.failed or {})[index]
+        failure.attempts += 1
+        failure.sent = False
+        s.counters.send_back_refused += 1
+        retry_ms = s.config.send_back_retry_ms
+        s.log("warning", "send_back_refused", queue=pq.mq, offset=chunk.offsets[index], attempts=failure.attempts,
+              retry_in_ms=retry_ms)  # fmt: skip
+
+        def again(_now: float) -> None:
+            current = s.queues.get(pq.handle)
+            if current is not None and chunk.failed and index in chunk.failed and not failure.sent:
+                self._send_back(current, chunk, index)
+
+        s.at(now + retry_ms / 1000, again)
+        self._progress(pq, now)
+
+    # --- seals --------------------------------------------------------------------------------------------------
+
+    def sealed(self, worker_id: str, seq: int, now: float) -> None:
+        """The segment is safe on disk: what waited for it is durable."""
+        worker = self.s.workers.get(worker_id)
+        if worker is not None:
+            worker.seal_asked = False
+        self.s.out.append(JournalSealed(worker_id, seq))
+        touched: dict[int, ProcessQueue] = {}
+        for chunk in self.s.unsealed.pop((worker_id, seq), ()):
+            if chunk.tokens:
+                chunk.tokens.discard((worker_id, seq))
+            pq = self.s.queues.get(chunk.handle)
+            if pq is not None:
+                touched[pq.handle] = pq
+        for pq in touched.values():
+            self._progress(pq, now)
+
+    # --- workers ------------------------------------------------------------------------------------------------
+
+    def worker_started(self, worker_id: str) -> None:
+        self.s.workers[worker_id] = WorkerView(worker_id)
+
+    def worker_ready(self, worker_id: str) -> None:
+        self.s.move_worker(self.s.workers[worker_id], WorkerEvent.READY)
+        self._dispatching.run()
+
+    def worker_died(self, worker_id: str) -> None:
+        """Its last outcomes were read. Its chunks wait until its open segment is salvaged: rows in it are done."""
+        worker = self.s.workers[worker_id]
+        if worker.state is Worker.READY:
+            self.s.counters.worker_deaths += 1
+        self.s.move_worker(worker, WorkerEvent.DIED)
+
+    def salvaged(
+        self, worker_id: str, seq: int, records: Sequence[tuple[MessageQueue, Sequence[tuple[int, int]]]], now: float
+    ) -> None:
+        """A segment that the worker left open is sealed; `records` are the ones whose rows are complete in it."""
+        worker = self.s.workers.get(worker_id)
+        if worker is None:
+            return
+        for mq, pairs in records:
+            done = worker.salvaged.setdefault(mq, Intervals())
+            for start, end in pairs:
+                done.add(start, end)
+                self.s.out.append(JournalDone(mq, start, end, worker_id, seq))
+        self.sealed(worker_id, seq, now)
+
+    def salvage_complete(self, worker_id: str, now: float) -> None:
+        """Nothing more of the dead worker will turn up: hand the rest of its chunks to others."""
+        s = self.s
+        worker = s.workers.pop(worker_id)
+        s.move_worker(worker, WorkerEvent.SALVAGED)
+        touched: dict[int, ProcessQueue] = {}
+        for chunk in worker.in_flight.values():
+            pq = s.queues.get(chunk.handle)
+            s.chunks.pop(chunk.chunk_id, None)
+            if pq is None:
+                self._dispatching.abandon(chunk)
+                continue
+            touched[pq.handle] = pq
+            self._split(pq, chunk, worker)
+        for token in [token for token in s.unsealed if token[0] == worker_id]:
+            self._lost(token, now)
+        for pq in touched.values():
+            self._progress(pq, now)
+        self._dispatching.run()
+
+    def _split(self, pq: ProcessQueue, chunk: Chunk, worker: WorkerView) -> None:
+        """Trim the chunk to what was reported; what was salvaged is finished, the rest becomes new chunks."""
+        s = self.s
+        salvaged = worker.salvaged.get(pq.mq, Intervals())
+        pieces: list[tuple[int, int, bool]] = []
+        for index in range(chunk.reported, chunk.count):
+            done = chunk.offsets[index] in salvaged
+            if pieces and pieces[-1][2] is done:
+                pieces[-1] = (pieces[-1][0], index + 1, done)
+            else:
+                pieces.append((index, index + 1, done))
+        children: list[Chunk] = []
+        for start, end, done in pieces:
+            child = Chunk(
+                next(s.chunk_ids), pq.handle, chunk.slot, chunk.positions[start : end + 1], chunk.offsets[start:end]
+            )
+            children.append(child)
+            if done:
+                child.reported, child.held = child.count, False
+                pq.unfinished -= child.count
+                pq.unfinished_bytes -= child.positions[-1] - child.positions[0]
+                s.counters.salvaged_messages += child.count
+                s.counters.done_messages += child.count
+            else:
+                chunk.slot.refs += 1
+        pq.insert_after(chunk, children)
+        chunk.positions, chunk.offsets = chunk.positions[: chunk.reported + 1], chunk.offsets[: chunk.reported]
+        chunk.count = chunk.reported
+        if chunk.failed:
+            s.chunks[chunk.chunk_id] = chunk
+        pq.unfinished_bytes -= chunk.positions[-1] - chunk.positions[0]
+        s.release_chunk(chunk)
+        for child in children:
+            if not child.held:
+                continue
+            if pq.state is Queue.ASSIGNED or s.stopping:
+                s.redo.append(child)
+            else:
+                self._dispatching.leave(child)
+
+    def _lost(self, token: Token, now: float) -> None:
+        """Rows were reported in a segment that is not there: run them again, from the committed offset."""
+        self.s.counters.lost_rows_restarts += 1
+        self.s.log("error", "reported_rows_lost", worker=token[0], segment=token[1])
+        for chunk in self.s.unsealed.pop(token):
+            chunk.lost = True
+            if chunk.tokens:
+                chunk.tokens.discard(token)
+            pq = self.s.queues.get(chunk.handle)
+            if pq is not None:
+                self._restart(pq, now)

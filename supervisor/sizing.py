@@ -1,0 +1,43 @@
+"""How many messages go to a worker in one chunk.
+
+The aim is 1-5 ms of handler time a chunk, so that hand-over costs little and nothing waits long. The estimate follows the
+slow tail, not the mean: it jumps up at once with a slow message and comes down slowly, because messages that wait behind
+a slow one in the same chunk wait for nothing. After an overrun of the target by one message the size is 1 at once.
+"""
+
+from __future__ import annotations
+
+FAST_US = 20.0
+"""Below this a message is so cheap that sharing a small pull among idle workers costs more than it brings."""
+
+
+class ChunkSizer:
+    """Pure: fed with the figures of outcomes, asked for a size."""
+
+    __slots__ = ("_max", "_target_us", "tail_us")
+
+    def __init__(self, target_us: int, chunk_messages_max: int) -> None:
+        self._target_us = target_us
+        self._max = chunk_messages_max
+        self.tail_us: float = float(target_us)
+        """Starts at the target: the first chunks hold one message, until something is known."""
+
+    def observe(self, count: int, busy_us: int, slowest_us: int) -> None:
+        """`count` messages took `busy_us` together, the slowest alone `slowest_us` (all in µs of wall time)."""
+        if not count:
+            return
+        seen = max(slowest_us, busy_us / count)
+        if seen >= self.tail_us:
+            self.tail_us = seen
+        else:
+            # More messages in one report are more evidence: one report of 64 counts as 64 of one would by 1/64 each.
+            weight = min(0.5, 0.02 * count)
+            self.tail_us += (seen - self.tail_us) * weight
+
+    def size(self, waiting: int, free_workers: int) -> int:
+        """Messages for the next chunk: at least 1, at most the fair share of what waits unless messages are cheap."""
+        size = int(self._target_us / self.tail_us) if self.tail_us > 0 else self._max
+        size = min(max(size, 1), self._max)
+        if self.tail_us > FAST_US and free_workers > 1:
+            size = min(size, max(1, -(-waiting // free_workers)))
+        return size

@@ -1,0 +1,106 @@
+"""The state machines of the supervisor, each one table; a missing key is the error path.
+
+Every transition goes through `move`, which also counts it, so that a simulation can say which transition never happened.
+The service states are those of Java (client/common/.../ServiceState.java); the queue's are those of ARCHITECTURE.md.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from enum import Enum
+from typing import TypeVar
+
+from ..remoting.errors import RocketcrewError
+
+
+class Service(Enum):
+    """Life of the group member as a whole."""
+
+    CREATE_JUST = "CREATE_JUST"
+    RUNNING = "RUNNING"
+    SHUTDOWN_ALREADY = "SHUTDOWN_ALREADY"
+    START_FAILED = "START_FAILED"
+
+
+class ServiceEvent(Enum):
+    STARTED = "started"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+class Queue(Enum):
+    """Life of one assignment of a message queue; a queue that comes back gets a new one."""
+
+    OPENING = "opening"
+    ASSIGNED = "assigned"
+    DRAINING = "draining"
+    ENDED = "ended"
+
+
+class QueueEvent(Enum):
+    OPENED = "opened"
+    OPEN_FAILED = "open failed"
+    REVOKED = "revoked"
+    DRAINED = "drained"
+    DEADLINE = "deadline"
+
+
+class Worker(Enum):
+    """Life of one worker process. A dead one stays until its open segment has been salvaged."""
+
+    BOOTING = "booting"
+    READY = "ready"
+    DEAD = "dead"
+    GONE = "gone"
+
+
+class WorkerEvent(Enum):
+    READY = "ready"
+    DIED = "died"
+    SALVAGED = "salvaged"
+
+
+SERVICE: dict[tuple[Service, ServiceEvent], Service] = {
+    (Service.CREATE_JUST, ServiceEvent.STARTED): Service.RUNNING,
+    (Service.CREATE_JUST, ServiceEvent.FAILED): Service.START_FAILED,
+    (Service.RUNNING, ServiceEvent.STOPPED): Service.SHUTDOWN_ALREADY,
+}
+
+QUEUE: dict[tuple[Queue, QueueEvent], Queue] = {
+    (Queue.OPENING, QueueEvent.OPENED): Queue.ASSIGNED,
+    (Queue.OPENING, QueueEvent.OPEN_FAILED): Queue.ENDED,
+    (Queue.OPENING, QueueEvent.REVOKED): Queue.ENDED,
+    (Queue.ASSIGNED, QueueEvent.REVOKED): Queue.DRAINING,
+    (Queue.DRAINING, QueueEvent.DRAINED): Queue.ENDED,
+    (Queue.DRAINING, QueueEvent.DEADLINE): Queue.ENDED,
+}
+
+WORKER: dict[tuple[Worker, WorkerEvent], Worker] = {
+    (Worker.BOOTING, WorkerEvent.READY): Worker.READY,
+    (Worker.BOOTING, WorkerEvent.DIED): Worker.DEAD,
+    (Worker.READY, WorkerEvent.DIED): Worker.DEAD,
+    (Worker.DEAD, WorkerEvent.SALVAGED): Worker.GONE,
+}
+
+
+class StateError(RocketcrewError):
+    """An event that the state's table does not know, e.g. a service that is started twice."""
+
+
+S = TypeVar("S", bound=Enum)
+E = TypeVar("E", bound=Enum)
+
+Seen = Counter[tuple[Enum, Enum]]
+
+
+def move(table: dict[tuple[S, E], S], state: S, event: E, seen: Seen | None = None) -> S:
+    """Return the state after `event`; raise StateError where the table has no such transition."""
+    after = table.get((state, event))
+    if after is None:
+        known = ", ".join(sorted(e.value for s, e in table if s is state)) or "none"
+        raise StateError(
+            f"{type(state).__name__.lower()} is {state.value}: '{event.value}' is not possible (possible: {known})"
+        )
+    if seen is not None:
+        seen[(state, event)] += 1
+    return after
