@@ -86,7 +86,9 @@ class Assigning:
             pq.recovered = finished
         elif finished:
             # The committed offset went back below what was noted: a reset. What it asks for runs again.
-            self.s.log("warning", "offset_was_reset", queue=pq.mq, offset=offset, noted=floor, forgotten=finished.total())
+            self.s.log(
+                "warning", "offset_was_reset", queue=pq.mq, offset=offset, noted=floor, forgotten=finished.total()
+            )
         self._pulling.consider(pq, now)
 
     def _soon(self, topic: str, now: float) -> None:

@@ -95,7 +95,9 @@ class JournalState:
     def recovered(self) -> dict[MessageQueue, tuple[int, Intervals]]:
         """What the core takes over: per queue the committed offset, and what is finished above it."""
         return {
-            mq: (max(log.committed, 0), Intervals(log.durable.pairs())) for mq, log in self.queues.items() if log.durable
+            mq: (max(log.committed, 0), Intervals(log.durable.pairs()))
+            for mq, log in self.queues.items()
+            if log.durable
         }
 
     def merge(self, other: JournalState) -> None:

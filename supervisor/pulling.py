@@ -188,7 +188,9 @@ class Pulling:
         config = self.s.config
         if result.code == ResponseCode.PULL_OFFSET_MOVED:
             # The offset is not in the queue (deleted, reset, re-created): finish what runs, then begin where it says.
-            self.s.log("warning", "pull_offset_illegal", queue=pq.mq, offset=pq.next_offset, corrected=result.next_offset)
+            self.s.log(
+                "warning", "pull_offset_illegal", queue=pq.mq, offset=pq.next_offset, corrected=result.next_offset
+            )
             self._moved(pq, result.next_offset, now)
             return
         self.s.counters.pull_errors += 1

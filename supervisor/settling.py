@@ -125,9 +125,15 @@ class Settling:
         failure.sent = True
         self.s.out.append(
             SendBack(
-                pq.handle, chunk.chunk_id, index, pq.mq, chunk.positions[index], chunk.positions[index + 1],
-                failure.delay_level, failure.attempts,
-            )  # fmt: skip
+                pq.handle,
+                chunk.chunk_id,
+                index,
+                pq.mq,
+                chunk.positions[index],
+                chunk.positions[index + 1],
+                failure.delay_level,
+                failure.attempts,
+            )
         )
 
     def sent_back(self, handle: int, chunk_id: int, index: int, accepted: bool, now: float) -> None:
