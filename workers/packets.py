@@ -277,6 +277,7 @@ def decode_outcomes(packet: Buffer) -> tuple[list[Outcome], list[Failure]]:
 
 def _decode_failures(view: memoryview, count: int, entries: Sequence[Outcome]) -> list[Failure]:
     failures: list[Failure] = []
+    number: int
     at = 0
     for _ in range(count):
         number, position, level, length = _FAILURE.unpack_from(view, at)
