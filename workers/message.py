@@ -1,0 +1,262 @@
+"""The message that a handler gets: immutable, small to make, decoded as far as it is looked at.
+
+A `Message` is three references: the bytes of its chunk (copied out of the slab once, never a view into it), where its
+record begins, and the queue. Body and properties are cut out, checked and decoded at the first look. So a body that does
+not match its checksum raises a ProtocolError from `message.body`, which fails that message and no other.
+
+What was pulled and what is shown differ for a retry: it is pulled from `%RETRY%group`, and `topic` is the one that the
+message was sent to (CL/impl/consumer/DefaultMQPushConsumerImpl.java, resetRetryAndNamespace).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from struct import Struct
+from types import MappingProxyType
+from typing import Final
+
+from ..remoting.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_COMPRESSED, SYSFLAG_STORE_HOST_V6
+from ..remoting.compression import decompress
+from ..remoting.errors import ProtocolError, UsageError
+from ..remoting.ids import host_text
+from ..remoting.properties import (
+    PROPERTY_KEYS,
+    PROPERTY_ORIGIN_MESSAGE_ID,
+    PROPERTY_RETRY_TOPIC,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQ_KEY,
+    decode_properties,
+    encode_properties,
+    find_property,
+)
+from ..remoting.stored import (
+    RecordInfo,
+    StoredMessage,
+    decode_message,
+    encode_message,
+    offset_message_id,
+    record_info,
+    split_inner_batch,
+)
+from .packets import QueueInfo
+
+RETRY_PREFIX: Final = "%RETRY%"
+
+# Size, body crc, sysFlag and body length of a record with IPv4 hosts (the table in remoting/stored.py).
+_BODY_V4 = Struct(">I4xI24xI44xI")
+_BODY_START_V4: Final = _BODY_V4.size
+_HOSTS_V6: Final = SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6
+_UNUSUAL: Final = _HOSTS_V6 | SYSFLAG_COMPRESSED
+_QUEUE_OFFSET = Struct(">20xq")
+SYSFLAG_LOW_BYTE: Final = 39
+"""Position in a record of the sysFlag byte with the inner-batch bit."""
+INNER_BATCH_BIT: Final = 0x80
+
+
+class Message:
+    """One message. All attributes are read-only; those that decode may raise ProtocolError for a damaged record."""
+
+    __slots__ = ("_body", "_data", "_info", "_position", "_properties", "_queue")
+
+    def __init__(self, data: bytes, position: int, queue: QueueInfo) -> None:
+        self._data = data
+        self._position = position
+        self._queue = queue
+        self._body: bytes | None = None
+        self._info: RecordInfo | None = None
+        self._properties: dict[str, str] | None = None
+
+    @property
+    def body(self) -> bytes:
+        """The body as it was sent: its checksum verified, decompressed."""
+        body = self._body
+        if body is None:
+            data = self._data
+            position = self._position
+            size, crc, sysflag, length = _BODY_V4.unpack_from(data, position)
+            start = position + _BODY_START_V4
+            if sysflag & _UNUSUAL or length > size:
+                return self._unusual_body(crc, sysflag)
+            body = data[start : start + length]
+            if zlib.crc32(body) & 0x7FFFFFFF != crc and length:
+                raise self._damaged(crc, body)
+            self._body = body
+        return body
+
+    def _unusual_body(self, crc: int, sysflag: int) -> bytes:
+        info = self._record
+        stored = self._data[info.body_start : info.body_start + info.body_len]
+        if zlib.crc32(stored) & 0x7FFFFFFF != crc and stored:
+            raise self._damaged(crc, stored)
+        body = self._body = decompress(stored, sysflag)
+        return body
+
+    def _damaged(self, crc: int, body: bytes) -> ProtocolError:
+        found = zlib.crc32(body) & 0x7FFFFFFF
+        where = f"message at offset {self.queue_offset} of {self._queue.topic} queue {self._queue.queue_id}"
+        return ProtocolError(f"body checksum is {found:#x}, the record says {crc:#x}", where)
+
+    @property
+    def _record(self) -> RecordInfo:
+        info = self._info
+        if info is None:
+            info = self._info = record_info(self._data, self._position)
+        return info
+
+    def _decoded(self) -> dict[str, str]:
+        properties = self._properties
+        if properties is None:
+            info = self._record
+            properties = self._properties = decode_properties(self._data[info.properties_start : info.end])
+        return properties
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """All properties, the system's included."""
+        return MappingProxyType(self._decoded())
+
+    @property
+    def tags(self) -> str | None:
+        """The tag, None when it has none."""
+        if self._properties is not None:
+            return self._properties.get(PROPERTY_TAGS)
+        info = self._record
+        found = find_property(self._data[info.properties_start : info.end], b"TAGS")
+        return None if found is None else found.decode("utf-8", "replace")
+
+    @property
+    def keys(self) -> str | None:
+        """The keys as they were sent (several are separated by spaces), None when there are none."""
+        return self._decoded().get(PROPERTY_KEYS)
+
+    @property
+    def topic(self) -> str:
+        """The topic the message was sent to, also when it comes back as a retry."""
+        queue = self._queue
+        if queue.topic.startswith(RETRY_PREFIX):
+            return self._decoded().get(PROPERTY_RETRY_TOPIC, queue.topic)
+        return queue.topic
+
+    @property
+    def queue(self) -> QueueInfo:
+        """The queue it was pulled from (`%RETRY%group` for a retry)."""
+        return self._queue
+
+    @property
+    def broker_name(self) -> str:
+        """Broker of the queue it was pulled from."""
+        return self._queue.broker_name
+
+    @property
+    def queue_id(self) -> int:
+        """Queue it was pulled from."""
+        return self._queue.queue_id
+
+    @property
+    def queue_offset(self) -> int:
+        """Offset in that queue."""
+        offset: int = _QUEUE_OFFSET.unpack_from(self._data, self._position)[0]
+        return offset
+
+    @property
+    def physical_offset(self) -> int:
+        """Offset of the record in the broker's commit log."""
+        return self._record.physical_offset
+
+    @property
+    def born_timestamp_ms(self) -> int:
+        """When the producer made it, milliseconds since 1970."""
+        return self._record.born_timestamp_ms
+
+    @property
+    def store_timestamp_ms(self) -> int:
+        """When the broker stored this record, milliseconds since 1970."""
+        return self._record.store_timestamp_ms
+
+    @property
+    def born_host(self) -> str:
+        """Address of the producer, `ip:port`."""
+        return f"{host_text(self._record.born_address)}:{self._record.born_port}"
+
+    @property
+    def store_host(self) -> str:
+        """Address of the broker that stored it, `ip:port`."""
+        return f"{host_text(self._record.store_address)}:{self._record.store_port}"
+
+    @property
+    def reconsume_times(self) -> int:
+        """How often it was sent back before, 0 at the first delivery."""
+        return self._record.reconsume_times
+
+    @property
+    def flag(self) -> int:
+        """The producer's own flag."""
+        return self._record.flag
+
+    @property
+    def message_id(self) -> str:
+        """The id that clients show: the producer's unique key, else the offset id."""
+        return self._decoded().get(PROPERTY_UNIQ_KEY) or self.offset_message_id
+
+    @property
+    def offset_message_id(self) -> str:
+        """The id made of broker address and commit-log offset."""
+        info = self._record
+        return offset_message_id(host_text(info.store_address), info.store_port, info.physical_offset)
+
+    @property
+    def origin_message_id(self) -> str:
+        """The offset id of the record that began the chain of retries; the message's own at the first delivery.
+
+        As ORIGIN_MESSAGE_ID, which the broker sets at the first send-back (BK/processor/AbstractSendMessageProcessor).
+        """
+        return self._decoded().get(PROPERTY_ORIGIN_MESSAGE_ID) or self.offset_message_id
+
+    def __repr__(self) -> str:
+        queue = self._queue
+        return f"<Message {queue.topic} {queue.broker_name}/{queue.queue_id} offset {self.queue_offset}>"
+
+    def __reduce__(self) -> tuple[object, tuple[bytes, int, QueueInfo]]:
+        # Only its own record travels, not the whole chunk.
+        return Message, (self._data[self._position : self._record.end], 0, self._queue)
+
+
+def expand_inner_batch(data: bytes, position: int, end: int, queue: QueueInfo) -> list[Message]:
+    """The messages of the inner batch at `position`. Raises ProtocolError when it is damaged or empty."""
+    parts = split_inner_batch(decode_message(data, position, end))
+    return [Message(encode_message(part), 0, queue) for part in parts]
+
+
+def make_message(
+    body: bytes = b"",
+    *,
+    topic: str = "TopicTest",
+    tags: str | None = None,
+    keys: str | None = None,
+    properties: Mapping[str, str] | None = None,
+    queue_id: int = 0,
+    queue_offset: int = 0,
+    broker_name: str = "broker-a",
+    group: str = "group",
+    reconsume_times: int = 0,
+    store_timestamp_ms: int = 0,
+) -> Message:
+    """A message made by hand, for the tests of a handler: `my_handler(make_message(b"…"))`."""
+    every = dict(properties or {})
+    for name, value in ((PROPERTY_TAGS, tags), (PROPERTY_KEYS, keys)):
+        if value is not None:
+            if not value:
+                raise UsageError(f"{name} may not be empty; leave it out")
+            every[name] = value
+    stored = StoredMessage(
+        topic,
+        body,
+        encode_properties(every).encode(),
+        queue_id=queue_id,
+        queue_offset=queue_offset,
+        reconsume_times=reconsume_times,
+        born_timestamp_ms=store_timestamp_ms,
+        store_timestamp_ms=store_timestamp_ms,
+    )
+    return Message(encode_message(stored), 0, QueueInfo(group, topic, broker_name, queue_id))
