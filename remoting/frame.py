@@ -1,0 +1,316 @@
+"""Frames: bytes in, commands out, and back. No I/O.
+
+    int32 total length (of what follows it) | int8 serialization, int24 header length | header | body
+
+Rules (RM/netty/{NettyDecoder,NettyEncoder}.java, PR/{RemotingCommand,RocketMQSerializable}.java):
+- Each frame says how its own header is written; a server uses its own choice, so nothing is assumed from the request.
+- A frame, length field included, has at most `FRAME_MAX` bytes. The length is judged as soon as it is read, so a lying
+  peer cannot make us wait for, or reserve, more than that.
+- A JSON header may carry unknown keys (ignored) and lack `extFields`. Every value of `extFields` is a string; numbers and
+  booleans, as some clients write them, are taken as their text.
+- A binary header has an int16 code, so codes above 32767 (the POP family) cannot be written in it: refused, not cut.
+- What cannot be right raises one `ProtocolError`. The connection that sent it is to be closed: there is no way to find
+  the start of the next frame.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from struct import Struct, pack
+from typing import Any, NamedTuple, cast
+
+from .codes import Language
+from .command import Command, Serialization
+from .errors import ProtocolError, UsageError
+
+FRAME_MAX = 16_777_216
+HEAD_BYTES = 8
+# A reader never holds more than one frame plus one read; twice a frame is a caller that feeds without taking.
+BUFFER_MAX_BYTES = 2 * FRAME_MAX
+
+Buffer = bytes | bytearray | memoryview
+
+_HEAD = Struct(">iI")
+_BINARY_FIXED = Struct(">hbhiii")
+_INT16 = Struct(">h")
+_INT32 = Struct(">i")
+_INT32_MIN, _INT32_MAX = -(1 << 31), (1 << 31) - 1
+_INT16_MAX = (1 << 15) - 1
+_LANGUAGES: dict[str, Language] = {language.name: language for language in Language}
+_LANGUAGE_NAMES: dict[int, str] = {int(language): language.name for language in Language}
+_parse_json: Callable[[str], Any] = json.JSONDecoder().decode
+_write_json: Callable[[object], str] = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+_JSON, _BINARY = Serialization.JSON, Serialization.ROCKETMQ
+
+
+class FrameHead(NamedTuple):
+    """The first eight bytes of a frame. `total_len` is the number on the wire: what follows the length field."""
+
+    total_len: int
+    serialization: Serialization
+    header_len: int
+    body_len: int
+
+
+def parse_head(data: Buffer) -> FrameHead:
+    """Read the first `HEAD_BYTES` of a frame. Raises ProtocolError when no frame can begin like this."""
+    if len(data) < HEAD_BYTES:
+        raise ProtocolError(f"{len(data)} of {HEAD_BYTES} bytes", "frame head")
+    total_len, word = _HEAD.unpack_from(data)
+    kind, header_len = word >> 24, word & 0xFFFFFF
+    if not 4 < total_len <= FRAME_MAX - 4:
+        raise ProtocolError(f"length {total_len} is outside 5..{FRAME_MAX - 4}", "frame head")
+    if kind > 1:
+        raise ProtocolError(f"serialization {kind} is neither 0 (JSON) nor 1 (ROCKETMQ)", "frame head")
+    if not 0 < header_len <= total_len - 4:
+        raise ProtocolError(f"header length {header_len} is outside 1..{total_len - 4}", "frame head")
+    return FrameHead(total_len, _BINARY if kind else _JSON, header_len, total_len - 4 - header_len)
+
+
+def decode_header(serialization: Serialization, header: Buffer) -> Command:
+    """The command of a header, without its body. Raises ProtocolError naming what is wrong and where."""
+    return _decode_binary(bytes(header)) if serialization else _decode_json(header)
+
+
+def decode(frame: Buffer) -> Command:
+    """The command of exactly one whole frame; its body is copied. Raises ProtocolError."""
+    head = parse_head(frame)
+    if head.total_len + 4 != len(frame):
+        raise ProtocolError(f"{len(frame)} bytes, but the head says {head.total_len + 4}", "frame")
+    view = memoryview(frame)
+    command = decode_header(head.serialization, view[HEAD_BYTES : HEAD_BYTES + head.header_len])
+    command.body = bytes(view[HEAD_BYTES + head.header_len :])
+    return command
+
+
+def encode_head(command: Command, body_len: int) -> bytes:
+    """Everything of a frame but its body, which the caller sends after it (sendmsg, no copy).
+
+    Raises UsageError when the command does not fit into a frame: too long, or numbers too large for the header.
+    """
+    if command.serialization:
+        header = _encode_binary(command)
+    else:
+        header = _encode_json(command)
+    header_len = len(header)
+    total_len = 4 + header_len + body_len
+    if total_len > FRAME_MAX - 4 or header_len > 0xFFFFFF:
+        raise UsageError(f"a frame has at most {FRAME_MAX} bytes; this one has {total_len + 4} (header {header_len})")
+    return _HEAD.pack(total_len, command.serialization << 24 | header_len) + header
+
+
+def encode(command: Command) -> bytes:
+    """One whole frame. Raises UsageError as `encode_head`."""
+    head = encode_head(command, len(command.body))
+    return b"".join((head, command.body)) if command.body else head
+
+
+class FrameReader:
+    """Bytes in by `feed`, commands out by `next`, in any split. Call `next` until it gives None after each feed."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._error: ProtocolError | None = None
+
+    @property
+    def buffered_bytes(self) -> int:
+        return len(self._buffer)
+
+    def feed(self, data: Buffer) -> None:
+        """Add received bytes. Raises UsageError when fed on and on without `next` (more than BUFFER_MAX_BYTES)."""
+        if len(self._buffer) + len(data) > BUFFER_MAX_BYTES:
+            raise UsageError(f"a frame reader holds at most {BUFFER_MAX_BYTES} bytes; take frames with next() first")
+        self._buffer += data
+
+    def next(self) -> Command | None:
+        """The next command, or None when more bytes are needed. After a ProtocolError it raises the same for ever."""
+        if self._error is not None:
+            raise self._error
+        if len(self._buffer) < HEAD_BYTES:
+            return None
+        try:
+            head = parse_head(self._buffer)
+            end = head.total_len + 4
+            if len(self._buffer) < end:
+                return None
+            with memoryview(self._buffer) as view:
+                frame = bytes(view[HEAD_BYTES:end])
+            command = decode_header(head.serialization, frame[: head.header_len])
+        except ProtocolError as error:
+            self._error = error
+            self._buffer.clear()
+            raise
+        command.body = frame[head.header_len :]
+        del self._buffer[:end]
+        return command
+
+    def finish(self) -> None:
+        """The peer closed: raises ProtocolError when it did so inside a frame."""
+        if self._error is None and self._buffer:
+            self._error = ProtocolError(f"the stream ended after {len(self._buffer)} bytes of a frame", "frame")
+            self._buffer.clear()
+        if self._error is not None:
+            raise self._error
+
+
+def _decode_json(header: Buffer) -> Command:
+    try:
+        raw: Any = _parse_json(str(header, "utf-8"))
+    except RecursionError:
+        raise ProtocolError("nested too deeply", "JSON header") from None
+    except ValueError as error:  # JSONDecodeError, UnicodeDecodeError, and numbers of thousands of digits
+        raise ProtocolError(f"not JSON: {error}", "JSON header") from None
+    if type(raw) is not dict:
+        raise ProtocolError(f"is a {type(raw).__name__}, not an object", "JSON header")
+    values = cast("dict[str, Any]", raw)
+    get = values.get
+    code: Any = get("code")
+    opaque: Any = get("opaque")
+    flag: Any = get("flag", 0)
+    version: Any = get("version", 0)
+    if not (type(code) is type(flag) is type(opaque) is type(version) is int) or not (
+        _INT32_MIN <= code <= _INT32_MAX
+        and _INT32_MIN <= flag <= _INT32_MAX
+        and _INT32_MIN <= opaque <= _INT32_MAX
+        and _INT32_MIN <= version <= _INT32_MAX
+    ):
+        raise _bad_numbers(values)
+    fields: Any = get("extFields")
+    if fields is None:
+        fields = {}
+    elif type(fields) is not dict:
+        raise ProtocolError(f"extFields is a {type(fields).__name__}, not an object", "JSON header")
+    else:
+        for value in cast("dict[str, Any]", fields).values():
+            if value.__class__ is not str:
+                fields = _texts(cast("dict[str, Any]", fields))
+                break
+    remark = get("remark")
+    if remark is not None and type(remark) is not str:
+        raise ProtocolError(f"remark is a {type(remark).__name__}, not a string", "JSON header")
+    language = get("language")
+    language = _LANGUAGES.get(language, Language.OTHER) if type(language) is str else Language.OTHER
+    if b"\\u" in bytes(header):
+        _refuse_lone_surrogates(remark, cast("dict[str, str]", fields))
+    return Command(code, cast("dict[str, str]", fields), b"", opaque, flag, language, version, remark, _JSON)
+
+
+def _bad_numbers(values: dict[str, Any]) -> ProtocolError:
+    for name in ("code", "opaque", "flag", "version"):
+        value = values.get(name)
+        if value is None and name in ("flag", "version"):
+            continue
+        if type(value) is not int or not _INT32_MIN <= value <= _INT32_MAX:
+            return ProtocolError(f"{name} is {value!r:.40}, not an int32", "JSON header")
+    return ProtocolError("flag or version is null", "JSON header")
+
+
+def _texts(fields: dict[str, Any]) -> dict[str, str]:
+    """extFields as strings: fastjson reads numbers and booleans into a map of strings too; nulls are as if absent."""
+    result: dict[str, str] = {}
+    for name, value in fields.items():
+        if isinstance(value, str):
+            result[name] = value
+        elif isinstance(value, bool):
+            result[name] = "true" if value else "false"
+        elif isinstance(value, int | float):
+            result[name] = str(value)
+        elif value is not None:
+            raise ProtocolError(f"extFields[{name!r:.40}] is a {type(value).__name__}, not a string", "JSON header")
+    return result
+
+
+def _refuse_lone_surrogates(remark: str | None, fields: dict[str, str]) -> None:
+    """Half a surrogate pair, written as an escape, is no character: it would fail far from here when encoded."""
+    try:
+        (remark or "").encode()
+        "".join(fields).encode()
+        "".join(fields.values()).encode()
+    except UnicodeEncodeError:
+        raise ProtocolError("holds half of a surrogate pair", "JSON header") from None
+
+
+def _encode_json(command: Command) -> bytes:
+    """Keys in Java's (alphabetical) order; `extFields` always there, as some readers dereference it unasked."""
+    head: dict[str, object] = {
+        "code": int(command.code),
+        "extFields": command.fields,
+        "flag": command.flag,
+        "language": _LANGUAGE_NAMES.get(command.language, "OTHER"),
+        "opaque": command.opaque,
+    }
+    if command.remark is not None:
+        head["remark"] = command.remark
+    head["serializeTypeCurrentRPC"] = "JSON"
+    head["version"] = command.version
+    try:
+        return _write_json(head).encode()
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"command {command.code} cannot be written as a JSON header: {error}") from None
+
+
+def _decode_binary(header: bytes) -> Command:
+    size = len(header)
+    if size < 21:
+        raise ProtocolError(f"{size} bytes, but the fixed part has 21", "binary header")
+    code, language, version, opaque, flag, remark_len = _BINARY_FIXED.unpack_from(header)
+    position = 17 + remark_len + 4
+    if remark_len < 0 or position > size:
+        raise ProtocolError(f"remark length {remark_len} does not fit into {size} bytes", "binary header, byte 13")
+    try:
+        remark = str(header[17 : position - 4], "utf-8") if remark_len else None
+        (fields_len,) = _INT32.unpack_from(header, position - 4)
+        if position + fields_len != size:
+            raise ProtocolError(
+                f"extFields length {fields_len}, but {size - position} bytes follow",
+                f"binary header, byte {position - 4}",
+            )
+        fields = _decode_fields(header, position, size)
+    except UnicodeDecodeError as error:
+        raise ProtocolError(f"not UTF-8: {error}", "binary header") from None
+    return Command(code, fields, b"", opaque, flag, language, version, remark, _BINARY)
+
+
+def _decode_fields(header: bytes, position: int, size: int) -> dict[str, str]:
+    fields: dict[str, str] = {}
+    while position < size:
+        if position + 2 > size:
+            raise ProtocolError("a field name's length is cut off", f"binary header, byte {position}")
+        start = position + 2
+        end = start + int.from_bytes(header[position:start], "big", signed=True)
+        if end < start or end + 4 > size:
+            raise ProtocolError(f"field name length {end - start} does not fit", f"binary header, byte {position}")
+        name = str(header[start:end], "utf-8")
+        start = end + 4
+        position = start + int.from_bytes(header[end:start], "big", signed=True)
+        if position < start or position > size:
+            raise ProtocolError(
+                f"value length {position - start} of {name!r:.40} does not fit", f"binary header, byte {end}"
+            )
+        fields[name] = str(header[start:position], "utf-8")
+    return fields
+
+
+def _encode_binary(command: Command) -> bytes:
+    if not -_INT16_MAX - 1 <= command.code <= _INT16_MAX:
+        raise UsageError(f"code {command.code} does not fit into a binary header (int16): send this command with JSON")
+    try:
+        parts: list[bytes] = []
+        for name, value in command.fields.items():
+            key, text = name.encode(), value.encode()
+            parts += (_INT16.pack(len(key)), key, _INT32.pack(len(text)), text)
+        fields = b"".join(parts)
+        remark = (command.remark or "").encode()
+        return b"".join(
+            (
+                _BINARY_FIXED.pack(
+                    command.code, command.language, command.version, command.opaque, command.flag, len(remark)
+                ),
+                remark,
+                pack(">i", len(fields)),
+                fields,
+            )
+        )
+    except (ValueError, ArithmeticError) as error:
+        raise UsageError(f"command {command.code} cannot be written as a binary header: {error}") from None
