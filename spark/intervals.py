@@ -1,0 +1,255 @@
+"""Sets of queue offsets, kept as intervals. Pure: nothing here touches a file, a clock or Spark.
+
+The table's *loaded set* says which pulled records are in the table. Offsets of a queue are consumed nearly in order, so
+a set of a million offsets is a handful of intervals; and since the intervals are half open and merged on construction,
+equal sets have equal pieces, and the JSON of a set is as small as the set is simple.
+
+Values are immutable: an operation returns a new set. That is what makes re-planning after a lost race safe: nobody
+holds a set that changes under him.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple, cast
+
+OFFSET_MAX = 2**63 - 1
+"""Offsets are Java longs, never negative."""
+
+
+class QueueKey(NamedTuple):
+    """One stream of offsets: a queue id repeats per broker and topic, and each group has a consumption of its own."""
+
+    group: str
+    topic: str
+    broker: str
+    queue_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalSet:
+    """A set of offsets as sorted, disjoint, non-touching half-open `(start, stop)` pieces. Build it with `of`."""
+
+    pieces: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def of(cls, pieces: Iterable[tuple[int, int]]) -> IntervalSet:
+        """The union of `pieces`, which may come in any order, overlap or be empty. Timsort makes a merge of it."""
+        merged: list[tuple[int, int]] = []
+        last_start = last_stop = -1
+        for start, stop in sorted(pieces):
+            if start >= stop:
+                continue
+            if start <= last_stop and merged:
+                if stop > last_stop:
+                    last_stop = stop
+                    merged[-1] = (last_start, last_stop)
+                continue
+            last_start, last_stop = start, stop
+            merged.append((start, stop))
+        return cls(tuple(merged))
+
+    @classmethod
+    def from_offsets(cls, offsets: Iterable[int]) -> IntervalSet:
+        """The set of single offsets, given in any order."""
+        return cls.of((offset, offset + 1) for offset in offsets)
+
+    def __bool__(self) -> bool:
+        return bool(self.pieces)
+
+    def __contains__(self, offset: int) -> bool:
+        at = bisect_right(self.pieces, (offset, OFFSET_MAX)) - 1
+        return at >= 0 and offset < self.pieces[at][1]
+
+    def __or__(self, other: IntervalSet) -> IntervalSet:
+        if not other.pieces:
+            return self
+        if not self.pieces:
+            return other
+        return IntervalSet.of((*self.pieces, *other.pieces))
+
+    def __sub__(self, other: IntervalSet) -> IntervalSet:
+        return IntervalSet(tuple(_subtract(self.pieces, other.pieces))) if other.pieces else self
+
+    def __and__(self, other: IntervalSet) -> IntervalSet:
+        return self - (self - other)
+
+    def count(self) -> int:
+        """How many offsets are in the set."""
+        return sum(stop - start for start, stop in self.pieces)
+
+    def hull(self) -> IntervalSet:
+        """The one interval from the smallest to the greatest offset: the cheapest set that contains this one."""
+        return IntervalSet(((self.pieces[0][0], self.pieces[-1][1]),)) if self.pieces else self
+
+    def cover(self, universe: IntervalSet) -> IntervalSet:
+        """A set with few pieces that picks exactly these offsets out of `universe` (a superset of this set).
+
+        With a tag that matches one message in ten, every offset of a segment is a piece of its own. But to say which
+        records *of that segment* to take, gaps that hold no record need no mention: pieces are joined across them.
+        """
+        refused = universe - self
+        cuts = refused.pieces
+        joined: list[tuple[int, int]] = []
+        at = 0
+        for start, stop in self.pieces:
+            crossed = False
+            while at < len(cuts) and cuts[at][0] < start:
+                crossed = True
+                at += 1
+            if joined and not crossed:
+                joined[-1] = (joined[-1][0], stop)
+            else:
+                joined.append((start, stop))
+        return IntervalSet(tuple(joined))
+
+    def to_json(self) -> list[int]:
+        """`[start, length, gap, length, gap, length, …]`: short numbers, whatever the offsets are."""
+        flat: list[int] = []
+        end = 0
+        for start, stop in self.pieces:
+            flat += (start - end, stop - start)
+            end = stop
+        return flat
+
+    @classmethod
+    def from_json(cls, flat: object) -> IntervalSet:
+        """The set that `to_json` wrote. Raises ValueError for anything else."""
+        numbers = _natural_numbers(flat)
+        if len(numbers) % 2:
+            raise ValueError(f"an interval list needs pairs, this one has {len(numbers)} numbers")
+        pieces: list[tuple[int, int]] = []
+        end = 0
+        for at in range(0, len(numbers), 2):
+            start = end + numbers[at]
+            end = start + numbers[at + 1]
+            if end == start or (at and not numbers[at]):
+                raise ValueError(f"an interval list holds an empty or touching piece at number {at}")
+            pieces.append((start, end))
+        if end > OFFSET_MAX + 1:
+            raise ValueError(f"an interval list ends at {end}, above the greatest offset")
+        return cls(tuple(pieces))
+
+
+def _natural_numbers(flat: object) -> list[int]:
+    numbers: list[int] = []
+    for number in _as_list(flat, "an interval list"):
+        if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+            raise ValueError(f"an interval list holds numbers from 0 up, not {number!r}")
+        numbers.append(number)
+    return numbers
+
+
+def _as_list(value: object, what: str) -> list[object]:
+    match value:
+        case list():
+            return cast("list[object]", value)
+        case _:
+            raise ValueError(f"{what} is a JSON list, not {type(value).__name__}")
+
+
+def _subtract(kept: tuple[tuple[int, int], ...], removed: tuple[tuple[int, int], ...]) -> Iterator[tuple[int, int]]:
+    at = 0
+    for start, stop in kept:
+        while at < len(removed) and removed[at][1] <= start:
+            at += 1
+        here = at
+        while here < len(removed) and removed[here][0] < stop:
+            if start < removed[here][0]:
+                yield start, removed[here][0]
+            start = removed[here][1]
+            here += 1
+        if start < stop:
+            yield start, stop
+
+
+def intervals_of_sorted(offsets: list[int]) -> IntervalSet:
+    """The set of `offsets` that are sorted and distinct already: the fast way for a segment's column."""
+    if not offsets:
+        return IntervalSet()
+    pieces: list[tuple[int, int]] = []
+    start = offsets[0]
+    for before, after in pairwise(offsets):
+        if after != before + 1:
+            pieces.append((start, before + 1))
+            start = after
+    pieces.append((start, offsets[-1] + 1))
+    return IntervalSet(tuple(pieces))
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetSet:
+    """A set of pulled records: an `IntervalSet` per queue, queues without offsets left out. Treat it as immutable."""
+
+    queues: Mapping[QueueKey, IntervalSet] = field(default_factory=dict[QueueKey, IntervalSet])
+
+    @classmethod
+    def of(cls, queues: Iterable[tuple[QueueKey, IntervalSet]]) -> OffsetSet:
+        """The union of all given sets; a queue may be named more than once."""
+        merged: dict[QueueKey, list[tuple[int, int]]] = {}
+        for key, offsets in queues:
+            if offsets:
+                merged.setdefault(key, []).extend(offsets.pieces)
+        return cls({key: IntervalSet.of(pieces) for key, pieces in merged.items()})
+
+    @classmethod
+    def union(cls, sets: Iterable[OffsetSet]) -> OffsetSet:
+        """All records that are in any of `sets`."""
+        return cls.of(item for one in sets for item in one.queues.items())
+
+    def __bool__(self) -> bool:
+        return bool(self.queues)
+
+    def __or__(self, other: OffsetSet) -> OffsetSet:
+        return OffsetSet.union((self, other))
+
+    def __sub__(self, other: OffsetSet) -> OffsetSet:
+        return OffsetSet.of((key, offsets - other.of_queue(key)) for key, offsets in self.queues.items())
+
+    def __and__(self, other: OffsetSet) -> OffsetSet:
+        return OffsetSet.of((key, offsets & other.of_queue(key)) for key, offsets in self.queues.items())
+
+    def of_queue(self, key: QueueKey) -> IntervalSet:
+        """The offsets of one queue, empty when it is unknown."""
+        return self.queues.get(key, _NO_OFFSETS)
+
+    def count(self) -> int:
+        """How many records are in the set."""
+        return sum(offsets.count() for offsets in self.queues.values())
+
+    def piece_count(self) -> int:
+        """How many intervals the set needs: what it costs in memory and in its file."""
+        return sum(len(offsets.pieces) for offsets in self.queues.values())
+
+    def hull(self) -> OffsetSet:
+        """Per queue the one interval around all offsets."""
+        return OffsetSet({key: offsets.hull() for key, offsets in self.queues.items()})
+
+    def cover(self, universe: OffsetSet) -> OffsetSet:
+        """Per queue `IntervalSet.cover`: few pieces, the same choice among `universe`'s records."""
+        return OffsetSet({key: offsets.cover(universe.of_queue(key)) for key, offsets in self.queues.items()})
+
+    def to_json(self) -> list[list[object]]:
+        """`[[group, topic, broker, queue_id, [start, length, gap, length, …]], …]`, sorted by queue."""
+        return [[*key, offsets.to_json()] for key, offsets in sorted(self.queues.items())]
+
+    @classmethod
+    def from_json(cls, rows: object) -> OffsetSet:
+        """The set that `to_json` wrote. Raises ValueError for anything else."""
+        queues: dict[QueueKey, IntervalSet] = {}
+        for row in _as_list(rows, "an offset set"):
+            match _as_list(row, "a queue of an offset set"):
+                case [str(group), str(topic), str(broker), int(queue_id), offsets]:
+                    key = QueueKey(group, topic, broker, queue_id)
+                case other:
+                    raise ValueError(f"a queue of an offset set reads {other!r:.200}")
+            if key in queues:
+                raise ValueError(f"an offset set names the queue {tuple(key)} twice")
+            queues[key] = IntervalSet.from_json(offsets)
+        return cls({key: offsets for key, offsets in queues.items() if offsets})
+
+
+_NO_OFFSETS = IntervalSet()
