@@ -1,0 +1,438 @@
+"""One connection to a name server or broker: requests out, answers matched, the peer's own requests served.
+
+Rules:
+
+- **Never left unread.** Reading is never paused. A body nobody has room for is read and dropped (receiver.py), a peer that
+  sends more requests than may run at once is told SYSTEM_BUSY. Otherwise answers that would free room could stand
+  behind one that waits for room, for ever.
+- **An answer finds its request by opaque**, and only a frame with the response bit is an answer: both sides count their
+  opaques from 0. An answer whose request has expired or was cancelled is dropped and counted as late.
+- **A caller's view is written only while its request waits.** Whoever cancels a request, or sees it time out, may reuse the
+  memory at once: before every read the request is looked at again, and if it is over, the rest of the body is drained.
+  (A read is one synchronous step of the loop: choose the place, receive, account. Nothing can come in between.)
+- **One timer for all deadlines**, set to the earliest (pending.py).
+- **Frames written in one turn of the loop leave in one system call.**
+- **A silent connection is a dead one.** If a request expires and not one byte has come since it was sent, for at least
+  `silent_ms`, the connection is cut, so that the next request makes a new one (Java closes the channel of every
+  synchronous request that times out, NettyRemotingAbstract/NettyRemotingClient.invokeSync; here other requests share it, such as
+  held pulls, so a timeout alone does not cut). 120 s without reading or writing also end it (IdleStateHandler).
+- When it is lost, every pending request fails with UnreachableError.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import cast
+
+import structlog
+
+from ..remoting.codes import RequestCode, ResponseCode
+from ..remoting.command import Command
+from ..remoting.errors import ProtocolError, TimedOutError, UnreachableError, UsageError
+from ..remoting.frame import encode, encode_head
+from .pending import BodySink, Pending, PendingTable
+from .receiver import BUFFER_BYTES, DROP, OWN, Place, Receiver
+
+PeerHandler = Callable[[str, Command], Awaitable[Command | None]]
+"""Serves a request of the peer (address, command); the answer, or None for a request that wants none."""
+
+_INLINE_BODY_BYTES = 16 * 1024
+"""Bodies up to this size are joined with their head at once; larger ones go out as a piece of their own, uncopied."""
+
+_log = structlog.get_logger("rocketcrew.client")
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Bounds of one connection; the defaults are Java's where it has one."""
+
+    pending_max: int = 65_535
+    """Requests waiting at once (NettySystemConfig client async and one-way semaphores)."""
+    peer_requests_max: int = 256
+    """Requests of the peer served at once; more are answered SYSTEM_BUSY."""
+    write_high_bytes: int = 1 << 20
+    """Unsent bytes from which `request` waits for room before it adds its own."""
+    write_bytes_max: int = 64 << 20
+    """Unsent bytes from which a peer that does not read is given up."""
+    read_buffer_bytes: int = BUFFER_BYTES
+    idle_ms: int = 120_000
+    silent_ms: int = 3_000
+
+
+@dataclass(slots=True)
+class ConnectionStats:
+    """Counters of one connection since it was made."""
+
+    requests: int = 0
+    answers: int = 0
+    timeouts: int = 0
+    late_answers: int = 0
+    dropped_bodies: int = 0
+    peer_requests: int = 0
+    peer_requests_refused: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+
+
+def name_of_request(code: int) -> str:
+    """`PULL_MESSAGE (11)`, for messages."""
+    try:
+        return f"{RequestCode(code).name} ({code})"
+    except ValueError:
+        return f"request code {code}"
+
+
+class Connection(asyncio.BufferedProtocol):
+    """See the module's text. Made by `loop.create_connection(lambda: Connection(address, ...), host, port)`."""
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        on_request: PeerHandler | None = None,
+        on_close: Callable[[Connection], None] | None = None,
+        limits: ConnectionLimits | None = None,
+    ) -> None:
+        self.address = address
+        self.stats = ConnectionStats()
+        self._limits = limits or ConnectionLimits()
+        self._on_request = on_request
+        self._on_close = on_close
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._lost: asyncio.Future[None] = self._loop.create_future()
+        self._why: str = ""
+        self._receiver = Receiver(self, where=address, buffer_bytes=self._limits.read_buffer_bytes)
+        self._table = PendingTable(self._limits.pending_max)
+        self._receiving: Pending | None = None  # whose view is being filled
+        self._peer_tasks: set[asyncio.Task[None]] = set()
+        self._out: list[bytes | bytearray | memoryview] = []
+        self._out_bytes = 0
+        self._flush_planned = False
+        self._paused = False
+        self._room: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = 0.0
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._last_read_s = self._last_write_s = self._loop.time()
+
+    # What callers use.
+
+    @property
+    def open(self) -> bool:
+        """Whether requests can be sent."""
+        return self._transport is not None and not self._why
+
+    @property
+    def pending_count(self) -> int:
+        """Requests that wait for their answer."""
+        return len(self._table)
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds since the last byte in either direction."""
+        return self._loop.time() - max(self._last_read_s, self._last_write_s)
+
+    def start(
+        self, command: Command, *, timeout_ms: float, body_sink: BodySink | None = None
+    ) -> asyncio.Future[Command]:
+        """Send a request without waiting for room to write; the future gets its answer.
+
+        Sets the command's opaque. The body must not change until it is sent. The future fails with TimedOutError or
+        UnreachableError, or with what `body_sink` raised; cancelling it frees the sink's view at once. Raises
+        UnreachableError when the connection is closed or its bounds are reached.
+        """
+        self._check_open(command.code)
+        table = self._table
+        if table.full:
+            raise UnreachableError(
+                self.address,
+                f"{len(table)} requests wait for an answer already; {name_of_request(command.code)} not sent",
+            )
+        waiter: asyncio.Future[Command] = self._loop.create_future()
+        now_s = self._loop.time()
+        deadline_s = now_s + timeout_ms / 1000
+        command.opaque = table.next_opaque()
+        self._write(command)
+        table.add(command.opaque, command.code, waiter, now_s=now_s, deadline_s=deadline_s, sink=body_sink)
+        if self._timer is None or deadline_s < self._timer_s:
+            self._set_timer(deadline_s)
+        self.stats.requests += 1
+        return waiter
+
+    async def request(self, command: Command, *, timeout_ms: float, body_sink: BodySink | None = None) -> Command:
+        """Send a request and wait for its answer at most `timeout_ms`, the waiting for room to write included.
+
+        The answer's code is for the caller to judge. Raises as `start` says.
+        """
+        if self._paused:
+            deadline_s = self._loop.time() + timeout_ms / 1000
+            await self._wait_for_room(deadline_s, command.code)
+            timeout_ms = (deadline_s - self._loop.time()) * 1000
+        return await self.start(command, timeout_ms=timeout_ms, body_sink=body_sink)
+
+    async def oneway(self, command: Command, *, timeout_ms: float = 3000) -> None:
+        """Send a request that is never answered; returns when it is handed to the transport."""
+        if self._paused:
+            await self._wait_for_room(self._loop.time() + timeout_ms / 1000, command.code)
+        self._check_open(command.code)
+        command.opaque = self._table.next_opaque()
+        command.flag |= 2
+        self._write(command)
+        self.stats.requests += 1
+
+    def close(self, why: str = "closed by this client") -> None:
+        """Send what is buffered, then close; pending requests fail at once."""
+        if self._why or self._transport is None:
+            return
+        self._flush()
+        self._why = why
+        self._fail_pending()
+        self._transport.close()
+
+    def abort(self, why: str) -> None:
+        """Close without sending what is buffered."""
+        if not self._why:
+            self._why = why
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def wait_closed(self) -> None:
+        """Return when the socket is closed."""
+        await asyncio.shield(self._lost)
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=self._limits.write_high_bytes)
+        self._idle_timer = self._loop.call_later(self._limits.idle_ms / 1000, self._check_idle)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        receiving = self._receiving
+        if receiving is not None and receiving.waiter.done():
+            self._receiving = None
+            self.stats.dropped_bodies += 1
+            self._receiver.drop_body(receiving.opaque)
+        return self._receiver.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._last_read_s = self._loop.time()
+        self.stats.read_bytes += nbytes
+        try:
+            self._receiver.received(nbytes)
+        except ProtocolError as error:
+            _log.warning("malformed_frame", address=self.address, error=str(error))
+            self.abort(f"malformed frame received: {error}")
+
+    def eof_received(self) -> bool:
+        cut = " in the middle of a frame" if self._receiver.mid_frame else ""
+        self._why = self._why or f"closed by the peer{cut}"
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._why = self._why or (f"connection lost: {exc}" if exc is not None else "connection closed")
+        self._transport = None
+        self._out.clear()
+        self._out_bytes = 0
+        for timer in (self._timer, self._idle_timer):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._idle_timer = None
+        self._release_room()
+        self._fail_pending()
+        for task in tuple(self._peer_tasks):
+            task.cancel()
+        if not self._lost.done():
+            self._lost.set_result(None)
+        if self._on_close is not None:
+            self._on_close(self)
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._release_room()
+        if self._out:
+            self._flush()
+
+    # What the receiver calls.
+
+    def place(self, command: Command, body_bytes: int) -> memoryview | Place:
+        """Where a body goes; see receiver.Owner."""
+        if not command.is_response:
+            return OWN
+        pending = self._table.get(command.opaque)
+        if pending is None or pending.waiter.done():
+            return DROP
+        if pending.sink is None:
+            return OWN
+        try:
+            view = pending.sink(command, body_bytes)
+            if view is not None:
+                view = _checked(view, body_bytes)
+        except Exception as error:  # noqa: BLE001 - whatever the caller's sink raises belongs to that caller
+            pending.waiter.set_exception(error)
+            return DROP
+        if view is None:
+            self.stats.dropped_bodies += 1
+            return DROP
+        self._receiving = pending
+        return view
+
+    def deliver(self, command: Command) -> None:
+        """A whole command has come; see receiver.Owner."""
+        if not command.is_response:
+            self._serve(command)
+            return
+        self._receiving = None
+        pending = self._table.take(command.opaque)
+        if pending is None or pending.waiter.done():
+            self.stats.late_answers += 1
+            return
+        self.stats.answers += 1
+        pending.waiter.set_result(command)
+
+    # Requests of the peer.
+
+    def _serve(self, command: Command) -> None:
+        self.stats.peer_requests += 1
+        if len(self._peer_tasks) >= self._limits.peer_requests_max:
+            self.stats.peer_requests_refused += 1
+            self._reply(
+                command, command.response(ResponseCode.SYSTEM_BUSY, remark="[OVERLOAD] too many requests at once")
+            )
+            return
+        task = self._loop.create_task(self._answer(command))
+        self._peer_tasks.add(task)
+        task.add_done_callback(self._peer_tasks.discard)
+
+    async def _answer(self, command: Command) -> None:
+        answer: Command | None = None
+        try:
+            if self._on_request is not None:
+                answer = await self._on_request(self.address, command)
+        except Exception as error:  # noqa: BLE001 - the peer gets an answer, the connection lives
+            _log.exception("peer_request_failed", address=self.address, request=name_of_request(command.code))
+            answer = command.response(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}"[:500])
+        if answer is None:
+            code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+            answer = command.response(code, remark=f"request type {command.code} not supported")
+        self._reply(command, answer)
+
+    def _reply(self, command: Command, answer: Command) -> None:
+        if not command.is_oneway and self.open:
+            answer.opaque = command.opaque
+            self._write(answer)
+
+    # Writing.
+
+    def _write(self, command: Command) -> None:
+        body = command.body
+        if len(body) <= _INLINE_BODY_BYTES:
+            frame = encode(command)
+            self._out.append(frame)
+            self._out_bytes += len(frame)
+        else:
+            head = encode_head(command, len(body))
+            self._out += (head, body)
+            self._out_bytes += len(head) + len(body)
+        if not self._flush_planned:
+            self._flush_planned = True
+            self._loop.call_soon(self._flush)
+        if self._paused and self._unsent_bytes() > self._limits.write_bytes_max:
+            self.abort(f"the peer does not read: {self._unsent_bytes()} bytes are unsent")
+
+    def _flush(self) -> None:
+        self._flush_planned = False
+        transport = self._transport
+        if transport is None or self._paused or not self._out:
+            return  # when paused, resume_writing flushes
+        pieces, self._out = self._out, []
+        self.stats.written_bytes += self._out_bytes
+        self._out_bytes = 0
+        self._last_write_s = self._loop.time()
+        if len(pieces) == 1:
+            transport.write(pieces[0])
+        else:
+            transport.writelines(pieces)
+
+    def _unsent_bytes(self) -> int:
+        in_transport = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        return self._out_bytes + in_transport
+
+    async def _wait_for_room(self, deadline_s: float, code: int) -> None:
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                while self._paused and self.open:
+                    if self._room is None:
+                        self._room = self._loop.create_future()
+                    await asyncio.shield(self._room)
+        except TimeoutError:
+            raise TimedOutError(
+                self.address, f"{name_of_request(code)} not sent in time: the peer does not read"
+            ) from None
+
+    def _release_room(self) -> None:
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+        self._room = None
+
+    # Deadlines and failure.
+
+    def _set_timer(self, at_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_s = at_s
+        self._timer = self._loop.call_at(at_s, self._expire)
+
+    def _expire(self) -> None:
+        """The timer fired: fail what is over, and set the timer for the next deadline."""
+        self._timer = None
+        now_s = self._loop.time()
+        silent = False
+        # A timer may fire a clock tick early (the loop rounds up by its clock's resolution), so its own time counts too.
+        for pending in self._table.expire(max(now_s, self._timer_s)):
+            self.stats.timeouts += 1
+            if self._last_read_s <= pending.sent_s and now_s - pending.sent_s >= self._limits.silent_ms / 1000:
+                silent = True
+            if not pending.waiter.done():
+                text = f"no answer to {name_of_request(pending.code)} within {pending.timeout_ms} ms"
+                pending.waiter.set_exception(TimedOutError(self.address, text))
+        next_s = self._table.next_deadline_s()
+        if next_s is not None:
+            self._set_timer(next_s)
+        if silent:
+            _log.warning("silent_connection_cut", address=self.address)
+            self.abort("cut after a request timed out and nothing had been received since it was sent")
+
+    def _check_idle(self) -> None:
+        left_s = self._limits.idle_ms / 1000 - self.idle_s
+        if left_s <= 0:
+            self.close(f"idle for {self._limits.idle_ms} ms")
+        else:
+            self._idle_timer = self._loop.call_later(left_s, self._check_idle)
+
+    def _check_open(self, code: int) -> None:
+        if self._transport is None or self._why:
+            why = self._why or "not connected"
+            raise UnreachableError(self.address, f"{name_of_request(code)} not sent: {why}")
+
+    def _fail_pending(self) -> None:
+        for pending in self._table.take_all():
+            if not pending.waiter.done():
+                text = f"{name_of_request(pending.code)} sent, no answer: {self._why}"
+                pending.waiter.set_exception(UnreachableError(self.address, text))
+
+
+def _checked(view: memoryview, body_bytes: int) -> memoryview:
+    """The sink's view as flat bytes; UsageError when it does not fit."""
+    if view.readonly or not view.c_contiguous or view.nbytes != body_bytes:
+        raise UsageError(
+            f"a body sink must return a writable contiguous view of {body_bytes} bytes, not"
+            f" {'a read-only' if view.readonly else 'a'} view of {view.nbytes} bytes"
+        )
+    return view if view.ndim == 1 and view.format == "B" else view.cast("B")
