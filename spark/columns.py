@@ -1,0 +1,155 @@
+"""The table's columns: Arrow types of segments as Spark types, and what happens when a segment brings other columns.
+
+The schema is never inferred from files: each segment says its own, the table remembers its own, and Spark is told. So
+a file without rows, or with a column all null, can't change the table's types behind the user's back.
+
+A table grows by nullable columns only. A segment may lack columns (they read as null) or bring new ones (earlier rows
+read as null); a column whose type differs from the table's is a conflict, and that segment is set aside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+DECIMAL_PRECISION_MAX = 38
+"""Spark's widest decimal; also what Arrow's 128-bit one holds."""
+
+
+class Column(NamedTuple):
+    """A column as Spark knows it: its name and its type as Spark SQL writes it, such as `array<int>`."""
+
+    name: str
+    type: str
+
+
+class TypeNotForSparkError(ValueError):
+    """An Arrow type has no Spark type that keeps its values."""
+
+
+class ColumnConflictError(ValueError):
+    """A segment's column has another type than the table's column of the same name."""
+
+
+_PLAIN_TYPES: dict[pa.DataType, str] = {
+    pa.bool_(): "boolean",
+    pa.int8(): "tinyint",
+    pa.int16(): "smallint",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.uint8(): "smallint",
+    pa.uint16(): "int",
+    pa.uint32(): "bigint",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.string(): "string",
+    pa.large_string(): "string",
+    pa.binary(): "binary",
+    pa.large_binary(): "binary",
+    pa.date32(): "date",
+    pa.date64(): "date",
+}
+
+
+def quoted(name: str) -> str:
+    """`name` as a Spark SQL identifier, whatever characters it has."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def spark_type(arrow: pa.DataType) -> str:
+    """The Spark SQL type that Spark reads from Parquet written with `arrow`. Raises TypeNotForSparkError."""
+    plain = _PLAIN_TYPES.get(arrow)
+    if plain is not None:
+        return plain
+    for recognises, build in _NESTED_TYPES:
+        if recognises(arrow):
+            return build(arrow)
+    raise TypeNotForSparkError(f"Spark has no type for Arrow's {arrow}")
+
+
+def _timestamp(arrow: Any) -> str:
+    return "timestamp" if arrow.tz is not None else "timestamp_ntz"
+
+
+def _decimal(arrow: Any) -> str:
+    if arrow.precision > DECIMAL_PRECISION_MAX or not 0 <= arrow.scale <= arrow.precision:
+        raise TypeNotForSparkError(
+            f"Spark's decimals have at most {DECIMAL_PRECISION_MAX} digits, {arrow} does not fit"
+        )
+    return f"decimal({arrow.precision},{arrow.scale})"
+
+
+def _bytes(_arrow: Any) -> str:
+    return "binary"
+
+
+def _dictionary(arrow: Any) -> str:
+    return spark_type(arrow.value_type)
+
+
+def _array(arrow: Any) -> str:
+    return f"array<{spark_type(arrow.value_type)}>"
+
+
+def _map(arrow: Any) -> str:
+    return f"map<{spark_type(arrow.key_type)},{spark_type(arrow.item_type)}>"
+
+
+def _struct(arrow: Any) -> str:
+    fields = (arrow.field(at) for at in range(arrow.num_fields))
+    return "struct<" + ",".join(f"{quoted(field.name)}:{spark_type(field.type)}" for field in fields) + ">"
+
+
+_NESTED_TYPES: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any], str]], ...] = (
+    (pa.types.is_timestamp, _timestamp),
+    (pa.types.is_decimal, _decimal),
+    (pa.types.is_fixed_size_binary, _bytes),
+    (pa.types.is_dictionary, _dictionary),
+    (pa.types.is_list, _array),
+    (pa.types.is_large_list, _array),
+    (pa.types.is_fixed_size_list, _array),
+    (pa.types.is_map, _map),
+    (pa.types.is_struct, _struct),
+)
+"""Decimals stand before fixed-size binary: Arrow counts a decimal as one."""
+
+
+def columns_of(schema: pa.Schema) -> tuple[Column, ...]:
+    """The columns of an Arrow schema. Raises TypeNotForSparkError naming the column."""
+    columns: list[Column] = []
+    for name, arrow in zip(schema.names, schema.types, strict=True):
+        try:
+            columns.append(Column(name, spark_type(arrow)))
+        except TypeNotForSparkError as error:
+            raise TypeNotForSparkError(f"column {name!r}: {error}") from None
+    folded = [name.casefold() for name in schema.names]
+    for name in schema.names:
+        if folded.count(name.casefold()) > 1:
+            raise TypeNotForSparkError(f"column {name!r}: Spark does not tell it from another one that differs in case")
+    return tuple(columns)
+
+
+def merged(table: Sequence[Column], segment: Sequence[Column]) -> tuple[Column, ...]:
+    """The table's columns, in their order, then those that the segment brings. Raises ColumnConflictError.
+
+    Names are compared as Spark does, without regard to case.
+    """
+    known = {column.name.casefold(): column for column in table}
+    grown = list(table)
+    for column in segment:
+        there = known.get(column.name.casefold())
+        if there is None:
+            known[column.name.casefold()] = column
+            grown.append(column)
+        elif there != column:
+            raise ColumnConflictError(
+                f"column {column.name!r} is {column.type} here, but the table has {there.name!r} as {there.type}"
+            )
+    return tuple(grown)
+
+
+def ddl(columns: Iterable[Column]) -> str:
+    """The columns as a Spark SQL schema string."""
+    return ", ".join(f"{quoted(column.name)} {column.type}" for column in columns)

@@ -1,0 +1,193 @@
+"""Batch plans: which records of which segments one commit puts into the table. Pure.
+
+The whole promise of the loader rests on four set operations here:
+
+- A record is taken when it is neither in the table's loaded set nor in an earlier segment of the same plan. (Handled
+  twice inside one segment, its first run of rows counts; the reader of segments sees to that.)
+- After the commit, loaded = loaded before + taken + *settled*. Settled records are finished, rows or not; folding them in
+  closes the gaps that records without rows leave, and keeps the loaded set a few intervals per queue.
+- Settled records whose rows still wait in a segment outside this plan must not be folded in, or these rows would be
+  taken for loaded: such segments are *held*. Their hull is left out, not each single offset: leaving out more than needed
+  only postpones the folding, and a hull is two numbers.
+- A frozen plan never changes. After a lost race for the batch number a new plan, with a new id, is made.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from .columns import Column
+from .intervals import IntervalSet, OffsetSet, QueueKey
+
+PLAN_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFacts:
+    """What planning needs to know of a sealed segment: `repeats` when some record was handled twice inside it."""
+
+    name: str
+    bytes: int
+    rows: int
+    offsets: OffsetSet
+    repeats: bool
+    columns: tuple[Column, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """What a plan takes of one segment: all of it (`part` is None), or the records that `part` covers."""
+
+    name: str
+    part: OffsetSet | None
+
+    def of(self, offsets: OffsetSet) -> OffsetSet:
+        """The records taken, out of the segment's `offsets`."""
+        return offsets if self.part is None else offsets & self.part
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Ceilings of one plan; one segment is always let through."""
+
+    rows_max: int
+    bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One frozen batch: it will be `batch_id=<batch>` of the table, or nothing."""
+
+    id: str
+    batch: int
+    takes: tuple[Take, ...]
+    settled: OffsetSet
+    columns: tuple[Column, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The segments of the plan, in the order in which they are taken."""
+        return tuple(take.name for take in self.takes)
+
+    def taken(self, facts: Mapping[str, SegmentFacts]) -> OffsetSet:
+        """The records whose rows the plan adds to the table."""
+        return OffsetSet.union(take.of(facts[take.name].offsets) for take in self.takes)
+
+
+def first_fitting(waiting: Sequence[SegmentFacts], limits: Limits) -> int:
+    """How many of the `waiting` segments, oldest first, one plan takes: as many as fit, at least one if there is one."""
+    rows = size = 0
+    for count, segment in enumerate(waiting):
+        rows += segment.rows
+        size += segment.bytes
+        if count and (rows > limits.rows_max or size > limits.bytes_max):
+            return count
+    return len(waiting)
+
+
+def make_takes(segments: Iterable[SegmentFacts], loaded: OffsetSet) -> tuple[Take, ...]:
+    """What to take of each segment, in order, beside what is loaded and what an earlier one of them gives."""
+    gone = loaded
+    takes: list[Take] = []
+    for segment in segments:
+        taken = segment.offsets - gone
+        if segment.repeats or taken != segment.offsets:
+            takes.append(Take(segment.name, taken.cover(segment.offsets)))
+        else:
+            takes.append(Take(segment.name, None))
+        gone = _with(gone, taken)
+    return tuple(takes)
+
+
+def _with(gone: OffsetSet, taken: OffsetSet) -> OffsetSet:
+    """Their union, touching only the queues that `taken` names: a plan has many segments, a table many queues."""
+    if not taken:
+        return gone
+    return OffsetSet({**gone.queues, **{key: gone.of_queue(key) | new for key, new in taken.queues.items()}})
+
+
+def settled_to_fold(settled: OffsetSet, held: Iterable[SegmentFacts | OffsetSet]) -> OffsetSet:
+    """The settled records that may count as loaded after a commit that leaves the `held` segments for later."""
+    hulls = (one.hull() if isinstance(one, OffsetSet) else one.offsets.hull() for one in held)
+    return settled - OffsetSet.union(hulls)
+
+
+def plan_to_json(plan: Plan) -> str:
+    """The plan file's text. Queues are named once, in a table, and meant by their place in it afterwards."""
+    keys = sorted({key for part in _parts(plan) for key in part.queues})
+    place = {key: at for at, key in enumerate(keys)}
+
+    def refer(part: OffsetSet) -> list[list[object]]:
+        return [[place[key], offsets.to_json()] for key, offsets in sorted(part.queues.items())]
+
+    return json.dumps(
+        {
+            "version": PLAN_VERSION,
+            "id": plan.id,
+            "batch": plan.batch,
+            "queues": keys,
+            "segments": [
+                {"name": take.name, "take": "all" if take.part is None else refer(take.part)} for take in plan.takes
+            ],
+            "settled": refer(plan.settled),
+            "columns": plan.columns,
+        },
+        separators=(",", ":"),
+    )
+
+
+def _parts(plan: Plan) -> Iterable[OffsetSet]:
+    yield plan.settled
+    yield from (take.part for take in plan.takes if take.part is not None)
+
+
+def plan_from_json(text: str) -> Plan:
+    """The plan that `plan_to_json` wrote. Raises ValueError for anything else."""
+    try:
+        return _plan_from(json.loads(text))
+    except (KeyError, TypeError, IndexError) as error:
+        raise ValueError(f"not a plan: {type(error).__name__}: {error}") from None
+
+
+def _plan_from(data: dict[str, Any]) -> Plan:
+    if data["version"] != PLAN_VERSION:
+        raise ValueError(f"the plan has version {data['version']!r}, this program knows {PLAN_VERSION}")
+    keys = [QueueKey(str(key[0]), str(key[1]), str(key[2]), int(key[3])) for key in data["queues"]]
+
+    def resolve(part: object) -> OffsetSet:
+        rows = cast("list[tuple[int, object]]", part)
+        return OffsetSet.of((keys[place], IntervalSet.from_json(offsets)) for place, offsets in rows)
+
+    takes = (
+        Take(str(segment["name"]), None if segment["take"] == "all" else resolve(segment["take"]))
+        for segment in data["segments"]
+    )
+    return Plan(
+        id=str(data["id"]),
+        batch=int(data["batch"]),
+        takes=tuple(takes),
+        settled=resolve(data["settled"]),
+        columns=tuple(Column(str(name), str(type_)) for name, type_ in data["columns"]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """When a batch is due: by rows, by bytes (both of sealed segments waiting) or by the age of the oldest."""
+
+    rows: int
+    bytes: int
+    wait_ms: int
+
+    def due(self, waiting: Sequence[SegmentFacts], oldest_age_ms: int) -> bool:
+        """Whether to start a batch now. Spark's fixed cost per commit (0.3 s and up) is why not at once."""
+        if not waiting:
+            return False
+        return (
+            oldest_age_ms >= self.wait_ms
+            or sum(segment.rows for segment in waiting) >= self.rows
+            or sum(segment.bytes for segment in waiting) >= self.bytes
+        )

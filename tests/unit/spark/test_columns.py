@@ -1,0 +1,82 @@
+"""Arrow types as Spark types, and how a table's columns grow."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from rocketcrew.conf.segment_format import KEY_COLUMNS, key_fields
+from rocketcrew.spark.columns import (
+    Column,
+    ColumnConflictError,
+    TypeNotForSparkError,
+    columns_of,
+    ddl,
+    merged,
+    spark_type,
+)
+
+
+@pytest.mark.parametrize(
+    ("arrow", "spark"),
+    [
+        (pa.bool_(), "boolean"),
+        (pa.int8(), "tinyint"),
+        (pa.int64(), "bigint"),
+        (pa.uint32(), "bigint"),
+        (pa.float32(), "float"),
+        (pa.large_string(), "string"),
+        (pa.binary(7), "binary"),
+        (pa.date32(), "date"),
+        (pa.timestamp("us", tz="UTC"), "timestamp"),
+        (pa.timestamp("ms"), "timestamp_ntz"),
+        (pa.decimal128(12, 3), "decimal(12,3)"),
+        (pa.dictionary(pa.int32(), pa.string()), "string"),
+        (pa.list_(pa.list_(pa.int32())), "array<array<int>>"),
+        (pa.list_(pa.int32(), 3), "array<int>"),
+        (pa.map_(pa.string(), pa.float64()), "map<string,double>"),
+        (pa.struct([("a b", pa.int32()), ("c`d", pa.list_(pa.string()))]), "struct<`a b`:int,`c``d`:array<string>>"),
+    ],
+)
+def test_arrow_types_as_spark_writes_them(arrow: pa.DataType, spark: str) -> None:
+    assert spark_type(arrow) == spark
+
+
+@pytest.mark.parametrize(
+    "arrow",
+    [
+        pa.null(),
+        pa.uint64(),
+        pa.duration("s"),
+        pa.time64("us"),
+        pa.decimal256(60, 2),
+        pa.list_(pa.uint64()),
+        pa.float16(),
+    ],
+)
+def test_a_type_that_spark_cannot_hold_is_refused_with_the_column_named(arrow: pa.DataType) -> None:
+    with pytest.raises(TypeNotForSparkError, match="'speed'"):
+        columns_of(pa.schema([("speed", arrow)]))
+
+
+def test_names_that_differ_in_case_alone_are_refused() -> None:
+    with pytest.raises(TypeNotForSparkError, match="case"):
+        columns_of(pa.schema([("Name", pa.string()), ("name", pa.string())]))
+
+
+def test_the_key_columns_have_spark_types() -> None:
+    columns = columns_of(pa.schema(key_fields()))
+    assert tuple(column.name for column in columns) == KEY_COLUMNS
+    assert ddl(columns[:4]) == "`_group` string, `_topic` string, `_broker` string, `_queue_id` int"
+
+
+def test_a_table_grows_at_its_end_and_keeps_its_order() -> None:
+    table = (Column("a", "int"), Column("b", "string"))
+    assert merged(table, [Column("c", "date"), Column("a", "int")]) == (*table, Column("c", "date"))
+    assert merged((), table) == table
+
+
+@pytest.mark.parametrize("other", [Column("a", "bigint"), Column("A", "int")])
+def test_another_type_or_another_case_is_a_conflict(other: Column) -> None:
+    with pytest.raises(ColumnConflictError, match=r"'a'|'A'"):
+        merged([Column("a", "int")], [other])
