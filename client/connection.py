@@ -73,6 +73,7 @@ class ConnectionStats:
     peer_requests: int = 0
     peer_requests_refused: int = 0
     read_bytes: int = 0
+    writes: int = 0
     written_bytes: int = 0
 
 
@@ -187,6 +188,7 @@ class Connection(asyncio.BufferedProtocol):
         """Send what is buffered, then close; pending requests fail at once."""
         if self._why or self._transport is None:
             return
+        self._paused = False  # the transport takes all of it now; asyncio sends it before it closes
         self._flush()
         self._why = why
         self._fail_pending()
@@ -202,6 +204,11 @@ class Connection(asyncio.BufferedProtocol):
     async def wait_closed(self) -> None:
         """Return when the socket is closed."""
         await asyncio.shield(self._lost)
+
+    def cancel_peer_requests(self) -> None:
+        """Stop serving what the peer asked; a lost connection alone does not, as a notice must not get lost with it."""
+        for task in tuple(self._peer_tasks):
+            task.cancel()
 
     # What asyncio calls.
 
@@ -243,8 +250,6 @@ class Connection(asyncio.BufferedProtocol):
         self._timer = self._idle_timer = None
         self._release_room()
         self._fail_pending()
-        for task in tuple(self._peer_tasks):
-            task.cancel()
         if not self._lost.done():
             self._lost.set_result(None)
         if self._on_close is not None:
@@ -311,17 +316,16 @@ class Connection(asyncio.BufferedProtocol):
         task.add_done_callback(self._peer_tasks.discard)
 
     async def _answer(self, command: Command) -> None:
-        answer: Command | None = None
         try:
-            if self._on_request is not None:
-                answer = await self._on_request(self.address, command)
+            answer = await self._on_request(self.address, command) if self._on_request is not None else None
+            if answer is None:
+                code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+                answer = command.response(code, remark=f"request type {command.code} not supported")
+            self._reply(command, answer)
         except Exception as error:  # noqa: BLE001 - the peer gets an answer, the connection lives
             _log.exception("peer_request_failed", address=self.address, request=name_of_request(command.code))
-            answer = command.response(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}"[:500])
-        if answer is None:
-            code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-            answer = command.response(code, remark=f"request type {command.code} not supported")
-        self._reply(command, answer)
+            remark = f"{type(error).__name__}: {error}"[:500]
+            self._reply(command, command.response(ResponseCode.SYSTEM_ERROR, remark=remark))
 
     def _reply(self, command: Command, answer: Command) -> None:
         if not command.is_oneway and self.open:
@@ -352,6 +356,7 @@ class Connection(asyncio.BufferedProtocol):
         if transport is None or self._paused or not self._out:
             return  # when paused, resume_writing flushes
         pieces, self._out = self._out, []
+        self.stats.writes += 1
         self.stats.written_bytes += self._out_bytes
         self._out_bytes = 0
         self._last_write_s = self._loop.time()

@@ -1,0 +1,123 @@
+"""A peer that speaks frames, driven step by step by the test, and async tests run with a deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+
+import pytest
+
+from rocketcrew.remoting.frame import FrameReader, encode
+
+DEADLINE_S = 10
+
+
+def pytest_pyfunc_call(pyfuncitem):
+    """Run `async def` tests in a loop of their own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    arguments = {name: pyfuncitem.funcargs[name] for name in names}
+
+    async def with_deadline():
+        async with asyncio.timeout(DEADLINE_S):
+            await pyfuncitem.obj(**arguments)
+
+    asyncio.run(with_deadline())
+    return True
+
+
+class Wire:
+    """One accepted connection, seen from the peer."""
+
+    def __init__(self, reader, writer):
+        self._reader, self.writer = reader, writer
+        self._frames = FrameReader()
+
+    async def next(self):
+        """The next command the client sent; None when it closed."""
+        while (command := self._frames.next()) is None:
+            data = await self._reader.read(65536)
+            if not data:
+                return None
+            self._frames.feed(data)
+        return command
+
+    def raw(self, data):
+        self.writer.write(data)
+
+    def send(self, command):
+        self.writer.write(encode(command))
+
+    def answer(self, command, code=0, fields=None, body=b"", remark=None):
+        self.send(command.response(code, fields, body, remark))
+
+    async def closed_by_client(self):
+        """Wait for the end of the stream; what came before it is thrown away."""
+        while await self._reader.read(65536):
+            pass
+
+    def close(self):
+        self.writer.close()
+
+    def cut(self):
+        self.writer.transport.abort()
+
+
+class Peer:
+    """A listening socket on 127.0.0.1; `handler(command) -> Command | None` answers, or the test does by `accept`."""
+
+    def __init__(self, handler=None):
+        self._handler = handler
+        self._accepted = asyncio.Queue()
+        self.wires = []
+        self.requests = []
+
+    async def __aenter__(self):
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        self.address = f"127.0.0.1:{self.port}"
+        return self
+
+    async def __aexit__(self, *_):
+        await self.stop()
+
+    async def stop(self):
+        """Close the port and every connection."""
+        self._server.close()
+        for wire in self.wires:
+            wire.cut()
+        await self._server.wait_closed()
+
+    async def accept(self):
+        return await self._accepted.get()
+
+    async def _serve(self, reader, writer):
+        wire = Wire(reader, writer)
+        self.wires.append(wire)
+        self._accepted.put_nowait(wire)
+        if self._handler is None:
+            return
+        try:
+            while (command := await wire.next()) is not None:
+                self.requests.append(command)
+                answer = self._handler(command)
+                if answer is not None:
+                    wire.send(answer)
+        except ConnectionError:
+            pass
+
+
+@pytest.fixture
+def make_peer():
+    """The Peer class, as test modules cannot import each other's helpers."""
+    return Peer
+
+
+@pytest.fixture
+def closed_port():
+    """An address of 127.0.0.1 that nobody listens on."""
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"127.0.0.1:{server.getsockname()[1]}"
