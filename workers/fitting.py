@@ -1,0 +1,165 @@
+"""Fit what a handler returns to the declared columns: rows and Arrow batches -> arrays, or an error naming the column.
+
+Arrow's own conversion is trusted except where it loses data without a word: a float in an integer column is cut off, and
+a key that a struct does not have vanishes. Both are errors here. NOT NULL is checked here too (Arrow does not).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+import pyarrow
+
+from ..remoting.errors import RocketcrewError
+from .ddl import fields_of, to_ddl
+
+# The stubs' generics ask for value types, which only the run knows here.
+pa: Any = pyarrow
+
+NONE_TYPE: Final = type(None)
+_CONVERSION_ERRORS: Final = (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError)
+
+Arrays = list[Any]
+"""One Arrow array per declared column."""
+
+
+class RowError(RocketcrewError):
+    """A handler returned something that is no row, or a row that does not fit the columns."""
+
+
+class Columns:
+    """The declared columns, prepared for fast extraction of row values."""
+
+    def __init__(self, schema: pyarrow.Schema) -> None:
+        self.schema = schema
+        self.names: list[str] = list(schema.names)
+        self._fields = fields_of(schema)
+        self._name_set = frozenset(self.names)
+        kinds: list[Any] = [field.type for field in self._fields]
+        self._nested = [_is_nested(kind) for kind in kinds]
+        self._integer = [pa.types.is_integer(kind) for kind in kinds]
+        self.mutable = any(_is_mutable(kind) for kind in kinds)
+        """A value may be a list, dict or buffer that the handler changes later: convert before it is called again."""
+        self._pick_items: Callable[[Any], Any] = operator.itemgetter(*self.names)
+        self._pick_attributes: Callable[[Any], Any] = operator.attrgetter(*self.names)
+        self._single = len(self.names) == 1
+
+    def values_of(self, row: object) -> tuple[Any, ...]:
+        """The values of one row in the columns' order. Raises RowError."""
+        if isinstance(row, dict):
+            return self._values_of_dict(row)
+        if dataclasses.is_dataclass(row) and not isinstance(row, type):
+            if any(self._nested):
+                return self._values_of_dict(dataclasses.asdict(row))
+            try:
+                values = self._pick_attributes(row)
+            except AttributeError:
+                return self._values_of_dict({field.name: getattr(row, field.name) for field in dataclasses.fields(row)})
+            return (values,) if self._single else values
+        raise RowError(f"a row must be a dict or a dataclass instance, not {type(row).__name__}")
+
+    def _values_of_dict(self, row: Any) -> tuple[Any, ...]:
+        if len(row) == len(self.names):
+            try:
+                values = self._pick_items(row)
+                return (values,) if self._single else values
+            except KeyError:
+                pass
+        unknown = [str(name) for name in row if name not in self._name_set]
+        if unknown:
+            raise RowError(f'column "{unknown[0]}" is not declared; the columns are {", ".join(self.names)}')
+        return tuple([row.get(name) for name in self.names])
+
+    def arrays(self, rows: Sequence[tuple[Any, ...]]) -> Arrays:
+        """Arrays of `rows` (at least one). Raises RowError naming the first column that does not fit."""
+        converted: Arrays = []
+        for number, column in enumerate(zip(*rows, strict=True)):
+            field = self._fields[number]
+            try:
+                if self._nested[number]:
+                    _check_nested(column, field.type)
+                elif self._integer[number]:
+                    _check_integers(column)
+                array: Any = pa.array(column, field.type)
+            except _CONVERSION_ERRORS as error:
+                raise self._misfit(number, str(error)) from error
+            if isinstance(array, pa.ChunkedArray):
+                raise self._misfit(number, "more than 2 GiB in the rows of one message")
+            if array.null_count and not field.nullable:
+                raise self._misfit(number, "is null, but declared not null")
+            converted.append(array)
+        return converted
+
+    def fit_arrow(self, table: Any) -> Arrays:
+        """Arrays of a RecordBatch or Table, cast to the declared types. Raises RowError."""
+        unknown = [name for name in table.schema.names if name not in self._name_set]
+        if unknown:
+            raise RowError(f'column "{unknown[0]}" is not declared; the columns are {", ".join(self.names)}')
+        if isinstance(table, pa.Table):
+            table = table.combine_chunks()
+        converted: Arrays = []
+        for number, field in enumerate(self._fields):
+            if field.name not in table.schema.names:
+                array: Any = pa.nulls(table.num_rows, field.type)
+            else:
+                array = table.column(field.name)
+                try:
+                    array = array.cast(field.type)
+                except _CONVERSION_ERRORS as error:
+                    raise self._misfit(number, str(error)) from error
+                if isinstance(array, pa.ChunkedArray):
+                    array = _single_chunk(array, field.type)
+            if array.null_count and not field.nullable:
+                raise self._misfit(number, "is null, but declared not null")
+            converted.append(array)
+        return converted
+
+    def _misfit(self, number: int, reason: str) -> RowError:
+        return RowError(f"column {to_ddl(pa.schema([self._fields[number]]))}: {reason}")
+
+
+def _single_chunk(array: Any, kind: Any) -> Any:
+    if array.num_chunks == 0:
+        return pa.array([], kind)
+    if array.num_chunks > 1:
+        raise RowError("more than 2 GiB in the rows of one message")
+    return array.chunk(0)
+
+
+def _is_nested(kind: Any) -> bool:
+    return bool(pa.types.is_nested(kind))
+
+
+def _is_mutable(kind: Any) -> bool:
+    return _is_nested(kind) or bool(pa.types.is_binary(kind))
+
+
+def _check_integers(values: Iterable[Any]) -> None:
+    for kind in set(map(type, values)):
+        if kind is not int and kind is not NONE_TYPE and not hasattr(kind, "__index__"):
+            raise TypeError(f"expected an integer, got {kind.__name__}")
+
+
+def _check_nested(values: Iterable[Any], kind: Any) -> None:
+    """What Arrow would lose in silence, at any depth of a nested column. Raises TypeError."""
+    present: list[Any] = [value for value in values if value is not None]
+    if pa.types.is_struct(kind):
+        names = [field.name for field in fields_of(kind)]
+        dicts: list[dict[Any, Any]] = [value for value in present if isinstance(value, dict)]
+        for value in dicts:
+            unknown = [name for name in value if name not in names]
+            if unknown:
+                raise TypeError(f'field "{unknown[0]}" is not declared; the fields are {", ".join(names)}')
+        for field in fields_of(kind):
+            _check_nested([value.get(field.name) for value in dicts], field.type)
+    elif pa.types.is_map(kind):
+        pairs: list[Any] = [pair for value in present for pair in (value.items() if hasattr(value, "items") else value)]
+        _check_nested([key for key, _ in pairs], kind.key_type)
+        _check_nested([item for _, item in pairs], kind.item_type)
+    elif pa.types.is_list(kind):
+        _check_nested([item for value in present for item in value], kind.value_type)
+    elif pa.types.is_integer(kind):
+        _check_integers(present)

@@ -1,0 +1,126 @@
+"""Segments of dead workers: keep the complete prefix, seal it, say which pulled records are in it.
+
+A worker killed at any instant leaves whole batches and at most one torn one at the end of its open file, because it only
+ever appends. The torn end is cut off, the rest is fsynced and renamed into `ready/`, and counts as done. A file without a
+whole batch is removed. Only for workers that are certainly dead: the file of a living one would be cut under its feet.
+
+A name that is no longer in `open/` was sealed by its worker in its last moment. In `ready/` it is read there and left as it
+is; if it is in neither, the loader has taken it already, and it is reported as sealed with nothing known of its content
+(the loader's own record of offsets then keeps what runs again from being loaded twice).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow
+
+from ..conf.segment_format import (
+    BROKER,
+    META_BATCH_OUTCOMES,
+    OFFSET,
+    OPEN_DIR,
+    QUEUE_ID,
+    READY_DIR,
+    SEGMENT_NAME,
+    SEGMENT_SUFFIX,
+    TOPIC,
+)
+from ..remoting.errors import UsageError
+from .packets import Salvaged
+from .ranges import OffsetSets
+from .segment import publish, sync_folder
+
+pa: Any = pyarrow
+
+# What a reader of a torn or foreign file may raise; anything else is a bug and shows.
+_TORN: Final = (pa.ArrowException, OSError, EOFError, ValueError)
+
+
+class _Prefix:
+    """What stands in the readable part of a segment."""
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        self.rows = 0
+        self.batches = 0
+        self.finished = OffsetSets()
+
+
+def salvage(path: Path) -> Salvaged:
+    """Salvage `open/<name>` (see the module's text). Raises UsageError for a path that is no open segment, OSError."""
+    match = SEGMENT_NAME.fullmatch(path.name)
+    if match is None or path.parent.name != OPEN_DIR:
+        raise UsageError(f"{path} is not an open segment ({OPEN_DIR}/<worker>-<seq>{SEGMENT_SUFFIX})")
+    worker, seq = match["worker"], int(match["seq"])
+    ready_dir = path.parent.parent / READY_DIR
+    ready_dir.mkdir(exist_ok=True)
+    if not path.exists():
+        sealed = ready_dir / path.name
+        prefix = _read_prefix(sealed) if sealed.exists() else _Prefix()
+        return Salvaged(path.name, worker, seq, path.name, prefix.rows, prefix.size_bytes, prefix.finished.queues())
+    prefix = _read_prefix(path)
+    if not prefix.batches:
+        path.unlink()
+        sync_folder(path.parent)
+        return Salvaged(path.name, worker, seq, None, 0, 0, ())
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.ftruncate(fd, prefix.size_bytes)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    publish(path, ready_dir)
+    return Salvaged(path.name, worker, seq, path.name, prefix.rows, prefix.size_bytes, prefix.finished.queues())
+
+
+def open_segments(folder: Path, worker_ids: Sequence[str] | None = None) -> list[Path]:
+    """Segments in `open/` of a slot's `segments/` folder, oldest number first; of these workers only when given."""
+    found: list[tuple[str, int, Path]] = []
+    for path in (folder / OPEN_DIR).glob(f"*{SEGMENT_SUFFIX}"):
+        match = SEGMENT_NAME.fullmatch(path.name)
+        if match is not None and (worker_ids is None or match["worker"] in worker_ids):
+            found.append((match["worker"], int(match["seq"]), path))
+    return [path for _, _, path in sorted(found)]
+
+
+def salvage_folder(folder: Path) -> list[Salvaged]:
+    """Salvage every open segment of a slot that nobody holds. Raises OSError."""
+    return [salvage(path) for path in open_segments(folder)]
+
+
+def _read_prefix(path: Path) -> _Prefix:
+    prefix = _Prefix()
+    with pa.OSFile(str(path), "rb") as file:
+        size = file.size()
+        try:
+            reader = pa.ipc.open_stream(file)
+            prefix.size_bytes = file.tell()
+            while True:
+                batch, metadata = reader.read_next_batch_with_custom_metadata()
+                end = file.tell()
+                if end > size:
+                    break
+                outcomes = None if metadata is None else metadata.get(META_BATCH_OUTCOMES)
+                if outcomes is None:
+                    _add_rows(prefix.finished, batch)
+                else:
+                    prefix.finished.add_json(outcomes, f"segment {path.name}")
+                prefix.size_bytes = end
+                prefix.rows += batch.num_rows
+                prefix.batches += 1
+        except StopIteration:
+            prefix.size_bytes = file.tell()
+        except _TORN:
+            pass
+    return prefix
+
+
+def _add_rows(finished: OffsetSets, batch: Any) -> None:
+    """The records that have rows in `batch`, by its key columns."""
+    columns = [batch.column(name).to_pylist() for name in (TOPIC, BROKER, QUEUE_ID, OFFSET)]
+    for topic, broker, queue_id, offset in dict.fromkeys(zip(*columns, strict=True)):
+        finished.add((topic, broker, queue_id), offset, offset + 1)

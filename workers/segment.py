@@ -1,0 +1,165 @@
+"""A worker's open segment: rows go to disk before their outcome is reported, and are sealed by fsync and one rename.
+
+Each flush is brought into its final bytes in memory and then written; when a write fails in the middle (disk full), the
+file is cut back to its last whole batch and the write is tried again until it succeeds. Nothing is reported meanwhile,
+so the supervisor's windows fill and consumption stops by itself; nothing is lost. What decides how long to wait, and
+whether the supervisor is still there, is the caller's `pause`.
+
+Sealing: end mark, fsync of the file, rename from `open/` to `ready/`, fsync of `ready/`. A worker killed in between leaves
+the file in one of the two folders, complete; salvage.py finds it in both.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import pyarrow
+
+from ..conf.segment_format import END_OF_STREAM, META_BATCH_OUTCOMES, OPEN_DIR, READY_DIR, segment_name
+from .packets import Sealed
+
+pa: Any = pyarrow
+
+NS_PER_MS: Final = 1_000_000
+AGE_FACTOR: Final = 10
+"""A segment that gets rows all the time is sealed at this many times the idle limit, or trickling rows would stay
+unsealed, and offsets uncommitted, for hours."""
+
+Result = TypeVar("Result")
+Pause = Callable[[str, OSError], None]
+"""Called with what failed and why; returns when it should be tried again, or raises to give up."""
+Write = Callable[[int, memoryview], int]
+
+
+class SegmentWriter:
+    """Appends record batches of one schema to numbered segments of one worker."""
+
+    def __init__(
+        self,
+        folder: Path,
+        worker_id: str,
+        schema: pyarrow.Schema,
+        *,
+        seal_rows: int,
+        seal_bytes: int,
+        seal_idle_ms: int,
+        pause: Pause,
+        write: Write = os.write,
+    ) -> None:
+        """`folder` is the slot's `segments/`; its `open/` and `ready/` are made when missing. `write` as os.write."""
+        self._open_dir = folder / OPEN_DIR
+        self._ready_dir = folder / READY_DIR
+        self._worker_id = worker_id
+        self._schema = schema
+        self._schema_bytes = schema.serialize().to_pybytes()
+        self._seal_rows = seal_rows
+        self._seal_bytes = seal_bytes
+        self._idle_ns = seal_idle_ms * NS_PER_MS
+        self._pause = pause
+        self._write = write
+        self._fd = -1
+        self._name = ""
+        self._rows = 0
+        self._size = 0
+        self._opened_ns = 0
+        self._appended_ns = 0
+        self.seq = 0
+        """Number of the segment that is or was last open; 0 before the first."""
+
+    @property
+    def is_open(self) -> bool:
+        """Rows are written that are not sealed."""
+        return self._fd >= 0
+
+    def append(self, batch: pyarrow.RecordBatch, outcomes: bytes, now_ns: int) -> int:
+        """Write one batch with its finished offsets (JSON); returns the segment's number. Blocks while the disk is full."""
+        data = self._encode(batch, outcomes)
+        if self._fd < 0:
+            self._insist("opening a segment", self._open)
+            self._opened_ns = now_ns
+            self._insist("writing a segment", lambda: self._write_whole(memoryview(self._schema_bytes)))
+        self._insist("writing a segment", lambda: self._write_whole(data))
+        self._rows += batch.num_rows
+        self._appended_ns = now_ns
+        return self.seq
+
+    def _encode(self, batch: pyarrow.RecordBatch, outcomes: bytes) -> memoryview:
+        sink: Any = pa.BufferOutputStream()
+        writer: Any = pa.ipc.new_stream(sink, self._schema)
+        writer.write_batch(batch, custom_metadata={META_BATCH_OUTCOMES: outcomes})
+        # The schema stands in front of every such stream; the writer isn't closed, which would add the end mark.
+        return memoryview(sink.getvalue())[len(self._schema_bytes) :]
+
+    def seal_due_ns(self) -> int | None:
+        """When the open segment is to be sealed for its idleness or age; None when nothing is open."""
+        if self._fd < 0:
+            return None
+        return min(self._appended_ns + self._idle_ns, self._opened_ns + AGE_FACTOR * self._idle_ns)
+
+    def due(self, now_ns: int) -> bool:
+        """The open segment should be sealed: by rows, bytes, idleness or age."""
+        due_ns = self.seal_due_ns()
+        return due_ns is not None and (
+            now_ns >= due_ns or self._rows >= self._seal_rows or self._size >= self._seal_bytes
+        )
+
+    def seal(self) -> Sealed | None:
+        """Make the open segment durable in `ready/`; None when nothing is open. Blocks while the disk refuses."""
+        if self._fd < 0:
+            return None
+        self._insist("writing a segment", lambda: self._write_whole(memoryview(END_OF_STREAM)))
+        self._insist("sealing a segment", lambda: os.fsync(self._fd))
+        os.close(self._fd)
+        self._fd = -1
+        self._insist("sealing a segment", lambda: publish(self._open_dir / self._name, self._ready_dir))
+        return Sealed(self.seq, self._rows, self._size, self._name)
+
+    def _open(self) -> None:
+        self._open_dir.mkdir(parents=True, exist_ok=True)
+        self._ready_dir.mkdir(parents=True, exist_ok=True)
+        seq = self.seq + 1
+        while (self._ready_dir / segment_name(self._worker_id, seq)).exists():
+            seq += 1
+        name = segment_name(self._worker_id, seq)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self._fd = os.open(self._open_dir / name, flags, 0o644)
+        self._name, self.seq, self._rows, self._size = name, seq, 0, 0
+
+    def _write_whole(self, data: memoryview) -> None:
+        """All of `data` at the end of what is whole, or nothing and OSError."""
+        written = 0
+        try:
+            while written < len(data):
+                written += self._write(self._fd, data[written:])
+        except OSError:
+            os.ftruncate(self._fd, self._size)
+            os.lseek(self._fd, self._size, os.SEEK_SET)
+            raise
+        self._size += written
+
+    def _insist(self, what: str, action: Callable[[], Result]) -> Result:
+        while True:
+            try:
+                return action()
+            except OSError as error:
+                self._pause(what, error)
+
+
+def publish(path: Path, ready_dir: Path) -> None:
+    """Rename a synced file into `ready/` and make the name durable. A retry after the rename went through is harmless."""
+    target = ready_dir / path.name
+    if path.exists() or not target.exists():
+        os.rename(path, target)
+    sync_folder(ready_dir)
+
+
+def sync_folder(folder: Path) -> None:
+    """fsync a folder: names in it survive a power cut."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
