@@ -127,6 +127,11 @@ class Connection(asyncio.BufferedProtocol):
         return self._transport is not None and not self._why
 
     @property
+    def why(self) -> str:
+        """Why the connection is closed; empty while it is open."""
+        return self._why
+
+    @property
     def pending_count(self) -> int:
         """Requests that wait for their answer."""
         return len(self._table)

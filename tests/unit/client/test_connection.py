@@ -330,7 +330,7 @@ async def test_writers_wait_for_a_peer_that_does_not_read_and_give_up_in_time(ma
 
 async def test_a_peer_that_never_reads_is_given_up_at_the_bound(make_peer):
     limits = ConnectionLimits(write_high_bytes=1000, write_bytes_max=8_000_000)
-    async with connected(make_peer, limits=limits) as (connection, wire):
+    async with connected(make_peer, limits=limits) as (connection, _wire):
         waiters = []
         with pytest.raises(UnreachableError, match="peer does not read"):
             while True:

@@ -1,0 +1,174 @@
+"""Connections by address: made when first needed, shared by everybody, made anew after a loss.
+
+Rules:
+
+- One connection per address. Several callers that need it at once wait for one attempt to connect; each waits only as long as
+  its own deadline allows, and one that gives up does not end the attempt for the others.
+- An attempt takes at most `connect_timeout_ms` (3 s as in Java, client/netty/NettyClientConfig.java). Its failure is told to those who wait for
+  it, and is not remembered: the next request tries again. Pauses between tries belong to the callers, who know what for.
+- A request whose connection is lost fails with UnreachableError. It is not sent again here, as only the caller knows
+  whether it may be done twice.
+- Addresses that are no longer used cost nothing for long: idle connections close after 120 s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from ..remoting.command import Command
+from ..remoting.errors import TimedOutError, UnreachableError, UsageError
+from .address import split_address
+from .connection import Connection, ConnectionLimits, PeerHandler, name_of_request
+from .pending import BodySink
+
+CONNECT_TIMEOUT_MS = 3_000
+CLOSE_TIMEOUT_MS = 1_000
+CONNECTIONS_MAX = 4_096
+
+_log = structlog.get_logger("rocketcrew.client")
+
+
+class Remoting:
+    """See the module's text. Belongs to one event loop; all callbacks run in it.
+
+    - `on_request(address, command)` serves requests of peers; its answer is sent, None is answered with code 3 (unless the
+      request is one-way). At most `ConnectionLimits.peer_requests_max` run at once per connection.
+    - `on_connect(address)` is called for each new connection (a consumer sends its heartbeat there before it pulls).
+    - `on_close(address)` is called when a connection is gone, whoever closed it; `close()` included.
+    """
+
+    def __init__(
+        self,
+        *,
+        on_request: PeerHandler | None = None,
+        on_connect: Callable[[str], None] | None = None,
+        on_close: Callable[[str], None] | None = None,
+        connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
+        limits: ConnectionLimits | None = None,
+    ) -> None:
+        self._on_request = on_request
+        self._on_connect = on_connect
+        self._on_close = on_close
+        self._connect_timeout_ms = connect_timeout_ms
+        self._limits = limits or ConnectionLimits()
+        self._connections: dict[str, Connection] = {}
+        self._connecting: dict[str, asyncio.Task[Connection | UnreachableError]] = {}
+        self._closed = False
+
+    @property
+    def addresses(self) -> list[str]:
+        """Addresses with an open connection."""
+        return [address for address, connection in self._connections.items() if connection.open]
+
+    def connection_of(self, address: str) -> Connection | None:
+        """The open connection to an address, if there is one (its counters, for metrics)."""
+        connection = self._connections.get(address)
+        return connection if connection is not None and connection.open else None
+
+    async def request(
+        self, address: str, command: Command, *, timeout_ms: float, body_sink: BodySink | None = None
+    ) -> Command:
+        """Send a request and wait for its answer, connecting first where needed, `timeout_ms` in all.
+
+        The answer's code is the caller's to judge. With a `body_sink` the answer's body is received straight into the view
+        that it returns (see connection.py). Raises UnreachableError (TimedOutError after the deadline), or UsageError for
+        what is no address, too large a command, or a closed client.
+        """
+        connection = self._connections.get(address)
+        if connection is None or not connection.open:
+            loop = asyncio.get_running_loop()
+            deadline_s = loop.time() + timeout_ms / 1000
+            connection = await self._connect(address, deadline_s, command.code)
+            timeout_ms = (deadline_s - loop.time()) * 1000
+        return await connection.request(command, timeout_ms=timeout_ms, body_sink=body_sink)
+
+    async def oneway(self, address: str, command: Command, *, timeout_ms: float = 3000) -> None:
+        """Send a request that is not answered; returns when it is handed to the socket's buffer. Raises as `request`."""
+        connection = self._connections.get(address)
+        if connection is None or not connection.open:
+            deadline_s = asyncio.get_running_loop().time() + timeout_ms / 1000
+            connection = await self._connect(address, deadline_s, command.code)
+        await connection.oneway(command, timeout_ms=timeout_ms)
+
+    def close_idle(self, idle_ms: float) -> int:
+        """Close connections unused for that long; the number closed. For users that leave their loop for a while."""
+        count = 0
+        for connection in tuple(self._connections.values()):
+            if connection.open and connection.pending_count == 0 and connection.idle_s * 1000 >= idle_ms:
+                connection.close(f"unused for {idle_ms:.0f} ms")
+                count += 1
+        return count
+
+    async def close(self) -> None:
+        """Send what is buffered (at most a second), close all connections; pending requests fail. Idempotent."""
+        self._closed = True
+        attempts = list(self._connecting.values())
+        for task in attempts:
+            task.cancel()
+        connections = list(self._connections.values())
+        for connection in connections:
+            connection.close()
+        closings = [asyncio.ensure_future(connection.wait_closed()) for connection in connections]
+        if closings:
+            _, still_open = await asyncio.wait(closings, timeout=CLOSE_TIMEOUT_MS / 1000)
+            for connection in connections if still_open else ():
+                connection.abort("closed by this client")
+            await asyncio.gather(*closings)
+        for connection in connections:
+            connection.cancel_peer_requests()
+        await asyncio.gather(*attempts, return_exceptions=True)
+
+    async def _connect(self, address: str, deadline_s: float, code: int) -> Connection:
+        """The open connection to an address; waits for the attempt under way or starts one."""
+        if self._closed:
+            raise UsageError("this client is closed")
+        split_address(address)
+        task = self._connecting.get(address)
+        if task is None:
+            if len(self._connections) + len(self._connecting) >= CONNECTIONS_MAX:
+                raise UnreachableError(address, f"{CONNECTIONS_MAX} connections are open already")
+            loop = asyncio.get_running_loop()
+            task = self._connecting[address] = loop.create_task(self._attempt(address))
+            task.add_done_callback(lambda _: self._connecting.pop(address, None))
+        left_s = max(0.0, deadline_s - asyncio.get_running_loop().time())
+        done, _ = await asyncio.wait((task,), timeout=left_s)
+        if not done:
+            raise TimedOutError(
+                address, f"{name_of_request(code)} not sent: not connected within {left_s * 1000:.0f} ms"
+            )
+        if task.cancelled():
+            raise UnreachableError(address, f"{name_of_request(code)} not sent: closed by this client")
+        result = task.result()
+        if isinstance(result, Connection):
+            return result
+        raise type(result)(address, f"{name_of_request(code)} not sent: {result.reason}")
+
+    async def _attempt(self, address: str) -> Connection | UnreachableError:
+        """Connect once. A failure is a value, as several callers, or none, may look at it."""
+        host, port = split_address(address)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._connect_timeout_ms / 1000):
+                _, connection = await loop.create_connection(lambda: self._new_connection(address), host, port)
+        except TimeoutError:
+            return TimedOutError(address, f"not connected within {self._connect_timeout_ms} ms")
+        except OSError as error:
+            return UnreachableError(address, f"cannot connect: {error.strerror or error}")
+        self._connections[address] = connection
+        if self._on_connect is not None:
+            self._on_connect(address)
+        return connection
+
+    def _new_connection(self, address: str) -> Connection:
+        return Connection(address, on_request=self._on_request, on_close=self._lost, limits=self._limits)
+
+    def _lost(self, connection: Connection) -> None:
+        if self._connections.get(connection.address) is connection:
+            del self._connections[connection.address]
+        if not self._closed:
+            _log.info("connection_closed", address=connection.address, reason=connection.why)
+        if self._on_close is not None:
+            self._on_close(connection.address)

@@ -1,0 +1,152 @@
+"""Connections by address: shared, bounded in time, made anew after a loss."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+
+import pytest
+
+from rocketcrew.client.connection import ConnectionLimits
+from rocketcrew.client.remoting_client import Remoting
+from rocketcrew.remoting.command import Command
+from rocketcrew.remoting.errors import TimedOutError, UnreachableError, UsageError
+
+LONG_MS = 9000
+
+
+@contextlib.asynccontextmanager
+async def client(**options):
+    remoting = Remoting(**options)
+    try:
+        yield remoting
+    finally:
+        await remoting.close()
+
+
+def echo(command):
+    return None if command.is_oneway else command.response(0, command.fields, bytes(command.body))
+
+
+async def test_many_callers_share_one_connection(make_peer):
+    connected = []
+    async with make_peer(echo) as peer, client(on_connect=connected.append) as remoting:
+        calls = [remoting.request(peer.address, Command(1, {"n": str(n)}), timeout_ms=LONG_MS) for n in range(50)]
+        answers = await asyncio.gather(*calls)
+        assert [answer.fields["n"] for answer in answers] == [str(n) for n in range(50)]
+        assert len(peer.wires) == 1
+        assert connected == [peer.address] == remoting.addresses
+
+
+async def test_a_lost_connection_is_told_and_made_anew(make_peer):
+    lost = asyncio.Queue()
+    async with make_peer() as peer, client(on_close=lost.put_nowait) as remoting:
+        first = asyncio.create_task(remoting.request(peer.address, Command(11), timeout_ms=LONG_MS))
+        wire = await peer.accept()
+        await wire.next()
+        wire.cut()
+        with pytest.raises(UnreachableError):
+            await first
+        assert await lost.get() == peer.address
+        assert remoting.addresses == []
+        second = asyncio.create_task(remoting.request(peer.address, Command(11), timeout_ms=LONG_MS))
+        wire = await peer.accept()
+        wire.answer(await wire.next(), 19)
+        assert (await second).code == 19
+
+
+async def test_nobody_listens(closed_port):
+    async with client() as remoting:
+        with pytest.raises(UnreachableError, match=rf"{closed_port}: HEART_BEAT \(34\) not sent: cannot connect"):
+            await remoting.request(closed_port, Command(34), timeout_ms=LONG_MS)
+        with pytest.raises(UnreachableError, match="cannot connect"):
+            await remoting.oneway(closed_port, Command(34))
+
+
+@contextlib.contextmanager
+def deaf_address():
+    """A port whose backlog is full: connecting to it never finishes."""
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(3):
+            filler = stack.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex(server.getsockname())
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+async def test_connecting_is_bounded_by_its_own_timeout():
+    with deaf_address() as address:
+        async with client(connect_timeout_ms=50) as remoting:
+            with pytest.raises(TimedOutError, match="not connected within 50 ms"):
+                await remoting.request(address, Command(34), timeout_ms=LONG_MS)
+
+
+async def test_a_caller_with_less_time_gives_up_alone():
+    with deaf_address() as address:
+        async with client(connect_timeout_ms=LONG_MS) as remoting:
+            patient = asyncio.create_task(remoting.request(address, Command(34), timeout_ms=LONG_MS))
+            with pytest.raises(TimedOutError, match="not connected within"):
+                await remoting.request(address, Command(34), timeout_ms=30)
+            assert not patient.done()
+            await remoting.close()
+            with pytest.raises(UnreachableError, match="closed by this client"):
+                await patient
+
+
+@pytest.mark.parametrize(
+    "address", ["", "host", "host:", "host:port", "host:0", "host:65536", ":9876", "a b:1", "h:-1"]
+)
+async def test_what_is_no_address(address):
+    async with client() as remoting:
+        with pytest.raises(UsageError, match="address"):
+            await remoting.request(address, Command(34), timeout_ms=LONG_MS)
+
+
+async def test_a_closed_client_says_so(make_peer):
+    async with make_peer(echo) as peer, client() as remoting:
+        await remoting.request(peer.address, Command(34), timeout_ms=LONG_MS)
+        await remoting.close()
+        await remoting.close()
+        with pytest.raises(UsageError, match="closed"):
+            await remoting.request(peer.address, Command(34), timeout_ms=LONG_MS)
+
+
+async def test_close_delivers_oneway_requests_sent_just_before(make_peer):
+    async with make_peer() as peer:
+        async with client() as remoting:
+            await remoting.oneway(peer.address, Command(15, {"commitOffset": "3"}))
+        wire = await peer.accept()
+        assert (await wire.next()).fields == {"commitOffset": "3"}
+        assert await wire.next() is None
+
+
+async def test_close_does_not_wait_for_a_peer_that_never_reads(make_peer):
+    async with make_peer() as peer, client(limits=ConnectionLimits(write_high_bytes=1 << 30)) as remoting:
+        await remoting.oneway(peer.address, Command(10, body=bytes(15 << 20)))
+        wire = await peer.accept()
+        wire.writer.transport.pause_reading()
+        await remoting.close()
+        assert remoting.addresses == []
+
+
+async def test_requests_of_the_peer_name_the_address(make_peer):
+    heard = asyncio.Queue()
+
+    async def serve(address, command):
+        heard.put_nowait((address, command.code))
+
+    async with make_peer(echo) as peer, client(on_request=serve) as remoting:
+        await remoting.request(peer.address, Command(34), timeout_ms=LONG_MS)
+        peer.wires[0].send(Command(40, {"consumerGroup": "g"}, flag=2))
+        assert await heard.get() == (peer.address, 40)
+
+
+async def test_unused_connections_can_be_closed_before_they_rot(make_peer):
+    async with make_peer(echo) as peer, client() as remoting:
+        await remoting.request(peer.address, Command(34), timeout_ms=LONG_MS)
+        assert remoting.close_idle(60_000) == 0
+        assert remoting.close_idle(0) == 1
+        assert (await remoting.request(peer.address, Command(34), timeout_ms=LONG_MS)).code == 0
+        assert len(peer.wires) == 2
