@@ -1,0 +1,46 @@
+"""What may stop the loader, each with the exit code by which the parent process and the user know it."""
+
+from __future__ import annotations
+
+from ..remoting.errors import RocketcrewError, UsageError
+
+EXIT_FINE = 0
+EXIT_FAILURE = 1
+EXIT_USAGE = 2
+EXIT_FORCED = 5
+EXIT_SPARK = 6
+
+
+class LoaderError(RocketcrewError):
+    """Loading can't go on now: the disk is full, the table is not what it was, another loader is here. Segments stay."""
+
+    exit_code = EXIT_FAILURE
+
+
+class SparkStartError(LoaderError):
+    """Spark can't be started here: no Java, a Java it doesn't run on, no pyspark, a master that refuses."""
+
+    exit_code = EXIT_SPARK
+
+
+class SparkDiedError(LoaderError):
+    """The JVM went away in the middle. In this process it can't come back: the parent starts the loader anew."""
+
+
+class BatchTakenError(LoaderError):
+    """Another loader committed the batch number that this plan was for. Nothing is lost: plan again."""
+
+
+class StoppedError(LoaderError):
+    """The Spark job was cancelled because the loader is to stop. The plan stays, and is run at the next start."""
+
+
+class BadSegmentError(ValueError):
+    """A file in the segment folder that can't be loaded: the message says why."""
+
+
+def exit_code(error: BaseException) -> int:
+    """The exit code that tells `error` to whoever started the process."""
+    if isinstance(error, LoaderError):
+        return error.exit_code
+    return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILURE

@@ -1,0 +1,175 @@
+"""Reading sealed segments: is it one of ours and whole, which records does it hold, and the rows of the chosen ones.
+
+A segment is mapped, not read: its facts cost the pages of the key columns alone. Everything that planning relies on is
+checked here, once per file: the version, the key columns and their types, that Arrow finds every batch whole, and
+that rows stand record by record with `_seq` counting from 0. Whatever fails is a `BadSegmentError`, never a crash of the
+loader, and never a reason not to load the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow
+import pyarrow.compute
+
+from ..conf.segment_format import (
+    BROKER,
+    FORMAT_VERSION,
+    GROUP,
+    KEY_COLUMNS,
+    META_VERSION,
+    OFFSET,
+    QUEUE_ID,
+    SEQ,
+    TOPIC,
+    key_fields,
+)
+from .columns import Column, TypeNotForSparkError, columns_of
+from .errors import BadSegmentError
+from .intervals import IntervalSet, OffsetSet, QueueKey, intervals_of_sorted
+from .plan import SegmentFacts, Take
+
+# The stubs' generics ask for value types, which only the run knows here.
+pa: Any = pyarrow
+pc: Any = pyarrow.compute
+
+_QUEUE_COLUMNS = (GROUP, TOPIC, BROKER, QUEUE_ID)
+_PLACES = [KEY_COLUMNS.index(name) for name in (*_QUEUE_COLUMNS, OFFSET, SEQ)]
+
+
+def read_facts(path: Path) -> SegmentFacts:
+    """The facts of the segment at `path`. Raises BadSegmentError, or OSError when it can't be read at all."""
+    size = path.stat().st_size
+    if not size:
+        raise BadSegmentError("the file is empty")
+    columns = _checked_columns(path)
+    with _arrow_errors("cut off or damaged"):
+        keys = _read_keys(path)
+        keys.validate(full=True)
+    starts = _record_starts(keys)
+    offsets, occurrences = _offsets(starts)
+    return SegmentFacts(path.name, size, keys.num_rows, offsets, offsets.count() < occurrences, columns)
+
+
+def readable_offsets(path: Path) -> OffsetSet:
+    """Every record that can still be made out in a bad segment: what must not be taken for loaded. Raises nothing."""
+    try:
+        with pa.memory_map(str(path)) as source:
+            batches = _batches_until_damage(pa.ipc.open_stream(source))
+            parts = [_offsets(batch.select([*_QUEUE_COLUMNS, OFFSET]))[0] for batch in batches]
+    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError):
+        return OffsetSet()
+    return OffsetSet.union(parts)
+
+
+def _batches_until_damage(reader: Any) -> Iterator[Any]:
+    while True:
+        try:
+            table = pa.Table.from_batches([reader.read_next_batch()])
+            table.validate(full=True)
+        except (StopIteration, pa.ArrowException, OSError):
+            return
+        yield table
+
+
+@contextmanager
+def _arrow_errors(what: str) -> Generator[None]:
+    """Arrow tells bad bytes by its own exceptions, by ValueError, or by an OSError without a number."""
+    try:
+        yield
+    except (pa.ArrowException, ValueError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise BadSegmentError(f"{what}: {error}") from None
+
+
+def _checked_columns(path: Path) -> tuple[Column, ...]:
+    with _arrow_errors("not an Arrow stream"), pa.memory_map(str(path)) as source:
+        schema: Any = pa.ipc.open_stream(source).schema
+    metadata: dict[bytes, bytes] = schema.metadata or {}
+    version = metadata.get(META_VERSION)
+    if version is None:
+        raise BadSegmentError(f"not written by rocketcrew: its schema has no {META_VERSION.decode()}")
+    if version != str(FORMAT_VERSION).encode():
+        raise BadSegmentError(
+            f"of format version {version.decode(errors='replace')}, this program reads {FORMAT_VERSION}"
+        )
+    wanted = key_fields()
+    for place, field in enumerate(wanted):
+        if place >= len(schema) or schema.field(place).name != field.name or schema.field(place).type != field.type:
+            found = schema.field(place) if place < len(schema) else "nothing"
+            raise BadSegmentError(f"key column {place} should be {field.name}: {field.type}, it is {found}")
+    try:
+        return columns_of(schema)
+    except TypeNotForSparkError as error:
+        raise BadSegmentError(str(error)) from None
+
+
+def _read_keys(path: Path) -> Any:
+    """The queue, offset and row-number columns of all batches, as views of the mapped file."""
+    options = pa.ipc.IpcReadOptions(included_fields=_PLACES)
+    with pa.memory_map(str(path)) as source:
+        return pa.ipc.open_stream(source, options=options).read_all()
+
+
+def _is_start(rows: Any) -> Any:
+    return pc.equal(rows.column(SEQ), 0)
+
+
+def _record_starts(keys: Any) -> Any:
+    """The rows with which a record starts, after the check that all others continue the row before."""
+    is_start = _is_start(keys)
+    starts = keys.filter(is_start)
+    if starts.num_rows == keys.num_rows:
+        return starts
+    seq, offset = keys.column(SEQ).combine_chunks(), keys.column(OFFSET).combine_chunks()
+    continues = pc.and_(
+        pc.equal(pc.subtract(seq[1:], seq[:-1]), 1),
+        pc.equal(offset[1:], offset[:-1]),
+    )
+    counted = pc.or_(is_start.combine_chunks()[1:], continues)
+    if seq[0].as_py() != 0 or not pc.all(counted).as_py():
+        raise BadSegmentError("rows of a record do not stand together, counted by _seq from 0")
+    return starts
+
+
+def _offsets(starts: Any) -> tuple[OffsetSet, int]:
+    """The distinct records among `starts`, and how many starts there are."""
+    grouped = starts.group_by(list(_QUEUE_COLUMNS), use_threads=False).aggregate([(OFFSET, "distinct")])
+    queues: dict[QueueKey, IntervalSet] = {}
+    columns = (grouped.column(name).to_pylist() for name in _QUEUE_COLUMNS)
+    for place, key in enumerate(zip(*columns, strict=True)):
+        distinct = grouped.column(f"{OFFSET}_distinct")[place].values
+        ordered = cast("list[int]", distinct.sort().to_pylist())
+        if ordered[0] < 0:
+            raise BadSegmentError(f"an offset of {key} is negative: {ordered[0]}")
+        queues[QueueKey(*key)] = intervals_of_sorted(ordered)
+    return OffsetSet(queues), starts.num_rows
+
+
+def read_rows(path: Path, take: Take) -> Any:
+    """The rows of `path` (a good segment) that `take` chooses, as a `pyarrow.Table` over the mapped file.
+
+    Of a record that was handled twice in this segment the first run counts, also when the second gave other rows.
+    """
+    with pa.memory_map(str(path)) as source:
+        rows = pa.ipc.open_stream(source).read_all()
+    return rows if take.part is None or not rows.num_rows else _chosen(rows, take.part)
+
+
+def _chosen(rows: Any, part: OffsetSet) -> Any:
+    """The plain way, record by record: it runs only for segments with something that was delivered twice."""
+    is_start = _is_start(rows)
+    starts = rows.select([*_QUEUE_COLUMNS, OFFSET]).filter(is_start)
+    seen: set[tuple[QueueKey, int]] = set()
+    keep: list[bool] = []
+    for group, topic, broker, queue_id, offset in zip(*(column.to_pylist() for column in starts.columns), strict=True):
+        record = (QueueKey(group, topic, broker, queue_id), offset)
+        keep.append(record not in seen and offset in part.of_queue(record[0]))
+        seen.add(record)
+    ordinal = pc.subtract(pc.cumulative_sum(is_start.cast(pa.int64())), 1)
+    return rows.filter(pa.array(keep, pa.bool_()).take(ordinal.combine_chunks()))

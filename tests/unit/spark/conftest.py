@@ -1,0 +1,94 @@
+"""Helpers of the loader's tests: write segments as a worker would, and a table without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from rocketcrew.conf.segment_format import FORMAT_VERSION, META_GROUP, META_VERSION, key_fields, segment_name
+
+EPOCH = datetime(2025, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Record:
+    """One pulled record and its user rows (`value` column), as one handler call gives them."""
+
+    offset: int
+    values: Sequence[str] = ("row",)
+    topic: str = "orders"
+    broker: str = "broker-a"
+    queue_id: int = 0
+    group: str = "g"
+    reconsume_times: int = 0
+    origin: str = ""
+    extra: Mapping[str, object] = field(default_factory=dict)
+
+
+def rows_of(record: Record) -> list[dict[str, object]]:
+    """The record's rows with key columns, as dicts."""
+    message_id = f"{record.topic}-{record.broker}-{record.queue_id}-{record.offset}"
+    return [
+        {
+            "_group": record.group,
+            "_topic": record.topic,
+            "_broker": record.broker,
+            "_queue_id": record.queue_id,
+            "_offset": record.offset,
+            "_seq": seq,
+            "_origin_topic": "orders",
+            "_message_id": message_id,
+            "_origin_message_id": record.origin or message_id,
+            "_reconsume_times": record.reconsume_times,
+            "_store_time": EPOCH + timedelta(seconds=record.offset),
+            "value": value,
+            **record.extra,
+        }
+        for seq, value in enumerate(record.values)
+    ]
+
+
+def segment_schema(columns: Sequence[tuple[str, pa.DataType]] = (), version: object = FORMAT_VERSION) -> Any:
+    user = [pa.field(name, type_) for name, type_ in columns or [("value", pa.string())]]
+    return pa.schema([*key_fields(), *user]).with_metadata({META_VERSION: str(version).encode(), META_GROUP: b"g"})
+
+
+def write_segment(
+    staging: Path,
+    worker: str,
+    seq: int,
+    flushes: Iterable[Sequence[Record]],
+    columns: Sequence[tuple[str, pa.DataType]] = (),
+    version: object = FORMAT_VERSION,
+) -> Path:
+    """Write and seal one segment, a record batch for each flush; returns its path in ready/."""
+    path = staging / "ready" / segment_name(worker, seq)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    schema = segment_schema(columns, version)
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
+        for flush in flushes:
+            rows = [row for record in flush for row in rows_of(record)]
+            if rows:
+                writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=schema))
+    return path
+
+
+@dataclass(frozen=True)
+class Helpers:
+    """What tests get: a fixture, because test files of one folder can't import each other here."""
+
+    Record = Record
+    rows_of = staticmethod(rows_of)
+    write_segment = staticmethod(write_segment)
+    segment_schema = staticmethod(segment_schema)
+
+
+@pytest.fixture
+def segments() -> Helpers:
+    return Helpers()
