@@ -1,1 +1,0 @@
-"""Floor 1: bytes <-> frames <-> commands <-> messages. Pure: no socket, clock, thread, random or environment."""

@@ -67,7 +67,7 @@ def parse_offset_message_id(text: str) -> OffsetId:
 def message_id(properties: Mapping[str, str], store_host: str, store_port: int, physical_offset: int) -> str:
     """The id that clients show: the producer's unique key, else the offset id."""
     unique = properties.get(PROPERTY_UNIQ_KEY)
-    return unique if unique else offset_message_id(store_host, store_port, physical_offset)
+    return unique or offset_message_id(store_host, store_port, physical_offset)
 
 
 class UniqueIds:
@@ -96,7 +96,8 @@ class UniqueIds:
 
 def _month_of(now_ms: int) -> tuple[int, int]:
     """First instant of the local month of `now_ms`, and of the next one, in milliseconds since 1970."""
-    now = datetime.fromtimestamp(now_ms / 1000)
-    start = datetime(now.year, now.month, 1)
-    following = datetime(now.year + now.month // 12, now.month % 12 + 1, 1)
+    # Naive on purpose: naive datetimes are local time, by whose months Java counts.
+    now = datetime.fromtimestamp(now_ms / 1000)  # noqa: DTZ006
+    start = datetime(now.year, now.month, 1)  # noqa: DTZ001
+    following = datetime(now.year + now.month // 12, now.month % 12 + 1, 1)  # noqa: DTZ001
     return int(start.timestamp() * 1000), int(following.timestamp() * 1000)
