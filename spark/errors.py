@@ -12,7 +12,7 @@ EXIT_SPARK = 6
 
 
 class LoaderError(RocketcrewError):
-    """Loading can't go on now: the disk is full, the table is not what it was, another loader is here. Segments stay."""
+    """Loading can't go on now: disk full, the table is not what it was, another loader is here. Segments stay."""
 
     exit_code = EXIT_FAILURE
 

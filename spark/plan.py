@@ -4,11 +4,11 @@ The whole promise of the loader rests on four set operations here:
 
 - A record is taken when it is neither in the table's loaded set nor in an earlier segment of the same plan. (Handled
   twice inside one segment, its first run of rows counts; the reader of segments sees to that.)
-- After the commit, loaded = loaded before + taken + *settled*. Settled records are finished, rows or not; folding them in
-  closes the gaps that records without rows leave, and keeps the loaded set a few intervals per queue.
+- After the commit, loaded = loaded before + taken + *settled*. Settled records are finished, rows or not; folding them
+  in closes the gaps that records without rows leave, and keeps the loaded set a few intervals per queue.
 - Settled records whose rows still wait in a segment outside this plan must not be folded in, or these rows would be
-  taken for loaded: such segments are *held*. Their hull is left out, not each single offset: leaving out more than needed
-  only postpones the folding, and a hull is two numbers.
+  taken for loaded: such segments are *held*. Their hull is left out, not each single offset: leaving out more than
+  needed only postpones the folding, and a hull is two numbers.
 - A frozen plan never changes. After a lost race for the batch number a new plan, with a new id, is made.
 """
 
@@ -78,7 +78,7 @@ class Plan:
 
 
 def first_fitting(waiting: Sequence[SegmentFacts], limits: Limits) -> int:
-    """How many of the `waiting` segments, oldest first, one plan takes: as many as fit, at least one if there is one."""
+    """How many of the `waiting` segments, oldest first, one plan takes: as many as fit, but one at least."""
     rows = size = 0
     for count, segment in enumerate(waiting):
         rows += segment.rows

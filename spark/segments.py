@@ -2,8 +2,8 @@
 
 A segment is mapped, not read: its facts cost the pages of the key columns alone. Everything that planning relies on is
 checked here, once per file: the version, the key columns and their types, that Arrow finds every batch whole, and
-that rows stand record by record with `_seq` counting from 0. Whatever fails is a `BadSegmentError`, never a crash of the
-loader, and never a reason not to load the others.
+that rows stand record by record with `_seq` counting from 0. Whatever fails is a `BadSegmentError`, never a crash of
+the loader, and never a reason not to load the others.
 """
 
 from __future__ import annotations

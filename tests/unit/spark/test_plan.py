@@ -92,7 +92,7 @@ def test_plan_json_round_trip(
     "text", ["", "[]", "{}", '{"version":2}', '{"version":1,"id":"x","batch":1,"queues":[],"segments":[{}]}', "null"]
 )
 def test_what_is_no_plan_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r"."):
         plan_from_json(text)
 
 

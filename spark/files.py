@@ -1,0 +1,57 @@
+"""Writing files so that they survive: whole or not at all, and on the disk before anything depends on them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterable
+from concurrent.futures import Executor
+from pathlib import Path
+
+
+def sync_path(path: Path) -> None:
+    """fsync a file or a directory (its names)."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_atomically(path: Path, text: str, *, durable: bool) -> None:
+    """Replace `path` by one rename; `durable`: it is on disk when this returns. The folder must exist."""
+    draft = path.with_name(f".{path.name}.new")
+    with draft.open("w", encoding="utf-8") as file:
+        file.write(text)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+    draft.replace(path)
+    if durable:
+        sync_path(path.parent)
+
+
+def sync_tree(root: Path, threads: Executor) -> None:
+    """fsync every file and folder below and including `root`; files side by side, as most of it is waiting."""
+    folders = [root]
+    files: list[Path] = []
+    for parent, names, file_names in os.walk(root):
+        folders += (Path(parent, name) for name in names)
+        files += (Path(parent, name) for name in file_names)
+    for _ in threads.map(sync_path, files):
+        pass
+    for folder in reversed(folders):
+        sync_path(folder)
+
+
+def remove_tree(path: Path) -> None:
+    """Delete a folder and all in it; missing is fine. Raises OSError when something can't be deleted."""
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(path)
+
+
+def unlink_all(paths: Iterable[Path]) -> None:
+    """Delete files; missing ones are fine."""
+    for path in paths:
+        path.unlink(missing_ok=True)

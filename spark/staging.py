@@ -1,0 +1,204 @@
+"""The staging folder as the loader sees it: sealed segments come in, plans freeze, segments go.
+
+    ready/<worker>-<seq>.arrows   sealed by workers; the loader only reads, moves to bad/, or deletes them
+    settled.json                  the supervisor's: finished and durable records. Read BEFORE ready/ is listed: whatever
+                                  it covers has its rows in what is listed then, or in the table
+    plan/<id>.json                a frozen plan. Its rename into place is what freezes it
+    plan/<id>.done                the same file once the table has the plan's rows: only deletions are left
+    plan/<id>.staged/             the plan's rows as Parquet, made anew whenever the plan is run
+    plan/lock                     flock: one loader per folder
+    bad/<name>, bad/<name>.reason.json   what could not be loaded, and why; never deleted by us
+    loader.json                   the loader's status (status.py)
+
+Nothing here decides anything; what may be done when is the business of loader.py.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from ..conf.segment_format import BAD_DIR, PLAN_DIR, READY_DIR, SEGMENT_NAME, SETTLED_FILE
+from ..remoting.errors import UsageError
+from .errors import BadSegmentError, LoaderError
+from .files import remove_tree, sync_path, write_atomically
+from .intervals import IntervalSet, OffsetSet, QueueKey
+from .plan import Plan, plan_from_json, plan_to_json
+
+SETTLED_VERSION = 1
+REASON_SUFFIX = ".reason.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyFile:
+    """A file in ready/: sealed, so it never changes. `sealed_ms` is its modification time."""
+
+    path: Path
+    bytes: int
+    sealed_ms: int
+
+
+class Staging:
+    """One staging folder. Open it with `lock()` before anything is changed."""
+
+    def __init__(self, root: Path) -> None:
+        """Creates what is missing below `root`; raises UsageError when that can't be done."""
+        self.root = root
+        self.ready = root / READY_DIR
+        self.plans = root / PLAN_DIR
+        self.bad = root / BAD_DIR
+        try:
+            for folder in (self.ready, self.plans, self.bad):
+                folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"the staging folder {root} can't be used: {error}") from None
+        self._lock: int | None = None
+
+    def lock(self) -> None:
+        """Make this process the folder's only loader, until `unlock` or its end. Raises LoaderError."""
+        descriptor = os.open(self.plans / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
+            os.close(descriptor)
+            raise LoaderError(
+                f"another loader (process {holder}) works on {self.root}: stop it, or give this one another folder"
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        self._lock = descriptor
+
+    def unlock(self) -> None:
+        """Let the next loader in."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def list_ready(self) -> list[ReadyFile]:
+        """What lies in ready/, oldest first (by sealing time, then name); names that start with a dot are drafts."""
+        found: list[tuple[int, ReadyFile]] = []
+        with os.scandir(self.ready) as entries:
+            for entry in entries:
+                if not entry.name.startswith("."):
+                    state = entry.stat()
+                    file = ReadyFile(Path(entry.path), state.st_size, state.st_mtime_ns // 1_000_000)
+                    found.append((state.st_mtime_ns, file))
+        return [file for _, file in sorted(found, key=lambda item: (item[0], item[1].path.name))]
+
+    def settled(self) -> OffsetSet:
+        """The finished and durable records; none when there is no such file. Raises BadSegmentError if unreadable."""
+        path = self.root / SETTLED_FILE
+        try:
+            return _settled_from(json.loads(path.read_bytes()))
+        except FileNotFoundError:
+            return OffsetSet()
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadSegmentError(f"{path} is not understood: {type(error).__name__}: {error}") from None
+
+    def freeze(self, plan: Plan) -> None:
+        """Write the plan for good: on disk, and never changed again."""
+        write_atomically(self._frozen(plan.id), plan_to_json(plan), durable=True)
+
+    def mark_done(self, plan_id: str) -> None:
+        """The plan's rows are in the table: one rename says so."""
+        self._frozen(plan_id).replace(self._done(plan_id))
+        sync_path(self.plans)
+
+    def forget(self, plan_id: str) -> None:
+        """Drop a plan: after its segments are deleted, or because it will never be committed."""
+        remove_tree(self.staged(plan_id))
+        self._frozen(plan_id).unlink(missing_ok=True)
+        self._done(plan_id).unlink(missing_ok=True)
+
+    def staged(self, plan_id: str) -> Path:
+        """The folder of the plan's rows as Parquet."""
+        return self.plans / f"{plan_id}.staged"
+
+    def frozen_plans(self) -> list[Plan]:
+        """Plans that may or may not be in the table yet. There is one at most, unless somebody copied files."""
+        return self._read_plans(".json")
+
+    def done_plans(self) -> list[Plan]:
+        """Plans that are in the table, with deletions left to do."""
+        return self._read_plans(".done")
+
+    def _read_plans(self, suffix: str) -> list[Plan]:
+        plans: list[Plan] = []
+        for path in sorted(self.plans.glob(f"[!.]*{suffix}")):
+            try:
+                plans.append(plan_from_json(path.read_text(encoding="utf-8")))
+            except ValueError as error:
+                # Safe to set aside: were it committed, its records are in the table's loaded set and dropped next time.
+                self._set_aside(path, f"not a plan that this program understands: {error}", OffsetSet())
+        return plans
+
+    def sweep(self) -> None:
+        """Delete what an earlier run left half made: drafts, and Parquet copies of segments (made anew when needed)."""
+        for path in self.plans.glob(".*.new"):
+            path.unlink(missing_ok=True)
+        for path in self.plans.glob("*.staged"):
+            remove_tree(path)
+
+    def delete_segment(self, name: str) -> None:
+        """Delete a segment whose rows are in the table; missing is fine."""
+        (self.ready / name).unlink(missing_ok=True)
+
+    def quarantine(self, name: str, reason: str, offsets: OffsetSet) -> None:
+        """Move a file from ready/ to bad/, the reason written first. `offsets`: its records as far as known."""
+        self._set_aside(self.ready / name, reason, offsets)
+
+    def _set_aside(self, path: Path, reason: str, offsets: OffsetSet) -> None:
+        name = path.name
+        attempt = 0
+        while (self.bad / name).exists():
+            attempt += 1
+            name = f"{path.name}.{attempt}"
+        told = {"version": 1, "file": name, "reason": reason, "held": offsets.hull().to_json()}
+        write_atomically(self.bad / f"{name}{REASON_SUFFIX}", json.dumps(told, indent=1) + "\n", durable=True)
+        path.rename(self.bad / name)
+
+    def bad_segments(self) -> tuple[int, OffsetSet]:
+        """How many files lie in bad/, and around which records they are: those are not to be taken for loaded.
+
+        So a segment that is repaired, or that a newer program can read, may be put back into ready/ and is loaded.
+        """
+        held: list[OffsetSet] = []
+        count = 0
+        for reason in self.bad.glob(f"*{REASON_SUFFIX}"):
+            if not (self.bad / reason.name.removesuffix(REASON_SUFFIX)).exists():
+                continue
+            count += 1
+            try:
+                held.append(OffsetSet.from_json(json.loads(reason.read_bytes())["held"]))
+            except (ValueError, KeyError, TypeError, OSError):
+                continue
+        return count, OffsetSet.union(held)
+
+    def _frozen(self, plan_id: str) -> Path:
+        return self.plans / f"{plan_id}.json"
+
+    def _done(self, plan_id: str) -> Path:
+        return self.plans / f"{plan_id}.done"
+
+
+def is_segment_name(name: str) -> bool:
+    """Whether a file is called as segments are."""
+    return SEGMENT_NAME.fullmatch(name) is not None
+
+
+def _settled_from(data: dict[str, Any]) -> OffsetSet:
+    if data["version"] != SETTLED_VERSION:
+        raise ValueError(f"version {data['version']!r}, this program knows {SETTLED_VERSION}")
+    rows = cast("list[dict[str, Any]]", data["queues"])
+    return OffsetSet.of(
+        (
+            QueueKey(str(row["group"]), str(row["topic"]), str(row["broker"]), int(row["queue_id"])),
+            IntervalSet.of([(int(row["from"]), int(row["to"]))]),
+        )
+        for row in rows
+    )

@@ -1,0 +1,120 @@
+"""The staging folder: one loader, order of segments, plans, settled records, quarantine."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocketcrew.remoting.errors import UsageError
+from rocketcrew.spark.errors import BadSegmentError, LoaderError
+from rocketcrew.spark.intervals import IntervalSet, OffsetSet, QueueKey
+from rocketcrew.spark.plan import Plan
+from rocketcrew.spark.staging import Staging, is_segment_name
+
+QUEUE = QueueKey("g", "t", "b", 0)
+
+
+def offsets(*pieces: tuple[int, int]) -> OffsetSet:
+    return OffsetSet({QUEUE: IntervalSet.of(pieces)})
+
+
+def test_a_second_loader_is_refused_and_told_who_is_there(tmp_path: Path) -> None:
+    first, second = Staging(tmp_path), Staging(tmp_path)
+    first.lock()
+    with pytest.raises(LoaderError, match=f"process {os.getpid()}"):
+        second.lock()
+    first.unlock()
+    second.lock()
+    second.unlock()
+
+
+def test_a_folder_that_cannot_be_made_is_a_usage_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="staging folder"):
+        Staging(tmp_path / "file")
+
+
+def test_segments_come_in_the_order_of_sealing(tmp_path: Path, segments: Any) -> None:
+    staging = Staging(tmp_path)
+    for worker, seq, sealed_s in (("a", 1, 30), ("b", 1, 10), ("a", 0, 20), ("c", 0, 20)):
+        os.utime(segments.write_segment(tmp_path, worker, seq, []), (sealed_s, sealed_s))
+    (staging.ready / ".draft").touch()
+    ready = staging.list_ready()
+    assert [file.path.name for file in ready] == [
+        "b-00000001.arrows",
+        "a-00000000.arrows",
+        "c-00000000.arrows",
+        "a-00000001.arrows",
+    ]
+    assert ready[0].sealed_ms == 10_000
+    assert all(is_segment_name(file.path.name) for file in ready)
+
+
+@pytest.mark.parametrize("name", ["x.arrows", "x-1.parquet", "x-1.arrows.tmp", "-1.arrows", "x-.arrows", "notes.txt"])
+def test_other_names_are_no_segments(name: str) -> None:
+    assert not is_segment_name(name)
+
+
+def test_settled_records_as_the_supervisor_writes_them(tmp_path: Path) -> None:
+    staging = Staging(tmp_path)
+    assert staging.settled() == OffsetSet()
+    row = {"group": "g", "topic": "t", "broker": "b", "queue_id": 0}
+    queues = [{**row, "from": 3, "to": 9}, {**row, "from": 20, "to": 20}, {**row, "from": 9, "to": 12}]
+    (tmp_path / "settled.json").write_text(json.dumps({"version": 1, "queues": queues}))
+    assert staging.settled() == offsets((3, 12))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"version":2,"queues":[]}', '{"version":1,"queues":[{}]}', '{"version":1}']
+)
+def test_settled_records_that_are_not_understood_are_named(tmp_path: Path, text: str) -> None:
+    staging = Staging(tmp_path)
+    (tmp_path / "settled.json").write_text(text)
+    with pytest.raises(BadSegmentError, match=r"settled\.json"):
+        staging.settled()
+
+
+def test_the_life_of_a_plan_on_disk(tmp_path: Path) -> None:
+    staging = Staging(tmp_path)
+    plan = Plan("00000001-ab", 1, (), offsets((0, 5)), ())
+    staging.freeze(plan)
+    staging.staged(plan.id).mkdir()
+    (staging.plans / ".00000002-cd.json.new").write_text("half a pl")
+    again = Staging(tmp_path)
+    again.sweep()
+    assert (again.frozen_plans(), again.done_plans()) == ([plan], [])
+    assert not again.staged(plan.id).exists()
+    again.mark_done(plan.id)
+    assert (again.frozen_plans(), again.done_plans()) == ([], [plan])
+    again.forget(plan.id)
+    assert list(again.plans.iterdir()) == []
+
+
+def test_a_plan_that_is_not_understood_is_set_aside(tmp_path: Path) -> None:
+    staging = Staging(tmp_path)
+    (staging.plans / "00000009-xx.json").write_text('{"version": 99}')
+    assert staging.frozen_plans() == []
+    assert "99" in json.loads((staging.bad / "00000009-xx.json.reason.json").read_text())["reason"]
+    assert (staging.bad / "00000009-xx.json").exists()
+
+
+def test_quarantine_keeps_the_file_its_reason_and_the_records_around_it(tmp_path: Path, segments: Any) -> None:
+    staging = Staging(tmp_path)
+    for _ in range(2):
+        path = segments.write_segment(tmp_path, "w", 1, [])
+        staging.quarantine(path.name, "looks odd", offsets((3, 4), (8, 9)))
+    assert staging.list_ready() == []
+    assert sorted(path.name for path in staging.bad.iterdir()) == [
+        "w-00000001.arrows",
+        "w-00000001.arrows.1",
+        "w-00000001.arrows.1.reason.json",
+        "w-00000001.arrows.reason.json",
+    ]
+    assert staging.bad_segments() == (2, offsets((3, 9)))
+    for name in ("w-00000001.arrows", "w-00000001.arrows.1"):
+        (staging.bad / name).unlink()
+    assert staging.bad_segments() == (0, OffsetSet()), "put back or deleted by hand: nothing is held any more"
