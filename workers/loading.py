@@ -85,11 +85,18 @@ def _import_path(target: object, handler: Handler) -> str | None:
     return f"{module_name}:{name}" if found is not None and found in (target, handler.function) else None
 
 
+def search_path() -> list[str]:
+    """`sys.path` as a worker needs it: the current directory in front unless it is there, no relative entries."""
+    here = os.getcwd()
+    entries = [entry or here for entry in sys.path]
+    return entries if here in entries else [here, *entries]
+
+
 def load(spec: HandlerSpec) -> Handler:
     """Import or unpickle the handler. Raises HandlerLoadError."""
     if spec.pickled is not None:
         try:
-            return as_handler(dill.loads(spec.pickled))
+            return as_handler(dill.loads(spec.pickled))  # noqa: S301  it comes from our own supervisor
         except Exception as error:
             raise HandlerLoadError(f"handler {spec.name}: {describe_error(error)}", user_traceback(error)) from error
     module_name, _, function = (spec.import_path or "").partition(":")
@@ -106,6 +113,7 @@ def load(spec: HandlerSpec) -> Handler:
 
 
 def _import_module(name: str) -> ModuleType:
+    sys.path[:] = search_path()
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -128,7 +136,11 @@ def _missing(module: ModuleType, function: str) -> str:
 
 def describe_error(error: BaseException) -> str:
     """`TypeName: message (file:line)` of the innermost frame that is the user's, for logs and failure texts."""
-    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    try:
+        message = str(error)
+    except Exception:  # noqa: BLE001  a broken __str__ is the user's too, and must not end the worker
+        message = "<str() failed>"
+    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
     frames = user_frames(error.__traceback__)
     if not frames:
         return text

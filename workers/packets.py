@@ -103,7 +103,10 @@ class Outcome(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """Record `position` (0..) of the chunk is to be sent back with `delay_level` (-1 dead letter, 0 broker decides, > 0 level)."""
+    """Record `position` (0..) of the chunk is to be sent back.
+
+    `delay_level`: -1 = dead letter, 0 = the broker decides, > 0 = that level.
+    """
 
     chunk_id: int
     position: int

@@ -41,5 +41,15 @@ def keep_through_stop_signals() -> None:
     signal.signal(signal.SIGTERM, _ignore)
 
 
+def end_forks_as_usual() -> None:
+    """Processes that a handler forks (multiprocessing, for one) get INT and TERM back, so that they can be ended."""
+    os.register_at_fork(after_in_child=_default_signals)
+
+
+def _default_signals() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def _ignore(_number: int, _frame: object) -> None:
     return None

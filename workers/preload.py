@@ -25,7 +25,7 @@ forkserver_pid: int = 0
 
 def prepare_forkserver(orders: dict[str, Any]) -> None:
     """Bind this process to its parent, then import what workers need."""
-    global forkserver_pid
+    global forkserver_pid  # noqa: PLW0603  a fact of this process, set once
     keep_through_stop_signals()
     die_with_parent(orders["supervisor_pid"])
     forkserver_pid = os.getpid()

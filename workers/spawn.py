@@ -18,7 +18,6 @@ import json
 import os
 import select
 import signal
-import sys
 from collections.abc import Generator, Sequence
 from typing import Final
 
@@ -30,6 +29,7 @@ from multiprocess.process import BaseProcess
 from ..remoting.errors import RocketcrewError
 from .boot import WorkerBoot
 from .entry import run_worker
+from .loading import search_path
 from .preload import ENVIRONMENT_KEY
 
 PRELOAD_MODULE: Final = "rocketcrew.workers.preload"
@@ -134,8 +134,7 @@ class Forkserver:
     @contextlib.contextmanager
     def _orders(self) -> Generator[None]:
         """A forkserver that is started inside finds its orders in the environment (see preload.py)."""
-        search_path = [entry or os.getcwd() for entry in sys.path]
-        orders = {"supervisor_pid": os.getpid(), "sys_path": search_path, "modules": self._modules}
+        orders = {"supervisor_pid": os.getpid(), "sys_path": search_path(), "modules": self._modules}
         os.environ[ENVIRONMENT_KEY] = json.dumps(orders)
         try:
             yield

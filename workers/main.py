@@ -1,0 +1,138 @@
+"""A worker process from its first instruction to its last.
+
+Order, and why: bind to the parent (nobody may outlive the supervisor, not even while importing); drop what was inherited;
+salvage dead workers' segments (their rows are safe even if the handler cannot be imported); import the handler and run
+its set-up; only then say READY. A handler that cannot be had is told by BOOT_FAILED and exit code EXIT_BOOT.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import sys
+import time
+from typing import Any
+
+import pyarrow as pa
+import structlog
+from multiprocess import forkserver
+
+from ..conf.logging import set_up
+from ..remoting.errors import UsageError
+from . import preload
+from .api import Handler
+from .boot import EXIT_BOOT, EXIT_OK, WorkerBoot
+from .cells import map_cell
+from .ddl import as_schema, to_ddl
+from .link import LinkClosedError, WorkerLink
+from .loading import HandlerLoadError, describe_error, load, user_traceback
+from .packets import BootFailed, Ready, encode_boot_failed, encode_ready, encode_salvaged
+from .parent_death import die_with_parent, end_forks_as_usual, keep_through_stop_signals
+from .rows import RowBuffer
+from .runner import Place
+from .salvage import salvage
+from .segment import SegmentWriter
+from .worker import SegmentPause, Worker
+
+
+def worker_main(boot: WorkerBoot) -> int:
+    """Run one worker; returns its exit code. For a process of its own."""
+    if preload.forkserver_pid:
+        die_with_parent(preload.forkserver_pid)
+    keep_through_stop_signals()
+    end_forks_as_usual()
+    _drop_inherited()
+    set_up(boot.log_format, boot.log_level, sys.stderr, process="worker", worker=boot.worker_id, group=boot.group)
+    log = structlog.get_logger()
+    link = WorkerLink(boot.link, boot.transport)
+    try:
+        return run_worker_on(boot, link, log)
+    except LinkClosedError as error:
+        log.info("worker_leaves", reason=str(error))
+        return EXIT_OK
+
+
+def run_worker_on(boot: WorkerBoot, link: WorkerLink, log: Any) -> int:
+    """Salvage, boot, serve until STOP, tear down. Returns the exit code; raises LinkClosedError, OSError of a salvage."""
+    for path in boot.salvage:
+        salvaged = salvage(path)
+        log.info("segment_salvaged", file=salvaged.file, sealed=salvaged.sealed_name, rows=salvaged.rows)
+        for packet in encode_salvaged(salvaged):
+            link.send(packet)
+    try:
+        handler, schema = prepare_handler(boot)
+    except UsageError as error:
+        trace = error.traceback if isinstance(error, HandlerLoadError) else ""
+        link.send(encode_boot_failed(BootFailed(str(error), trace)))
+        return EXIT_BOOT
+    worker = make_worker(boot, link, handler, schema, log)
+    link.send(encode_ready(Ready(os.getpid(), handler.name, None if schema is None else to_ddl(schema), handler.batch)))
+    worker.run()
+    if handler.teardown is not None:
+        try:
+            handler.teardown()
+        except BaseException as error:  # noqa: BLE001  the work is done and reported: nothing may spoil the exit code
+            log.warning("teardown_failed", error=describe_error(error), exception=user_traceback(error))
+    return EXIT_OK
+
+
+def prepare_handler(boot: WorkerBoot) -> tuple[Handler, pa.Schema | None]:
+    """The handler, set up, and its columns: those of the configuration, else its own. Raises UsageError."""
+    handler = load(boot.handler)
+    if inspect.iscoroutinefunction(handler.function):
+        raise HandlerLoadError(f"handler {handler.name} is a coroutine function; give a plain function")
+    declared = boot.schema or handler.schema
+    schema = None if declared is None or boot.segments_dir is None else as_schema(declared)
+    if handler.setup is not None:
+        try:
+            handler.setup()
+        except BaseException as error:
+            raise HandlerLoadError(
+                f"the set-up hook of handler {handler.name} raised {describe_error(error)}", user_traceback(error)
+            ) from error
+    return handler, schema
+
+
+def make_worker(boot: WorkerBoot, link: WorkerLink, handler: Handler, schema: pa.Schema | None, log: Any) -> Worker:
+    """The loop with all it works on."""
+    slab = None
+    if boot.slab is not None:
+        slab = boot.slab.map_read_only()
+        boot.slab.close_fd()
+    limits = boot.limits
+    rows: RowBuffer[Place] | None = None
+    segments = None
+    if boot.segments_dir is not None:
+        rows = RowBuffer(schema, boot.group)
+        segments = SegmentWriter(
+            boot.segments_dir,
+            boot.worker_id,
+            rows.schema,
+            seal_rows=limits.seal_rows,
+            seal_bytes=limits.seal_bytes,
+            seal_idle_ms=limits.seal_idle_ms,
+            pause=SegmentPause(link, lambda ms: time.sleep(ms / 1_000), log),
+        )
+    cell = None if boot.cells_path is None else map_cell(boot.cells_path, boot.cell_slot, os.getpid())
+    return Worker(
+        link,
+        handler,
+        limits=limits,
+        slab=slab,
+        rows=rows,
+        segments=segments,
+        clock=time.monotonic_ns,
+        cell=cell,
+        log=log,
+    )
+
+
+def _drop_inherited() -> None:
+    """Close the descriptor that keeps the forkserver alive: it is to end with the supervisor, not with its workers."""
+    server = forkserver._forkserver  # pyright: ignore[reportPrivateUsage]
+    alive_fd = server._forkserver_alive_fd  # pyright: ignore[reportPrivateUsage]
+    if preload.forkserver_pid and alive_fd is not None:
+        server._forkserver_alive_fd = None  # pyright: ignore[reportPrivateUsage]
+        with contextlib.suppress(OSError):
+            os.close(alive_fd)

@@ -1,0 +1,427 @@
+"""Runs the handler over a chunk: messages in, finished runs and kept rows out. No socket, no file.
+
+A *run* is a contiguous stretch of a chunk's records with one outcome entry. The loop over a chunk is the hot path: per
+message one small object, two stores into the cell, one call, one look at the clock (the end of one call is the start of
+the next), no allocation on the way of a handler that returns None. What is rare stands apart: inner batches (one record,
+several messages, finished or failed as one) and batch handlers.
+
+The cell names the record that the handler is about to run, so that a death has one culprit; it is cleared when the chunk is
+over and before anything is written, because what happens there is not the handler's fault.
+
+Between calls the runner asks for a flush when the oldest unreported outcome is older than the flush interval, when many
+rows are kept, or when a run has so many failures that they would not fit one packet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, cast
+
+import structlog
+
+from ..remoting.errors import ProtocolError, RocketcrewError
+from ..remoting.properties import PROPERTY_KEYS
+from ..remoting.stored import record_info, walk
+from .api import BatchResult, Handler, Retry
+from .boot import WorkerLimits
+from .cells import CHUNK_ID, RECORDS, STARTED_NS, STATE, CellView
+from .fitting import RowError
+from .loading import describe_error, user_traceback
+from .message import INNER_BATCH_BIT, SYSFLAG_LOW_BYTE, Message, expand_inner_batch
+from .packets import U32_MAX, Failure, Outcome, QueueInfo, clip
+from .ranges import OffsetSets
+from .rows import Prepared, RowBuffer
+
+NS_PER_US: Final = 1_000
+FAILURES_PER_RUN_MAX: Final = 64
+"""A run is reported when it has so many: with texts of 500 bytes they fill half a packet."""
+
+Place = tuple["Run", int]
+"""A record: its run and its position in the chunk. Owner of kept rows."""
+
+
+class Run:
+    """Outcome under construction: records `start .. start+records-1` of a chunk."""
+
+    __slots__ = (
+        "busy_ns", "chunk_id", "failures", "filtered", "has_rows", "offsets", "queue", "records", "segment_seq",
+        "slowest_ns", "spans", "start",
+    )  # fmt: skip
+
+    def __init__(self, chunk_id: int, queue: QueueInfo, offsets: Sequence[int], start: int) -> None:
+        self.chunk_id = chunk_id
+        self.queue = queue
+        self.offsets = offsets
+        """Queue offset of each record of the chunk (the last one of an inner batch)."""
+        self.start = start
+        self.records = 0
+        self.segment_seq = 0
+        self.busy_ns = 0
+        self.slowest_ns = 0
+        self.filtered = 0
+        self.has_rows = False
+        self.failures: dict[int, Failure] = {}
+        self.spans: dict[int, int] = {}
+        """First queue offset of each inner batch, by position."""
+
+    def outcome(self) -> Outcome:
+        """The entry for the packet."""
+        return Outcome(
+            self.chunk_id,
+            self.start,
+            self.records,
+            self.segment_seq,
+            min(self.busy_ns // NS_PER_US, U32_MAX),
+            min(self.slowest_ns // NS_PER_US, U32_MAX),
+            self.filtered,
+            len(self.failures),
+        )
+
+    def parts(self) -> Iterator[Run]:
+        """This run, cut so that no part has more than FAILURES_PER_RUN_MAX failures; times stay with the first part."""
+        positions = sorted(self.failures)
+        cuts = positions[FAILURES_PER_RUN_MAX::FAILURES_PER_RUN_MAX]
+        end = self.start + self.records
+        for start, stop in zip([self.start, *cuts], [*cuts, end], strict=True):
+            part = Run(self.chunk_id, self.queue, self.offsets, start)
+            part.records, part.segment_seq = stop - start, self.segment_seq
+            part.failures = {position: self.failures[position] for position in positions if start <= position < stop}
+            if start == self.start:
+                part.busy_ns, part.slowest_ns, part.filtered = self.busy_ns, self.slowest_ns, self.filtered
+            yield part
+
+    def add_finished(self, finished: OffsetSets) -> None:
+        """Add the queue offsets of its records that did not fail."""
+        key = (self.queue.topic, self.queue.broker_name, self.queue.queue_id)
+        for position in range(self.start, self.start + self.records):
+            if position not in self.failures:
+                last = self.offsets[position]
+                finished.add(key, self.spans.get(position, last), last + 1)
+
+
+class Runner:
+    """The handler and what it has produced since the last flush."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        rows: RowBuffer[Place] | None,
+        *,
+        cell: CellView,
+        limits: WorkerLimits,
+        clock: Callable[[], int],
+        flush: Callable[[], None],
+        log: Any = None,
+    ) -> None:
+        """`rows` None = results are off. `clock` is monotonic, in ns. `flush` must call `take`."""
+        self.rows = rows
+        self._function: Callable[[Any], object] = handler.function
+        self._batch = handler.batch
+        self._cell = cell
+        self._limits = limits
+        self._interval_ns = limits.flush_interval_us * NS_PER_US
+        self._clock = clock
+        self._flush = flush
+        self._log = log if log is not None else structlog.get_logger()
+        self._runs: list[Run] = []
+        self._due_ns = 0
+        """When a flush is due; meaningful while anything is unreported."""
+        self._last_call_ns = 0
+
+    @property
+    def pending(self) -> bool:
+        """Something waits to be reported."""
+        return bool(self._runs)
+
+    @property
+    def last_call_ns(self) -> int:
+        """Longest handler call of the last chunk."""
+        return self._last_call_ns
+
+    def take(self) -> list[Run]:
+        """The finished runs, in order; they are the caller's now."""
+        runs, self._runs = self._runs, []
+        return runs
+
+    def run_chunk(self, chunk_id: int, queue: QueueInfo, data: bytes, records: int) -> None:
+        """Run the handler over the records in `data`. Whatever is wrong with them becomes failures, never an exception."""
+        try:
+            positions, offsets = walk(data)
+            if len(offsets) != records:
+                raise ProtocolError(f"{len(offsets)} records where {records} were announced", f"chunk {chunk_id}")
+        except ProtocolError as error:
+            self._fail_chunk(chunk_id, queue, records, error)
+            return
+        if not self._runs:
+            self._due_ns = self._clock() + self._interval_ns
+        self._cell[CHUNK_ID] = chunk_id
+        run = Run(chunk_id, queue, offsets, 0)
+        if self._batch:
+            self._run_batches(run, data, positions)
+        else:
+            self._run_each(run, data, positions)
+        self._cell[STATE] = 0
+
+    def _fail_chunk(self, chunk_id: int, queue: QueueInfo, records: int, error: Exception) -> None:
+        for start in range(0, records, FAILURES_PER_RUN_MAX):
+            run = Run(chunk_id, queue, [], start)
+            run.records = min(FAILURES_PER_RUN_MAX, records - start)
+            for position in range(start, start + run.records):
+                run.failures[position] = Failure(chunk_id, position, self._limits.delay_level, clip(str(error)))
+            self._runs.append(run)
+        self._log.error("chunk_undecodable", topic=queue.topic, queue_id=queue.queue_id, error=str(error))
+
+    # --- one message per call ---------------------------------------------------------------------------------------
+
+    def _run_each(self, run: Run, data: bytes, positions: list[int]) -> None:
+        function, clock, cell, queue = self._function, self._clock, self._cell, run.queue
+        tags = None if queue.tags is None else frozenset(queue.tags)
+        cell[RECORDS] = 1
+        slowest = 0
+        started = last = clock()
+        for index in range(len(positions) - 1):
+            position = positions[index]
+            message = Message(data, position, queue)
+            cell[STARTED_NS] = last
+            cell[STATE] = index + 1
+            try:
+                if data[position + SYSFLAG_LOW_BYTE] & INNER_BATCH_BIT:
+                    self._run_unit(run, index, data, position, positions[index + 1], tags)
+                elif tags is not None and message.tags not in tags:
+                    run.filtered += 1
+                else:
+                    result = function(message)
+                    if result is not None:
+                        self._keep(run, index, [self._prepare(message, result)])
+            except BaseException as error:  # noqa: BLE001
+                # SystemExit too: a handler that calls sys.exit() has failed this message, and nothing else.
+                self._fail(run, index, message, error)
+            now = clock()
+            if now - last > slowest:  # noqa: PLR1730  max() is a call, here is the hot path
+                slowest = now - last
+            last = now
+            if now >= self._due_ns:
+                self._close(run, index + 1, now - started, slowest)
+                cell[STATE] = 0
+                self._flush()
+                run = Run(run.chunk_id, queue, run.offsets, index + 1)
+                slowest = 0
+                started = last = clock()
+                self._due_ns = last + self._interval_ns
+        self._close(run, len(positions) - 1, last - started, slowest)
+
+    def _run_unit(
+        self, run: Run, index: int, data: bytes, position: int, end: int, tags: frozenset[str] | None
+    ) -> None:
+        """One record that is an inner batch: all of its messages, rows kept only when none fails."""
+        messages = self._open_unit(run, index, data, position, end, tags)
+        results = [
+            self._prepare(message, result) for message in messages if (result := self._function(message)) is not None
+        ]
+        if not messages:
+            run.filtered += 1
+        self._keep(run, index, results)
+
+    def _open_unit(
+        self, run: Run, index: int, data: bytes, position: int, end: int, tags: frozenset[str] | None
+    ) -> list[Message]:
+        run.spans[index] = record_info(data, position, end).queue_offset
+        messages = expand_inner_batch(data, position, end, run.queue)
+        return [message for message in messages if tags is None or message.tags in tags]
+
+    def _prepare(self, message: Message, result: object) -> Prepared | None:
+        """The rows of one result. A Retry or another exception that was returned is raised."""
+        if isinstance(result, BaseException):
+            raise result
+        if self.rows is None or result is None:
+            return None
+        return self.rows.prepare(message, result)
+
+    def _keep(self, run: Run, index: int, prepared: Sequence[Prepared | None]) -> None:
+        rows = self.rows
+        if rows is None:
+            return
+        for part in prepared:
+            if part is not None:
+                rows.keep((run, index), part)
+                run.has_rows = True
+        if rows.full:
+            self._due_ns = 0
+
+    def _close(self, run: Run, end: int, busy_ns: int, slowest_ns: int) -> None:
+        """The run ends before record `end`; it waits for the flush."""
+        run.records = end - run.start
+        run.busy_ns = busy_ns
+        run.slowest_ns = slowest_ns
+        self._last_call_ns = slowest_ns
+        if run.records:
+            self._runs.append(run)
+
+    # --- failures ---------------------------------------------------------------------------------------------------
+
+    def fail_kept(self, place: Place, error: RowError) -> None:
+        """Rows that were kept turned out not to fit when they were converted: their record has failed after all."""
+        run, index = place
+        self._note(run, index, self._limits.delay_level, str(error))
+        self._log.warning("rows_do_not_fit", **_place_keys(run, index), error=str(error))
+
+    def _fail(self, run: Run, index: int, message: Message, error: BaseException) -> None:
+        keys = _message_keys(message)
+        if isinstance(error, Retry):
+            self._note(run, index, error.delay_level or self._limits.delay_level, str(error))
+            self._log.info("message_retry", **keys, delay_level=error.delay_level, reason=error.reason)
+            return
+        text = describe_error(error)
+        self._note(run, index, self._limits.delay_level, text)
+        if isinstance(error, RocketcrewError):
+            self._log.warning("message_failed", **keys, error=clip(text))
+        else:
+            self._log.warning("message_failed", **keys, error=clip(text), exception=user_traceback(error))
+
+    def _note(self, run: Run, index: int, delay_level: int, text: str) -> None:
+        if index not in run.failures:
+            run.failures[index] = Failure(run.chunk_id, index, delay_level, clip(text))
+            if len(run.failures) >= FAILURES_PER_RUN_MAX:
+                self._due_ns = 0
+
+    # --- several messages per call ----------------------------------------------------------------------------------
+
+    def _run_batches(self, run: Run, data: bytes, positions: list[int]) -> None:
+        """Call a batch handler with up to `batch_messages_max` messages; a record is never split over two calls."""
+        cell, clock = self._cell, self._clock
+        tags = None if run.queue.tags is None else frozenset(run.queue.tags)
+        total = len(positions) - 1
+        index = 0
+        while index < total:
+            first = index
+            batch: list[Message] = []
+            places: list[int] = []
+            while index < total and len(batch) < self._limits.batch_messages_max:
+                messages = self._messages_of(run, index, data, positions, tags)
+                batch.extend(messages)
+                places.extend([index] * len(messages))
+                index += 1
+            started = clock()
+            if batch:
+                cell[STARTED_NS] = started
+                cell[RECORDS] = index - first
+                cell[STATE] = first + 1
+                self._run_batch(run, batch, places)
+                cell[STATE] = 0
+            took = clock() - started
+            self._close(run, index, took, took)
+            if started + took >= self._due_ns:
+                self._flush()
+                self._due_ns = clock() + self._interval_ns
+            run = Run(run.chunk_id, run.queue, run.offsets, index)
+
+    def _messages_of(
+        self, run: Run, index: int, data: bytes, positions: list[int], tags: frozenset[str] | None
+    ) -> list[Message]:
+        """The wanted messages of one record; none when it is filtered or damaged (then it has failed)."""
+        position, end = positions[index], positions[index + 1]
+        message = Message(data, position, run.queue)
+        try:
+            if data[position + SYSFLAG_LOW_BYTE] & INNER_BATCH_BIT:
+                messages = self._open_unit(run, index, data, position, end, tags)
+            else:
+                messages = [message] if tags is None or message.tags in tags else []
+            # A batch handler shall not fail as a whole for one damaged body.
+            for each in messages:
+                _ = each.body
+        except ProtocolError as error:
+            self._fail(run, index, message, error)
+            return []
+        if not messages:
+            run.filtered += 1
+        return messages
+
+    def _run_batch(self, run: Run, batch: list[Message], places: list[int]) -> None:
+        """One call of a batch handler. Nothing of it is kept before everything that fails is known."""
+        try:
+            results = self._batch_results(batch, self._function(list(batch)))
+        except BaseException as error:  # noqa: BLE001  whatever it is, it is the handler's
+            for message, index in zip(batch, places, strict=True):
+                self._fail(run, index, message, error)
+            return
+        prepared: list[tuple[int, Prepared | None]] = []
+        for message, index, result in zip(batch, places, results, strict=True):
+            try:
+                prepared.append((index, self._prepare(message, result)))
+            except BaseException as error:  # noqa: BLE001  a generator runs the handler's code
+                self._fail(run, index, message, error)
+        for index, part in prepared:
+            if index not in run.failures:
+                self._keep(run, index, [part])
+
+    def _batch_results(self, batch: list[Message], result: object) -> list[object]:
+        """One result per message. Raises what was returned as an exception, RowError for an unusable result."""
+        if result is None:
+            return [None] * len(batch)
+        if isinstance(result, BaseException):
+            raise result
+        if isinstance(result, BatchResult):
+            return _spread(batch, result)
+        if isinstance(result, list | tuple):
+            results = list(cast("Sequence[object]", result))
+            if len(results) != len(batch):
+                raise RowError(f"the batch handler returned {len(results)} results for {len(batch)} messages")
+            return results
+        raise RowError(
+            f"the batch handler returned {type(result).__name__}; "
+            f"it may return None, a list with one result per message, or a BatchResult"
+        )
+
+
+def _spread(batch: list[Message], result: BatchResult) -> list[object]:
+    """A BatchResult as one result per message: rows by their message, a RowError for each that is not acknowledged."""
+    ack_index = len(batch) - 1 if result.ack_index is None else min(result.ack_index, len(batch) - 1)
+    given: Any = result.rows
+    rows: Any = list(given) if isinstance(result.rows, Iterator) else given
+    results: list[object] = [None] * len(batch)
+    if isinstance(rows, list | tuple) and any(map(_is_tagged, cast("Sequence[object]", rows))):
+        results = _by_message(batch, cast("Sequence[object]", rows))
+    elif rows is not None and not (isinstance(rows, list | tuple) and not rows):
+        if ack_index < len(batch) - 1:
+            raise RowError(
+                f"untagged rows with ack_index {result.ack_index} of {len(batch)} messages: "
+                f"give rows as (message, row), so that those of unfinished messages can be left out"
+            )
+        results[0] = rows
+    refused = RowError(f"not acknowledged: the batch handler's ack_index is {ack_index}")
+    return [each if number <= ack_index else refused for number, each in enumerate(results)]
+
+
+def _is_tagged(row: object) -> bool:
+    return isinstance(row, tuple) and len(cast("tuple[object, ...]", row)) == 2 and isinstance(row[0], Message)
+
+
+def _by_message(batch: list[Message], rows: Sequence[object]) -> list[object]:
+    places = {id(message): number for number, message in enumerate(batch)}
+    grouped: list[list[object]] = [[] for _ in batch]
+    for pair in rows:
+        if not _is_tagged(pair):
+            raise RowError("some rows of the BatchResult are (message, row) and some are not")
+        message, row = cast("tuple[Message, object]", pair)
+        number = places.get(id(message))
+        if number is None:
+            raise RowError(f"a row of the BatchResult is tagged with {message!r}, which is not in this batch")
+        grouped[number].append(row)
+    return [each or None for each in grouped]
+
+
+def _message_keys(message: Message) -> dict[str, object]:
+    """What identifies a message in a log line, as far as it can be decoded."""
+    queue = message.queue
+    keys: dict[str, object] = {"topic": queue.topic, "queue_id": queue.queue_id, "offset": message.queue_offset}
+    try:
+        keys["topic"] = message.topic
+        keys["message_id"] = message.message_id
+        keys["keys"] = message.properties.get(PROPERTY_KEYS)
+    except ProtocolError as error:
+        keys["undecodable"] = str(error)
+    return keys
+
+
+def _place_keys(run: Run, index: int) -> dict[str, object]:
+    return {"topic": run.queue.topic, "queue_id": run.queue.queue_id, "offset": run.offsets[index]}

@@ -1,0 +1,211 @@
+"""One worker's loop: packets in, chunks run, rows to disk, then outcomes out. One thread, no timer, no signal.
+
+Order of every flush, which all promises rest on: rows are appended to the open segment first, and only then are outcomes
+sent. A worker killed between the two leaves rows without an outcome; salvage.py finds them and they count as done. The
+other way round an offset could pass a row that exists nowhere.
+
+Outcomes are flushed as soon as no packet waits (the supervisor may be idle for want of them), and after the flush interval
+while work goes on. Segments are sealed by rows, bytes, idleness or age, on SEAL and on STOP; and at once after a handler
+call longer than the idle limit, because the next call may be as long and nothing is sealed during it.
+
+`step()` handles what lies there and returns, so tests drive a worker in their own process; `run()` is steps until STOP.
+The end of the link raises LinkClosedError: the supervisor is gone, so nobody could take a report, and what is unsealed
+is salvaged by its successor.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable
+from typing import Any, Final
+
+import structlog
+
+from ..remoting.errors import ProtocolError
+from .api import Handler
+from .boot import WorkerLimits
+from .cells import CellView, private_cell
+from .link import LinkClosedError, WorkerLink
+from .packets import (
+    CHUNK,
+    CHUNK_HEAD_BYTES,
+    CHUNK_STRUCT,
+    QUEUE,
+    SEAL,
+    STOP,
+    Buffer,
+    Failure,
+    QueueInfo,
+    decode_queue,
+    encode_outcomes,
+    encode_sealed,
+)
+from .ranges import OffsetSets
+from .rows import RowBuffer
+from .runner import Place, Run, Runner
+from .segment import NS_PER_MS, SegmentWriter
+
+SEGMENT_RETRY_MS: Final = 250
+"""Pause between two tries to write a segment; the supervisor's end is looked at as often."""
+SEGMENT_LOG_EVERY: Final = 40
+"""One log line per so many failed tries: every ten seconds."""
+
+
+class Worker:
+    """The loop. Construct with everything it needs; nothing is read from the outside."""
+
+    def __init__(
+        self,
+        link: WorkerLink,
+        handler: Handler,
+        *,
+        limits: WorkerLimits,
+        slab: mmap.mmap | None,
+        rows: RowBuffer[Place] | None,
+        segments: SegmentWriter | None,
+        clock: Callable[[], int],
+        cell: CellView | None = None,
+        log: Any = None,
+    ) -> None:
+        """`rows` and `segments` come together, both None = results are off. `clock` is monotonic, in ns."""
+        self._link = link
+        self._limits = limits
+        self._slab = slab
+        self._segments = segments
+        self._clock = clock
+        self._log = log if log is not None else structlog.get_logger()
+        self._queues: dict[int, QueueInfo] = {}
+        self._stopped = False
+        self._idle = False
+        """The last step found no packet, and left nothing unreported."""
+        self._runner = Runner(
+            handler,
+            rows,
+            cell=private_cell() if cell is None else cell,
+            limits=limits,
+            clock=clock,
+            flush=self.flush,
+            log=self._log,
+        )
+        self._on: dict[int, Callable[[Buffer], None]] = {
+            QUEUE: self._on_queue,
+            CHUNK: self._on_chunk,
+            SEAL: self._on_seal,
+            STOP: self._on_stop,
+        }
+
+    def run(self) -> None:
+        """Until STOP. Raises LinkClosedError when the supervisor is gone."""
+        while self.step():
+            if self._idle:
+                self._link.wait(self._sleep_ms())
+
+    def step(self) -> bool:
+        """Handle one packet, or do what is due when none waits. False after STOP. Never blocks for a packet."""
+        packet = self._link.receive()
+        self._idle = packet is None
+        if packet is None:
+            if self._runner.pending:
+                self.flush()
+            self._seal_if_due()
+            return True
+        on_packet = self._on.get(packet[0])
+        if on_packet is None:
+            raise ProtocolError(f"kind {packet[0]} is not for a worker", "packet from the supervisor")
+        on_packet(packet)
+        return not self._stopped
+
+    def _sleep_ms(self) -> int | None:
+        """How long nothing needs to be done: until the open segment is idle enough to be sealed."""
+        due_ns = None if self._segments is None else self._segments.seal_due_ns()
+        return None if due_ns is None else max(0, (due_ns - self._clock()) // NS_PER_MS + 1)
+
+    # --- packets ----------------------------------------------------------------------------------------------------
+
+    def _on_queue(self, packet: Buffer) -> None:
+        handle, queue = decode_queue(packet)
+        self._queues[handle] = queue
+
+    def _on_chunk(self, packet: Buffer) -> None:
+        _, chunk_id, handle, offset, length, records = CHUNK_STRUCT.unpack_from(packet)
+        queue = self._queues.get(handle)
+        if queue is None:
+            raise ProtocolError(f"chunk {chunk_id} is of queue handle {handle}, which is unknown", "CHUNK packet")
+        if self._slab is None:
+            data = bytes(packet[CHUNK_HEAD_BYTES:])
+        else:
+            data = self._slab[offset : offset + length]
+        self._runner.run_chunk(chunk_id, queue, data, records)
+        if self._segments is not None and self._runner.last_call_ns >= self._limits.seal_idle_ms * NS_PER_MS:
+            self.flush()
+            self._seal()
+
+    def _on_seal(self, _packet: Buffer) -> None:
+        self.flush()
+        self._seal()
+
+    def _on_stop(self, _packet: Buffer) -> None:
+        self.flush()
+        self._seal()
+        self._stopped = True
+
+    # --- what goes out ----------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Rows to the segment, then outcomes to the supervisor."""
+        rows, segments = self._runner.rows, self._segments
+        if rows is not None and segments is not None and rows.rows:
+            batch, misfits = rows.take()
+            for place, error in misfits:
+                self._runner.fail_kept(place, error)
+            runs = self._runner.take()
+            if batch is not None:
+                finished = OffsetSets()
+                for run in runs:
+                    run.add_finished(finished)
+                seq = segments.append(batch, finished.to_json(), self._clock())
+                for run in runs:
+                    run.segment_seq = seq if run.has_rows else 0
+        else:
+            runs = self._runner.take()
+        if runs:
+            self._report(runs)
+        self._seal_if_due()
+
+    def _report(self, runs: list[Run]) -> None:
+        failures: list[Failure] = []
+        if any(run.failures for run in runs):
+            runs = [part for run in runs for part in run.parts()]
+            failures = [failure for run in runs for failure in run.failures.values()]
+        for packet in encode_outcomes([run.outcome() for run in runs], failures):
+            self._link.send(packet)
+
+    def _seal_if_due(self) -> None:
+        if self._segments is not None and self._segments.due(self._clock()):
+            self._seal()
+
+    def _seal(self) -> None:
+        """Seal what is open and say so; every outcome of rows in it was sent before."""
+        sealed = None if self._segments is None else self._segments.seal()
+        if sealed is not None:
+            self._link.send(encode_sealed(sealed))
+
+
+class SegmentPause:
+    """What a worker does while its segment cannot be written: say so, wait, and end when the supervisor is gone."""
+
+    def __init__(self, link: WorkerLink, sleep: Callable[[int], None], log: Any) -> None:
+        """`sleep` takes milliseconds."""
+        self._link = link
+        self._sleep = sleep
+        self._log = log
+        self._tries = 0
+
+    def __call__(self, what: str, error: OSError) -> None:
+        """Raises LinkClosedError when nobody waits for the rows any more."""
+        if self._tries % SEGMENT_LOG_EVERY == 0:
+            self._log.error("segment_write_failed", what=what, error=str(error), retry_ms=SEGMENT_RETRY_MS)
+        self._tries += 1
+        if self._link.gone():
+            raise LinkClosedError("supervisor link: closed while a segment could not be written")
+        self._sleep(SEGMENT_RETRY_MS)
