@@ -1,0 +1,113 @@
+"""The shape of texts that RocketMQ and Spark read: addresses, group and topic names, times, delay levels, memory sizes.
+
+Each function returns the text, tidied, or raises ValueError saying what is wrong with it; they are the `test` of rules in
+`schema.py`. The limits are RocketMQ's own (common/.../TopicValidator.java, client/.../Validators.java), so that what
+passes here is not refused by a broker a minute later.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import re
+
+NAME_CHARACTERS = r"[%|a-zA-Z0-9_-]+"
+TOPIC_LENGTH_MAX = 127
+# Validators.java allows 255, but the broker makes a topic `%RETRY%<group>` that must itself stay within 255.
+GROUP_LENGTH_MAX = 248
+# A delay level travels to the supervisor in one signed byte.
+DELAY_LEVELS_MAX = 127
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def address(text: str) -> str:
+    """`host:port`; an IPv6 host in brackets."""
+    host, colon, port = text.strip().rpartition(":")
+    if not colon or not re.fullmatch(r"[0-9]{1,5}", port) or not 1 <= int(port) <= 65535:
+        raise ValueError(f"holds {text!r}, which has no port from 1 to 65535 at its end")
+    if host.startswith("[") and host.endswith("]"):
+        try:
+            ipaddress.IPv6Address(host[1:-1])
+        except ValueError:
+            raise ValueError(f"holds {text!r}, whose host is no IPv6 address") from None
+    elif not re.fullmatch(r"[A-Za-z0-9._-]{1,253}", host):
+        raise ValueError(f"holds {text!r}, which is not host:port")
+    return f"{host}:{int(port)}"
+
+
+def group(text: str) -> str:
+    """A consumer group's name (Validators.java checkGroup, plus the name the Java client refuses at start)."""
+    if len(text) > GROUP_LENGTH_MAX:
+        raise ValueError(f"has more than {GROUP_LENGTH_MAX} characters")
+    if not re.fullmatch(NAME_CHARACTERS, text):
+        raise ValueError("holds a character that RocketMQ does not allow in a group")
+    if text == "DEFAULT_CONSUMER":
+        raise ValueError("is the name RocketMQ reserves for no group at all")
+    return text
+
+
+def topic_of(subscription: str) -> str:
+    """The topic of `topic` or `topic:expression`."""
+    return subscription.partition(":")[0].strip()
+
+
+def subscription(text: str) -> str:
+    """`topic` or `topic:tagA || tagB`; the expression is checked where it is parsed, when the consumer starts."""
+    topic = topic_of(text)
+    if not topic or len(topic) > TOPIC_LENGTH_MAX:
+        raise ValueError(f"holds {text!r}, whose topic has not 1 to {TOPIC_LENGTH_MAX} characters")
+    if not re.fullmatch(NAME_CHARACTERS, topic):
+        raise ValueError(f"holds {text!r}, whose topic has a character that RocketMQ does not allow")
+    expression = text.partition(":")[2].strip()
+    return f"{topic}:{expression}" if expression else topic
+
+
+def consume_timestamp(text: str) -> str:
+    """`yyyyMMddHHmmss`, a moment that exists (UtilAll.parseDate)."""
+    if not re.fullmatch(r"[0-9]{14}", text):
+        raise ValueError("has not 14 digits")
+    try:
+        datetime.datetime.strptime(text, "%Y%m%d%H%M%S")  # noqa: DTZ007  RocketMQ means local time, we only ask if it exists
+    except ValueError:
+        raise ValueError("is no moment of any calendar") from None
+    return text
+
+
+def delay_levels(text: str) -> str:
+    """`1s 5s 10s`: a number and one of s, m, h, d each (ScheduleMessageService.parseDelayLevel)."""
+    levels = text.split()
+    if len(levels) > DELAY_LEVELS_MAX:
+        raise ValueError(f"has more than {DELAY_LEVELS_MAX} levels")
+    for level in levels:
+        if not re.fullmatch(r"[0-9]{1,6}[smhd]", level) or int(level[:-1]) * _SECONDS[level[-1]] > 30 * 86400:
+            raise ValueError(f"holds {level!r}, which is not a number with s, m, h or d behind it, at most 30d")
+    return " ".join(levels)
+
+
+def client_ip(text: str) -> str:
+    """An IP address, without port."""
+    try:
+        return str(ipaddress.ip_address(text.strip().strip("[]")))
+    except ValueError:
+        raise ValueError("is not an IP address") from None
+
+
+def host(text: str) -> str:
+    """A host name or IP address to listen on."""
+    if not re.fullmatch(r"[A-Za-z0-9._:-]{1,253}", text.strip()):
+        raise ValueError("is neither a host name nor an IP address")
+    return text.strip()
+
+
+def java_memory(text: str) -> str:
+    """`1g`, `512m`: what Java's -Xmx and Spark take."""
+    if not re.fullmatch(r"[1-9][0-9]{0,5}[kmgKMG]", text.strip()):
+        raise ValueError("is not a number with k, m or g behind it")
+    return text.strip().lower()
+
+
+def plain_name(text: str) -> str:
+    """A name that ends up inside client ids, broker tables and file names."""
+    if not re.fullmatch(r"[A-Za-z0-9_.#%|-]{1,255}", text):
+        raise ValueError("holds a character other than letters, digits and _ . # % | -")
+    return text

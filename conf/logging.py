@@ -1,0 +1,132 @@
+"""The log of every process: one event name and its keys a line, for people on a terminal and as JSON otherwise.
+
+Each process calls `set_up` once, before it logs, with what tells it from the others (`process="worker"`, its id, its
+group): those keys stand on every line, also on those of libraries that log through Python's own `logging`.
+
+Loggers are not cached on first use. A cached one would keep the stream that was there when it was first used, which is
+wrong in a test that runs a command in-process. What is logged often should hold the result of `get_logger().bind(...)`,
+which costs nothing to look up; that is also where the keys of a queue or a worker are bound once.
+
+A log line must never stop the work: a stream that is closed, or whose reader has gone, drops the line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import TextIO
+
+import structlog
+from structlog.typing import EventDict, Processor
+
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+class LineWriter:
+    """What structlog calls a logger: writes finished lines to one stream, each with a single `write`.
+
+    One write per line keeps the lines of several processes on one stderr apart (up to PIPE_BUF bytes on a pipe).
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def msg(self, message: str) -> None:
+        """Write one line; a stream that cannot be written to drops it."""
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.write(message + "\n")
+            self._stream.flush()
+
+    debug = info = warning = error = critical = exception = fatal = log = msg
+
+
+class _LineHandler(logging.Handler):
+    """Python's own `logging` through the same writer: libraries, asyncio, warnings."""
+
+    def __init__(self, writer: LineWriter) -> None:
+        super().__init__()
+        self._writer = writer
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line = self.format(record)
+        except Exception:  # noqa: BLE001  whatever a library's format does
+            # A library's `log("%d", "text")` is its fault, and no reason for a traceback in the middle of ours.
+            record.msg, record.args = f"{record.msg} {record.args}", None
+            line = self.format(record)
+        self._writer.msg(line)
+
+
+class _Bound:
+    """A processor that puts the process's own keys on each line, without covering keys of the event."""
+
+    def __init__(self, keys: dict[str, object]) -> None:
+        self._keys = keys
+
+    def __call__(self, logger: object, name: str, event: EventDict) -> EventDict:
+        for key, value in self._keys.items():
+            event.setdefault(key, value)
+        return event
+
+
+def set_up(
+    format: str, level: str, stream: TextIO, process: str = "supervisor", *, colors: bool | None = None, **bound: object
+) -> None:
+    """Set up logging for this process. May be called again: the last call holds.
+
+    `format` is "human", "json" or "auto" (human when `stream` is a terminal), `level` one of LEVELS. `colors` None means
+    colours on a terminal only. `process` and `bound` stand on every line. Raises ValueError for another word.
+    """
+    if format not in ("auto", "human", "json") or level not in LEVELS:
+        raise ValueError(f"log format {format!r} or level {level!r} is none that is known")
+    terminal = _is_terminal(stream)
+    human = format == "human" or (format == "auto" and terminal)
+    keys: dict[str, object] = {"process": process, **bound}
+    shared: list[Processor] = [
+        structlog.processors.add_log_level,
+        _Bound(keys),
+        structlog.processors.TimeStamper(fmt="%H:%M:%S.%f" if human else "iso", utc=not human),
+        structlog.processors.StackInfoRenderer(),
+    ]
+    if human:
+        render: list[Processor] = [
+            structlog.dev.ConsoleRenderer(
+                colors=terminal if colors is None else colors,
+                exception_formatter=structlog.dev.plain_traceback,
+                pad_event_to=28,
+            )
+        ]
+    else:
+        render = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
+    writer = LineWriter(stream)
+    structlog.configure(
+        processors=[*shared, *render],
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        logger_factory=lambda *_: writer,
+        cache_logger_on_first_use=False,
+    )
+    _take_over_logging(shared, render, writer, LEVELS[level])
+
+
+def _is_terminal(stream: TextIO) -> bool:
+    try:
+        return stream.isatty()
+    except ValueError:  # closed
+        return False
+
+
+def _take_over_logging(shared: list[Processor], render: list[Processor], writer: LineWriter, level: int) -> None:
+    handler = _LineHandler(writer)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render],
+        )
+    )
+    root = logging.getLogger()
+    for old in [old for old in root.handlers if isinstance(old, _LineHandler)]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    # Libraries tell at INFO what only their authors want to know (py4j: each command).
+    root.setLevel(max(level, logging.WARNING) if level > logging.DEBUG else logging.INFO)
+    logging.captureWarnings(True)

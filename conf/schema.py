@@ -1,0 +1,242 @@
+"""The table of all settings, and what must hold between two of them.
+
+`defaults.toml` is what users read: meaning, unit, range and the reason of each default. This table is what the machine
+reads. `tests/unit/conf` holds the two and the dataclasses of `settings.py` against each other, so that a setting in one
+of them alone, or a range that two of them tell differently, fails a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from . import formats
+from .rules import Choice, Pairs, Rule, Switch, Text, Texts, Whole
+
+Values = Mapping[str, Mapping[str, object]]
+
+# Brokers sweep held pulls every 5 s, so a pull may be answered that much after its suspend time (PullRequestHoldService).
+PULL_HOLD_SWEEP_MS: Final = 5000
+
+_NAME = Text("letters, digits and _ . # % | -", formats.plain_name, empty_ok=False)
+_FOLDER = Text("a folder's path", empty_ok=False, length_max=4096)
+_HOST = Text("a host name or an IP address", formats.host, empty_ok=False)
+
+
+def _ms(low: int, high: int) -> Whole:
+    return Whole(low, high, "ms")
+
+
+def _mib(low: int, high: int) -> Whole:
+    return Whole(low, high, "MiB")
+
+
+_GROUP = f"1 to {formats.GROUP_LENGTH_MAX} of the characters letters, digits, % | _ - and not DEFAULT_CONSUMER"
+_TOPICS = f'each "topic" or "topic:tagA || tagB", a topic once, at most {formats.TOPIC_LENGTH_MAX} characters'
+_LEVELS = f"numbers with s, m, h or d behind them, at most {formats.DELAY_LEVELS_MAX}, at most 30d each"
+
+SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
+    "cluster": {
+        "name_servers": Texts('each "host:port", a server once', formats.address, separators=";,"),
+        "unit_name": Text("letters, digits and _ . # % | -, or empty", formats.plain_name),
+        "instance_name": _NAME,
+        "client_ip": Text("an IP address, or empty", formats.client_ip),
+        "heartbeat_interval_ms": _ms(100, 60_000),
+        "poll_name_server_interval_ms": _ms(100, 600_000),
+        "request_timeout_ms": _ms(100, 600_000),
+        "connect_timeout_ms": _ms(100, 600_000),
+    },
+    "consumer": {
+        "group": Text(_GROUP, formats.group),
+        "topics": Texts(_TOPICS, formats.subscription, key=formats.topic_of),
+        "message_model": Choice(("CLUSTERING", "BROADCASTING")),
+        "consume_from_where": Choice(
+            ("CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_FIRST_OFFSET", "CONSUME_FROM_TIMESTAMP")
+        ),
+        "consume_timestamp": Text("yyyyMMddHHmmss, or empty", formats.consume_timestamp),
+        "allocate_strategy": Choice(("AVG", "AVG_BY_CIRCLE")),
+        "pull_batch_size": Whole(1, 1024, "messages"),
+        "pull_interval_ms": _ms(0, 65_535),
+        "pull_threshold_for_queue": Whole(1, 65_535, "messages"),
+        "pull_threshold_size_for_queue_mib": _mib(1, 1024),
+        "consume_concurrently_max_span": Whole(1, 65_535, "offsets"),
+        "consume_message_batch_max_size": Whole(1, 1024, "messages"),
+        "consume_timeout_min": Whole(1, 10_080, "minutes"),
+        "max_reconsume_times": Whole(0, 2_147_483_647, "attempts", also=(-1,), also_means="RocketMQ's 16"),
+        "delay_level_when_next_consume": Whole(
+            0, formats.DELAY_LEVELS_MAX, also=(-1,), also_means="straight to the dead-letter topic"
+        ),
+        "persist_consumer_offset_interval_ms": _ms(100, 600_000),
+        "rebalance_interval_ms": _ms(100, 600_000),
+        "suspend_timeout_ms": _ms(0, 60_000),
+        "pull_timeout_ms": _ms(1000, 600_000),
+    },
+    "workers": {
+        "count": Whole(0, 256, "processes"),
+        "transport": Choice(("auto", "slab", "stream")),
+        "chunk_target_us": Whole(100, 1_000_000, "us"),
+        "chunk_messages_max": Whole(1, 1024, "messages"),
+        "chunks_in_flight": Whole(1, 16, "chunks"),
+        "flush_interval_us": Whole(0, 100_000, "us"),
+        "boot_timeout_ms": _ms(1000, 3_600_000),
+    },
+    "memory": {
+        "pulled_bytes_mib": _mib(1, 65_536),
+    },
+    "results": {
+        "enabled": Switch(),
+        "schema": Text("DDL such as: module string, line int; or empty"),
+        "seal_rows": Whole(1, 10_000_000, "rows"),
+        "seal_bytes_mib": _mib(1, 1024),
+        "seal_idle_ms": _ms(10, 3_600_000),
+        "commit_after": Choice(("sealed", "loaded")),
+    },
+    "spark": {
+        "load": Switch(),
+        "target": Text("a folder's path, or empty", length_max=4096),
+        "format": Choice(("parquet", "orc")),
+        "master": Text("a Spark master URL", empty_ok=False, length_max=4096),
+        "driver_memory": Text("a number with k, m or g behind it", formats.java_memory, empty_ok=False),
+        "max_wait_ms": _ms(100, 3_600_000),
+        "max_rows": Whole(1, 100_000_000, "rows"),
+        "max_bytes_mib": _mib(1, 65_536),
+        "conf": Pairs(),
+        "java_home": Text("a folder's path, or empty", length_max=4096),
+    },
+    "supervisor": {
+        "data_dir": _FOLDER,
+        "stop_deadline_ms": _ms(100, 3_600_000),
+        "drain_deadline_ms": _ms(0, 600_000),
+        "send_back_retry_ms": _ms(100, 600_000),
+        "journal_max_mib": _mib(1, 4096),
+    },
+    "metrics": {
+        "port": Whole(0, 65_535),
+        "host": _HOST,
+    },
+    "log": {
+        "level": Choice(("debug", "info", "warning", "error")),
+        "format": Choice(("auto", "human", "json")),
+    },
+    "broker": {
+        "host": _HOST,
+        "name_server_port": Whole(0, 65_535),
+        "port": Whole(0, 65_535),
+        "dir": _FOLDER,
+        "name": _NAME,
+        "cluster": _NAME,
+        "message_delay_level": Text(_LEVELS, formats.delay_levels, empty_ok=False),
+        "flush_interval_ms": _ms(1, 60_000),
+    },
+}
+
+# Names that RocketMQ users bring along and difflib cannot guess.
+ALIASES: Final[Mapping[str, str]] = {
+    "consume_thread_min": "workers.count",
+    "consume_thread_max": "workers.count",
+    "consumer_group": "consumer.group",
+    "namesrv_addr": "cluster.name_servers",
+    "allocate_message_queue_strategy": "consumer.allocate_strategy",
+    "heartbeat_broker_interval": "cluster.heartbeat_interval_ms",
+    "mq_client_api_timeout": "cluster.request_timeout_ms",
+    "await_termination_millis_when_shutdown": "supervisor.stop_deadline_ms",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """Two settings that must agree. `holds` gets their values; `because` ends the message."""
+
+    first: str
+    second: str
+    holds: Callable[[object, object], bool]
+    must: str
+    because: str
+
+
+def _at_least(first: object, second: object) -> bool:
+    return isinstance(first, int) and isinstance(second, int) and first >= second
+
+
+def _answered_in_time(pull_timeout_ms: object, suspend_timeout_ms: object) -> bool:
+    return (
+        isinstance(pull_timeout_ms, int)
+        and isinstance(suspend_timeout_ms, int)
+        and pull_timeout_ms >= suspend_timeout_ms + PULL_HOLD_SWEEP_MS
+    )
+
+
+def _two_ports(first: object, second: object) -> bool:
+    return first != second or first == 0
+
+
+def _loads_if_waited_for(commit_after: object, on: object) -> bool:
+    return commit_after != "loaded" or on is True
+
+
+RELATIONS: Final[tuple[Relation, ...]] = (
+    Relation(
+        "consumer.consume_concurrently_max_span",
+        "workers.chunk_messages_max",
+        _at_least,
+        "must be at least",
+        "a chunk larger than the span would stop the queue that it came from",
+    ),
+    Relation(
+        "workers.chunk_messages_max",
+        "consumer.consume_message_batch_max_size",
+        _at_least,
+        "must be at least",
+        "a handler's batch is cut from one chunk",
+    ),
+    Relation(
+        "consumer.pull_timeout_ms",
+        "consumer.suspend_timeout_ms",
+        _answered_in_time,
+        f"must be at least {PULL_HOLD_SWEEP_MS} more than",
+        "a broker answers a held pull up to 5 s after its suspend time",
+    ),
+    Relation(
+        "supervisor.stop_deadline_ms",
+        "supervisor.drain_deadline_ms",
+        _at_least,
+        "must be at least",
+        "a stop drains every queue",
+    ),
+    Relation(
+        "spark.max_rows",
+        "results.seal_rows",
+        _at_least,
+        "must be at least",
+        "a batch of the loader takes whole segments",
+    ),
+    Relation(
+        "spark.max_bytes_mib",
+        "results.seal_bytes_mib",
+        _at_least,
+        "must be at least",
+        "a batch of the loader takes whole segments",
+    ),
+    Relation(
+        "results.commit_after",
+        "spark.load",
+        _loads_if_waited_for,
+        '"loaded" needs',
+        "without the loader no offset would ever be committed",
+    ),
+    Relation(
+        "results.commit_after",
+        "results.enabled",
+        _loads_if_waited_for,
+        '"loaded" needs',
+        "without results there is nothing to load",
+    ),
+    Relation(
+        "broker.port",
+        "broker.name_server_port",
+        _two_ports,
+        "must differ from",
+        "both listen on the same address",
+    ),
+)

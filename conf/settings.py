@@ -1,0 +1,218 @@
+"""The settings as every room gets them: read once, checked whole, frozen, passed down.
+
+`load` is the only way to make them. It takes what it reads from (flags, environment, a file) as arguments: nothing in
+this room looks at the process it runs in, apart from opening that one file. What each setting means stands in
+`defaults.toml`, what it may hold in `schema.py`; here are only names and types, so that a type checker knows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from ..remoting.errors import UsageError
+from .sources import environment_name, gather
+
+NO_NAMES: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """`[cluster]`: how to find and talk to RocketMQ."""
+
+    name_servers: tuple[str, ...]
+    unit_name: str
+    instance_name: str
+    client_ip: str
+    heartbeat_interval_ms: int
+    poll_name_server_interval_ms: int
+    request_timeout_ms: int
+    connect_timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSettings:
+    """`[consumer]`: the member of the consumer group, in the terms of DefaultMQPushConsumer."""
+
+    group: str
+    topics: tuple[str, ...]
+    message_model: str
+    consume_from_where: str
+    consume_timestamp: str
+    allocate_strategy: str
+    pull_batch_size: int
+    pull_interval_ms: int
+    pull_threshold_for_queue: int
+    pull_threshold_size_for_queue_mib: int
+    consume_concurrently_max_span: int
+    consume_message_batch_max_size: int
+    consume_timeout_min: int
+    max_reconsume_times: int
+    delay_level_when_next_consume: int
+    persist_consumer_offset_interval_ms: int
+    rebalance_interval_ms: int
+    suspend_timeout_ms: int
+    pull_timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersSettings:
+    """`[workers]`: the processes that run the handler."""
+
+    count: int
+    transport: str
+    chunk_target_us: int
+    chunk_messages_max: int
+    chunks_in_flight: int
+    flush_interval_us: int
+    boot_timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySettings:
+    """`[memory]`: the byte budget of the process."""
+
+    pulled_bytes_mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResultsSettings:
+    """`[results]`: the rows that handlers return."""
+
+    enabled: bool
+    schema: str
+    seal_rows: int
+    seal_bytes_mib: int
+    seal_idle_ms: int
+    commit_after: str
+
+
+@dataclass(frozen=True, slots=True)
+class SparkSettings:
+    """`[spark]`: the loader process."""
+
+    load: bool
+    target: str
+    format: str
+    master: str
+    driver_memory: str
+    max_wait_ms: int
+    max_rows: int
+    max_bytes_mib: int
+    conf: Mapping[str, str]
+    java_home: str
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorSettings:
+    """`[supervisor]`: state on disk and deadlines."""
+
+    data_dir: str
+    stop_deadline_ms: int
+    drain_deadline_ms: int
+    send_back_retry_ms: int
+    journal_max_mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsSettings:
+    """`[metrics]`: the Prometheus page."""
+
+    port: int
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """`[log]`."""
+
+    level: str
+    format: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """`[broker]`: the embedded name server and broker."""
+
+    host: str
+    name_server_port: int
+    port: int
+    dir: str
+    name: str
+    cluster: str
+    message_delay_level: str
+    flush_interval_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All settings. `origin` maps "section.key" to where its value came from, in words."""
+
+    cluster: ClusterSettings
+    consumer: ConsumerSettings
+    workers: WorkersSettings
+    memory: MemorySettings
+    results: ResultsSettings
+    spark: SparkSettings
+    supervisor: SupervisorSettings
+    metrics: MetricsSettings
+    log: LogSettings
+    broker: BrokerSettings
+    origin: Mapping[str, str] = field(compare=False, repr=False)
+
+
+def load(
+    flags: Mapping[str, object],
+    env: Mapping[str, str],
+    file: Path | None,
+    *,
+    flag_names: Mapping[str, str] = NO_NAMES,
+) -> Settings:
+    """Read and check all settings: flags before environment before file before default.
+
+    `flags` maps "section.key" to a typed value or to text; `flag_names` says for some of them what the user typed
+    ("--group"), for messages. `env` is the process's environment, of which ROCKETCREW_* and NAMESRV_ADDR are read.
+    Raises ConfigError (a UsageError) listing every problem there is, not only the first.
+    """
+    gathered = gather(flags, env, file, flag_names)
+    # The values were checked against SCHEMA, whose types tests/unit/conf holds against the annotations above.
+    sections = cast("dict[str, dict[str, Any]]", gathered.values)
+    return Settings(
+        cluster=ClusterSettings(**sections["cluster"]),
+        consumer=ConsumerSettings(**sections["consumer"]),
+        workers=WorkersSettings(**sections["workers"]),
+        memory=MemorySettings(**sections["memory"]),
+        results=ResultsSettings(**sections["results"]),
+        spark=SparkSettings(**sections["spark"]),
+        supervisor=SupervisorSettings(**sections["supervisor"]),
+        metrics=MetricsSettings(**sections["metrics"]),
+        log=LogSettings(**sections["log"]),
+        broker=BrokerSettings(**sections["broker"]),
+        origin=gathered.origin,
+    )
+
+
+def value_of(settings: Settings, name: str) -> object:
+    """The value of "section.key"."""
+    section, _, key = name.partition(".")
+    return getattr(getattr(settings, section), key)
+
+
+def require(settings: Settings, names: Iterable[str], *, flag_names: Mapping[str, str] = NO_NAMES) -> None:
+    """Raise UsageError naming each of `names` that is empty and the ways to set it.
+
+    A group is no fault of a configuration that only starts a broker, so `load` lets it be empty; the command that
+    needs it asks here.
+    """
+    missing: list[str] = []
+    for name in names:
+        if not value_of(settings, name):
+            flag = flag_names.get(name, f"--set {name}=...")
+            section, _, key = name.partition(".")
+            missing.append(
+                f"  {name}: give {flag}, or {environment_name(name)}, or {key} under [{section}] in the file"
+            )
+    if missing:
+        raise UsageError("something is not set that this command needs:\n" + "\n".join(missing))

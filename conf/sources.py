@@ -1,0 +1,248 @@
+"""From flags, environment, file and defaults to one table of checked values, with the origin of each.
+
+Everything is looked at before anything is reported: a user who made three mistakes hears of three. Unknown names are
+refused wherever they stand (a setting that is silently ignored is worse than one that stops the start), with the
+nearest known name beside them; RocketMQ's camelCase names are understood well enough for that.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Final, cast
+
+from ..remoting.errors import UsageError
+from .schema import ALIASES, RELATIONS, SCHEMA
+
+ENV_PREFIX: Final = "ROCKETCREW_"
+CONFIG_FILE_VARIABLE: Final = "ROCKETCREW_CONFIG"
+"""Names the configuration file; read by the command line, and no setting."""
+FILE_BYTES_MAX: Final = 1 << 20
+KNOWN: Final = tuple(f"{section}.{key}" for section, keys in SCHEMA.items() for key in keys)
+_BY_ENVIRONMENT: Final = {ENV_PREFIX + name.replace(".", "_").upper(): name for name in KNOWN}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong: the setting, its value as given, where that came from, and what would be legal."""
+
+    setting: str
+    value: str
+    origin: str
+    wrong: str
+    legal: str
+
+    def __str__(self) -> str:
+        head = f"{self.setting} = {self.value}" if self.value else self.setting
+        origin = f" (from {self.origin})" if self.origin else ""
+        return f"{head}{origin} {self.wrong}" + (f"; legal: {self.legal}" if self.legal else "")
+
+
+class ConfigError(UsageError):
+    """The configuration cannot be used. `problems` has every fault that was found."""
+
+    def __init__(self, problems: tuple[Problem, ...]) -> None:
+        self.problems = problems
+        count = "one problem" if len(problems) == 1 else f"{len(problems)} problems"
+        super().__init__(f"{count} in the configuration:\n" + "\n".join(f"  {problem}" for problem in problems))
+
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[tuple[Problem, ...]]]:
+        return (type(self), (self.problems,))
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """Checked values by section and key, and the origin of each by "section.key"."""
+
+    values: dict[str, dict[str, object]]
+    origin: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A value as some source gave it. Text is parsed, anything else only checked."""
+
+    value: object
+    origin: str
+    is_text: bool
+
+
+def environment_name(setting: str) -> str:
+    """The environment variable of "section.key"."""
+    return ENV_PREFIX + setting.replace(".", "_").upper()
+
+
+def show(value: object) -> str:
+    """A value as it would stand in a TOML file, for messages and `config show`; long ones are cut."""
+    if isinstance(value, tuple):
+        value = list(cast("tuple[object, ...]", value))
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
+def defaults_text() -> str:
+    """`defaults.toml`, the commented reference."""
+    return (resources.files(__package__ or "rocketcrew.conf") / "defaults.toml").read_text(encoding="utf-8")
+
+
+def gather(
+    flags: Mapping[str, object], env: Mapping[str, str], file: Path | None, flag_names: Mapping[str, str]
+) -> Gathered:
+    """Join the four sources, check each value and each relation; raise ConfigError with all problems."""
+    problems: list[Problem] = []
+    given = _from_tables(tomllib.loads(defaults_text()), "default", problems)
+    if file is not None:
+        given |= _from_tables(_read_file(file), f"file {file}", problems)
+    given |= _from_environment(env, problems)
+    given |= _from_flags(flags, flag_names, problems)
+    gathered = _check(given, problems)
+    _relate(gathered, problems)
+    if problems:
+        raise ConfigError(tuple(problems))
+    return gathered
+
+
+def _read_file(file: Path) -> dict[str, object]:
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(FILE_BYTES_MAX + 1)
+        if len(data) > FILE_BYTES_MAX:
+            raise UsageError(f"configuration file {file} is larger than {FILE_BYTES_MAX} bytes: is it the right file?")
+        return tomllib.loads(data.decode("utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"configuration file {file} does not exist") from None
+    except OSError as error:
+        raise UsageError(f"configuration file {file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"configuration file {file} is not UTF-8 (byte {error.start})") from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise UsageError(f"configuration file {file} is not TOML: {error}") from None
+
+
+def _from_tables(tables: Mapping[str, object], origin: str, problems: list[Problem]) -> dict[str, _Given]:
+    """Values of a TOML document."""
+    given: dict[str, _Given] = {}
+    for section, table in tables.items():
+        if section not in SCHEMA:
+            problems.append(_unknown_section(section, table, origin))
+        elif not isinstance(table, dict):
+            problems.append(Problem(section, show(table), origin, "is not a table", f"[{section}] with keys under it"))
+        else:
+            for key, value in cast("dict[str, object]", table).items():
+                name = f"{section}.{key}"
+                if key in SCHEMA[section]:
+                    given[name] = _Given(value, origin, is_text=False)
+                else:
+                    problems.append(_unknown(name, show(value), origin))
+    return given
+
+
+def _from_environment(env: Mapping[str, str], problems: list[Problem]) -> dict[str, _Given]:
+    given: dict[str, _Given] = {}
+    addresses = env.get("NAMESRV_ADDR", "")
+    if addresses.strip():
+        given["cluster.name_servers"] = _Given(addresses, "environment NAMESRV_ADDR", is_text=True)
+    for variable in sorted(env):
+        if not variable.startswith(ENV_PREFIX) or variable == CONFIG_FILE_VARIABLE:
+            continue
+        name = _BY_ENVIRONMENT.get(variable)
+        if name is not None:
+            given[name] = _Given(env[variable], f"environment {variable}", is_text=True)
+        else:
+            near = difflib.get_close_matches(variable, _BY_ENVIRONMENT, n=1)
+            hint = f"; did you mean {near[0]}?" if near else "; `rocketcrew config show` lists all settings"
+            problems.append(Problem(f"environment {variable}", "", "", f"names no setting{hint}", ""))
+    return given
+
+
+def _from_flags(
+    flags: Mapping[str, object], flag_names: Mapping[str, str], problems: list[Problem]
+) -> dict[str, _Given]:
+    given: dict[str, _Given] = {}
+    for name, value in flags.items():
+        origin = f"flag {flag_names.get(name, '--set')}"
+        if name in KNOWN:
+            given[name] = _Given(value, origin, is_text=isinstance(value, str))
+        else:
+            problems.append(_unknown(name, show(value), origin))
+    return given
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+def _nearest(key: str, section: str | None) -> str:
+    """The known "section.key" that `key` was probably meant to be, or an empty text."""
+    wanted = _snake(key.rpartition(".")[2])
+    if wanted in ALIASES:
+        return ALIASES[wanted]
+    if section is not None:
+        near = difflib.get_close_matches(wanted, SCHEMA[section], n=1, cutoff=0.7)
+        if near:
+            return f"{section}.{near[0]}"
+    by_key = {name.partition(".")[2]: name for name in reversed(KNOWN)}
+    near = difflib.get_close_matches(wanted, by_key, n=1, cutoff=0.7)
+    if near:
+        return by_key[near[0]]
+    near = difflib.get_close_matches(key.lower(), KNOWN, n=1)
+    return near[0] if near else ""
+
+
+def _unknown(name: str, value: str, origin: str) -> Problem:
+    section = name.partition(".")[0]
+    near = _nearest(name, section if section in SCHEMA else None)
+    hint = f"did you mean {near}?" if near else "`rocketcrew config show` lists all settings"
+    return Problem(name, value, origin, f"is no setting; {hint}", "")
+
+
+def _unknown_section(section: str, table: object, origin: str) -> Problem:
+    if not isinstance(table, dict):
+        return _unknown(section, show(table), origin)
+    near = difflib.get_close_matches(section.lower(), SCHEMA, n=1)
+    hint = f"did you mean [{near[0]}]?" if near else "sections are " + ", ".join(f"[{name}]" for name in SCHEMA)
+    return Problem(f"[{section}]", "", origin, f"is no section; {hint}", "")
+
+
+def _check(given: Mapping[str, _Given], problems: list[Problem]) -> Gathered:
+    gathered = Gathered({section: {} for section in SCHEMA}, {})
+    for section, rules in SCHEMA.items():
+        for key, rule in rules.items():
+            name = f"{section}.{key}"
+            entry = given[name]
+            try:
+                value = rule.parse(str(entry.value)) if entry.is_text else rule.check(entry.value)
+            except ValueError as error:
+                problems.append(Problem(name, show(entry.value), entry.origin, str(error), rule.legal))
+            else:
+                gathered.values[section][key] = value
+                gathered.origin[name] = entry.origin
+    return gathered
+
+
+def _relate(gathered: Gathered, problems: list[Problem]) -> None:
+    """Check what must hold between two settings; a value that was itself refused is not judged a second time."""
+    for relation in RELATIONS:
+        names = (relation.first, relation.second)
+        if not all(name in gathered.origin for name in names):
+            continue
+        values = [gathered.values[name.partition(".")[0]][name.partition(".")[2]] for name in names]
+        if relation.holds(values[0], values[1]):
+            continue
+        second = f"{relation.second} = {show(values[1])} (from {gathered.origin[relation.second]})"
+        problems.append(
+            Problem(
+                relation.first,
+                show(values[0]),
+                gathered.origin[relation.first],
+                f"does not go with {second}: {relation.first} {relation.must} {relation.second}, "
+                f"because {relation.because}",
+                "",
+            )
+        )
