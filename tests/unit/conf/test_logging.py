@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from rocketcrew.conf.logging import set_up
+
+
+@pytest.fixture(autouse=True)
+def leave_no_trace() -> Iterator[None]:
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    yield
+    root.setLevel(level)
+    root.handlers[:] = handlers
+    logging.captureWarnings(False)
+    structlog.reset_defaults()
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_json_lines_have_event_keys_level_time_and_the_process_keys() -> None:
+    out = io.StringIO()
+    set_up("json", "info", out, "worker", worker_id="w3")
+    log = structlog.get_logger().bind(queue="t/b/0")
+    log.info("queue opened", offset=5)
+    log.debug("not wanted")
+    (line,) = out.getvalue().splitlines()
+    entry = json.loads(line)
+    assert entry.pop("timestamp").endswith("Z")
+    assert entry == {
+        "event": "queue opened",
+        "level": "info",
+        "offset": 5,
+        "process": "worker",
+        "queue": "t/b/0",
+        "worker_id": "w3",
+    }
+
+
+def test_auto_is_for_people_on_a_terminal_and_json_elsewhere() -> None:
+    terminal, file = Terminal(), io.StringIO()
+    set_up("auto", "info", terminal)
+    structlog.get_logger().info("hello", a=1)
+    set_up("auto", "info", file)
+    structlog.get_logger().info("hello", a=1)
+    assert "\x1b[" in terminal.getvalue()
+    assert json.loads(file.getvalue())["a"] == 1
+
+
+def test_human_lines_have_no_colours_unless_on_a_terminal() -> None:
+    out = io.StringIO()
+    set_up("human", "warning", out, "supervisor", group="g")
+    structlog.get_logger().info("quiet")
+    structlog.get_logger().warning("late answer", assignment=7)
+    assert "\x1b" not in out.getvalue()
+    assert "late answer" in out.getvalue()
+    assert "assignment=7" in out.getvalue()
+    assert "group=g" in out.getvalue()
+    assert "quiet" not in out.getvalue()
+
+
+def test_exceptions_are_one_json_object() -> None:
+    out = io.StringIO()
+    set_up("json", "info", out)
+    try:
+        raise LookupError("gone")
+    except LookupError:
+        structlog.get_logger().exception("handler failed", body=b"\xff")
+    entry = json.loads(out.getvalue())
+    assert "LookupError: gone" in entry["exception"]
+    assert entry["body"] == "b'\\xff'"
+
+
+def test_libraries_that_use_logging_come_along() -> None:
+    out = io.StringIO()
+    set_up("json", "info", out, "loader")
+    logging.getLogger("py4j").warning("gateway %s", "gone")
+    logging.getLogger("py4j").info("each command")
+    broken = logging.LogRecord("py4j", logging.WARNING, "x.py", 1, "broken %d", ("text",), None)
+    logging.getLogger().handlers[-1].emit(broken)
+    lines = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [line["event"] for line in lines] == ["gateway gone", "broken %d ('text',)"]
+    assert {line["process"] for line in lines} == {"loader"}
+    assert {line["logger"] for line in lines} == {"py4j"}
+
+
+def test_the_last_set_up_holds_alone() -> None:
+    first, second = io.StringIO(), io.StringIO()
+    set_up("json", "info", first)
+    set_up("json", "info", second)
+    logging.getLogger("lib").error("once")
+    structlog.get_logger().error("twice")
+    assert first.getvalue() == ""
+    assert len(second.getvalue().splitlines()) == 2
+
+
+def test_a_line_that_cannot_be_written_is_dropped() -> None:
+    out = io.StringIO()
+    set_up("json", "info", out)
+    out.close()
+    structlog.get_logger().error("nobody hears this")
+    logging.getLogger("lib").error("nor this")
+
+
+def test_unknown_words_are_refused() -> None:
+    for words in (("xml", "info"), ("json", "loud")):
+        with pytest.raises(ValueError, match="none that is known"):
+            set_up(*words, io.StringIO())
