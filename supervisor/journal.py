@@ -56,8 +56,10 @@ class QueueLog:
 class JournalState:
     """The sum of all records; also what a compaction writes anew."""
 
-    queues: dict[MessageQueue, QueueLog] = field(default_factory=dict)
-    pending: dict[Token, list[tuple[MessageQueue, int, int]]] = field(default_factory=dict)
+    queues: dict[MessageQueue, QueueLog] = field(default_factory=dict[MessageQueue, QueueLog])
+    pending: dict[Token, list[tuple[MessageQueue, int, int]]] = field(
+        default_factory=dict[Token, list[tuple[MessageQueue, int, int]]]
+    )
     """Finished, but their rows' segment is not sealed yet."""
 
     def apply(self, entry: Entry) -> None:
@@ -70,9 +72,21 @@ class JournalState:
         elif isinstance(entry, JournalSealed):
             self.sealed((entry.worker_id, entry.seq))
         else:
-            log = self._log(entry.mq)
-            log.start, log.committed = entry.start, entry.offset
-            log.durable.discard_below(entry.offset)
+            self._committed(entry)
+
+    def _committed(self, entry: JournalCommitted) -> None:
+        log = self._log(entry.mq)
+        if entry.offset < log.committed:
+            # The offset went back, a reset: everything that was finished is to run again, sealed or not.
+            log.durable = Intervals()
+            for token, items in list(self.pending.items()):
+                kept = [item for item in items if item[0] != entry.mq]
+                if kept:
+                    self.pending[token] = kept
+                else:
+                    del self.pending[token]
+        log.start, log.committed = entry.start, entry.offset
+        log.durable.discard_below(entry.offset)
 
     def _log(self, mq: MessageQueue) -> QueueLog:
         log = self.queues.get(mq)
@@ -199,7 +213,7 @@ def replay(data: bytes, where: str) -> tuple[JournalState, int]:
 
 @dataclass(slots=True)
 class _Names:
-    queues: dict[int, MessageQueue] = field(default_factory=dict)
+    queues: dict[int, MessageQueue] = field(default_factory=dict[int, MessageQueue])
     workers: dict[int, str] = field(default_factory=lambda: {0: ""})
 
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import count
 
 from ..remoting.queues import MessageQueue
@@ -53,7 +53,7 @@ class CoreConfig:
 class WorkerView:
     """One worker process as the core sees it."""
 
-    __slots__ = ("in_flight", "salvaged", "seal_asked", "state", "worker_id")
+    __slots__ = ("in_flight", "salvaged", "seal_asked", "sealed_seq", "state", "worker_id")
 
     def __init__(self, worker_id: str) -> None:
         self.worker_id = worker_id
@@ -61,53 +61,52 @@ class WorkerView:
         self.in_flight: dict[int, Chunk] = {}
         """Chunks handed to it and not reported to the end, in the order of hand-over."""
         self.seal_asked = False
+        self.sealed_seq = 0
+        """Its newest segment that is known to be sealed; it begins one only when the one before it is."""
         self.salvaged: dict[MessageQueue, Intervals] = {}
         """Records whose rows were found complete in the segment it left behind."""
 
 
-@dataclass(slots=True)
 class State:
     """All mutable state of the core. `view` is the slab's memory, indexed by the slots' starts."""
 
-    config: CoreConfig
-    slab: Slab
-    view: memoryview | bytearray
-    recovered: dict[MessageQueue, tuple[int, Intervals]] = field(default_factory=dict)
-    """Finished offsets of queues that are not assigned: (the committed offset they were noted above, the offsets)."""
-    counters: Counters = field(default_factory=Counters)
-    seen: Seen = field(default_factory=Counter)
-    out: list[Action] = field(default_factory=list)
-    queues: dict[int, ProcessQueue] = field(default_factory=dict)
-    """By handle; an ended queue is not in it, so that a late answer finds nothing."""
-    by_mq: dict[MessageQueue, ProcessQueue] = field(default_factory=dict)
-    workers: dict[str, WorkerView] = field(default_factory=dict)
-    chunks: dict[int, Chunk] = field(default_factory=dict)
-    """Chunks that wait for an outcome or a send-back."""
-    unsealed: dict[Token, list[Chunk]] = field(default_factory=dict)
-    reserved: dict[int, int] = field(default_factory=dict)
-    """Units set aside for the pull of a handle, also of an ended one."""
-    ready: deque[ProcessQueue] = field(default_factory=deque)
-    """Queues with something to dispatch, each once, served in turn."""
-    redo: deque[Chunk] = field(default_factory=deque)
-    """What dead workers left: handed out before anything new."""
-    starved: deque[ProcessQueue] = field(default_factory=deque)
-    """Queues that wait for bytes of the slab, first come first served."""
-    settled: dict[MessageQueue, Intervals] = field(default_factory=dict)
-    """Per queue: offsets that are finished and durable by this member, for the loader."""
-    waiting_messages: int = 0
-    stopping: bool = False
-    finished: bool = False
-    unfinished_at_stop: int = 0
-    unsealed_at_stop: int = 0
-    """Messages of queues that ended at their deadline: to be expected again."""
-    sizer: ChunkSizer = field(init=False)
-    handles: Iterator[int] = field(default_factory=lambda: count(1))
-    chunk_ids: Iterator[int] = field(default_factory=lambda: count(1))
-    _timers: list[tuple[float, int, Callable[[float], None]]] = field(default_factory=list)
-    _timer_ids: Iterator[int] = field(default_factory=count)
-
-    def __post_init__(self) -> None:
-        self.sizer = ChunkSizer(self.config.chunk_target_us, self.config.chunk_messages_max)
+    def __init__(self, config: CoreConfig, slab: Slab, view: memoryview | bytearray) -> None:
+        self.config = config
+        self.slab = slab
+        self.view = view
+        self.recovered: dict[MessageQueue, tuple[int, Intervals]] = {}
+        """Finished offsets of queues that are not assigned: (the committed offset they were noted above, the offsets)."""
+        self.counters = Counters()
+        self.seen: Seen = Counter()
+        self.out: list[Action] = []
+        self.queues: dict[int, ProcessQueue] = {}
+        """By handle; an ended queue is not in it, so that a late answer finds nothing."""
+        self.by_mq: dict[MessageQueue, ProcessQueue] = {}
+        self.workers: dict[str, WorkerView] = {}
+        self.chunks: dict[int, Chunk] = {}
+        """Chunks that wait for an outcome or a send-back."""
+        self.unsealed: dict[Token, list[Chunk]] = {}
+        self.reserved: dict[int, int] = {}
+        """Units set aside for the pull of a handle, also of an ended one."""
+        self.ready: deque[ProcessQueue] = deque()
+        """Queues with something to dispatch, each once, served in turn."""
+        self.redo: deque[Chunk] = deque()
+        """What dead workers left: handed out before anything new."""
+        self.starved: deque[ProcessQueue] = deque()
+        """Queues that wait for bytes of the slab, first come first served."""
+        self.settled: dict[MessageQueue, Intervals] = {}
+        """Per queue: offsets that are finished and durable by this member, for the loader."""
+        self.waiting_messages = 0
+        self.stopping = False
+        self.finished = False
+        self.unfinished_at_stop = 0
+        self.unsealed_at_stop = 0
+        """Messages of queues that ended at their deadline: to be expected again."""
+        self.sizer = ChunkSizer(config.chunk_target_us, config.chunk_messages_max)
+        self.handles = count(1)
+        self.chunk_ids = count(1)
+        self._timers: list[tuple[float, int, Callable[[float], None]]] = []
+        self._timer_ids = count()
 
     def at(self, due: float, act: Callable[[float], None]) -> None:
         """Call `act(now)` at the first tick at or after `due` (seconds on the caller's clock)."""
@@ -145,6 +144,10 @@ class State:
         for chunk in pq.flight:
             for worker_id, _ in chunk.tokens or ():
                 self.ask_seal(worker_id)
+
+    def finishes(self, pq: ProcessQueue) -> bool:
+        """What was handed out of it is handed out again when its worker dies: not once it was taken away."""
+        return pq.state is Queue.ASSIGNED or (self.stopping and pq.send_failures)
 
     def move_worker(self, worker: WorkerView, event: WorkerEvent) -> None:
         worker.state = move(WORKER, worker.state, event, self.seen)

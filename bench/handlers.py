@@ -1,0 +1,63 @@
+"""Handlers of the benchmarks, imported by worker processes from this folder."""
+
+from __future__ import annotations
+
+import time
+
+from rocketcrew import Message, handler
+
+SCHEMA = "n bigint"
+
+
+@handler(schema=SCHEMA)
+def no_op(message: Message) -> None:
+    """Nothing at all."""
+
+
+@handler(schema=SCHEMA)
+def read_body(message: Message) -> None:
+    """Looks at the body: decoded, its checksum compared."""
+    assert message.body
+
+
+@handler(schema=SCHEMA, batch=True)
+def no_op_batch(messages: list[Message]) -> None:
+    """Nothing at all, for a list."""
+
+
+@handler(schema=SCHEMA, batch=True)
+def read_body_batch(messages: list[Message]) -> None:
+    """Looks at every body."""
+    for message in messages:
+        assert message.body
+
+
+def burn(cpu_ns: int) -> None:
+    """Use that much CPU time of this thread, in pure Python."""
+    end = time.thread_time_ns() + cpu_ns
+    while time.thread_time_ns() < end:
+        pass
+
+
+@handler(schema=SCHEMA)
+def burn_100us(message: Message) -> None:
+    burn(100_000)
+
+
+@handler(schema=SCHEMA)
+def burn_1ms(message: Message) -> None:
+    burn(1_000_000)
+
+
+@handler(schema=SCHEMA)
+def burn_10ms(message: Message) -> None:
+    burn(10_000_000)
+
+
+@handler(schema="sent_ns bigint, handled_ns bigint")
+def latency(message: Message) -> dict[str, int]:
+    """The body is the time of sending in ns; the row has both times."""
+    return {"sent_ns": int(message.body), "handled_ns": time.time_ns()}
+
+
+BURNS = {"burn_100us": 100_000, "burn_1ms": 1_000_000, "burn_10ms": 10_000_000}

@@ -1,0 +1,162 @@
+"""What the benchmarks share: processes, CPU by schedstat, medians, the printed table and the JSON file."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import platform
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from rocketcrew.cli.children import Child, free_port, listens
+from rocketcrew.remoting.errors import UsageError
+from rocketcrew.supervisor.control import ask
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results"
+START_S = 60.0
+
+
+def cpu_us(pid: int) -> float:
+    """On-CPU time of all threads of a process so far, in µs (robust against other load on the machine)."""
+    total = 0
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/schedstat", encoding="ascii") as file:
+            total += int(file.read().split()[0])
+    return total / 1000
+
+
+def rss_mib(pid: int) -> float:
+    """Resident memory without shared pages of the slab's memfd, and with them: here the former."""
+    info = psutil.Process(pid).memory_full_info()
+    return info.uss / (1 << 20)
+
+
+class Source:
+    """The replay source as a process."""
+
+    def __init__(self, messages: int, *, queues: int = 8, body_bytes: int = 1024) -> None:
+        self.port = free_port()
+        self._process = subprocess.Popen(
+            [sys.executable, str(HERE / "replay.py"), "--port", str(self.port), "--queues", str(queues),
+             "--messages", str(messages), "--body-bytes", str(body_bytes)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        assert self._process.stdout is not None
+        self.messages: int = json.loads(self._process.stdout.readline())["messages"]
+        self.name_server = f"127.0.0.1:{self.port}"
+        self.pid = self._process.pid
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait()
+
+
+class EmbeddedBroker:
+    """The embedded broker as a process."""
+
+    def __init__(self, folder: Path) -> None:
+        port, name_server_port = free_port(), free_port()
+        self.name_server = f"127.0.0.1:{name_server_port}"
+        self.child = Child("broker", [
+            "broker", "--set", f"broker.name_server_port={name_server_port}", "--set", f"broker.port={port}",
+            "--set", f"broker.dir={folder / 'broker'}",
+        ], log=folder / "broker.log")  # fmt: skip
+        self.child.wait_for(lambda: listens(name_server_port) and listens(port), START_S, "start")
+
+    def stop(self) -> None:
+        self.child.stop(START_S)
+
+
+class Crew:
+    """One supervisor with its workers, measured from outside."""
+
+    def __init__(
+        self, folder: Path, name_server: str, handler: str, topic: str, settings: Mapping[str, object] = {}
+    ) -> None:  # fmt: skip
+        self.slot = folder / "state" / "bench" / "0"
+        words = ["run", f"handlers:{handler}", "--topic", topic, "--group", "bench", "-n", name_server]
+        merged = {
+            "supervisor.data_dir": folder / "state",
+            "consumer.consume_from_where": "CONSUME_FROM_FIRST_OFFSET",
+            "spark.load": "false",
+            "metrics.port": free_port(),
+            **settings,
+        }
+        for key, value in merged.items():
+            words += ["--set", f"{key}={value}"]
+        self.child = Child("supervisor", words, log=folder / "supervisor.log", cwd=HERE)
+        self.child.wait_for(lambda: self.status() is not None, START_S, "start")
+
+    def status(self) -> dict[str, Any] | None:
+        try:
+            return asyncio.run(ask(self.slot, "status"))
+        except UsageError:
+            return None
+
+    def done(self) -> int:
+        status = self.status()
+        return int(status["counters"]["done_messages"]) if status else 0
+
+    def workers(self) -> list[int]:
+        status = self.status()
+        return [worker["pid"] for worker in status["workers"]] if status else []
+
+    def cpu(self) -> tuple[float, float]:
+        """(supervisor, workers together) in µs."""
+        return cpu_us(self.child.pid), sum(cpu_us(pid) for pid in self.workers())
+
+    def stop(self) -> None:
+        self.child.stop(START_S)
+
+
+def wait_done(crew: Crew, count: int, timeout_s: float = 300.0) -> float:
+    """Wait until `count` messages are done; the moment (perf_counter) it was seen."""
+    deadline = time.monotonic() + timeout_s
+    while crew.done() < count:
+        crew.child.check()
+        assert time.monotonic() < deadline, f"only {crew.done()} of {count} messages after {timeout_s} s"
+        time.sleep(0.02)
+    return time.perf_counter()
+
+
+def median(values: Iterable[float]) -> float:
+    return statistics.median(values)
+
+
+def machine() -> dict[str, object]:
+    """What the figures were measured on."""
+    return {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.platform()}
+
+
+def report(name: str, rows: list[dict[str, object]]) -> None:
+    """Print a table and write results/<name>.json."""
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1))
+    if not rows:
+        return
+    names = list(rows[0])
+    cells = [[_cell(row.get(name, "")) for name in names] for row in rows]
+    widths = [max(len(name), *(len(line[k]) for line in cells)) for k, name in enumerate(names)]
+    print("  ".join(name.ljust(width) for name, width in zip(names, widths, strict=True)))
+    for line in cells:
+        print("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)))
+
+
+def _cell(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) and abs(value) < 1000 else f"{value:,.0f}" if isinstance(
+        value, float) else str(value)  # fmt: skip
+
+
+def interruptible() -> None:
+    """TERM stops a benchmark as Ctrl-C does, so that its children are stopped."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -1,0 +1,137 @@
+"""A source that answers pulls with recorded bodies, so that the broker is not what is measured.
+
+It is name server and broker on one port: routes, heartbeats, members, offsets and pulls are answered, nothing is stored. Each
+pull of a queue gets the next 32 messages with the right queue offsets, until `--messages` were given out; later pulls
+are held for their suspend time, as a broker does. Sends back are accepted and counted.
+
+    python bench/replay.py --port 19876 --queues 8 --messages 1000000 --body-bytes 1024
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+
+import numpy as np
+
+from rocketcrew.remoting.codes import RequestCode, ResponseCode
+from rocketcrew.remoting.command import Command
+from rocketcrew.remoting.frame import FrameReader, encode, encode_head
+from rocketcrew.remoting.properties import encode_properties
+from rocketcrew.remoting.stored import StoredMessage, encode_message
+
+TOPIC = "replay"
+PER_PULL = 32
+
+
+class Queue:
+    """One message queue: a body of 32 records whose offsets are rewritten for each pull."""
+
+    def __init__(self, queue_id: int, body_bytes: int, messages: int) -> None:
+        records = []
+        for index in range(PER_PULL):
+            properties = {"KEYS": f"key-{index}", "UNIQ_KEY": f"{index:032X}", "WAIT": "true", "TAGS": "tag",
+                          "CLUSTER": "c", "MSG_REGION": "DefaultRegion"}  # fmt: skip
+            body = f"{index:08d}".encode() + os.urandom(body_bytes - 8)
+            records.append(encode_message(StoredMessage(
+                TOPIC, body, encode_properties(properties).encode(), queue_id=queue_id, born_timestamp_ms=1,
+                store_timestamp_ms=1,
+            )))  # fmt: skip
+        size = len(records[0])
+        assert all(len(record) == size for record in records)
+        self.table = np.frombuffer(b"".join(records), dtype=np.uint8).reshape(PER_PULL, size).copy()
+        self.left = messages
+        self.messages = messages
+
+    def body(self, offset: int) -> bytes:
+        """The records `[offset, offset + 32)`."""
+        offsets = np.arange(offset, offset + PER_PULL, dtype=">i8")
+        self.table[:, 20:28] = offsets.view(np.uint8).reshape(PER_PULL, 8)
+        self.table[:, 28:36] = self.table[:, 20:28]
+        return self.table.tobytes()
+
+
+class Source(asyncio.Protocol):
+    """One connection of the consumer."""
+
+    def __init__(self, queues: list[Queue], address: str) -> None:
+        self.queues = queues
+        self.address = address
+        self.reader = FrameReader()
+        self.clients: list[str] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.set_write_buffer_limits(high=64 << 20)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.reader.feed(data)
+        while (command := self.reader.next()) is not None:
+            if command.code == RequestCode.PULL_MESSAGE:
+                self.pull(command)
+            elif not command.is_oneway:
+                self.transport.write(encode(self.answer(command)))
+
+    def pull(self, command: Command) -> None:
+        fields = command.fields
+        offset = int(fields["queueOffset"])
+        queue = self.queues[int(fields["queueId"])]
+        head = {"suggestWhichBrokerId": "0", "minOffset": "0", "maxOffset": str(queue.messages)}
+        if offset >= queue.messages:
+            answer = command.response(ResponseCode.PULL_NOT_FOUND, {**head, "nextBeginOffset": str(offset)})
+            asyncio.get_running_loop().call_later(5.0, self.late, answer)
+            return
+        body = queue.body(offset)
+        answer = command.response(ResponseCode.SUCCESS, {**head, "nextBeginOffset": str(offset + PER_PULL)})
+        self.transport.writelines((encode_head(answer, len(body)), body))
+
+    def late(self, answer: Command) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(encode(answer))
+
+    def answer(self, command: Command) -> Command:
+        code, fields = command.code, command.fields
+        if code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            if fields["topic"] != TOPIC:
+                return command.response(ResponseCode.TOPIC_NOT_EXIST, remark="no such topic")
+            count = len(self.queues)
+            route = {
+                "brokerDatas": [{"brokerAddrs": {"0": self.address}, "brokerName": "replay", "cluster": "c"}],
+                "queueDatas": [{"brokerName": "replay", "perm": 6, "readQueueNums": count, "writeQueueNums": count}],
+            }
+            return command.response(ResponseCode.SUCCESS, body=json.dumps(route).encode())
+        if code == RequestCode.HEART_BEAT:
+            self.clients = [json.loads(bytes(command.body))["clientID"]]
+            return command.response(ResponseCode.SUCCESS)
+        if code == RequestCode.GET_CONSUMER_LIST_BY_GROUP:
+            return command.response(ResponseCode.SUCCESS, body=json.dumps({"consumerIdList": self.clients}).encode())
+        if code == RequestCode.QUERY_CONSUMER_OFFSET:
+            return command.response(ResponseCode.SUCCESS, {"offset": "0"})
+        return command.response(ResponseCode.SUCCESS)
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--queues", type=int, default=8)
+    parser.add_argument("--messages", type=int, default=1_000_000)
+    parser.add_argument("--body-bytes", type=int, default=1024)
+    options = parser.parse_args()
+    each = options.messages // options.queues // PER_PULL * PER_PULL
+    queues = [Queue(number, options.body_bytes, each) for number in range(options.queues)]
+    loop = asyncio.get_running_loop()
+    address = f"127.0.0.1:{options.port}"
+    server = await loop.create_server(lambda: Source(queues, address), "127.0.0.1", options.port)
+    print(json.dumps({"ready": options.port, "messages": each * options.queues}), flush=True)
+    # The parent holds our standard input: when it is gone, so are we.
+    await loop.run_in_executor(None, sys.stdin.read)
+    server.close()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,92 @@
+"""(a) no-op and body-reading handlers at 1 KiB, consume batch 1 and 32, on the replay source and on the embedded broker.
+
+Messages per second, CPU µs per message of supervisor and workers, resident memory of the supervisor. Alternating runs,
+medians.
+
+    python bench/throughput.py [--runs 5] [--messages 600000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+
+from measure import Crew, EmbeddedBroker, Source, interruptible, median, report, rss_mib, wait_done
+
+from rocketcrew.client.producer import OutgoingMessage
+from rocketcrew.client.sync import SyncClient
+
+CASES = [("no_op", 1), ("no_op_batch", 32), ("read_body", 1), ("read_body_batch", 32)]
+BUDGET_MIB = 64
+TOPIC = "replay"
+
+
+def run(handler: str, batch: int, name_server: str, messages: int, topic: str) -> dict[str, float]:
+    """One run over `messages` messages; the first tenth warms up and is not counted."""
+    with tempfile.TemporaryDirectory() as folder:
+        settings = {"consumer.consume_message_batch_max_size": batch, "memory.pulled_bytes_mib": BUDGET_MIB}
+        crew = Crew(Path(folder), name_server, handler, topic, settings)
+        try:
+            begin = wait_done(crew, messages // 10)
+            first, (supervisor, workers) = crew.done(), crew.cpu()
+            begin = time.perf_counter()
+            end = wait_done(crew, messages)
+            counted = messages - first
+            supervisor_end, workers_end = crew.cpu()
+            return {
+                "rate": counted / (end - begin),
+                "supervisor_us": (supervisor_end - supervisor) / counted,
+                "workers_us": (workers_end - workers) / counted,
+                "rss_mib": rss_mib(crew.child.pid),
+            }
+        finally:
+            crew.stop()
+
+
+def on_replay(handler: str, batch: int, messages: int) -> dict[str, float]:
+    source = Source(messages)
+    try:
+        return run(handler, batch, source.name_server, source.messages, TOPIC)
+    finally:
+        source.stop()
+
+
+def on_broker(handler: str, batch: int, messages: int) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        broker = EmbeddedBroker(Path(folder))
+        try:
+            with SyncClient([broker.name_server]) as client:
+                body = bytes(1024)
+                for _ in range(messages // 32):
+                    client.send_batch([OutgoingMessage(TOPIC, body, tags="tag", keys="key") for _ in range(32)])
+            return run(handler, batch, broker.name_server, messages // 32 * 32, TOPIC)
+        finally:
+            broker.stop()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--messages", type=int, default=600_000)
+    parser.add_argument("--broker-messages", type=int, default=100_000)
+    options = parser.parse_args()
+    interruptible()
+    found: dict[tuple[str, str, int], list[dict[str, float]]] = {}
+    for _ in range(options.runs):
+        for handler, batch in CASES:
+            found.setdefault(("replay", handler, batch), []).append(on_replay(handler, batch, options.messages))
+        for handler, batch in CASES[2:]:
+            found.setdefault(("broker", handler, batch), []).append(on_broker(handler, batch, options.broker_messages))
+    report("throughput", [
+        {"source": source, "handler": handler, "batch": batch, "runs": len(runs),
+         **{key: median(entry[key] for entry in runs) for key in runs[0]}}
+        for (source, handler, batch), runs in found.items()
+    ])  # fmt: skip
+    peak = max(entry["rss_mib"] for runs in found.values() for entry in runs)
+    print(f"supervisor's own memory at most {peak:.0f} MiB (budget {BUDGET_MIB} MiB lies in the shared slab); limit 96")
+
+
+if __name__ == "__main__":
+    main()

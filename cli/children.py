@@ -1,0 +1,97 @@
+"""Child processes of a command: started apart from the terminal's signals, stopped in order, never left behind.
+
+Each child is in a session of its own, so that Ctrl-C reaches the command alone and it decides the order of the stop; and
+each has a parent-death signal, so that a killed command leaves nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from ..remoting.errors import RocketcrewError
+from ..workers.parent_death import die_with_parent
+
+POLL_S = 0.05
+LOG_TAIL_BYTES = 4000
+
+
+class ChildError(RocketcrewError):
+    """A child process failed; the text holds the end of its log."""
+
+
+class Child:
+    """One `rocketcrew` process with its output in a file."""
+
+    def __init__(
+        self, name: str, arguments: Sequence[str], *, log: Path, cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        self.name = name
+        self.log = log
+        parent = os.getpid()
+        with log.open("wb") as out:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "rocketcrew", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                cwd=cwd,
+                env=None if env is None else dict(env),
+                start_new_session=True,
+                preexec_fn=lambda: die_with_parent(parent),
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def wait_for(self, condition: Callable[[], bool], timeout_s: float, what: str) -> None:
+        """Wait until `condition()` is true. Raises ChildError when the child ends or the time is over first."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            if self._process.poll() is not None:
+                raise ChildError(f"the {self.name} ended with exit code {self._process.returncode}:\n{self.tail()}")
+            if time.monotonic() > deadline:
+                raise ChildError(f"the {self.name} did not {what} within {timeout_s:.0f} s:\n{self.tail()}")
+            time.sleep(POLL_S)
+
+    def check(self) -> None:
+        """Raise ChildError when the child has ended."""
+        self.wait_for(lambda: self._process.poll() is None, 0.0, "stay alive")
+
+    def stop(self, timeout_s: float) -> int:
+        """TERM, then KILL after `timeout_s`; the exit code."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+        return self._process.wait()
+
+    def tail(self) -> str:
+        """The end of its log."""
+        data = self.log.read_bytes()
+        return data[-LOG_TAIL_BYTES:].decode("utf-8", "replace")
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def listens(port: int, host: str = "127.0.0.1") -> bool:
+    """Whether somebody accepts connections there."""
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex((host, port)) == 0

@@ -1,0 +1,77 @@
+"""The journal on disk: appends the blocks that journal.py makes, and rewrites itself when it grew too large.
+
+Writes go to the page cache without fsync: a kill of any process loses nothing that was written, and a power loss costs
+repeats only (what the journal forgot runs again, and the table drops rows that it has). A rewrite is made beside the
+file, fsynced and renamed, so that there is a whole journal at every instant.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from .journal import MAGIC, Entry, JournalEncoder, JournalState, replay, snapshot
+
+
+def read_journal(path: Path) -> JournalState:
+    """What the file knows; an absent one is empty. Raises JournalError for a file that is no journal."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return JournalState()
+    return replay(data, str(path))[0]
+
+
+class JournalFile:
+    """One open journal, owned by the supervisor's loop. `bytes_max` bounds it: at half of it, it is rewritten."""
+
+    def __init__(self, path: Path, state: JournalState, bytes_max: int) -> None:
+        """Begin a new file that holds `state`; what stood there before is replaced in one rename."""
+        self._path = path
+        self._bytes_max = bytes_max
+        self.state = state
+        self.rewrites = -1
+        self._fd = -1
+        self._encoder = JournalEncoder()
+        self._size = 0
+        self._rewrite()
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Write one block. Raises OSError (disk full): nothing is acted on before the caller has handled that."""
+        for entry in entries:
+            self.state.apply(entry)
+        block = self._encoder.block(entries)
+        self._size += len(block)
+        _write_all(self._fd, block)
+        if self._size > self._threshold:
+            self._rewrite()
+
+    def _rewrite(self) -> None:
+        data, self._encoder = snapshot(self.state)
+        beside = self._path.with_suffix(".new")
+        fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            _write_all(fd, data)
+            os.fsync(fd)
+            os.rename(beside, self._path)
+        except OSError:
+            os.close(fd)
+            raise
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd, self._size = fd, len(data)
+        # A state that fills most of the bound by itself would be rewritten at every block: wait until it doubled.
+        self._threshold = max(self._bytes_max // 2, 2 * len(data), len(MAGIC) + 1)
+        self.rewrites += 1
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]

@@ -1,0 +1,128 @@
+"""Care of the loader process: started, restarted with back-off, asked to stop. It talks through the staging folder only.
+
+The loader is a program of its own (never a fork of this process), in a session of its own, so that the terminal's signals
+go through the supervisor. A loader that is dead, slow or cannot start loses nothing: sealed segments stay where they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from ..conf.segment_format import LOADER_STATUS_FILE
+from ..conf.settings import Settings
+from ..workers.parent_death import die_with_parent
+from .slot import Slot
+
+BACK_OFF_MAX_S = 60.0
+HEALTHY_S = 60.0
+"""A loader that ran this long is restarted after the shortest delay."""
+EXIT_NO_SPARK = 6
+STOP_TIMEOUT_S = 60.0
+"""A batch under way is finished first; a kill after that loses nothing, the batch is loaded by the next start."""
+
+log = structlog.get_logger("rocketcrew.loader")
+
+
+class LoaderChild:
+    """The loader process of this supervisor's slot."""
+
+    def __init__(self, settings: Settings, slot: Slot) -> None:
+        self._settings = settings
+        self._segments = slot.segments
+        self.target = Path(settings.spark.target) if settings.spark.target else slot.table
+        self._process: asyncio.subprocess.Process | None = None
+        self._care: asyncio.Task[None] | None = None
+        self._stopping = False
+        self.restarts = -1
+
+    def start(self) -> None:
+        """Start it and keep it running."""
+        self._care = asyncio.get_running_loop().create_task(self._keep_running())
+
+    def arguments(self) -> list[str]:
+        """The loader's command line."""
+        spark = self._settings.spark
+        words = [
+            sys.executable, "-m", "rocketcrew", "load", "--follow",
+            "--staging", str(self._segments), "--target", str(self.target.absolute()),
+            "--set", f"log.level={self._settings.log.level}", "--set", f"log.format={self._settings.log.format}",
+        ]  # fmt: skip
+        for key in ("format", "master", "driver_memory", "max_wait_ms", "max_rows", "max_bytes_mib", "java_home"):
+            words += ["--set", f"spark.{key}={getattr(spark, key)}"]
+        for key, value in spark.conf.items():
+            words += ["--conf", f"{key}={value}"]
+        return words
+
+    async def _keep_running(self) -> None:
+        loop = asyncio.get_running_loop()
+        delay_s = 1.0
+        while not self._stopping:
+            begun = loop.time()
+            code = await self._run_once()
+            if self._stopping:
+                return
+            if loop.time() - begun > HEALTHY_S:
+                delay_s = 1.0
+            hint = (
+                "Spark cannot start here, see its message above; results stay on disk" if code == EXIT_NO_SPARK else ""
+            )
+            log.error("loader_ended", exit_code=code, restart_in_s=delay_s, **({"hint": hint} if hint else {}))
+            await asyncio.sleep(delay_s)
+            delay_s = min(delay_s * 2, BACK_OFF_MAX_S)
+
+    async def _run_once(self) -> int:
+        parent = os.getpid()
+        self.restarts += 1
+        self._process = await asyncio.create_subprocess_exec(
+            *self.arguments(),
+            stdin=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=lambda: die_with_parent(parent),
+        )
+        log.info("loader_started", pid=self._process.pid, target=str(self.target))
+        return await self._process.wait()
+
+    def status(self) -> dict[str, Any]:
+        """Its own status file with the process's facts."""
+        facts: dict[str, Any] = {
+            "pid": self._process.pid if self._process is not None else 0,
+            "restarts": max(self.restarts, 0),
+            "target": str(self.target),
+        }
+        with contextlib.suppress(OSError, ValueError):
+            facts |= json.loads((self._segments / LOADER_STATUS_FILE).read_bytes())
+        return facts
+
+    async def stop(self, forced: asyncio.Event | None = None) -> None:
+        """Let it finish its batch; a second signal (`forced`) or the time limit kills it."""
+        self._stopping = True
+        process = self._process
+        if process is not None and process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGTERM)
+            waits = {asyncio.ensure_future(process.wait())}
+            if forced is not None:
+                waits.add(asyncio.ensure_future(forced.wait()))
+            await asyncio.wait(waits, timeout=STOP_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
+            if process.returncode is None:
+                log.warning("loader_killed", pid=process.pid)
+        await self.kill()
+
+    async def kill(self) -> None:
+        """End it now."""
+        self._stopping = True
+        if self._care is not None:
+            self._care.cancel()
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()

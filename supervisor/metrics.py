@@ -1,0 +1,103 @@
+"""The Prometheus page: counters of the core and a few gauges, read when somebody asks; nothing is counted twice.
+
+Served by the supervisor's own loop: a page is a few kilobytes, and a thread would only compete for the interpreter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
+
+from ..remoting.errors import UsageError
+
+REQUEST_TIMEOUT_S = 5.0
+HEAD_BYTES_MAX = 8 * 1024
+
+
+class CoreCollector(Collector):
+    """Turns the status picture into metric families."""
+
+    def __init__(self, picture: Callable[[], dict[str, Any]]) -> None:
+        self._picture = picture
+
+    def collect(self) -> Iterator[Metric]:
+        data = self._picture()
+        labels = [data["group"]]
+        for name, value in data["counters"].items():
+            family = CounterMetricFamily(f"rocketcrew_{name}", name.replace("_", " "), labels=["group"])
+            family.add_metric(labels, value)
+            yield family
+        gauges = {
+            "ready_workers": data["ready_workers"],
+            "waiting_messages": data["waiting_messages"],
+            "assigned_queues": len(data["queues"]),
+            "unsealed_segments": data["unsealed_segments"],
+            "open_send_backs": data["open_send_backs"],
+            **data["memory"],
+        }
+        for name, value in gauges.items():
+            gauge = GaugeMetricFamily(f"rocketcrew_{name}", name.replace("_", " "), labels=["group"])
+            gauge.add_metric(labels, value)
+            yield gauge
+        yield self._queues(data)
+
+    @staticmethod
+    def _queues(data: dict[str, Any]) -> Metric:
+        family = GaugeMetricFamily(
+            "rocketcrew_queue_unfinished_messages",
+            "pulled and not finished, per message queue",
+            labels=["group", "topic", "broker", "queue_id"],
+        )
+        for queue in data["queues"]:
+            family.add_metric(
+                [data["group"], queue["topic"], queue["broker"], str(queue["queue_id"])], queue["unfinished"]
+            )
+        return family
+
+
+class MetricsServer:
+    """`GET /metrics` on host:port, HTTP/1.0, one page a connection."""
+
+    def __init__(self, host: str, port: int, picture: Callable[[], dict[str, Any]]) -> None:
+        self._host = host
+        self._port = port
+        self._registry = CollectorRegistry()
+        self._registry.register(CoreCollector(picture))
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        """Listen. Raises UsageError when the port is taken."""
+        try:
+            self._server = await asyncio.start_server(self._serve, self._host, self._port, limit=HEAD_BYTES_MAX)
+        except OSError as error:
+            raise UsageError(
+                f"metrics.port = {self._port}: cannot listen on {self._host}:{self._port} ({error.strerror}); choose"
+                " another port, or 0 to switch the metrics page off"
+            ) from error
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), REQUEST_TIMEOUT_S)
+            if head.startswith((b"GET / ", b"GET /metrics")):
+                status, body = "200 OK", generate_latest(self._registry)
+            else:
+                status, body = "404 Not Found", b"the page is /metrics\n"
+            writer.write(
+                f"HTTP/1.0 {status}\r\nContent-Type: {CONTENT_TYPE_LATEST}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+                + body
+            )
+            await writer.drain()
+        except (TimeoutError, ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass
+        finally:
+            writer.close()

@@ -1,0 +1,331 @@
+"""The worker processes: started, fed, heard, replaced. Edge of the core; everything is decided there.
+
+A death is seen on the link or on the process, whichever comes first; what the worker had reported is read to the end
+before the core hears of it. A worker that leaves an open segment is replaced by one that salvages the segment before it
+says that it is ready; its chunks wait for that, because messages whose rows are complete must not run again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from ..conf.segment_format import OPEN_DIR, READY_DIR, SEGMENT_SUFFIX
+from ..remoting.errors import ProtocolError, RocketcrewError
+from ..remoting.queues import MessageQueue
+from ..workers import packets
+from ..workers.boot import WorkerBoot
+from ..workers.link import LinkClosedError, SupervisorLink, Transport, link_pair
+from ..workers.packets import QueueInfo
+from ..workers.spawn import Forkserver, WorkerProcess, WorkerStartError
+from .actions import Dispatch
+from .core import Core
+
+RESPAWN_DELAY_MIN_S = 0.1
+RESPAWN_DELAY_MAX_S = 5.0
+"""Workers that die before they are ready are replaced with doubling delays: a broken host is not made worse."""
+
+Records = Sequence[tuple[MessageQueue, Sequence[tuple[int, int]]]]
+
+log = structlog.get_logger("rocketcrew.pool")
+
+
+class HandlerError(RocketcrewError):
+    """The handler cannot be imported or set up: the text names it, with the user's own frames."""
+
+
+class BootMaker(Protocol):
+    """Makes the start parameters of one worker."""
+
+    def __call__(self, worker_id: str, index: int, link: socket.socket, salvage: tuple[Path, ...]) -> WorkerBoot: ...
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """One worker process and our end of its link."""
+
+    worker_id: str
+    index: int
+    process: WorkerProcess
+    link: SupervisorLink
+    salvage_of: list[str]
+    """Dead workers whose segments it salvages before it is ready."""
+    salvage_files: list[Path]
+    salvaged: dict[str, list[packets.QueueRanges]] = field(default_factory=dict[str, list[packets.QueueRanges]])
+    """Parts of SALVAGED packets so far, by file."""
+    known_queues: set[int] = field(default_factory=set[int])
+    ready: bool = False
+    stopping: bool = False
+    ended: bool = False
+
+
+class Pool:
+    """All workers of this supervisor; `acted` is called after each batch of events that reached the core."""
+
+    def __init__(
+        self, core: Core, forkserver: Forkserver, make_boot: BootMaker, *, run_id: str, transport: Transport,
+        segments: Path, queue_info: Callable[[MessageQueue], QueueInfo], slab: memoryview, acted: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self._core = core
+        self._forkserver = forkserver
+        self._make_boot = make_boot
+        self._run_id = run_id
+        self._transport = transport
+        self._segments = segments
+        self._queue_info = queue_info
+        self._slab = slab
+        self._acted = acted
+        self._loop = asyncio.get_running_loop()
+        self.members: dict[str, Member] = {}
+        self._started = 0
+        self._respawn_delay_s = RESPAWN_DELAY_MIN_S
+        self._stopping = False
+        self.leftovers: list[tuple[str, int, Records]] = []
+        """What was salvaged of earlier runs: (worker id, segment, records whose rows are complete in it)."""
+        self.schema: str | None = None
+        self.boot_failure: packets.BootFailed | None = None
+        self.changed = asyncio.Event()
+        """Set whenever a worker became ready or ended."""
+
+    # --- starting -----------------------------------------------------------------------------------------------
+
+    async def start(self, count: int, leftovers: list[Path], timeout_ms: int) -> None:
+        """Start `count` workers and wait until all are ready; the first salvages `leftovers`.
+
+        Raises HandlerError when the handler cannot be used, WorkerStartError when a worker is not ready in time.
+        """
+        for index in range(count):
+            self._start_one(index, [], leftovers if index == 0 else [])
+        deadline = self._loop.time() + timeout_ms / 1000
+        while len(self.members) < count or not all(member.ready for member in self.members.values()):
+            if self.boot_failure is not None:
+                raise HandlerError(f"{self.boot_failure.error}\n{self.boot_failure.traceback}".rstrip())
+            if not await self._wait_changed(deadline):
+                raise WorkerStartError(
+                    f"a worker was not ready within workers.boot_timeout_ms = {timeout_ms}: does the handler's module do"
+                    " long work when it is imported? Move it into the set-up hook, or raise the limit"
+                )
+
+    async def _wait_changed(self, deadline: float) -> bool:
+        """Wait for the next change; False when the time is over."""
+        self.changed.clear()
+        try:
+            await asyncio.wait_for(self.changed.wait(), max(0.0, deadline - self._loop.time()))
+        except TimeoutError:
+            return False
+        return True
+
+    def _start_one(self, index: int, salvage_of: list[str], files: list[Path]) -> None:
+        self._started += 1
+        worker_id = f"{self._run_id}.{self._started}"
+        link, theirs = link_pair(self._transport)
+        process = self._forkserver.start_worker(self._make_boot(worker_id, index, theirs, tuple(files)))
+        member = Member(worker_id, index, process, link, salvage_of, files)
+        self.members[worker_id] = member
+        self._core.worker_started(worker_id)
+        self._loop.add_reader(link.fileno(), self._readable, member)
+        self._loop.add_reader(process.sentinel, self._process_ended, member)
+
+    # --- feeding ------------------------------------------------------------------------------------------------
+
+    def dispatch(self, action: Dispatch) -> None:
+        """Send a chunk; a worker that is gone is noticed by its own event."""
+        member = self.members.get(action.worker_id)
+        if member is None:
+            return
+        chunk = action.chunk
+        try:
+            if chunk.handle not in member.known_queues:
+                member.known_queues.add(chunk.handle)
+                member.link.send(packets.encode_queue(chunk.handle, self._queue_info(action.mq)))
+            start, end = chunk.positions[0], chunk.positions[-1]
+            packet = packets.encode_chunk(chunk.chunk_id, chunk.handle, start, end - start, chunk.count)
+            payload = self._slab[start:end] if self._transport is Transport.STREAM else None
+            if not member.link.send(packet, payload):
+                self._loop.add_writer(member.link.fileno(), self._writable, member)
+        except LinkClosedError:
+            return
+
+    def seal(self, worker_id: str) -> None:
+        """Ask the worker to seal its open segment."""
+        member = self.members.get(worker_id)
+        if member is not None:
+            self._send(member, packets.encode_seal())
+
+    def kill(self, worker_id: str, reason: str) -> None:
+        """Kill a worker that said what cannot be."""
+        member = self.members.get(worker_id)
+        if member is not None:
+            log.error("worker_killed", worker=worker_id, pid=member.process.pid, reason=reason)
+            member.process.kill()
+
+    def _send(self, member: Member, packet: bytes) -> None:
+        with contextlib.suppress(LinkClosedError):
+            if not member.link.send(packet):
+                self._loop.add_writer(member.link.fileno(), self._writable, member)
+
+    def _writable(self, member: Member) -> None:
+        try:
+            if not member.link.flush():
+                return
+        except LinkClosedError:
+            pass
+        if not member.ended:
+            self._loop.remove_writer(member.link.fileno())
+
+    # --- hearing ------------------------------------------------------------------------------------------------
+
+    def _readable(self, member: Member) -> None:
+        for packet in member.link.receive():
+            self._packet(member, packet)
+        if member.link.closed:
+            self._ended(member)
+        self._acted()
+
+    def _packet(self, member: Member, packet: bytes) -> None:
+        now = self._loop.time()
+        kind = packet[0]
+        try:
+            if kind == packets.OUTCOMES:
+                self._outcomes(member, packet, now)
+            elif kind == packets.SEALED:
+                self._core.sealed(member.worker_id, packets.decode_sealed(packet).seq, now)
+            elif kind == packets.READY:
+                self._is_ready(member, packets.decode_ready(packet), now)
+            elif kind == packets.SALVAGED:
+                self._salvaged(member, packets.decode_salvaged(packet), now)
+            elif kind == packets.BOOT_FAILED:
+                self.boot_failure = packets.decode_boot_failed(packet)
+                log.error("worker_boot_failed", worker=member.worker_id, error=self.boot_failure.error)
+            else:
+                raise ProtocolError(f"packet kind {kind}", "worker link")
+        except ProtocolError as error:
+            self.kill(member.worker_id, str(error))
+
+    def _outcomes(self, member: Member, packet: bytes, now: float) -> None:
+        entries, failures = packets.decode_outcomes(packet)
+        at = 0
+        for chunk_id, start, records, seq, busy_us, slowest_us, filtered, failed in entries:
+            reports = [(f.position, f.delay_level, f.error) for f in failures[at : at + failed]] if failed else ()
+            at += failed
+            self._core.outcome(
+                member.worker_id, chunk_id, start, records, seq, busy_us, slowest_us, filtered, reports, now
+            )
+
+    def _is_ready(self, member: Member, ready: packets.Ready, now: float) -> None:
+        member.ready = True
+        self.schema = ready.schema
+        self._respawn_delay_s = RESPAWN_DELAY_MIN_S
+        for dead in member.salvage_of:
+            self._core.salvage_complete(dead, now)
+        member.salvage_of, member.salvage_files = [], []
+        self._core.worker_ready(member.worker_id)
+        log.debug("worker_ready", worker=member.worker_id, pid=member.process.pid)
+        self.changed.set()
+
+    def _salvaged(self, member: Member, part: packets.Salvaged, now: float) -> None:
+        found = member.salvaged.setdefault(part.file, [])
+        found.extend(part.messages)
+        if not part.last or part.sealed_name is None:
+            return
+        records = [(MessageQueue(q.topic, q.broker_name, q.queue_id), q.ranges) for q in found]
+        log.info("segment_salvaged", file=part.file, rows=part.rows, worker=part.worker)
+        if part.worker.startswith(self._run_id + "."):
+            self._core.salvaged(part.worker, part.seq, records, now)
+        else:
+            self.leftovers.append((part.worker, part.seq, records))
+        del member.salvaged[part.file]
+
+    # --- deaths -------------------------------------------------------------------------------------------------
+
+    def _process_ended(self, member: Member) -> None:
+        """The process is dead; the link may still hold what it said."""
+        while not member.link.closed:
+            batch = member.link.receive()
+            if not batch and not member.link.closed:
+                # A forked child of the handler may hold the worker's end open: what is not there now never comes.
+                break
+            for packet in batch:
+                self._packet(member, packet)
+        self._ended(member)
+        self._acted()
+
+    def _ended(self, member: Member) -> None:
+        if member.ended:
+            return
+        member.ended = True
+        self._loop.remove_writer(member.link.fileno())
+        self._loop.remove_reader(member.link.fileno())
+        self._loop.remove_reader(member.process.sentinel)
+        member.process.kill()  # the link may be closed by a process that lives on
+        code = member.process.exitcode
+        member.link.close()
+        del self.members[member.worker_id]
+        now = self._loop.time()
+        self._core.worker_died(member.worker_id)
+        self._seal_renamed(member.worker_id, now)
+        if not member.stopping:
+            log.warning("worker_died", worker=member.worker_id, pid=member.process.pid, exit_code=code)
+        files = sorted((self._segments / OPEN_DIR).glob(f"{member.worker_id}-*{SEGMENT_SUFFIX}"))
+        dead = [*member.salvage_of, member.worker_id]
+        self.changed.set()
+        if self._stopping:
+            # Nothing is started any more: what is left is salvaged by the next start, and was not committed.
+            return
+        if not files and not member.salvage_of:
+            self._core.salvage_complete(member.worker_id, now)
+            dead = []
+        self._replace(member, dead, [*member.salvage_files, *files])
+
+    def _seal_renamed(self, worker_id: str, now: float) -> None:
+        """A worker killed between the rename and its report has sealed all the same."""
+        for seq in self._core.unsealed_of(worker_id):
+            if (self._segments / READY_DIR / f"{worker_id}-{seq}{SEGMENT_SUFFIX}").exists():
+                self._core.sealed(worker_id, seq, now)
+
+    def _replace(self, member: Member, dead: list[str], files: list[Path]) -> None:
+        def start() -> None:
+            if self._stopping:
+                return
+            try:
+                self._start_one(member.index, dead, files)
+            except WorkerStartError as error:
+                log.error("worker_not_started", error=str(error), retry_in_s=RESPAWN_DELAY_MAX_S)
+                self._loop.call_later(RESPAWN_DELAY_MAX_S, start)
+
+        if member.ready:
+            start()
+            return
+        self._loop.call_later(self._respawn_delay_s, start)
+        self._respawn_delay_s = min(self._respawn_delay_s * 2, RESPAWN_DELAY_MAX_S)
+
+    # --- stopping -----------------------------------------------------------------------------------------------
+
+    async def stop(self, timeout_ms: int) -> int:
+        """Let the workers seal and leave; kill those that do not within `timeout_ms`. Returns how many were killed."""
+        self._stopping = True
+        for member in self.members.values():
+            member.stopping = True
+            self._send(member, packets.encode_stop())
+        deadline = self._loop.time() + timeout_ms / 1000
+        while self.members:
+            if not await self._wait_changed(deadline):
+                break
+        killed = len(self.members)
+        for member in list(self.members.values()):
+            member.process.kill()
+        while self.members and await self._wait_changed(self._loop.time() + 2.0):
+            pass
+        self._forkserver.stop()
+        return killed
+
+    def pids(self) -> dict[str, int]:
+        """Process ids by worker id."""
+        return {worker_id: member.process.pid for worker_id, member in self.members.items()}

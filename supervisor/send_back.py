@@ -1,0 +1,119 @@
+"""Failed messages go back to their broker; a refused send-back goes out as an ordinary send to the retry topic.
+
+DefaultMQPushConsumerImpl.sendMessageBack (PROTOCOL.md §4.7). An answer that is lost leaves it uncertain whether the
+broker has the retry record; it is sent again, because two retry records are repeats and none is a loss.
+"""
+
+from __future__ import annotations
+
+import time
+from struct import Struct
+
+import structlog
+
+from ..client.operations import Operations
+from ..remoting.codes import (
+    SYSFLAG_COMPRESSED,
+    SYSFLAG_COMPRESSION_MASK,
+    SYSFLAG_MULTI_TAGS,
+    RequestCode,
+)
+from ..remoting.command import Command
+from ..remoting.errors import RocketcrewError, UnreachableError
+from ..remoting.headers import SendBack, SendRequestV2
+from ..remoting.properties import encode_properties
+from ..remoting.stored import StoredMessage
+from .actions import SendBack as SendBackAction
+
+RETRY_PREFIX = "%RETRY%"
+SEND_BACK_TIMEOUT_MS = 5000
+"""DefaultMQPushConsumerImpl.java."""
+DEFAULT_MAX_RECONSUME_TIMES = 16
+DELAY_LEVEL_OFFSET = 3
+"""The first retry of a client's own re-send waits at level 3 (10 s), the n-th at 3 + n."""
+INNER_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
+_KEPT_FLAGS = SYSFLAG_COMPRESSED | SYSFLAG_COMPRESSION_MASK | SYSFLAG_MULTI_TAGS
+"""What describes the body and tags; host families and transactions belong to the old record."""
+_PHYSICAL_OFFSET = Struct(">28xq")
+
+log = structlog.get_logger("rocketcrew.send_back")
+
+
+class SendBacks:
+    """Sends failed messages back for the group; `max_reconsume_times` -1 = 16 as in Java."""
+
+    def __init__(self, operations: Operations, group: str, max_reconsume_times: int) -> None:
+        self._operations = operations
+        self._group = group
+        self._max = DEFAULT_MAX_RECONSUME_TIMES if max_reconsume_times < 0 else max_reconsume_times
+
+    async def send(self, action: SendBackAction, record: bytes, message: StoredMessage | None) -> bool:
+        """True when a broker has accepted it. `message` None = `record` cannot be decoded."""
+        try:
+            await self._to_its_broker(action, record, message)
+            return True
+        except RocketcrewError as error:
+            log.warning("send_back_failed", queue=tuple(action.mq), error=str(error), attempt=action.attempt)
+        if message is None:
+            return False
+        try:
+            await self._to_retry_topic(action, message)
+            return True
+        except RocketcrewError as error:
+            log.warning("resend_failed", queue=tuple(action.mq), error=str(error), attempt=action.attempt)
+            return False
+
+    async def _to_its_broker(self, action: SendBackAction, record: bytes, message: StoredMessage | None) -> None:
+        address = self._operations.cluster.broker_address(action.mq.broker_name)
+        if address is None:
+            raise UnreachableError(action.mq.broker_name, "no address of the master is known")
+        header = SendBack(
+            offset=_PHYSICAL_OFFSET.unpack_from(record)[0],
+            group=self._group,
+            delay_level=action.delay_level,
+            origin_msg_id=message.message_id if message is not None else None,
+            origin_topic=_origin_topic(message) if message is not None else action.mq.topic,
+            max_reconsume_times=self._max,
+            broker_name=action.mq.broker_name,
+        )
+        await self._operations.send_back(address, header, timeout_ms=SEND_BACK_TIMEOUT_MS)
+
+    async def _to_retry_topic(self, action: SendBackAction, message: StoredMessage) -> None:
+        """What Java's inner producer sends; the broker counts by the header and dead-letters at the limit."""
+        times = message.reconsume_times + 1
+        level = action.delay_level if action.delay_level > 0 else DELAY_LEVEL_OFFSET + message.reconsume_times
+        properties = {
+            **message.properties,
+            "ORIGIN_MESSAGE_ID": message.properties.get("ORIGIN_MESSAGE_ID") or message.offset_message_id,
+            "RETRY_TOPIC": _origin_topic(message),
+            "RECONSUME_TIME": str(times),
+            "MAX_RECONSUME_TIMES": str(self._max),
+            "DELAY": str(level),
+        }
+        properties.pop("TRAN_MSG", None)
+        mq = await self._operations.queue_to_write(RETRY_PREFIX + self._group)
+        address = self._operations.cluster.broker_address(mq.broker_name)
+        if address is None:
+            raise UnreachableError(mq.broker_name, "no address of the master is known")
+        header = SendRequestV2(
+            producer_group=INNER_PRODUCER_GROUP,
+            topic=mq.topic,
+            default_topic="TBW102",
+            default_topic_queue_nums=4,
+            queue_id=mq.queue_id,
+            sys_flag=message.sysflag & _KEPT_FLAGS,
+            born_timestamp=int(time.time() * 1000),
+            flag=message.flag,
+            properties=encode_properties(properties),
+            reconsume_times=times,
+            unit_mode=False,
+            max_reconsume_times=self._max,
+            batch=False,
+            broker_name=mq.broker_name,
+        )
+        command = Command(RequestCode.SEND_MESSAGE_V2, header.to_fields(), message.body)
+        await self._operations.checked(address, command, timeout_ms=SEND_BACK_TIMEOUT_MS)
+
+
+def _origin_topic(message: StoredMessage) -> str:
+    return message.properties.get("RETRY_TOPIC") or message.topic

@@ -1,0 +1,172 @@
+"""The supervisor's place on disk: `data_dir/<group>/<slot>`, a slot being a folder locked by flock.
+
+A slot is never named by client id, which changes at each start: a start takes the lowest slot that nobody holds, so that
+one supervisor that is restarted finds its own state, and several on one host get one each. What lies in other slots
+that nobody holds (a scaled-down host, a killed neighbour) is taken over: their journal is merged, their segments moved.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..conf.segment_format import BAD_DIR, OPEN_DIR, PLAN_DIR, READY_DIR, SEGMENT_NAME, SETTLED_FILE
+from ..remoting.errors import UsageError
+from ..remoting.queues import MessageQueue
+from .intervals import Intervals
+from .journal import JournalState
+from .journal_file import read_journal
+
+SLOTS_MAX = 256
+"""Supervisors of one group on one host; more is a sign of a loop that starts them."""
+LOADER_LOCK = "loader.lock"
+
+Settled = dict[MessageQueue, Intervals]
+
+
+@dataclass(slots=True)
+class Slot:
+    """A locked slot. The lock goes with the process, however it ends."""
+
+    path: Path
+    group: str
+    lock_fd: int
+
+    @property
+    def segments(self) -> Path:
+        return self.path / "segments"
+
+    @property
+    def journal(self) -> Path:
+        return self.path / "journal"
+
+    @property
+    def table(self) -> Path:
+        """Where the loader puts results unless `spark.target` says otherwise: shared by the slots of a group."""
+        return self.path.parent / "table"
+
+    def open_segments(self) -> list[Path]:
+        """Segments that were being written when their worker died."""
+        return sorted(path for path in (self.segments / OPEN_DIR).iterdir() if SEGMENT_NAME.fullmatch(path.name))
+
+    def sealed_tokens(self) -> set[tuple[str, int]]:
+        """(worker id, sequence number) of every sealed segment that is still there."""
+        found = (SEGMENT_NAME.fullmatch(path.name) for path in (self.segments / READY_DIR).iterdir())
+        return {(match["worker"], int(match["seq"])) for match in found if match}
+
+    def release(self) -> None:
+        os.close(self.lock_fd)
+
+
+def take_slot(data_dir: Path, group: str) -> Slot:
+    """Lock the lowest free slot of the group, making it if need be. Raises UsageError when the folder is unusable."""
+    home = data_dir / group
+    try:
+        for number in range(SLOTS_MAX):
+            path = home / str(number)
+            path.mkdir(parents=True, exist_ok=True)
+            fd = _try_lock(path / "lock")
+            if fd is not None:
+                slot = Slot(path, group, fd)
+                _make_folders(slot.segments)
+                return slot
+    except OSError as error:
+        raise UsageError(
+            f"supervisor.data_dir = {str(data_dir)!r} cannot be used: {error.strerror} ({error.filename}). Name a folder"
+            " that this user may write, on a local disk"
+        ) from error
+    raise UsageError(f"all {SLOTS_MAX} slots in {home} are held by running supervisors of group {group}")
+
+
+def adopt(slot: Slot) -> tuple[JournalState, Settled, list[str]]:
+    """The state of this slot joined with that of every other slot that nobody holds; the names of those."""
+    state = read_journal(slot.journal)
+    settled = read_settled(slot.segments)
+    adopted: list[str] = []
+    for other in sorted(slot.path.parent.iterdir()):
+        if other == slot.path or not other.name.isdigit() or not (other / "lock").exists():
+            continue
+        fd = _try_lock(other / "lock")
+        if fd is None:
+            continue
+        try:
+            if _adopt_one(slot, Slot(other, slot.group, fd), state, settled):
+                adopted.append(other.name)
+        finally:
+            os.close(fd)
+    return state, settled, adopted
+
+
+def _adopt_one(slot: Slot, other: Slot, state: JournalState, settled: Settled) -> bool:
+    """Take over one dead slot. Its journal goes last: a kill before that repeats the take-over, which changes nothing."""
+    if not other.segments.is_dir():
+        return False
+    loader_fd = _try_lock(other.segments / LOADER_LOCK)
+    if loader_fd is None:
+        return False
+    try:
+        state.merge(read_journal(other.journal))
+        for mq, intervals in read_settled(other.segments).items():
+            for start, end in intervals.pairs():
+                settled.setdefault(mq, Intervals()).add(start, end)
+        for folder in (OPEN_DIR, READY_DIR, BAD_DIR):
+            for path in sorted((other.segments / folder).glob("*")):
+                os.rename(path, slot.segments / folder / path.name)
+        # A plan only names segments; those are ours now, and what is loaded already is known by the table.
+        shutil.rmtree(other.segments / PLAN_DIR, ignore_errors=True)
+        write_settled(slot.segments, slot.group, settled)
+        (other.segments / SETTLED_FILE).unlink(missing_ok=True)
+        known = other.journal.exists()
+        other.journal.unlink(missing_ok=True)
+        return known
+    finally:
+        os.close(loader_fd)
+
+
+def read_settled(segments: Path) -> Settled:
+    """What settled.json says; absent or damaged (never by us: it is replaced by rename) is nothing settled."""
+    try:
+        data = json.loads((segments / SETTLED_FILE).read_bytes())
+        settled: Settled = {}
+        for entry in data["queues"]:
+            mq = MessageQueue(entry["topic"], entry["broker"], entry["queue_id"])
+            settled.setdefault(mq, Intervals()).add(entry["from"], entry["to"])
+        return settled
+    except FileNotFoundError:
+        return {}
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"{segments / SETTLED_FILE} is damaged ({error!r}): move it away, it is written anew"
+        ) from error
+
+
+def write_settled(segments: Path, group: str, settled: Settled) -> None:
+    """Replace settled.json: every offset in an interval is finished and durable by this member."""
+    queues = [
+        {"group": group, "topic": mq.topic, "broker": mq.broker_name, "queue_id": mq.queue_id, "from": start, "to": end}
+        for mq, intervals in sorted(settled.items())
+        for start, end in intervals.pairs()
+    ]
+    beside = segments / (SETTLED_FILE + ".new")
+    beside.write_text(json.dumps({"version": 1, "queues": queues}, separators=(",", ":")))
+    os.rename(beside, segments / SETTLED_FILE)
+
+
+def _make_folders(segments: Path) -> None:
+    for folder in (OPEN_DIR, READY_DIR, PLAN_DIR, BAD_DIR):
+        (segments / folder).mkdir(parents=True, exist_ok=True)
+
+
+def _try_lock(path: Path) -> int | None:
+    """An exclusive lock on the file, None when somebody holds it."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    return fd

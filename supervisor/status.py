@@ -1,0 +1,55 @@
+"""One picture of the supervisor as plain data: for the control socket, the metrics page and the closing summary."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .core import Core
+from .slab import UNIT_BYTES
+from .states import Service, Worker
+
+
+def picture(core: Core, service: Service, pids: dict[str, int], extra: dict[str, Any]) -> dict[str, Any]:
+    """Counters, queues, workers and memory at this instant; keys are stable, values JSON types only."""
+    state = core.state
+    return {
+        "service": service.value,
+        "group": state.config.group,
+        "client_id": state.config.client_id,
+        "counters": state.counters.as_dict(),
+        "workers": [
+            {
+                "worker_id": worker.worker_id,
+                "pid": pids.get(worker.worker_id, 0),
+                "state": worker.state.value,
+                "chunks": len(worker.in_flight),
+                "messages": sum(chunk.count - chunk.reported for chunk in worker.in_flight.values()),
+            }
+            for worker in state.workers.values()
+        ],
+        "queues": [
+            {
+                "topic": pq.mq.topic,
+                "broker": pq.mq.broker_name,
+                "queue_id": pq.mq.queue_id,
+                "state": pq.state.value,
+                "next_offset": pq.next_offset,
+                "committed": pq.committed,
+                "unfinished": pq.unfinished,
+                "unfinished_bytes": pq.unfinished_bytes,
+                "span": pq.span,
+            }
+            for pq in state.queues.values()
+        ],
+        "memory": {
+            "slab_bytes": state.slab.size_bytes,
+            "slab_used_bytes": state.slab.used_units * UNIT_BYTES,
+            "slab_peak_bytes": state.slab.peak_units * UNIT_BYTES,
+            "slab_reserved_bytes": state.slab.reserved_units * UNIT_BYTES,
+        },
+        "ready_workers": sum(worker.state is Worker.READY for worker in state.workers.values()),
+        "waiting_messages": state.waiting_messages,
+        "open_send_backs": sum(len(chunk.failed or ()) for chunk in state.chunks.values()),
+        "unsealed_segments": len(state.unsealed),
+        **extra,
+    }

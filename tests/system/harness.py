@@ -1,0 +1,176 @@
+"""Real processes for system tests: a broker, a supervisor, numbered messages, and the table that must come out.
+
+Everything waits for events with a deadline; nothing sleeps for a fixed time in the hope that something happened. Every
+process is a child with a parent-death signal and is stopped by its own handle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.ipc
+
+from rocketcrew.cli.children import Child, free_port, listens
+from rocketcrew.client.producer import OutgoingMessage
+from rocketcrew.client.sync import SyncClient
+from rocketcrew.remoting.errors import RocketcrewError, UsageError
+from rocketcrew.supervisor.control import ask
+
+HANDLERS = Path(__file__).parent
+KEY = ["_group", "_topic", "_broker", "_queue_id", "_offset", "_seq"]
+WAIT_S = 60.0
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = WAIT_S, what: str = "the condition") -> None:
+    """Poll until true; fails with what was waited for."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not come true within {timeout_s} s"
+        time.sleep(0.02)
+
+
+class Broker:
+    """An embedded broker process on free ports; `kill` and `start` keep its folder and ports."""
+
+    def __init__(self, folder: Path, delay_levels: str = "100ms 200ms 200ms 200ms 300ms 300ms") -> None:
+        self.folder = folder
+        self.name_server_port, self.port = free_port(), free_port()
+        self.delay_levels = delay_levels
+        self.starts = 0
+        self.start()
+
+    @property
+    def name_server(self) -> str:
+        return f"127.0.0.1:{self.name_server_port}"
+
+    def start(self) -> None:
+        self.starts += 1
+        self.child = Child("broker", [
+            "broker",
+            "--set", f"broker.name_server_port={self.name_server_port}", "--set", f"broker.port={self.port}",
+            "--set", f"broker.dir={self.folder / 'broker'}", "--set", f"broker.message_delay_level={self.delay_levels}",
+        ], log=self.folder / f"broker-{self.starts}.log")  # fmt: skip
+        self.child.wait_for(lambda: listens(self.name_server_port) and listens(self.port), WAIT_S, "start")
+
+    def kill(self) -> None:
+        os.kill(self.child.pid, signal.SIGKILL)
+        self.child.stop(WAIT_S)
+
+    def stop(self) -> None:
+        self.child.stop(WAIT_S)
+
+
+class Crew:
+    """A supervisor process; `kill` and `start` keep its state folder."""
+
+    def __init__(
+        self, folder: Path, broker: Broker, handler: str, topic: str, *, load: bool, **settings: object
+    ) -> None:
+        self.folder, self.broker, self.handler, self.topic = folder, broker, handler, topic
+        self.group = "crew"
+        self.slot = folder / "state" / self.group / "0"
+        self.table = folder / "table"
+        self.settings: dict[str, object] = {
+            "consumer.consume_from_where": "CONSUME_FROM_FIRST_OFFSET",
+            "consumer.rebalance_interval_ms": 1000,
+            "consumer.persist_consumer_offset_interval_ms": 1000,
+            "supervisor.data_dir": folder / "state",
+            "supervisor.send_back_retry_ms": 500,
+            "cluster.poll_name_server_interval_ms": 1000,
+            "spark.load": str(load).lower(),
+            "spark.target": self.table,
+            "spark.max_wait_ms": 1000,
+            "spark.driver_memory": "700m",
+            "workers.count": 2,
+            **settings,
+        }
+        self.starts = 0
+
+    def start(self) -> None:
+        self.starts += 1
+        words = ["run", self.handler, "--topic", self.topic, "--group", self.group, "-n", self.broker.name_server]
+        for key, value in self.settings.items():
+            words += ["--set", f"{key}={value}"]
+        self.child = Child("supervisor", words, log=self.folder / f"supervisor-{self.starts}.log", cwd=HANDLERS)
+        self.child.wait_for(lambda: self.status() is not None, WAIT_S, "start")
+
+    def status(self) -> dict[str, Any] | None:
+        try:
+            return asyncio.run(ask(self.slot, "status"))
+        except UsageError:
+            return None
+
+    def counter(self, name: str) -> int:
+        status = self.status()
+        return int(status["counters"][name]) if status else 0
+
+    def kill(self) -> None:
+        os.kill(self.child.pid, signal.SIGKILL)
+        self.child.stop(WAIT_S)
+
+    def stop(self) -> int:
+        """TERM; the exit code."""
+        return self.child.stop(WAIT_S)
+
+    def workers(self) -> list[int]:
+        status = self.status()
+        return [worker["pid"] for worker in status["workers"] if worker["state"] == "ready"] if status else []
+
+    def forkserver(self) -> int:
+        """The parent of the workers."""
+        return psutil.Process(self.workers()[0]).ppid()
+
+    def loader(self) -> int:
+        status = self.status()
+        return int(status["loader"]["pid"]) if status else 0
+
+    def staged_rows(self) -> pa.Table:
+        """All rows of sealed segments, as a loader would read them."""
+        tables = [
+            pyarrow.ipc.open_stream(path.read_bytes()).read_all()
+            for path in sorted((self.slot / "segments" / "ready").glob("*.arrows"))
+        ]
+        return pa.concat_tables(tables) if tables else pa.table({name: [] for name in [*KEY, "number"]})
+
+    def loaded_rows(self) -> pa.Table:
+        """All rows of the table."""
+        files = [str(path) for path in self.table.glob("batch_id=*/*.parquet")]
+        return ds.dataset(files).to_table() if files else pa.table({name: [] for name in [*KEY, "number"]})
+
+    def settled(self, total: int) -> bool:
+        """Whether every offset of the topic and the retry topic is committed and `total` numbers have rows or are dead."""
+        with contextlib.suppress(RocketcrewError), SyncClient([self.broker.name_server]) as client:
+            return all(row.lag == 0 for row in client.lag(self.group, [self.topic, f"%RETRY%{self.group}"]))
+        return False
+
+
+def send_numbers(broker: Broker, topic: str, numbers: range) -> None:
+    """One message for each number, its body the number in decimal; keys too."""
+    with SyncClient([broker.name_server]) as client:
+        for number in numbers:
+            client.send(OutgoingMessage(topic, str(number).encode(), keys=f"n{number}"))
+
+
+def duplicate_keys(rows: pa.Table) -> int:
+    """Rows whose key stands more than once."""
+    keys = Counter(zip(*(rows.column(name).to_pylist() for name in KEY), strict=True))
+    return sum(count - 1 for count in keys.values())
+
+
+def alive(pids: list[int]) -> Iterator[int]:
+    """Those of the processes that still run (zombies do not)."""
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                yield pid

@@ -1,0 +1,33 @@
+"""Handlers of the system tests, imported by worker processes from this folder."""
+
+from __future__ import annotations
+
+import time
+
+from rocketcrew import Message, handler
+
+
+@handler(schema="number bigint, attempt int")
+def number(message: Message) -> dict[str, int]:
+    """One row a message; every 50th fails twice before it succeeds, every 1000th always fails."""
+    value = int(message.body)
+    if value % 1000 == 999:
+        raise ValueError(f"{value} always fails")
+    if value % 50 == 7 and message.reconsume_times < 2:
+        raise ValueError(f"{value} fails at first")
+    return {"number": value, "attempt": message.reconsume_times}
+
+
+@handler(schema="number bigint, attempt int")
+def slow_number(message: Message) -> dict[str, int]:
+    """The same, with half a millisecond of work, so that a fault finds messages under way."""
+    end = time.perf_counter() + 0.0005
+    while time.perf_counter() < end:
+        pass
+    return number.function(message)  # type: ignore[no-any-return]
+
+
+def endless_c_loop(message: Message) -> None:
+    """Never returns and never lets the interpreter look at signals."""
+    del message
+    sum(iter(int, 1))
