@@ -13,9 +13,9 @@ Rules:
 - **One timer for all deadlines**, set to the earliest (pending.py).
 - **Frames written in one turn of the loop leave in one system call.**
 - **A silent connection is a dead one.** If a request expires and not one byte has come since it was sent, for at least
-  `silent_ms`, the connection is cut, so that the next request makes a new one (Java closes the channel of every
-  synchronous request that times out, NettyRemotingAbstract/NettyRemotingClient.invokeSync; here other requests share it, such as
-  held pulls, so a timeout alone does not cut). 120 s without reading or writing also end it (IdleStateHandler).
+  `silent_ms`, the connection is cut, so that the next request makes a new one. (Java closes the channel of every
+  synchronous request that times out, remoting/netty/NettyRemotingClient.java invokeSync; here other requests, such as
+  held pulls, share it, so a timeout alone does not cut.) 120 s without reading or writing also end it, as in Java.
 - When it is lost, every pending request fails with UnreachableError.
 """
 
@@ -218,7 +218,7 @@ class Connection(asyncio.BufferedProtocol):
     # What asyncio calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+        self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=self._limits.write_high_bytes)
         self._idle_timer = self._loop.call_later(self._limits.idle_ms / 1000, self._check_idle)
 

@@ -4,8 +4,9 @@ Rules:
 
 - One connection per address. Several callers that need it at once wait for one attempt to connect; each waits only as long as
   its own deadline allows, and one that gives up does not end the attempt for the others.
-- An attempt takes at most `connect_timeout_ms` (3 s as in Java, client/netty/NettyClientConfig.java). Its failure is told to those who wait for
-  it, and is not remembered: the next request tries again. Pauses between tries belong to the callers, who know what for.
+- An attempt takes at most `connect_timeout_ms` (3 s as in Java, remoting/netty/NettyClientConfig.java). Its failure is
+  told to those who wait for it, and is not remembered: the next request tries again. Pauses between tries belong to the
+  callers, who know what for.
 - A request whose connection is lost fails with UnreachableError. It is not sent again here, as only the caller knows
   whether it may be done twice.
 - Addresses that are no longer used cost nothing for long: idle connections close after 120 s.

@@ -207,7 +207,7 @@ async def test_a_connection_cut_in_the_middle_of_a_frame_fails_all_that_wait(mak
         wire.close()
         for waiter in waiters:
             with pytest.raises(
-                UnreachableError, match="PULL_MESSAGE .11. sent, no answer: closed by the peer in the mid"
+                UnreachableError, match=r"PULL_MESSAGE .11. sent, no answer: closed by the peer in the mid"
             ):
                 await waiter
         await connection.wait_closed()

@@ -1,0 +1,42 @@
+"""One request with a typed header, its answer judged: the step that every operation is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from ..remoting.codes import RequestCode, ResponseCode
+from ..remoting.command import Command
+from ..remoting.errors import BrokerError
+from ..remoting.fields import Header
+from .connection import name_of_request
+from .pending import BodySink
+from .remoting_client import Remoting
+
+_SUCCESS = frozenset({int(ResponseCode.SUCCESS)})
+
+
+async def ask(
+    remoting: Remoting,
+    address: str,
+    code: RequestCode,
+    header: Header | None = None,
+    *,
+    body: bytes = b"",
+    timeout_ms: float,
+    accept: Collection[int] = _SUCCESS,
+    body_sink: BodySink | None = None,
+) -> Command:
+    """Ask `address`; the answer if its code is one of `accept`.
+
+    Raises BrokerError with any other code, UnreachableError (TimedOutError) when there is no answer.
+    """
+    command = Command(int(code), header.to_fields() if header is not None else {}, body)
+    answer = await remoting.request(address, command, timeout_ms=timeout_ms, body_sink=body_sink)
+    if answer.code not in accept:
+        raise refusal(answer, code, address)
+    return answer
+
+
+def refusal(answer: Command, code: int, address: str) -> BrokerError:
+    """The error that this answer means; its request says what was asked of whom."""
+    return BrokerError(answer.code, answer.remark or "", f"{name_of_request(code)} at {address}")

@@ -1,0 +1,243 @@
+"""Where things are in a cluster: routes by topic, brokers by name.
+
+Rules:
+
+- A route is asked for when it is first needed (a miss never waits for a timer) and is believed for 30 s; `refresh` renews
+  those in use and is for a timer of the owner (the supervisor's loop, the producer's background task).
+- Several that miss the same topic at once wait for one lookup.
+- A route that cannot be renewed stays in use, as in Java: the name server may be away for hours while brokers work. Also when
+  the name server has lost the topic, since a restarting broker looks just like that. Callers that must know ask with
+  `refresh=True`, which never answers from memory.
+- Which brokers exist follows from the routes in use alone. A broker that no route names any more is gone from
+  `broker_address` and from heartbeats at once; its idle connection closes by itself.
+- A producer's topic that does not exist yet borrows the default topic's route (`publish_route`), for 30 s and only for
+  sending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from random import Random
+
+import structlog
+
+from ..remoting.bodies import TopicRouteData
+from ..remoting.codes import RequestCode, ResponseCode
+from ..remoting.errors import BrokerError, ProtocolError, RocketcrewError, UnreachableError
+from ..remoting.headers import GetRoute
+from ..remoting.queues import MessageQueue
+from .asking import refusal
+from .name_servers import NameServers
+from .remoting_client import Remoting
+from .routes import MASTER_ID, BrokerTable, default_route, queues_to_read, queues_to_write
+
+DEFAULT_TOPIC = "TBW102"
+DEFAULT_TOPIC_QUEUE_NUMS = 4
+POLL_INTERVAL_MS = 30_000
+REQUEST_TIMEOUT_MS = 3_000
+ROUTES_MAX = 4_096
+QUEUES_MAX = 65_536
+REFRESH_PARALLEL_MAX = 8
+
+_log = structlog.get_logger("rocketcrew.client")
+
+
+@dataclass(slots=True)
+class _Entry:
+    route: TopicRouteData
+    checked_s: float
+    used_s: float
+
+
+class Cluster:
+    """See the module's text. `clock` gives monotonic seconds; `random` decides the order of name servers."""
+
+    def __init__(
+        self,
+        name_servers: str | Iterable[str],
+        *,
+        client_id: str,
+        remoting: Remoting,
+        clock: Callable[[], float] = time.monotonic,
+        random: Random | None = None,
+        request_timeout_ms: int = REQUEST_TIMEOUT_MS,
+        poll_interval_ms: int = POLL_INTERVAL_MS,
+    ) -> None:
+        self.client_id = client_id
+        self.remoting = remoting
+        self.random = random or Random()
+        self.name_servers = NameServers(
+            name_servers, remoting=remoting, random=self.random, timeout_ms=request_timeout_ms
+        )
+        self._clock = clock
+        self._poll_interval_s = poll_interval_ms / 1000
+        self._routes: dict[str, _Entry] = {}
+        self._borrowed: dict[str, _Entry] = {}
+        self._lookups: dict[str, asyncio.Task[TopicRouteData]] = {}
+        self._brokers = BrokerTable()
+
+    # Routes.
+
+    async def route(self, topic: str, refresh: bool = False) -> TopicRouteData:
+        """Where the topic is; from memory when that is younger than the poll interval, unless `refresh`.
+
+        Raises BrokerError (code 17: no such topic), UnreachableError when no name server answers, ProtocolError when
+        the answer is no route. Without `refresh` these are raised only if no older answer is known.
+        """
+        entry = self._routes.get(topic)
+        now_s = self._clock()
+        if entry is not None and not refresh:
+            entry.used_s = now_s
+            if now_s - entry.checked_s < self._poll_interval_s:
+                return entry.route
+        try:
+            return await self._lookup(topic)
+        except RocketcrewError as error:
+            if entry is None or refresh:
+                raise
+            entry.checked_s = now_s  # not again before the next interval: each try may cost seconds
+            _log.warning("route_not_renewed", topic=topic, error=str(error))
+            return entry.route
+
+    async def publish_route(
+        self, topic: str, *, default_topic: str = DEFAULT_TOPIC, queue_nums: int = DEFAULT_TOPIC_QUEUE_NUMS
+    ) -> TopicRouteData:
+        """The topic's route, or for a topic that does not exist yet the default topic's, at most `queue_nums` queues.
+
+        Brokers create the topic with the first message where they allow it. Raises as `route` does.
+        """
+        if topic in self._routes:
+            return await self.route(topic)
+        borrowed = self._borrowed.get(topic)
+        now_s = self._clock()
+        if borrowed is not None and now_s - borrowed.checked_s < self._poll_interval_s:
+            return borrowed.route
+        try:
+            return await self.route(topic)
+        except BrokerError as error:
+            if error.code != ResponseCode.TOPIC_NOT_EXIST or topic == default_topic:
+                raise
+            try:
+                route = default_route(await self._ask_route(default_topic), queue_nums)
+            except BrokerError:
+                raise error from None  # no automatic creation here: what the user must hear is their own topic's name
+        self._keep(self._borrowed, topic, route)
+        return route
+
+    async def refresh(self) -> set[str]:
+        """Renew every route in use (for a timer of 30 s); the topics whose route changed. Failures are logged."""
+        changed: set[str] = set()
+        turns = asyncio.Semaphore(REFRESH_PARALLEL_MAX)
+
+        async def renew(topic: str) -> None:
+            before = self._routes[topic].route if topic in self._routes else None
+            async with turns:
+                try:
+                    if await self.route(topic, refresh=True) != before:
+                        changed.add(topic)
+                except RocketcrewError as error:
+                    _log.warning("route_not_renewed", topic=topic, error=str(error))
+
+        await asyncio.gather(*(renew(topic) for topic in list(self._routes)))
+        return changed
+
+    def forget(self, topic: str) -> None:
+        """The topic is not used any more: its route is not renewed, its brokers vanish unless others name them."""
+        self._routes.pop(topic, None)
+        self._borrowed.pop(topic, None)
+        self._rebuild()
+
+    async def close(self) -> None:
+        """Cancel lookups under way. The connections are the remoting's."""
+        tasks = list(self._lookups.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # Queues and brokers.
+
+    async def queues_to_read(self, topic: str, refresh: bool = False) -> list[MessageQueue]:
+        """The topic's readable queues, sorted as every member of a group sorts them. Raises as `route`."""
+        return queues_to_read(topic, await self.route(topic, refresh))
+
+    async def queues_to_write(self, topic: str, refresh: bool = False) -> list[MessageQueue]:
+        """The topic's writable queues (brokers with a master). Raises as `route`."""
+        return queues_to_write(topic, await self.route(topic, refresh))
+
+    def broker_address(self, broker_name: str, broker_id: int = MASTER_ID, *, only_this: bool = True) -> str | None:
+        """The address of a broker's replica (0: master), None when no route in use names it."""
+        return self._brokers.address(broker_name, broker_id, only_this=only_this)
+
+    def all_broker_addresses(self, *, masters_only: bool = False) -> list[str]:
+        """The addresses of every broker that a route in use names, slaves too."""
+        return self._brokers.all_addresses(masters_only=masters_only)
+
+    def broker_names(self) -> list[str]:
+        """The names of every broker that a route in use names."""
+        return self._brokers.names
+
+    async def address_of(self, mq: MessageQueue, broker_id: int = MASTER_ID, *, only_this: bool = True) -> str:
+        """The address for this queue, its topic's route asked for where it is not known.
+
+        Raises UnreachableError when the route does not name the broker (or no such replica), else as `route`.
+        """
+        address = self.broker_address(mq.broker_name, broker_id, only_this=only_this)
+        if address is None:
+            await self.route(mq.topic, refresh=True)
+            address = self.broker_address(mq.broker_name, broker_id, only_this=only_this)
+        if address is None:
+            replica = "a master" if broker_id == MASTER_ID else f"replica {broker_id}"
+            raise UnreachableError(mq.broker_name, f"the route of topic {mq.topic} names no address of {replica}")
+        return address
+
+    # Lookup.
+
+    async def _lookup(self, topic: str) -> TopicRouteData:
+        """Ask the name server; concurrent callers share one question, and one who gives up does not end it."""
+        task = self._lookups.get(topic)
+        if task is None:
+            task = self._lookups[topic] = asyncio.get_running_loop().create_task(self._learn(topic))
+            task.add_done_callback(lambda done: self._looked_up(topic, done))
+        return await asyncio.shield(task)
+
+    def _looked_up(self, topic: str, task: asyncio.Task[TopicRouteData]) -> None:
+        del self._lookups[topic]
+        if not task.cancelled():
+            task.exception()  # everybody may have given up: then nobody else takes it
+
+    async def _learn(self, topic: str) -> TopicRouteData:
+        route = await self._ask_route(topic)
+        self._borrowed.pop(topic, None)
+        self._keep(self._routes, topic, route)
+        return route
+
+    async def _ask_route(self, topic: str) -> TopicRouteData:
+        code = RequestCode.GET_ROUTEINFO_BY_TOPIC
+        answer = await self.name_servers.request(code, GetRoute(topic, accept_standard_json_only=True).to_fields())
+        where = self.name_servers.addresses[0]
+        if answer.code != ResponseCode.SUCCESS:
+            raise refusal(answer, code, f"{where} for topic {topic}")
+        route = TopicRouteData.decode(answer.body)
+        if any(max(data.read_queue_nums, data.write_queue_nums) > QUEUES_MAX for data in route.queue_datas):
+            raise ProtocolError(f"more than {QUEUES_MAX} queues on one broker", f"route of topic {topic} from {where}")
+        return replace(
+            route,
+            queue_datas=tuple(sorted(route.queue_datas, key=lambda data: data.broker_name)),
+            broker_datas=tuple(sorted(route.broker_datas, key=lambda data: data.broker_name)),
+        )
+
+    def _keep(self, table: dict[str, _Entry], topic: str, route: TopicRouteData) -> None:
+        now_s = self._clock()
+        known = table.get(topic)
+        table[topic] = _Entry(route, now_s, known.used_s if known is not None else now_s)
+        if len(table) > ROUTES_MAX:
+            del table[min(table, key=lambda name: table[name].used_s)]
+        if known is None or known.route != route:
+            self._rebuild()
+
+    def _rebuild(self) -> None:
+        entries = [*self._routes.values(), *self._borrowed.values()]
+        self._brokers = BrokerTable(entry.route for entry in entries)

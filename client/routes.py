@@ -1,0 +1,99 @@
+"""What a route means: which queues to read and write, where the brokers are. Pure.
+
+Sources: client/impl/factory/MQClientInstance.java (topicRouteData2TopicPublishInfo, topicRouteData2TopicSubscribeInfo,
+findBrokerAddressInSubscribe, cleanOfflineBroker).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from ..remoting.bodies import QueueData, TopicRouteData
+from ..remoting.codes import PERM_READ, PERM_WRITE
+from ..remoting.queues import MessageQueue
+
+MASTER_ID = 0
+
+
+def queues_to_read(topic: str, route: TopicRouteData) -> list[MessageQueue]:
+    """Every queue of each broker that may be read, sorted as all members of a group sort them."""
+    found = [
+        MessageQueue(topic, data.broker_name, queue_id)
+        for data in route.queue_datas
+        if data.perm & PERM_READ
+        for queue_id in range(data.read_queue_nums)
+    ]
+    return sorted(set(found))
+
+
+def queues_to_write(topic: str, route: TopicRouteData) -> list[MessageQueue]:
+    """Every queue that may be written and whose broker has a master, broker by broker; or those of the order setting.
+
+    An ordered topic's queues are those named in `orderTopicConf` ("brokerA:4;brokerB:2"), so that their number does not
+    change with the brokers that happen to be up.
+    """
+    if route.order_topic_conf:
+        return _ordered_queues(topic, route.order_topic_conf)
+    masters = {data.broker_name for data in route.broker_datas if MASTER_ID in data.broker_addrs}
+    return [
+        MessageQueue(topic, data.broker_name, queue_id)
+        for data in sorted(route.queue_datas, key=lambda data: data.broker_name)
+        if data.perm & PERM_WRITE and data.broker_name in masters
+        for queue_id in range(data.write_queue_nums)
+    ]
+
+
+def _ordered_queues(topic: str, setting: str) -> list[MessageQueue]:
+    found: list[MessageQueue] = []
+    for part in setting.split(";"):
+        broker_name, _, count = part.rpartition(":")
+        if broker_name and count.isascii() and count.isdigit():
+            found += [MessageQueue(topic, broker_name, queue_id) for queue_id in range(min(int(count), 65_535))]
+    return found
+
+
+def default_route(route: TopicRouteData, queue_nums: int) -> TopicRouteData:
+    """The default topic's route as a new topic would get it: at most `queue_nums` queues per broker."""
+
+    def limited(data: QueueData) -> QueueData:
+        count = min(queue_nums, data.read_queue_nums)
+        return replace(data, read_queue_nums=count, write_queue_nums=count)
+
+    return replace(route, queue_datas=tuple(limited(data) for data in route.queue_datas))
+
+
+class BrokerTable:
+    """Broker name -> id -> address, made of all routes in use: what no route names any more is not in it."""
+
+    def __init__(self, routes: Iterable[TopicRouteData] = ()) -> None:
+        self._brokers: dict[str, dict[int, str]] = {}
+        for route in routes:
+            for data in route.broker_datas:
+                self._brokers.setdefault(data.broker_name, {}).update(data.broker_addrs)
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(self._brokers)
+
+    def ids(self, broker_name: str) -> Mapping[int, str]:
+        """The addresses of one broker by id (0 is the master); empty when it is unknown."""
+        return self._brokers.get(broker_name, {})
+
+    def address(self, broker_name: str, broker_id: int = MASTER_ID, *, only_this: bool = True) -> str | None:
+        """The address of one replica; unless `only_this`, another one when it is not there (id + 1 first, as Java)."""
+        addresses = self.ids(broker_name)
+        found = addresses.get(broker_id)
+        if found is None and not only_this and addresses:
+            found = addresses.get(broker_id + 1) if broker_id != MASTER_ID else None
+            found = found or addresses[min(addresses)]
+        return found
+
+    def all_addresses(self, *, masters_only: bool = False) -> list[str]:
+        """Every address (heartbeats go to slaves too), in a stable order, without doubles."""
+        found: dict[str, None] = {}
+        for name in self.names:
+            for broker_id, address in sorted(self._brokers[name].items()):
+                if not masters_only or broker_id == MASTER_ID:
+                    found[address] = None
+        return list(found)

@@ -1,0 +1,249 @@
+"""Name servers and routes: choice, failover, cache, brokers that come and go. Name servers here are peers with a table."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from random import Random
+
+import pytest
+
+from rocketcrew.client.cluster import Cluster
+from rocketcrew.client.remoting_client import Remoting
+from rocketcrew.remoting.bodies import BrokerData, QueueData, TopicRouteData
+from rocketcrew.remoting.errors import BrokerError, ProtocolError, UnreachableError, UsageError
+from rocketcrew.remoting.queues import MessageQueue
+
+
+def route_of(*names, queues=2, perm=6):
+    return TopicRouteData(
+        queue_datas=tuple(QueueData(name, queues, queues, perm) for name in names),
+        broker_datas=tuple(BrokerData(name, {0: f"{name}:10911"}) for name in names),
+    )
+
+
+class Routes:
+    """What a name server knows; a callable that answers 105."""
+
+    def __init__(self, **routes):
+        self.routes = routes
+        self.asked = []
+        self.not_ready = False
+
+    def __call__(self, command):
+        topic = command.fields["topic"]
+        self.asked.append(topic)
+        if self.not_ready:
+            return command.response(1, remark="name server not ready")
+        route = self.routes.get(topic)
+        if route is None:
+            return command.response(17, remark=f"No topic route info in name server for the topic: {topic}")
+        return command.response(0, body=route if isinstance(route, bytes) else route.encode())
+
+
+class Clock:
+    def __init__(self):
+        self.now_s = 1000.0
+
+    def __call__(self):
+        return self.now_s
+
+
+@contextlib.asynccontextmanager
+async def cluster_of(*addresses, clock=None, seed=1, **options):
+    remoting = Remoting()
+    cluster = Cluster(
+        ";".join(addresses),
+        client_id="127.0.0.1@test",
+        remoting=remoting,
+        clock=clock or Clock(),
+        random=Random(seed),
+        **options,
+    )
+    try:
+        yield cluster
+    finally:
+        await cluster.close()
+        await remoting.close()
+
+
+async def test_a_miss_asks_at_once_and_the_answer_is_kept(make_peer):
+    clock, known = Clock(), Routes(t=route_of("a"))
+    async with make_peer(known) as server, cluster_of(server.address, clock=clock) as cluster:
+        assert cluster.broker_address("a") is None
+        assert await cluster.route("t") == route_of("a")
+        assert cluster.broker_address("a") == "a:10911"
+        assert await cluster.queues_to_read("t") == [MessageQueue("t", "a", 0), MessageQueue("t", "a", 1)]
+        assert known.asked == ["t"]
+        assert server.requests[0].fields["acceptStandardJsonOnly"] == "true"
+        clock.now_s += 29.9
+        await cluster.route("t")
+        assert known.asked == ["t"]
+        clock.now_s += 0.2
+        await cluster.route("t")
+        await cluster.route("t", refresh=True)
+        assert known.asked == ["t"] * 3
+
+
+async def test_many_who_miss_ask_once_and_one_who_gives_up_spoils_nothing(make_peer):
+    async with make_peer() as server, cluster_of(server.address) as cluster:
+        tasks = [asyncio.create_task(cluster.route("t")) for _ in range(20)]
+        wire = await server.accept()
+        command = await wire.next()
+        tasks[0].cancel()
+        wire.answer(command, 0, body=route_of("a").encode())
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert isinstance(results[0], asyncio.CancelledError)
+        assert results[1:] == [route_of("a")] * 19
+
+
+async def test_an_unknown_topic_is_the_brokers_no(make_peer):
+    async with make_peer(Routes()) as server, cluster_of(server.address) as cluster:
+        with pytest.raises(
+            BrokerError, match=r"GET_ROUTEINFO_BY_TOPIC .105. at .* for topic t was refused: 17 TOPIC_NOT"
+        ):
+            await cluster.route("t")
+
+
+async def test_failover_goes_in_a_circle_and_sticks(make_peer, closed_port):
+    first, second = Routes(t=route_of("a")), Routes(t=route_of("a"))
+    async with (
+        make_peer(first) as one,
+        make_peer(second) as two,
+        cluster_of(closed_port, one.address, two.address) as cluster,
+    ):
+        for _ in range(3):
+            await cluster.route("t", refresh=True)
+        used, other = (one, two) if first.asked else (two, one)
+        assert (len(used.requests), len(other.requests)) == (3, 0)
+        assert cluster.name_servers.addresses[0] == used.address
+        await used.stop()
+        await cluster.route("t", refresh=True)
+        await cluster.route("t", refresh=True)
+        assert (len(used.requests), len(other.requests)) == (3, 2)
+        assert cluster.name_servers.addresses[0] == other.address
+
+
+async def test_one_that_is_not_ready_is_passed_over_unless_all_are(make_peer):
+    lame, good = Routes(), Routes(t=route_of("a"))
+    lame.not_ready = True
+    async with make_peer(lame) as one, make_peer(good) as two, cluster_of(one.address, two.address) as cluster:
+        assert await cluster.route("t") == route_of("a")
+        good.not_ready = True
+        with pytest.raises(BrokerError, match="1 SYSTEM_ERROR: name server not ready"):
+            await cluster.route("t", refresh=True)
+
+
+async def test_the_order_is_shuffled_by_the_random_given(closed_port):
+    addresses = [f"127.0.0.1:{port}" for port in range(2, 12)]
+    orders = []
+    for seed in (1, 1, 2):
+        async with cluster_of(*addresses, seed=seed) as cluster:
+            orders.append(cluster.name_servers.addresses)
+    assert orders[0] == orders[1] != orders[2]
+    assert sorted(orders[2]) == sorted(addresses)
+
+
+async def test_nobody_answers(closed_port):
+    async with cluster_of(closed_port) as cluster:
+        with pytest.raises(UnreachableError) as caught:
+            await cluster.route("t")
+        assert caught.value.address == closed_port
+        assert "no name server answered GET_ROUTEINFO_BY_TOPIC (105)" in str(caught.value)
+        assert "cannot connect" in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", " ; ", ","])
+async def test_no_name_server_is_our_users_fault(text):
+    with pytest.raises(UsageError, match="no name server is configured"):
+        Cluster(text, client_id="c", remoting=Remoting())
+
+
+async def test_name_server_texts():
+    cluster = Cluster("a:1;b:2,http://c:3 ;a:1", client_id="c", remoting=Remoting())
+    assert sorted(cluster.name_servers.addresses) == ["a:1", "b:2", "c:3"]
+    with pytest.raises(UsageError, match="'nonsense' is not host:port"):
+        Cluster("nonsense", client_id="c", remoting=Remoting())
+
+
+async def test_an_old_route_is_used_while_no_newer_one_can_be_had(make_peer):
+    clock, known = Clock(), Routes(t=route_of("a"))
+    async with make_peer(known) as server, cluster_of(server.address, clock=clock) as cluster:
+        await cluster.route("t")
+        del known.routes["t"]
+        clock.now_s += 31
+        assert await cluster.route("t") == route_of("a")
+        assert await cluster.route("t") == route_of("a")
+        assert known.asked == ["t", "t"]  # and not once per call
+        with pytest.raises(BrokerError):
+            await cluster.route("t", refresh=True)
+        await server.stop()
+        clock.now_s += 31
+        assert await cluster.route("t") == route_of("a")
+        with pytest.raises(UnreachableError):
+            await cluster.route("t", refresh=True)
+
+
+async def test_refresh_tells_what_changed_and_cleans_up_brokers_that_vanished(make_peer):
+    known = Routes(t=route_of("a", "b"), u=route_of("a"))
+    async with make_peer(known) as server, cluster_of(server.address) as cluster:
+        await cluster.route("t")
+        await cluster.route("u")
+        assert await cluster.refresh() == set()
+        assert cluster.all_broker_addresses() == ["a:10911", "b:10911"]
+        known.routes["t"] = route_of("c")
+        assert await cluster.refresh() == {"t"}
+        assert cluster.broker_names() == ["a", "c"]
+        assert cluster.broker_address("b") is None
+        cluster.forget("t")
+        assert cluster.all_broker_addresses() == ["a:10911"]
+        await server.stop()
+        assert await cluster.refresh() == set()
+        assert cluster.all_broker_addresses() == ["a:10911"]
+
+
+async def test_the_order_in_an_answer_is_no_change(make_peer):
+    known = Routes(t=route_of("a", "b"))
+    async with make_peer(known) as server, cluster_of(server.address) as cluster:
+        await cluster.route("t")
+        known.routes["t"] = route_of("b", "a")
+        assert await cluster.refresh() == set()
+
+
+async def test_a_new_topic_borrows_the_default_topics_route_until_it_exists(make_peer):
+    clock, known = Clock(), Routes(TBW102=route_of("a", queues=8, perm=7))
+    async with make_peer(known) as server, cluster_of(server.address, clock=clock) as cluster:
+        route = await cluster.publish_route("new")
+        assert route.queue_datas[0].write_queue_nums == 4
+        assert cluster.broker_address("a") == "a:10911"
+        await cluster.publish_route("new")
+        assert known.asked == ["new", "TBW102"]
+        with pytest.raises(BrokerError):
+            await cluster.route("new")  # readers do not borrow
+        known.routes["new"] = route_of("a")
+        clock.now_s += 31
+        assert (await cluster.publish_route("new")) == route_of("a")
+        assert (await cluster.route("new")) == route_of("a")
+        assert known.asked == ["new", "TBW102", "new", "new"]
+
+
+async def test_without_a_default_topic_the_error_names_the_users_topic(make_peer):
+    async with make_peer(Routes()) as server, cluster_of(server.address) as cluster:
+        with pytest.raises(BrokerError, match="for topic new was refused: 17"):
+            await cluster.publish_route("new")
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"queueDatas":[{}]}', route_of("a", queues=1 << 20).encode()])
+async def test_an_answer_that_is_no_route(make_peer, body):
+    async with make_peer(Routes(t=body)) as server, cluster_of(server.address) as cluster:
+        with pytest.raises(ProtocolError):
+            await cluster.route("t")
+
+
+async def test_the_address_of_a_queue_is_looked_up_on_a_miss(make_peer):
+    known = Routes(t=route_of("a"))
+    async with make_peer(known) as server, cluster_of(server.address) as cluster:
+        assert await cluster.address_of(MessageQueue("t", "a", 0)) == "a:10911"
+        with pytest.raises(UnreachableError, match="b: the route of topic t names no address of a master"):
+            await cluster.address_of(MessageQueue("t", "b", 0))
+        assert known.asked == ["t", "t"]

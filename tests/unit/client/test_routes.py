@@ -1,0 +1,55 @@
+"""What a route means: queues and addresses."""
+
+from __future__ import annotations
+
+from rocketcrew.client.routes import BrokerTable, default_route, queues_to_read, queues_to_write
+from rocketcrew.remoting.bodies import BrokerData, QueueData, TopicRouteData
+from rocketcrew.remoting.queues import MessageQueue
+
+
+def names(queues):
+    return [f"{queue.broker_name}-{queue.queue_id}" for queue in queues]
+
+
+ROUTE = TopicRouteData(
+    queue_datas=(QueueData("b", 2, 3, 6), QueueData("a", 2, 1, 6), QueueData("r", 2, 2, 4), QueueData("w", 2, 2, 2)),
+    broker_datas=(
+        BrokerData("a", {0: "a:1", 1: "a:2"}),
+        BrokerData("b", {1: "b:2"}),
+        BrokerData("r", {0: "r:1"}),
+        BrokerData("w", {0: "w:1"}),
+    ),
+)
+
+
+def test_readable_queues_are_sorted_and_need_the_read_permission():
+    assert names(queues_to_read("t", ROUTE)) == ["a-0", "a-1", "b-0", "b-1", "r-0", "r-1"]
+    assert queues_to_read("t", ROUTE)[0] == MessageQueue("t", "a", 0)
+
+
+def test_writable_queues_need_the_write_permission_and_a_master():
+    assert names(queues_to_write("t", ROUTE)) == ["a-0", "w-0", "w-1"]
+
+
+def test_ordered_topics_have_the_queues_of_their_setting():
+    route = TopicRouteData(ROUTE.queue_datas, ROUTE.broker_datas, order_topic_conf="b:2;c:1;junk;d:x;")
+    assert names(queues_to_write("t", route)) == ["b-0", "b-1", "c-0"]
+
+
+def test_a_default_route_is_limited():
+    route = default_route(TopicRouteData((QueueData("a", 8, 8, 7), QueueData("b", 2, 8, 7)), ROUTE.broker_datas), 4)
+    assert [(data.read_queue_nums, data.write_queue_nums) for data in route.queue_datas] == [(4, 4), (2, 2)]
+
+
+def test_addresses_by_name_and_id():
+    table = BrokerTable([ROUTE])
+    assert table.address("a") == "a:1"
+    assert table.address("a", 1) == "a:2"
+    assert table.address("a", 2) is None
+    assert table.address("a", 2, only_this=False) == "a:1"
+    assert table.address("b") is None
+    assert table.address("b", only_this=False) == "b:2"
+    assert table.address("nobody", only_this=False) is None
+    assert table.all_addresses() == ["a:1", "a:2", "b:2", "r:1", "w:1"]
+    assert table.all_addresses(masters_only=True) == ["a:1", "r:1", "w:1"]
+    assert table.names == ["a", "b", "r", "w"]
