@@ -80,6 +80,8 @@ class Assigning:
             return
         self._move(pq, QueueEvent.OPENED)
         pq.opened_at = pq.next_offset = pq.committed = offset
+        # The journal learns where we stand at once: a reset must make it forget before anything new is noted.
+        self.s.out.append(JournalCommitted(pq.mq, offset, offset))
         floor, finished = self.s.recovered.pop(pq.mq, (0, Intervals()))
         if offset >= floor:
             finished.discard_below(offset)
@@ -92,11 +94,13 @@ class Assigning:
         self._pulling.consider(pq, now)
 
     def _soon(self, topic: str, now: float) -> None:
-        def again(_now: float) -> None:
-            if not self.s.stopping:
-                self.s.out.append(FetchAssignment(topic))
+        self.s.at(now + self.s.config.open_retry_ms / 1000, lambda _: self._look_up(topic))
 
-        self.s.at(now + self.s.config.open_retry_ms / 1000, again)
+    def _look_up(self, topic: str) -> None:
+        """Ask for the topic's queues and members again, once for all queues that ended in this turn."""
+        asked = any(isinstance(action, FetchAssignment) and action.topic == topic for action in self.s.out)
+        if not self.s.stopping and not asked:
+            self.s.out.append(FetchAssignment(topic))
 
     # --- closing ------------------------------------------------------------------------------------------------
 
@@ -109,10 +113,14 @@ class Assigning:
             return
         pq.send_failures = send_failures
         self._dispatching.drop_waiting(pq)
+        if not self.s.finishes(pq):
+            self._dispatching.withdraw(pq)
         ms = self.s.config.stop_deadline_ms if self.s.stopping else self.s.config.drain_deadline_ms
         self.s.at(now + ms / 1000, lambda at: self._deadline(pq, at))
         self.s.ask_seals_of(pq)
         self.check_drained(pq, now)
+        # The new owner begins at what the broker knows: tell it at once what is done so far.
+        self._commit_progress(pq)
 
     def restart(self, pq: ProcessQueue, now: float) -> None:
         """End the queue and read it again from its committed offset."""
@@ -129,7 +137,13 @@ class Assigning:
 
     def check_drained(self, pq: ProcessQueue, now: float) -> None:
         """Commit and end a draining queue when nothing of it is in flight any more."""
-        if pq.state is not Queue.DRAINING or pq.in_flight() or pq.commit_asked >= 0:
+        if pq.state is not Queue.DRAINING or pq.running():
+            return
+        if pq.unsealed():
+            # Rows reported since the queue was taken away: their workers may be busy and not seal for long.
+            self.s.ask_seals_of(pq)
+            return
+        if pq.commit_asked >= 0:
             return
         if pq.final_commit:
             self._end(pq, QueueEvent.DRAINED, now)
@@ -145,8 +159,12 @@ class Assigning:
         if pq.state is Queue.DRAINING:
             unsealed = sum(chunk.reported for chunk in pq.flight if chunk.tokens)
             self.s.log("warning", "drain_deadline", queue=pq.mq, unfinished=pq.unfinished, unsealed=unsealed)
-            self.s.unfinished_at_stop += pq.unfinished
-            self.s.unsealed_at_stop += unsealed
+            if self.s.stopping:
+                self.s.unfinished_at_stop += pq.unfinished
+                self.s.unsealed_at_stop += unsealed
+            if pq.moved_to >= 0:
+                # A reset is told to us once; it must hold although what runs did not finish in time.
+                self.s.out.append(Commit(pq.handle, pq.mq, pq.moved_to, guarded=False))
             self._end(pq, QueueEvent.DEADLINE, now)
 
     def _end(self, pq: ProcessQueue, event: QueueEvent, now: float) -> None:
@@ -163,11 +181,10 @@ class Assigning:
                 if chunk.reported == chunk.count:
                     self.s.chunks.pop(chunk.chunk_id, None)
                 self.s.release_chunk(chunk)
+        self._dispatching.withdraw(pq)
         self._forget(pq)
         self._pulling.feed_starved(now)
-        if not self.s.stopping:
-            # It may be ours again already, or had to be read again.
-            self.s.out.append(FetchAssignment(pq.mq.topic))
+        self._look_up(pq.mq.topic)  # it may be ours again already, or had to be read again
 
     def _forget(self, pq: ProcessQueue) -> None:
         del self.s.queues[pq.handle]
@@ -184,16 +201,21 @@ class Assigning:
     def persist(self, now: float) -> None:
         """Commit what can be committed of every queue, and ask for seals where only they hold it up."""
         for pq in list(self.s.queues.values()):
-            if pq.state is not Queue.ASSIGNED:
+            if pq.state is Queue.OPENING:
                 continue
             offset = pq.committable()
             pq.recovered.discard_below(offset)
             self._note_settled(pq, offset)
-            if offset > pq.committed and pq.commit_asked < 0:
-                self._commit(pq, offset, guarded=False)
+            self._commit_progress(pq)
             if pq.flight and pq.flight[0].tokens:
                 self.s.ask_seals_of(pq)
         del now
+
+    def _commit_progress(self, pq: ProcessQueue) -> None:
+        """Commit what is new; guarded once the queue was taken away, because its new owner commits too."""
+        offset = pq.committable()
+        if offset > pq.committed and pq.commit_asked < 0 and pq.moved_to < 0 and pq.state is not Queue.ENDED:
+            self._commit(pq, offset, guarded=pq.state is Queue.DRAINING)
 
     def _note_settled(self, pq: ProcessQueue, offset: int) -> None:
         if 0 <= pq.opened_at < offset:
@@ -217,7 +239,8 @@ class Assigning:
         if ok:
             self.s.counters.commits += 1
             pq.committed = offset
-            self.s.out.append(JournalCommitted(pq.mq, pq.opened_at, offset))
+            # A queue that was moved is not finished up to there; only what is below does not concern us any more.
+            self.s.out.append(JournalCommitted(pq.mq, pq.opened_at if pq.moved_to < 0 else offset, offset))
         else:
             self.s.counters.commit_errors += 1
             if pq.state is Queue.DRAINING:
@@ -250,9 +273,9 @@ class Assigning:
 def _nothing_unfinished_below(pq: ProcessQueue, offset: int) -> bool:
     """The invariant of every commit, looked up message by message and apart from how the offset was computed."""
     for chunk in pq.flight:
-        for index, at in enumerate(chunk.offsets):
-            if at >= offset:
+        for index in range(len(chunk.offsets)):
+            if chunk.begin_of(index) >= offset:
                 return True
             if index >= chunk.reported or (chunk.failed and index in chunk.failed) or chunk.tokens or chunk.lost:
                 return False
-    return not pq.waiting or pq.waiting[0].first_offset >= offset
+    return not pq.waiting or pq.waiting[0].begin >= offset

@@ -16,20 +16,23 @@ Token = tuple[str, int]
 
 
 class PullRun:
-    """Records `[at, end)` of one pull body; `positions` has one entry more than `offsets` (the end of the last)."""
+    """Records `[at, end)` of one pull body; `positions` has one entry more than `offsets` (the end of the last).
 
-    __slots__ = ("at", "end", "offsets", "positions", "slot")
+    A record's offset is its last one (an inner batch holds several), so it begins right behind the record before it:
+    what lies between, the broker did not deliver because its tag does not match. `begin` is where record `at` begins.
+    """
 
-    def __init__(self, slot: Slot, positions: Sequence[int], offsets: Sequence[int], at: int, end: int) -> None:
+    __slots__ = ("at", "begin", "end", "offsets", "positions", "slot")
+
+    def __init__(
+        self, slot: Slot, positions: Sequence[int], offsets: Sequence[int], at: int, end: int, begin: int
+    ) -> None:
+        self.begin = begin
         self.slot = slot
         self.positions = positions
         self.offsets = offsets
         self.at = at
         self.end = end
-
-    @property
-    def first_offset(self) -> int:
-        return self.offsets[self.at]
 
     @property
     def count(self) -> int:
@@ -50,16 +53,20 @@ class Failure:
 
 
 class Chunk:
-    """A contiguous byte range of one slot: `count` records at queue offsets `offsets`."""
+    """A contiguous byte range of one slot: `count` records that end at queue offsets `offsets`.
+
+    `begin` is the offset at which the first one begins, see PullRun: a commit must not pass it before that is finished.
+    """
 
     __slots__ = (
-        "chunk_id", "count", "end_byte", "failed", "handle", "held", "lost", "offsets", "positions", "reported",
+        "begin", "chunk_id", "count", "failed", "handle", "held", "lost", "offsets", "positions", "reported",
         "slot", "tokens", "worker_id",
     )  # fmt: skip
 
     def __init__(
-        self, chunk_id: int, handle: int, slot: Slot, positions: Sequence[int], offsets: Sequence[int]
+        self, chunk_id: int, handle: int, slot: Slot, positions: Sequence[int], offsets: Sequence[int], begin: int
     ) -> None:
+        self.begin = begin
         self.chunk_id = chunk_id
         self.handle = handle
         self.slot = slot
@@ -82,14 +89,16 @@ class Chunk:
     def finished(self) -> bool:
         return self.reported == self.count and not self.failed and not self.tokens and not self.lost
 
+    def begin_of(self, index: int) -> int:
+        """The offset at which record `index` begins; it ends at `offsets[index]`."""
+        return self.offsets[index - 1] + 1 if index else self.begin
+
     @property
     def floor(self) -> int:
         """The smallest queue offset of it that may not be passed by a commit. Only for a chunk that is not finished."""
         if self.tokens or self.lost:
-            return self.offsets[0]
-        if self.failed:
-            return self.offsets[min(self.failed)]
-        return self.offsets[self.reported]
+            return self.begin
+        return self.begin_of(min(self.failed) if self.failed else self.reported)
 
     @property
     def needs_bytes(self) -> bool:
@@ -105,9 +114,9 @@ class Chunk:
         for index in range(self.reported):
             if index in failed:
                 continue
-            offset = self.offsets[index]
-            if runs and index and index - 1 not in failed and runs[-1][1] == self.offsets[index - 1] + 1:
-                runs[-1] = (runs[-1][0], offset + 1)
+            begin, end = self.begin_of(index), self.offsets[index] + 1
+            if runs and runs[-1][1] == begin:
+                runs[-1] = (runs[-1][0], end)
             else:
-                runs.append((offset, offset + 1))
+                runs.append((begin, end))
         return runs

@@ -32,11 +32,15 @@ class Core:
         view: memoryview | bytearray,
         recovered: dict[MessageQueue, tuple[int, Intervals]] | None = None,
     ) -> None:
-        self.state = State(config, slab, view, recovered or {})
+        self.state = State(config, slab, view)
+        self.recover(recovered or {})
         self.dispatching = Dispatching(self.state)
-        self.pulling = Pulling(self.state, lambda pq, offset, now: self.assigning.moved(pq, offset, now))
+        self.pulling = Pulling(self.state, self._moved)
         self.assigning = Assigning(self.state, self.pulling, self.dispatching)
         self.settling = Settling(self.state, self.dispatching, self._progress, self.assigning.restart)
+
+    def _moved(self, pq: ProcessQueue, offset: int, now: float) -> None:
+        self.assigning.moved(pq, offset, now)
 
     def _progress(self, pq: ProcessQueue, now: float) -> None:
         """Something of the queue finished or became durable: pull more, or see whether it is drained."""
@@ -45,8 +49,15 @@ class Core:
                 self.pulling.consider(pq, now)
         elif pq.state is Queue.DRAINING:
             self.assigning.check_drained(pq, now)
+
+    def _feed(self, now: float) -> None:
+        """Bytes may have been given back, also by chunks of a queue that has ended: serve those that wait for them."""
         if self.state.starved:
             self.pulling.feed_starved(now)
+
+    def recover(self, recovered: dict[MessageQueue, tuple[int, Intervals]]) -> None:
+        """What was finished before a restart: per queue the committed offset, and the offsets above it. Before `start`."""
+        self.state.recovered.update(recovered)
 
     # --- time ---------------------------------------------------------------------------------------------------
 
@@ -140,6 +151,7 @@ class Core:
 
     def salvage_complete(self, worker_id: str, now: float) -> None:
         self.settling.salvage_complete(worker_id, now)
+        self._feed(now)
 
     def outcome(
         self, worker_id: str, chunk_id: int, start: int, count: int, seq: int, busy_us: int, slowest_us: int,
@@ -147,10 +159,16 @@ class Core:
     ) -> None:  # fmt: skip
         """A worker finished messages `[start, start + count)` of a chunk."""
         self.settling.outcome(worker_id, chunk_id, start, count, seq, busy_us, slowest_us, filtered, failures, now)
+        self._feed(now)
 
     def sealed(self, worker_id: str, seq: int, now: float) -> None:
         self.settling.sealed(worker_id, seq, now)
 
+    def unsealed_of(self, worker_id: str) -> list[int]:
+        """Sequence numbers of the worker's segments that hold reported rows and are not known to be sealed."""
+        return sorted(seq for owner, seq in self.state.unsealed if owner == worker_id)
+
     def sent_back(self, handle: int, chunk_id: int, index: int, accepted: bool, now: float) -> None:
         """Answer to SendBack."""
         self.settling.sent_back(handle, chunk_id, index, accepted, now)
+        self._feed(now)

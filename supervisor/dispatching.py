@@ -52,16 +52,16 @@ class Dispatching:
 
     def _cut(self, pq: ProcessQueue, size: int) -> Chunk:
         run = pq.waiting[0]
-        start = run.at
+        start, begin = run.at, run.begin
         end = min(start + size, run.end)
         self.s.waiting_messages -= end - start
         if end == run.end:
             pq.waiting.popleft()  # the run's reference on the slot passes to the chunk
         else:
-            run.at = end
+            run.at, run.begin = end, run.offsets[end - 1] + 1
             run.slot.refs += 1
         return Chunk(
-            next(self.s.chunk_ids), pq.handle, run.slot, run.positions[start : end + 1], run.offsets[start:end]
+            next(self.s.chunk_ids), pq.handle, run.slot, run.positions[start : end + 1], run.offsets[start:end], begin
         )
 
     def _hand(self, worker: WorkerView, chunk: Chunk, pq: ProcessQueue) -> None:
@@ -79,7 +79,7 @@ class Dispatching:
             # The queue ended while its messages waited for a new worker: the next owner has them.
             self.abandon(chunk)
             return
-        if pq.state is not Queue.ASSIGNED and not self.s.stopping:
+        if not self.s.finishes(pq):
             self.leave(chunk)
             return
         self.s.counters.redispatched_messages += chunk.count
@@ -97,11 +97,21 @@ class Dispatching:
         chunk.lost = True
         self.s.release_chunk(chunk)
 
+    def withdraw(self, pq: ProcessQueue) -> None:
+        """Leave those of its chunks that wait for another worker because theirs died."""
+        if any(chunk.handle == pq.handle for chunk in self.s.redo):
+            for _ in range(len(self.s.redo)):
+                chunk = self.s.redo.popleft()
+                if chunk.handle == pq.handle:
+                    self.leave(chunk)
+                else:
+                    self.s.redo.append(chunk)
+
     def drop_waiting(self, pq: ProcessQueue) -> int:
         """Forget what was pulled and not dispatched: it is not run, and for us the queue ends before it."""
         dropped = 0
         if pq.waiting:
-            pq.next_offset = pq.waiting[0].first_offset
+            pq.next_offset = pq.waiting[0].begin
         for run in pq.waiting:
             dropped += run.count
             self.s.release(run.slot)

@@ -49,6 +49,8 @@ class Intervals:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Intervals) and self.pairs() == other.pairs()
 
+    __hash__ = None  # type: ignore[assignment]  # mutable
+
     def __repr__(self) -> str:
         return f"Intervals({self.pairs()})"
 

@@ -71,7 +71,7 @@ class ProcessQueue:
             if not chunk.finished:
                 return chunk.floor
         if self.waiting:
-            return self.waiting[0].first_offset
+            return self.waiting[0].begin
         return self.next_offset
 
     @property
@@ -83,7 +83,7 @@ class ProcessQueue:
                 return self.next_offset - (min(first, chunk.offsets[min(chunk.failed)]) if chunk.failed else first)
             if chunk.failed:
                 return self.next_offset - chunk.offsets[min(chunk.failed)]
-        return self.next_offset - self.waiting[0].first_offset if self.waiting else 0
+        return self.next_offset - self.waiting[0].begin if self.waiting else 0
 
     def committable(self) -> int:
         """The offset that may be committed now; forgets the finished chunks below it."""
@@ -93,7 +93,7 @@ class ProcessQueue:
         if flight:
             return flight[0].floor
         if self.waiting:
-            return self.waiting[0].first_offset
+            return self.waiting[0].begin
         return self.next_offset
 
     def reservation_bytes(self) -> int:
@@ -124,11 +124,13 @@ class ProcessQueue:
                     done.add(max(start, floor), end)
         return done
 
-    def in_flight(self) -> bool:
-        """A worker still has messages of it, or rows of it are not durable yet, or a send-back is under way."""
-        for chunk in self.flight:
-            if chunk.lost:
-                continue
-            if chunk.reported < chunk.count or chunk.tokens or (chunk.failed and self.send_failures):
-                return True
-        return False
+    def running(self) -> bool:
+        """A worker still has messages of it, or a send-back is under way or tried again."""
+        return any(
+            not chunk.lost and (chunk.reported < chunk.count or (bool(chunk.failed) and self.send_failures))
+            for chunk in self.flight
+        )
+
+    def unsealed(self) -> bool:
+        """Rows of it are not durable yet."""
+        return any(chunk.tokens and not chunk.lost for chunk in self.flight)

@@ -54,10 +54,15 @@ class Pulling:
         if pq.blocked:
             return
         if self.s.starved or not self._reserve(pq):
-            pq.starved = True
-            self.s.starved.append(pq)
+            self._stand_in_line(pq, now)
             return
         self._send(pq, now)
+
+    def _stand_in_line(self, pq: ProcessQueue, now: float) -> None:
+        pq.starved = True
+        self.s.starved.append(pq)
+        # Those in front may be queues that have ended meanwhile, and nothing else may come to serve the line.
+        self.feed_starved(now)
 
     def _reserve(self, pq: ProcessQueue) -> bool:
         slab = self.s.slab
@@ -122,14 +127,15 @@ class Pulling:
         if result.dropped:
             self.s.counters.pull_bodies_dropped += 1
             pq.drops += 1
-            pq.starved = True
-            self.s.starved.append(pq)
-            self.feed_starved(now)
+            self._stand_in_line(pq, now)
             return
         pq.drops = 0
         if result.code == ResponseCode.SUCCESS and result.slot is not None:
             self._found(pq, result, result.slot, now)
-        elif result.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.SUCCESS):
+            return
+        if result.slot is not None:
+            self.s.release(result.slot)  # a refusal with a body, which no broker sends: nobody wants it
+        if result.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.SUCCESS):
             pq.next_offset = max(pq.next_offset, result.next_offset)
             self._again(pq, now)
         else:
@@ -159,7 +165,8 @@ class Pulling:
             self.s.counters.skipped_messages += len(offsets) - sum(end - start for start, end in runs)
         slot.refs += len(runs)
         for start, end in runs:
-            pq.waiting.append(PullRun(slot, positions, offsets, start, end))
+            begin = offsets[start - 1] + 1 if start else min(pq.next_offset, offsets[0])
+            pq.waiting.append(PullRun(slot, positions, offsets, start, end, begin))
             pq.unfinished += end - start
             pq.unfinished_bytes += positions[end] - positions[start]
             self.s.waiting_messages += end - start

@@ -15,7 +15,7 @@ from .dispatching import Dispatching
 from .intervals import Intervals
 from .process_queue import ProcessQueue
 from .state import State, WorkerView
-from .states import Queue, Worker, WorkerEvent
+from .states import Worker, WorkerEvent
 
 FailureReport = tuple[int, int, str]
 """(index in the chunk, delay level, error text)."""
@@ -51,6 +51,8 @@ class Settling:
             s.out.append(KillWorker(worker_id, f"outcome for {start}..{end} of chunk {chunk_id} at {chunk.reported}"))
             return
         chunk.reported = end
+        if seq <= worker.sealed_seq:
+            seq = 0  # the segment was sealed before its outcome was sent: the rows are durable already
         s.sizer.observe(count, busy_us, slowest_us)
         s.counters.busy_us += busy_us
         s.counters.filtered_messages += filtered
@@ -78,7 +80,7 @@ class Settling:
         if seq and done:
             self._wait_for_seal(pq, chunk, (worker_id, seq))
         if not failures:
-            s.out.append(JournalDone(pq.mq, chunk.offsets[start], chunk.offsets[end - 1] + 1, worker_id, seq))
+            s.out.append(JournalDone(pq.mq, chunk.begin_of(start), chunk.offsets[end - 1] + 1, worker_id, seq))
             return
         s.counters.failed_messages += len(failures)
         if chunk.failed is None:
@@ -89,8 +91,7 @@ class Settling:
             failed_here.add(index)
         for index in range(start, end):
             if index not in failed_here:
-                offset = chunk.offsets[index]
-                s.out.append(JournalDone(pq.mq, offset, offset + 1, worker_id, seq))
+                s.out.append(JournalDone(pq.mq, chunk.begin_of(index), chunk.offsets[index] + 1, worker_id, seq))
         for index in sorted(failed_here):
             self._send_back(pq, chunk, index)
 
@@ -150,8 +151,7 @@ class Settling:
         del chunk.failed[index]
         s.counters.sent_back_messages += 1
         pq.unfinished -= 1
-        offset = chunk.offsets[index]
-        s.out.append(JournalDone(pq.mq, offset, offset + 1, "", 0))
+        s.out.append(JournalDone(pq.mq, chunk.begin_of(index), chunk.offsets[index] + 1, "", 0))
         if not chunk.failed and chunk.reported == chunk.count:
             s.chunks.pop(chunk_id, None)
             s.release_chunk(chunk)
@@ -178,18 +178,21 @@ class Settling:
     # --- seals --------------------------------------------------------------------------------------------------
 
     def sealed(self, worker_id: str, seq: int, now: float) -> None:
-        """The segment is safe on disk: what waited for it is durable."""
+        """The segment is safe on disk, and with it every earlier one of the worker: what waited for them is durable."""
         worker = self.s.workers.get(worker_id)
         if worker is not None:
             worker.seal_asked = False
-        self.s.out.append(JournalSealed(worker_id, seq))
+            worker.sealed_seq = max(worker.sealed_seq, seq)
+        tokens = [token for token in self.s.unsealed if token[0] == worker_id and token[1] < seq]
         touched: dict[int, ProcessQueue] = {}
-        for chunk in self.s.unsealed.pop((worker_id, seq), ()):
-            if chunk.tokens:
-                chunk.tokens.discard((worker_id, seq))
-            pq = self.s.queues.get(chunk.handle)
-            if pq is not None:
-                touched[pq.handle] = pq
+        for token in (*tokens, (worker_id, seq)):
+            self.s.out.append(JournalSealed(*token))
+            for chunk in self.s.unsealed.pop(token, ()):
+                if chunk.tokens:
+                    chunk.tokens.discard(token)
+                pq = self.s.queues.get(chunk.handle)
+                if pq is not None:
+                    touched[pq.handle] = pq
         for pq in touched.values():
             self._progress(pq, now)
 
@@ -257,8 +260,9 @@ class Settling:
         children: list[Chunk] = []
         for start, end, done in pieces:
             child = Chunk(
-                next(s.chunk_ids), pq.handle, chunk.slot, chunk.positions[start : end + 1], chunk.offsets[start:end]
-            )
+                next(s.chunk_ids), pq.handle, chunk.slot, chunk.positions[start : end + 1], chunk.offsets[start:end],
+                chunk.begin_of(start),
+            )  # fmt: skip
             children.append(child)
             if done:
                 child.reported, child.held = child.count, False
@@ -278,7 +282,7 @@ class Settling:
         for child in children:
             if not child.held:
                 continue
-            if pq.state is Queue.ASSIGNED or s.stopping:
+            if s.finishes(pq):
                 s.redo.append(child)
             else:
                 self._dispatching.leave(child)
