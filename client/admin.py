@@ -1,0 +1,192 @@
+"""What tools ask of a cluster: topics, groups, statistics, single messages.
+
+Sources: tools/admin/DefaultMQAdminExtImpl.java and client/impl/MQClientAPIImpl.java. Raises as operations.py says. Where
+several brokers have a part of the answer all of them are asked, and the first that fails fails the whole: half a table
+of offsets would look like a whole one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from ..remoting.admin_bodies import (
+    ClusterInfo,
+    ConsumerConnections,
+    ConsumeStats,
+    OffsetWrapper,
+    SubscriptionGroupConfig,
+    TopicConfig,
+    TopicList,
+    TopicOffset,
+    TopicStats,
+)
+from ..remoting.admin_headers import ConsumerConnectionRequest, ConsumeStatsRequest, CreateTopic, TopicName
+from ..remoting.codes import RequestCode, ResponseCode
+from ..remoting.errors import BrokerError, UnreachableError
+from ..remoting.headers import ViewMessage
+from ..remoting.ids import parse_offset_message_id
+from ..remoting.queues import MessageQueue
+from ..remoting.stored import StoredMessage, decode_message
+from .asking import ask, refusal
+from .cluster import DEFAULT_TOPIC, Cluster
+from .routes import MASTER_ID
+from .validation import check_group, check_topic_to_create
+
+ADMIN_TIMEOUT_MS = 5_000
+
+
+class Admin:
+    """See the module's text."""
+
+    def __init__(self, cluster: Cluster, *, timeout_ms: int = ADMIN_TIMEOUT_MS) -> None:
+        self._cluster = cluster
+        self._remoting = cluster.remoting
+        self._timeout_ms = timeout_ms
+
+    # The cluster.
+
+    async def cluster_info(self) -> ClusterInfo:
+        """All brokers by name and by cluster, as the name server knows them."""
+        code = RequestCode.GET_BROKER_CLUSTER_INFO
+        answer = await self._cluster.name_servers.request(code, {})
+        if answer.code != ResponseCode.SUCCESS:
+            raise refusal(answer, code, self._cluster.name_servers.addresses[0])
+        return ClusterInfo.decode(answer.body)
+
+    async def topic_list(self) -> list[str]:
+        """All topics that the name server knows, system and retry topics too, sorted."""
+        code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
+        answer = await self._cluster.name_servers.request(code, {})
+        if answer.code != ResponseCode.SUCCESS:
+            raise refusal(answer, code, self._cluster.name_servers.addresses[0])
+        return sorted(TopicList.decode(answer.body).topic_list)
+
+    async def master_addresses(self) -> list[str]:
+        """The masters of all brokers; UnreachableError when there is none."""
+        info = await self.cluster_info()
+        found = {
+            data.broker_addrs[MASTER_ID] for data in info.broker_addr_table.values() if MASTER_ID in data.broker_addrs
+        }
+        if not found:
+            raise UnreachableError(self._cluster.name_servers.addresses[0], "this name server knows no broker")
+        return sorted(found)
+
+    # Topics and groups.
+
+    async def create_topic(self, address: str, config: TopicConfig) -> None:
+        """Create or change a topic on one broker. UsageError for a name that Java refuses (Validators.java)."""
+        check_topic_to_create(config.topic_name)
+        attributes = ",".join(f"+{name}={value}" for name, value in config.attributes.items())
+        header = CreateTopic(
+            config.topic_name,
+            DEFAULT_TOPIC,
+            config.read_queue_nums,
+            config.write_queue_nums,
+            config.perm,
+            config.topic_filter_type,
+            config.order,
+            config.topic_sys_flag,
+            attributes or None,
+        )
+        code = RequestCode.UPDATE_AND_CREATE_TOPIC
+        await ask(self._remoting, address, code, header, timeout_ms=self._timeout_ms)
+
+    async def create_topic_everywhere(self, config: TopicConfig) -> list[str]:
+        """Create or change a topic on every master; their addresses."""
+        addresses = await self.master_addresses()
+        for address in addresses:
+            await self.create_topic(address, config)
+        return addresses
+
+    async def delete_topic(self, address: str, topic: str) -> None:
+        """Delete a topic on one broker."""
+        code = RequestCode.DELETE_TOPIC_IN_BROKER
+        await ask(self._remoting, address, code, TopicName(topic), timeout_ms=self._timeout_ms)
+
+    async def create_group(self, address: str, config: SubscriptionGroupConfig) -> None:
+        """Create or change a consumer group's settings on one broker."""
+        check_group(config.group_name)
+        code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+        await ask(self._remoting, address, code, body=config.encode(), timeout_ms=self._timeout_ms)
+
+    # Statistics.
+
+    async def topic_stats(self, topic: str) -> TopicStats:
+        """Offsets of every queue of the topic, from all its masters. BrokerError 17 when it does not exist."""
+        table: dict[MessageQueue, TopicOffset] = {}
+        tps = 0.0
+        for address in await self._masters_of(topic):
+            code = RequestCode.GET_TOPIC_STATS_INFO
+            answer = await ask(self._remoting, address, code, TopicName(topic), timeout_ms=self._timeout_ms)
+            part = TopicStats.decode(answer.body)
+            table.update(part.offset_table)
+            tps += part.topic_put_tps
+        return TopicStats(table, tps)
+
+    async def consume_stats(self, group: str, topic: str | None = None) -> ConsumeStats:
+        """How far the group is: per queue the broker's end and the committed offset, its retry topic's too when `topic`
+        is None.
+
+        Asked of the brokers of the group's retry topic (they know the group), else of the topic's.
+        """
+        table: dict[MessageQueue, OffsetWrapper] = {}
+        tps = 0.0
+        for address in await self._brokers_of(group, topic):
+            code = RequestCode.GET_CONSUME_STATS
+            header = ConsumeStatsRequest(group, topic)
+            answer = await ask(self._remoting, address, code, header, timeout_ms=self._timeout_ms)
+            part = ConsumeStats.decode(answer.body)
+            table.update(part.offset_table)
+            tps += part.consume_tps
+        return ConsumeStats(table, tps)
+
+    async def consumer_connections(self, group: str, topic: str | None = None) -> ConsumerConnections | None:
+        """Who is in the group and what it subscribes; None when it is offline everywhere (code 206)."""
+        for address in await self._brokers_of(group, topic):
+            code = RequestCode.GET_CONSUMER_CONNECTION_LIST
+            offline = int(ResponseCode.CONSUMER_NOT_ONLINE)
+            header = ConsumerConnectionRequest(group)
+            answer = await ask(self._remoting, address, code, header, timeout_ms=self._timeout_ms, accept=(0, offline))
+            if answer.code != offline:
+                return ConsumerConnections.decode(answer.body)
+        return None
+
+    # Messages.
+
+    async def view_message(self, message_id: str, topic: str | None = None) -> StoredMessage:
+        """The record behind an offset message id, asked of the broker that the id names.
+
+        Raises ProtocolError when it is no offset id (a unique id is none, though it may look like one), BrokerError 1
+        when the broker has no such record.
+        """
+        host, port, physical_offset = parse_offset_message_id(message_id)
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return await self.view_record(address, physical_offset, topic)
+
+    async def view_record(self, address: str, physical_offset: int, topic: str | None = None) -> StoredMessage:
+        """The record at an offset of a broker's commit log."""
+        header = ViewMessage(physical_offset, topic)
+        code = RequestCode.VIEW_MESSAGE_BY_ID
+        answer = await ask(self._remoting, address, code, header, timeout_ms=self._timeout_ms)
+        return decode_message(answer.body)
+
+    async def _masters_of(self, topic: str) -> list[str]:
+        route = await self._cluster.route(topic)
+        found = {data.broker_addrs[MASTER_ID] for data in route.broker_datas if MASTER_ID in data.broker_addrs}
+        if not found:
+            raise UnreachableError(topic, "the route of this topic names no master")
+        return sorted(found)
+
+    async def _brokers_of(self, group: str, topic: str | None) -> list[str]:
+        return await _first_known([f"%RETRY%{group}", *([topic] if topic is not None else [])], self._masters_of)
+
+
+async def _first_known(topics: list[str], find: Callable[[str], Awaitable[list[str]]]) -> list[str]:
+    """What `find` gives for the first topic that exists; BrokerError 17 of the last when none does."""
+    for topic in topics[:-1]:
+        try:
+            return await find(topic)
+        except BrokerError as error:
+            if error.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise
+    return await find(topics[-1])

@@ -1,0 +1,250 @@
+"""What a consumer asks of its cluster: offsets, members, heartbeats, pulls, send-backs, locks.
+
+Timeouts are Java's (PROTOCOL.md has them by request); each can be given per call, in milliseconds. All methods raise
+BrokerError when the answer is a no, UnreachableError (TimedOutError) when there is none, ProtocolError when it makes no
+sense. Nothing is tried twice here: what a second try means differs by caller.
+
+Methods that take a MessageQueue find its broker by the route of its topic, asking for that route where it is not known;
+methods that take an address are for callers that know better (a pull from a slave, a heartbeat to everyone).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from ..remoting.bodies import CheckClientConfig, ConsumerIds, HeartbeatData, LockBatch, LockBatchResponse
+from ..remoting.codes import RequestCode, ResponseCode
+from ..remoting.command import Command
+from ..remoting.errors import UnreachableError
+from ..remoting.headers import (
+    ConsumerList,
+    MaxOffset,
+    MinOffset,
+    OffsetResponse,
+    PullRequest,
+    PullResponse,
+    QueryOffset,
+    SearchOffset,
+    SendBack,
+    Unregister,
+    UpdateOffset,
+)
+from ..remoting.queues import MessageQueue
+from .asking import ask, refusal
+from .cluster import Cluster
+from .pending import BodySink
+from .routes import MASTER_ID
+
+OFFSET_TIMEOUT_MS = 5_000
+BOUND_TIMEOUT_MS = 6_000
+MEMBERS_TIMEOUT_MS = 3_000
+HEARTBEAT_TIMEOUT_MS = 3_000
+SEND_BACK_TIMEOUT_MS = 5_000
+LOCK_TIMEOUT_MS = 1_000
+PULL_TIMEOUT_MS = 30_000
+
+_SUCCESS = int(ResponseCode.SUCCESS)
+_NOT_FOUND = int(ResponseCode.QUERY_NOT_FOUND)
+_NOBODY = int(ResponseCode.SYSTEM_ERROR)
+
+
+class PullStatus(Enum):
+    """How a pull ended, when it was no refusal (client/consumer/PullStatus.java)."""
+
+    FOUND = "found"
+    NO_NEW_MSG = "no_new_msg"
+    NO_MATCHED_MSG = "no_matched_msg"
+    OFFSET_ILLEGAL = "offset_illegal"
+
+
+_PULL_STATUS = {
+    int(ResponseCode.SUCCESS): PullStatus.FOUND,
+    int(ResponseCode.PULL_NOT_FOUND): PullStatus.NO_NEW_MSG,
+    int(ResponseCode.PULL_RETRY_IMMEDIATELY): PullStatus.NO_MATCHED_MSG,
+    int(ResponseCode.PULL_OFFSET_MOVED): PullStatus.OFFSET_ILLEGAL,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PullResult:
+    """A pull's answer. `body` holds stored records back to back; `dropped` says the body sink had no room for it."""
+
+    status: PullStatus
+    header: PullResponse
+    body: bytes | bytearray | memoryview
+    dropped: bool
+
+
+def parse_pull(answer: Command, address: str) -> PullResult:
+    """Judge a pull's answer. Raises BrokerError for codes other than 0, 19, 20, 21, ProtocolError for a bad header."""
+    status = _PULL_STATUS.get(answer.code)
+    if status is None:
+        raise refusal(answer, RequestCode.PULL_MESSAGE, address)
+    return PullResult(status, PullResponse.from_fields(answer.fields), answer.body, answer.dropped)
+
+
+class Operations:
+    """See the module's text. Stateless but for the cluster's routes and connections."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._remoting = cluster.remoting
+
+    # Offsets.
+
+    async def query_consumer_offset(
+        self,
+        group: str,
+        mq: MessageQueue,
+        *,
+        set_zero_if_not_found: bool | None = None,
+        timeout_ms: int = OFFSET_TIMEOUT_MS,
+    ) -> int | None:
+        """The group's committed offset, None when the broker has none (code 22).
+
+        A broker may say 0 for a group it never saw when the queue still has its first message in memory
+        (ConsumerManageProcessor.java); `set_zero_if_not_found=False` keeps 5.x brokers from it.
+        """
+        address = await self._cluster.address_of(mq, only_this=False)
+        header = QueryOffset(group, mq.topic, mq.queue_id, set_zero_if_not_found, mq.broker_name)
+        code = RequestCode.QUERY_CONSUMER_OFFSET
+        accept = (_SUCCESS, _NOT_FOUND)
+        answer = await ask(self._remoting, address, code, header, timeout_ms=timeout_ms, accept=accept)
+        return None if answer.code == _NOT_FOUND else OffsetResponse.from_fields(answer.fields).offset
+
+    async def update_consumer_offset(
+        self, group: str, mq: MessageQueue, offset: int, *, oneway: bool = False, timeout_ms: int = OFFSET_TIMEOUT_MS
+    ) -> None:
+        """Commit an offset; the broker overwrites what it has, even by a lower one.
+
+        Java sends this one-way; then a refusal stays unknown.
+        """
+        address = await self._cluster.address_of(mq, only_this=False)
+        header = UpdateOffset(group, mq.topic, mq.queue_id, offset, mq.broker_name)
+        code = RequestCode.UPDATE_CONSUMER_OFFSET
+        if oneway:
+            await self._remoting.oneway(address, Command(int(code), header.to_fields()), timeout_ms=timeout_ms)
+        else:
+            await ask(self._remoting, address, code, header, timeout_ms=timeout_ms)
+
+    async def max_offset(self, mq: MessageQueue, *, timeout_ms: int = BOUND_TIMEOUT_MS) -> int:
+        """One past the queue's last message; 0 for a queue the broker does not know."""
+        header = MaxOffset(mq.topic, mq.queue_id, broker_name=mq.broker_name)
+        return await self._offset(mq, RequestCode.GET_MAX_OFFSET, header, timeout_ms)
+
+    async def min_offset(self, mq: MessageQueue, *, timeout_ms: int = BOUND_TIMEOUT_MS) -> int:
+        """The queue's first message that is still kept; 0 for a queue the broker does not know."""
+        header = MinOffset(mq.topic, mq.queue_id, broker_name=mq.broker_name)
+        return await self._offset(mq, RequestCode.GET_MIN_OFFSET, header, timeout_ms)
+
+    async def search_offset(
+        self, mq: MessageQueue, timestamp_ms: int, boundary: str = "LOWER", *, timeout_ms: int = BOUND_TIMEOUT_MS
+    ) -> int:
+        """LOWER: the first message stored at or after that time (ms since 1970), the end when there is none.
+
+        UPPER (5.x): the last one stored at or before it. At the queue's ends brokers differ; PROTOCOL.md §5.6.
+        """
+        header = SearchOffset(mq.topic, mq.queue_id, timestamp_ms, boundary, mq.broker_name)
+        return await self._offset(mq, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header, timeout_ms)
+
+    async def _offset(
+        self, mq: MessageQueue, code: RequestCode, header: MaxOffset | MinOffset | SearchOffset, timeout_ms: int
+    ) -> int:
+        address = await self._cluster.address_of(mq)
+        answer = await ask(self._remoting, address, code, header, timeout_ms=timeout_ms)
+        return OffsetResponse.from_fields(answer.fields).offset
+
+    # The group.
+
+    async def consumer_ids(self, group: str, topic: str, *, timeout_ms: int = MEMBERS_TIMEOUT_MS) -> list[str]:
+        """The client ids in the group, asked of a random broker of the topic's route; [] when it has no member (code 1).
+
+        An id may stand there twice while an old connection of it lingers.
+        """
+        route = await self._cluster.route(topic)
+        if not route.broker_datas:
+            raise UnreachableError(topic, "the route of this topic names no broker")
+        data = self._cluster.random.choice(route.broker_datas)
+        addresses = data.broker_addrs
+        address = addresses.get(MASTER_ID) or self._cluster.random.choice(sorted(addresses.values()))
+        header = ConsumerList(group, data.broker_name)
+        code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
+        answer = await ask(self._remoting, address, code, header, timeout_ms=timeout_ms, accept=(_SUCCESS, _NOBODY))
+        return [] if answer.code == _NOBODY else list(ConsumerIds.decode(answer.body).consumer_id_list)
+
+    async def heartbeat(self, address: str, data: HeartbeatData, *, timeout_ms: int = HEARTBEAT_TIMEOUT_MS) -> int:
+        """Tell a broker who we are and what we subscribe; its version (an ordinal of MQVersion.java)."""
+        body = data.encode()
+        answer = await ask(self._remoting, address, RequestCode.HEART_BEAT, body=body, timeout_ms=timeout_ms)
+        return answer.version
+
+    async def check_client_config(
+        self, address: str, data: CheckClientConfig, *, timeout_ms: int = HEARTBEAT_TIMEOUT_MS
+    ) -> None:
+        """Ask whether the broker takes this (SQL) subscription; BrokerError (1, 23) when not."""
+        body = data.encode()
+        await ask(self._remoting, address, RequestCode.CHECK_CLIENT_CONFIG, body=body, timeout_ms=timeout_ms)
+
+    async def unregister(
+        self,
+        address: str,
+        client_id: str,
+        group: str | None = None,
+        *,
+        producer_group: str | None = None,
+        timeout_ms: int = HEARTBEAT_TIMEOUT_MS,
+    ) -> None:
+        """This client leaves the consumer group (and the producer group) on that broker."""
+        header = Unregister(client_id, producer_group, group)
+        await ask(self._remoting, address, RequestCode.UNREGISTER_CLIENT, header, timeout_ms=timeout_ms)
+
+    # Messages.
+
+    async def pull(
+        self,
+        address: str,
+        header: PullRequest,
+        *,
+        body_sink: BodySink | None = None,
+        timeout_ms: int = PULL_TIMEOUT_MS,
+    ) -> Command:
+        """One pull; the raw answer, to be judged by `parse_pull`.
+
+        With the suspend bit the broker holds the request until something arrives, at most `suspend_timeout_millis` plus
+        five seconds: `timeout_ms` must be longer. With a `body_sink` the records are received straight into its view.
+        """
+        command = Command(int(RequestCode.PULL_MESSAGE), header.to_fields())
+        return await self._remoting.request(address, command, timeout_ms=timeout_ms, body_sink=body_sink)
+
+    async def send_back(self, address: str, header: SendBack, *, timeout_ms: int = SEND_BACK_TIMEOUT_MS) -> None:
+        """Return a message to its broker's master for a later attempt; accepted means the broker has stored it."""
+        await ask(self._remoting, address, RequestCode.CONSUMER_SEND_MSG_BACK, header, timeout_ms=timeout_ms)
+
+    # Locks of orderly consumption.
+
+    async def lock_batch(
+        self, address: str, group: str, mqs: Iterable[MessageQueue], *, timeout_ms: int = LOCK_TIMEOUT_MS
+    ) -> set[MessageQueue]:
+        """Lock or renew queues of one broker for this client; those that are locked now. The code is 0 even for none."""
+        body = LockBatch(group, self._cluster.client_id, tuple(mqs)).encode()
+        answer = await ask(self._remoting, address, RequestCode.LOCK_BATCH_MQ, body=body, timeout_ms=timeout_ms)
+        return set(LockBatchResponse.decode(answer.body).lock_ok_mq_set)
+
+    async def unlock_batch(
+        self,
+        address: str,
+        group: str,
+        mqs: Iterable[MessageQueue],
+        *,
+        oneway: bool = False,
+        timeout_ms: int = LOCK_TIMEOUT_MS,
+    ) -> None:
+        """Give up locks; those that are not ours are left alone."""
+        body = LockBatch(group, self._cluster.client_id, tuple(mqs)).encode()
+        code = RequestCode.UNLOCK_BATCH_MQ
+        if oneway:
+            await self._remoting.oneway(address, Command(int(code), body=body), timeout_ms=timeout_ms)
+        else:
+            await ask(self._remoting, address, code, body=body, timeout_ms=timeout_ms)

@@ -1,0 +1,83 @@
+"""What names and messages may look like (client/Validators.java, common/topic/TopicValidator.java, common/message/
+MessageConst.java). Pure; every failure is a UsageError that says what is wrong and what is allowed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from ..remoting.errors import UsageError
+from ..remoting.properties import RESERVED_PROPERTIES
+
+TOPIC_MAX_CHARACTERS = 127
+RETRY_TOPIC_MAX_CHARACTERS = 255
+GROUP_MAX_CHARACTERS = 255
+RETRY_PREFIX = "%RETRY%"
+DLQ_PREFIX = "%DLQ%"
+LEGAL_CHARACTERS = "^[%|a-zA-Z0-9_-]+$"
+
+_is_legal = re.compile(r"[%|a-zA-Z0-9_-]+").fullmatch
+
+# Topics only brokers write (TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET).
+NOT_SENDABLE_TOPICS = frozenset(
+    {
+        "SCHEDULE_TOPIC_XXXX",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+    }
+)
+# Topics nobody may create (TopicValidator.SYSTEM_TOPIC_SET and its prefix).
+SYSTEM_TOPICS = NOT_SENDABLE_TOPICS | {"TBW102", "RMQ_SYS_TRACE_TOPIC", "rmq_sys_wheel_timer", "BenchmarkTest"}
+SYSTEM_TOPIC_PREFIX = "rmq_sys_"
+
+
+def check_topic(topic: str) -> None:
+    """A topic's name: not blank, legal characters, at most 127 of them (255 for the retry and dead letter topics)."""
+    if not topic.strip():
+        raise UsageError("the topic is blank: give its name")
+    limit = RETRY_TOPIC_MAX_CHARACTERS if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else TOPIC_MAX_CHARACTERS
+    if len(topic) > limit:
+        raise UsageError(f"topic {topic[:40]!r}... has {len(topic)} characters; at most {limit} are allowed")
+    if not _is_legal(topic):
+        raise UsageError(f"topic {topic!r} contains illegal characters; allowed are {LEGAL_CHARACTERS}")
+
+
+def check_topic_to_send(topic: str) -> None:
+    """As `check_topic`, and not one that only brokers write."""
+    check_topic(topic)
+    if topic in NOT_SENDABLE_TOPICS:
+        raise UsageError(f"sending to topic {topic} is forbidden: only brokers write it")
+
+
+def check_topic_to_create(topic: str) -> None:
+    """As `check_topic`, and not a system topic."""
+    check_topic(topic)
+    if topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX):
+        raise UsageError(f"topic {topic} conflicts with a system topic: choose another name")
+
+
+def check_group(group: str) -> None:
+    """A group's name: not blank, legal characters, at most 255 of them."""
+    if not group.strip():
+        raise UsageError("the group is blank: give its name")
+    if len(group) > GROUP_MAX_CHARACTERS:
+        raise UsageError(
+            f"group {group[:40]!r}... has {len(group)} characters; at most {GROUP_MAX_CHARACTERS} are allowed"
+        )
+    if not _is_legal(group):
+        raise UsageError(f"group {group!r} contains illegal characters; allowed are {LEGAL_CHARACTERS}")
+
+
+def check_user_properties(properties: Mapping[str, str]) -> None:
+    """A user's own properties: no reserved names, neither name nor value blank or with a separator character."""
+    for name, value in properties.items():
+        if name in RESERVED_PROPERTIES:
+            raise UsageError(f"property {name!r} is used by the system: choose another name")
+        if not name.strip() or not value.strip():
+            raise UsageError(f"property {name!r} with value {value!r}: neither name nor value may be blank")
+        if not {"\x01", "\x02"}.isdisjoint(name + value):
+            raise UsageError(f"property {name!r} contains one of the separator characters \\x01 and \\x02")
