@@ -33,7 +33,7 @@ class Queue:
     def __init__(self, queue_id: int, body_bytes: int, messages: int) -> None:
         records = []
         for index in range(PER_PULL):
-            properties = {"KEYS": f"key-{index}", "UNIQ_KEY": f"{index:032X}", "WAIT": "true", "TAGS": "tag",
+            properties = {"KEYS": f"key-{index:04d}", "UNIQ_KEY": f"{index:032X}", "WAIT": "true", "TAGS": "tag",
                           "CLUSTER": "c", "MSG_REGION": "DefaultRegion"}  # fmt: skip
             body = f"{index:08d}".encode() + os.urandom(body_bytes - 8)
             records.append(encode_message(StoredMessage(

@@ -140,9 +140,9 @@ class Core:
     def worker_ready(self, worker_id: str) -> None:
         self.settling.worker_ready(worker_id)
 
-    def worker_died(self, worker_id: str) -> None:
-        """Everything it had reported was read before this call."""
-        self.settling.worker_died(worker_id)
+    def worker_died(self, worker_id: str, *, expected: bool = False) -> None:
+        """Everything it had reported was read before this call. `expected` = it was told to leave."""
+        self.settling.worker_died(worker_id, expected=expected)
 
     def salvaged(
         self, worker_id: str, seq: int, records: Sequence[tuple[MessageQueue, Sequence[tuple[int, int]]]], now: float

@@ -65,12 +65,14 @@ class GroupMember:
             request_timeout_ms=settings.cluster.request_timeout_ms,
             poll_interval_ms=settings.cluster.poll_name_server_interval_ms,
         )
-        self._operations = Operations(self._cluster, timeout_ms=settings.cluster.request_timeout_ms)
+        self._operations = Operations(self._cluster)
         self._first_offset = FirstOffset(
             self._operations, self._group, settings.consumer.consume_from_where,
             consume_timestamp_ms(settings.consumer.consume_timestamp) or int(time.time() * 1000) - 30 * 60 * 1000,
         )  # fmt: skip
-        self._send_backs = SendBacks(self._operations, self._group, settings.consumer.max_reconsume_times)
+        self._send_backs = SendBacks(
+            self._cluster, self._operations, self._group, settings.consumer.max_reconsume_times
+        )
         now_ms = int(time.time() * 1000)
         self._subscriptions = {
             topic: SubscriptionData.of(topic, expression, now_ms)

@@ -31,6 +31,8 @@ from .core import Core
 RESPAWN_DELAY_MIN_S = 0.1
 RESPAWN_DELAY_MAX_S = 5.0
 """Workers that die before they are ready are replaced with doubling delays: a broken host is not made worse."""
+KILL_WAIT_S = 2.0
+"""Within this a killed process is gone, unless the kernel holds it."""
 
 Records = Sequence[tuple[MessageQueue, Sequence[tuple[int, int]]]]
 
@@ -159,8 +161,8 @@ class Pool:
         if member is not None:
             self._send(member, packets.encode_seal())
 
-    def kill(self, worker_id: str, reason: str) -> None:
-        """Kill a worker that said what cannot be."""
+    def kill_worker(self, worker_id: str, reason: str) -> None:
+        """Kill a worker that said what cannot be; its death is handled as any other."""
         member = self.members.get(worker_id)
         if member is not None:
             log.error("worker_killed", worker=worker_id, pid=member.process.pid, reason=reason)
@@ -207,7 +209,7 @@ class Pool:
             else:
                 raise ProtocolError(f"packet kind {kind}", "worker link")
         except ProtocolError as error:
-            self.kill(member.worker_id, str(error))
+            self.kill_worker(member.worker_id, str(error))
 
     def _outcomes(self, member: Member, packet: bytes, now: float) -> None:
         entries, failures = packets.decode_outcomes(packet)
@@ -269,7 +271,7 @@ class Pool:
         member.link.close()
         del self.members[member.worker_id]
         now = self._loop.time()
-        self._core.worker_died(member.worker_id)
+        self._core.worker_died(member.worker_id, expected=member.stopping)
         self._seal_renamed(member.worker_id, now)
         if not member.stopping:
             log.warning("worker_died", worker=member.worker_id, pid=member.process.pid, exit_code=code)
@@ -319,12 +321,18 @@ class Pool:
             if not await self._wait_changed(deadline):
                 break
         killed = len(self.members)
+        await self.kill()
+        return killed
+
+    async def kill(self) -> None:
+        """End every worker now, and the forkserver; what they had said is still read."""
+        self._stopping = True
         for member in list(self.members.values()):
+            member.stopping = True
             member.process.kill()
-        while self.members and await self._wait_changed(self._loop.time() + 2.0):
+        while self.members and await self._wait_changed(self._loop.time() + KILL_WAIT_S):
             pass
         self._forkserver.stop()
-        return killed
 
     def pids(self) -> dict[str, int]:
         """Process ids by worker id."""

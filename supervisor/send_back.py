@@ -11,6 +11,8 @@ from struct import Struct
 
 import structlog
 
+from ..client.asking import ask
+from ..client.cluster import Cluster
 from ..client.operations import Operations
 from ..remoting.codes import (
     SYSFLAG_COMPRESSED,
@@ -18,7 +20,6 @@ from ..remoting.codes import (
     SYSFLAG_MULTI_TAGS,
     RequestCode,
 )
-from ..remoting.command import Command
 from ..remoting.errors import RocketcrewError, UnreachableError
 from ..remoting.headers import SendBack, SendRequestV2
 from ..remoting.properties import encode_properties
@@ -42,7 +43,8 @@ log = structlog.get_logger("rocketcrew.send_back")
 class SendBacks:
     """Sends failed messages back for the group; `max_reconsume_times` -1 = 16 as in Java."""
 
-    def __init__(self, operations: Operations, group: str, max_reconsume_times: int) -> None:
+    def __init__(self, cluster: Cluster, operations: Operations, group: str, max_reconsume_times: int) -> None:
+        self._cluster = cluster
         self._operations = operations
         self._group = group
         self._max = DEFAULT_MAX_RECONSUME_TIMES if max_reconsume_times < 0 else max_reconsume_times
@@ -64,9 +66,7 @@ class SendBacks:
             return False
 
     async def _to_its_broker(self, action: SendBackAction, record: bytes, message: StoredMessage | None) -> None:
-        address = self._operations.cluster.broker_address(action.mq.broker_name)
-        if address is None:
-            raise UnreachableError(action.mq.broker_name, "no address of the master is known")
+        address = await self._cluster.address_of(action.mq)
         header = SendBack(
             offset=_PHYSICAL_OFFSET.unpack_from(record)[0],
             group=self._group,
@@ -91,10 +91,12 @@ class SendBacks:
             "DELAY": str(level),
         }
         properties.pop("TRAN_MSG", None)
-        mq = await self._operations.queue_to_write(RETRY_PREFIX + self._group)
-        address = self._operations.cluster.broker_address(mq.broker_name)
-        if address is None:
-            raise UnreachableError(mq.broker_name, "no address of the master is known")
+        topic = RETRY_PREFIX + self._group
+        queues = await self._cluster.queues_to_write(topic)
+        if not queues:
+            raise UnreachableError(topic, "the route of this topic names no broker that can be written")
+        mq = self._cluster.random.choice(queues)
+        address = await self._cluster.address_of(mq)
         header = SendRequestV2(
             producer_group=INNER_PRODUCER_GROUP,
             topic=mq.topic,
@@ -111,8 +113,8 @@ class SendBacks:
             batch=False,
             broker_name=mq.broker_name,
         )
-        command = Command(RequestCode.SEND_MESSAGE_V2, header.to_fields(), message.body)
-        await self._operations.checked(address, command, timeout_ms=SEND_BACK_TIMEOUT_MS)
+        code = RequestCode.SEND_MESSAGE_V2
+        await ask(self._cluster.remoting, address, code, header, body=message.body, timeout_ms=SEND_BACK_TIMEOUT_MS)
 
 
 def _origin_topic(message: StoredMessage) -> str:

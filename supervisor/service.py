@@ -18,7 +18,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,6 +88,8 @@ class Supervisor:
         self._timer_due = float("inf")
         self._journal_failed = False
         self._acting = False
+        self._to_end: list[Callable[[], Awaitable[None]]] = []
+        """What a stop by force, or a start that failed, has to end."""
 
     async def run(self) -> Summary:
         """Run until a signal stops it. Raises what keeps it from starting."""
@@ -128,7 +130,7 @@ class Supervisor:
         self._do: dict[type, Callable[[Any], None]] = {
             act.Dispatch: lambda a: self._pool.dispatch(a),
             act.Seal: lambda a: self._pool.seal(a.worker_id),
-            act.KillWorker: lambda a: self._pool.kill(a.worker_id, a.reason),
+            act.KillWorker: lambda a: self._pool.kill_worker(a.worker_id, a.reason),
             act.Log: _log,
             act.Finished: self._core_finished,
         }
@@ -165,22 +167,28 @@ class Supervisor:
             self.core, self._forkserver, self._boot, run_id=run_id, transport=self._transport,
             segments=self._slot.segments, queue_info=self._queue_info, slab=self._view, acted=self.acted,
         )  # fmt: skip
+        self._to_end.append(self._pool.kill)
         count = settings.workers.count or os.cpu_count() or 1
         await self._pool.start(count, self._slot.open_segments(), settings.workers.boot_timeout_ms)
         self._recover()
+        self._to_end.append(self._close_journal)
         self._member = GroupMember(settings, self.client_id, self.topics, self.core, self._view, self.acted)
+        self._to_end.append(self._member.kill)
         self._do |= self._member.performs
         await self._member.start()
         self._control = ControlServer(
             self._slot.path, {"status": lambda _: self.picture(), "stop": self._asked_to_stop}
         )
         await self._control.start()
-        self._metrics = MetricsServer(settings.metrics.host, settings.metrics.port, self.picture)
+        self._to_end.append(self._control.stop)
         if settings.metrics.port:
-            await self._metrics.start()
+            metrics = MetricsServer(settings.metrics.host, settings.metrics.port, self.picture)
+            await metrics.start()
+            self._to_end.append(metrics.stop)
         self._loader = LoaderChild(settings, self._slot)
         if settings.results.enabled and settings.spark.load and self._pool.schema is not None:
             self._loader.start()
+            self._to_end.append(self._loader.kill)
         self.core.start(self._loop.time())
         self._publish_settled()
         self.acted()
@@ -337,8 +345,8 @@ class Supervisor:
         self._publish_settled()
         self._settled_timer.cancel()
         await self._member.stop()
-        await self._close()
         await self._loader.stop(forced=self._forced)
+        await self._abandon()
         self.service = move(SERVICE, self.service, ServiceEvent.STOPPED)
         clean = not (self._left.unfinished or self._left.unsealed or killed)
         log.info("stopped", clean=clean, unfinished=self._left.unfinished, unsealed=self._left.unsealed)
@@ -359,24 +367,12 @@ class Supervisor:
         return Summary(exit_code, self.core.state.counters.as_dict(), self._left.unfinished, self._left.unsealed)
 
     async def _abandon(self) -> None:
-        """End what was started, in any state of a start."""
-        for name in ("_loader", "_pool", "_member"):
-            part = getattr(self, name, None)
-            if part is not None:
-                await part.kill()
-        if hasattr(self, "_forkserver"):
-            self._forkserver.stop()
-        await self._close()
+        """End what was started, in any state of a start, the newest first."""
+        while self._to_end:
+            await self._to_end.pop()()
 
-    async def _close(self) -> None:
-        for name in ("_control", "_metrics"):
-            part = getattr(self, name, None)
-            if part is not None:
-                await part.stop()
-        if hasattr(self, "_journal"):
-            self._journal.close()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._loop.add_signal_handler(number, self._signal, number)
+    async def _close_journal(self) -> None:
+        self._journal.close()
 
 
 def _log(action: act.Log) -> None:

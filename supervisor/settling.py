@@ -205,10 +205,10 @@ class Settling:
         self.s.move_worker(self.s.workers[worker_id], WorkerEvent.READY)
         self._dispatching.run()
 
-    def worker_died(self, worker_id: str) -> None:
+    def worker_died(self, worker_id: str, *, expected: bool = False) -> None:
         """Its last outcomes were read. Its chunks wait until its open segment is salvaged: rows in it are done."""
         worker = self.s.workers[worker_id]
-        if worker.state is Worker.READY:
+        if worker.state is Worker.READY and not expected:
             self.s.counters.worker_deaths += 1
         self.s.move_worker(worker, WorkerEvent.DIED)
 
