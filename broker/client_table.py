@@ -1,0 +1,153 @@
+"""Who is connected, in which groups (BR/client/{ConsumerManager,ConsumerGroupInfo,ProducerManager}.java).
+
+Rules:
+- Membership belongs to a connection: a group holds channels, each with the client id it announced. One id on two channels
+  (a client that reconnected before its old connection was noticed dead) is listed twice.
+- Subscriptions belong to the group, and the last heartbeat wins for all: topics that it does not name are removed. A
+  subscription is replaced only by one with a greater version.
+- A change that members must act on (channel new or gone, topics added or removed) makes a notice to every channel of the
+  group, the sender included. The caller sends it; this table says for which groups.
+- A channel that says nothing for `expiry_ms` is closed. That by itself is no notice; the close that follows is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ..remoting.bodies import SubscriptionData
+
+BROADCASTING = "BROADCASTING"
+
+
+@dataclass(slots=True)
+class ClientChannel:
+    """One connection as member of one group."""
+
+    channel: int
+    client_id: str
+    address: str
+    language: int
+    version: int
+    updated_ms: int
+
+
+@dataclass(slots=True)
+class ConsumerGroup:
+    """A consumer group that has members."""
+
+    name: str
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = "CLUSTERING"
+    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+    channels: dict[int, ClientChannel] = field(default_factory=dict[int, ClientChannel])
+    subscriptions: dict[str, SubscriptionData] = field(default_factory=dict[str, SubscriptionData])
+
+    @property
+    def is_broadcasting(self) -> bool:
+        return self.message_model == BROADCASTING
+
+    def client_ids(self) -> list[str]:
+        return [member.client_id for member in self.channels.values()]
+
+    def find(self, client_id: str) -> ClientChannel | None:
+        return next((member for member in self.channels.values() if member.client_id == client_id), None)
+
+    def update_subscriptions(self, subscriptions: Iterable[SubscriptionData]) -> bool:
+        """Take over what a heartbeat says; True when topics were added or removed."""
+        changed = False
+        named: set[str] = set()
+        for fresh in subscriptions:
+            named.add(fresh.topic)
+            known = self.subscriptions.get(fresh.topic)
+            if known is None:
+                changed = True
+                self.subscriptions[fresh.topic] = fresh
+            elif fresh.sub_version > known.sub_version:
+                self.subscriptions[fresh.topic] = fresh
+        for topic in [topic for topic in self.subscriptions if topic not in named]:
+            changed = True
+            del self.subscriptions[topic]
+        return changed
+
+
+class ClientTable:
+    """Consumer and producer groups by name, with an index by channel for the moment when one closes."""
+
+    def __init__(self, expiry_ms: int) -> None:
+        self._expiry_ms = expiry_ms
+        self._consumers: dict[str, ConsumerGroup] = {}
+        self._producers: dict[str, dict[int, ClientChannel]] = {}
+        self._groups_of: dict[int, tuple[set[str], set[str]]] = {}  # channel -> consumer groups, producer groups
+
+    def consumer_group(self, name: str) -> ConsumerGroup | None:
+        return self._consumers.get(name)
+
+    def consumer_groups(self) -> list[ConsumerGroup]:
+        return list(self._consumers.values())
+
+    def producers(self, group: str) -> list[ClientChannel]:
+        return list(self._producers.get(group, {}).values())
+
+    def register_consumer(
+        self,
+        name: str,
+        member: ClientChannel,
+        consume_type: str,
+        message_model: str,
+        consume_from_where: str,
+        subscriptions: Iterable[SubscriptionData],
+    ) -> bool:
+        """Add or refresh a member; True when the group must be told."""
+        group = self._consumers.setdefault(name, ConsumerGroup(name))
+        group.consume_type = consume_type
+        group.message_model = message_model
+        group.consume_from_where = consume_from_where
+        fresh = member.channel not in group.channels
+        group.channels[member.channel] = member
+        self._index(member.channel)[0].add(name)
+        return group.update_subscriptions(subscriptions) or fresh
+
+    def register_producer(self, name: str, member: ClientChannel) -> None:
+        self._producers.setdefault(name, {})[member.channel] = member
+        self._index(member.channel)[1].add(name)
+
+    def _index(self, channel: int) -> tuple[set[str], set[str]]:
+        return self._groups_of.setdefault(channel, (set(), set()))
+
+    def unregister_consumer(self, name: str, channel: int) -> bool:
+        """Remove a member; True when it was one and the group must be told."""
+        group = self._consumers.get(name)
+        if group is None or group.channels.pop(channel, None) is None:
+            return False
+        self._index(channel)[0].discard(name)
+        self._forget_empty(name, channel)
+        return True
+
+    def unregister_producer(self, name: str, channel: int) -> None:
+        if self._producers.get(name, {}).pop(channel, None) is not None:
+            self._index(channel)[1].discard(name)
+            self._forget_empty(name, channel)
+
+    def _forget_empty(self, name: str, channel: int) -> None:
+        if name in self._consumers and not self._consumers[name].channels:
+            del self._consumers[name]
+        if name in self._producers and not self._producers[name]:
+            del self._producers[name]
+        if self._groups_of.get(channel) == (set(), set()):
+            del self._groups_of[channel]
+
+    def close_channel(self, channel: int) -> list[str]:
+        """Remove a connection everywhere; the consumer groups that must be told, sorted."""
+        consumers, producers = self._groups_of.get(channel, (set(), set()))
+        for name in list(producers):
+            self.unregister_producer(name, channel)
+        return [name for name in sorted(consumers) if self.unregister_consumer(name, channel)]
+
+    def expired(self, now_ms: int) -> list[int]:
+        """Channels that announced themselves once and then were silent for too long, ascending."""
+        last_ms: dict[int, int] = {}
+        for members in [*(group.channels for group in self._consumers.values()), *self._producers.values()]:
+            for channel, member in members.items():
+                last_ms[channel] = max(last_ms.get(channel, 0), member.updated_ms)
+        return sorted(channel for channel, updated_ms in last_ms.items() if now_ms - updated_ms > self._expiry_ms)

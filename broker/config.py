@@ -1,0 +1,105 @@
+"""BrokerConfig: every number the embedded broker obeys, with the reason for its default.
+
+Defaults are those of RocketMQ 5.3 (BrokerConfig.java, MessageStoreConfig.java) unless the comment says otherwise.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+
+from ..remoting.errors import UsageError
+
+DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+DELAY_LEVELS_MAX = 100  # each level is a queue that every tick looks at
+_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def parse_delay_levels(text: str) -> tuple[int, ...]:
+    """Milliseconds of the levels 1, 2, … in `text`, such as "200ms 500ms 1s 2m".
+
+    Units ms (ours, for tests and demos), s, m, h, d as in ScheduleMessageService.parseDelayLevel. Raises UsageError.
+    """
+    levels: list[int] = []
+    for word in text.split():
+        match = re.fullmatch(r"(\d{1,9})(ms|s|m|h|d)", word)
+        if match is None or int(match[1]) == 0:
+            raise UsageError(
+                f"message_delay_level = {text!r}: {word!r} is no delay; write numbers above 0 with a unit of "
+                "ms, s, m, h or d, separated by spaces"
+            )
+        levels.append(int(match[1]) * _UNIT_MS[match[2]])
+    if not 1 <= len(levels) <= DELAY_LEVELS_MAX:
+        raise UsageError(f"message_delay_level = {text!r}: 1 to {DELAY_LEVELS_MAX} levels are possible")
+    return tuple(levels)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """Settings of one embedded broker; checked when made, raises UsageError."""
+
+    host: str = "127.0.0.1"  # address to bind; loopback, because nothing here authenticates anybody
+    announce: str = ""  # IP that clients are told; "" = host. Needed when host is a wildcard
+    name_server_port: int = 9876
+    port: int = 10911
+    dir: str = ".rocketcrew/broker"
+    name: str = "broker-a"
+    cluster: str = "DefaultCluster"
+    message_delay_level: str = DELAY_LEVELS
+
+    flush_interval_ms: int = 500  # commit log to the disk; bounds what a crash of the machine loses
+    checkpoint_interval_ms: int = 5_000  # consume queues to the disk; bounds what a start has to scan again
+    offset_flush_interval_ms: int = 1_000  # genuine: 5 s; shorter, so that a kill -9 repeats less
+    commit_log_segment_bytes: int = 64 << 20  # genuine: 1 GiB preallocated; ours is the step of retention
+    retention_ms: int = 72 * 3_600_000
+
+    default_queues_max: int = 8  # TBW102's queues, upper bound for a topic made on first use
+    auto_create_topic: bool = True
+    auto_create_group: bool = True
+    topics_max: int = 10_000
+    queues_per_topic_max: int = 1_024
+    body_max_bytes: int = 4 << 20
+    properties_max_bytes: int = 32_767
+
+    pull_messages_max: int = 32
+    pull_bytes_max: int = 262_144
+    pull_scan_entries_max: int = 800
+    held_pulls_max: int = 100_000
+    hold_timeout_max_ms: int = 60_000  # genuine: none; a client that asks for more gets this
+    hold_sweep_interval_ms: int = 5_000
+
+    channel_expiry_ms: int = 120_000
+    expiry_scan_interval_ms: int = 10_000
+    lock_expiry_ms: int = 60_000
+    registration_interval_ms: int = 30_000
+    forward_timeout_ms: int = 10_000
+    deliver_batch_max: int = 1_000  # delayed messages delivered in one tick, so that one tick stays short
+    query_scan_max: int = 20_000  # records looked at by one query by key
+
+    def __post_init__(self) -> None:
+        parse_delay_levels(self.message_delay_level)
+        for field in ("name", "cluster"):
+            value = getattr(self, field)
+            if re.fullmatch(r"[%|a-zA-Z0-9_-]{1,127}", value) is None:
+                raise UsageError(f"broker {field} = {value!r}: 1 to 127 characters of [%|a-zA-Z0-9_-] are possible")
+        for field in ("name_server_port", "port"):
+            value = getattr(self, field)
+            if not 0 <= value <= 65_535:
+                raise UsageError(f"broker {field} = {value}: 0 (any free port) to 65535 are possible")
+        try:
+            ipaddress.ip_address(self.announce or self.host)
+        except ValueError:
+            raise UsageError(
+                f"broker host = {self.announce or self.host!r}: give an IP address, message ids carry it"
+            ) from None
+
+    @property
+    def delay_levels_ms(self) -> tuple[int, ...]:
+        return parse_delay_levels(self.message_delay_level)
+
+    @property
+    def address(self) -> str:
+        """What the name server gives to clients."""
+        host = self.announce or self.host
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"

@@ -1,0 +1,77 @@
+"""One consume queue: the index of one message queue, 20 bytes an entry (ST/ConsumeQueue.java).
+
+    int64 position in the commit log | int32 record size | int64 tags code
+
+The entry's number is the queue offset. Entries are appended when a record is stored and when recovery reads the log
+again; they are never changed. Records that retention removed from the commit log leave entries behind: `min_offset` is
+the first entry whose record is still there.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from .storage import StoredFile
+
+ENTRY = Struct(">qiq")
+ENTRY_BYTES = ENTRY.size
+SEGMENT_BYTES = 300_000 * ENTRY_BYTES  # as the genuine files
+
+Entry = tuple[int, int, int]  # position, size, tags code
+
+
+class ConsumeQueue:
+    """Queue offsets [min_offset, max_offset) of one message queue."""
+
+    __slots__ = ("_file", "max_offset", "min_offset")
+
+    def __init__(self, file: StoredFile) -> None:
+        self._file = file
+        whole = file.end - file.end % ENTRY_BYTES
+        if whole != file.end:  # a kill in the middle of a write
+            file.truncate(whole)
+        self.max_offset = whole // ENTRY_BYTES
+        self.min_offset = file.start // ENTRY_BYTES
+
+    def append(self, position: int, size_bytes: int, tags_code: int) -> None:
+        self._file.append(ENTRY.pack(position, size_bytes, tags_code))
+        self.max_offset += 1
+
+    def entry(self, offset: int) -> Entry:
+        """The entry at `offset`, which must be in [min_offset, max_offset)."""
+        return ENTRY.unpack(self._file.read(offset * ENTRY_BYTES, ENTRY_BYTES))
+
+    def entries(self, offset: int, count: int) -> list[Entry]:
+        """Up to `count` entries from `offset` on; fewer at the end."""
+        return list(ENTRY.iter_unpack(self._file.read(offset * ENTRY_BYTES, count * ENTRY_BYTES)))
+
+    def first_at_or_above(self, position: int) -> int:
+        """Smallest offset whose record stands at or above `position` in the commit log; max_offset when none does."""
+        low, high = self._file.start // ENTRY_BYTES, self.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            if self.entry(middle)[0] < position:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def cut_records_from(self, position: int) -> None:
+        """Forget the entries of records at or above `position`: recovery reads those again."""
+        keep = self.first_at_or_above(position)
+        if keep < self.max_offset:
+            self._file.truncate(keep * ENTRY_BYTES)
+            self.max_offset = keep
+
+    def drop_records_below(self, position: int) -> None:
+        """The commit log begins at `position` now."""
+        self.min_offset = self.first_at_or_above(position)
+        self._file.drop_before(self.min_offset * ENTRY_BYTES)
+
+    def restart_at(self, offset: int) -> None:
+        """Forget all entries; the next one is `offset`."""
+        self._file.reset(offset * ENTRY_BYTES)
+        self.min_offset = self.max_offset = offset
+
+    def flush(self) -> None:
+        self._file.flush()

@@ -1,0 +1,218 @@
+"""BrokerCore: one broker as a function of what arrives and what time it is.
+
+    effects = core.handle(now_ms, channel, address, command)    a frame arrived
+    effects = core.tick(now_ms)                                  time passed; at least once a second, better when
+                                                                 `next_deadline_ms` says so
+    effects = core.channel_closed(now_ms, channel)               a connection is gone
+
+No socket, clock, thread or global random inside. `now_ms` is the wall clock (ms since 1970), as it gets into stored
+messages; going back a little is survived. Effects are in the order in which they must be written: notices to members
+first, then the answer, then the answers of held pulls that it woke.
+
+An answer to a send is decided after the record was appended to the storage; an edge that writes effects only after
+`handle` returned therefore never acknowledges what a kill could lose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from random import Random
+
+from ..remoting.codes import ResponseCode
+from ..remoting.command import Command
+from ..remoting.errors import ProtocolError, UsageError
+from . import forward, pull
+from .config import BrokerConfig
+from .effects import Effect, Reply
+from .handlers import HANDLERS
+from .name_server import NameServerCore
+from .refusal import Refused
+from .state import DELAYS_TABLE, BrokerState, Call
+from .storage import Storage, StorageError
+
+TICK_MAX_MS = 1_000
+
+Intercept = Callable[[Command], Command | None]
+"""A test's own answer to a request (`command.response(...)`), `SILENCE` for none, or None to let the broker answer."""
+
+SILENCE = Command(code=0, remark="no answer at all")
+
+
+class BrokerCore:
+    """Pure core of a broker. Everything it owns is in `state`, which tests may look at."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        storage: Storage,
+        random: Random | None = None,
+        name_server: NameServerCore | None = None,
+        now_ms: int = 0,
+    ) -> None:
+        """Recovers from `storage` and registers with `name_server`, if one lives in the same process.
+
+        `random` chooses queues and makes ids; give a seeded one for a repeatable run (default: seed 0). Raises UsageError
+        when the storage holds something that is no broker's data.
+        """
+        self.config = config
+        self.state = BrokerState(config, storage, random or Random(0), name_server)
+        self.intercepts: list[Intercept] = []
+        self.trouble: str | None = None  # why the disk does not take data; sends are refused meanwhile
+        self.recovered_records = self.state.recover(now_ms)
+        self._next_flush_ms = now_ms + config.flush_interval_ms
+        self._next_checkpoint_ms = now_ms + config.checkpoint_interval_ms
+        self._next_offsets_ms = now_ms + config.offset_flush_interval_ms
+        self._next_sweep_ms = now_ms + config.hold_sweep_interval_ms
+        self._next_expiry_ms = now_ms + config.expiry_scan_interval_ms
+        self._next_registration_ms = now_ms + config.registration_interval_ms
+
+    # A frame arrived
+
+    def handle(self, now_ms: int, channel: int, address: str, command: Command) -> list[Effect]:
+        """Serve one frame from `channel`; `address` is the peer's, as "ip:port"."""
+        state = self.state
+        if command.is_response:
+            return [*forward.answered(state, command)]
+        response = self._intercepted(command) if self.intercepts else None
+        if response is None:
+            response = self._serve(Call(now_ms, channel, address, command))
+        effects: list[Effect] = []
+        if state.notices:
+            effects += state.notices
+            state.notices.clear()
+        if response is not None and response is not SILENCE and not command.is_oneway:
+            effects.append(Reply(channel, response))
+        if state.arrivals:
+            effects += pull.wake_arrived(state)
+        return effects
+
+    def _serve(self, call: Call) -> Command | None:
+        command = call.command
+        handler = HANDLERS.get(command.code)
+        if handler is None:
+            remark = f" request type {command.code} not supported"
+            return command.response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
+        try:
+            return handler(self.state, call)
+        except Refused as refused:
+            return command.response(refused.code, refused.fields, remark=refused.remark)
+        except (ProtocolError, UsageError) as error:
+            return command.response(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        except StorageError as error:
+            self.trouble = str(error)
+            return command.response(ResponseCode.SERVICE_NOT_AVAILABLE, remark=f"service not available now: {error}")
+
+    def _intercepted(self, command: Command) -> Command | None:
+        for intercept in self.intercepts:
+            response = intercept(command)
+            if response is not None:
+                return response
+        return None
+
+    # Time passed
+
+    def tick(self, now_ms: int) -> list[Effect]:
+        """Do what is due: deliver delayed messages, answer held pulls, save, expire."""
+        state, config = self.state, self.config
+        effects: list[Effect] = [*self._deliver_delayed(now_ms)]
+        effects += pull.wake_due(state, now_ms)
+        if now_ms >= self._next_sweep_ms:
+            self._next_sweep_ms = now_ms + config.hold_sweep_interval_ms
+            effects += pull.wake_swept(state)
+        if state.forwarded:
+            effects += forward.timed_out(state, now_ms)
+        if now_ms >= self._next_expiry_ms:
+            self._next_expiry_ms = now_ms + config.expiry_scan_interval_ms
+            self._expire(now_ms)
+        if now_ms >= self._next_registration_ms:
+            self._next_registration_ms = now_ms + config.registration_interval_ms
+            state.register(now_ms)
+        self._keep(now_ms)
+        effects += state.notices
+        state.notices.clear()
+        return effects
+
+    def _deliver_delayed(self, now_ms: int) -> list[Reply]:
+        state = self.state
+        due_ms = state.delays.next_due_ms()
+        if due_ms is None or due_ms > now_ms:
+            return []
+        try:
+            again = partial(state.store_again, now_ms)
+            state.delays.deliver(now_ms, state.store, again, self.config.deliver_batch_max)
+        except StorageError as error:
+            self.trouble = str(error)
+        try:
+            self._save_delays()
+        except StorageError as error:
+            self.trouble = str(error)
+        return pull.wake_arrived(state)
+
+    def _save_delays(self) -> None:
+        text = self.state.delays.dump_if_changed()
+        if text is not None:
+            self.state.storage.replace(DELAYS_TABLE, text)
+
+    def _keep(self, now_ms: int) -> None:
+        """Save and sync what is due; a disk that refuses becomes `trouble`, and is tried again at the next interval."""
+        state, config = self.state, self.config
+        try:
+            if now_ms >= self._next_offsets_ms:
+                self._next_offsets_ms = now_ms + config.offset_flush_interval_ms
+                state.save_tables()
+            if now_ms >= self._next_checkpoint_ms:
+                self._next_checkpoint_ms = now_ms + config.checkpoint_interval_ms
+                self._next_flush_ms = now_ms + config.flush_interval_ms
+                state.store.begin_checkpoint()
+                state.store.drop_older_than(now_ms - config.retention_ms)
+                self.trouble = None
+            elif now_ms >= self._next_flush_ms:
+                self._next_flush_ms = now_ms + config.flush_interval_ms
+                state.store.flush()
+            state.store.end_checkpoint()
+        except StorageError as error:
+            self.trouble = str(error)
+
+    def _expire(self, now_ms: int) -> None:
+        state = self.state
+        state.locks.expire(now_ms)
+        for channel in state.clients.expired(now_ms):
+            state.clients.close_channel(channel)  # without a notice, as the genuine broker; members rebalance by timer
+            state.close(channel)
+
+    def next_deadline_ms(self) -> int:
+        """When `tick` has something to do at the latest; calling it earlier does no harm."""
+        deadlines = [
+            self._next_flush_ms,
+            self._next_offsets_ms,
+            self._next_sweep_ms,
+            self._next_checkpoint_ms,
+        ]
+        held_ms, delayed_ms = self.state.held.next_deadline_ms(), self.state.delays.next_due_ms()
+        if held_ms is not None:
+            deadlines.append(held_ms)
+        if delayed_ms is not None:
+            deadlines.append(delayed_ms)
+        return min(deadlines)
+
+    # A connection is gone
+
+    def channel_closed(self, now_ms: int, channel: int) -> list[Effect]:
+        """Drop the channel's held pulls and memberships; tell the groups that lost a member."""
+        state = self.state
+        state.held.drop_channel(channel)
+        for opaque in [opaque for opaque, waiting in state.forwarded.items() if waiting.channel == channel]:
+            del state.forwarded[opaque]
+        for name in state.clients.close_channel(channel):
+            state.notify_group(name)
+        effects = list(state.notices)
+        state.notices.clear()
+        return effects
+
+    def stop(self) -> None:
+        """Save everything; the storage is the caller's to close. Raises StorageError."""
+        state = self.state
+        state.save_tables()
+        self._save_delays()
+        state.store.checkpoint_now()

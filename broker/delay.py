@@ -1,0 +1,164 @@
+"""Delayed messages (BR/schedule/ScheduleMessageService.java, BR/util/HookUtils.java).
+
+A message with DELAY > 0 is stored in SCHEDULE_TOPIC_XXXX, one queue a level, with its delivery time as tags code and its
+real topic and queue in properties. When the time has come, it is stored a second time where it belongs, its property
+string unchanged (so REAL_TOPIC and DELAY stay in it). Within a level, delivery times ascend with the queue, so the head
+is all that has to be looked at.
+
+How far each level has come is saved after every delivery round, in the shape of `config/delayOffset.json`. A kill between
+a delivery and that save delivers once more: at least once, as everything here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..remoting.body import Body
+from ..remoting.properties import (
+    PROPERTY_DELAY,
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+    encode_properties,
+)
+from ..remoting.stored import StoredMessage
+from .message_store import MessageStore
+from .topic_table import SCHEDULE_TOPIC
+
+FAILURE_PAUSE_MS = 1_000  # genuine: 10 s
+
+
+def delay_level(properties: dict[str, str]) -> int:
+    """The level that the message asks for, 0 for none or nonsense."""
+    text = properties.get(PROPERTY_DELAY)
+    if not text:
+        return 0
+    try:
+        return max(0, int(text))
+    except ValueError:
+        return 0
+
+
+def redirect_to_schedule(message: StoredMessage, properties: dict[str, str], levels: int) -> int:
+    """Turn a message that asks for a delay into one for the schedule topic; returns its level, capped to `levels`."""
+    level = min(delay_level(properties), levels)
+    properties[PROPERTY_REAL_TOPIC] = message.topic
+    properties[PROPERTY_REAL_QUEUE_ID] = str(message.queue_id)
+    message.raw_properties = encode_properties(properties).encode()
+    message.topic = SCHEDULE_TOPIC
+    message.queue_id = level - 1
+    return level
+
+
+@dataclass(frozen=True, slots=True)
+class _DelayDocument(Body):
+    offset_table: dict[int, int]
+
+
+class DelayLevels:
+    """Where each level's delivery has come to, and when each level's head is due."""
+
+    def __init__(self, levels_ms: tuple[int, ...]) -> None:
+        self.levels_ms = levels_ms
+        self._delivered: dict[int, int] = {}  # level -> next queue offset to deliver
+        self._due_ms: dict[int, int] = {}  # level -> when its head is due; no entry for an empty level
+        self._paused_until_ms = 0
+        self._changed = False
+
+    def delay_ms(self, level: int) -> int:
+        return self.levels_ms[min(level, len(self.levels_ms)) - 1]
+
+    def tags_code(self, message: StoredMessage) -> int:
+        """What a stored schedule record's entry holds: its delivery time."""
+        return message.store_timestamp_ms + self.delay_ms(message.queue_id + 1)
+
+    def stored(self, level: int, due_ms: int) -> None:
+        """A message was put behind the others of `level`; it matters now only when there were none."""
+        self._due_ms.setdefault(level, due_ms)
+
+    def next_due_ms(self) -> int | None:
+        """When `deliver` has something to do again, None when no message is delayed."""
+        return max(min(self._due_ms.values()), self._paused_until_ms) if self._due_ms else None
+
+    def start(self, store: MessageStore) -> None:
+        """Look at every level's head; call once after recovery."""
+        for queue_id in store.queue_ids(SCHEDULE_TOPIC):
+            self._look(store, queue_id + 1)
+
+    def deliver(
+        self, now_ms: int, store: MessageStore, store_again: Callable[[StoredMessage], None], batch_max: int
+    ) -> int:
+        """Hand every message that is due, at most `batch_max`, to `store_again`; returns how many there were.
+
+        What `store_again` raises ends the round; that message stays the head of its level and is due again a little later.
+        """
+        count = 0
+        if now_ms < self._paused_until_ms:
+            return 0
+        for level in sorted(self._due_ms):
+            while count < batch_max and self._is_due(now_ms, level):
+                self._deliver_head(now_ms, store, level, store_again)
+                count += 1
+        return count
+
+    def _is_due(self, now_ms: int, level: int) -> bool:
+        """Also when it is due later than can be: then the clock was set back, and the wait could be endless."""
+        due_ms = self._due_ms.get(level)
+        return due_ms is not None and not now_ms < due_ms <= now_ms + self.delay_ms(level)
+
+    def _deliver_head(
+        self, now_ms: int, store: MessageStore, level: int, store_again: Callable[[StoredMessage], None]
+    ) -> None:
+        queue = store.queue(SCHEDULE_TOPIC, level - 1)
+        assert queue is not None, "a level without a queue has no head"
+        offset = self._delivered.get(level, 0)
+        message = store.message_at(queue.entry(offset)[0])
+        if message is not None:
+            self._paused_until_ms = now_ms + FAILURE_PAUSE_MS
+            store_again(real_message(message))
+            self._paused_until_ms = 0
+        self._delivered[level] = offset + 1
+        self._changed = True
+        self._look(store, level)
+
+    def _look(self, store: MessageStore, level: int) -> None:
+        queue = store.queue(SCHEDULE_TOPIC, level - 1)
+        self._due_ms.pop(level, None)
+        if queue is None:
+            return
+        offset = min(max(self._delivered.get(level, 0), queue.min_offset), queue.max_offset)
+        self._delivered[level] = offset
+        if offset < queue.max_offset:
+            self._due_ms[level] = queue.entry(offset)[2]
+
+    def dump_if_changed(self) -> bytes | None:
+        """The text of delayOffset.json when it is not what was dumped last."""
+        if not self._changed:
+            return None
+        self._changed = False
+        return self.dump()
+
+    def dump(self) -> bytes:
+        return _DelayDocument(dict(sorted(self._delivered.items()))).encode()
+
+    def load(self, text: bytes) -> None:
+        """Take over what `dump` wrote. Raises ProtocolError when it is something else."""
+        self._delivered = _DelayDocument.decode(text).offset_table
+
+
+def real_message(message: StoredMessage) -> StoredMessage:
+    """The record as it is stored for the second time: topic and queue restored, everything else as it was."""
+    properties = message.properties
+    return StoredMessage(
+        topic=properties.get(PROPERTY_REAL_TOPIC, message.topic),
+        body=message.body,
+        raw_properties=message.raw_properties,
+        queue_id=int(properties.get(PROPERTY_REAL_QUEUE_ID, "0")),
+        flag=message.flag,
+        sysflag=message.sysflag,
+        born_timestamp_ms=message.born_timestamp_ms,
+        born_host=message.born_host,
+        born_port=message.born_port,
+        reconsume_times=message.reconsume_times,
+        prepared_transaction_offset=message.prepared_transaction_offset,
+    )

@@ -1,0 +1,350 @@
+"""DiskStorage: the broker's data folder.
+
+Layout, as a RocketMQ user knows it: `commitlog/<first position>`, `consumequeue/<topic>/<queue>/<first position>`,
+`config/*.json`, `lock`. Unlike the genuine server's, segments are not preallocated: their length is their content, so
+that the end of a file after a kill is simply where it ends, and positions run on without filler between segments.
+
+Why plain write(2) and not a mapping: what the kernel took with write survives a kill -9 just as well, a full disk is an
+error that a request can report (a mapping dies by SIGBUS), and a read of a served range is one call.
+
+Syncing to the disk is slow (milliseconds) and must not stop the loop, so a thread does it. It opens paths itself and
+shares nothing with the owner but two queues' worth of integers; a path that was removed meanwhile is nothing to sync.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from pathlib import Path
+from queue import SimpleQueue
+
+from ..remoting.errors import UsageError
+from .storage import StorageError
+
+OPEN_FILES_MAX = 256  # descriptors kept open; a broker with more queues than that reopens the rarely used ones
+BUFFER_MAX_BYTES = 65_536  # a buffered file writes itself out beyond this, so that its loss in a kill stays small
+NAME_DIGITS = 20  # as RocketMQ names its segments (UtilAll.offset2FileName)
+
+
+class DescriptorPool:
+    """Open descriptors by path, least recently used closed first."""
+
+    def __init__(self, open_max: int = OPEN_FILES_MAX) -> None:
+        self._open: OrderedDict[str, int] = OrderedDict()
+        self._open_max = open_max
+
+    def get(self, path: str) -> int:
+        fd = self._open.get(path)
+        if fd is not None:
+            self._open.move_to_end(path)
+            return fd
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise StorageError(f"cannot open {path}: {error.strerror}") from error
+        self._open[path] = fd
+        if len(self._open) > self._open_max:
+            os.close(self._open.popitem(last=False)[1])
+        return fd
+
+    def forget(self, path: str) -> None:
+        fd = self._open.pop(path, None)
+        if fd is not None:
+            os.close(fd)
+
+    def close(self) -> None:
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+
+class DiskFile:
+    """A StoredFile in a folder of segment files, each named by its first position."""
+
+    def __init__(self, folder: Path, segment_bytes: int, buffered: bool, pool: DescriptorPool, dirty: set[str]) -> None:
+        self._folder = folder
+        self._segment_bytes = segment_bytes
+        self._buffered = buffered
+        self._pool = pool
+        self._dirty = dirty
+        self._buffer = bytearray()
+        folder.mkdir(parents=True, exist_ok=True)
+        self._starts, self._written = self._scan()
+
+    def _scan(self) -> tuple[list[int], int]:
+        """Find the segments that join; one behind a gap (lost in a crash of the machine) is set aside, not deleted."""
+        starts = sorted(int(entry) for entry in os.listdir(self._folder) if entry.isdigit())
+        if not starts:
+            return [0], 0
+        joined: list[int] = []
+        end = starts[0]
+        for start in starts:
+            path = self._path(start)
+            if start != end:
+                os.rename(path, path + ".orphan")
+                continue
+            joined.append(start)
+            end = start + os.path.getsize(path)
+        return joined, end
+
+    def _path(self, start: int) -> str:
+        return os.path.join(self._folder, f"{start:0{NAME_DIGITS}d}")
+
+    @property
+    def start(self) -> int:
+        return self._starts[0]
+
+    @property
+    def end(self) -> int:
+        return self._written + len(self._buffer)
+
+    def append(self, data: bytes) -> int:
+        position = self._written + len(self._buffer)
+        if self._buffered:
+            self._buffer += data
+            if len(self._buffer) > BUFFER_MAX_BYTES:
+                self.flush()
+        else:
+            self._write(data)
+        return position
+
+    def _write(self, data: bytes | bytearray) -> None:
+        """Write behind the last segment, beginning a new one when it is full; all or, for the reader, nothing.
+
+        `_written` moves only at the end, and the next write starts there again, so a write cut short by a full disk
+        leaves bytes that nobody reads and the next one overwrites.
+        """
+        tail = self._starts[-1]
+        if self._written > tail and self._written + len(data) - tail > self._segment_bytes:
+            tail = self._written
+            self._starts.append(tail)
+        path = self._path(tail)
+        try:
+            fd = self._pool.get(path)
+            at = self._written - tail
+            done = os.pwrite(fd, data, at)
+            while done < len(data):
+                done += os.pwrite(fd, memoryview(data)[done:], at + done)
+        except OSError as error:
+            raise StorageError(f"cannot write {path}: {error.strerror}") from error
+        self._written += len(data)
+        self._dirty.add(path)
+
+    def read(self, position: int, length_bytes: int) -> bytes:
+        if position < self._starts[0] or position > self._written + len(self._buffer):
+            raise StorageError(f"{self._folder.name}: read at {position} outside of [{self.start}, {self.end}]")
+        written = min(length_bytes, self._written - position)
+        if written == length_bytes and position >= self._starts[-1]:
+            return self._pread(self._starts[-1], position, length_bytes)
+        parts: list[bytes] = []
+        while written > 0:
+            index = bisect_right(self._starts, position) - 1
+            limit = self._starts[index + 1] if index + 1 < len(self._starts) else self._written
+            step = min(written, limit - position)
+            parts.append(self._pread(self._starts[index], position, step))
+            position += step
+            written -= step
+            length_bytes -= step
+        if length_bytes > 0 and self._buffer:
+            at = position - self._written
+            parts.append(bytes(self._buffer[at : at + length_bytes]))
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _pread(self, start: int, position: int, length_bytes: int) -> bytes:
+        path = self._path(start)
+        try:
+            data = os.pread(self._pool.get(path), length_bytes, position - start)
+        except OSError as error:
+            raise StorageError(f"cannot read {path}: {error.strerror}") from error
+        if len(data) != length_bytes:
+            raise StorageError(f"{path} is shorter than it was: something else changed the data folder")
+        return data
+
+    def flush(self) -> None:
+        if self._buffer:
+            self._write(self._buffer)
+            self._buffer = bytearray()
+
+    def truncate(self, end: int) -> None:
+        self.flush()
+        end = max(end, self.start)
+        while len(self._starts) > 1 and self._starts[-1] >= end:
+            self._unlink(self._starts.pop())
+        if end < self._written:
+            os.ftruncate(self._pool.get(self._path(self._starts[-1])), end - self._starts[-1])
+            self._written = end
+
+    def reset(self, position: int) -> None:
+        self._buffer.clear()
+        for start in self._starts:
+            self._unlink(start)
+        self._starts = [position]
+        self._written = position
+
+    def drop_before(self, position: int) -> None:
+        while len(self._starts) > 1 and self._starts[1] <= position:
+            self._unlink(self._starts.pop(0))
+
+    def segment_starts(self) -> list[int]:
+        return list(self._starts)
+
+    def _unlink(self, start: int) -> None:
+        path = self._path(start)
+        self._pool.forget(path)
+        self._dirty.discard(path)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def remove(self) -> None:
+        self.reset(0)
+        with contextlib.suppress(OSError):  # somebody else's files in it: not ours to delete
+            os.rmdir(self._folder)
+
+
+class DiskStorage:
+    """Storage in one folder, locked by flock for as long as this object lives."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises UsageError when the folder cannot be used or another process holds it."""
+        self._folder = folder
+        try:
+            (folder / "config").mkdir(parents=True, exist_ok=True)
+            self._lock_fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise UsageError(f"broker data folder {folder} cannot be used: {error.strerror}") from error
+        self._take_lock()
+        self._files: dict[str, DiskFile] = {}
+        self._pool = DescriptorPool()
+        self._dirty: set[str] = set()
+        self._ticket = 0
+        self._syncer = Syncer()
+
+    def _take_lock(self) -> None:
+        try:
+            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.pread(self._lock_fd, 32, 0).decode(errors="replace").strip() or "unknown"
+            os.close(self._lock_fd)
+            raise UsageError(
+                f"broker data folder {self._folder} is in use by another broker (process {holder}): "
+                "stop that one, or choose another folder"
+            ) from error
+        os.ftruncate(self._lock_fd, 0)
+        os.pwrite(self._lock_fd, f"{os.getpid()}\n".encode(), 0)
+
+    def open(self, name: str, segment_bytes: int, buffered: bool) -> DiskFile:
+        file = self._files.get(name)
+        if file is None:
+            file = self._files[name] = DiskFile(self._folder / name, segment_bytes, buffered, self._pool, self._dirty)
+        return file
+
+    def names(self, prefix: str) -> list[str]:
+        """Folders below the data folder that hold segments; topic names cannot hold a slash, so names are paths."""
+        found: set[str] = set(self._files)
+        for path, _, files in os.walk(self._folder):
+            if any(entry.isdigit() and len(entry) == NAME_DIGITS for entry in files):
+                found.add(os.path.relpath(path, self._folder))
+        return sorted(name for name in found if name.startswith(prefix))
+
+    def remove(self, name: str) -> None:
+        file = self._files.pop(name, None) or DiskFile(self._folder / name, 1, False, self._pool, self._dirty)
+        file.remove()
+
+    def load(self, table: str) -> bytes | None:
+        try:
+            return (self._folder / table).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StorageError(f"cannot read {self._folder / table}: {error.strerror}") from error
+
+    def replace(self, table: str, content: bytes, *, sync: bool = False) -> None:
+        path = self._folder / table
+        fresh = path.with_name(path.name + ".tmp")
+        try:
+            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            try:
+                with open(fd, "wb", closefd=False) as file:
+                    file.write(content)
+                if sync:
+                    os.fsync(fd)
+            finally:
+                os.close(fd)
+            os.rename(fresh, path)
+        except OSError as error:
+            raise StorageError(f"cannot write {path}: {error.strerror}") from error
+
+    def sync(self) -> int:
+        self._ticket += 1
+        self._syncer.submit(self._ticket, sorted(self._dirty))
+        self._dirty.clear()
+        return self._ticket
+
+    @property
+    def synced(self) -> int:
+        return self._syncer.done()
+
+    def close(self) -> None:
+        """Flush and sync everything, end the thread, release the folder."""
+        try:
+            for file in self._files.values():
+                file.flush()
+            self.sync()
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Release the folder and keep only what is durable, as the end of a killed process does."""
+        self._syncer.close()
+        self._pool.close()
+        os.close(self._lock_fd)
+
+
+class Syncer:
+    """The one thread that waits for the disk; gets lists of paths, gives back the newest ticket that is done."""
+
+    def __init__(self) -> None:
+        self._rounds: SimpleQueue[tuple[int, list[str]] | None] = SimpleQueue()
+        self._done = 0
+        self._failed: OSError | None = None
+        self._thread = threading.Thread(target=self._run, name="broker-sync", daemon=True)
+        self._thread.start()
+
+    def submit(self, ticket: int, paths: list[str]) -> None:
+        self._rounds.put((ticket, paths))
+
+    def done(self) -> int:
+        if self._failed is not None:
+            raise StorageError(f"the disk refused to keep data: {self._failed.strerror} ({self._failed.filename})")
+        return self._done
+
+    def close(self) -> None:
+        self._rounds.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (item := self._rounds.get()) is not None:
+            ticket, paths = item
+            try:
+                folders = {os.path.dirname(path) for path in paths}
+                for path in [*paths, *sorted(folders)]:
+                    sync_path(path)
+            except OSError as error:
+                self._failed = error
+            else:
+                self._done = ticket
+
+
+def sync_path(path: str) -> None:
+    """fsync the file or folder `path`; one that was removed meanwhile needs none."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,252 @@
+"""The asyncio edge: bytes of both ports in, effects out.
+
+One loop does everything. For each read, all frames in it are served one after the other, and what they cause is written
+after the last: one write per connection and read, and nothing is written before the storage took it.
+
+- A connection whose peer does not read is not read either until it does (the transport says so), so what is queued for
+  it stays bounded by what it asked for.
+- A frame that cannot be right ends its connection, as there is no way to find the next one's start.
+- A handler that fails by a bug of ours answers code 1 and is logged; the broker lives.
+- A connection with neither read nor write for `IDLE_MS` is closed, as the genuine server does (IdleStateHandler).
+- Time comes from one timer, set to the earliest deadline of both cores.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from typing import Protocol, cast
+
+import structlog
+
+from ..remoting.codes import ResponseCode
+from ..remoting.command import Command
+from ..remoting.errors import ProtocolError, RocketcrewError
+from ..remoting.frame import FrameReader, encode_head
+from .core import BrokerCore
+from .effects import CloseChannel, Effect, Reply
+from .name_server import NameServerCore
+
+CONNECTIONS_MAX = 10_000
+READ_BYTES = 262_144
+WRITE_HIGH_BYTES = 1 << 20
+IDLE_MS = 120_000
+IDLE_SCAN_MS = 10_000
+TICK_MIN_MS = 1  # a deadline in the past is served on the next turn of the loop, not in this one for ever
+TICK_MAX_MS = 1_000
+
+_log = structlog.get_logger("rocketcrew.broker")
+
+Clock = Callable[[], int]
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Core(Protocol):
+    """What both cores have."""
+
+    def handle(self, now_ms: int, channel: int, address: str, command: Command) -> list[Effect]: ...
+
+    def tick(self, now_ms: int) -> list[Effect]: ...
+
+    def channel_closed(self, now_ms: int, channel: int) -> list[Effect]: ...
+
+
+class Edge:
+    """All connections of one process, and the timer."""
+
+    def __init__(self, broker: BrokerCore, name_server: NameServerCore, clock_ms: Clock = wall_clock_ms) -> None:
+        self.broker = broker
+        self.name_server = name_server
+        self.clock_ms = clock_ms
+        self._connections: dict[int, Connection] = {}
+        self._written: set[Connection] = set()
+        self._next_channel = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._next_idle_scan_ms = 0
+        self._trouble: str | None = None
+        self._stopped = False
+
+    # Connections
+
+    def broker_connection(self) -> Connection:
+        """Protocol factory of the broker's port."""
+        return Connection(self, self.broker)
+
+    def name_server_connection(self) -> Connection:
+        """Protocol factory of the name server's port."""
+        return Connection(self, self.name_server)
+
+    def opened(self, connection: Connection) -> int | None:
+        """The channel of a new connection, None when there are too many."""
+        if self._stopped or len(self._connections) >= CONNECTIONS_MAX:
+            return None
+        self._next_channel += 1
+        self._connections[self._next_channel] = connection
+        return self._next_channel
+
+    def closed(self, connection: Connection, channel: int) -> None:
+        del self._connections[channel]
+        self._written.discard(connection)
+        if not self._stopped:
+            self.perform(connection.core.channel_closed(self.clock_ms(), channel))
+
+    # Effects
+
+    def perform(self, effects: Iterable[Effect]) -> None:
+        """Queue what is to be written and write it, one write per connection."""
+        self.queue(effects)
+        self.write()
+
+    def queue(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            connection = self._connections.get(effect.channel)
+            if connection is None:
+                continue  # it closed meanwhile; whatever was for it is for nobody
+            if isinstance(effect, CloseChannel):
+                connection.close()
+                continue
+            try:
+                connection.queue(effect.command)
+            except RocketcrewError as error:
+                _log.error("answer.unsendable", code=effect.command.code, error=str(error))
+                connection.close()
+            self._written.add(connection)
+
+    def write(self) -> None:
+        for connection in self._written:
+            connection.flush()
+        self._written.clear()
+        self._arm()
+
+    # Time
+
+    def start(self) -> None:
+        self._timer_ms = 0
+        self._tick()
+
+    def _tick(self) -> None:
+        now_ms = self.clock_ms()
+        self._timer = None
+        for core in (self.broker, self.name_server):
+            self.queue(core.tick(now_ms))
+        if now_ms >= self._next_idle_scan_ms:
+            self._next_idle_scan_ms = now_ms + IDLE_SCAN_MS
+            for connection in list(self._connections.values()):
+                if now_ms - connection.active_ms > IDLE_MS:
+                    connection.close()
+        if self.broker.trouble != self._trouble:
+            self._trouble = self.broker.trouble
+            _log.warning("storage.trouble" if self._trouble else "storage.works_again", reason=self._trouble)
+        self.write()
+
+    def _arm(self) -> None:
+        """Set the timer to the earliest deadline, unless it is set earlier already."""
+        if self._stopped:
+            return
+        now_ms = self.clock_ms()
+        due_ms = min(max(self.broker.next_deadline_ms(), now_ms + TICK_MIN_MS), now_ms + TICK_MAX_MS)
+        if self._timer is not None:
+            if self._timer_ms <= due_ms:
+                return
+            self._timer.cancel()
+        self._timer_ms = due_ms
+        self._timer = asyncio.get_running_loop().call_later((due_ms - now_ms) / 1000, self._tick)
+
+    def stop(self) -> None:
+        """Close all connections and serve nothing any more."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for connection in list(self._connections.values()):
+            connection.abort()
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One connection to either port."""
+
+    def __init__(self, edge: Edge, core: Core) -> None:
+        self.core = core
+        self.active_ms = edge.clock_ms()
+        self._edge = edge
+        self._reader = FrameReader()
+        self._buffer = memoryview(bytearray(READ_BYTES))
+        self._out: list[bytes | bytearray | memoryview] = []
+        self._transport: asyncio.Transport | None = None
+        self._channel: int | None = None
+        self._address = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
+        host, port = cast("tuple[str, int]", transport.get_extra_info("peername"))[:2]
+        self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._channel = self._edge.opened(self)
+        if self._channel is None:
+            self._transport.abort()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._channel is None:
+            return
+        edge = self._edge
+        now_ms = self.active_ms = edge.clock_ms()
+        try:
+            self._reader.feed(self._buffer[:nbytes])
+            while (command := self._reader.next()) is not None:
+                edge.queue(self._serve(now_ms, self._channel, command))
+        except ProtocolError as error:
+            _log.warning("connection.refused", peer=self._address, error=str(error))
+            self.close()
+        edge.write()
+
+    def _serve(self, now_ms: int, channel: int, command: Command) -> list[Effect]:
+        try:
+            return self.core.handle(now_ms, channel, self._address, command)
+        except Exception as error:  # noqa: BLE001  a bug in one handler must not take the others' broker away
+            _log.exception("handler.failed", code=command.code, peer=self._address)
+            if command.is_oneway or command.is_response:
+                return []
+            return [Reply(channel, command.response(ResponseCode.SYSTEM_ERROR, remark=f"{error!r:.500}"))]
+
+    def queue(self, command: Command) -> None:
+        """Put a frame behind those that wait for `flush`. Raises UsageError when it cannot be written."""
+        self._out.append(encode_head(command, len(command.body)))
+        if command.body:
+            self._out.append(command.body)
+
+    def flush(self) -> None:
+        if self._out and self._transport is not None:
+            self._transport.writelines(self._out)
+            self._out = []
+            self.active_ms = self._edge.clock_ms()
+
+    def pause_writing(self) -> None:
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        """Close after what is queued was written."""
+        self.flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        if self._channel is not None:
+            channel, self._channel = self._channel, None
+            self._edge.closed(self, channel)

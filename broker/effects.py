@@ -1,0 +1,38 @@
+"""What the pure core asks its edge to do.
+
+The core never touches a socket. `BrokerCore.handle`, `tick` and `channel_closed` return a list of these, in the order
+in which they must be written; two effects for one channel must not be swapped, because a client may act on a notice
+before it reads the reply behind it. A channel is a small integer that the edge gives to a connection and never reuses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..remoting.command import Command
+
+
+@dataclass(slots=True)
+class Reply:
+    """Send `command`, an answer to a request of the peer, on `channel`."""
+
+    channel: int
+    command: Command
+
+
+@dataclass(slots=True)
+class Push:
+    """Send `command`, a request of the broker's own, on `channel`."""
+
+    channel: int
+    command: Command
+
+
+@dataclass(slots=True)
+class CloseChannel:
+    """Close `channel`; the edge calls `channel_closed` for it afterwards, as for any other close."""
+
+    channel: int
+
+
+Effect = Reply | Push | CloseChannel

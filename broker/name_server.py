@@ -1,0 +1,356 @@
+"""NameServerCore: who has which topic, and where (NS/routeinfo/RouteInfoManager.java, NS/processor/*.java).
+
+Rules:
+- Nothing is kept over a restart: brokers register again within their interval, KV configuration has to be put again.
+- A master that registers with another data version than before replaces all its topics; the same version only renews.
+- A broker is gone when its connection closes or when it was silent for longer than it announced itself. The broker that
+  lives in the same process has no connection; it registers by `register`, and renews itself from its own tick.
+- Routes are written with quoted keys for clients that read them (version >= 401 or when asked), with raw ones else;
+  106 is always raw, as every version of the genuine server does it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from ..remoting.admin_bodies import (
+    ClusterInfo,
+    DataVersion,
+    KvTable,
+    RegisterBrokerBody,
+    TopicConfig,
+    TopicConfigTable,
+    TopicList,
+)
+from ..remoting.admin_headers import (
+    AddWritePermissionResponse,
+    BrokerHeartbeat,
+    BrokerWritePermission,
+    KvKey,
+    KvNamespace,
+    KvValue,
+    PutKvConfig,
+    QueryDataVersion,
+    QueryDataVersionResponse,
+    RegisterBroker,
+    RegisterBrokerResponse,
+    TopicInNameServer,
+    TopicsByCluster,
+    UnregisterBroker,
+    WipeWritePermissionResponse,
+)
+from ..remoting.bodies import BrokerData, QueueData, TopicRouteData
+from ..remoting.codes import PERM_WRITE, VERSION_QUOTED_ROUTE_KEYS, RequestCode, ResponseCode
+from ..remoting.command import Command
+from ..remoting.errors import ProtocolError
+from ..remoting.fastjson import dumps_object_keys
+from ..remoting.headers import GetRoute
+from .effects import CloseChannel, Effect, Reply
+from .refusal import FAQ, Refused
+
+MASTER_ID = 0
+DEFAULT_TIMEOUT_MS = 120_000
+SCAN_INTERVAL_MS = 5_000
+KV_ENTRIES_MAX = 10_000
+ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
+
+# Topics that the genuine name server calls its own (CO/topic/TopicValidator.java, system topics).
+SYSTEM_TOPICS = ("SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "TBW102", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT")
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What a broker says of itself (request 103)."""
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    address: str
+    table: TopicConfigTable
+    timeout_ms: int = DEFAULT_TIMEOUT_MS
+
+
+@dataclass(slots=True)
+class LiveBroker:
+    """One registered address."""
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    address: str
+    timeout_ms: int
+    updated_ms: int
+    data_version: DataVersion | None
+    channel: int | None
+
+
+@dataclass(slots=True)
+class Tables:
+    """The route tables: topic -> broker -> queues, broker -> addresses, and who is alive."""
+
+    topics: dict[str, dict[str, QueueData]] = field(default_factory=dict[str, dict[str, QueueData]])
+    brokers: dict[str, BrokerData] = field(default_factory=dict[str, BrokerData])
+    live: dict[tuple[str, str], LiveBroker] = field(default_factory=dict[tuple[str, str], LiveBroker])
+    kv: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
+
+
+class NameServerCore:
+    """Pure core of a name server; see `BrokerCore` for how effects and channels work."""
+
+    def __init__(self) -> None:
+        self._tables = Tables()
+        self._next_scan_ms = 0
+        self._handlers: dict[int, Callable[[int, int, Command], Command]] = {
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
+            RequestCode.REGISTER_BROKER: self._register_broker,
+            RequestCode.UNREGISTER_BROKER: self._unregister_broker,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster_info,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._all_topics,
+            RequestCode.GET_TOPICS_BY_CLUSTER: self._topics_by_cluster,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._system_topics,
+            RequestCode.QUERY_DATA_VERSION: self._query_data_version,
+            RequestCode.BROKER_HEARTBEAT: self._broker_heartbeat,
+            RequestCode.PUT_KV_CONFIG: self._put_kv,
+            RequestCode.GET_KV_CONFIG: self._get_kv,
+            RequestCode.DELETE_KV_CONFIG: self._delete_kv,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: self._kv_list,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write,
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: self._add_write,
+        }
+
+    # The core's interface
+
+    def handle(self, now_ms: int, channel: int, address: str, command: Command) -> list[Effect]:
+        """Serve one request. A response is not for us and ignored."""
+        if command.is_response:
+            return []
+        handler = self._handlers.get(command.code)
+        try:
+            if handler is None:
+                remark = f" request type {command.code} not supported"
+                response = command.response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
+            else:
+                response = handler(now_ms, channel, command)
+        except Refused as refused:
+            response = command.response(refused.code, refused.fields, remark=refused.remark)
+        except ProtocolError as error:
+            response = command.response(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        return [] if command.is_oneway else [Reply(channel, response)]
+
+    def tick(self, now_ms: int) -> list[Effect]:
+        """Forget brokers that were silent for too long; closes their connections."""
+        if now_ms < self._next_scan_ms:
+            return []
+        self._next_scan_ms = now_ms + SCAN_INTERVAL_MS
+        expired = [live for live in self._tables.live.values() if now_ms - live.updated_ms > live.timeout_ms]
+        effects: list[Effect] = []
+        for live in expired:
+            self._forget(live)
+            if live.channel is not None:
+                effects.append(CloseChannel(live.channel))
+        return effects
+
+    def channel_closed(self, now_ms: int, channel: int) -> list[Effect]:
+        for live in [live for live in self._tables.live.values() if live.channel == channel]:
+            self._forget(live)
+        return []
+
+    # Brokers
+
+    def register(self, now_ms: int, registration: Registration, channel: int | None = None) -> None:
+        """Take a broker in, or renew it. The table is replaced when its data version is another than before."""
+        tables = self._tables
+        name, address = registration.broker_name, registration.address
+        key = (registration.cluster, address)
+        known = tables.live.get(key)
+        version = registration.table.data_version
+        if known is not None and known.broker_id != registration.broker_id:
+            self._forget(known)
+            known = None
+        broker = tables.brokers.get(name) or BrokerData(name, {}, registration.cluster)
+        tables.brokers[name] = replace(broker, broker_addrs={**broker.broker_addrs, registration.broker_id: address})
+        if registration.broker_id == MASTER_ID and (known is None or known.data_version != version):
+            self._replace_topics(name, registration.table)
+        tables.live[key] = LiveBroker(
+            registration.cluster,
+            name,
+            registration.broker_id,
+            address,
+            registration.timeout_ms,
+            now_ms,
+            version,
+            channel,
+        )
+
+    def _replace_topics(self, broker_name: str, table: TopicConfigTable) -> None:
+        topics = self._tables.topics
+        named = table.topic_config_table
+        for name in [name for name, queues in topics.items() if broker_name in queues and name not in named]:
+            self._drop_queues(name, broker_name)
+        for topic in named.values():
+            topics.setdefault(topic.topic_name, {})[broker_name] = queue_data(broker_name, topic)
+
+    def _drop_queues(self, topic: str, broker_name: str) -> None:
+        queues = self._tables.topics[topic]
+        del queues[broker_name]
+        if not queues:
+            del self._tables.topics[topic]
+
+    def _forget(self, live: LiveBroker) -> None:
+        tables = self._tables
+        tables.live.pop((live.cluster, live.address), None)
+        broker = tables.brokers.get(live.broker_name)
+        if broker is None:
+            return
+        addresses = {number: at for number, at in broker.broker_addrs.items() if at != live.address}
+        if addresses:
+            tables.brokers[live.broker_name] = replace(broker, broker_addrs=addresses)
+            return
+        del tables.brokers[live.broker_name]
+        for topic in [topic for topic, queues in tables.topics.items() if live.broker_name in queues]:
+            self._drop_queues(topic, live.broker_name)
+
+    def _register_broker(self, now_ms: int, channel: int, command: Command) -> Command:
+        request = RegisterBroker.from_fields(command.fields)
+        body = bytes(command.body)
+        if request.body_crc32 and request.body_crc32 != zlib.crc32(body) & 0x7FFFFFFF:
+            raise Refused(ResponseCode.SYSTEM_ERROR, "crc32 not match")
+        if request.compressed:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, "compressed registration is not served, set compressedRegister=false"
+            )
+        table = RegisterBrokerBody.decode(body).topic_config_serialize_wrapper if body else TopicConfigTable()
+        self.register(
+            now_ms,
+            Registration(
+                request.cluster_name,
+                request.broker_name,
+                request.broker_id,
+                request.broker_addr,
+                table,
+                request.heartbeat_timeout_millis or DEFAULT_TIMEOUT_MS,
+            ),
+            channel,
+        )
+        master = self._tables.brokers[request.broker_name].broker_addrs.get(MASTER_ID)
+        slave = request.broker_id != MASTER_ID
+        response = RegisterBrokerResponse(request.ha_server_addr, master if slave else None)
+        orders = KvTable(dict(self._tables.kv.get(ORDER_NAMESPACE, {}))).encode()
+        return command.response(ResponseCode.SUCCESS, response.to_fields(), orders)
+
+    def _unregister_broker(self, now_ms: int, channel: int, command: Command) -> Command:
+        request = UnregisterBroker.from_fields(command.fields)
+        live = self._tables.live.get((request.cluster_name, request.broker_addr))
+        if live is not None:
+            self._forget(live)
+        return command.response(ResponseCode.SUCCESS)
+
+    def _query_data_version(self, now_ms: int, channel: int, command: Command) -> Command:
+        request = QueryDataVersion.from_fields(command.fields)
+        live = self._tables.live.get((request.cluster_name, request.broker_addr))
+        known = live.data_version if live is not None else None
+        changed = known is None or known != DataVersion.decode(command.body)
+        if live is not None:
+            live.updated_ms = now_ms
+        fields = QueryDataVersionResponse(changed).to_fields()
+        return command.response(ResponseCode.SUCCESS, fields, known.encode() if known else b"")
+
+    def _broker_heartbeat(self, now_ms: int, channel: int, command: Command) -> Command:
+        request = BrokerHeartbeat.from_fields(command.fields)
+        live = self._tables.live.get((request.cluster_name, request.broker_addr))
+        if live is not None:
+            live.updated_ms = now_ms
+        return command.response(ResponseCode.SUCCESS)
+
+    def _cluster_info(self, now_ms: int, channel: int, command: Command) -> Command:
+        brokers = self._tables.brokers
+        clusters: dict[str, tuple[str, ...]] = {}
+        for broker in brokers.values():
+            clusters[broker.cluster or ""] = (*clusters.get(broker.cluster or "", ()), broker.broker_name)
+        return command.response(ResponseCode.SUCCESS, body=ClusterInfo(dict(brokers), clusters).encode())
+
+    def _wipe_write(self, now_ms: int, channel: int, command: Command) -> Command:
+        count = self._change_permission(command, lambda perm: perm & ~PERM_WRITE)
+        return command.response(ResponseCode.SUCCESS, WipeWritePermissionResponse(count).to_fields())
+
+    def _add_write(self, now_ms: int, channel: int, command: Command) -> Command:
+        count = self._change_permission(command, lambda perm: perm | PERM_WRITE)
+        return command.response(ResponseCode.SUCCESS, AddWritePermissionResponse(count).to_fields())
+
+    def _change_permission(self, command: Command, change: Callable[[int], int]) -> int:
+        name = BrokerWritePermission.from_fields(command.fields).broker_name
+        holders = [queues for queues in self._tables.topics.values() if name in queues]
+        for queues in holders:
+            queues[name] = replace(queues[name], perm=change(queues[name].perm))
+        return len(holders)
+
+    # Topics
+
+    def _route(self, now_ms: int, channel: int, command: Command) -> Command:
+        request = GetRoute.from_fields(command.fields)
+        queues = self._tables.topics.get(request.topic, {})
+        brokers = [self._tables.brokers[name] for name in queues if name in self._tables.brokers]
+        if not brokers:
+            remark = f"No topic route info in name server for the topic: {request.topic}{FAQ}"
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, remark)
+        orders = self._tables.kv.get(ORDER_NAMESPACE, {}).get(request.topic)
+        route = TopicRouteData(tuple(queues.values()), tuple(brokers), orders)
+        quoted = command.version >= VERSION_QUOTED_ROUTE_KEYS or request.accept_standard_json_only
+        body = route.encode() if quoted else dumps_object_keys(route.to_json())
+        return command.response(ResponseCode.SUCCESS, body=body)
+
+    def _all_topics(self, now_ms: int, channel: int, command: Command) -> Command:
+        return command.response(ResponseCode.SUCCESS, body=TopicList(tuple(sorted(self._tables.topics))).encode())
+
+    def _topics_by_cluster(self, now_ms: int, channel: int, command: Command) -> Command:
+        cluster = TopicsByCluster.from_fields(command.fields).cluster
+        members = {broker.broker_name for broker in self._tables.brokers.values() if broker.cluster == cluster}
+        names = sorted(name for name, queues in self._tables.topics.items() if not members.isdisjoint(queues))
+        return command.response(ResponseCode.SUCCESS, body=TopicList(tuple(names)).encode())
+
+    def _system_topics(self, now_ms: int, channel: int, command: Command) -> Command:
+        names = {*SYSTEM_TOPICS}
+        for broker in self._tables.brokers.values():
+            names |= {broker.broker_name, broker.cluster or broker.broker_name}
+        return command.response(ResponseCode.SUCCESS, body=TopicList(tuple(sorted(names))).encode())
+
+    def _delete_topic(self, now_ms: int, channel: int, command: Command) -> Command:
+        self._tables.topics.pop(TopicInNameServer.from_fields(command.fields).topic, None)
+        return command.response(ResponseCode.SUCCESS)
+
+    # KV configuration
+
+    def _put_kv(self, now_ms: int, channel: int, command: Command) -> Command:
+        request = PutKvConfig.from_fields(command.fields)
+        kv = self._tables.kv
+        if sum(map(len, kv.values())) >= KV_ENTRIES_MAX:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"the name server keeps at most {KV_ENTRIES_MAX} values")
+        kv.setdefault(request.namespace, {})[request.key] = request.value
+        return command.response(ResponseCode.SUCCESS)
+
+    def _get_kv(self, now_ms: int, channel: int, command: Command) -> Command:
+        request = KvKey.from_fields(command.fields)
+        value = self._tables.kv.get(request.namespace, {}).get(request.key)
+        if value is None:
+            remark = f"No config item, Namespace: {request.namespace} Key: {request.key}"
+            raise Refused(ResponseCode.QUERY_NOT_FOUND, remark)
+        return command.response(ResponseCode.SUCCESS, KvValue(value).to_fields())
+
+    def _delete_kv(self, now_ms: int, channel: int, command: Command) -> Command:
+        request = KvKey.from_fields(command.fields)
+        self._tables.kv.get(request.namespace, {}).pop(request.key, None)
+        return command.response(ResponseCode.SUCCESS)
+
+    def _kv_list(self, now_ms: int, channel: int, command: Command) -> Command:
+        namespace = KvNamespace.from_fields(command.fields).namespace
+        values = self._tables.kv.get(namespace)
+        if values is None:
+            raise Refused(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace}")
+        return command.response(ResponseCode.SUCCESS, body=KvTable(dict(values)).encode())
+
+
+def queue_data(broker_name: str, topic: TopicConfig) -> QueueData:
+    return QueueData(broker_name, topic.read_queue_nums, topic.write_queue_nums, topic.perm, topic.topic_sys_flag)

@@ -1,0 +1,90 @@
+"""How far each group has come in each queue (BR/offset/ConsumerOffsetManager.java).
+
+Rules: a commit overwrites, also a higher offset (never lowering is the client's promise, not ours); a reset that an
+operator asked for is kept apart until the group's next pull of that queue takes it, and while it is pending commits are
+accepted and ignored, else a member that still runs would undo it.
+
+The text form is `config/consumerOffset.json`: `{"offsetTable":{"topic@group":{0:12,1:9}}}` with bare numbers as keys,
+as fastjson writes it; admin tools get the same text (request 43).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..remoting.body import Body
+from ..remoting.fastjson import dumps_object_keys
+
+SEPARATOR = "@"
+
+
+@dataclass(frozen=True, slots=True)
+class _OffsetDocument(Body):
+    offset_table: dict[str, dict[int, int]]
+
+
+class OffsetTable:
+    """Committed offsets and pending resets; `changes` grows with every change, so that the owner knows when to save."""
+
+    def __init__(self) -> None:
+        self.changes = 0
+        self._committed: dict[str, dict[int, int]] = {}
+        self._resets: dict[tuple[str, str, int], int] = {}
+
+    def commit(self, topic: str, group: str, queue_id: int, offset: int) -> bool:
+        """Overwrite the committed offset; False when a pending reset made it void."""
+        if (topic, group, queue_id) in self._resets:
+            return False
+        queues = self._committed.setdefault(topic + SEPARATOR + group, {})
+        if queues.get(queue_id) != offset:
+            queues[queue_id] = offset
+            self.changes += 1
+        return True
+
+    def query(self, topic: str, group: str, queue_id: int) -> int | None:
+        """The pending reset, else the committed offset, else None."""
+        reset = self._resets.get((topic, group, queue_id))
+        if reset is not None:
+            return reset
+        queues = self._committed.get(topic + SEPARATOR + group)
+        return None if queues is None else queues.get(queue_id)
+
+    def reset(self, topic: str, group: str, queue_id: int, offset: int) -> None:
+        """Make the group's next pull of the queue begin at `offset`."""
+        self._committed.setdefault(topic + SEPARATOR + group, {})[queue_id] = offset
+        self._resets[topic, group, queue_id] = offset
+        self.changes += 1
+
+    def take_reset(self, topic: str, group: str, queue_id: int) -> int | None:
+        """The pending reset of a queue, which is then no longer pending."""
+        return self._resets.pop((topic, group, queue_id), None) if self._resets else None
+
+    def topics_of(self, group: str) -> list[str]:
+        """Topics in which the group has a committed offset, sorted."""
+        tail = SEPARATOR + group
+        return sorted(key[: -len(tail)] for key in self._committed if key.endswith(tail))
+
+    def groups_of(self, topic: str) -> list[str]:
+        head = topic + SEPARATOR
+        return sorted(key[len(head) :] for key in self._committed if key.startswith(head))
+
+    def forget_topic(self, topic: str) -> None:
+        self._forget([key for key in self._committed if key.startswith(topic + SEPARATOR)])
+
+    def forget_group(self, group: str) -> None:
+        self._forget([key for key in self._committed if key.endswith(SEPARATOR + group)])
+
+    def _forget(self, keys: list[str]) -> None:
+        for key in keys:
+            del self._committed[key]
+            topic, _, group = key.partition(SEPARATOR)
+            for reset in [at for at in self._resets if at[:2] == (topic, group)]:
+                del self._resets[reset]
+            self.changes += 1
+
+    def dump(self) -> bytes:
+        return dumps_object_keys({"offsetTable": self._committed})
+
+    def load(self, text: bytes) -> None:
+        """Take over what `dump` wrote. Raises ProtocolError when it is something else."""
+        self._committed = _OffsetDocument.decode(text).offset_table

@@ -1,0 +1,238 @@
+"""The embedded name server and broker: as a fixture in a process, and as the front of a process of its own.
+
+    async with EmbeddedBroker() as broker:                 # in memory, on free ports
+        ... broker.name_server, broker.address
+
+    run(BrokerConfig(dir="data"))                          # `rocketcrew broker`: until TERM or INT
+
+Start: lock the folder, bind both ports, recover, then listen; so a second broker on the same folder or port ends with a
+message before it changed anything. Stop: no new connections, close the old ones (clients see it and retry elsewhere), save
+and sync, release the folder. Nothing that was acknowledged depends on the stop having happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import signal
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from random import Random, SystemRandom
+from typing import Self
+
+import structlog
+
+from ..remoting.errors import UsageError
+from .config import BrokerConfig
+from .core import SILENCE, BrokerCore, Intercept
+from .disk import DiskStorage
+from .edge import Clock, Edge, wall_clock_ms
+from .name_server import NameServerCore
+from .storage import MemoryStorage, Storage
+
+BACKLOG = 1_024
+WILDCARDS = ("0.0.0.0", "::")
+
+_log = structlog.get_logger("rocketcrew.broker")
+
+
+class EmbeddedBroker:
+    """A name server and a broker in the running event loop; an async context manager."""
+
+    def __init__(
+        self,
+        dir: Path | str | None = None,
+        *,
+        name_server_port: int = 0,
+        port: int = 0,
+        delay_levels: str | None = None,
+        config: BrokerConfig | None = None,
+        storage: Storage | None = None,
+        random: Random | None = None,
+        clock_ms: Clock = wall_clock_ms,
+    ) -> None:
+        """`dir` None keeps everything in memory; port 0 takes a free one. Other settings come from `config`.
+
+        Give `storage` to start on what another one left (a MemoryStorage after a crash). Raises UsageError.
+        """
+        base = config or BrokerConfig()
+        self.config = replace(
+            base,
+            name_server_port=name_server_port,
+            port=port,
+            dir=str(dir or ""),
+            message_delay_level=delay_levels or base.message_delay_level,
+        )
+        self.intercepts: list[Intercept] = []
+        self._storage = storage
+        self._random = random or Random(SystemRandom().getrandbits(64))
+        self._clock_ms = clock_ms
+        self._core: BrokerCore | None = None
+        self._edge: Edge | None = None
+        self._servers: list[asyncio.Server] = []
+
+    @property
+    def core(self) -> BrokerCore:
+        assert self._core is not None, "the broker is not running"
+        return self._core
+
+    @property
+    def storage(self) -> Storage:
+        assert self._storage is not None, "the broker was never started"
+        return self._storage
+
+    @property
+    def name_server(self) -> str:
+        """Address of the name server, "host:port"; known once started."""
+        return _address(self.config.announce or self.config.host, self.config.name_server_port)
+
+    @property
+    def address(self) -> str:
+        """Address of the broker, "host:port"; known once started."""
+        return self.config.address
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Raises UsageError when the folder is in use, a port is taken, or the data cannot be read."""
+        if self._storage is None:
+            self._storage = DiskStorage(Path(self.config.dir)) if self.config.dir else MemoryStorage()
+        sockets: list[socket.socket] = []
+        try:
+            for name in ("name_server_port", "port"):
+                sockets.append(_bind(self.config.host, getattr(self.config, name), name))
+                self.config = replace(self.config, **{name: sockets[-1].getsockname()[1]})
+            await self._serve(self._storage, *sockets)
+        except BaseException:
+            for bound in sockets:
+                bound.close()
+            self._release()
+            raise
+
+    async def _serve(self, storage: Storage, name_server_socket: socket.socket, broker_socket: socket.socket) -> None:
+        name_server = NameServerCore()
+        core = BrokerCore(self.config, storage, self._random, name_server, self._clock_ms())
+        core.intercepts = self.intercepts
+        edge = Edge(core, name_server, self._clock_ms)
+        loop = asyncio.get_running_loop()
+        self._servers = [
+            await loop.create_server(edge.name_server_connection, sock=name_server_socket, backlog=BACKLOG),
+            await loop.create_server(edge.broker_connection, sock=broker_socket, backlog=BACKLOG),
+        ]
+        edge.start()
+        self._core, self._edge = core, edge
+        _log.info(
+            "broker.ready",
+            name_server=self.name_server,
+            broker=self.address,
+            dir=self.config.dir or None,
+            records_read=core.recovered_records,
+        )
+
+    async def stop(self) -> None:
+        """Stop cleanly; does nothing when it does not run."""
+        if self._core is None:
+            return
+        await self._close_connections()
+        try:
+            self._core.stop()
+        finally:
+            self._core = None
+            self._release()
+        _log.info("broker.stopped", broker=self.address)
+
+    async def crash(self) -> None:
+        """For tests: end as a killed process does. Nothing is saved; a MemoryStorage loses what was not durable.
+
+        A new EmbeddedBroker on the same folder or the same `storage` finds what is left.
+        """
+        await self._close_connections()
+        self._core = None
+        if isinstance(self._storage, MemoryStorage):
+            self._storage.crash()
+        elif isinstance(self._storage, DiskStorage):
+            self._storage.abandon()
+
+    async def _close_connections(self) -> None:
+        for server in self._servers:
+            server.close()
+        if self._edge is not None:
+            self._edge.stop()
+        self._servers.clear()
+        await asyncio.sleep(0)  # one turn of the loop, in which the transports close their sockets
+
+    def _release(self) -> None:
+        if isinstance(self._storage, DiskStorage):
+            self._storage.close()
+            self._storage = None
+        elif self._storage is not None:
+            self._storage.close()
+
+
+def run(config: BrokerConfig, on_ready: Callable[[str, str], None] | None = None) -> int:
+    """Serve until TERM or INT; returns the exit code 0. `on_ready` gets the addresses of name server and broker.
+
+    Raises UsageError before anything is served: port in use, folder in use or unreadable.
+    """
+    return asyncio.run(_run(config, on_ready))
+
+
+async def _run(config: BrokerConfig, on_ready: Callable[[str, str], None] | None) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    announce = config.announce or (_own_address() if config.host in WILDCARDS else "")
+    broker = EmbeddedBroker(
+        config.dir,
+        name_server_port=config.name_server_port,
+        port=config.port,
+        config=replace(config, announce=announce),
+    )
+    async with broker:
+        if on_ready is not None:
+            on_ready(broker.name_server, broker.address)
+        await stop.wait()
+    return 0
+
+
+def _own_address() -> str:
+    """The address that this machine calls its own; clients elsewhere cannot use a wildcard."""
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:
+        raise UsageError(
+            "broker host is a wildcard and this machine's name has no address: set the address to announce"
+        ) from None
+
+
+def _bind(host: str, port: int, name: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, port))
+        bound.listen(BACKLOG)  # now, since bind alone does not keep a second one from binding; who connects early waits
+        bound.setblocking(False)
+    except OSError as error:
+        bound.close()
+        if error.errno == errno.EADDRINUSE:
+            reason = "is in use (another broker?): stop that one, or choose another"
+        else:
+            reason = f"cannot be bound: {error.strerror}"
+        raise UsageError(f"broker {name} {port} on {host} {reason}") from error
+    return bound
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+__all__ = ["SILENCE", "EmbeddedBroker", "Intercept", "run"]

@@ -1,0 +1,228 @@
+"""BrokerState: what all request handlers of one broker share, and the few steps that several of them take.
+
+Handlers do not return effects of their own making; they append to two lists here, which the core drains after each
+request: `notices` (requests of the broker's own, written before the answer, as the genuine broker does) and `arrivals`
+(queues in which something was stored: held pulls are looked at after the answer was decided).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import NamedTuple
+
+from ..remoting.admin_bodies import TopicConfig
+from ..remoting.codes import FLAG_ONEWAY, RequestCode
+from ..remoting.command import Command
+from ..remoting.errors import ProtocolError, UsageError
+from ..remoting.headers import ConsumerIdsChanged
+from ..remoting.ids import UniqueIds
+from ..remoting.properties import PROPERTY_TAGS
+from ..remoting.stored import StoredMessage
+from .client_table import ClientTable
+from .config import BrokerConfig
+from .delay import DelayLevels, delay_level, redirect_to_schedule
+from .effects import CloseChannel, Effect, Push
+from .group_table import GroupTable
+from .held_pulls import HeldPulls
+from .lock_table import LockTable
+from .message_store import MessageStore, StoreLimits, message_tags_code, tags_hash
+from .name_server import NameServerCore, Registration
+from .offset_table import OffsetTable
+from .storage import Storage
+from .topic_table import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, TopicTable, illegal_topic, system_topics
+
+TOPICS_TABLE = "config/topics.json"
+GROUPS_TABLE = "config/subscriptionGroup.json"
+OFFSETS_TABLE = "config/consumerOffset.json"
+DELAYS_TABLE = "config/delayOffset.json"
+
+
+class Call(NamedTuple):
+    """One request as a handler sees it."""
+
+    now_ms: int
+    channel: int
+    address: str
+    command: Command
+
+
+class Forwarded(NamedTuple):
+    """A request of an administrator that was passed on to a client, and waits for its answer."""
+
+    channel: int
+    command: Command
+    deadline_ms: int
+
+
+class BrokerState:
+    """The tables of one broker. Everything is bounded by the config or by the number of connections."""
+
+    def __init__(
+        self, config: BrokerConfig, storage: Storage, random: Random, name_server: NameServerCore | None = None
+    ) -> None:
+        self.config = config
+        self.storage = storage
+        self.random = random
+        self.name_server = name_server
+        levels_ms = config.delay_levels_ms
+        self.topics = TopicTable(system_topics(config.name, config.cluster, len(levels_ms), config.auto_create_topic))
+        self.groups = GroupTable(config.auto_create_group, config.topics_max)
+        self.offsets = OffsetTable()
+        self.clients = ClientTable(config.channel_expiry_ms)
+        self.locks = LockTable(config.lock_expiry_ms)
+        self.held = HeldPulls(config.held_pulls_max)
+        self.delays = DelayLevels(levels_ms)
+        host = config.announce or config.host
+        limits = StoreLimits(
+            config.pull_messages_max,
+            config.pull_bytes_max,
+            config.pull_scan_entries_max,
+            config.commit_log_segment_bytes,
+        )
+        self.store = MessageStore(storage, limits, host, config.port)
+        self.ids = UniqueIds(host, 0, random.getrandbits(32))
+        self.notices: list[Effect] = []
+        self.arrivals: list[tuple[str, int, int]] = []
+        self.forwarded: dict[int, Forwarded] = {}
+        self.started_ms = 0
+        self.put_count = 0
+        self.get_count = 0
+        self._opaque = 0
+        self._saved_groups = -1
+        self._saved_offsets = -1
+
+    # Start and keeping
+
+    def recover(self, now_ms: int) -> int:
+        """Read the tables and the log; returns how many records had to be read. Raises UsageError on a bad folder."""
+        self.started_ms = now_ms
+        known = self._load(TOPICS_TABLE, self.topics.load)
+        if not known and self.store.log_end > self.store.log_start:
+            raise UsageError(
+                f"the broker's data folder holds messages but no {TOPICS_TABLE}: put that file back, or use an empty folder"
+            )
+        self._load(GROUPS_TABLE, self.groups.load)
+        self._load(OFFSETS_TABLE, self.offsets.load)
+        self._load(DELAYS_TABLE, self.delays.load)
+        self._saved_groups, self._saved_offsets = self.groups.changes, self.offsets.changes
+        count = self.store.recover(self.topics.__contains__, self._tags_code)
+        self.delays.start(self.store)
+        self.topics_changed(now_ms)
+        return count
+
+    def _load(self, table: str, load: Callable[[bytes], None]) -> bool:
+        text = self.storage.load(table)
+        if text is None:
+            return False
+        try:
+            load(text)
+        except ProtocolError as error:
+            raise UsageError(
+                f"{table} in the broker's data folder cannot be read ({error}): put a good copy back, or remove it"
+            ) from error
+        return True
+
+    def _tags_code(self, message: StoredMessage) -> int:
+        if message.topic == SCHEDULE_TOPIC:
+            return self.delays.tags_code(message)
+        return message_tags_code(message)
+
+    def topics_changed(self, now_ms: int) -> None:
+        """Save the topics, before anything is stored in a new one, and tell the name server."""
+        self.storage.replace(TOPICS_TABLE, self.topics.table().encode(), sync=True)
+        self.register(now_ms)
+
+    def register(self, now_ms: int) -> None:
+        if self.name_server is not None:
+            config = self.config
+            self.name_server.register(
+                now_ms,
+                Registration(
+                    cluster=config.cluster,
+                    broker_name=config.name,
+                    broker_id=0,
+                    address=config.address,
+                    table=self.topics.table(),
+                    timeout_ms=4 * config.registration_interval_ms,
+                ),
+            )
+
+    def save_tables(self) -> None:
+        """Save groups and offsets if they changed since they were saved."""
+        if self.groups.changes != self._saved_groups:
+            self.storage.replace(GROUPS_TABLE, self.groups.table().encode())
+            self._saved_groups = self.groups.changes
+        if self.offsets.changes != self._saved_offsets:
+            self.storage.replace(OFFSETS_TABLE, self.offsets.dump())
+            self._saved_offsets = self.offsets.changes
+
+    # Topics
+
+    def make_topic(self, now_ms: int, topic: TopicConfig) -> TopicConfig | None:
+        """The topic called so, made as `topic` when there is none; None when it cannot be made."""
+        known = self.topics.get(topic.topic_name)
+        if known is not None:
+            return known
+        if illegal_topic(topic.topic_name) is not None or len(self.topics) >= self.config.topics_max:
+            return None
+        self.topics.put(now_ms, topic)
+        self.topics_changed(now_ms)
+        return topic
+
+    def retry_topic(self, now_ms: int, group: str, queues: int) -> TopicConfig | None:
+        """%RETRY%group, made when needed (TopicConfigManager.createTopicInSendMessageBackMethod)."""
+        return self.make_topic(now_ms, TopicConfig(RETRY_PREFIX + group, queues, queues))
+
+    def dlq_topic(self, now_ms: int, group: str) -> TopicConfig | None:
+        return self.make_topic(now_ms, TopicConfig(DLQ_PREFIX + group, 1, 1))
+
+    # Storing
+
+    def accept(self, now_ms: int, message: StoredMessage, properties: dict[str, str]) -> StoredMessage:
+        """Store a message that a client sent or sent back: by way of the schedule topic when it asks for a delay.
+
+        `properties` are those of `message`, which must already be encoded in it. Raises StorageError, UsageError.
+        """
+        if delay_level(properties) > 0:
+            level = redirect_to_schedule(message, properties, len(self.delays.levels_ms))
+            due_ms = now_ms + self.delays.delay_ms(level)
+            self.store.put(now_ms, message, due_ms)
+            self.delays.stored(level, due_ms)
+            self.put_count += 1
+            return message
+        tags = properties.get(PROPERTY_TAGS)
+        self._store(now_ms, message, tags_hash(tags) if tags else 0)
+        return message
+
+    def store_again(self, now_ms: int, message: StoredMessage) -> None:
+        """Store a delayed message whose time has come; one whose topic was deleted meanwhile is dropped with it."""
+        if message.topic in self.topics:
+            self._store(now_ms, message, message_tags_code(message))
+
+    def _store(self, now_ms: int, message: StoredMessage, tags_code: int) -> None:
+        self.store.put(now_ms, message, tags_code)
+        self.put_count += 1
+        if self.held.waits(message.topic, message.queue_id):
+            self.arrivals.append((message.topic, message.queue_id, tags_code))
+
+    # Speaking first
+
+    def push(self, channel: int, code: RequestCode, fields: dict[str, str], body: bytes = b"", flag: int = 0) -> int:
+        """Send a request of our own to a client; returns its opaque."""
+        self._opaque = (self._opaque + 1) & 0x7FFFFFFF
+        self.notices.append(Push(channel, Command(code, fields, body, self._opaque, flag)))
+        return self._opaque
+
+    def notify_group(self, name: str) -> None:
+        """Tell all members of a group, the one who caused it included, that they must rebalance."""
+        group = self.clients.consumer_group(name)
+        config = self.groups.known(name)
+        if group is None or group.is_broadcasting or (config and not config.notify_consumer_ids_changed_enable):
+            return
+        fields = ConsumerIdsChanged(name).to_fields()
+        for channel in group.channels:
+            self.push(channel, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields, flag=FLAG_ONEWAY)
+
+    def close(self, channel: int) -> None:
+        self.notices.append(CloseChannel(channel))

@@ -1,0 +1,218 @@
+"""Where the broker's bytes live: what is asked of a storage, and the one that lives in memory.
+
+Two kinds of things are stored. *Files* are append-only sequences of bytes addressed by position; a position is never
+used twice, the front may be dropped, the tail truncated. *Tables* are small named documents that are replaced whole.
+
+The durability rules, which both storages keep and every test may rely on:
+
+- A file opened with `buffered=False` is durable when `append` returns: a killed process loses none of it. This is the
+  commit log, and it is why an acknowledged send survives kill -9: the append comes before the reply.
+- A file opened with `buffered=True` is durable up to its last `flush`. These are the consume queues, which can be
+  rebuilt from the commit log.
+- A table is durable when `replace` returns.
+- `sync` asks for the same against a crash of the machine; it returns a ticket at once, and `synced` tells the newest
+  ticket that is done. A storage without a machine below it is done at once.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ..remoting.errors import RocketcrewError
+
+
+class StorageError(RocketcrewError):
+    """The storage cannot take or give bytes (disk full, read error). The request at hand fails, the broker lives."""
+
+
+class StoredFile(Protocol):
+    """An append-only sequence of bytes between `start` and `end`."""
+
+    @property
+    def start(self) -> int:
+        """First position still held."""
+        ...
+
+    @property
+    def end(self) -> int:
+        """Position that the next append gets."""
+        ...
+
+    def append(self, data: bytes) -> int:
+        """Append and return the position of the first byte. Raises StorageError, and then nothing was appended."""
+        ...
+
+    def read(self, position: int, length_bytes: int) -> bytes:
+        """Bytes from `position`, fewer than asked only at `end`. Raises StorageError outside of [start, end]."""
+        ...
+
+    def flush(self) -> None:
+        """Make everything appended survive a kill of the process."""
+        ...
+
+    def truncate(self, end: int) -> None:
+        """Forget everything at and above `end`."""
+        ...
+
+    def reset(self, position: int) -> None:
+        """Forget everything; the next append gets `position`."""
+        ...
+
+    def drop_before(self, position: int) -> None:
+        """Allow everything below `position` to be forgotten; whole segments go, so `start` may stay lower."""
+        ...
+
+    def segment_starts(self) -> list[int]:
+        """First positions of the segments held, ascending; what `drop_before` can cut at."""
+        ...
+
+
+class Storage(Protocol):
+    """All files and tables of one broker; single owner, one thread."""
+
+    def open(self, name: str, segment_bytes: int, buffered: bool) -> StoredFile:
+        """Open the file `name` (slashes make folders), creating it at position 0."""
+        ...
+
+    def names(self, prefix: str) -> list[str]:
+        """Names of the files that exist and start with `prefix`, sorted."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Remove the file `name` with all its bytes."""
+        ...
+
+    def load(self, table: str) -> bytes | None:
+        """The table's content, None when it was never written."""
+        ...
+
+    def replace(self, table: str, content: bytes, *, sync: bool = False) -> None:
+        """Replace the table whole; `sync` waits for the disk as well."""
+        ...
+
+    def sync(self) -> int:
+        """Start to bring what is written so far to the disk; returns the ticket of this round."""
+        ...
+
+    @property
+    def synced(self) -> int:
+        """Newest ticket whose round is done. Raises StorageError once a round has failed."""
+        ...
+
+    def close(self) -> None:
+        """Flush, bring to the disk, release the folder."""
+        ...
+
+
+class MemoryFile:
+    """A StoredFile in one bytearray; remembers how much of it a crash would leave."""
+
+    __slots__ = ("_buffered", "_cuts", "_data", "_durable_end", "_segment_bytes", "_start")
+
+    def __init__(self, segment_bytes: int, buffered: bool) -> None:
+        self._data = bytearray()
+        self._start = 0
+        self._buffered = buffered
+        self._durable_end = 0
+        self._segment_bytes = segment_bytes
+        self._cuts = [0]
+
+    @property
+    def start(self) -> int:
+        return self._start
+
+    @property
+    def end(self) -> int:
+        return self._start + len(self._data)
+
+    def append(self, data: bytes) -> int:
+        position = self._start + len(self._data)
+        if position > self._cuts[-1] and position + len(data) - self._cuts[-1] > self._segment_bytes:
+            self._cuts.append(position)
+        self._data += data
+        if not self._buffered:
+            self._durable_end = position + len(data)
+        return position
+
+    def read(self, position: int, length_bytes: int) -> bytes:
+        if position < self._start or position > self.end:
+            raise StorageError(f"read at {position} outside of [{self._start}, {self.end}]")
+        at = position - self._start
+        return bytes(self._data[at : at + length_bytes])
+
+    def flush(self) -> None:
+        self._durable_end = self.end
+
+    def truncate(self, end: int) -> None:
+        del self._data[max(end - self._start, 0) :]
+        self._durable_end = min(self._durable_end, self.end)
+        self._cuts = [cut for cut in self._cuts if cut <= self.end] or [self._start]
+
+    def reset(self, position: int) -> None:
+        self._data.clear()
+        self._start = self._durable_end = position
+        self._cuts = [position]
+
+    def drop_before(self, position: int) -> None:
+        kept = [cut for cut in self._cuts if cut <= position]
+        cut = kept[-1] if kept else self._start
+        del self._data[: cut - self._start]
+        self._start = cut
+        self._cuts = [at for at in self._cuts if at >= cut]
+
+    def segment_starts(self) -> list[int]:
+        return list(self._cuts)
+
+    def crash(self, torn: bytes = b"") -> None:
+        """Keep what is durable, then `torn`: the front of a record whose write was under way."""
+        self.truncate(self._durable_end)
+        self._data += torn
+        self._durable_end = self.end
+
+
+class MemoryStorage:
+    """Storage for tests and the simulation. The same object, after `crash`, is what a restarted broker finds."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, MemoryFile] = {}
+        self._tables: dict[str, bytes] = {}
+        self._ticket = 0
+
+    def open(self, name: str, segment_bytes: int, buffered: bool) -> MemoryFile:
+        file = self._files.get(name)
+        if file is None:
+            file = self._files[name] = MemoryFile(segment_bytes, buffered)
+        return file
+
+    def names(self, prefix: str) -> list[str]:
+        return sorted(name for name in self._files if name.startswith(prefix))
+
+    def remove(self, name: str) -> None:
+        self._files.pop(name, None)
+
+    def load(self, table: str) -> bytes | None:
+        return self._tables.get(table)
+
+    def replace(self, table: str, content: bytes, *, sync: bool = False) -> None:
+        self._tables[table] = content
+
+    def sync(self) -> int:
+        self._ticket += 1
+        return self._ticket
+
+    @property
+    def synced(self) -> int:
+        return self._ticket
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.flush()
+
+    def crash(self, torn_log: bytes = b"") -> None:
+        """Lose what a killed process loses: unflushed tails of buffered files.
+
+        `torn_log` is put behind the commit log, as the front of a record whose write the kill cut short leaves it; it
+        must not be a whole record (such a one was written before its acknowledgement, and counts).
+        """
+        for name, file in self._files.items():
+            file.crash(torn_log if name == "commitlog" else b"")

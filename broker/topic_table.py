@@ -1,0 +1,127 @@
+"""Topics: which exist, with how many queues, and who may use them (BR/topic/TopicConfigManager.java).
+
+The text form is `config/topics.json` as the genuine broker writes it. Every change is saved at once and synced, before
+the message that caused it is stored: a record in the log whose topic is not known belongs to a deleted topic.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ..remoting.admin_bodies import DataVersion, TopicConfig, TopicConfigTable
+from ..remoting.codes import PERM_INHERIT, PERM_READ, PERM_WRITE
+
+RETRY_PREFIX = "%RETRY%"
+DLQ_PREFIX = "%DLQ%"
+DEFAULT_TOPIC = "TBW102"
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
+OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
+TRANSACTION_TOPICS = ("RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC")
+TOPIC_MAX_CHARS = 127
+RETRY_TOPIC_MAX_CHARS = 255
+READ_WRITE = PERM_READ | PERM_WRITE
+
+# Nobody may send to these (TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET).
+CLOSED_TOPICS = frozenset({SCHEDULE_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC, *TRANSACTION_TOPICS})
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+
+def readable(topic: TopicConfig) -> bool:
+    return bool(topic.perm & PERM_READ)
+
+
+def writable(topic: TopicConfig) -> bool:
+    return bool(topic.perm & PERM_WRITE)
+
+
+def illegal_topic(name: str) -> str | None:
+    """What is wrong with a topic name, None when nothing is (CO/topic/TopicValidator.java)."""
+    chars_max = RETRY_TOPIC_MAX_CHARS if name.startswith((RETRY_PREFIX, DLQ_PREFIX)) else TOPIC_MAX_CHARS
+    if not name.strip():
+        return "The specified topic is blank."
+    if _NAME.fullmatch(name) is None:
+        return "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    if len(name) > chars_max:
+        return f"The specified topic is longer than topic max length {chars_max}."
+    return None
+
+
+def system_topics(broker: str, cluster: str, delay_levels: int, auto_create: bool) -> list[TopicConfig]:
+    """The topics that a broker has from its first start (TopicConfigManager's constructor)."""
+    topics = [
+        TopicConfig(SELF_TEST_TOPIC, 1, 1),
+        TopicConfig("BenchmarkTest", 1024, 1024),
+        TopicConfig(cluster, 16, 16, PERM_INHERIT | READ_WRITE),
+        TopicConfig(broker, 1, 1, PERM_INHERIT | READ_WRITE),
+        TopicConfig(OFFSET_MOVED_TOPIC, 1, 1),
+        TopicConfig(SCHEDULE_TOPIC, delay_levels, delay_levels),
+        TopicConfig(f"{cluster}_REPLY_TOPIC", 1, 1),
+        *(TopicConfig(name, 1, 1) for name in TRANSACTION_TOPICS),
+    ]
+    if auto_create:
+        topics.append(TopicConfig(DEFAULT_TOPIC, 8, 8, PERM_INHERIT | READ_WRITE))
+    return topics
+
+
+class TopicTable:
+    """All topics by name; `changes` grows with every change."""
+
+    def __init__(self, system: list[TopicConfig]) -> None:
+        self.changes = 0
+        self.changed_ms = 0
+        self._topics = {topic.topic_name: topic for topic in system}
+        self._system = frozenset(self._topics)
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._topics
+
+    def get(self, name: str) -> TopicConfig | None:
+        return self._topics.get(name)
+
+    def all(self) -> list[TopicConfig]:
+        return list(self._topics.values())
+
+    def names(self) -> list[str]:
+        return sorted(self._topics)
+
+    def is_system(self, name: str) -> bool:
+        return name in self._system
+
+    def system_names(self) -> list[str]:
+        return sorted(self._system)
+
+    def put(self, now_ms: int, topic: TopicConfig) -> bool:
+        """Create or replace a topic; False when it was exactly so already."""
+        if self._topics.get(topic.topic_name) == topic:
+            return False
+        self._topics[topic.topic_name] = topic
+        self._changed(now_ms)
+        return True
+
+    def remove(self, now_ms: int, name: str) -> bool:
+        if name not in self._topics:
+            return False
+        del self._topics[name]
+        self._changed(now_ms)
+        return True
+
+    def _changed(self, now_ms: int) -> None:
+        self.changes += 1
+        self.changed_ms = now_ms
+
+    def table(self) -> TopicConfigTable:
+        """All topics with the version of this table, as topics.json and admin tools (request 21) have them."""
+        return TopicConfigTable(dict(self._topics), DataVersion(0, self.changed_ms, self.changes))
+
+    def load(self, text: bytes) -> None:
+        """Take over what `table().encode()` wrote, system topics on top. Raises ProtocolError when it is something else."""
+        loaded = TopicConfigTable.decode(text)
+        self.changes = loaded.data_version.counter
+        self.changed_ms = loaded.data_version.timestamp
+        for name, topic in loaded.topic_config_table.items():
+            if name not in self._system:
+                self._topics[name] = topic
