@@ -16,8 +16,11 @@ TOPIC_LENGTH_MAX = 127
 # Validators.java allows 255, but the broker makes a topic `%RETRY%<group>` that must itself stay within 255.
 GROUP_LENGTH_MAX = 248
 # A delay level travels to the supervisor in one signed byte.
-DELAY_LEVELS_MAX = 127
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+DELAY_LEVEL_MAX = 127
+# The embedded broker looks at one queue a level at every tick (broker/config.py).
+DELAY_LEVELS_MAX = 100
+_UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DELAY_MAX_MS = 30 * 86_400_000
 
 
 def address(text: str) -> str:
@@ -74,13 +77,16 @@ def consume_timestamp(text: str) -> str:
 
 
 def delay_levels(text: str) -> str:
-    """`1s 5s 10s`: a number and one of s, m, h, d each (ScheduleMessageService.parseDelayLevel)."""
+    """`1s 5s 10s`: numbers with a unit (ScheduleMessageService.parseDelayLevel; ms is ours, for demos and tests)."""
     levels = text.split()
     if len(levels) > DELAY_LEVELS_MAX:
         raise ValueError(f"has more than {DELAY_LEVELS_MAX} levels")
     for level in levels:
-        if not re.fullmatch(r"[0-9]{1,6}[smhd]", level) or int(level[:-1]) * _SECONDS[level[-1]] > 30 * 86400:
-            raise ValueError(f"holds {level!r}, which is not a number with s, m, h or d behind it, at most 30d")
+        match = re.fullmatch(r"([0-9]{1,10})(ms|s|m|h|d)", level)
+        if match is None or not 0 < int(match[1]) * _UNIT_MS[match[2]] <= _DELAY_MAX_MS:
+            raise ValueError(
+                f"holds {level!r}, which is not a number above 0 with ms, s, m, h or d behind it, at most 30d"
+            )
     return " ".join(levels)
 
 

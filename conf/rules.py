@@ -96,14 +96,14 @@ class Choice:
 
     @property
     def legal(self) -> str:
-        return "one of " + ", ".join(self.words)
+        return ", ".join(self.words[:-1]) + f" or {self.words[-1]}"
 
     def check(self, value: object) -> str:
         if isinstance(value, str):
             for word in self.words:
                 if word.lower() == value.strip().lower():
                     return word
-        raise ValueError("is not one of the words")
+        raise ValueError("is not known")
 
     def parse(self, text: str) -> str:
         return self.check(text)

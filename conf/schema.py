@@ -34,7 +34,7 @@ def _mib(low: int, high: int) -> Whole:
 
 _GROUP = f"1 to {formats.GROUP_LENGTH_MAX} of the characters letters, digits, % | _ - and not DEFAULT_CONSUMER"
 _TOPICS = f'each "topic" or "topic:tagA || tagB", a topic once, at most {formats.TOPIC_LENGTH_MAX} characters'
-_LEVELS = f"numbers with s, m, h or d behind them, at most {formats.DELAY_LEVELS_MAX}, at most 30d each"
+_LEVELS = f"numbers above 0 with ms, s, m, h or d behind them, at most {formats.DELAY_LEVELS_MAX}, at most 30d each"
 
 SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
     "cluster": {
@@ -65,7 +65,7 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
         "consume_timeout_min": Whole(1, 10_080, "minutes"),
         "max_reconsume_times": Whole(0, 2_147_483_647, "attempts", also=(-1,), also_means="RocketMQ's 16"),
         "delay_level_when_next_consume": Whole(
-            0, formats.DELAY_LEVELS_MAX, also=(-1,), also_means="straight to the dead-letter topic"
+            0, formats.DELAY_LEVEL_MAX, also=(-1,), also_means="straight to the dead-letter topic"
         ),
         "persist_consumer_offset_interval_ms": _ms(100, 600_000),
         "rebalance_interval_ms": _ms(100, 600_000),
@@ -121,6 +121,7 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
     },
     "broker": {
         "host": _HOST,
+        "announce": Text("an IP address, or empty", formats.client_ip),
         "name_server_port": Whole(0, 65_535),
         "port": Whole(0, 65_535),
         "dir": _FOLDER,
@@ -169,6 +170,10 @@ def _answered_in_time(pull_timeout_ms: object, suspend_timeout_ms: object) -> bo
 
 def _two_ports(first: object, second: object) -> bool:
     return first != second or first == 0
+
+
+def _can_be_told(host: object, announce: object) -> bool:
+    return host not in ("0.0.0.0", "::") or bool(announce)
 
 
 def _loads_if_waited_for(commit_after: object, on: object) -> bool:
@@ -231,6 +236,13 @@ RELATIONS: Final[tuple[Relation, ...]] = (
         _loads_if_waited_for,
         '"loaded" needs',
         "without results there is nothing to load",
+    ),
+    Relation(
+        "broker.host",
+        "broker.announce",
+        _can_be_told,
+        "may be a wildcard only with",
+        "clients are told where the broker is, and a wildcard is no place",
     ),
     Relation(
         "broker.port",

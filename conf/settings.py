@@ -137,6 +137,7 @@ class BrokerSettings:
     """`[broker]`: the embedded name server and broker."""
 
     host: str
+    announce: str
     name_server_port: int
     port: int
     dir: str

@@ -119,6 +119,7 @@ def test_a_section_that_is_no_table_is_refused(tmp_path: Path) -> None:
         ({"spark.max_bytes_mib": 15}, "spark.max_bytes_mib", "results.seal_bytes_mib"),
         ({"results.commit_after": "loaded", "spark.load": False}, "results.commit_after", "spark.load"),
         ({"results.commit_after": "loaded", "results.enabled": False}, "results.commit_after", "results.enabled"),
+        ({"broker.host": "0.0.0.0"}, 'broker.host = "0.0.0.0"', 'broker.announce = ""'),
         ({"broker.port": 9876}, "broker.port = 9876", "broker.name_server_port = 9876"),
     ],
 )
@@ -189,8 +190,8 @@ def test_annotations_agree_with_the_values() -> None:
     for section in dataclasses.fields(Settings):
         if section.name == "origin":
             continue
-        part = getattr(settings, section.name)
-        for name, annotation in typing.get_type_hints(type(part)).items():
+        part: object = getattr(settings, section.name)
+        for name, annotation in typing.get_type_hints(part.__class__).items():
             value = getattr(part, name)
             if annotation in kinds.values():
                 assert type(value) is annotation, f"{section.name}.{name}"

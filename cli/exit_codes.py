@@ -1,0 +1,91 @@
+"""The one place where an error becomes a message and an exit code.
+
+Commands raise; nothing else in this room catches errors in order to print them. What rocketcrew raises on purpose is told
+without a traceback, because its text says what is wrong and what to do. Anything else is a fault of ours, and keeps its
+traceback: that is what a report needs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Final
+
+import click
+
+from ..remoting.errors import RocketcrewError, UnreachableError, UsageError
+
+EXIT_FINE: Final = 0
+EXIT_FAILURE: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_UNREACHABLE: Final = 3
+EXIT_HANDLER: Final = 4
+EXIT_FORCED: Final = 5
+EXIT_INTERRUPTED: Final = 130
+"""What shells give a command that ended by Ctrl-C."""
+
+# Errors of rooms that must not be imported for `--help`, by their full name.
+BY_NAME: Final = {
+    "rocketcrew.workers.loading.HandlerLoadError": EXIT_HANDLER,
+    "rocketcrew.supervisor.pool.HandlerError": EXIT_HANDLER,
+}
+
+
+class ForcedStopError(RocketcrewError):
+    """A second signal, or the end of a deadline, cut the work short."""
+
+    exit_code = EXIT_FORCED
+
+
+def exit_code(error: BaseException) -> int:
+    """The exit code of `error`: its own attribute `exit_code`, else by class, else 1."""
+    own = getattr(error, "exit_code", None)
+    if isinstance(own, int):
+        return own
+    for kind in type(error).__mro__:
+        code = BY_NAME.get(f"{kind.__module__}.{kind.__qualname__}")
+        if code is not None:
+            return code
+    if isinstance(error, UnreachableError):
+        return EXIT_UNREACHABLE
+    return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILURE
+
+
+def guarded(command: Callable[[], object]) -> int:
+    """Run `command`; tell its error on stderr and return the exit code. Only SystemExit passes through."""
+    try:
+        result = command()
+    except click.exceptions.Exit as asked:
+        return asked.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        _tell("interrupted")
+        return EXIT_INTERRUPTED
+    except RocketcrewError as error:
+        _tell(str(error), getattr(error, "traceback", ""))
+        return exit_code(error)
+    except BrokenPipeError:
+        # `rocketcrew lag | head`: the reader has what it wanted. Nothing may be flushed into the pipe at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return EXIT_FAILURE
+    except OSError as error:
+        _tell(f"{error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
+        return EXIT_FAILURE
+    except Exception:  # noqa: BLE001  the last seam: a fault of ours ends with its traceback and 1
+        traceback.print_exc()
+        _tell("this is a fault in rocketcrew, not in how you called it")
+        return EXIT_FAILURE
+    # With standalone_mode off, click hands the code of `context.exit(code)` back as the result.
+    return result if isinstance(result, int) and not isinstance(result, bool) else EXIT_FINE
+
+
+def _tell(message: str, user_traceback: object = "") -> None:
+    """One message on stderr; a handler's own frames stand above it, as Python prints them."""
+    if isinstance(user_traceback, str) and user_traceback.strip():
+        click.echo(user_traceback.rstrip("\n"), err=True)
+    click.echo(f"rocketcrew: {message}", err=True)
+    sys.stderr.flush()

@@ -1,0 +1,76 @@
+"""The front door: one group, one command a file, and the way from errors to exit codes.
+
+COMMANDS is the whole list. A command's module is imported when that command is asked for and not before: `rocketcrew
+--help` and a mistyped name cost no pyarrow, no asyncio and no pyspark. A new command is a file with a click command of
+the same name in it, and a line here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import click
+
+from .exit_codes import guarded
+from .surroundings import Surroundings
+
+COMMANDS: Final[dict[str, str]] = {
+    "config": "Check the configuration, or show what holds and where it came from.",
+}
+"""Each command with the line that `rocketcrew --help` has for it; its file is `<name>.py`."""
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f".{cmd_name}", __package__)
+        command = getattr(module, cmd_name)
+        assert isinstance(command, click.Command), f"cli/{cmd_name}.py has no click command {cmd_name}"
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(None, "--version", "-V", package_name="rocketcrew", message="%(package)s %(version)s")
+def rocketcrew() -> None:
+    """A RocketMQ push consumer for CPU-heavy Python.
+
+    One process is the member of the consumer group; worker processes run your handler on every core; the rows that it
+    returns go in bulk into a Spark table. Works against RocketMQ 4.9 and 5.x, and alone with an embedded broker.
+
+    \b
+    Settings come from flags, the environment (ROCKETCREW_<SECTION>_<KEY>, NAMESRV_ADDR), a file
+    (-c FILE, ROCKETCREW_CONFIG, or ./rocketcrew.toml) and defaults, in this order.
+    `rocketcrew config show --reference` prints all of them with their meaning.
+
+    \b
+    Exit codes: 0 fine, 1 failure, 2 usage or configuration, 3 broker or name server unreachable,
+    4 handler cannot be imported, 5 stop was forced, 130 interrupted.
+    """
+
+
+def run(arguments: Sequence[str], env: Mapping[str, str], folder: Path) -> int:
+    """Run a command line (without the program's name) as if called with `env` in `folder`; return the exit code."""
+    around = Surroundings(dict(env), folder)
+    return guarded(
+        lambda: rocketcrew.main(args=list(arguments), prog_name="rocketcrew", standalone_mode=False, obj=around)
+    )
+
+
+def main() -> None:
+    """The console script. The one place that reads the process's environment, and it is read once."""
+    sys.exit(run(sys.argv[1:], os.environ, Path()))

@@ -1,0 +1,138 @@
+"""What all commands share: where settings come from, and how their logs look.
+
+`with_settings` gives a command its Settings as the first argument. A command's own options that are settings under
+another name are named to it, `with_settings(group="consumer.group")`: given on the command line they are flags, with their
+own name in every message; not given, the environment, the file or the default holds, which a default of the option
+itself would hide.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from ..conf.logging import set_up
+from ..conf.settings import Settings, load
+from ..conf.sources import CONFIG_FILE_VARIABLE
+from .surroundings import surroundings
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+DEFAULT_FILE: Final = "rocketcrew.toml"
+COMMON: Final[Mapping[str, str]] = {
+    "name_servers": "cluster.name_servers",
+    "log_format": "log.format",
+    "log_level": "log.level",
+}
+"""Parameters of the options that every command has, and the settings that they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Everything that settings are loaded from, in the form that `conf.settings.load` takes."""
+
+    flags: Mapping[str, object]
+    flag_names: Mapping[str, str]
+    env: Mapping[str, str]
+    file: Path | None
+
+    def load(self) -> Settings:
+        """Read and check the settings; raises UsageError."""
+        return load(self.flags, self.env, self.file, flag_names=self.flag_names)
+
+
+def _assignments(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
+    given: dict[str, str] = {}
+    for text in value:
+        name, equals, rest = text.partition("=")
+        if not equals or "." not in name:
+            raise click.BadParameter(f"{text!r} is not section.key=value", context, parameter)
+        given[name.strip()] = rest
+    return given
+
+
+def common_options(command: Callable[P, R]) -> Callable[P, R]:
+    """The options of every command."""
+    options = [
+        click.option("-c", "--config", "config_file", metavar="FILE", type=click.Path(path_type=Path), default=None,
+                     help=f"Settings file (TOML). Otherwise {CONFIG_FILE_VARIABLE}, else ./{DEFAULT_FILE} where it exists."),
+        click.option("--set", "assignments", metavar="SECTION.KEY=VALUE", multiple=True, callback=_assignments,
+                     help="Any setting, as in: --set workers.count=4. May be repeated."),
+        click.option("-n", "--name-servers", metavar="HOST:PORT[;...]",
+                     help="Name servers. Otherwise NAMESRV_ADDR or the file."),
+        click.option("--log-format", metavar="auto|human|json", help="How log lines on stderr look."),
+        click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error."),
+    ]  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def read_sources(context: click.Context, arguments: dict[str, Any], named: Mapping[str, str]) -> Sources:
+    """Take the common options, and those that `named` maps to settings, out of `arguments`."""
+    around = surroundings(context)
+    env = around.env
+    file: Path | None = arguments.pop("config_file")
+    if file is None and env.get(CONFIG_FILE_VARIABLE):
+        file = Path(env[CONFIG_FILE_VARIABLE])
+    if file is None and (around.folder / DEFAULT_FILE).is_file():
+        file = around.folder / DEFAULT_FILE
+    assignments: dict[str, object] = arguments.pop("assignments")
+    flags: dict[str, object] = {}
+    flag_names = {name: f"--set {name}" for name in assignments}
+    spelled = {parameter.name: max(parameter.opts, key=len) for parameter in context.command.params}
+    for parameter, setting in {**COMMON, **named}.items():
+        value = arguments.pop(parameter)
+        if context.get_parameter_source(parameter) is ParameterSource.COMMANDLINE:
+            flags[setting] = value
+            flag_names[setting] = spelled[parameter]
+    both = flags.keys() & assignments.keys()
+    if both:
+        setting = min(both)
+        raise click.UsageError(f"{flag_names[setting]} and --set {setting} say the same thing twice", context)
+    return Sources({**assignments, **flags}, flag_names, env, file)
+
+
+def set_up_logging(settings: Settings, env: Mapping[str, str], process: str) -> None:
+    """Log to stderr as the settings say; NO_COLOR is obeyed."""
+    colors = False if env.get("NO_COLOR") else None
+    set_up(settings.log.format, settings.log.level, sys.stderr, process, colors=colors)
+
+
+def with_settings(**named: str) -> Callable[[Callable[Concatenate[Settings, P], R]], Callable[..., R]]:
+    """Give the command the common options and, as its first argument, the settings; set up logging before it runs.
+
+    `named` maps parameters of the command's own options to settings. They are not passed on: they are in the settings.
+    """
+
+    def decorate(function: Callable[Concatenate[Settings, P], R]) -> Callable[..., R]:
+        @functools.wraps(function)
+        def command(**arguments: Any) -> R:
+            context = click.get_current_context()
+            sources = read_sources(context, arguments, named)
+            settings = sources.load()
+            set_up_logging(settings, sources.env, context.info_name or "rocketcrew")
+            return function(settings, **arguments)  # type: ignore[call-arg]  # click gives arguments by name only
+
+        return common_options(command)
+
+    return decorate
+
+
+def with_sources(function: Callable[Concatenate[Sources, P], R]) -> Callable[..., R]:
+    """As `with_settings`, for commands that look at the configuration itself: it is not loaded yet."""
+
+    @functools.wraps(function)
+    def command(**arguments: Any) -> R:
+        sources = read_sources(click.get_current_context(), arguments, {})
+        return function(sources, **arguments)  # type: ignore[call-arg]
+
+    return common_options(command)

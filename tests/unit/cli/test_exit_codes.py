@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import click
+import pytest
+
+from rocketcrew.cli.exit_codes import BY_NAME, ForcedStopError, exit_code, guarded
+from rocketcrew.remoting.errors import (
+    BrokerError,
+    ProtocolError,
+    RocketcrewError,
+    TimedOutError,
+    UnreachableError,
+    UsageError,
+)
+
+
+class OwnCodeError(RocketcrewError):
+    exit_code = 6
+
+
+def raising(error: BaseException) -> int:
+    def command() -> None:
+        raise error
+
+    return guarded(command)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UsageError("wrong"), 2),
+        (UnreachableError("127.0.0.1:1"), 3),
+        (TimedOutError("127.0.0.1:1", "no answer in 3000 ms"), 3),
+        (BrokerError(17, "no such topic", "GET_ROUTE"), 1),
+        (ProtocolError("bad magic", "message 3"), 1),
+        (RocketcrewError("anything"), 1),
+        (ForcedStopError("second signal"), 5),
+        (OwnCodeError("Java is missing"), 6),
+        (PermissionError(13, "Permission denied", "/x"), 1),
+    ],
+)
+def test_errors_on_purpose_are_one_message_without_traceback(
+    error: Exception, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert raising(error) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("rocketcrew: ")
+    assert "Traceback" not in err
+
+
+def test_a_fault_of_ours_keeps_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    assert raising(KeyError("x")) == 1
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert "fault in rocketcrew" in err
+
+
+def test_interrupts_are_clean(capsys: pytest.CaptureFixture[str]) -> None:
+    assert raising(KeyboardInterrupt()) == 130
+    assert raising(click.Abort()) == 130
+    assert capsys.readouterr().err == "rocketcrew: interrupted\n" * 2
+
+
+def test_click_errors_and_exits() -> None:
+    assert raising(click.BadParameter("no")) == 2
+    assert raising(click.exceptions.Exit(5)) == 5
+    assert guarded(lambda: None) == 0
+    assert guarded(lambda: 5) == 5
+
+
+def test_a_handlers_own_frames_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    error = UsageError("cannot import pkg:handle")
+    vars(error)["traceback"] = 'File "pkg.py", line 1\n'
+    assert raising(error) == 2
+    assert capsys.readouterr().err == 'File "pkg.py", line 1\nrocketcrew: cannot import pkg:handle\n'
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_errors_named_by_text_exist(name: str) -> None:
+    module, _, kind = name.rpartition(".")
+    error = getattr(pytest.importorskip(module), kind)
+    assert exit_code(error("x")) == 4

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from rocketcrew.cli.main import COMMANDS, rocketcrew, run
+
+
+class Shell:
+    """Runs commands in one folder, with an environment of its own."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder = folder
+        self.env: dict[str, str] = {}
+        self._capsys = capsys
+
+    def __call__(self, *arguments: str) -> tuple[int, str, str]:
+        """Exit code, stdout, stderr."""
+        code = run(arguments, self.env, self.folder)
+        out, err = self._capsys.readouterr()
+        return code, out, err
+
+    def write(self, name: str, text: str) -> str:
+        file = self.folder / name
+        file.write_text(text)
+        return str(file)
+
+
+@pytest.fixture
+def shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(tmp_path, capsys)
+
+
+def every_command() -> list[tuple[str, click.Command]]:
+    found: list[tuple[str, click.Command]] = []
+    context = click.Context(rocketcrew)
+    for name in COMMANDS:
+        command = rocketcrew.get_command(context, name)
+        assert command is not None
+        found.append((name, command))
+        if isinstance(command, click.Group):
+            found += [(f"{name} {sub}", command.commands[sub]) for sub in command.commands]
+    return found
+
+
+def test_help_lists_every_command_and_the_exit_codes(shell: Shell) -> None:
+    code, out, _ = shell("--help")
+    assert code == 0
+    assert all(line in out for line in COMMANDS.values())
+    assert "Exit codes: 0 fine, 1 failure, 2 usage" in out
+
+
+@pytest.mark.parametrize(("name", "command"), every_command())
+def test_every_command_and_option_is_explained(name: str, command: click.Command) -> None:
+    assert command.help
+    assert len(command.help) > 60, name
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help, f"{name} {parameter.opts}"
+
+
+def test_version(shell: Shell) -> None:
+    code, out, _ = shell("--version")
+    assert code == 0
+    assert out.startswith("rocketcrew 0.")
+
+
+def test_a_mistyped_command_is_a_usage_error(shell: Shell) -> None:
+    code, _, err = shell("confg")
+    assert code == 2
+    assert "No such command 'confg'" in err
+
+
+def test_help_imports_nothing_heavy() -> None:
+    look = (
+        "import sys, pathlib; from rocketcrew.cli.main import run; run(['--help'], {}, pathlib.Path());"
+        "heavy = {'pyarrow', 'pyspark', 'asyncio', 'structlog', 'rocketcrew.client', 'rocketcrew.workers'};"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr.strip() == "[]"
+
+
+def test_config_check_tells_where_settings_come_from(shell: Shell) -> None:
+    file = shell.write("rocketcrew.toml", '[consumer]\ngroup = "g"\n')
+    shell.env["ROCKETCREW_WORKERS_COUNT"] = "2"
+    code, out, err = shell("config", "check", "--set", "memory.pulled_bytes_mib=8")
+    assert (code, err) == (0, "")
+    assert "1 from environment" in out
+    assert f"1 from file {file}" in out
+    assert "1 from flag" in out
+
+
+def test_config_check_fails_with_every_problem(shell: Shell) -> None:
+    arguments = ("config", "check", "--set", "workers.count=many", "--set", "worker.count=1", "-n", "nowhere")
+    code, out, err = shell(*arguments)
+    assert (code, out) == (2, "")
+    assert "3 problems" in err
+    assert 'workers.count = "many" (from flag --set workers.count)' in err
+    assert "(from flag --name-servers)" in err
+    code, out, _ = shell(*arguments, "--json")
+    assert code == 2
+    result = json.loads(out)
+    assert result["ok"] is False
+    assert {problem["setting"] for problem in result["problems"]} == {
+        "workers.count",
+        "worker.count",
+        "cluster.name_servers",
+    }
+
+
+def test_config_check_as_json(shell: Shell) -> None:
+    assert shell("config", "check", "--json") == (0, '{"ok": true, "problems": []}\n', "")
+    code, out, _ = shell("config", "check", "--json", "-c", "none.toml")
+    assert code == 2
+    assert "does not exist" in json.loads(out)["problems"][0]["wrong"]
+
+
+def test_config_file_by_flag_then_environment_then_folder(shell: Shell) -> None:
+    names = ("rocketcrew", "env", "flag")
+    files = {name: shell.write(f"{name}.toml", f'[consumer]\ngroup = "{name}"\n') for name in names}
+    show = ("config", "show", "consumer.group")
+    assert shell(*show)[1] == 'consumer.group = "rocketcrew"  # file ' + files["rocketcrew"] + "\n"
+    shell.env["ROCKETCREW_CONFIG"] = files["env"]
+    assert '"env"' in shell(*show)[1]
+    assert '"flag"' in shell(*show, "-c", files["flag"])[1]
+
+
+def test_config_show_as_text_and_json(shell: Shell) -> None:
+    code, out, _ = shell("config", "show", "cluster", "-n", "a:1;b:2")
+    assert code == 0
+    assert 'cluster.name_servers = ["a:1", "b:2"]' in out
+    assert "# flag --name-servers" in out
+    assert "consumer." not in out
+    code, out, _ = shell("config", "show", "--json")
+    tree = json.loads(out)
+    assert tree["consumer"]["pull_batch_size"] == {"value": 32, "origin": "default"}
+    assert shell("config", "show", "--changed")[1] == ""
+    assert shell("config", "show", "nothing")[0] == 2
+
+
+def test_config_show_reference_is_a_file_to_start_from(shell: Shell) -> None:
+    code, out, _ = shell("config", "show", "--reference")
+    assert code == 0
+    assert shell("config", "check", "-c", shell.write("my.toml", out))[0] == 0
+
+
+def test_the_same_thing_said_twice_is_refused(shell: Shell) -> None:
+    code, _, err = shell("config", "check", "-n", "a:1", "--set", "cluster.name_servers=b:1")
+    assert code == 2
+    assert "twice" in err
+    code, _, err = shell("config", "check", "--set", "novalue")
+    assert code == 2
+    assert "section.key=value" in err
