@@ -20,6 +20,8 @@ from .exit_codes import guarded
 from .surroundings import Surroundings
 
 COMMANDS: Final[dict[str, str]] = {
+    "run": "Consume topics with a handler: supervisor, workers and Spark loader.",
+    "demo": "Process the Python standard library from end to end, with nothing else installed.",
     "config": "Check the configuration, or show what holds and where it came from.",
 }
 """Each command with the line that `rocketcrew --help` has for it; its file is `<name>.py`."""

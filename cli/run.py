@@ -1,0 +1,140 @@
+"""`rocketcrew run`: the supervisor, one member of the consumer group, with its workers and the Spark loader."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from ..conf.settings import Settings
+from ..remoting.errors import UsageError
+from ..supervisor.service import EXIT_FORCED, Summary, Supervisor
+from ..workers.loading import HandlerSpec, describe
+from .children import Child, listens
+from .exit_codes import ForcedStopError
+from .options import with_settings
+
+BROKER_START_S = 30.0
+BROKER_STOP_S = 10.0
+
+
+@click.command()
+@click.argument("handler", metavar="HANDLER")
+@click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC[:TAGS]",
+              help="A topic to consume, with tags as in 'orders:paid || shipped'. May be repeated.")  # fmt: skip
+@click.option("-g", "--group", metavar="GROUP", help="The consumer group.")
+@click.option("-w", "--workers", "workers", type=int, metavar="N", help="Worker processes; 0 = one for each core.")
+@click.option("--batch", type=int, metavar="N", help="Messages in one call of a batch handler.")
+@click.option("--schema", metavar="DDL", help="Columns of the rows, where the handler does not declare them.")
+@click.option("--target", metavar="PATH", help="The Spark table. Otherwise a folder beside the state.")
+@click.option("--load/--no-load", "load", default=True, help="Load sealed results into the table (default), or leave them.")
+@click.option("--embedded", is_flag=True, help="Start a broker of its own and consume from that.")
+@with_settings(
+    topics="consumer.topics",
+    group="consumer.group",
+    workers="workers.count",
+    batch="consumer.consume_message_batch_max_size",
+    schema="results.schema",
+    target="spark.target",
+    load="spark.load",
+)
+def run(settings: Settings, handler: str, embedded: bool) -> None:
+    """Consume with HANDLER, a function written as package.module:function.
+
+    The function gets one message at a time (or a list, see `rocketcrew.handler`) and returns rows, or nothing. Modules of
+    the current folder can be named. Raising means that the message is consumed again later.
+
+    \b
+    Signals: TERM or INT (Ctrl-C) finish what was begun, commit and leave the group; a second one forces, and tells how
+    many messages will come again.
+
+    \b
+    Examples:
+      rocketcrew run functions:measure --topic sources --group functions --embedded
+      rocketcrew run shop.orders:handle -t 'orders:paid' -g billing -n 10.0.0.5:9876 --workers 8
+    """
+    spec = describe(handler)
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    with _name_servers(settings, embedded) as settings_to_use:
+        summary = asyncio.run(_supervise(settings_to_use, spec))
+    _tell(summary)
+    if summary.exit_code == EXIT_FORCED:
+        raise ForcedStopError(f"stopped by force: {summary.unfinished + summary.unsealed} messages will come again")
+
+
+async def _supervise(settings: Settings, spec: HandlerSpec) -> Summary:
+    return await Supervisor(settings, spec).run()
+
+
+@contextlib.contextmanager
+def _name_servers(settings: Settings, embedded: bool) -> Iterator[Settings]:
+    """The settings with name servers in them: the configured ones, or those of an embedded broker."""
+    if embedded and settings.cluster.name_servers:
+        raise UsageError(
+            f"--embedded starts a broker of its own, but name servers are configured:"
+            f" {';'.join(settings.cluster.name_servers)}. Leave one of the two out"
+        )
+    if settings.cluster.name_servers:
+        yield settings
+        return
+    if not embedded and not _agrees():
+        raise UsageError(
+            "no name server is configured: give -n HOST:PORT, set NAMESRV_ADDR or cluster.name_servers in the file, or use"
+            " --embedded to start a broker of your own"
+        )
+    broker = _start_broker(settings)
+    address = f"{settings.broker.host}:{settings.broker.name_server_port}"
+    try:
+        yield dataclasses.replace(settings, cluster=dataclasses.replace(settings.cluster, name_servers=(address,)))
+    finally:
+        broker.stop(BROKER_STOP_S)
+
+
+def _agrees() -> bool:
+    """Ask, but only somebody who sits at a terminal."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    return click.confirm("No name server is configured. Start an embedded broker?", default=True, err=True)
+
+
+def _start_broker(settings: Settings) -> Child:
+    broker = settings.broker
+    log = Path(settings.supervisor.data_dir) / "broker.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    words = ["broker"]
+    for field in dataclasses.fields(broker):
+        words += ["--set", f"broker.{field.name}={getattr(broker, field.name)}"]
+    child = Child("embedded broker", words, log=log)
+    try:
+        child.wait_for(
+            lambda: listens(broker.name_server_port, broker.host) and listens(broker.port, broker.host),
+            BROKER_START_S,
+            "start",
+        )
+    except BaseException:
+        child.stop(BROKER_STOP_S)
+        raise
+    click.echo(f"embedded broker: {broker.host}:{broker.name_server_port} (pid {child.pid}, log {log})", err=True)
+    return child
+
+
+def _tell(summary: Summary) -> None:
+    """What a person wants to know at the end, on stderr; a program asks the status or the metrics."""
+    if not sys.stderr.isatty():
+        return
+    c = summary.counters
+    click.echo(
+        f"done {c['done_messages']}, failed {c['failed_messages']} (sent back {c['sent_back_messages']}),"
+        f" filtered {c['filtered_messages']}, worker deaths {c['worker_deaths']}; to come again"
+        f" {summary.unfinished + summary.unsealed}",
+        err=True,
+    )
+
+
