@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
 from .body import Body
-from .fastjson import is_array, is_object
+from .errors import ProtocolError
+from .fastjson import is_array, is_object, read_queue
 from .queues import MessageQueue
 from .subscription import EXPRESSION_SQL92, EXPRESSION_TAG, parse_subscription
 
@@ -148,25 +149,18 @@ class ResetOffsetBody(Body):
     offset_table: dict[MessageQueue, int] = field(default_factory=dict[MessageQueue, int])
 
     @classmethod
-    def from_json(cls, value: object) -> Self:
-        """Also takes the list form `[{topic, brokerName, queueId, offset}]` that a broker sends on behalf of a C++ admin."""
-        if is_object(value) and is_array(value.get("offsetTable")):
-            listed = _ListedOffsets.from_json(value).offset_table
-            return cls({MessageQueue(item.topic, item.broker_name, item.queue_id): item.offset for item in listed})
-        return super().from_json(value)
-
-
-@dataclass(frozen=True, slots=True)
-class _ListedOffset(Body):
-    topic: str
-    broker_name: str
-    queue_id: int
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class _ListedOffsets(Body):
-    offset_table: tuple[_ListedOffset, ...]
+    def prepare(cls, value: object) -> object:
+        """Also takes the list `[{topic, brokerName, queueId, offset}]` that a broker sends on behalf of a C++ admin."""
+        listed = value.get("offsetTable") if is_object(value) else None
+        if not is_array(listed):
+            return value
+        table: dict[MessageQueue, object] = {}
+        for item in listed:
+            queue = read_queue(item)
+            if queue is None:
+                raise ProtocolError("offsetTable lists something that is no message queue", "ResetOffsetBody body")
+            table[queue] = item.get("offset", "")
+        return {"offsetTable": table}
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,11 @@ class Body:
         return dumps(self.to_json()) if self.QUOTE_KEYS else dumps_object_keys(self.to_json())
 
     @classmethod
+    def prepare(cls, value: object) -> object:
+        """A chance to bring another form of the same thing into the declared one, before it is read."""
+        return value
+
+    @classmethod
     def from_json(cls, value: object) -> Self:
         """The body in a value that `loads` gave. Raises ProtocolError naming the member."""
         try:
@@ -119,6 +124,7 @@ def _constant(value: Any) -> Callable[[], Any]:
 
 
 def _read_body(cls: type[Body], value: object) -> Body:
+    value = cls.prepare(value)
     if not is_object(value):
         raise _Bad(f"is a {_name(value)}, not an object")
     arguments: list[Any] = []

@@ -282,7 +282,7 @@ def _encode(value: object, *, quote_keys: bool) -> bytes:
         _write(value, parts.append, quote_keys, 0)
         return "".join(parts).encode()
     except UnicodeEncodeError as error:
-        raise UsageError(f"a string cannot be written as UTF-8: {error}") from None
+        raise UsageError(f"a string cannot be written as JSON: {error}") from None
 
 
 def _write(value: object, put: Callable[[str], None], quote_keys: bool, depth: int) -> None:

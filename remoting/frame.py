@@ -16,8 +16,8 @@ Rules (RM/netty/{NettyDecoder,NettyEncoder}.java, PR/{RemotingCommand,RocketMQSe
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Callable
-from struct import Struct, pack
 from typing import Any, NamedTuple, cast
 
 from .codes import Language
@@ -31,10 +31,10 @@ BUFFER_MAX_BYTES = 2 * FRAME_MAX
 
 Buffer = bytes | bytearray | memoryview
 
-_HEAD = Struct(">iI")
-_BINARY_FIXED = Struct(">hbhiii")
-_INT16 = Struct(">h")
-_INT32 = Struct(">i")
+_HEAD = struct.Struct(">iI")
+_BINARY_FIXED = struct.Struct(">hbhiii")
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
 _INT32_MIN, _INT32_MAX = -(1 << 31), (1 << 31) - 1
 _INT16_MAX = (1 << 15) - 1
 _LANGUAGES: dict[str, Language] = {language.name: language for language in Language}
@@ -308,9 +308,9 @@ def _encode_binary(command: Command) -> bytes:
                     command.code, command.language, command.version, command.opaque, command.flag, len(remark)
                 ),
                 remark,
-                pack(">i", len(fields)),
+                _INT32.pack(len(fields)),
                 fields,
             )
         )
-    except (ValueError, ArithmeticError) as error:
+    except (ValueError, struct.error) as error:
         raise UsageError(f"command {command.code} cannot be written as a binary header: {error}") from None

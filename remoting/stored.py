@@ -127,7 +127,7 @@ def walk(buf: Buffer, start: int = 0, end: int | None = None) -> tuple[list[int]
     position = start
     while position <= last:
         size, magic, offset, sysflag = unpack(buf, position)
-        if sysflag & 0xC0 or size < 91 or (magic != -626843481 and magic != -626843477):
+        if sysflag & _UNWRAP or size < RECORD_MIN_BYTES or (magic != MAGIC_V1 and magic != MAGIC_V2):
             offset = _walk_unusual(buf, position, end, size, magic, offset, sysflag)
         positions.append(position)
         offsets.append(offset)
@@ -188,7 +188,7 @@ def record_info(buf: Buffer, position: int = 0, end: int | None = None) -> Recor
         store_ms, store_address, store_port, reconsume_times, prepared, body_len,
     ) = fixed.unpack_from(buf, position)  # fmt: skip
     record_end = position + size
-    if record_end > end or (magic != MAGIC_V1 and magic != MAGIC_V2):
+    if record_end > end or size < RECORD_MIN_BYTES or (magic != MAGIC_V1 and magic != MAGIC_V2):
         raise _bad_record(position, size, magic, end)
     topic_at = body_start + body_len
     if body_len < 0 or topic_at + 3 > record_end:
