@@ -70,12 +70,16 @@ def client_ip(configured: str = "") -> str:
     return configured.strip() or choose_ip(local_ips())
 
 
-def ip_bytes(ip: str) -> bytes:
-    """The 4 or 16 bytes of an address as `client_ip` returns it (brackets allowed), for message ids."""
+def ip_for_ids(ip: str) -> str:
+    """The address to put into message ids: `ip` without brackets, 127.0.0.1 when a name was configured.
+
+    Only the uniqueness of ids matters there, and the pid and random bits beside it see to that.
+    """
+    text = ip.strip("[]").partition("%")[0]
     try:
-        return ipaddress.ip_address(ip.strip("[]").partition("%")[0]).packed
+        return str(ipaddress.ip_address(text))
     except ValueError:
-        return bytes([127, 0, 0, 1])  # a host name was configured; only the uniqueness of ids matters here
+        return "127.0.0.1"
 
 
 def instance_name(configured: str, *, pid: int, nanos: int) -> str:

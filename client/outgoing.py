@@ -1,0 +1,221 @@
+"""A message to be sent, and the command that sends it. Pure: ids and the clock are handed in.
+
+Sources: common/message/{Message,MessageConst}.java, client/impl/producer/DefaultMQProducerImpl.java (sendKernelImpl),
+client/Validators.java (checkMessage), common/message/MessageBatch.java.
+
+Where we differ from Java: a compressed body that did not get smaller is sent as it was; separators in property values are
+refused (Java writes them and every reader cuts the value there).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ..remoting.batch import encode_batch
+from ..remoting.codes import RequestCode
+from ..remoting.command import Command
+from ..remoting.compression import LEVEL_DEFAULT, Compression, compress, compression_sysflag
+from ..remoting.errors import UsageError
+from ..remoting.headers import SendRequestV2
+from ..remoting.properties import (
+    PROPERTIES_MAX_BYTES,
+    PROPERTY_DELAY,
+    PROPERTY_KEYS,
+    PROPERTY_MAX_RECONSUME_TIMES,
+    PROPERTY_RECONSUME_TIME,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQ_KEY,
+    PROPERTY_WAIT,
+    encode_properties,
+)
+from ..remoting.queues import MessageQueue
+from .validation import RETRY_PREFIX, check_topic_to_send, check_user_properties
+
+BODY_MAX_BYTES = 4 * 1024 * 1024
+COMPRESS_FROM_BYTES = 4096
+BATCH_MAX = 10_000
+DELAY_LEVEL_MAX = 18
+INT32_MAX = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingMessage:
+    """What a user sends.
+
+    - `tags`: one tag, for subscriptions to filter by. `keys`: one or more (given together or separated by blanks) by
+      which tools find it.
+    - `delay_level`: 0 at once, 1..18 a level of the broker (1s 5s 10s 30s 1m ... 2h by default).
+    - `properties`: the user's own; names of the system are refused.
+    - `system_properties`: for those who forward messages of others (a dead letter with its origin); not checked.
+    - `flag`: an int32 of the user, not looked at by brokers. `wait_stored`: whether a synchronously flushing broker answers
+      only after the flush.
+    """
+
+    topic: str
+    body: bytes | bytearray | memoryview
+    tags: str = ""
+    keys: str | Sequence[str] = ""
+    delay_level: int = 0
+    properties: Mapping[str, str] = field(default_factory=dict[str, str])
+    flag: int = 0
+    wait_stored: bool = True
+    system_properties: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def check(self, body_max_bytes: int = BODY_MAX_BYTES) -> None:
+        """Raises UsageError saying what cannot be sent and why, before anything is."""
+        check_topic_to_send(self.topic)
+        size = memoryview(self.body).nbytes
+        if size == 0:
+            raise UsageError(f"a message for topic {self.topic} has an empty body: RocketMQ refuses those")
+        if size > body_max_bytes:
+            raise UsageError(
+                f"a message for topic {self.topic} has a body of {size} bytes; at most {body_max_bytes} are allowed"
+            )
+        if not 0 <= self.delay_level <= DELAY_LEVEL_MAX:
+            raise UsageError(f"delay level {self.delay_level} is outside 0..{DELAY_LEVEL_MAX}")
+        if not -INT32_MAX - 1 <= self.flag <= INT32_MAX:
+            raise UsageError(f"flag {self.flag} is not an int32")
+        check_user_properties(self.properties)
+
+    def all_properties(self, unique_id: str) -> dict[str, str]:
+        """The properties as they are sent; a UNIQ_KEY that is there already stays (MessageClientIDSetter.setUniqID)."""
+        keys = self.keys if isinstance(self.keys, str) else " ".join(self.keys)
+        found = {**self.system_properties, **self.properties}
+        if keys:
+            found[PROPERTY_KEYS] = keys
+        if self.tags:
+            found[PROPERTY_TAGS] = self.tags
+        if self.delay_level:
+            found[PROPERTY_DELAY] = str(self.delay_level)
+        found.setdefault(PROPERTY_WAIT, "true" if self.wait_stored else "false")
+        found.setdefault(PROPERTY_UNIQ_KEY, unique_id)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class SendOptions:
+    """What all messages of a producer have in common; sizes in bytes."""
+
+    group: str
+    default_topic: str
+    default_topic_queue_nums: int
+    body_max_bytes: int = BODY_MAX_BYTES
+    compress_from_bytes: int = COMPRESS_FROM_BYTES
+    compression: Compression = Compression.ZLIB
+    compress_level: int = LEVEL_DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A message (or batch) ready to be sent to any queue of its topic: checked, with its id, compressed."""
+
+    topic: str
+    message_id: str
+    code: RequestCode
+    header: SendRequestV2
+    body: bytes | bytearray | memoryview
+
+    def command(self, mq: MessageQueue) -> Command:
+        """The request for one queue; a new one for each attempt."""
+        header = replace(self.header, queue_id=mq.queue_id, broker_name=mq.broker_name)
+        return Command(int(self.code), header.to_fields(), self.body)
+
+
+def prepare(message: OutgoingMessage, options: SendOptions, *, unique_id: str, now_ms: int) -> Prepared:
+    """Make one message ready. Raises UsageError as `OutgoingMessage.check`, or when its properties are too long."""
+    message.check(options.body_max_bytes)
+    properties = message.all_properties(unique_id)
+    body, sysflag = _maybe_compressed(message.body, options)
+    header = _header(message, options, now_ms, sysflag, _property_text(properties, message.topic))
+    if message.topic.startswith(RETRY_PREFIX):
+        # The numbers travel in the header too, for brokers since 3.4.9; the property string keeps them as Java's does.
+        header = replace(
+            header,
+            reconsume_times=_number(properties, PROPERTY_RECONSUME_TIME) or 0,
+            max_reconsume_times=_number(properties, PROPERTY_MAX_RECONSUME_TIMES),
+        )
+    return Prepared(message.topic, properties[PROPERTY_UNIQ_KEY], RequestCode.SEND_MESSAGE_V2, header, body)
+
+
+def prepare_batch(
+    messages: Sequence[OutgoingMessage], options: SendOptions, *, next_id: Callable[[], str], now_ms: int
+) -> Prepared:
+    """Make a batch ready: one request, one queue, stored as so many messages; never compressed.
+
+    Raises UsageError when messages differ in topic or `wait_stored`, are delayed or for a retry topic, are none or more than
+    10,000, or are together larger than the largest body (client: MessageBatch.generateFromList, broker: same checks).
+    """
+    if not 0 < len(messages) <= BATCH_MAX:
+        raise UsageError(f"a batch has 1..{BATCH_MAX} messages, not {len(messages)}")
+    first = messages[0]
+    for message in messages:
+        message.check(options.body_max_bytes)
+        if message.topic != first.topic:
+            raise UsageError(f"a batch has one topic, not {first.topic} and {message.topic}: send them apart")
+        if message.wait_stored != first.wait_stored:
+            raise UsageError("all messages of a batch must have the same wait_stored")
+        if message.delay_level:
+            raise UsageError("messages of a batch cannot be delayed: send them one by one")
+    if first.topic.startswith(RETRY_PREFIX):
+        raise UsageError(f"a batch cannot be sent to a retry topic ({first.topic})")
+    all_properties = [message.all_properties(next_id()) for message in messages]
+    body = encode_batch(
+        (message.flag, bytes(message.body), _property_text(properties, first.topic))
+        for message, properties in zip(messages, all_properties, strict=True)
+    )
+    if len(body) > options.body_max_bytes:
+        raise UsageError(
+            f"a batch of {len(messages)} messages has {len(body)} bytes; at most {options.body_max_bytes} are allowed:"
+            " split it"
+        )
+    own = {PROPERTY_WAIT: "true" if first.wait_stored else "false", PROPERTY_UNIQ_KEY: next_id()}
+    header = replace(_header(first, options, now_ms, 0, encode_properties(own)), flag=0, batch=True)
+    ids = ",".join(properties[PROPERTY_UNIQ_KEY] for properties in all_properties)
+    return Prepared(first.topic, ids, RequestCode.SEND_BATCH_MESSAGE, header, body)
+
+
+def _header(
+    message: OutgoingMessage, options: SendOptions, now_ms: int, sysflag: int, properties: str
+) -> SendRequestV2:
+    return SendRequestV2(
+        producer_group=options.group,
+        topic=message.topic,
+        default_topic=options.default_topic,
+        default_topic_queue_nums=options.default_topic_queue_nums,
+        queue_id=-1,
+        sys_flag=sysflag,
+        born_timestamp=now_ms,
+        flag=message.flag,
+        properties=properties,
+        reconsume_times=0,
+        unit_mode=False,
+        batch=False,
+    )
+
+
+def _maybe_compressed(
+    body: bytes | bytearray | memoryview, options: SendOptions
+) -> tuple[bytes | bytearray | memoryview, int]:
+    """The body as it is sent, and the sysFlag that says how."""
+    if memoryview(body).nbytes < options.compress_from_bytes:
+        return body, 0
+    smaller = compress(body, options.compression, options.compress_level)
+    if len(smaller) >= memoryview(body).nbytes:
+        return body, 0
+    return smaller, compression_sysflag(options.compression)
+
+
+def _property_text(properties: Mapping[str, str], topic: str) -> str:
+    text = encode_properties(properties)
+    size = len(text.encode())
+    if size > PROPERTIES_MAX_BYTES:
+        raise UsageError(
+            f"the properties of a message for topic {topic} have {size} bytes; at most {PROPERTIES_MAX_BYTES} are allowed"
+        )
+    return text
+
+
+def _number(properties: Mapping[str, str], name: str) -> int | None:
+    text = properties.get(name)
+    return int(text) if text is not None and text.isascii() and text.isdigit() else None

@@ -1,0 +1,179 @@
+"""For code without an event loop: scripts, Spark executors.
+
+A `SyncProducer` owns a loop that runs only while one of its methods does. So nothing keeps its connections alive in
+between: brokers close them after 120 s, firewalls in silence. Hence before each call connections unused for 30 s are closed, and
+the loop is given a moment to notice those that the peer has closed, so that the call begins on a sound one.
+
+Not for use inside a running loop (a notebook's, an async program's): there it raises a UsageError that says so. One thread at
+a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from ..remoting.compression import Compression
+from ..remoting.errors import UsageError
+from .cluster import Cluster
+from .opening import open_cluster
+from .outgoing import COMPRESS_FROM_BYTES, OutgoingMessage
+from .producer import DEFAULT_GROUP, RETRIES, SEND_TIMEOUT_MS, Producer, SendResult
+from .selection import QueueSelector
+
+IDLE_MS = 30_000
+IN_FLIGHT_MAX = 256
+
+T = TypeVar("T")
+
+
+def run_with_cluster(
+    name_servers: str | Iterable[str], work: Callable[[Cluster], Awaitable[T]], *, ip: str = "", instance: str = ""
+) -> T:
+    """Open a cluster, await `work(cluster)`, close it: for commands that ask something and end. Returns what it returns."""
+    _refuse_running_loop("run_with_cluster")
+
+    async def run() -> T:
+        async with open_cluster(name_servers, ip=ip, instance=instance) as cluster:
+            return await work(cluster)
+
+    return asyncio.run(run())
+
+
+class SyncProducer:
+    """`Producer` with blocking methods; see the module's text. `with SyncProducer("127.0.0.1:9876") as producer:`."""
+
+    def __init__(
+        self,
+        name_servers: str | Iterable[str],
+        group: str = DEFAULT_GROUP,
+        *,
+        send_timeout_ms: int = SEND_TIMEOUT_MS,
+        retries: int = RETRIES,
+        compression: Compression = Compression.ZLIB,
+        compress_from_bytes: int = COMPRESS_FROM_BYTES,
+        idle_ms: int = IDLE_MS,
+    ) -> None:
+        """Connects nothing yet. Raises UsageError for bad addresses or group, or inside a running loop."""
+        _refuse_running_loop("SyncProducer")
+        self._idle_ms = idle_ms
+        self._runner: asyncio.Runner | None = asyncio.Runner()
+
+        async def create() -> Producer:
+            producer = Producer.create(
+                name_servers,
+                group,
+                send_timeout_ms=send_timeout_ms,
+                retries=retries,
+                compression=compression,
+                compress_from_bytes=compress_from_bytes,
+            )
+            producer.start()
+            return producer
+
+        try:
+            self._producer = self._runner.run(create())
+        except BaseException:
+            self._runner.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def send(
+        self, message: OutgoingMessage, *, timeout_ms: int | None = None, selector: QueueSelector | None = None
+    ) -> SendResult:
+        """As `Producer.send`."""
+        return self._run(self._producer.send(message, timeout_ms=timeout_ms, selector=selector))
+
+    def send_batch(
+        self,
+        messages: Sequence[OutgoingMessage],
+        *,
+        timeout_ms: int | None = None,
+        selector: QueueSelector | None = None,
+    ) -> SendResult:
+        """As `Producer.send_batch`."""
+        return self._run(self._producer.send_batch(messages, timeout_ms=timeout_ms, selector=selector))
+
+    def send_oneway(
+        self, message: OutgoingMessage, *, timeout_ms: int | None = None, selector: QueueSelector | None = None
+    ) -> str:
+        """As `Producer.send_oneway`; what the socket does not take at once goes out with the next call or `close`."""
+        return self._run(self._producer.send_oneway(message, timeout_ms=timeout_ms, selector=selector))
+
+    def send_many(
+        self, messages: Iterable[OutgoingMessage], *, in_flight_max: int = IN_FLIGHT_MAX, timeout_ms: int | None = None
+    ) -> list[SendResult]:
+        """Send all messages, at most `in_flight_max` at a time; their results in order.
+
+        `messages` may be a generator: it is read as the sends go. The first failure is raised once those in flight have
+        ended; which messages arrived is then unknown to the caller, so raise `retries` rather than sending all again.
+        """
+        return self._run(send_many(self._producer, messages, in_flight_max=in_flight_max, timeout_ms=timeout_ms))
+
+    def close(self) -> None:
+        """Send what is buffered, leave the group, close the connections. Idempotent."""
+        if self._runner is None:
+            return
+        runner, self._runner = self._runner, None
+        try:
+            runner.run(self._producer.close())
+        finally:
+            runner.close()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        runner = self._runner
+        try:
+            if runner is None:
+                raise UsageError("this producer is closed: make a new one")
+            _refuse_running_loop("SyncProducer")
+        except UsageError:
+            work.close()
+            raise
+        runner.run(self._notice_lost_connections())
+        return runner.run(work)
+
+    async def _notice_lost_connections(self) -> None:
+        self._producer.cluster.remoting.close_idle(self._idle_ms)
+        # One turn polls the sockets, the next reads the end of those that the peer has closed, the third tells of it.
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+
+async def send_many(
+    producer: Producer,
+    messages: Iterable[OutgoingMessage],
+    *,
+    in_flight_max: int = IN_FLIGHT_MAX,
+    timeout_ms: int | None = None,
+) -> list[SendResult]:
+    """Send messages with at most `in_flight_max` sends at a time; see `SyncProducer.send_many`."""
+    results: dict[int, SendResult] = {}
+    source = enumerate(messages)
+
+    async def lane() -> None:
+        # All lanes draw from one iterator: the loop has one thread, so each message is drawn once.
+        for index, message in source:
+            results[index] = await producer.send(message, timeout_ms=timeout_ms)
+
+    outcomes = await asyncio.gather(*(lane() for _ in range(max(1, in_flight_max))), return_exceptions=True)
+    for outcome in outcomes:
+        if outcome is not None:
+            raise outcome
+    return [results[index] for index in sorted(results)]
+
+
+def _refuse_running_loop(what: str) -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise UsageError(f"{what} cannot be used inside a running event loop: use Producer with await there")
