@@ -32,6 +32,14 @@ def write_atomically(path: Path, text: str, *, durable: bool) -> None:
         sync_path(path.parent)
 
 
+def make_folders(path: Path) -> None:
+    """Create `path` and what is missing above it, so that they survive a power failure."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        sync_path(folder.parent)
+
+
 def sync_tree(root: Path, threads: Executor) -> None:
     """fsync every file and folder below and including `root`; files side by side, as most of it is waiting."""
     folders = [root]

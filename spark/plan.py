@@ -109,10 +109,9 @@ def _with(gone: OffsetSet, taken: OffsetSet) -> OffsetSet:
     return OffsetSet({**gone.queues, **{key: gone.of_queue(key) | new for key, new in taken.queues.items()}})
 
 
-def settled_to_fold(settled: OffsetSet, held: Iterable[SegmentFacts | OffsetSet]) -> OffsetSet:
-    """The settled records that may count as loaded after a commit that leaves the `held` segments for later."""
-    hulls = (one.hull() if isinstance(one, OffsetSet) else one.offsets.hull() for one in held)
-    return settled - OffsetSet.union(hulls)
+def settled_to_fold(settled: OffsetSet, held: Iterable[SegmentFacts], bad: OffsetSet) -> OffsetSet:
+    """The settled records that may count as loaded after a commit that leaves `held` segments and `bad` files behind."""
+    return settled - OffsetSet.union([bad, *(segment.offsets.hull() for segment in held)])
 
 
 def plan_to_json(plan: Plan) -> str:

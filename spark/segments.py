@@ -44,6 +44,8 @@ _PLACES = [KEY_COLUMNS.index(name) for name in (*_QUEUE_COLUMNS, OFFSET, SEQ)]
 def read_facts(path: Path) -> SegmentFacts:
     """The facts of the segment at `path`. Raises BadSegmentError, or OSError when it can't be read at all."""
     size = path.stat().st_size
+    if not path.is_file():
+        raise BadSegmentError("not a file")
     if not size:
         raise BadSegmentError("the file is empty")
     columns = _checked_columns(path)
@@ -154,10 +156,13 @@ def _offsets(starts: Any) -> tuple[OffsetSet, int]:
 def read_rows(path: Path, take: Take) -> Any:
     """The rows of `path` (a good segment) that `take` chooses, as a `pyarrow.Table` over the mapped file.
 
-    Of a record that was handled twice in this segment the first run counts, also when the second gave other rows.
+    They are checked to the last byte: C++ code that believes damaged lengths crashes. Raises BadSegmentError. Of a
+    record that was handled twice in this segment the first run counts, also when the second gave other rows.
     """
-    with pa.memory_map(str(path)) as source:
-        rows = pa.ipc.open_stream(source).read_all()
+    with _arrow_errors("cut off or damaged"):
+        with pa.memory_map(str(path)) as source:
+            rows = pa.ipc.open_stream(source).read_all()
+        rows.validate(full=True)
     return rows if take.part is None or not rows.num_rows else _chosen(rows, take.part)
 
 

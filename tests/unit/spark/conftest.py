@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset
+import pyarrow.parquet as pq
 import pytest
 
 from rocketcrew.conf.segment_format import FORMAT_VERSION, META_GROUP, META_VERSION, key_fields, segment_name
@@ -79,6 +82,63 @@ def write_segment(
     return path
 
 
+class ArrowWriter:
+    """A writer without a JVM, so that every way to crash can be tried: the staged files, columns filled up as Spark does."""
+
+    def __init__(self) -> None:
+        self.starts = 0
+        self.writes = 0
+
+    def start(self) -> None:
+        self.starts += 1
+
+    def write(self, files: Sequence[Path], output: Path, columns: Sequence[Any], bytes_in: int) -> None:
+        assert bytes_in > 0
+        assert not output.exists()
+        output.mkdir(parents=True)
+        self.writes += 1
+        for place, file in enumerate(files):
+            rows: Any = pq.read_table(file)
+            arrays = [
+                rows.column(column.name) if column.name in rows.column_names else pa.nulls(rows.num_rows, pa.string())
+                for column in columns
+            ]
+            pq.write_table(pa.table(arrays, names=[column.name for column in columns]), output / f"{place}.parquet")
+
+    def cancel(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def read_table(
+    path: Path, columns: Sequence[str] = ("_topic", "_broker", "_queue_id", "_offset", "_seq", "value")
+) -> Any:
+    """The table's rows as a sorted list of tuples, read as any other program would."""
+    if not path.exists():
+        return []
+    rows: Any = pa.dataset.dataset(path, partitioning="hive").to_table(columns=list(columns))
+    return sorted(tuple(row.values()) for row in rows.to_pylist())
+
+
+def expected(records: Iterable[Record]) -> list[tuple[object, ...]]:
+    """What `read_table` must give for these records, each once."""
+    return sorted(
+        (record.topic, record.broker, record.queue_id, record.offset, seq, value)
+        for record in records
+        for seq, value in enumerate(record.values)
+    )
+
+
+def settle(staging: Path, *ranges: tuple[str, str, str, int, int, int]) -> None:
+    """Write settled.json as the supervisor does."""
+    staging.mkdir(parents=True, exist_ok=True)
+    names = ("group", "topic", "broker", "queue_id", "from", "to")
+    queues = [dict(zip(names, one, strict=True)) for one in ranges]
+    (staging / "settled.json").write_text(json.dumps({"version": 1, "queues": queues}))
+
+
 @dataclass(frozen=True)
 class Helpers:
     """What tests get: a fixture, because test files of one folder can't import each other here."""
@@ -87,6 +147,11 @@ class Helpers:
     rows_of = staticmethod(rows_of)
     write_segment = staticmethod(write_segment)
     segment_schema = staticmethod(segment_schema)
+    pq = pq
+    ArrowWriter = ArrowWriter
+    read_table = staticmethod(read_table)
+    expected = staticmethod(expected)
+    settle = staticmethod(settle)
 
 
 @pytest.fixture

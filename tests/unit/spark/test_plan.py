@@ -64,7 +64,7 @@ def test_folding_settled_records_never_hides_rows_that_wait(
 ) -> None:
     segments = [facts(at, pairs) for at, (pairs, _) in enumerate(given_segments)]
     in_plan, held = segments[:planned], segments[planned:]
-    fold = settled_to_fold(offset_set(settled), held)
+    fold = settled_to_fold(offset_set(settled), held, OffsetSet())
     assert not fold - offset_set(settled)
     for segment in held:
         assert not fold & segment.offsets

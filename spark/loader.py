@@ -1,0 +1,363 @@
+"""The loader's steps: sealed segments to batches of the table, each record once, whatever dies in between.
+
+One batch is this sequence. Every step leaves something on disk from which `recover` knows what to do; the names are the
+points at which tests kill the process.
+
+    (gather)      settled.json is read, THEN ready/ is listed; bad files go to bad/
+    planned       the plan is frozen: plan/<id>.json                     -> run it again, same id, same records
+    staged        its rows are Parquet files in plan/<id>.staged/         -> swept; run again
+    job_done      Spark has written them to a place nobody reads         -> replaced by the next run
+    renamed       THE COMMIT: rows and loaded set are visible together    -> the target has the plan: mark it done
+    done_marked   plan/<id>.done                                         -> only deletions are left
+    deleting      some of its segments are deleted                       -> delete the rest
+    finished      the plan file is gone                                  -> nothing to do
+
+Should a mark be lost all the same, nothing is loaded twice: the records are in the table's loaded set, and a segment
+that has nothing new is deleted without a batch. When the target has moved on since a plan was frozen (another loader
+won its number), the plan is dropped and a new one made: it was never visible.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+
+import structlog
+
+from .columns import Column, ColumnConflictError, merged
+from .convert import DamagedSegmentError, Staged, stage
+from .errors import BadSegmentError, BatchTakenError, LoaderError
+from .intervals import OffsetSet
+from .plan import Limits, Plan, SegmentFacts, Take, Trigger, first_fitting, make_takes, settled_to_fold
+from .segments import read_facts, readable_offsets
+from .staging import ReadyFile, Staging, is_segment_name
+from .target import TableState, Target
+
+POINTS = ("planned", "staged", "job_done", "renamed", "done_marked", "deleting", "finished")
+"""Names of the moments between steps, in order."""
+RACES_LOST_MAX = 20
+"""Races lost one after the other before the loader gives up: more than a handful means that something is wrong."""
+LOADED_PIECES_WARN = 200_000
+"""Intervals of the loaded set above which a warning is due: each batch carries them, at about 6 bytes each."""
+LOADED_PIECES_MAX = 4_000_000
+"""Intervals above which loading stops: nobody settles, and memory and commits would grow without end."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReport:
+    """What one committed batch was. `rows_dropped` were delivered again, and are in the table already."""
+
+    batch: int
+    segments: int
+    rows: int
+    rows_dropped: int
+    bytes: int
+    stage_s: float
+    job_s: float
+    commit_s: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What lies in ready/ after a step: the queue that back-pressure looks at."""
+
+    segments: int = 0
+    rows: int = 0
+    bytes: int = 0
+    oldest_ms: int = 0
+
+
+@dataclass(slots=True)
+class Totals:
+    """Counters since the process started."""
+
+    batches: int = 0
+    rows: int = 0
+    rows_dropped: int = 0
+    segments: int = 0
+    quarantined: int = 0
+    replanned: int = 0
+
+
+class Loader:
+    """Loads one staging folder into one target. Not thread-safe: one thread calls it."""
+
+    def __init__(
+        self,
+        staging: Staging,
+        target: Target,
+        trigger: Trigger,
+        limits: Limits,
+        *,
+        threads: Executor,
+        parts_min: int,
+        new_id: Callable[[int], str],
+        on_point: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`threads` read and convert (`parts_min` of them at once); `new_id` makes an unused plan id for a batch."""
+        self.waiting = Waiting()
+        self.totals = Totals()
+        self._staging = staging
+        self._target = target
+        self._trigger = trigger
+        self._limits = limits
+        self._threads = threads
+        self._parts_min = parts_min
+        self._new_id = new_id
+        self._on_point = on_point
+        self._facts: dict[str, SegmentFacts] = {}
+        self._resume: Plan | None = None
+        self._told_settled = ""
+        self._races_lost = 0
+        self._log = structlog.get_logger().bind(staging=str(staging.root))
+
+    def recover(self, known_batch: int = 0) -> None:
+        """Finish or take up what an earlier process left. Call once, before the first step.
+
+        `known_batch`: the batch that the table is known to have reached. Raises LoaderError when it has fewer: it was
+        deleted or swapped under us, and going on would hide which records are missing.
+        """
+        self._staging.sweep()
+        state = self._target.state()
+        if state.batch < known_batch:
+            raise LoaderError(
+                f"the table had reached batch {known_batch}, and is now at {state.batch}: it was removed or replaced. Put it"
+                f" back, or delete {self._staging.root / 'loader.json'} if it shall be filled from here on"
+            )
+        for plan in self._staging.done_plans():
+            self._finish(plan)
+        for plan in self._staging.frozen_plans():
+            self._recover_plan(plan, state)
+
+    def _recover_plan(self, plan: Plan, state: TableState) -> None:
+        if self._target.has(plan):
+            self._log.info("plan_was_committed", plan=plan.id, batch=plan.batch)
+            self._staging.mark_done(plan.id)
+            self._finish(plan)
+        elif state.batch == plan.batch - 1 and self._resume is None:
+            self._log.info("plan_taken_up", plan=plan.id, batch=plan.batch)
+            self._resume = plan
+        else:
+            self._drop_plan(plan, "the table has moved on")
+
+    def step(self, now_ms: int, *, at_once: bool) -> BatchReport | None:
+        """Load one batch if one is due (`at_once`: if there is anything at all). `now_ms` is wall-clock time.
+
+        None: nothing was due, or the plan has to be made anew; `waiting` tells which. Raises LoaderError.
+        """
+        settled, ready = self._gather()
+        segments = [self._facts[file.path.name] for file in ready]
+        self._note_waiting(ready)
+        plan, self._resume = self._resume, None
+        if plan is not None and not set(plan.names) <= self._facts.keys():
+            self._drop_plan(plan, "segments of it are gone")
+            plan = None
+        state = self._target.state()
+        if plan is None:
+            age_ms = now_ms - ready[0].sealed_ms if ready else 0
+            if not ready or not (at_once or self._trigger.due(segments, age_ms)):
+                return None
+            plan = self._plan(state, segments, settled)
+            if plan is None:
+                return None
+            self._staging.freeze(plan)
+        report = self._run(plan, state)
+        if report is not None:
+            left = self._facts.keys() - set(plan.names)
+            self._note_waiting([file for file in ready if file.path.name in left])
+        return report
+
+    def drain(self, now_ms: Callable[[], int], should_stop: Callable[[], bool]) -> Iterable[BatchReport]:
+        """Load all that is sealed, batch by batch, until ready/ is empty or `should_stop`."""
+        while not should_stop():
+            report = self.step(now_ms(), at_once=True)
+            if report is not None:
+                yield report
+            elif not self.waiting.segments:
+                return
+
+    def _gather(self) -> tuple[OffsetSet, list[ReadyFile]]:
+        """Settled records first, listing second: see staging.py."""
+        settled = self._settled()
+        ready = self._staging.list_ready()
+        fresh = [file for file in ready if file.path.name not in self._facts]
+        known = {file.path.name for file in ready}
+        self._facts = {name: facts for name, facts in self._facts.items() if name in known}
+        for file, found in zip(fresh, self._threads.map(_inspect, fresh), strict=True):
+            if isinstance(found, SegmentFacts):
+                self._facts[file.path.name] = found
+            elif found is not None:
+                self._quarantine(file.path.name, found, readable_offsets(file.path))
+        return settled, [file for file in ready if file.path.name in self._facts]
+
+    def _settled(self) -> OffsetSet:
+        try:
+            settled = self._staging.settled()
+        except BadSegmentError as error:
+            # Not folding is always right, only not compact; so this stops nothing. Said once per wording.
+            if str(error) != self._told_settled:
+                self._told_settled = str(error)
+                self._log.warning("settled_ignored", error=str(error))
+            return OffsetSet()
+        return settled
+
+    def _note_waiting(self, ready: Sequence[ReadyFile]) -> None:
+        self.waiting = Waiting(
+            segments=len(ready),
+            rows=sum(self._facts[file.path.name].rows for file in ready),
+            bytes=sum(file.bytes for file in ready),
+            oldest_ms=ready[0].sealed_ms if ready else 0,
+        )
+
+    def _plan(self, state: TableState, segments: list[SegmentFacts], settled: OffsetSet) -> Plan | None:
+        """A plan for the oldest segments that fit; None when it has nothing new, and its segments are deleted."""
+        columns, fitting = self._fit_columns(state, segments)
+        count = first_fitting(fitting, self._limits)
+        takes = make_takes(fitting[:count], state.loaded)
+        if not any(take.of(self._facts[take.name].offsets) for take in takes):
+            self._delete_known(takes)
+            return None
+        _, bad = self._staging.bad_segments()
+        fold = settled_to_fold(settled, fitting[count:], bad)
+        batch = state.batch + 1
+        return Plan(self._new_id(batch), batch, takes, fold, columns)
+
+    def _fit_columns(
+        self, state: TableState, segments: Iterable[SegmentFacts]
+    ) -> tuple[tuple[Column, ...], list[SegmentFacts]]:
+        """The table's columns with those that the segments bring; segments that don't fit are set aside."""
+        columns = state.columns
+        fitting: list[SegmentFacts] = []
+        for segment in segments:
+            try:
+                columns = merged(columns, segment.columns)
+            except ColumnConflictError as error:
+                self._quarantine(segment.name, f"does not fit the table: {error}", segment.offsets)
+                del self._facts[segment.name]
+                continue
+            fitting.append(segment)
+        return columns, fitting
+
+    def _delete_known(self, takes: Iterable[Take]) -> None:
+        for take in takes:
+            dropped = self._facts[take.name].rows
+            self.totals.rows_dropped += dropped
+            self._log.info("segment_known", segment=take.name, rows_dropped=dropped)
+            self._staging.delete_segment(take.name)
+
+    def _run(self, plan: Plan, state: TableState) -> BatchReport | None:
+        self._on_point("planned")
+        begun = time.monotonic()
+        try:
+            staged = self._stage(plan)
+        except DamagedSegmentError as error:
+            self._drop_plan(plan, "a segment of it is damaged")
+            self._quarantine(error.name, error.reason, self._facts.pop(error.name).offsets)
+            return None
+        self._on_point("staged")
+        stage_s = time.monotonic() - begun
+        self._target.write(plan, staged)
+        self._on_point("job_done")
+        job_s = time.monotonic() - begun - stage_s
+        try:
+            self._target.commit(plan, self._loaded_after(plan, state), staged.rows)
+        except BatchTakenError as error:
+            self._lose_race(plan, error)
+            return None
+        self._races_lost = 0
+        self._on_point("renamed")
+        report = self._report(plan, staged, begun, stage_s, job_s)
+        self._staging.mark_done(plan.id)
+        self._on_point("done_marked")
+        self._finish(plan)
+        self._on_point("finished")
+        return report
+
+    def _stage(self, plan: Plan) -> Staged:
+        """Convert in the background while the writer starts here: Spark's first start takes as long as many batches.
+
+        The start stays in this thread because the JVM is to die with the thread that made it.
+        """
+        self._staging.sweep()
+        folder = self._staging.staged(plan.id)
+        with ThreadPoolExecutor(1, "stage") as background:
+            staging = background.submit(
+                stage, plan, self._facts, self._staging.ready, folder, self._threads, self._parts_min
+            )
+            self._target.start()
+            return staging.result()
+
+    def _loaded_after(self, plan: Plan, state: TableState) -> OffsetSet:
+        loaded = OffsetSet.union((state.loaded, plan.taken(self._facts), plan.settled))
+        pieces = loaded.piece_count()
+        if pieces > LOADED_PIECES_MAX:
+            raise LoaderError(
+                f"the loaded set has {pieces} intervals, more than {LOADED_PIECES_MAX}: offsets are not settled. Is"
+                f" {self._staging.root / 'settled.json'} written?"
+            )
+        if pieces > LOADED_PIECES_WARN:
+            self._log.warning("loaded_set_large", intervals=pieces, intervals_max=LOADED_PIECES_MAX)
+        return loaded
+
+    def _report(self, plan: Plan, staged: Staged, begun: float, stage_s: float, job_s: float) -> BatchReport:
+        facts = [self._facts[name] for name in plan.names]
+        seconds = time.monotonic() - begun
+        report = BatchReport(
+            batch=plan.batch,
+            segments=len(facts),
+            rows=staged.rows,
+            rows_dropped=sum(fact.rows for fact in facts) - staged.rows,
+            bytes=sum(fact.bytes for fact in facts),
+            stage_s=stage_s,
+            job_s=job_s,
+            commit_s=seconds - stage_s - job_s,
+            seconds=seconds,
+        )
+        self.totals.batches += 1
+        self.totals.rows += report.rows
+        self.totals.rows_dropped += report.rows_dropped
+        self.totals.segments += report.segments
+        return report
+
+    def _finish(self, plan: Plan) -> None:
+        """Delete the plan's segments, then the plan: the other way round, leftovers would have to be found out again."""
+        names = iter(plan.names)
+        for name in islice(names, 1):
+            self._staging.delete_segment(name)
+        self._on_point("deleting")
+        for name in names:
+            self._staging.delete_segment(name)
+        self._staging.forget(plan.id)
+
+    def _drop_plan(self, plan: Plan, why: str) -> None:
+        self.totals.replanned += 1
+        self._log.info("plan_dropped", plan=plan.id, batch=plan.batch, why=why)
+        self._target.discard(plan)
+        self._staging.forget(plan.id)
+
+    def _lose_race(self, plan: Plan, error: BatchTakenError) -> None:
+        self._races_lost += 1
+        if self._races_lost > RACES_LOST_MAX:
+            raise LoaderError(f"gave up after {self._races_lost} lost races in a row: {error}")
+        self._drop_plan(plan, str(error))
+
+    def _quarantine(self, name: str, reason: str, offsets: OffsetSet) -> None:
+        self.totals.quarantined += 1
+        self._log.error("segment_quarantined", segment=name, reason=reason, moved_to=str(self._staging.bad))
+        self._staging.quarantine(name, reason, offsets)
+
+
+def _inspect(file: ReadyFile) -> SegmentFacts | str | None:
+    """The facts of a file in ready/, or why it is bad; None when somebody took it away meanwhile."""
+    if not is_segment_name(file.path.name):
+        return "not named as segments are: <worker>-<number>.arrows"
+    try:
+        return read_facts(file.path)
+    except BadSegmentError as error:
+        return str(error)
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,213 @@
+"""The Parquet table: a folder with one folder per batch, made visible by one rename.
+
+    TARGET/batch_id=1/part-….parquet      the rows
+    TARGET/batch_id=1/_loaded.json        the table's state after batch 1
+    TARGET/batch_id=2/…
+    TARGET/_tmp/<plan id>/                 a batch being written; readers ignore names that start with an underscore
+
+Why one rename is enough: the state file lies inside the folder with the data, so both appear together or not at all.
+Renaming a folder onto one that is not empty fails on every POSIX file system, so of two loaders that want to be batch 7
+one gets it and the other knows. Everything below the folder is fsynced before, the parent after, so the order holds
+through a power failure too. Any reader of Parquet folders (Spark, pyarrow, DuckDB) sees whole batches only, and gets
+`batch_id` as a partition column. The state of the table is the state file of the highest batch.
+
+Only for file systems whose rename is atomic: local disks, NFS with one client, HDFS through a mount. Not object stores.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import re
+import threading
+from collections.abc import Generator
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+
+from ..remoting.errors import UsageError
+from .columns import Column
+from .convert import Staged
+from .errors import BatchTakenError, LoaderError
+from .files import make_folders, remove_tree, sync_path, sync_tree
+from .intervals import OffsetSet
+from .plan import Plan
+from .target import TableState, Writer
+
+pq: Any = pyarrow.parquet
+
+STATE_FILE = "_loaded.json"
+STATE_VERSION = 1
+TMP_DIR = "_tmp"
+_BATCH_NAME = re.compile(r"batch_id=([1-9]\d*)")
+_TAKEN = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
+_EARLY_SYNC_INTERVAL_S = 0.2
+
+
+class ParquetTarget:
+    """A table at `path`, whose files `writer` writes. `threads` serve the fsyncs."""
+
+    def __init__(self, path: Path, writer: Writer, threads: Executor) -> None:
+        self.path = path
+        self._writer = writer
+        self._threads = threads
+        self._newest = 0
+
+    def state(self) -> TableState:
+        """The state after the highest batch. Raises LoaderError when that can't be read."""
+        batch = self._last_batch()
+        if not batch:
+            self._refuse_foreign()
+            return TableState(0, "", OffsetSet(), ())
+        return read_state(self._batch_dir(batch))
+
+    def _refuse_foreign(self) -> None:
+        """Rows of somebody else beside ours would be read as one table, or make both unreadable."""
+        if self.path.exists():
+            foreign = [entry.name for entry in self.path.iterdir() if not entry.name.startswith(("_", "."))]
+            if foreign:
+                raise UsageError(
+                    f"the table folder {self.path} holds {foreign[0]!r}, which is no batch of rocketcrew: give the path of"
+                    " a folder that is new, empty or a table of ours"
+                )
+
+    def _last_batch(self) -> int:
+        """The highest batch: one listing, later only a look whether somebody added more."""
+        if not self._newest or not self._batch_dir(self._newest).exists():
+            self._newest = last_batch(self.path)
+        while self._newest and self._batch_dir(self._newest + 1).exists():
+            self._newest += 1
+        return self._newest
+
+    def has(self, plan: Plan) -> bool:
+        """Whether batch `plan.batch` is this plan: it is the only number that a plan can ever get."""
+        folder = self._batch_dir(plan.batch)
+        return folder.exists() and read_state(folder).plan_id == plan.id
+
+    def start(self) -> None:
+        """Start the writer."""
+        self._writer.start()
+
+    def write(self, plan: Plan, staged: Staged) -> None:
+        """Have the writer make the data files, fsyncing those that are finished while others are still written."""
+        output = self._tmp_dir(plan)
+        self._prepare(output)
+        with _early_sync(output):
+            self._writer.write(staged.files, output, plan.columns, staged.bytes)
+        written = sum(pq.read_metadata(file).num_rows for file in output.glob("[!._]*.parquet"))
+        if written != staged.rows:
+            raise LoaderError(f"{output} holds {written} rows, but {staged.rows} were to be written: not committed")
+
+    def _prepare(self, output: Path) -> None:
+        try:
+            remove_tree(output)
+            make_folders(self.path)
+            output.parent.mkdir(exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"the table folder {self.path} can't be written: {error}") from None
+
+    def commit(self, plan: Plan, loaded: OffsetSet, rows: int) -> None:
+        """Rename the written folder to the plan's batch; see the top of this file."""
+        output = self._tmp_dir(plan)
+        state = {
+            "version": STATE_VERSION,
+            "plan": plan.id,
+            "batch": plan.batch,
+            "rows": rows,
+            "segments": len(plan.takes),
+            "columns": plan.columns,
+            "loaded": loaded.to_json(),
+        }
+        text = json.dumps(state, separators=(",", ":"))
+        (output / STATE_FILE).write_text(text + "\n", encoding="utf-8")
+        sync_tree(output, self._threads)
+        try:
+            output.rename(self._batch_dir(plan.batch))
+        except OSError as error:
+            if error.errno in _TAKEN:
+                raise BatchTakenError(f"batch {plan.batch} of {self.path} was committed by another loader") from None
+            raise
+        sync_path(self.path)
+        self._newest = plan.batch
+        self.tidy()
+
+    def discard(self, plan: Plan) -> None:
+        """Delete the plan's unfinished folder, and `_tmp` itself when it was the last."""
+        remove_tree(self._tmp_dir(plan))
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Remove `_tmp` when nothing is in it: the table then holds batches and nothing else."""
+        try:
+            (self.path / TMP_DIR).rmdir()
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.ENOENT, errno.EEXIST):
+                raise
+
+    def _batch_dir(self, batch: int) -> Path:
+        return self.path / f"batch_id={batch}"
+
+    def _tmp_dir(self, plan: Plan) -> Path:
+        return self.path / TMP_DIR / plan.id
+
+
+def last_batch(table: Path) -> int:
+    """The highest batch number in the folder `table`, 0 when there is none or no folder."""
+    try:
+        names = [_BATCH_NAME.fullmatch(entry.name) for entry in table.iterdir()]
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        raise UsageError(f"the table folder {table} can't be read: {error}") from None
+    return max((int(match[1]) for match in names if match), default=0)
+
+
+def read_state(batch_dir: Path) -> TableState:
+    """The state file of one batch. Raises LoaderError when it is missing or not understood."""
+    path = batch_dir / STATE_FILE
+    try:
+        data = json.loads(path.read_bytes())
+        if data["version"] != STATE_VERSION:
+            raise ValueError(f"version {data['version']!r}, this program knows {STATE_VERSION}")
+        return TableState(
+            batch=int(data["batch"]),
+            plan_id=str(data["plan"]),
+            loaded=OffsetSet.from_json(data["loaded"]),
+            columns=tuple(Column(str(name), str(type_)) for name, type_ in data["columns"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise LoaderError(
+            f"{path} can't be used ({type(error).__name__}: {error}), so it is unknown what is in the table. Restore the"
+            f" file, or move {batch_dir} away if it was not made by rocketcrew"
+        ) from None
+
+
+@contextmanager
+def _early_sync(output: Path) -> Generator[None]:
+    """fsync data files as they appear, so that the disk works while the cores compress the next ones.
+
+    Only a head start: whatever it misses, or can't open because Spark just moved it, is fsynced before the commit.
+    """
+    done = threading.Event()
+
+    def sync_finished() -> None:
+        synced: set[str] = set()
+        while not done.wait(_EARLY_SYNC_INTERVAL_S):
+            for file in sorted(output.glob("[!._]*.parquet")):
+                if file.name not in synced:
+                    try:
+                        sync_path(file)
+                    except OSError:
+                        continue
+                    synced.add(file.name)
+
+    thread = threading.Thread(target=sync_finished, name="early-sync", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()

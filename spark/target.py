@@ -1,0 +1,83 @@
+"""What the loader asks of a table: the one place where "exactly once" is decided.
+
+A target keeps the *loaded set* with the data and changes both in one step that either happens or does not. From that
+alone follows the promise, whatever crashes: before `commit` nothing of a plan is visible, after it the loaded set drops
+whatever comes again. Numbers of batches are claimed by that same step, so that two loaders (two supervisors on two state
+folders) may load one table: the later one gets BatchTakenError, reads the table anew, and plans again.
+
+The Parquet folder (parquet_target.py) is one; a table format with transactions would write in `write` and set its
+transaction id in `commit`; one that can't tell what it holds is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from .columns import Column
+from .convert import Staged
+from .intervals import OffsetSet
+from .plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """The table after its last batch: `batch` 0 means that there is none yet."""
+
+    batch: int
+    plan_id: str
+    loaded: OffsetSet
+    columns: tuple[Column, ...]
+
+
+class Target(Protocol):
+    """A table that can take batches exactly once."""
+
+    def state(self) -> TableState:
+        """Read the table's state. Raises LoaderError when it is not one of ours or damaged."""
+        ...
+
+    def has(self, plan: Plan) -> bool:
+        """Whether this very plan is committed: the question after a crash."""
+        ...
+
+    def start(self) -> None:
+        """Be ready to write; slow the first time (Spark starts). Raises SparkStartError."""
+        ...
+
+    def write(self, plan: Plan, staged: Staged) -> None:
+        """Write the rows where no reader sees them. Anything left there by an earlier try is replaced."""
+        ...
+
+    def commit(self, plan: Plan, loaded: OffsetSet, rows: int) -> None:
+        """Make rows and loaded set visible in one step. Raises BatchTakenError when the batch number is gone."""
+        ...
+
+    def discard(self, plan: Plan) -> None:
+        """Delete what `write` left of a plan that won't be committed."""
+        ...
+
+
+class Writer(Protocol):
+    """Turns staged Parquet files into the table's data files. Spark in production."""
+
+    def start(self) -> None:
+        """Be ready to write; slow the first time. Raises SparkStartError."""
+        ...
+
+    def write(self, files: Sequence[Path], output: Path, columns: Sequence[Column], bytes_in: int) -> None:
+        """Write all rows of `files` as Parquet files of `columns` into the folder `output`, replacing what is there.
+
+        Raises SparkDiedError, StoppedError after `cancel`, LoaderError for anything else.
+        """
+        ...
+
+    def cancel(self) -> None:
+        """Make a running `write` end soon; called from another thread, harmless when none runs."""
+        ...
+
+    def close(self) -> None:
+        """End whatever `start` started; bounded, and never raises."""
+        ...

@@ -1,0 +1,502 @@
+"""The loader with a writer that needs no JVM: every point of a crash, races, damage, growth. Exact each time."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from rocketcrew.remoting.errors import UsageError
+from rocketcrew.spark.errors import LoaderError
+from rocketcrew.spark.intervals import IntervalSet, OffsetSet, QueueKey
+from rocketcrew.spark.loader import POINTS, RACES_LOST_MAX, BatchReport, Loader
+from rocketcrew.spark.parquet_target import ParquetTarget
+from rocketcrew.spark.plan import Limits, Trigger
+from rocketcrew.spark.staging import Staging
+
+QUEUE = QueueKey("g", "orders", "broker-a", 0)
+
+WIDE = Limits(10**6, 10**9)
+
+
+class Crash(BaseException):
+    """Stands for kill -9: nothing in the loader catches it, so nothing is cleaned up."""
+
+
+class World:
+    """A staging folder and a table, and loaders that come and go."""
+
+    def __init__(self, root: Path, helpers: Any, threads: Executor) -> None:
+        self.helpers = helpers
+        self.threads = threads
+        self.table = root / "table"
+        self.roots = [root / "stage-0", root / "stage-1"]
+        self.loaders_made = 0
+        self.segments_made = 0
+        self.written: list[Any] = []
+
+    def loader(
+        self,
+        at: int = 0,
+        on_point: Callable[[str], None] = lambda _: None,
+        known_batch: int = 0,
+        limits: Limits = WIDE,
+    ) -> Loader:
+        self.loaders_made += 1
+        number = self.loaders_made
+        loader = Loader(
+            Staging(self.roots[at]),
+            ParquetTarget(self.table, self.helpers.ArrowWriter(), self.threads),
+            Trigger(rows=100, bytes=10**6, wait_ms=1000),
+            limits,
+            threads=self.threads,
+            parts_min=2,
+            new_id=lambda batch: f"{batch:08d}-{number}",
+            on_point=on_point,
+        )
+        loader.recover(known_batch)
+        return loader
+
+    def seal(self, *flushes: list[Any], at: int = 0, columns: Any = ()) -> Path:
+        self.segments_made += 1
+        path: Path = self.helpers.write_segment(self.roots[at], "w", self.segments_made, flushes, columns)
+        self.written += [record for flush in flushes for record in flush]
+        return path
+
+    def drain(self, loader: Loader) -> list[BatchReport]:
+        return list(loader.drain(lambda: 10**13, lambda: False))
+
+    def drain_with_crash(self, point: str) -> None:
+        def crash(here: str) -> None:
+            if here == point:
+                raise Crash
+
+        with pytest.raises(Crash):
+            self.drain(self.loader(on_point=crash))
+
+    def assert_exact(self) -> None:
+        """Each record ever written is in the table once, and nothing else is; the staging folder is empty again."""
+        first: dict[tuple[object, ...], Any] = {}
+        for record in self.written:
+            first.setdefault((record.group, record.topic, record.broker, record.queue_id, record.offset), record)
+        assert self.rows() == self.helpers.expected(first.values())
+
+    def assert_clean(self, at: int = 0) -> None:
+        assert list((self.roots[at] / "ready").iterdir()) == []
+        assert [path.name for path in (self.roots[at] / "plan").iterdir() if path.name != "lock"] == []
+        assert not (self.table / "_tmp").exists()
+
+    def rows(self) -> list[Any]:
+        rows: list[Any] = self.helpers.read_table(self.table)
+        return rows
+
+    def state(self) -> dict[str, Any]:
+        newest = max(self.table.glob("batch_id=*"), key=lambda path: int(path.name.split("=")[1]))
+        state: dict[str, Any] = json.loads((newest / "_loaded.json").read_text())
+        return state
+
+
+@pytest.fixture(scope="module")
+def threads() -> Iterator[Executor]:
+    with ThreadPoolExecutor(2) as pool:
+        yield pool
+
+
+@pytest.fixture
+def world(tmp_path: Path, segments: Any, threads: Executor) -> World:
+    return World(tmp_path, segments, threads)
+
+
+def test_segments_become_one_batch_and_go(world: World, segments: Any) -> None:
+    record = segments.Record
+    world.seal([record(1), record(2, ["a", "b"])], [record(4, queue_id=3)])
+    world.seal([record(3), record(1, topic="%RETRY%g")])
+    loader = world.loader()
+    (report,) = world.drain(loader)
+    assert (report.batch, report.segments, report.rows, report.rows_dropped) == (1, 2, 6, 0)
+    assert loader.waiting.segments == 0
+    world.assert_exact()
+    world.assert_clean()
+    state = world.state()
+    assert (state["batch"], state["rows"], state["segments"]) == (1, 6, 2)
+    assert ["g", "orders", "broker-a", 0, [1, 3]] in state["loaded"]
+
+
+def test_redelivered_records_are_dropped_wherever_they_come_back(world: World, segments: Any) -> None:
+    record = segments.Record
+    again = record(2, ["other", "rows", "this", "time"])
+    world.seal([record(1), record(2)], [again])
+    world.seal([replace(again, values=["third"]), record(3)])
+    world.drain(world.loader())
+    world.seal([record(3, ["late"]), record(4)])
+    (report,) = world.drain(world.loader())
+    assert (report.batch, report.rows, report.rows_dropped) == (2, 1, 1)
+    world.assert_exact()
+
+
+def test_segments_with_nothing_new_are_deleted_without_a_batch(world: World, segments: Any) -> None:
+    world.seal([segments.Record(1)])
+    world.drain(world.loader())
+    for _ in range(3):
+        world.seal([segments.Record(1, ["again"])])
+    world.seal()
+    loader = world.loader()
+    assert world.drain(loader) == []
+    assert loader.totals.rows_dropped == 3
+    assert world.state()["batch"] == 1
+    world.assert_exact()
+    world.assert_clean()
+
+
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("second", [None, *POINTS])
+def test_a_crash_at_any_point_and_another_one_in_the_recovery(
+    world: World, segments: Any, point: str, second: str | None
+) -> None:
+    record = segments.Record
+    world.seal([record(0)])
+    world.drain(world.loader())
+    world.seal([record(0, ["again"]), record(1), record(2, ["a", "b"])])
+    world.seal([record(3), record(2, ["x"])])
+    world.drain_with_crash(point)
+    world.seal([record(3, ["again"]), record(5)])
+    if second is not None:
+        world.drain_with_crash(second)
+    world.drain(world.loader(known_batch=1))
+    world.assert_exact()
+    world.assert_clean()
+    world.seal([record(offset, ["once more"]) for offset in range(7)])
+    world.drain(world.loader())
+    world.assert_exact()
+
+
+def test_a_crashed_plan_is_run_again_unchanged(world: World, segments: Any) -> None:
+    world.seal([segments.Record(1)])
+    world.drain_with_crash("job_done")
+    world.seal([segments.Record(2)])
+    reports = world.drain(world.loader())
+    assert [(report.batch, report.rows) for report in reports] == [(1, 1), (2, 1)]
+    world.assert_exact()
+
+
+def test_a_plan_whose_segments_are_gone_is_made_anew(world: World, segments: Any) -> None:
+    path = world.seal([segments.Record(1)])
+    world.seal([segments.Record(2)])
+    world.drain_with_crash("staged")
+    path.unlink()
+    world.drain(world.loader())
+    assert [row[3] for row in world.rows()] == [2]
+    world.assert_clean()
+
+
+@pytest.mark.parametrize("point", ["planned", "staged", "job_done"])
+def test_two_loaders_one_table_the_loser_plans_again(world: World, segments: Any, point: str) -> None:
+    """The other loader commits while this one is at `point`: also records that both have."""
+    record = segments.Record
+    world.seal([record(1, ["mine"]), record(2)])
+    world.seal([record(1, ["theirs"]), record(3)], at=1)
+    other = world.loader(1)
+
+    def let_the_other_win(here: str) -> None:
+        if here == point and other.totals.batches == 0:
+            assert len(world.drain(other)) == 1
+
+    loader = world.loader(on_point=let_the_other_win)
+    reports = world.drain(loader)
+    assert [report.batch for report in reports] == [2]
+    assert loader.totals.replanned == 1
+    assert world.rows() == segments.expected([record(1, ["theirs"]), record(2), record(3)])
+    world.assert_clean(0)
+    world.assert_clean(1)
+
+
+def test_a_frozen_plan_whose_number_is_gone_is_dropped_at_the_next_start(world: World, segments: Any) -> None:
+    record = segments.Record
+    world.seal([record(1), record(2)])
+    world.drain_with_crash("job_done")
+    world.seal([record(2), record(3)], at=1)
+    world.drain(world.loader(1))
+    (report,) = world.drain(world.loader(0))
+    assert (report.batch, report.rows) == (2, 1)
+    world.assert_exact()
+    world.assert_clean()
+
+
+def test_losing_every_race_ends(world: World, segments: Any) -> None:
+    world.seal([segments.Record(1)])
+    lost = 0
+
+    def spoil(here: str) -> None:
+        nonlocal lost
+        if here == "job_done":
+            lost += 1
+            world.seal([segments.Record(100 + lost)], at=1)
+            world.drain(world.loader(1))
+
+    with pytest.raises(LoaderError, match="lost races"):
+        world.drain(world.loader(on_point=spoil))
+    assert lost == RACES_LOST_MAX + 1
+
+
+def test_batches_are_bounded_and_settled_records_wait_for_their_rows(world: World, segments: Any) -> None:
+    """Only what no waiting segment can hold is folded into the loaded set: else rows would be dropped as known."""
+    record = segments.Record
+    for offset in (0, 10, 20, 30):
+        world.seal([record(offset), record(offset + 5)])
+    segments.settle(world.roots[0], (*QUEUE, 0, 36))
+    reports = world.drain(world.loader(limits=Limits(rows_max=4, bytes_max=10**9)))
+    assert [report.rows for report in reports] == [4, 4]
+    first = json.loads((world.table / "batch_id=1" / "_loaded.json").read_text())
+    assert first["loaded"] == [[*QUEUE, [0, 20, 6, 4]]], "[0, 20) and [26, 30): not [20, 26) and [30, 36)"
+    assert world.state()["loaded"] == [[*QUEUE, [0, 36]]]
+    world.assert_exact()
+
+
+def test_a_batch_starts_when_it_is_due(world: World, segments: Any) -> None:
+    loader = world.loader()
+    sealed_ms = world.seal([segments.Record(1)]).stat().st_mtime_ns // 1_000_000
+    assert loader.step(sealed_ms + 999, at_once=False) is None
+    assert loader.waiting.rows == 1
+    assert loader.waiting.oldest_ms == sealed_ms
+    report = loader.step(sealed_ms + 1000, at_once=False)
+    assert report is not None
+    assert report.rows == 1
+    world.seal([segments.Record(offset) for offset in range(2, 102)])
+    assert loader.step(sealed_ms, at_once=False) is not None, "by rows"
+
+
+def test_bad_files_are_set_aside_and_the_others_are_loaded(world: World, segments: Any) -> None:
+    record = segments.Record
+    ready = world.roots[0] / "ready"
+    world.seal([record(1)])
+    (ready / "notes.txt").write_text("hello")
+    (ready / "w-77.arrows").write_bytes(b"")
+    (ready / "w-78.arrows").mkdir()
+    cut = segments.write_segment(world.roots[0], "cut", 1, [[record(4)], [record(5)]])
+    cut.write_bytes(cut.read_bytes()[:-40])
+    newer = segments.write_segment(world.roots[0], "newer", 1, [[record(6)]], version=2)
+    loader = world.loader()
+    segments.settle(world.roots[0], (*QUEUE, 0, 20))
+    world.drain(loader)
+    assert loader.totals.quarantined == 5
+    world.assert_exact()
+    reasons = {path.name: json.loads(path.read_text()) for path in (world.roots[0] / "bad").glob("*.reason.json")}
+    assert len(reasons) == 5
+    assert "version 2" in reasons[f"{newer.name}.reason.json"]["reason"]
+    assert "cut off" in reasons[f"{cut.name}.reason.json"]["reason"]
+    assert world.state()["loaded"] == [[*QUEUE, [0, 4, 1, 1, 1, 13]]], "what is held in bad/ does not count as loaded"
+
+
+def test_a_repaired_segment_is_loaded_though_its_records_are_settled(world: World, segments: Any) -> None:
+    record = segments.Record
+    newer = segments.write_segment(world.roots[0], "newer", 1, [[record(6)], [record(8)]], version=2)
+    world.seal([record(1), record(9)])
+    segments.settle(world.roots[0], (*QUEUE, 0, 20))
+    world.drain(world.loader())
+    (world.roots[0] / "bad" / newer.name).unlink()
+    world.seal([record(6), record(8)])
+    world.drain(world.loader())
+    world.assert_exact()
+    assert world.state()["loaded"] == [[*QUEUE, [0, 20]]]
+
+
+def test_a_segment_damaged_after_planning_is_set_aside(world: World, segments: Any) -> None:
+    path = world.seal([segments.Record(1)])
+
+    def damage(here: str) -> None:
+        if here == "planned" and path.exists():
+            path.write_bytes(path.read_bytes()[:-60])
+
+    loader = world.loader(on_point=damage)
+    world.written.clear()
+    world.seal([segments.Record(2)])
+    assert [report.rows for report in world.drain(loader)] == [1]
+    assert loader.totals.quarantined == 1
+    world.assert_exact()
+    world.assert_clean()
+
+
+def test_the_table_grows_by_columns_and_refuses_other_types(world: World, segments: Any) -> None:
+    record = segments.Record
+    world.seal([record(1)])
+    world.drain(world.loader())
+    more = [("value", pa.string()), ("note", pa.string())]
+    world.seal([record(2, extra={"note": "n"})], columns=more)
+    world.seal([record(3)])
+    world.seal([record(4, extra={"value": 7})], columns=[("value", pa.int64())])
+    loader = world.loader()
+    world.drain(loader)
+    assert world.state()["columns"][-2:] == [["value", "string"], ["note", "string"]]
+    rows = segments.read_table(world.table / "batch_id=2", ["_offset", "value", "note"])
+    assert rows == [(2, "row", "n"), (3, "row", None)]
+    assert loader.totals.quarantined == 1
+    (reason,) = (world.roots[0] / "bad").glob("*.reason.json")
+    assert "'value' is bigint here" in json.loads(reason.read_text())["reason"]
+
+
+def test_unreadable_settled_records_stop_nothing(world: World, segments: Any) -> None:
+    world.seal([segments.Record(1)])
+    (world.roots[0] / "settled.json").write_text("{")
+    world.drain(world.loader())
+    world.assert_exact()
+
+
+def test_a_table_that_went_back_stops_loudly(world: World, segments: Any) -> None:
+    world.seal([segments.Record(1)])
+    world.drain(world.loader())
+    world.loader(known_batch=1)
+    shutil.rmtree(world.table)
+    with pytest.raises(LoaderError, match=r"had reached batch 1, and is now at 0.*loader\.json"):
+        world.loader(known_batch=1)
+
+
+def test_a_folder_of_somebody_else_is_refused(world: World) -> None:
+    world.table.mkdir()
+    (world.table / "part-0.parquet").touch()
+    with pytest.raises(UsageError, match=r"'part-0\.parquet', which is no batch"):
+        world.loader()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", '{"version":9}', '{"version":1,"batch":1,"plan":"x","loaded":[1],"columns":[]}']
+)
+def test_a_table_whose_state_is_damaged_stops_loudly(world: World, segments: Any, text: str) -> None:
+    world.seal([segments.Record(1)])
+    world.drain(world.loader())
+    (world.table / "batch_id=1" / "_loaded.json").write_text(text)
+    with pytest.raises(LoaderError, match=r"_loaded\.json can't be used"):
+        world.loader()
+
+
+def test_rows_that_the_writer_lost_are_noticed(world: World, segments: Any) -> None:
+    world.seal([segments.Record(1)])
+    loader = world.loader()
+    folder = world.roots[0] / "plan"
+
+    def lose(here: str) -> None:
+        if here == "staged":
+            for part in folder.glob("*.staged/*.parquet"):
+                segments.pq.write_table(segments.pq.read_table(part).slice(0, 0), part)
+
+    loader._on_point = lose
+    with pytest.raises(LoaderError, match="holds 0 rows, but 1 were to be written"):
+        world.drain(loader)
+    world.drain(world.loader())
+    world.assert_exact()
+
+
+def test_without_settled_records_the_loaded_set_is_bounded(
+    world: World, segments: Any, threads: Executor, tmp_path: Path
+) -> None:
+    del segments, threads, tmp_path
+    loader = world.loader()
+    sparse = OffsetSet({QUEUE: IntervalSet(tuple((n, n + 1) for n in range(0, 8_000_004, 2)))})
+    state = ParquetTarget(world.table, world.helpers.ArrowWriter(), world.threads).state()
+    from rocketcrew.spark.plan import Plan
+
+    with pytest.raises(LoaderError, match=r"4000002 intervals.*settled\.json"):
+        loader._loaded_after(Plan("x", 1, (), sparse, ()), state)
+
+
+class Story:
+    """A random story: deliveries, redeliveries, settling, crashes, two members on one table. The seed replays it."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        self.world = world
+        self.rng = random.Random(seed)
+        self.next_offset = [0, 0, 0]
+        self.durable: list[set[tuple[int, int]]] = [set(), set()]
+        self.crashed_at: set[str] = set()
+
+    def deliver(self) -> None:
+        """A worker of one member seals some records, among them old ones; some records give no rows."""
+        at = self.rng.randrange(2)
+        flushes: list[list[Any]] = []
+        for _ in range(self.rng.randint(1, 3)):
+            flush: list[Any] = []
+            for _ in range(self.rng.randint(0, 4)):
+                queue = self.rng.randrange(3)
+                fresh = self.rng.random() < 0.7 or not self.next_offset[queue]
+                offset = self.next_offset[queue] if fresh else self.rng.randrange(self.next_offset[queue])
+                self.next_offset[queue] += fresh
+                self.durable[at].add((queue, offset))
+                if self.rng.random() < 0.8:
+                    values = [f"{self.world.segments_made}-{n}" for n in range(self.rng.randint(1, 3))]
+                    flush.append(self.world.helpers.Record(offset, values, queue_id=queue))
+            flushes.append(flush)
+        self.world.seal(*flushes, at=at)
+
+    def settle(self) -> None:
+        """Each member settles prefixes of what it made durable itself."""
+        for at in range(2):
+            ranges: list[tuple[str, str, str, int, int, int]] = []
+            for queue in range(3):
+                mine = sorted(offset for key, offset in self.durable[at] if key == queue)
+                if mine:
+                    stop = mine[0]
+                    while (queue, stop) in self.durable[at]:
+                        stop += 1
+                    ranges.append((*QUEUE[:3], queue, mine[0], stop))
+            self.world.helpers.settle(self.world.roots[at], *ranges)
+
+    def load(self) -> None:
+        """One member loads, or crashes somewhere on the way, perhaps while the other one loads."""
+        at = self.rng.randrange(2)
+        doomed = self.rng.choice([None, *POINTS])
+        intruded = self.rng.choice([None, None, *POINTS])
+
+        def on_point(here: str) -> None:
+            nonlocal intruded
+            if here == intruded:
+                intruded = None
+                self.world.drain(self.world.loader(1 - at, limits=Limits(self.rng.choice([3, 1000]), 10**9)))
+            if here == doomed:
+                raise Crash
+
+        try:
+            self.world.drain(self.world.loader(at, on_point, limits=Limits(self.rng.choice([3, 1000]), 10**9)))
+        except Crash:
+            assert doomed is not None
+            self.crashed_at.add(doomed)
+
+    def run(self) -> None:
+        for _ in range(12):
+            self.rng.choice([self.deliver, self.deliver, self.settle, self.load])()
+        for at in (0, 1):
+            self.world.drain(self.world.loader(at))
+
+    def assert_exact(self) -> None:
+        """Keys are unique, each record is there with the rows of one of its runs, and of nothing else."""
+        rows = self.world.rows()
+        keys = [row[:5] for row in rows]
+        assert len(set(keys)) == len(keys)
+        runs: dict[tuple[object, ...], list[list[str]]] = {}
+        for record in self.world.written:
+            runs.setdefault((record.topic, record.broker, record.queue_id, record.offset), []).append(record.values)
+        found: dict[tuple[object, ...], list[str]] = {}
+        for row in rows:
+            found.setdefault(row[:4], []).append(row[5])
+        missing = runs.keys() - found.keys()
+        without_rows_elsewhere = {key for key in missing if (key[2], key[3]) in self.durable[0] & self.durable[1]}
+        assert missing == without_rows_elsewhere, (
+            "only a record that the other member finished without rows may lack them"
+        )
+        for key, values in found.items():
+            assert values in runs[key]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_stories_end_exact(world: World, seed: int) -> None:
+    story = Story(world, seed)
+    story.run()
+    story.assert_exact()
+    for at in (0, 1):
+        world.assert_clean(at)
