@@ -24,15 +24,17 @@ from typing import Any
 import click
 from tqdm import tqdm
 
-from ..client.producer import OutgoingMessage
-from ..client.sync import SyncClient
+from ..client.outgoing import OutgoingMessage
+from ..client.sync import SyncProducer
 from ..conf.segment_format import OPEN_DIR, PLAN_DIR, READY_DIR
 from ..remoting.errors import RocketcrewError, UsageError
 from ..supervisor.control import ask
-from .children import Child, ChildError, free_port, listens
+from .children import Child, free_port, listens
+from .watch import Watch
 
 TOPIC = "python-sources"
 GROUP = "demo"
+PRODUCER_GROUP = "demo-producer"
 DELAY_LEVELS = "200ms 400ms 600ms 800ms 1s 1s 1s 1s"
 """Retries come at once instead of after 10 s, 30 s, ...: the demo shows the path, not the patience."""
 MAX_RECONSUME_TIMES = 2
@@ -122,22 +124,25 @@ class DemoRun:
         self._start_broker()
         supervisor = self._start_supervisor()
         begin = time.monotonic()
-        with SyncClient([self._name_server]) as client, self._bar(len(sources)) as bar:
-            sent = 0
-            for name, path in sources:
+        with (
+            SyncProducer(self._name_server, PRODUCER_GROUP) as producer,
+            Watch(self._name_server) as watch,
+            ProgressBar(len(sources)) as bar,
+        ):
+            for sent, (name, path) in enumerate(sources, 1):
                 package, _, _ = name.partition(".")
-                client.send(OutgoingMessage(TOPIC, path.read_bytes(), tags=package, keys=name))
-                sent += 1
+                # RocketMQ refuses empty bodies, and some of the files are empty: a newline means the same.
+                producer.send(OutgoingMessage(TOPIC, path.read_bytes() or b"\n", tags=package, keys=name))
                 if sent % 64 == 0:
-                    bar.show(self._progress(client))
-            while bar.show(progress := self._progress(client)).done + progress.dead < sent:
+                    bar.show(self._progress(watch))
+            while bar.show(progress := self._progress(watch)).done + progress.dead < len(sources):
                 supervisor.check()
                 time.sleep(POLL_S)
         consumed_s = time.monotonic() - begin
         click.echo("all files are processed; loading what is left into the Spark table", err=True)
         supervisor.wait_for(self._all_loaded, LOAD_TIMEOUT_S, "load its results")
         return {
-            "files_sent": sent,
+            "files_sent": len(sources),
             "done": progress.done,
             "retried": progress.retried,
             "dead_lettered": progress.dead,
@@ -182,21 +187,17 @@ class DemoRun:
         except UsageError:
             return None
 
-    def _progress(self, client: SyncClient) -> Progress:
+    def _progress(self, watch: Watch) -> Progress:
         status = self._status()
         if status is None:
             return Progress()
         counters = status["counters"]
-        return Progress(counters["done_messages"], counters["sent_back_messages"], _dead_letters(client))
+        return Progress(counters["done_messages"], counters["sent_back_messages"], watch.stored(GROUP, f"%DLQ%{GROUP}"))
 
     def _all_loaded(self) -> bool:
         segments = self._slot / "segments"
         busy = any(path for name in (OPEN_DIR, READY_DIR) for path in (segments / name).iterdir())
         return not busy and self._table.exists() and not _unfinished_plans(segments / PLAN_DIR)
-
-    @staticmethod
-    def _bar(total: int) -> ProgressBar:
-        return ProgressBar(total)
 
     def stop(self) -> None:
         """Stop in order: the supervisor drains while the broker still answers."""
@@ -230,10 +231,6 @@ class DemoRun:
 
 def _unfinished_plans(folder: Path) -> list[Path]:
     return [path for path in folder.glob("*.json") if not path.with_suffix(".done").exists()]
-
-
-def _dead_letters(client: SyncClient) -> int:
-    return sum(high for _, high in client.offsets(f"%DLQ%{GROUP}"))
 
 
 class ProgressBar:
@@ -287,5 +284,3 @@ def _lines(rows: list[dict[str, Any]]) -> Iterator[str]:
             for name, width in zip(names, widths, strict=True)
         )
 
-
-__all__ = ["ChildError", "demo"]

@@ -1,0 +1,93 @@
+"""Offsets of a group, asked again and again: for the demo's progress, benchmarks and tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable
+from typing import Any, NamedTuple, Self, TypeVar
+
+from ..client.opening import new_cluster
+from ..client.operations import Operations
+from ..remoting.codes import ResponseCode
+from ..remoting.errors import BrokerError
+from ..remoting.queues import MessageQueue
+
+T = TypeVar("T")
+
+
+class QueueLag(NamedTuple):
+    """One queue: its first and next offset at the broker, and what the group has committed (None = nothing yet)."""
+
+    mq: MessageQueue
+    begin: int
+    end: int
+    committed: int | None
+
+    @property
+    def lag(self) -> int:
+        """Messages that are not committed."""
+        return self.end - (self.committed if self.committed is not None else self.begin)
+
+
+async def lag_of(operations: Operations, queues: Iterable[MessageQueue], group: str) -> list[QueueLag]:
+    """Ask for each queue's bounds and the group's committed offset."""
+    return [
+        QueueLag(
+            mq,
+            await operations.min_offset(mq),
+            await operations.max_offset(mq),
+            await operations.query_consumer_offset(group, mq, set_zero_if_not_found=False),
+        )
+        for mq in queues
+    ]
+
+
+class Watch:
+    """Blocking questions to one cluster over connections that stay open; a context manager."""
+
+    def __init__(self, name_servers: str | Iterable[str]) -> None:
+        self._runner = asyncio.Runner()
+
+        async def make() -> None:
+            self._cluster = new_cluster(name_servers, poll_interval_ms=1000)
+            self._operations = Operations(self._cluster)
+
+        self._run(make())
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._runner.run(work)
+
+    def lag(self, group: str, topics: Iterable[str]) -> list[QueueLag]:
+        """Every readable queue of these topics; a topic that does not exist (yet) has none."""
+
+        async def ask() -> list[QueueLag]:
+            found: list[QueueLag] = []
+            for topic in topics:
+                try:
+                    queues = await self._cluster.queues_to_read(topic, refresh=True)
+                except BrokerError as error:
+                    if error.code != ResponseCode.TOPIC_NOT_EXIST:
+                        raise
+                    continue
+                found += await lag_of(self._operations, queues, group)
+            return found
+
+        return self._run(ask())
+
+    def stored(self, group: str, topic: str) -> int:
+        """How many messages the topic has ever got."""
+        return sum(row.end for row in self.lag(group, [topic]))
+
+    def close(self) -> None:
+        async def end() -> None:
+            await self._cluster.close()
+            await self._cluster.remoting.close()
+
+        self._run(end())
+        self._runner.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
