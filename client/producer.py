@@ -54,6 +54,7 @@ SEND_TIMEOUT_MS = 3_000
 RETRIES = 2
 HEARTBEAT_INTERVAL_MS = 30_000
 FIRST_HEARTBEAT_MS = 1_000
+IN_FLIGHT_MAX = 256
 DEFAULT_GROUP = "rocketcrew_producer"
 JAVA_DEFAULT_GROUP = "DEFAULT_PRODUCER"
 
@@ -229,6 +230,35 @@ class Producer:
         timeout = self._send_timeout_ms if timeout_ms is None else timeout_ms
         await self.cluster.remoting.oneway(address, prepared.command(mq), timeout_ms=timeout)
         return prepared.message_id
+
+    async def send_many(
+        self, messages: Iterable[OutgoingMessage], *, in_flight_max: int = IN_FLIGHT_MAX, timeout_ms: int | None = None
+    ) -> list[SendResult]:
+        """Send all messages, at most `in_flight_max` at a time; their results in the messages' order.
+
+        `messages` may be a generator: it is read as the sends go. After a failure nothing more is read; it is raised once
+        those in flight have ended. Which of them arrived the caller does not learn, so give more `retries` rather than
+        sending all again.
+        """
+        results: dict[int, SendResult] = {}
+        failures: list[BaseException] = []
+        source = enumerate(messages)
+
+        async def lane() -> None:
+            # All lanes draw from one iterator; the loop has one thread, so each message is drawn once.
+            while not failures and (drawn := next(source, None)) is not None:
+                results[drawn[0]] = await self.send(drawn[1], timeout_ms=timeout_ms)
+
+        async def guarded() -> None:
+            try:
+                await lane()
+            except Exception as error:  # noqa: BLE001 - raised below, after the other lanes have ended
+                failures.append(error)
+
+        await asyncio.gather(*(guarded() for _ in range(max(1, in_flight_max))))
+        if failures:
+            raise failures[0]
+        return [results[index] for index in sorted(results)]
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues a selector would choose from."""

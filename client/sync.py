@@ -1,8 +1,8 @@
 """For code without an event loop: scripts, Spark executors.
 
 A `SyncProducer` owns a loop that runs only while one of its methods does. So nothing keeps its connections alive in
-between: brokers close them after 120 s, firewalls in silence. Hence before each call connections unused for 30 s are closed, and
-the loop is given a moment to notice those that the peer has closed, so that the call begins on a sound one.
+between: brokers close them after 120 s, firewalls in silence. Hence before each call connections unused for 30 s are
+closed, and the loop is given a moment to notice those that the peer has closed, so that the call begins on a sound one.
 
 Not for use inside a running loop (a notebook's, an async program's): there it raises a UsageError that says so. One thread at
 a time.
@@ -20,11 +20,10 @@ from ..remoting.errors import UsageError
 from .cluster import Cluster
 from .opening import open_cluster
 from .outgoing import COMPRESS_FROM_BYTES, OutgoingMessage
-from .producer import DEFAULT_GROUP, RETRIES, SEND_TIMEOUT_MS, Producer, SendResult
+from .producer import DEFAULT_GROUP, IN_FLIGHT_MAX, RETRIES, SEND_TIMEOUT_MS, Producer, SendResult
 from .selection import QueueSelector
 
 IDLE_MS = 30_000
-IN_FLIGHT_MAX = 256
 
 T = TypeVar("T")
 
@@ -112,12 +111,8 @@ class SyncProducer:
     def send_many(
         self, messages: Iterable[OutgoingMessage], *, in_flight_max: int = IN_FLIGHT_MAX, timeout_ms: int | None = None
     ) -> list[SendResult]:
-        """Send all messages, at most `in_flight_max` at a time; their results in order.
-
-        `messages` may be a generator: it is read as the sends go. The first failure is raised once those in flight have
-        ended; which messages arrived is then unknown to the caller, so raise `retries` rather than sending all again.
-        """
-        return self._run(send_many(self._producer, messages, in_flight_max=in_flight_max, timeout_ms=timeout_ms))
+        """As `Producer.send_many`."""
+        return self._run(self._producer.send_many(messages, in_flight_max=in_flight_max, timeout_ms=timeout_ms))
 
     def close(self) -> None:
         """Send what is buffered, leave the group, close the connections. Idempotent."""
@@ -146,29 +141,6 @@ class SyncProducer:
         # One turn polls the sockets, the next reads the end of those that the peer has closed, the third tells of it.
         for _ in range(3):
             await asyncio.sleep(0)
-
-
-async def send_many(
-    producer: Producer,
-    messages: Iterable[OutgoingMessage],
-    *,
-    in_flight_max: int = IN_FLIGHT_MAX,
-    timeout_ms: int | None = None,
-) -> list[SendResult]:
-    """Send messages with at most `in_flight_max` sends at a time; see `SyncProducer.send_many`."""
-    results: dict[int, SendResult] = {}
-    source = enumerate(messages)
-
-    async def lane() -> None:
-        # All lanes draw from one iterator: the loop has one thread, so each message is drawn once.
-        for index, message in source:
-            results[index] = await producer.send(message, timeout_ms=timeout_ms)
-
-    outcomes = await asyncio.gather(*(lane() for _ in range(max(1, in_flight_max))), return_exceptions=True)
-    for outcome in outcomes:
-        if outcome is not None:
-            raise outcome
-    return [results[index] for index in sorted(results)]
 
 
 def _refuse_running_loop(what: str) -> None:

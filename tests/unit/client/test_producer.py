@@ -1,0 +1,367 @@
+"""Sending against the embedded broker; failures are made by its intercepts or by peers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from random import Random
+
+import pytest
+
+from rocketcrew.broker.config import BrokerConfig
+from rocketcrew.broker.server import EmbeddedBroker
+from rocketcrew.client.admin import Admin
+from rocketcrew.client.cluster import Cluster
+from rocketcrew.client.opening import open_cluster
+from rocketcrew.client.outgoing import OutgoingMessage
+from rocketcrew.client.producer import Producer, SendStatus
+from rocketcrew.client.remoting_client import Remoting
+from rocketcrew.client.selection import by_key, to_queue
+from rocketcrew.remoting.bodies import BrokerData, QueueData, TopicRouteData
+from rocketcrew.remoting.compression import Compression
+from rocketcrew.remoting.errors import BrokerError, TimedOutError, UnreachableError, UsageError
+from rocketcrew.remoting.queues import MessageQueue
+
+TOPIC = "orders"
+SEND_CODES = (310, 320)
+
+
+@contextlib.asynccontextmanager
+async def sending(**options):
+    async with EmbeddedBroker() as broker, open_cluster(broker.name_server) as cluster:
+        yield broker, Producer(cluster, "senders", **options), Admin(cluster)
+
+
+class Refusals:
+    """Answers the next sends with these codes, then lets them through."""
+
+    def __init__(self, *codes):
+        self.codes = list(codes)
+        self.seen = []
+
+    def __call__(self, command):
+        if command.code not in SEND_CODES:
+            return None
+        self.seen.append(command)
+        return command.response(self.codes.pop(0), remark="refused by the test") if self.codes else None
+
+
+async def test_a_message_arrives_as_it_was_sent():
+    async with sending() as (broker, producer, admin):
+        message = OutgoingMessage(
+            TOPIC, b"body", tags="red", keys=["k1", "k2"], properties={"colour": "rot", "größe": "5"}, flag=7
+        )
+        result = await producer.send(message)
+        assert (result.status, result.attempts, result.queue_offset) == (SendStatus.SEND_OK, 1, 0)
+        assert (result.mq.topic, result.mq.broker_name) == (TOPIC, broker.config.name)
+        stored = await admin.view_message(result.offset_message_id)
+        assert (stored.topic, stored.body, stored.flag, stored.queue_id) == (TOPIC, b"body", 7, result.mq.queue_id)
+        expected = {"TAGS": "red", "KEYS": "k1 k2", "colour": "rot", "größe": "5", "UNIQ_KEY": result.message_id}
+        assert expected.items() <= stored.properties.items()
+        assert len(result.message_id) == 32
+
+
+async def test_a_topic_is_created_by_the_first_message_with_four_queues():
+    async with sending() as (_, producer, _):
+        await producer.send(OutgoingMessage("brand-new", b"x"))
+        assert len(await producer.cluster.queues_to_write("brand-new", refresh=True)) == 4
+
+
+async def test_queues_take_turns():
+    async with sending() as (_, producer, _):
+        queues = [(await producer.send(OutgoingMessage(TOPIC, b"x"))).mq.queue_id for _ in range(8)]
+        assert sorted(queues[:4]) == sorted(queues[4:]) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", Compression)
+async def test_compression_round_trip(kind):
+    body = b"compress me " * 1000
+    async with sending(compression=kind) as (_, producer, admin):
+        result = await producer.send(OutgoingMessage(TOPIC, body))
+        stored = await admin.view_message(result.offset_message_id)
+        assert len(stored.body) < len(body) / 5
+        assert stored.sysflag & 1
+        assert stored.decompressed_body() == body
+
+
+async def test_small_or_incompressible_bodies_are_sent_as_they_are():
+    noise = Random(1).randbytes(8192)
+    async with sending() as (_, producer, admin):
+        for body in (b"x" * 4095, noise):
+            result = await producer.send(OutgoingMessage(TOPIC, body))
+            stored = await admin.view_message(result.offset_message_id)
+            assert (stored.body, stored.sysflag & 1) == (body, 0)
+
+
+async def test_a_batch_is_stored_as_its_messages_in_one_queue():
+    async with sending() as (_, producer, admin):
+        messages = [OutgoingMessage(TOPIC, str(n).encode(), tags=f"t{n}", properties={"n": str(n)}) for n in range(10)]
+        result = await producer.send_batch(messages)
+        assert (result.queue_offset, result.status) == (0, SendStatus.SEND_OK)
+        ids = result.offset_message_id.split(",")
+        assert len(ids) == len(set(result.message_id.split(","))) == 10
+        for n, offset_id in enumerate(ids):
+            stored = await admin.view_message(offset_id)
+            assert (stored.body, stored.queue_offset, stored.queue_id) == (str(n).encode(), n, result.mq.queue_id)
+            assert stored.properties["TAGS"] == f"t{n}"
+
+
+async def test_oneway():
+    async with sending() as (broker, producer, admin):
+        refusals = Refusals()
+        broker.intercepts.append(refusals)
+        message_id = await producer.send_oneway(OutgoingMessage(TOPIC, b"x"))
+        await producer.send(OutgoingMessage(TOPIC, b"y"))  # behind it on the same connection
+        assert [command.is_oneway for command in refusals.seen] == [True, False]
+        stats = await admin.topic_stats(TOPIC)
+        assert sum(entry.max_offset for entry in stats.offset_table.values()) == 2
+        assert len(message_id) == 32
+
+
+async def test_a_delayed_message_is_marked_so():
+    async with sending() as (broker, producer, _):
+        refusals = Refusals()
+        broker.intercepts.append(refusals)
+        await producer.send(OutgoingMessage(TOPIC, b"later", delay_level=3))
+        assert "DELAY\x013\x02" in refusals.seen[0].fields["i"]
+        assert "WAIT\x01true\x02" in refusals.seen[0].fields["i"]
+
+
+async def test_selectors_choose_the_queue():
+    async with sending() as (_, producer, _):
+        chosen = {
+            key: [(await producer.send(OutgoingMessage(TOPIC, b"x"), selector=by_key(key))).mq for _ in range(3)]
+            for key in ("a", "b", "polygenelubricants")
+        }
+        assert all(len(set(queues)) == 1 for queues in chosen.values())
+        assert chosen["a"][0].queue_id == 97 % 4
+        target = (await producer.queues(TOPIC))[2]
+        assert (await producer.send(OutgoingMessage(TOPIC, b"x"), selector=to_queue(target))).mq == target
+        with pytest.raises(UsageError, match="queue 9 of topic orders on broker broker-a cannot be written"):
+            await producer.send(OutgoingMessage(TOPIC, b"x"), selector=to_queue(MessageQueue(TOPIC, "broker-a", 9)))
+
+
+async def test_system_busy_is_tried_again():
+    async with sending() as (broker, producer, admin):
+        broker.intercepts.append(refusals := Refusals(2, 2))
+        result = await producer.send(OutgoingMessage(TOPIC, b"x"))
+        assert (result.attempts, len(refusals.seen)) == (3, 3)
+        assert len({command.fields["i"] for command in refusals.seen}) == 1  # one id for all attempts
+        assert (await admin.view_message(result.offset_message_id)).body == b"x"
+
+
+async def test_after_all_attempts_the_error_says_what_was_tried():
+    async with sending(retries=1) as (broker, producer, _):
+        broker.intercepts.append(Refusals(2, 2, 2))
+        with pytest.raises(BrokerError) as caught:
+            await producer.send(OutgoingMessage(TOPIC, b"x"))
+        assert caught.value.code == 2
+        assert "sent 2 times" in str(caught.value)
+        assert "broker-a, broker-a" in str(caught.value)
+
+
+@pytest.mark.parametrize(("code", "attempts"), [(13, 1), (29, 1), (15, 1), (1, 3), (14, 3), (16, 3), (205, 3)])
+async def test_only_what_may_pass_is_tried_again(code, attempts):
+    async with sending() as (broker, producer, _):
+        broker.intercepts.append(refusals := Refusals(*[code] * 5))
+        with pytest.raises(BrokerError) as caught:
+            await producer.send(OutgoingMessage(TOPIC, b"x"))
+        assert (caught.value.code, len(refusals.seen)) == (code, attempts)
+
+
+async def test_with_a_selector_there_is_one_attempt():
+    async with sending() as (broker, producer, _):
+        broker.intercepts.append(refusals := Refusals(2))
+        with pytest.raises(BrokerError):
+            await producer.send(OutgoingMessage(TOPIC, b"x"), selector=by_key("k"))
+        assert len(refusals.seen) == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        (10, SendStatus.FLUSH_DISK_TIMEOUT),
+        (11, SendStatus.SLAVE_NOT_AVAILABLE),
+        (12, SendStatus.FLUSH_SLAVE_TIMEOUT),
+    ],
+)
+async def test_stored_but_not_as_safely_as_wished(code, status):
+    fields = {"msgId": "7F00000100002A9F0000000000000000", "queueId": "1", "queueOffset": "5"}
+    async with sending() as (broker, producer, _):
+        broker.intercepts.append(lambda command: command.response(code, fields) if command.code == 310 else None)
+        result = await producer.send(OutgoingMessage(TOPIC, b"x"))
+        assert (result.status, result.mq.queue_id, result.queue_offset) == (status, 1, 5)
+
+
+def two_brokers(*addresses):
+    """A name server's answer: the topic is on brokers a, b, ..., at these addresses."""
+    names = [chr(ord("a") + index) for index in range(len(addresses))]
+    route = TopicRouteData(
+        tuple(QueueData(name, 4, 4, 6) for name in names),
+        tuple(BrokerData(name, {0: address}) for name, address in zip(names, addresses, strict=True)),
+    )
+    return lambda command: command.response(0, body=route.encode())
+
+
+@contextlib.asynccontextmanager
+async def producer_at(name_server, seed=3, **options):
+    remoting = Remoting()
+    cluster = Cluster(name_server, client_id="127.0.0.1@test", remoting=remoting, random=Random(seed))
+    async with Producer(cluster, "senders", owns_cluster=True, **options) as producer:
+        yield producer
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_failed_broker_is_avoided_by_the_retry(make_peer, closed_port, seed):
+    async with (
+        EmbeddedBroker(config=BrokerConfig(name="b")) as broker,
+        make_peer(two_brokers(closed_port, broker.address)) as names,
+        producer_at(names.address, seed) as producer,
+    ):
+        results = [await producer.send(OutgoingMessage(TOPIC, b"x")) for _ in range(8)]
+        assert {result.mq.broker_name for result in results} == {"b"}
+        assert max(result.attempts for result in results) == 2
+
+
+async def test_all_brokers_down(make_peer, closed_port):
+    async with (
+        make_peer(two_brokers(closed_port, closed_port)) as names,
+        producer_at(names.address) as producer,
+    ):
+        with pytest.raises(UnreachableError, match=r"cannot connect.*sent 3 times in \d+ ms, to [ab], [ab], [ab]"):
+            await producer.send(OutgoingMessage(TOPIC, b"x"))
+
+
+async def test_no_name_server(closed_port):
+    async with producer_at(closed_port) as producer:
+        with pytest.raises(UnreachableError, match="no name server answered"):
+            await producer.send(OutgoingMessage(TOPIC, b"x"))
+
+
+async def test_a_broker_that_never_answers_costs_the_deadline_and_not_more(make_peer):
+    async with (
+        make_peer(lambda command: None) as silent,
+        make_peer(two_brokers(silent.address)) as names,
+        producer_at(names.address, send_timeout_ms=60) as producer,
+    ):
+        with pytest.raises(TimedOutError, match=r"no answer to SEND_MESSAGE_V2 \(310\) within (5|6)\d ms"):
+            await producer.send(OutgoingMessage(TOPIC, b"x"))
+
+
+async def test_a_connection_that_dies_under_a_send_is_made_anew():
+    async with sending() as (broker, producer, _):
+        await producer.send(OutgoingMessage(TOPIC, b"x"))
+        producer.cluster.remoting.connection_of(broker.address).abort("cut by the test")
+        assert (await producer.send(OutgoingMessage(TOPIC, b"y"))).attempts <= 2
+
+
+async def test_many_at_once_keep_their_order_of_results():
+    async with sending() as (_, producer, admin):
+        results = await producer.send_many(OutgoingMessage(TOPIC, str(n).encode()) for n in range(500))
+        bodies = [(await admin.view_message(result.offset_message_id)).body for result in results[::50]]
+        assert bodies == [str(n).encode() for n in range(0, 500, 50)]
+        assert len({result.message_id for result in results}) == 500
+
+
+async def test_send_many_stops_at_the_first_failure():
+    drawn = []
+
+    def source():
+        for n in range(1000):
+            drawn.append(n)
+            yield OutgoingMessage(TOPIC, b"x")
+
+    async with sending(retries=0) as (broker, producer, _):
+        broker.intercepts.append(Refusals(13))
+        with pytest.raises(BrokerError):
+            await producer.send_many(source(), in_flight_max=10)
+        assert len(drawn) < 100
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        (OutgoingMessage("", b"x"), "the topic is blank"),
+        (OutgoingMessage("a b", b"x"), "illegal characters"),
+        (OutgoingMessage("x" * 128, b"x"), "at most 127"),
+        (OutgoingMessage("SCHEDULE_TOPIC_XXXX", b"x"), "forbidden"),
+        (OutgoingMessage(TOPIC, b""), "empty body"),
+        (OutgoingMessage(TOPIC, bytes(4 * 1024 * 1024 + 1)), "4194305 bytes; at most 4194304"),
+        (OutgoingMessage(TOPIC, b"x", delay_level=19), "delay level 19 is outside 0..18"),
+        (OutgoingMessage(TOPIC, b"x", flag=1 << 31), "flag 2147483648 is not an int32"),
+        (OutgoingMessage(TOPIC, b"x", properties={"TAGS": "t"}), "'TAGS' is used by the system"),
+        (OutgoingMessage(TOPIC, b"x", properties={"UNIQ_KEY": "t"}), "'UNIQ_KEY' is used by the system"),
+        (OutgoingMessage(TOPIC, b"x", properties={"a": " "}), "may be blank"),
+        (OutgoingMessage(TOPIC, b"x", properties={"": "a"}), "may be blank"),
+        (OutgoingMessage(TOPIC, b"x", properties={"a": "b\x02c"}), "separator"),
+        (OutgoingMessage(TOPIC, b"x", tags="a\x01b"), "TAGS"),
+        (OutgoingMessage(TOPIC, b"x", properties={"a": "b" * 32_767}), "at most 32767"),
+    ],
+)
+async def test_what_cannot_be_sent_is_said_before_it_is(message, text, closed_port):
+    async with producer_at(closed_port) as producer:
+        for send in (producer.send(message), producer.send_oneway(message), producer.send_batch([message])):
+            with pytest.raises(UsageError, match=text):
+                await send
+
+
+@pytest.mark.parametrize(
+    ("messages", "text"),
+    [
+        ([], "1..10000 messages, not 0"),
+        ([OutgoingMessage("a", b"x"), OutgoingMessage("b", b"x")], "one topic, not a and b"),
+        ([OutgoingMessage("a", b"x"), OutgoingMessage("a", b"x", wait_stored=False)], "wait_stored"),
+        ([OutgoingMessage("a", b"x", delay_level=1)], "cannot be delayed"),
+        ([OutgoingMessage("%RETRY%g", b"x")], "retry topic"),
+        ([OutgoingMessage("a", bytes(3 << 20))] * 2, "split it"),
+    ],
+)
+async def test_batches_that_cannot_be(messages, text, closed_port):
+    async with producer_at(closed_port) as producer:
+        with pytest.raises(UsageError, match=text):
+            await producer.send_batch(messages)
+
+
+@pytest.mark.parametrize("group", ["", "a b", "x" * 256, "DEFAULT_PRODUCER"])
+async def test_bad_groups(group):
+    async with open_cluster("127.0.0.1:1") as cluster:
+        with pytest.raises(UsageError, match="group"):
+            Producer(cluster, group)
+
+
+async def test_forwarded_messages_keep_their_system_properties():
+    async with sending() as (_, producer, admin):
+        message = OutgoingMessage("%DLQ%g", b"x", system_properties={"RETRY_TOPIC": "t", "UNIQ_KEY": "0" * 32})
+        result = await producer.send(message)
+        assert result.message_id == "0" * 32
+        assert (await admin.view_message(result.offset_message_id)).properties["RETRY_TOPIC"] == "t"
+
+
+async def test_the_header_of_a_resend_to_a_retry_topic_carries_its_numbers():
+    async with sending() as (broker, producer, _):
+        broker.intercepts.append(refusals := Refusals())
+        numbers = {"RECONSUME_TIME": "3", "MAX_RECONSUME_TIMES": "16"}
+        await producer.send(OutgoingMessage("%RETRY%g", b"x", system_properties=numbers))
+        assert (refusals.seen[0].fields["j"], refusals.seen[0].fields["l"]) == ("3", "16")
+
+
+async def test_heartbeats_go_to_the_masters_in_use_and_close_unregisters():
+    heard = asyncio.Queue()
+
+    def listen(command):
+        if command.code in (34, 35):
+            heard.put_nowait((command.code, bytes(command.body), dict(command.fields)))
+
+    async with EmbeddedBroker() as broker:
+        broker.intercepts.append(listen)
+        async with producer_at(broker.name_server, heartbeat_interval_ms=20) as producer:
+            await producer.send(OutgoingMessage(TOPIC, b"x"))
+            code, body, _ = await heard.get()
+            assert (code, b'"groupName":"senders"' in body) == (34, True)
+            assert (await heard.get())[0] == 34
+        while code != 35:
+            code, _, fields = await heard.get()
+        assert (fields["producerGroup"], fields["clientID"]) == ("senders", "127.0.0.1@test")
+        with pytest.raises(UsageError, match="closed"):
+            producer.start()
+        await producer.close()

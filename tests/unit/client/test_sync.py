@@ -1,0 +1,103 @@
+"""The blocking face: against an embedded broker in a process of its own loop, run by a thread of the test."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+
+import pytest
+
+from rocketcrew.broker.server import EmbeddedBroker
+from rocketcrew.client.admin import Admin
+from rocketcrew.client.outgoing import OutgoingMessage
+from rocketcrew.client.sync import SyncProducer, run_with_cluster
+from rocketcrew.remoting.errors import UnreachableError, UsageError
+
+TOPIC = "orders"
+
+
+class Served:
+    """An embedded broker in a thread; `do` runs something in its loop."""
+
+    def __init__(self):
+        ready = queue.Queue()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run(ready)), daemon=True)
+        self._thread.start()
+        self.loop, self._stop, self.broker = ready.get(timeout=5)
+
+    async def _run(self, ready):
+        async with EmbeddedBroker() as broker:
+            stop = asyncio.Event()
+            ready.put((asyncio.get_running_loop(), stop, broker))
+            await stop.wait()
+
+    def do(self, function):
+        async def run():
+            return function()
+
+        return asyncio.run_coroutine_threadsafe(run(), self.loop).result(5)
+
+    def close(self):
+        self.loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(5)
+
+
+@pytest.fixture
+def served():
+    server = Served()
+    yield server
+    server.close()
+
+
+def test_sending_from_a_script(served):
+    with SyncProducer(served.broker.name_server) as producer:
+        result = producer.send(OutgoingMessage(TOPIC, b"one", tags="t"))
+        producer.send_oneway(OutgoingMessage(TOPIC, b"two"))
+        batch = producer.send_batch([OutgoingMessage(TOPIC, b"three"), OutgoingMessage(TOPIC, b"four")])
+        many = producer.send_many((OutgoingMessage(TOPIC, b"x") for _ in range(100)), in_flight_max=8)
+        assert (result.mq.topic, len(many), batch.attempts) == (TOPIC, 100, 1)
+    stats = run_with_cluster(served.broker.name_server, lambda cluster: Admin(cluster).topic_stats(TOPIC))
+    assert sum(entry.max_offset for entry in stats.offset_table.values()) == 104
+
+
+def test_connections_that_rotted_between_calls_are_not_used(served):
+    with SyncProducer(served.broker.name_server, retries=0) as producer:
+        producer.send(OutgoingMessage(TOPIC, b"one"))
+        lost = producer._producer.cluster.remoting.connection_of(served.broker.address)
+        served.do(lambda: [connection.abort() for connection in served.broker._edge._connections.values()])
+        assert producer.send(OutgoingMessage(TOPIC, b"two")).attempts == 1
+        assert not lost.open
+
+
+def test_connections_unused_for_long_are_made_anew(served):
+    with SyncProducer(served.broker.name_server, retries=0, idle_ms=0) as producer:
+        producer.send(OutgoingMessage(TOPIC, b"one"))
+        before = producer._producer.cluster.remoting.connection_of(served.broker.address)
+        producer.send(OutgoingMessage(TOPIC, b"two"))
+        assert not before.open
+
+
+def test_after_close_it_says_so(served):
+    producer = SyncProducer(served.broker.name_server)
+    producer.close()
+    producer.close()
+    with pytest.raises(UsageError, match="closed"):
+        producer.send(OutgoingMessage(TOPIC, b"x"))
+
+
+def test_errors_come_through(closed_port):
+    with SyncProducer(closed_port) as producer:
+        with pytest.raises(UnreachableError):
+            producer.send(OutgoingMessage(TOPIC, b"x"))
+        with pytest.raises(UsageError, match="empty body"):
+            producer.send(OutgoingMessage(TOPIC, b""))
+    with pytest.raises(UsageError, match="no name server"):
+        SyncProducer("")
+
+
+async def test_inside_a_running_loop_it_refuses():
+    with pytest.raises(UsageError, match="use Producer with await"):
+        SyncProducer("127.0.0.1:1")
+    with pytest.raises(UsageError, match="running event loop"):
+        run_with_cluster("127.0.0.1:1", lambda cluster: None)
