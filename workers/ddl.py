@@ -136,7 +136,8 @@ class _Parser:
             match = _TOKEN.match(text, position)
             if match is None:
                 raise UsageError(f'schema: unexpected "{text[position:].strip()[:20]}" in "{text}"')
-            self._tokens.append((match.group().strip(), match.start()))
+            token = match.group().strip()
+            self._tokens.append((token, match.end() - len(token)))
             position = match.end()
 
     def schema(self) -> pa.Schema:
@@ -169,7 +170,10 @@ class _Parser:
             self._expect("null")
             nullable = False
         if self._peek().lower() == "comment":
-            self._next += 2
+            self._next += 1
+            if not self._peek().startswith(("'", '"')):
+                raise self._error("expected the comment's text in quotes")
+            self._next += 1
         return pa.field(name, kind, nullable=nullable)
 
     def _type(self, depth: int) -> pa.DataType:

@@ -20,6 +20,8 @@ from .ddl import fields_of, to_ddl
 pa: Any = pyarrow
 
 NONE_TYPE: Final = type(None)
+DATACLASSES_MAX: Final = 1_000
+"""Row classes whose fields are remembered; a handler that makes classes without end is only slower."""
 _CONVERSION_ERRORS: Final = (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError)
 
 Arrays = list[Any]
@@ -45,6 +47,7 @@ class Columns:
         """A value may be a list, dict or buffer that the handler changes later: convert before it is called again."""
         self._pick_items: Callable[[Any], Any] = operator.itemgetter(*self.names)
         self._pick_attributes: Callable[[Any], Any] = operator.attrgetter(*self.names)
+        self._dataclasses: dict[type, bool] = {}
         self._single = len(self.names) == 1
 
     def values_of(self, row: object) -> tuple[Any, ...]:
@@ -52,14 +55,21 @@ class Columns:
         if isinstance(row, dict):
             return self._values_of_dict(row)
         if dataclasses.is_dataclass(row) and not isinstance(row, type):
-            if any(self._nested):
-                return self._values_of_dict(dataclasses.asdict(row))
-            try:
+            if self._has_these_fields(type(row)):
                 values = self._pick_attributes(row)
-            except AttributeError:
-                return self._values_of_dict({field.name: getattr(row, field.name) for field in dataclasses.fields(row)})
-            return (values,) if self._single else values
+                return (values,) if self._single else values
+            return self._values_of_dict(dataclasses.asdict(row))
         raise RowError(f"a row must be a dict or a dataclass instance, not {type(row).__name__}")
+
+    def _has_these_fields(self, kind: Any) -> bool:
+        """Are the fields of this dataclass the columns, none nested (nested ones may hold dataclasses again)?"""
+        known = self._dataclasses.get(kind)
+        if known is None:
+            fields = frozenset(field.name for field in dataclasses.fields(kind))
+            known = fields == self._name_set and not any(self._nested)
+            if len(self._dataclasses) < DATACLASSES_MAX:
+                self._dataclasses[kind] = known
+        return known
 
     def _values_of_dict(self, row: Any) -> tuple[Any, ...]:
         if len(row) == len(self.names):

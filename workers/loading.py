@@ -26,7 +26,8 @@ from ..remoting.errors import UsageError
 from .api import Handler, as_handler
 
 TRACEBACK_FRAMES_MAX: Final = 30
-_OWN_FOLDER: Final = str(Path(__file__).resolve().parent.parent)
+# Not resolved: in a checkout the rooms are links, and the folder behind them holds tests and examples too.
+_OWN_FOLDER: Final = str(Path(__file__).parent.parent) + os.sep
 
 
 class HandlerLoadError(UsageError):

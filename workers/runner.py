@@ -126,7 +126,7 @@ class Runner:
         self._runs: list[Run] = []
         self._due_ns = 0
         """When a flush is due; meaningful while anything is unreported."""
-        self._last_call_ns = 0
+        self._slowest_ns = 0
 
     @property
     def pending(self) -> bool:
@@ -134,9 +134,9 @@ class Runner:
         return bool(self._runs)
 
     @property
-    def last_call_ns(self) -> int:
+    def slowest_ns(self) -> int:
         """Longest handler call of the last chunk."""
-        return self._last_call_ns
+        return self._slowest_ns
 
     def take(self) -> list[Run]:
         """The finished runs, in order; they are the caller's now."""
@@ -155,6 +155,7 @@ class Runner:
         if not self._runs:
             self._due_ns = self._clock() + self._interval_ns
         self._cell[CHUNK_ID] = chunk_id
+        self._slowest_ns = 0
         run = Run(chunk_id, queue, offsets, 0)
         if self._batch:
             self._run_batches(run, data, positions)
@@ -253,7 +254,7 @@ class Runner:
         run.records = end - run.start
         run.busy_ns = busy_ns
         run.slowest_ns = slowest_ns
-        self._last_call_ns = slowest_ns
+        self._slowest_ns = max(self._slowest_ns, slowest_ns)
         if run.records:
             self._runs.append(run)
 

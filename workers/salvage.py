@@ -40,7 +40,7 @@ pa: Any = pyarrow
 _TORN: Final = (pa.ArrowException, OSError, EOFError, ValueError)
 
 
-class _Prefix:
+class Prefix:
     """What stands in the readable part of a segment."""
 
     def __init__(self) -> None:
@@ -60,9 +60,9 @@ def salvage(path: Path) -> Salvaged:
     ready_dir.mkdir(exist_ok=True)
     if not path.exists():
         sealed = ready_dir / path.name
-        prefix = _read_prefix(sealed) if sealed.exists() else _Prefix()
+        prefix = complete_prefix(sealed) if sealed.exists() else Prefix()
         return Salvaged(path.name, worker, seq, path.name, prefix.rows, prefix.size_bytes, prefix.finished.queues())
-    prefix = _read_prefix(path)
+    prefix = complete_prefix(path)
     if not prefix.batches:
         path.unlink()
         sync_folder(path.parent)
@@ -77,23 +77,9 @@ def salvage(path: Path) -> Salvaged:
     return Salvaged(path.name, worker, seq, path.name, prefix.rows, prefix.size_bytes, prefix.finished.queues())
 
 
-def open_segments(folder: Path, worker_ids: Sequence[str] | None = None) -> list[Path]:
-    """Segments in `open/` of a slot's `segments/` folder, oldest number first; of these workers only when given."""
-    found: list[tuple[str, int, Path]] = []
-    for path in (folder / OPEN_DIR).glob(f"*{SEGMENT_SUFFIX}"):
-        match = SEGMENT_NAME.fullmatch(path.name)
-        if match is not None and (worker_ids is None or match["worker"] in worker_ids):
-            found.append((match["worker"], int(match["seq"]), path))
-    return [path for _, _, path in sorted(found)]
-
-
-def salvage_folder(folder: Path) -> list[Salvaged]:
-    """Salvage every open segment of a slot that nobody holds. Raises OSError."""
-    return [salvage(path) for path in open_segments(folder)]
-
-
-def _read_prefix(path: Path) -> _Prefix:
-    prefix = _Prefix()
+def complete_prefix(path: Path) -> Prefix:
+    """The whole batches of a segment that may be torn at its end; changes nothing. Raises OSError for a file unread."""
+    prefix = Prefix()
     with pa.OSFile(str(path), "rb") as file:
         size = file.size()
         try:
@@ -117,6 +103,21 @@ def _read_prefix(path: Path) -> _Prefix:
         except _TORN:
             pass
     return prefix
+
+
+def open_segments(folder: Path, worker_ids: Sequence[str] | None = None) -> list[Path]:
+    """Segments in `open/` of a slot's `segments/` folder, oldest number first; of these workers only when given."""
+    found: list[tuple[str, int, Path]] = []
+    for path in (folder / OPEN_DIR).glob(f"*{SEGMENT_SUFFIX}"):
+        match = SEGMENT_NAME.fullmatch(path.name)
+        if match is not None and (worker_ids is None or match["worker"] in worker_ids):
+            found.append((match["worker"], int(match["seq"]), path))
+    return [path for _, _, path in sorted(found)]
+
+
+def salvage_folder(folder: Path) -> list[Salvaged]:
+    """Salvage every open segment of a slot that nobody holds. Raises OSError."""
+    return [salvage(path) for path in open_segments(folder)]
 
 
 def _add_rows(finished: OffsetSets, batch: Any) -> None:

@@ -136,7 +136,7 @@ class Worker:
         else:
             data = self._slab[offset : offset + length]
         self._runner.run_chunk(chunk_id, queue, data, records)
-        if self._segments is not None and self._runner.last_call_ns >= self._limits.seal_idle_ms * NS_PER_MS:
+        if self._segments is not None and self._runner.slowest_ns >= self._limits.seal_idle_ms * NS_PER_MS:
             self.flush()
             self._seal()
 

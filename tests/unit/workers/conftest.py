@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from rocketcrew.conf.segment_format import READY_DIR
+from rocketcrew.remoting.batch import encode_batch
+from rocketcrew.remoting.codes import SYSFLAG_INNER_BATCH, SYSFLAG_NEED_UNWRAP
+from rocketcrew.remoting.properties import encode_properties
+from rocketcrew.remoting.stored import StoredMessage, encode_message
+from rocketcrew.workers.api import as_handler
+from rocketcrew.workers.boot import WorkerLimits
+from rocketcrew.workers.ddl import parse_ddl
+from rocketcrew.workers.link import SupervisorLink, Transport, WorkerLink, link_pair
+from rocketcrew.workers.packets import (
+    OUTCOMES,
+    SEALED,
+    Failure,
+    Outcome,
+    QueueInfo,
+    Sealed,
+    decode_outcomes,
+    decode_sealed,
+    encode_chunk,
+    encode_queue,
+)
+from rocketcrew.workers.rows import RowBuffer
+from rocketcrew.workers.segment import SegmentWriter
+from rocketcrew.workers.worker import Worker
+
+QUEUE = QueueInfo("group", "TopicTest", "broker-a", 3)
+
+
+class Clock:
+    """Monotonic nanoseconds that move only when told to."""
+
+    def __init__(self) -> None:
+        self.now_ns = 1_000_000_000
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+    def advance_ms(self, ms: float) -> None:
+        self.now_ns += int(ms * 1_000_000)
+
+
+class Log:
+    """Keeps log events."""
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+
+    def _add(self, event: str, **keys: Any) -> None:
+        self.events.append({"event": event} | keys)
+
+    debug = info = warning = error = _add
+
+
+def record(body: bytes = b"body", *, offset: int = 0, topic: str = "TopicTest", **more: Any) -> bytes:
+    properties = more.pop("properties", {})
+    return encode_message(
+        StoredMessage(topic, body, encode_properties(properties).encode(), queue_offset=offset, **more)
+    )
+
+
+def inner_batch(bodies: list[bytes], *, offset: int = 0, tags: list[str] | None = None) -> bytes:
+    entries = [
+        (0, body, encode_properties({"TAGS": tags[number]} if tags else {}).encode())
+        for number, body in enumerate(bodies)
+    ]
+    return record(encode_batch(entries), offset=offset, sysflag=SYSFLAG_NEED_UNWRAP | SYSFLAG_INNER_BATCH)
+
+
+def spoil_body(stored: bytes) -> bytes:
+    """The record with one bit of its body turned over (bodies of IPv4 records begin at byte 88)."""
+    data = bytearray(stored)
+    data[88] ^= 1
+    return bytes(data)
+
+
+class Bench:
+    """A worker in this process and the supervisor's end of its link."""
+
+    def __init__(
+        self,
+        handler: object,
+        *,
+        schema: str | None = None,
+        folder: Path | None = None,
+        transport: Transport = Transport.STREAM,
+        limits: WorkerLimits | None = None,
+        write: Callable[[int, memoryview], int] | None = None,
+    ) -> None:
+        self.clock = Clock()
+        self.log = Log()
+        self.link: SupervisorLink
+        self.link, sock = link_pair(transport)
+        self.worker_link = WorkerLink(sock, transport)
+        self.paused: list[str] = []
+        self.slab = mmap.mmap(-1, 1 << 20) if transport is Transport.SLAB else None
+        self._slab_end = 0
+        limits = limits or WorkerLimits()
+        rows = segments = None
+        if folder is not None:
+            rows = RowBuffer[Any](None if schema is None else parse_ddl(schema), "group")
+            more = {} if write is None else {"write": write}
+            segments = SegmentWriter(
+                folder,
+                "w1",
+                rows.schema,
+                seal_rows=limits.seal_rows,
+                seal_bytes=limits.seal_bytes,
+                seal_idle_ms=limits.seal_idle_ms,
+                pause=lambda what, _error: self.paused.append(what),
+                **more,
+            )
+        self.worker = Worker(
+            self.worker_link,
+            as_handler(handler),
+            limits=limits,
+            slab=self.slab,
+            rows=rows,
+            segments=segments,
+            clock=self.clock,
+            log=self.log,
+        )
+        self.queue(QUEUE)
+
+    def queue(self, queue: QueueInfo, handle: int = 1) -> None:
+        self.link.send(encode_queue(handle, queue))
+
+    def chunk(self, records: list[bytes], chunk_id: int = 1, handle: int = 1) -> None:
+        data = b"".join(records)
+        offset: int = 0
+        payload: bytes | None = data
+        if self.slab is not None:
+            offset, payload = self._slab_end, None
+            self._slab_end += len(data)
+            self.slab[offset : self._slab_end] = data
+        self.link.send(encode_chunk(chunk_id, handle, offset, len(data), len(records)), payload)
+
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            self.worker.step()
+
+    def packets(self) -> list[bytes]:
+        return self.link.receive()
+
+    def outcomes(self) -> tuple[list[Outcome], list[Failure]]:
+        entries: list[Outcome] = []
+        failures: list[Failure] = []
+        for packet in self.packets():
+            if packet[0] == OUTCOMES:
+                more, failed = decode_outcomes(packet)
+                entries += more
+                failures += failed
+        return entries, failures
+
+    def story(self) -> list[Outcome | Failure | Sealed]:
+        """Everything the worker said, in order."""
+        said: list[Outcome | Failure | Sealed] = []
+        for packet in self.packets():
+            if packet[0] == OUTCOMES:
+                entries, failures = decode_outcomes(packet)
+                said += [*entries, *failures]
+            elif packet[0] == SEALED:
+                said.append(decode_sealed(packet))
+        return said
+
+    def close(self) -> None:
+        self.link.close()
+        self.worker_link.close()
+
+
+@pytest.fixture
+def bench() -> Iterator[Callable[..., Bench]]:
+    made: list[Bench] = []
+
+    def make(handler: object, **more: Any) -> Bench:
+        made.append(Bench(handler, **more))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def read_ready() -> Callable[[Path], pa.Table]:
+    """All rows in the sealed segments of a folder."""
+
+    def read(folder: Path) -> pa.Table:
+        tables = [
+            pa.ipc.open_stream(path.read_bytes()).read_all() for path in sorted((folder / READY_DIR).glob("*.arrows"))
+        ]
+        return pa.concat_tables(tables)
+
+    return read
+
+
+@pytest.fixture
+def make_record() -> Callable[..., bytes]:
+    return record
+
+
+@pytest.fixture
+def make_inner_batch() -> Callable[..., bytes]:
+    return inner_batch
+
+
+@pytest.fixture
+def spoil() -> Callable[[bytes], bytes]:
+    return spoil_body
+
+
+@pytest.fixture
+def queue() -> QueueInfo:
+    return QUEUE

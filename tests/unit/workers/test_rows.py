@@ -1,0 +1,291 @@
+from __future__ import annotations
+
+import datetime
+import decimal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from rocketcrew.conf.segment_format import KEY_COLUMNS
+from rocketcrew.workers.ddl import parse_ddl
+from rocketcrew.workers.fitting import RowError
+from rocketcrew.workers.message import Message, make_message
+from rocketcrew.workers.rows import FLUSH_ROWS_MAX, RowBuffer
+
+
+def buffer(ddl: str | None) -> RowBuffer[str]:
+    return RowBuffer(None if ddl is None else parse_ddl(ddl), "group")
+
+
+def message(offset: int = 0) -> Message:
+    return make_message(b"", queue_offset=offset, queue_id=2, store_timestamp_ms=1_700_000_000_123)
+
+
+def kept(rows: RowBuffer[str], *results: object) -> list[dict[str, Any]]:
+    for number, result in enumerate(results):
+        prepared = rows.prepare(message(number), result)
+        if prepared is not None:
+            rows.keep(f"m{number}", prepared)
+    batch, bad = rows.take()
+    assert not bad
+    found: list[dict[str, Any]] = [] if batch is None else batch.to_pylist()
+    return found
+
+
+def user(found: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    return [(row["_offset"], row["_seq"], *[value for key, value in row.items() if key[0] != "_"]) for row in found]
+
+
+@dataclass
+class Row:
+    b: str
+    a: int
+
+
+@dataclass
+class Wider(Row):
+    c: int
+
+
+def generate(count: int) -> Iterator[dict[str, Any]]:
+    for number in range(count):
+        yield {"a": number, "b": "g"}
+
+
+def test_rows_of_every_kind() -> None:
+    rows = buffer("a int, b string")
+    found = kept(
+        rows,
+        {"b": "dict", "a": 1},
+        [{"a": 2, "b": "x"}, Row("y", 3)],
+        Row("dataclass", 4),
+        generate(2),
+        pa.table({"b": ["t"], "a": pa.array([5], pa.int64())}),
+        (row for row in [pa.record_batch({"a": [6]}), {"a": 7}]),
+        [],
+        iter(()),
+        {},
+    )
+    assert user(found) == [
+        (0, 0, 1, "dict"),
+        (1, 0, 2, "x"),
+        (1, 1, 3, "y"),
+        (2, 0, 4, "dataclass"),
+        (3, 0, 0, "g"),
+        (3, 1, 1, "g"),
+        (4, 0, 5, "t"),
+        (5, 0, 6, None),
+        (5, 1, 7, None),
+        (8, 0, None, None),
+    ]
+
+
+def test_the_key_columns() -> None:
+    rows = buffer("a int")
+    row = kept(rows, {"a": 1})[0]
+    assert tuple(row)[: len(KEY_COLUMNS)] == KEY_COLUMNS
+    source = message()
+    assert {key: value for key, value in row.items() if key in KEY_COLUMNS} == {
+        "_group": "group",
+        "_topic": "TopicTest",
+        "_broker": "broker-a",
+        "_queue_id": 2,
+        "_offset": 0,
+        "_seq": 0,
+        "_origin_topic": "TopicTest",
+        "_message_id": source.message_id,
+        "_origin_message_id": source.origin_message_id,
+        "_reconsume_times": 0,
+        "_store_time": datetime.datetime(2023, 11, 14, 22, 13, 20, 123_000, tzinfo=datetime.UTC),
+    }
+    assert rows.schema.metadata == {
+        b"rocketcrew.version": b"1",
+        b"rocketcrew.group": b"group",
+        b"rocketcrew.schema": b"a int",
+    }
+
+
+def test_a_single_column() -> None:
+    assert user(kept(buffer("a int"), {"a": 1}, [{"a": 2}, {}])) == [(0, 0, 1), (1, 0, 2), (1, 1, None)]
+
+    @dataclass
+    class One:
+        a: int
+
+    assert user(kept(buffer("a int"), One(3))) == [(0, 0, 3)]
+
+
+BAD: list[tuple[str, object, str]] = [
+    ("a int", {"a": "x"}, "column a int: expected an integer, got str"),
+    ("a int", {"a": 1.5}, "column a int: expected an integer, got float"),
+    ("a int", {"a": decimal.Decimal("1.5")}, "column a int: expected an integer, got Decimal"),
+    ("a int", {"a": 2**31}, "column a int"),
+    ("a bigint", {"a": 2**70}, "column a bigint"),
+    ("a int", {"a": True}, "column a int"),
+    ("a boolean", {"a": 1}, "column a boolean"),
+    ("a string", {"a": 1}, "column a string"),
+    ("a string", {"a": "\ud800"}, "column a string"),
+    ("a decimal(5,2)", {"a": decimal.Decimal("1.234")}, "column a decimal"),
+    ("a int not null", {"a": None}, "column a int not null: is null"),
+    ("a int not null, b int", {"b": 1}, "column a int not null: is null"),
+    ("a int", {"b": 1}, 'column "b" is not declared'),
+    ("a int", {"a": 1, "A": 1}, 'column "A" is not declared'),
+    ("a int, b int", {"a": 1, "c": 1}, 'column "c" is not declared'),
+    ("a int, b string", Wider("x", 1, 2), 'column "c" is not declared'),
+    ("a array<int>", {"a": [1, 2.5]}, "expected an integer, got float"),
+    ("a array<struct<x: int>>", {"a": [{"x": 1}, {"y": 1}]}, 'field "y" is not declared'),
+    ("a map<string,int>", {"a": {"k": 1.5}}, "expected an integer, got float"),
+    ("a array<int>", {"a": 3}, "column a array<int>"),
+    ("a struct<x: int>", {"a": 3}, "column a struct"),
+    ("a int", pa.table({"a": ["x"]}), "column a int"),
+    ("a int", pa.table({"b": [1]}), 'column "b" is not declared'),
+    ("a int not null", pa.table({"a": pa.array([1, None])}), "is null"),
+    ("a int not null, b int", pa.table({"b": [1]}), "is null"),
+    ("a int", pa.record_batch({"a": [2**40]}), "column a int"),
+    ("a int", True, "returned bool"),
+    ("a int", "text", "returned str"),
+    ("a int", b"bytes", "returned bytes"),
+    ("a int", 3, "returned int"),
+    ("a int", [{"a": 1}, None], "not NoneType"),
+    ("a int", [1], "not int"),
+    ("a int", Row, "returned type"),
+]
+
+
+@pytest.mark.parametrize(("ddl", "result", "message_part"), BAD)
+def test_what_does_not_fit_names_the_column_and_leaves_the_others_alone(
+    ddl: str, result: object, message_part: str
+) -> None:
+    rows = buffer(ddl)
+    failed: list[str] = []
+    good: Any = {"a": None} if "not null" not in ddl else {"a": 7}
+    for owner, value in (("before", good), ("bad", result), ("after", good)):
+        try:
+            prepared = rows.prepare(message(), value)
+            assert prepared is not None
+            rows.keep(owner, prepared)
+        except RowError as error:
+            assert owner == "bad"
+            failed.append(str(error))
+    batch, bad = rows.take()
+    failed += [str(error) for owner, error in bad if owner == "bad"]
+    assert len(failed) == 1
+    assert message_part in failed[0]
+    assert batch is not None
+    assert batch.num_rows == 2
+    assert rows.take() == (None, [])
+
+
+def test_a_misfit_takes_all_rows_of_its_owner_with_it() -> None:
+    rows = buffer("a int")
+    for owner, value in (("unit", 1), ("other", 2), ("unit", "x")):
+        prepared = rows.prepare(message(), {"a": value})
+        assert prepared is not None
+        rows.keep(owner, prepared)
+    batch, bad = rows.take()
+    assert [owner for owner, _ in bad] == ["unit"]
+    assert batch is not None
+    assert batch.column("a").to_pylist() == [2]
+
+
+def test_nothing_but_misfits() -> None:
+    rows = buffer("a int")
+    prepared = rows.prepare(message(), {"a": "x"})
+    assert prepared is not None
+    rows.keep("m", prepared)
+    batch, bad = rows.take()
+    assert batch is None
+    assert [owner for owner, _ in bad] == ["m"]
+
+
+def test_values_that_the_handler_changes_later_are_taken_as_they_were() -> None:
+    rows = buffer("a array<int>, b binary")
+    shared, raw = [1], bytearray(b"x")
+    row: dict[str, Any] = {"a": shared, "b": raw}
+    first = rows.prepare(message(0), row)
+    shared.append(2)
+    raw[0:1] = b"changed"
+    second = rows.prepare(message(1), row)
+    assert first is not None
+    assert second is not None
+    rows.keep("0", first)
+    rows.keep("1", second)
+    batch, _ = rows.take()
+    assert batch is not None
+    assert user(batch.to_pylist()) == [(0, 0, [1], b"x"), (1, 0, [1, 2], b"changed")]
+
+
+def test_dataclasses_inside_rows() -> None:
+    @dataclass
+    class Inner:
+        x: int
+
+    @dataclass
+    class Outer:
+        a: Inner
+        b: list[Inner]
+
+    found = kept(buffer("a struct<x: int>, b array<struct<x: int>>"), Outer(Inner(1), [Inner(2)]))
+    assert user(found) == [(0, 0, {"x": 1}, [{"x": 2}])]
+
+
+def test_types_are_brought_to_the_declared_ones() -> None:
+    table = pa.table(
+        {
+            "a": pa.chunked_array([[1], [2]], pa.int64()),
+            "b": pa.array(["x", "y"], pa.large_string()),
+            "c": pa.array([1, 2], pa.timestamp("ns", tz="Europe/Berlin")),
+        }
+    )
+    empty = table.slice(0, 0)
+    rows = buffer("a int, b string, c timestamp")
+    with pytest.raises(RowError, match="column c timestamp"):  # nanoseconds would be lost
+        rows.prepare(message(), table)
+    assert rows.prepare(message(), empty) is None
+    good = table.set_column(2, "c", pa.array([1_000, 2_000], pa.timestamp("ns", tz="Europe/Berlin")))
+    assert [row[2:4] for row in user(kept(rows, good))] == [(1, "x"), (2, "y")]
+
+
+def test_without_declared_columns_every_row_is_an_error() -> None:
+    rows = buffer(None)
+    for result in ({"a": 1}, [{"a": 1}], pa.table({"a": [1]})):
+        with pytest.raises(RowError, match="no columns are declared"):
+            rows.prepare(message(), result)
+    with pytest.raises(RowError, match="returned int"):
+        rows.prepare(message(), 3)
+    assert rows.take() == (None, [])
+
+
+def test_the_buffer_says_when_it_is_full() -> None:
+    rows = buffer("a int, b string")
+    prepared = rows.prepare(message(), generate(FLUSH_ROWS_MAX))
+    assert prepared is not None
+    assert not rows.full
+    rows.keep("m", prepared)
+    assert rows.full
+    rows.take()
+    assert not rows.full
+
+
+def test_the_buffer_learns_how_large_rows_are() -> None:
+    rows = buffer("a int, b string")
+
+    def add(count: int) -> None:
+        prepared = rows.prepare(message(), [{"a": 1, "b": "x" * 50_000}] * count)
+        assert prepared is not None
+        rows.keep("m", prepared)
+
+    add(100)
+    assert not rows.full
+    rows.take()
+    add(100)
+    assert rows.full
+
+
+def test_many_messages_with_different_numbers_of_rows_stay_whole() -> None:
+    rows = buffer("a int, b string")
+    found = kept(rows, *[generate(count) for count in (3, 0, 1, 2)])
+    assert [(row["_offset"], row["_seq"]) for row in found] == [(0, 0), (0, 1), (0, 2), (2, 0), (3, 0), (3, 1)]
