@@ -22,6 +22,8 @@ from .surroundings import Surroundings
 COMMANDS: Final[dict[str, str]] = {
     "run": "Consume topics with a handler: supervisor, workers and Spark loader.",
     "broker": "Run the embedded name server and broker.",
+    "send": "Send messages to a topic.",
+    "lag": "Show how far a group is behind, queue by queue.",
     "demo": "Process the Python standard library from end to end, with nothing else installed.",
     "config": "Check the configuration, or show what holds and where it came from.",
 }

@@ -90,7 +90,7 @@ def delay_levels(text: str) -> str:
     return " ".join(levels)
 
 
-def client_ip(text: str) -> str:
+def ip_address(text: str) -> str:
     """An IP address, without port."""
     try:
         return str(ipaddress.ip_address(text.strip().strip("[]")))
@@ -110,6 +110,13 @@ def java_memory(text: str) -> str:
     if not re.fullmatch(r"[1-9][0-9]{0,5}[kmgKMG]", text.strip()):
         raise ValueError("is not a number with k, m or g behind it")
     return text.strip().lower()
+
+
+def broker_name(text: str) -> str:
+    """The name of a broker or a cluster: the broker makes topics of these names (TopicConfigManager.java)."""
+    if not re.fullmatch(NAME_CHARACTERS, text) or len(text) > TOPIC_LENGTH_MAX:
+        raise ValueError("holds a character that RocketMQ does not allow, or is too long")
+    return text
 
 
 def plain_name(text: str) -> str:

@@ -32,6 +32,7 @@ def _mib(low: int, high: int) -> Whole:
     return Whole(low, high, "MiB")
 
 
+_BROKER_NAME = f"1 to {formats.TOPIC_LENGTH_MAX} of the characters letters, digits, % | _ -"
 _GROUP = f"1 to {formats.GROUP_LENGTH_MAX} of the characters letters, digits, % | _ - and not DEFAULT_CONSUMER"
 _TOPICS = f'each "topic" or "topic:tagA || tagB", a topic once, at most {formats.TOPIC_LENGTH_MAX} characters'
 _LEVELS = f"numbers above 0 with ms, s, m, h or d behind them, at most {formats.DELAY_LEVELS_MAX}, at most 30d each"
@@ -41,7 +42,7 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
         "name_servers": Texts('each "host:port", a server once', formats.address, separators=";,"),
         "unit_name": Text("letters, digits and _ . # % | -, or empty", formats.plain_name),
         "instance_name": _NAME,
-        "client_ip": Text("an IP address, or empty", formats.client_ip),
+        "client_ip": Text("an IP address, or empty", formats.ip_address),
         "heartbeat_interval_ms": _ms(100, 60_000),
         "poll_name_server_interval_ms": _ms(100, 600_000),
         "request_timeout_ms": _ms(100, 600_000),
@@ -120,13 +121,13 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
         "format": Choice(("auto", "human", "json")),
     },
     "broker": {
-        "host": _HOST,
-        "announce": Text("an IP address, or empty", formats.client_ip),
+        "host": Text("an IP address", formats.ip_address, empty_ok=False),
+        "announce": Text("an IP address, or empty", formats.ip_address),
         "name_server_port": Whole(0, 65_535),
         "port": Whole(0, 65_535),
         "dir": _FOLDER,
-        "name": _NAME,
-        "cluster": _NAME,
+        "name": Text(_BROKER_NAME, formats.broker_name, empty_ok=False),
+        "cluster": Text(_BROKER_NAME, formats.broker_name, empty_ok=False),
         "message_delay_level": Text(_LEVELS, formats.delay_levels, empty_ok=False),
         "flush_interval_ms": _ms(1, 60_000),
     },
@@ -170,10 +171,6 @@ def _answered_in_time(pull_timeout_ms: object, suspend_timeout_ms: object) -> bo
 
 def _two_ports(first: object, second: object) -> bool:
     return first != second or first == 0
-
-
-def _can_be_told(host: object, announce: object) -> bool:
-    return host not in ("0.0.0.0", "::") or bool(announce)
 
 
 def _loads_if_waited_for(commit_after: object, on: object) -> bool:
@@ -236,13 +233,6 @@ RELATIONS: Final[tuple[Relation, ...]] = (
         _loads_if_waited_for,
         '"loaded" needs',
         "without results there is nothing to load",
-    ),
-    Relation(
-        "broker.host",
-        "broker.announce",
-        _can_be_told,
-        "may be a wildcard only with",
-        "clients are told where the broker is, and a wildcard is no place",
     ),
     Relation(
         "broker.port",

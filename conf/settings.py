@@ -212,8 +212,8 @@ def require(settings: Settings, names: Iterable[str], *, flag_names: Mapping[str
         if not value_of(settings, name):
             flag = flag_names.get(name, f"--set {name}=...")
             section, _, key = name.partition(".")
-            missing.append(
-                f"  {name}: give {flag}, or {environment_name(name)}, or {key} under [{section}] in the file"
-            )
+            variable = "NAMESRV_ADDR" if name == "cluster.name_servers" else environment_name(name)
+            place = f"{variable} in the environment, or {key} under [{section}] in the file"
+            missing.append(f"  {name}: give {flag}, or {place}")
     if missing:
         raise UsageError("something is not set that this command needs:\n" + "\n".join(missing))

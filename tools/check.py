@@ -1,0 +1,198 @@
+"""Every check and test, in the order in which a failure is cheapest to hear of; what `make test` runs.
+
+    check.py all       static checks and the wheel's build, then all tests, then the unit tests on the installed wheel
+    check.py static    format, lint, both type checkers
+    check.py interop   tests against genuine RocketMQ
+
+Stages of one phase run side by side with their output kept apart; phases follow each other, because tests that start
+processes and watch the clock do not share the machine with a type checker. The last thing printed by a good run is the
+closing line of pytest. Programs are named by the folder of this Python, so no environment needs to be activated.
+
+This process adopts what its tests lose (a "subreaper"): a process that outlives the test that started it is found here,
+named, killed, and fails the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, NoReturn
+
+import psutil
+
+ROOT = Path(__file__).resolve().parent.parent
+BIN = Path(sys.executable).parent
+WHEEL_PYTHON = ROOT / ".venv-wheel/bin/python"
+CORES = max(1, min(8, len(os.sched_getaffinity(0))))
+TOTAL_MAX_S = 40 * 60
+PR_SET_CHILD_SUBREAPER = 36
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One command. `live`: its output goes straight to ours, and it runs alone."""
+
+    name: str
+    command: Sequence[str | Path]
+    live: bool = False
+
+
+def pytest(name: str, *arguments: str | Path, python: Path | None = None) -> Stage:
+    # -I keeps the current folder off sys.path, where the rooms would be importable bare.
+    color = "yes" if sys.stdout.isatty() else "no"
+    return Stage(name, [python or sys.executable, "-Im", "pytest", "-q", f"--color={color}", *arguments], live=True)
+
+
+def has_tests(folder: str) -> bool:
+    return any((ROOT / folder).glob("**/test_*.py"))
+
+
+def static() -> list[Stage]:
+    return [
+        Stage("ruff format", [BIN / "ruff", "format", "--check", "."]),
+        Stage("ruff check", [BIN / "ruff", "check", "."]),
+        Stage("mypy", [BIN / "mypy"]),
+        Stage("pyright", [BIN / "pyright", "--warnings"]),
+    ]
+
+
+def phases(what: str) -> list[list[Stage]]:
+    spread = ["-n", str(CORES), "--dist", "worksteal"] if CORES > 1 else []
+    if what == "static":
+        return [static()]
+    if what == "interop":
+        return [[pytest("interop", "tests/interop")]] if has_tests("tests/interop") else []
+    fast = [folder for folder in ("tests/unit", "tests/simulation") if has_tests(folder)]
+    plan = [
+        [*static(), Stage("build wheel", [sys.executable, ROOT / "tools/wheel.py"])],
+        [pytest("unit and simulation", "tests/test_tidy.py", *fast, *spread)],
+    ]
+    if has_tests("tests/system"):
+        plan.append([pytest("system", "tests/system")])
+    expect = f"--expect-package-in={ROOT / '.venv-wheel'}"
+    plan.append([pytest("unit, on the built wheel", "tests/unit", expect, *spread, python=WHEEL_PYTHON)])
+    return plan
+
+
+class Runner:
+    """Starts stages, waits for all children in one place, and tells what happened."""
+
+    def __init__(self) -> None:
+        self._running: dict[int, tuple[Stage, float, IO[bytes] | None]] = {}
+        self.failed: list[str] = []
+
+    def run(self, stages: Sequence[Stage]) -> None:
+        """Run the stages of one phase, CORES at a time."""
+        waiting = list(stages)
+        while waiting or self._running:
+            while waiting and len(self._running) < CORES:
+                self._start(waiting.pop(0))
+            self._wait()
+
+    def _start(self, stage: Stage) -> None:
+        print(f"--- {stage.name}", flush=True)
+        output = None if stage.live else tempfile.TemporaryFile()  # noqa: SIM115  closed when the stage ends
+        # Only the pid is kept: this process reaps its children itself, together with those that it adopts.
+        process = subprocess.Popen(
+            [str(part) for part in stage.command],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT if output else None,
+        )
+        process.returncode = 0  # keeps Popen from waiting for it when it is collected
+        self._running[process.pid] = (stage, time.monotonic(), output)
+
+    def _wait(self) -> None:
+        pid, status = os.waitpid(-1, 0)
+        if pid not in self._running:
+            return  # an adopted one
+        stage, started, output = self._running.pop(pid)
+        code = os.waitstatus_to_exitcode(status)
+        seconds = time.monotonic() - started
+        if output is not None:
+            output.seek(0)
+            text = output.read().decode(errors="replace").rstrip()
+            output.close()
+            if text and code != 0:
+                print(text)
+            print(f"--- {stage.name}: {'fine' if code == 0 else f'FAILED ({code})'}, {seconds:.0f} s", flush=True)
+        elif code != 0:
+            print(f"--- {stage.name}: FAILED ({code}), {seconds:.0f} s", flush=True)
+        if code != 0:
+            self.failed.append(stage.name)
+
+    def clear(self) -> bool:
+        """Kill every process that is still ours; true when there was one that no stage is waiting for."""
+        left = [child for child in psutil.Process().children(recursive=True) if child.pid not in self._running]
+        left = [child for child in left if _alive(child)]
+        for child in [*left, *(psutil.Process(pid) for pid in self._running)]:
+            if child in left:
+                print(f"--- left behind: {child.pid} {_command(child)}", flush=True)
+            _kill(child)
+        self._running.clear()
+        return bool(left)
+
+
+def _alive(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())[:200]
+    except psutil.Error:
+        return "(gone)"
+
+
+def _kill(process: psutil.Process) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.kill()
+
+
+def _interrupted(number: int, _frame: object) -> NoReturn:
+    raise KeyboardInterrupt(signal.Signals(number).name)
+
+
+def main() -> int:
+    what = sys.argv[1] if len(sys.argv) > 1 else "all"
+    if what not in ("all", "static", "interop"):
+        print(__doc__)
+        return 2
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    signal.signal(signal.SIGTERM, _interrupted)
+    signal.signal(signal.SIGALRM, _interrupted)
+    signal.alarm(TOTAL_MAX_S)
+    os.environ |= {"PYRIGHT_PYTHON_IGNORE_WARNINGS": "1", "PYTHONUNBUFFERED": "1"}
+    runner = Runner()
+    try:
+        for stages in phases(what):
+            runner.run(stages)
+            if runner.clear():
+                runner.failed.append("processes were left behind")
+            if runner.failed:
+                print("FAILED: " + ", ".join(runner.failed), flush=True)
+                return 1
+    except KeyboardInterrupt as error:
+        print(f"stopped by {error or 'Ctrl-C'}", flush=True)
+        return 130
+    finally:
+        runner.clear()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
