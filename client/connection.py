@@ -245,7 +245,7 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._why = self._why or (f"connection lost: {exc}" if exc is not None else "connection closed")
+        self._why = self._why or (f"connection lost ({exc})" if exc is not None else "connection closed")
         self._transport = None
         self._out.clear()
         self._out_bytes = 0

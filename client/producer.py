@@ -282,7 +282,7 @@ class Producer:
                     if len(tried) == 1:
                         raise
                     raise _with_tries(error, tried, time.monotonic() - began_s) from error
-                _log.info("send_retried", topic=prepared.topic, broker=mq.broker_name, error=str(error))
+                _log.debug("send_retried", topic=prepared.topic, broker=mq.broker_name, error=str(error))
 
     async def _attempt(self, prepared: Prepared, mq: MessageQueue, left_ms: float, attempt: int) -> SendResult:
         address = await self._master_of(mq)

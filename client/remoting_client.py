@@ -15,6 +15,8 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections.abc import Callable
 
 import structlog
@@ -157,7 +159,7 @@ class Remoting:
         except TimeoutError:
             return TimedOutError(address, f"not connected within {self._connect_timeout_ms} ms")
         except OSError as error:
-            return UnreachableError(address, f"cannot connect: {error.strerror or error}")
+            return UnreachableError(address, f"cannot connect: {_reason(error)}")
         self._connections[address] = connection
         if self._on_connect is not None:
             self._on_connect(address)
@@ -173,3 +175,10 @@ class Remoting:
             _log.info("connection_closed", address=connection.address, reason=connection.why)
         if self._on_close is not None:
             self._on_close(connection.address)
+
+
+def _reason(error: OSError) -> str:
+    """What the system says, without asyncio's "Connect call failed"; a name that does not resolve has texts of its own."""
+    if error.errno is None or isinstance(error, socket.gaierror):
+        return str(error)
+    return os.strerror(error.errno)
