@@ -23,7 +23,8 @@ from .journal_file import read_journal
 
 SLOTS_MAX = 256
 """Supervisors of one group on one host; more is a sign of a loop that starts them."""
-LOADER_LOCK = "loader.lock"
+LOADER_LOCK = "lock"
+"""In plan/; held by the loader of that staging folder (spark/staging.py)."""
 
 Settled = dict[MessageQueue, Intervals]
 
@@ -105,7 +106,7 @@ def _adopt_one(slot: Slot, other: Slot, state: JournalState, settled: Settled) -
     """Take over one dead slot. Its journal goes last: a kill before that repeats the take-over, which changes nothing."""
     if not other.segments.is_dir():
         return False
-    loader_fd = _try_lock(other.segments / LOADER_LOCK)
+    loader_fd = _try_lock(other.segments / PLAN_DIR / LOADER_LOCK)
     if loader_fd is None:
         return False
     try:
@@ -117,7 +118,11 @@ def _adopt_one(slot: Slot, other: Slot, state: JournalState, settled: Settled) -
             for path in sorted((other.segments / folder).glob("*")):
                 os.rename(path, slot.segments / folder / path.name)
         # A plan only names segments; those are ours now, and what is loaded already is known by the table.
-        shutil.rmtree(other.segments / PLAN_DIR, ignore_errors=True)
+        for path in (other.segments / PLAN_DIR).iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name != LOADER_LOCK:
+                path.unlink()
         write_settled(slot.segments, slot.group, settled)
         (other.segments / SETTLED_FILE).unlink(missing_ok=True)
         known = other.journal.exists()

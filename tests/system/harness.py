@@ -12,7 +12,8 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,17 @@ import psutil
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.ipc
+import pyarrow.parquet as pq
 
 from rocketcrew.cli.children import Child, free_port, listens
-from rocketcrew.client.producer import OutgoingMessage
-from rocketcrew.client.sync import SyncClient
+from rocketcrew.cli.watch import Watch
+from rocketcrew.client.outgoing import OutgoingMessage
+from rocketcrew.client.sync import SyncProducer
 from rocketcrew.remoting.errors import RocketcrewError, UsageError
+from rocketcrew.spark.loader import Loader
+from rocketcrew.spark.parquet_target import ParquetTarget
+from rocketcrew.spark.plan import Limits, Trigger
+from rocketcrew.spark.staging import Staging
 from rocketcrew.supervisor.control import ask
 
 HANDLERS = Path(__file__).parent
@@ -38,6 +45,25 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = WAIT_S, what: s
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not come true within {timeout_s} s"
         time.sleep(0.02)
+
+
+class ArrowWriter:
+    """The loader's writer without Spark: what is tested with it is who writes which rows, not how."""
+
+    def start(self) -> None:
+        """Nothing to start."""
+
+    def write(self, files: Sequence[Path], output: Path, columns: Sequence[Any], bytes_in: int) -> None:
+        """All staged rows as one file."""
+        del columns, bytes_in
+        output.mkdir(parents=True)
+        pq.write_table(pa.concat_tables([pq.read_table(file) for file in files]), output / "part.parquet")
+
+    def cancel(self) -> None:
+        """Nothing runs."""
+
+    def close(self) -> None:
+        """Nothing to end."""
 
 
 class Broker:
@@ -148,18 +174,38 @@ class Crew:
         files = [str(path) for path in self.table.glob("batch_id=*/*.parquet")]
         return ds.dataset(files).to_table() if files else pa.table({name: [] for name in [*KEY, "number"]})
 
-    def settled(self, total: int) -> bool:
-        """Whether every offset of the topic and the retry topic is committed and `total` numbers have rows or are dead."""
-        with contextlib.suppress(RocketcrewError), SyncClient([self.broker.name_server]) as client:
-            return all(row.lag == 0 for row in client.lag(self.group, [self.topic, f"%RETRY%{self.group}"]))
-        return False
+    def load(self) -> pa.Table:
+        """Load every sealed segment into the table as the loader does, without a JVM; all rows of the table."""
+        with ThreadPoolExecutor(2) as threads:
+            staging = Staging(self.slot / "segments")
+            staging.lock()
+            loader = Loader(
+                staging, ParquetTarget(self.table, ArrowWriter(), threads), Trigger(1, 1, 0),
+                Limits(10**9, 1 << 40), threads=threads, parts_min=1, new_id=lambda batch: f"test-{batch}-{time.time_ns()}",
+            )  # fmt: skip
+            loader.recover()
+            while loader.step(int(time.time() * 1000), at_once=True) is not None or loader.waiting.segments:
+                pass
+            staging.unlock()
+        return self.loaded_rows()
+
+    def lag(self) -> int:
+        """Messages of the topic and of the retry topic that are not committed yet; -1 while the broker is away."""
+        try:
+            with Watch(self.broker.name_server) as watch:
+                return sum(row.lag for row in watch.lag(self.group, [self.topic, f"%RETRY%{self.group}"]))
+        except RocketcrewError:
+            return -1
+
+    def dead_letters(self) -> int:
+        with Watch(self.broker.name_server) as watch:
+            return watch.stored(self.group, f"%DLQ%{self.group}")
 
 
 def send_numbers(broker: Broker, topic: str, numbers: range) -> None:
     """One message for each number, its body the number in decimal; keys too."""
-    with SyncClient([broker.name_server]) as client:
-        for number in numbers:
-            client.send(OutgoingMessage(topic, str(number).encode(), keys=f"n{number}"))
+    with SyncProducer(broker.name_server) as producer:
+        producer.send_many(OutgoingMessage(topic, str(number).encode(), keys=f"n{number}") for number in numbers)
 
 
 def duplicate_keys(rows: pa.Table) -> int:
