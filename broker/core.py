@@ -6,7 +6,7 @@
     effects = core.channel_closed(now_ms, channel)               a connection is gone
 
 No socket, clock, thread or global random inside. `now_ms` is the wall clock (ms since 1970), as it gets into stored
-messages; going back a little is survived. Effects are in the order in which they must be written: notices to members
+messages; it must not go back while the core lives. Effects are in the order in which they must be written: notices to members
 first, then the answer, then the answers of held pulls that it woke.
 
 An answer to a send is decided after the record was appended to the storage; an edge that writes effects only after
@@ -135,12 +135,12 @@ class BrokerCore:
 
     def _deliver_delayed(self, now_ms: int) -> list[Reply]:
         state = self.state
-        due_ms = state.delays.next_due_ms()
-        if due_ms is None or due_ms > now_ms:
+        if state.delays.next_due_ms() is None:
             return []
         try:
             again = partial(state.store_again, now_ms)
-            state.delays.deliver(now_ms, state.store, again, self.config.deliver_batch_max)
+            if not state.delays.deliver(now_ms, state.store, again, self.config.deliver_batch_max):
+                return []
         except StorageError as error:
             self.trouble = str(error)
         try:

@@ -33,7 +33,7 @@ NAME_DIGITS = 20  # as RocketMQ names its segments (UtilAll.offset2FileName)
 class DescriptorPool:
     """Open descriptors by path, least recently used closed first."""
 
-    def __init__(self, open_max: int = OPEN_FILES_MAX) -> None:
+    def __init__(self, open_max: int) -> None:
         self._open: OrderedDict[str, int] = OrderedDict()
         self._open_max = open_max
 
@@ -118,9 +118,9 @@ class DiskFile:
         leaves bytes that nobody reads and the next one overwrites.
         """
         tail = self._starts[-1]
-        if self._written > tail and self._written + len(data) - tail > self._segment_bytes:
+        rolls = self._written > tail and self._written + len(data) - tail > self._segment_bytes
+        if rolls:
             tail = self._written
-            self._starts.append(tail)
         path = self._path(tail)
         try:
             fd = self._pool.get(path)
@@ -130,6 +130,8 @@ class DiskFile:
                 done += os.pwrite(fd, memoryview(data)[done:], at + done)
         except OSError as error:
             raise StorageError(f"cannot write {path}: {error.strerror}") from error
+        if rolls:
+            self._starts.append(tail)
         self._written += len(data)
         self._dirty.add(path)
 
@@ -207,7 +209,7 @@ class DiskFile:
 class DiskStorage:
     """Storage in one folder, locked by flock for as long as this object lives."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, open_files_max: int = OPEN_FILES_MAX) -> None:
         """Raises UsageError when the folder cannot be used or another process holds it."""
         self._folder = folder
         try:
@@ -217,7 +219,7 @@ class DiskStorage:
             raise UsageError(f"broker data folder {folder} cannot be used: {error.strerror}") from error
         self._take_lock()
         self._files: dict[str, DiskFile] = {}
-        self._pool = DescriptorPool()
+        self._pool = DescriptorPool(open_files_max)
         self._dirty: set[str] = set()
         self._ticket = 0
         self._syncer = Syncer()
@@ -288,7 +290,9 @@ class DiskStorage:
         return self._syncer.done()
 
     def close(self) -> None:
-        """Flush and sync everything, end the thread, release the folder."""
+        """Flush and sync everything, end the thread, release the folder. Does nothing the second time."""
+        if self._lock_fd < 0:
+            return
         try:
             for file in self._files.values():
                 file.flush()
@@ -298,9 +302,12 @@ class DiskStorage:
 
     def abandon(self) -> None:
         """Release the folder and keep only what is durable, as the end of a killed process does."""
+        if self._lock_fd < 0:
+            return
         self._syncer.close()
         self._pool.close()
         os.close(self._lock_fd)
+        self._lock_fd = -1  # a descriptor closed twice could be somebody else's the second time
 
 
 class Syncer:

@@ -3,8 +3,8 @@
 One loop does everything. For each read, all frames in it are served one after the other, and what they cause is written
 after the last: one write per connection and read, and nothing is written before the storage took it.
 
-- A connection whose peer does not read is not read either until it does (the transport says so), so what is queued for
-  it stays bounded by what it asked for.
+- A peer that does not read its answers is not served until it does: no further frame of it, not even one that was received
+  already, so what is queued for it stays bounded.
 - A frame that cannot be right ends its connection, as there is no way to find the next one's start.
 - A handler that fails by a bug of ours answers code 1 and is logged; the broker lives.
 - A connection with neither read nor write for `IDLE_MS` is closed, as the genuine server does (IdleStateHandler).
@@ -41,8 +41,23 @@ _log = structlog.get_logger("rocketcrew.broker")
 Clock = Callable[[], int]
 
 
-def wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
+class WallClock:
+    """Milliseconds since 1970 that never go back: deadlines must pass even when somebody sets the clock back.
+
+    Runs with the monotonic clock from the wall time of its making, and follows the wall clock when that jumps ahead, as it
+    does when the machine slept.
+    """
+
+    JUMP_NS = 1_000_000_000
+
+    def __init__(self) -> None:
+        self._ahead_ns = time.time_ns() - time.monotonic_ns()
+
+    def __call__(self) -> int:
+        ahead_ns = time.time_ns() - time.monotonic_ns()
+        if ahead_ns - self._ahead_ns > self.JUMP_NS:
+            self._ahead_ns = ahead_ns
+        return (time.monotonic_ns() + self._ahead_ns) // 1_000_000
 
 
 class Core(Protocol):
@@ -58,7 +73,7 @@ class Core(Protocol):
 class Edge:
     """All connections of one process, and the timer."""
 
-    def __init__(self, broker: BrokerCore, name_server: NameServerCore, clock_ms: Clock = wall_clock_ms) -> None:
+    def __init__(self, broker: BrokerCore, name_server: NameServerCore, clock_ms: Clock) -> None:
         self.broker = broker
         self.name_server = name_server
         self.clock_ms = clock_ms
@@ -176,6 +191,8 @@ class Connection(asyncio.BufferedProtocol):
         self._reader = FrameReader()
         self._buffer = memoryview(bytearray(READ_BYTES))
         self._out: list[bytes | bytearray | memoryview] = []
+        self._out_bytes = 0  # of bodies; heads are small
+        self._lagging = False  # the peer has not read what it asked for: nothing more is served
         self._transport: asyncio.Transport | None = None
         self._channel: int | None = None
         self._address = ""
@@ -195,12 +212,18 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._channel is None:
             return
-        edge = self._edge
-        now_ms = self.active_ms = edge.clock_ms()
+        self.active_ms = self._edge.clock_ms()
+        self._reader.feed(self._buffer[:nbytes])
+        self._serve_frames()
+
+    def _serve_frames(self) -> None:
+        """Serve the frames that are whole, until the peer lags behind with reading; the rest waits for `resume_writing`."""
+        edge, now_ms = self._edge, self.active_ms
         try:
-            self._reader.feed(self._buffer[:nbytes])
-            while (command := self._reader.next()) is not None:
+            while self._channel is not None and not self._lagging and (command := self._reader.next()) is not None:
                 edge.queue(self._serve(now_ms, self._channel, command))
+                if self._out_bytes > WRITE_HIGH_BYTES:
+                    self.flush()
         except ProtocolError as error:
             _log.warning("connection.refused", peer=self._address, error=str(error))
             self.close()
@@ -220,19 +243,24 @@ class Connection(asyncio.BufferedProtocol):
         self._out.append(encode_head(command, len(command.body)))
         if command.body:
             self._out.append(command.body)
+            self._out_bytes += len(command.body)
 
     def flush(self) -> None:
         if self._out and self._transport is not None:
             self._transport.writelines(self._out)
             self._out = []
+            self._out_bytes = 0
             self.active_ms = self._edge.clock_ms()
 
     def pause_writing(self) -> None:
+        self._lagging = True
         if self._transport is not None:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        if self._transport is not None:
+        self._lagging = False
+        self._serve_frames()
+        if self._transport is not None and not self._lagging:
             self._transport.resume_reading()
 
     def close(self) -> None:

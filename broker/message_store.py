@@ -47,7 +47,6 @@ class GetStatus(Enum):
     OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
     OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
     OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
-    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
     NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
     OFFSET_RESET = "OFFSET_RESET"
 
@@ -136,8 +135,8 @@ class MessageStore:
     ) -> Fetched:
         """Read from `offset` on (DefaultMessageStore.getMessage); `codes` are the tag hashes wanted, None = all."""
         queue = self._queues.get((topic, queue_id))
-        if queue is None:
-            return Fetched(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+        if queue is None:  # the genuine store makes an empty queue here; the caller checked that the topic has this one
+            return Fetched(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
         low, high = queue.min_offset, queue.max_offset
         if high == 0:
             return Fetched(GetStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
@@ -300,11 +299,8 @@ class MessageStore:
             queue = self._queues[topic, int(queue_id)] = ConsumeQueue(
                 self._storage.open(name, SEGMENT_BYTES, buffered=True)
             )
-            if begin == self._log.start:
-                queue.restart_at(0)
-            else:
-                queue.cut_records_from(begin)
-                queue.drop_records_below(self._log.start)
+            queue.cut_records_from(begin)
+            queue.drop_records_below(self._log.start)
         count = 0
         for message, size in self._scan(begin):
             count += 1

@@ -35,7 +35,7 @@ from .topic_table import readable
 
 CODES = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
-# How the status of a read becomes an answer; the two without a queue depend on the offset asked for.
+# How the status of a read becomes an answer; that of an empty queue depends on the offset asked for.
 ANSWERS = {
     GetStatus.FOUND: ResponseCode.SUCCESS,
     GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -44,7 +44,6 @@ ANSWERS = {
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
     GetStatus.OFFSET_RESET: ResponseCode.PULL_OFFSET_MOVED,
 }
-EMPTY = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE)
 
 
 def handle(state: BrokerState, call: Call) -> Command | None:
@@ -136,7 +135,7 @@ def fetch(state: BrokerState, request: PullRequest, codes: frozenset[int] | None
 
 
 def answer_code(fetched: Fetched, offset: int) -> ResponseCode:
-    if fetched.status in EMPTY:
+    if fetched.status is GetStatus.NO_MESSAGE_IN_QUEUE:
         return ResponseCode.PULL_OFFSET_MOVED if offset else ResponseCode.PULL_NOT_FOUND
     return ANSWERS[fetched.status]
 

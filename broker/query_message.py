@@ -46,8 +46,8 @@ def newest_first(state: BrokerState, topic: str, begin_ms: int, end_ms: int) -> 
         queue = state.store.queue(topic, queue_id)
         assert queue is not None, "queue_ids names queues that exist"
         first = state.store.search(topic, queue_id, begin_ms)
-        last = state.store.search(topic, queue_id, end_ms, upper=True)
-        for offset in range(min(last, queue.max_offset - 1), first - 1, -1):
+        behind = state.store.search(topic, queue_id, end_ms + 1)
+        for offset in range(behind - 1, first - 1, -1):
             if not looks_left:
                 return
             looks_left -= 1

@@ -28,7 +28,7 @@ from ..remoting.errors import UsageError
 from .config import BrokerConfig
 from .core import SILENCE, BrokerCore, Intercept
 from .disk import DiskStorage
-from .edge import Clock, Edge, wall_clock_ms
+from .edge import Clock, Edge, WallClock
 from .name_server import NameServerCore
 from .storage import MemoryStorage, Storage
 
@@ -51,7 +51,7 @@ class EmbeddedBroker:
         config: BrokerConfig | None = None,
         storage: Storage | None = None,
         random: Random | None = None,
-        clock_ms: Clock = wall_clock_ms,
+        clock_ms: Clock | None = None,
     ) -> None:
         """`dir` None keeps everything in memory; port 0 takes a free one. Other settings come from `config`.
 
@@ -68,7 +68,7 @@ class EmbeddedBroker:
         self.intercepts: list[Intercept] = []
         self._storage = storage
         self._random = random or Random(SystemRandom().getrandbits(64))
-        self._clock_ms = clock_ms
+        self._clock_ms = clock_ms or WallClock()
         self._core: BrokerCore | None = None
         self._edge: Edge | None = None
         self._servers: list[asyncio.Server] = []

@@ -1,0 +1,313 @@
+"""What administration tools ask: topics, groups, statistics, messages by id and key, resets, clients' own answers."""
+
+from __future__ import annotations
+
+import pytest
+
+from rocketcrew.broker.core import SILENCE
+from rocketcrew.remoting.admin_bodies import (
+    ConsumeStats,
+    GroupList,
+    KvTable,
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+    TopicConfig,
+    TopicConfigTable,
+    TopicList,
+    TopicStats,
+)
+from rocketcrew.remoting.admin_headers import (
+    ConsumeStatsRequest,
+    CreateTopic,
+    DeleteGroup,
+    GroupName,
+    TopicName,
+)
+from rocketcrew.remoting.bodies import ResetOffsetBody
+from rocketcrew.remoting.codes import FLAG_RESPONSE, RequestCode, ResponseCode
+from rocketcrew.remoting.command import Command
+from rocketcrew.remoting.headers import (
+    ConsumeDirectly,
+    EarliestStoreTime,
+    GetRoute,
+    MaxOffset,
+    MinOffset,
+    QueryMessage,
+    QueryOffset,
+    ResetOffset,
+    RunningInfoRequest,
+    SearchOffset,
+    UpdateOffset,
+    ViewMessage,
+)
+from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.remoting.stored import decode_message, decode_messages
+
+
+def create(broker, name="T", queues=4, perm=6, attributes=None):
+    header = CreateTopic(name, "TBW102", queues, queues, perm, "SINGLE_TAG", attributes=attributes)
+    return broker.call(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+
+
+def route_code(broker, topic):
+    return broker.ask_name_server(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRoute(topic)).code
+
+
+def test_topics(broker):
+    assert create(broker, queues=3).code == 0
+    assert route_code(broker, "T") == 0
+    changes = broker.core.state.topics.changes
+    assert create(broker, queues=3).code == 0
+    assert broker.core.state.topics.changes == changes, "the same again changes nothing"
+    assert create(broker, queues=5, attributes="+a=1,+b=2").code == 0
+    assert create(broker, queues=5, attributes="-a").code == 0
+    answer = broker.call(RequestCode.GET_TOPIC_CONFIG, TopicName("T"))
+    topic = TopicConfig.decode(answer.body)
+    assert (topic.read_queue_nums, topic.attributes) == (5, {"b": "2"})
+    table = TopicConfigTable.decode(broker.call(RequestCode.GET_ALL_TOPIC_CONFIG).body)
+    assert {"T", "TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "broker-a", "DefaultCluster"} <= {
+        *table.topic_config_table
+    }
+    broker.crash()
+    assert broker.core.state.topics.get("T").read_queue_nums == 5
+
+
+@pytest.mark.parametrize("name", ["", "TBW102", "bad topic", "t" * 128])
+def test_topics_that_cannot_be(broker, name):
+    assert create(broker, name).code == ResponseCode.INVALID_PARAMETER
+
+
+def test_topic_limits(broker, make):
+    assert create(broker, queues=0).code == ResponseCode.INVALID_PARAMETER
+    assert create(broker, queues=5_000).code == ResponseCode.INVALID_PARAMETER
+    assert create(broker, attributes="nonsense").code == ResponseCode.INVALID_PARAMETER
+    assert create(make(topics_max=0)).code == ResponseCode.INVALID_PARAMETER
+    assert broker.call(RequestCode.GET_TOPIC_CONFIG, TopicName("no")).code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_a_deleted_topic_is_gone_with_its_offsets_and_starts_anew(broker):
+    broker.send(body=b"old")
+    broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 1))
+    assert broker.call(RequestCode.DELETE_TOPIC_IN_BROKER, TopicName("T")).code == 0
+    assert route_code(broker, "T") == ResponseCode.TOPIC_NOT_EXIST
+    assert broker.pull().code == ResponseCode.TOPIC_NOT_EXIST
+    broker.send(body=b"new")
+    broker.crash()
+    assert [message.body for message in broker.read()] == [b"new"]
+    assert broker.call(RequestCode.QUERY_CONSUMER_OFFSET, QueryOffset("g", "T", 0)).fields["offset"] == "0"
+    assert broker.call(RequestCode.DELETE_TOPIC_IN_BROKER, TopicName("TBW102")).code == ResponseCode.INVALID_PARAMETER
+
+
+def test_groups(broker):
+    group = SubscriptionGroupConfig("g", retry_max_times=3)
+    assert broker.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=group.encode()).code == 0
+    assert (
+        SubscriptionGroupConfig.decode(broker.call(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GroupName("g")).body)
+        == group
+    )
+    table = SubscriptionGroupTable.decode(broker.call(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG).body)
+    assert table.subscription_group_table == {"g": group}
+    broker.later(1_000)
+    broker.crash()
+    assert broker.core.state.groups.known("g") == group
+    broker.send()
+    broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 1))
+    assert broker.call(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteGroup("g", True)).code == 0
+    assert broker.core.state.groups.known("g") is None
+    assert broker.core.state.offsets.query("T", "g", 0) is None
+    missing = broker.call(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GroupName("g"))
+    assert missing.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    bad = SubscriptionGroupConfig("bad name").encode()
+    assert broker.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=bad).code == ResponseCode.INVALID_PARAMETER
+
+
+def test_groups_are_bounded(make):
+    broker = make(topics_max=100)
+    broker.send()
+    for number in range(105):
+        broker.pull(group=f"g{number}")
+    assert broker.pull(group="one-more").code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+def test_queue_offsets(broker):
+    for _ in range(3):
+        broker.send()
+        broker.now_ms += 100
+    start = broker.now_ms - 300
+
+    def ask(code, header):
+        return broker.call(code, header).fields
+
+    assert ask(RequestCode.GET_MAX_OFFSET, MaxOffset("T", 0)) == {"offset": "3"}
+    assert ask(RequestCode.GET_MIN_OFFSET, MinOffset("T", 0)) == {"offset": "0"}
+    assert ask(RequestCode.GET_MAX_OFFSET, MaxOffset("none", 9)) == {"offset": "0"}
+    assert ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffset("T", 0, start + 150)) == {"offset": "2"}
+    assert ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffset("T", 0, start + 150, "UPPER")) == {"offset": "1"}
+    assert ask(RequestCode.GET_EARLIEST_MSG_STORETIME, EarliestStoreTime("T", 0)) == {"timestamp": str(start)}
+    assert ask(RequestCode.GET_EARLIEST_MSG_STORETIME, EarliestStoreTime("T", 3)) == {"timestamp": "-1"}
+
+
+def test_statistics(broker):
+    for _ in range(3):
+        broker.send(queue_id=1)
+    broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 1, 2))
+    broker.heartbeat(subscriptions={"T": "*", "%RETRY%g": "*"})
+    stats = TopicStats.decode(broker.call(RequestCode.GET_TOPIC_STATS_INFO, TopicName("T")).body)
+    assert len(stats.offset_table) == 4
+    busy = stats.offset_table[MessageQueue("T", "broker-a", 1)]
+    assert (busy.min_offset, busy.max_offset, busy.last_update_timestamp) == (0, 3, broker.now_ms)
+    assert broker.call(RequestCode.GET_TOPIC_STATS_INFO, TopicName("no")).code == ResponseCode.TOPIC_NOT_EXIST
+    progress = ConsumeStats.decode(broker.call(RequestCode.GET_CONSUME_STATS, ConsumeStatsRequest("g")).body)
+    assert len(progress.offset_table) == 5
+    wrapper = progress.offset_table[MessageQueue("T", "broker-a", 1)]
+    assert (wrapper.broker_offset, wrapper.consumer_offset, wrapper.last_timestamp) == (3, 2, broker.now_ms)
+    one = ConsumeStats.decode(broker.call(RequestCode.GET_CONSUME_STATS, ConsumeStatsRequest("g", "T")).body)
+    assert len(one.offset_table) == 4
+    groups = GroupList.decode(broker.call(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicName("T")).body)
+    assert groups.group_list == ("g",)
+    topics = TopicList.decode(broker.call(RequestCode.QUERY_TOPICS_BY_CONSUMER, GroupName("g")).body)
+    assert topics.topic_list == ("T",)
+
+
+def test_the_broker_about_itself(broker):
+    broker.send()
+    table = KvTable.decode(broker.call(RequestCode.GET_BROKER_RUNTIME_INFO).body).table
+    assert (table["msgPutTotalTodayNow"], table["commitLogMinOffset"]) == ("1", "0")
+    assert b"pull_messages_max=32" in broker.call(RequestCode.GET_BROKER_CONFIG).body
+    broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 1))
+    assert broker.call(RequestCode.GET_ALL_CONSUMER_OFFSET).body == b'{"offsetTable":{"T@g":{0:1}}}'
+    broker.send(properties={"DELAY": "2"})
+    broker.later(500)
+    assert broker.call(RequestCode.GET_ALL_DELAY_OFFSET).body == b'{"offsetTable":{2:1}}'
+
+
+def test_unknown_requests(broker):
+    answer = broker.call(9_999)
+    assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    assert "9999" in answer.remark
+    assert broker.call(RequestCode.POP_MESSAGE).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+
+
+def test_messages_by_id_and_key(broker):
+    broker.send(body=b"one", properties={"KEYS": "k1 k2", "UNIQ_KEY": "U1"})
+    broker.send(body=b"two", queue_id=2, properties={"KEYS": "k2", "UNIQ_KEY": "U2"})
+    (first,) = broker.read()
+    view = broker.call(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessage(first.physical_offset))
+    assert decode_message(view.body) == first
+    missing = broker.call(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessage(1))
+    assert (missing.code, missing.remark) == (ResponseCode.SYSTEM_ERROR, "can not find message by the offset, 1")
+
+    def ask(key, begin=0, end=broker.now_ms, unique=None):
+        header = QueryMessage("T", key, 32, begin, end, unique)
+        answer = broker.call(RequestCode.QUERY_MESSAGE, header)
+        return answer.code or sorted(message.body for message in decode_messages(answer.body))
+
+    assert ask("k2") == [b"one", b"two"]
+    assert ask("k1") == [b"one"]
+    assert ask("U2", unique=True) == [b"two"]
+    assert ask("k1", unique=True) == ResponseCode.QUERY_NOT_FOUND
+    assert ask("k1", end=broker.now_ms - 1) == ResponseCode.QUERY_NOT_FOUND
+    assert ask("k1", begin=broker.now_ms + 1) == ResponseCode.QUERY_NOT_FOUND
+    assert ask("k") == ResponseCode.QUERY_NOT_FOUND
+
+
+def test_a_query_looks_at_a_bounded_number(make):
+    broker = make(query_scan_max=5)
+    for number in range(10):
+        broker.send(properties={"KEYS": f"k{number}"})
+    late, early = (QueryMessage("T", key, 32, 0, broker.now_ms) for key in ("k5", "k4"))
+    assert broker.call(RequestCode.QUERY_MESSAGE, late).code == 0
+    assert broker.call(RequestCode.QUERY_MESSAGE, early).code == ResponseCode.QUERY_NOT_FOUND
+
+
+def reset(broker, **more):
+    values = {"topic": "T", "group": "g", "timestamp": 0, "is_force": True} | more
+    return broker.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ResetOffset(**values))
+
+
+def test_a_reset_waits_for_the_next_pull(broker):
+    for _ in range(3):
+        broker.send()
+    broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 3))
+    answer = reset(broker)
+    assert ResetOffsetBody.decode(answer.body).offset_table[MessageQueue("T", "broker-a", 0)] == 0
+    broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 3))
+    query = broker.call(RequestCode.QUERY_CONSUMER_OFFSET, QueryOffset("g", "T", 0))
+    assert query.fields["offset"] == "0", "a commit of somebody still running is void"
+    moved = broker.pull(3)
+    assert (moved.code, moved.remark) == (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET")
+    assert (moved.fields["nextBeginOffset"], moved.fields["maxOffset"]) == ("0", "3")
+    assert broker.pull(0).code == 0
+    broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 2))
+    assert broker.core.state.offsets.query("T", "g", 0) == 2
+
+
+def test_resets_by_time_by_offset_and_not_by_force(broker):
+    for _ in range(3):
+        broker.send()
+        broker.now_ms += 100
+    queue = MessageQueue("T", "broker-a", 0)
+
+    def target(**more):
+        return ResetOffsetBody.decode(reset(broker, **more).body).offset_table.get(queue)
+
+    assert target(timestamp=-1) == 3
+    assert target(timestamp=broker.now_ms - 200) == 1
+    assert target(queue_id=0, offset=2) == 2
+    assert target(queue_id=0, offset=99) == 3
+    assert target(timestamp=0) == 0
+    assert target(timestamp=-1, is_force=False) is None, "only back"
+    assert reset(broker, topic="no").code == ResponseCode.TOPIC_NOT_EXIST
+    assert reset(broker, queue_id=9).code == ResponseCode.INVALID_PARAMETER
+
+
+def test_a_clients_answer_is_passed_back(broker, tools):
+    broker.heartbeat(channel=5)
+    assert broker.request(RequestCode.GET_CONSUMER_RUNNING_INFO, RunningInfoRequest("g", "c1", True), channel=8)
+    asked = broker.opaque
+    ((channel, push),) = tools.pushes(broker.effects)
+    assert (channel, push.code, push.fields["clientId"]) == (5, RequestCode.GET_CONSUMER_RUNNING_INFO, "c1")
+    response = Command(0, {}, b"info", push.opaque, FLAG_RESPONSE)
+    effects = broker.core.handle(broker.now_ms, 5, "127.0.0.1:1", response)
+    ((channel, answer),) = tools.replies(effects)
+    assert (channel, answer.opaque, answer.code, answer.body) == (8, asked, 0, b"info")
+    assert broker.core.handle(broker.now_ms, 5, "127.0.0.1:1", response) == []
+
+
+def test_a_client_gets_the_message_to_consume(broker, tools):
+    broker.heartbeat(channel=5)
+    broker.send(body=b"again")
+    (message,) = broker.read()
+    header = ConsumeDirectly("g", "c1", message.offset_message_id)
+    broker.request(RequestCode.CONSUME_MESSAGE_DIRECTLY, header, channel=8)
+    ((_, push),) = tools.pushes(broker.effects)
+    assert decode_message(push.body) == message
+    assert push.fields["brokerName"] == "broker-a"
+    unknown = ConsumeDirectly("g", "c1", "0" * 31 + "1")
+    assert broker.call(RequestCode.CONSUME_MESSAGE_DIRECTLY, unknown).code == ResponseCode.SYSTEM_ERROR
+
+
+def test_clients_that_are_not_there_or_do_not_answer(broker, tools):
+    header = RunningInfoRequest("g", "c1")
+    assert broker.call(RequestCode.GET_CONSUMER_RUNNING_INFO, header).code == ResponseCode.SYSTEM_ERROR
+    broker.heartbeat(channel=5)
+    broker.request(RequestCode.GET_CONSUMER_RUNNING_INFO, header, channel=8)
+    broker.request(RequestCode.GET_CONSUMER_RUNNING_INFO, header, channel=9)
+    broker.core.channel_closed(broker.now_ms, 9)
+    ((channel, answer),) = tools.replies(broker.later(10_000))
+    assert (channel, answer.code) == (8, ResponseCode.CONSUME_MSG_TIMEOUT)
+
+
+def test_intercepts_answer_instead(broker):
+    asked = []
+
+    def busy_once(command):
+        asked.append(command.code)
+        if len(asked) == 1:
+            return command.response(ResponseCode.SYSTEM_BUSY, remark="[PCBUSY_CLEAN_QUEUE]")
+        return SILENCE if len(asked) == 2 else None
+
+    broker.core.intercepts.append(busy_once)
+    assert broker.send().code == ResponseCode.SYSTEM_BUSY
+    assert broker.request(RequestCode.GET_MAX_OFFSET, MaxOffset("T", 0)) == []
+    assert broker.send().code == 0

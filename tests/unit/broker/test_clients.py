@@ -1,0 +1,240 @@
+"""Heartbeats, membership, notices, offsets and locks."""
+
+from __future__ import annotations
+
+import pytest
+
+from rocketcrew.remoting.admin_bodies import ConsumerConnections, ProducerConnections, SubscriptionGroupConfig
+from rocketcrew.remoting.admin_headers import ConsumerConnectionRequest, ProducerConnectionRequest
+from rocketcrew.remoting.bodies import CheckClientConfig, ConsumerIds, LockBatch, LockBatchResponse, SubscriptionData
+from rocketcrew.remoting.codes import FLAG_ONEWAY, RequestCode, ResponseCode
+from rocketcrew.remoting.headers import ConsumerList, QueryOffset, Unregister, UpdateOffset
+from rocketcrew.remoting.queues import MessageQueue
+
+
+def members(broker, group="g"):
+    answer = broker.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ConsumerList(group))
+    return ConsumerIds.decode(answer.body).consumer_id_list
+
+
+def notified(effects, tools):
+    return [(channel, command.fields["consumerGroup"]) for channel, command in tools.pushes(effects)]
+
+
+def test_a_heartbeat_makes_group_and_retry_topic(broker):
+    answer = broker.heartbeat()
+    assert (answer.code, answer.fields["IS_SUPPORT_HEART_BEAT_V2"], answer.fields["IS_SUB_CHANGE"]) == (
+        0,
+        "true",
+        "true",
+    )
+    retry = broker.core.state.topics.get("%RETRY%g")
+    assert (retry.read_queue_nums, retry.write_queue_nums, retry.perm) == (1, 1, 6)
+    assert members(broker) == ("c1",)
+
+
+def test_new_members_are_announced_to_all_before_the_answer(broker, tools):
+    broker.heartbeat(channel=1)
+    assert notified(broker.effects, tools) == [(1, "g")]
+    broker.heartbeat(client_id="c2", channel=2)
+    assert notified(broker.effects, tools) == [(1, "g"), (2, "g")]
+    assert tools.replies(broker.effects[2:])
+    push = tools.pushes(broker.effects)[0][1]
+    assert (push.code, push.flag) == (RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, FLAG_ONEWAY)
+    broker.heartbeat(channel=1)
+    assert notified(broker.effects, tools) == []
+    assert members(broker) == ("c1", "c2")
+
+
+def test_changed_topics_are_announced_newer_tags_are_not(broker, tools):
+    broker.heartbeat(subscriptions={"T": "a"}, sub_version=1)
+    broker.heartbeat(subscriptions={"T": "b"}, sub_version=2)
+    assert notified(broker.effects, tools) == []
+    group = broker.core.state.clients.consumer_group("g")
+    assert group.subscriptions["T"].sub_string == "b"
+    broker.heartbeat(subscriptions={"T": "old"}, sub_version=1)
+    assert group.subscriptions["T"].sub_string == "b"
+    broker.heartbeat(subscriptions={"T": "b", "U": "*"}, sub_version=3)
+    assert notified(broker.effects, tools) == [(1, "g")]
+    broker.heartbeat(subscriptions={"U": "*"}, sub_version=3)
+    assert notified(broker.effects, tools) == [(1, "g")]
+    assert list(group.subscriptions) == ["U"], "the last heartbeat wins for the whole group"
+
+
+def test_broadcasting_groups_are_told_nothing(broker, tools):
+    broker.heartbeat(model="BROADCASTING")
+    assert notified(broker.effects, tools) == []
+
+
+def test_a_group_may_want_no_notices(broker, tools):
+    group = SubscriptionGroupConfig("g", notify_consumer_ids_changed_enable=False)
+    broker.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=group.encode())
+    broker.heartbeat()
+    assert notified(broker.effects, tools) == []
+
+
+def test_a_group_that_may_not_be_made_is_skipped_silently(make):
+    broker = make(auto_create_group=False)
+    assert broker.heartbeat().code == 0
+    assert "%RETRY%g" not in broker.core.state.topics
+    assert broker.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ConsumerList("g")).code == ResponseCode.SYSTEM_ERROR
+
+
+def test_no_members_is_code_1(broker):
+    answer = broker.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ConsumerList("g"))
+    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "no consumer for this group, g")
+
+
+def test_unregister(broker, tools):
+    broker.heartbeat(channel=1)
+    broker.heartbeat(client_id="c2", channel=2)
+    assert broker.call(RequestCode.UNREGISTER_CLIENT, Unregister("c1", None, "g"), channel=1).code == 0
+    assert notified(broker.effects, tools) == [(2, "g")]
+    assert members(broker) == ("c2",)
+    broker.call(RequestCode.UNREGISTER_CLIENT, Unregister("c2", "pg", "g"), channel=2)
+    assert notified(broker.effects, tools) == []
+    assert broker.core.state.clients.consumer_group("g") is None
+    broker.call(RequestCode.UNREGISTER_CLIENT, Unregister("c1", "pg"), channel=1)
+    assert broker.core.state.clients._groups_of == {}
+
+
+def test_a_closed_channel_is_announced(broker, tools):
+    broker.heartbeat(channel=1)
+    broker.heartbeat(client_id="c2", channel=2)
+    effects = broker.core.channel_closed(broker.now_ms, 1)
+    assert notified(effects, tools) == [(2, "g")]
+    assert broker.core.channel_closed(broker.now_ms, 1) == []
+    assert members(broker) == ("c2",)
+
+
+def test_one_id_on_two_channels_is_listed_twice(broker):
+    broker.heartbeat(channel=1)
+    broker.heartbeat(channel=2)
+    assert members(broker) == ("c1", "c1")
+
+
+def test_a_silent_channel_is_closed_without_a_notice(broker, tools):
+    broker.heartbeat(channel=1)
+    broker.later(60_000)
+    broker.heartbeat(client_id="c2", channel=2)
+    broker.later(60_000)
+    assert members(broker) == ("c1", "c2")
+    effects = broker.later(10_000)
+    assert tools.closed(effects) == [1]
+    assert notified(effects, tools) == []
+    assert members(broker) == ("c2",)
+
+
+def test_connections(broker):
+    broker.heartbeat(channel=4, subscriptions={"T": "a"})
+    answer = broker.call(RequestCode.GET_CONSUMER_CONNECTION_LIST, ConsumerConnectionRequest("g"))
+    body = ConsumerConnections.decode(answer.body)
+    (member,) = body.connection_set
+    assert (member.client_id, member.client_addr, member.language) == ("c1", "127.0.0.1:40004", "PYTHON")
+    assert (body.message_model, body.subscription_table["T"].sub_string) == ("CLUSTERING", "a")
+    answer = broker.call(RequestCode.GET_PRODUCER_CONNECTION_LIST, ProducerConnectionRequest("pg"))
+    assert len(ProducerConnections.decode(answer.body).connection_set) == 1
+    header = ConsumerConnectionRequest("nobody")
+    assert broker.call(RequestCode.GET_CONSUMER_CONNECTION_LIST, header).code == ResponseCode.CONSUMER_NOT_ONLINE
+    none = ProducerConnectionRequest("nobody")
+    assert broker.call(RequestCode.GET_PRODUCER_CONNECTION_LIST, none).code == ResponseCode.SYSTEM_ERROR
+
+
+@pytest.mark.parametrize(("kind", "code"), [("TAG", 0), ("SQL92", ResponseCode.SYSTEM_ERROR)])
+def test_check_client_config(broker, kind, code):
+    body = CheckClientConfig("c1", "g", SubscriptionData.of("T", "a > 1", 1, kind)).encode()
+    assert broker.call(RequestCode.CHECK_CLIENT_CONFIG, body=body).code == code
+
+
+# Offsets
+
+
+def query(broker, topic="T", queue_id=0, **more):
+    return broker.call(RequestCode.QUERY_CONSUMER_OFFSET, QueryOffset("g", topic, queue_id, **more))
+
+
+def commit(broker, offset, topic="T", queue_id=0):
+    return broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", topic, queue_id, offset))
+
+
+def test_no_offset_yet(broker):
+    broker.send()
+    answer = query(broker, queue_id=1)
+    assert (answer.code, answer.remark) == (
+        ResponseCode.QUERY_NOT_FOUND,
+        "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
+    )
+    assert query(broker).fields == {"offset": "0"}, "a young queue starts at 0"
+    assert query(broker, set_zero_if_not_found=False).code == ResponseCode.QUERY_NOT_FOUND
+
+
+def test_commits_overwrite_also_downwards(broker):
+    broker.send()
+    assert commit(broker, 7).code == 0
+    assert query(broker).fields["offset"] == "7"
+    commit(broker, 3)
+    assert query(broker).fields["offset"] == "3"
+
+
+def test_commits_that_cannot_be(broker, make):
+    assert commit(broker, 1).code == ResponseCode.TOPIC_NOT_EXIST
+    broker.send()
+    assert commit(broker, 1, queue_id=4).code == ResponseCode.INVALID_PARAMETER
+    assert commit(make(auto_create_group=False), 1).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+def test_commits_are_kept_after_the_interval(broker):
+    broker.send()
+    commit(broker, 1)
+    broker.crash()
+    assert query(broker).fields["offset"] == "0", "not flushed yet: lost, the member commits again"
+    commit(broker, 1)
+    broker.later(1_000)
+    broker.crash()
+    assert query(broker).fields["offset"] == "1"
+    assert broker.core.state.groups.known("g") is not None
+    assert b'"T@g":{0:1}' in broker.storage.load("config/consumerOffset.json")
+
+
+def test_a_clean_stop_keeps_them_at_once(broker):
+    broker.send()
+    commit(broker, 1)
+    broker.core.stop()
+    broker.crash()
+    assert query(broker).fields["offset"] == "1"
+    assert broker.core.recovered_records == 0
+
+
+# Locks
+
+
+def lock(broker, client, queues, code=RequestCode.LOCK_BATCH_MQ, group="g"):
+    body = LockBatch(group, client, tuple(queues)).encode()
+    answer = broker.call(code, body=body)
+    assert answer.code == 0
+    return set(LockBatchResponse.decode(answer.body).lock_ok_mq_set) if answer.body else set()
+
+
+def test_locks(broker):
+    broker.send()
+    queues = [MessageQueue("T", "broker-a", number) for number in range(3)]
+    foreign = [MessageQueue("T", "broker-b", 0), MessageQueue("unknown", "broker-a", 0)]
+    assert lock(broker, "c1", queues[:2] + foreign) == set(queues[:2])
+    assert lock(broker, "c2", queues) == {queues[2]}
+    assert lock(broker, "c1", queues) == set(queues[:2])
+    assert lock(broker, "c2", queues, group="other") == set(queues)
+    lock(broker, "c2", queues, RequestCode.UNLOCK_BATCH_MQ)
+    assert lock(broker, "c3", queues) == {queues[2]}, "nobody gives up another one's lock"
+
+
+def test_locks_expire(broker):
+    broker.send()
+    queue = MessageQueue("T", "broker-a", 0)
+    lock(broker, "c1", [queue])
+    broker.now_ms += 60_000
+    assert lock(broker, "c2", [queue]) == set()
+    broker.now_ms += 1
+    assert lock(broker, "c2", [queue]) == {queue}
+    assert broker.core.state.locks.any_valid(broker.now_ms, "g")
+    broker.later(70_000)
+    assert broker.core.state.locks._groups == {}

@@ -1,0 +1,356 @@
+"""The asyncio edge over loopback sockets: both ports, pipelining, broken peers, restarts on a folder."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+
+import pytest
+
+from rocketcrew.broker.config import BrokerConfig
+from rocketcrew.broker.edge import Edge, WallClock
+from rocketcrew.broker.server import EmbeddedBroker
+from rocketcrew.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData, TopicRouteData
+from rocketcrew.remoting.codes import FLAG_ONEWAY, PULL_SUBSCRIPTION, PULL_SUSPEND, RequestCode, ResponseCode
+from rocketcrew.remoting.command import Command, Serialization
+from rocketcrew.remoting.errors import UsageError
+from rocketcrew.remoting.frame import FrameReader, encode
+from rocketcrew.remoting.headers import GetRoute, MaxOffset, PullRequest, SendRequest
+from rocketcrew.remoting.stored import decode_messages
+
+SECONDS = 10
+
+
+class Client:
+    """One connection; reads whatever comes."""
+
+    def __init__(self, reader, writer):
+        self.reader, self.writer = reader, writer
+        self.frames = FrameReader()
+        self.opaque = 0
+
+    @classmethod
+    async def open(cls, address):
+        host, _, port = address.rpartition(":")
+        return cls(*await asyncio.open_connection(host.strip("[]"), int(port)))
+
+    def write(self, code, header=None, body=b"", flag=0, serialization=Serialization.JSON):
+        self.opaque += 1
+        fields = header.to_fields() if header else {}
+        self.writer.write(encode(Command(code, fields, body, self.opaque, flag, serialization=serialization)))
+        return self.opaque
+
+    async def read(self):
+        async with asyncio.timeout(SECONDS):
+            while (command := self.frames.next()) is None:
+                data = await self.reader.read(1 << 16)
+                if not data:
+                    return None
+                self.frames.feed(data)
+            return command
+
+    async def call(self, *request, **more):
+        opaque = self.write(*request, **more)
+        answer = await self.read()
+        assert answer.opaque == opaque
+        return answer
+
+    async def close(self):
+        self.writer.close()
+        await self.writer.wait_closed()
+
+
+def send(body=b"x", queue_id=0):
+    return RequestCode.SEND_MESSAGE, SendRequest("pg", "T", "TBW102", 4, queue_id, 0, 1, 0, None), body
+
+
+def pull(offset, suspend=False):
+    flag = PULL_SUBSCRIPTION | (PULL_SUSPEND if suspend else 0)
+    return RequestCode.PULL_MESSAGE, PullRequest("g", "T", 0, offset, 32, flag, 0, 15_000, 0, "*")
+
+
+def run(story):
+    asyncio.run(story())
+
+
+def test_both_ports():
+    async def story():
+        async with EmbeddedBroker() as broker:
+            server, client = await Client.open(broker.name_server), await Client.open(broker.address)
+            assert (await client.call(*send())).code == 0
+            answer = await server.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRoute("T"))
+            (data,) = TopicRouteData.decode(answer.body).broker_datas
+            assert data.broker_addrs == {0: broker.address}
+            assert decode_messages((await client.call(*pull(0))).body)[0].body == b"x"
+            assert (await server.call(*send())).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+            await server.close()
+            await client.close()
+
+    run(story)
+
+
+def test_binary_headers_are_answered_in_kind():
+    async def story():
+        async with EmbeddedBroker() as broker:
+            client = await Client.open(broker.address)
+            answer = await client.call(
+                RequestCode.GET_MAX_OFFSET, MaxOffset("T", 0), serialization=Serialization.ROCKETMQ
+            )
+            assert (answer.serialization, answer.fields) == (Serialization.ROCKETMQ, {"offset": "0"})
+            await client.close()
+
+    run(story)
+
+
+def test_many_requests_in_one_read_and_one_in_many():
+    async def story():
+        async with EmbeddedBroker() as broker:
+            client = await Client.open(broker.address)
+            for number in range(200):
+                client.write(*send(b"%d" % number))
+            answers = [await client.read() for _ in range(200)]
+            assert [answer.fields["queueOffset"] for answer in answers] == [str(number) for number in range(200)]
+            for byte in encode(Command(RequestCode.GET_MAX_OFFSET, MaxOffset("T", 0).to_fields(), opaque=7)):
+                client.writer.write(bytes([byte]))
+                await client.writer.drain()
+            assert (await client.read()).fields["offset"] == "200"
+            await client.close()
+
+    run(story)
+
+
+def test_a_held_pull_is_woken_by_another_connection():
+    async def story():
+        async with EmbeddedBroker() as broker:
+            consumer, producer = await Client.open(broker.address), await Client.open(broker.address)
+            await producer.call(*send())
+            held = consumer.write(*pull(1, suspend=True))
+            assert (await consumer.call(RequestCode.GET_MAX_OFFSET, MaxOffset("T", 0))).fields["offset"] == "1"
+            await producer.call(*send(b"news"))
+            answer = await consumer.read()
+            assert (answer.opaque, decode_messages(answer.body)[0].body) == (held, b"news")
+            await consumer.close()
+            await producer.close()
+
+    run(story)
+
+
+def test_delayed_messages_come_by_the_timer():
+    async def story():
+        async with EmbeddedBroker(delay_levels="20ms 50ms") as broker:
+            consumer = await Client.open(broker.address)
+            await consumer.call(*send())
+            consumer.write(*pull(1, suspend=True))
+            delayed = SendRequest("pg", "T", "TBW102", 4, 0, 0, 1, 0, "DELAY\x012\x02")
+            consumer.write(RequestCode.SEND_MESSAGE, delayed, b"late")
+            codes = [await consumer.read(), await consumer.read()]
+            assert decode_messages(codes[1].body)[0].body == b"late"
+            await consumer.close()
+
+    run(story)
+
+
+def test_a_closed_connection_leaves_its_group_and_the_rest_hear_of_it():
+    async def story():
+        async with EmbeddedBroker() as broker:
+            clients = [await Client.open(broker.address) for _ in range(2)]
+            for number, client in enumerate(clients):
+                consumer = ConsumerData("g", subscription_data_set=(SubscriptionData.of("T", "*", 1),))
+                client.write(RequestCode.HEART_BEAT, body=HeartbeatData(f"c{number}", (), (consumer,)).encode())
+                assert (await client.read()).code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
+                assert (await client.read()).code == 0
+            assert (await clients[0].read()).code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
+            await clients[1].close()
+            notice = await clients[0].read()
+            assert (notice.code, notice.flag) == (RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, FLAG_ONEWAY)
+            assert broker.core.state.clients.consumer_group("g").client_ids() == ["c0"]
+            await clients[0].close()
+
+    run(story)
+
+
+def test_garbage_ends_only_its_own_connection():
+    async def story():
+        async with EmbeddedBroker() as broker:
+            good, bad = await Client.open(broker.address), await Client.open(broker.address)
+            bad.writer.write(struct.pack(">iI", 1 << 30, 4))
+            assert await bad.read() is None
+            http = await Client.open(broker.name_server)
+            http.writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            assert await http.read() is None
+            assert (await good.call(*send())).code == 0
+            await good.close()
+
+    run(story)
+
+
+def test_a_bug_in_a_handler_answers_code_1_and_the_broker_lives():
+    async def story():
+        async with EmbeddedBroker() as broker:
+
+            def buggy(command):
+                raise KeyError("bug")
+
+            broker.intercepts.append(buggy)
+            client = await Client.open(broker.address)
+            answer = await client.call(*send())
+            assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "KeyError('bug')")
+            broker.intercepts.clear()
+            assert (await client.call(*send())).code == 0
+            await client.close()
+
+    run(story)
+
+
+def test_a_peer_that_does_not_read_is_not_read_either():
+    async def story():
+        async with EmbeddedBroker() as broker:
+            client = await Client.open(broker.address)
+            for _ in range(8):
+                await client.call(*send(b"x" * 1_000_000))
+            client.writer.transport.pause_reading()
+            wanted = 60  # of about a megabyte each
+            for _ in range(wanted):
+                client.write(*pull(0))
+            await client.writer.drain()
+            other = await Client.open(broker.address)
+            for _ in range(20):
+                assert (await other.call(*send(queue_id=1))).code == 0
+            assert broker.core.state.get_count < 40, "not all were served"
+            client.writer.transport.resume_reading()
+            for _ in range(wanted):
+                assert (await client.read()).code == 0
+            await client.close()
+            await other.close()
+
+    run(story)
+
+
+def test_a_folder_keeps_everything_over_a_stop_and_a_crash(tmp_path):
+    async def story():
+        for end in ("crash", "stop", "crash"):
+            broker = EmbeddedBroker(tmp_path)
+            await broker.start()
+            client = await Client.open(broker.address)
+            before = int((await client.call(RequestCode.GET_MAX_OFFSET, MaxOffset("T", 0))).fields["offset"])
+            for number in range(10):
+                await client.call(*send(b"%d" % (before + number)))
+            await client.close()
+            await (broker.crash() if end == "crash" else broker.stop())
+        async with EmbeddedBroker(tmp_path) as broker:
+            client = await Client.open(broker.address)
+            body = (await client.call(*pull(0))).body
+            assert [message.body for message in decode_messages(body)] == [b"%d" % number for number in range(30)]
+            await client.close()
+
+    run(story)
+
+
+def test_a_memory_broker_goes_on_after_a_crash():
+    async def story():
+        first = EmbeddedBroker()
+        await first.start()
+        client = await Client.open(first.address)
+        await client.call(*send(b"kept"))
+        await first.crash()
+        assert await client.read() is None
+        async with EmbeddedBroker(storage=first.storage) as second:
+            client = await Client.open(second.address)
+            assert decode_messages((await client.call(*pull(0))).body)[0].body == b"kept"
+            await client.close()
+
+    run(story)
+
+
+def test_ports_and_folders_in_use_are_usage_errors(tmp_path):
+    async def story():
+        async with EmbeddedBroker(tmp_path) as broker:
+            port = int(broker.address.rpartition(":")[2])
+            with pytest.raises(UsageError, match=f"port {port} on 127.0.0.1 is in use"):
+                await EmbeddedBroker(port=port).start()
+            with pytest.raises(UsageError, match="in use by another broker"):
+                await EmbeddedBroker(tmp_path).start()
+        async with EmbeddedBroker(tmp_path, port=port):
+            pass
+        with pytest.raises(UsageError, match="cannot be bound"):
+            await EmbeddedBroker(config=BrokerConfig(host="192.0.2.1")).start()
+
+    run(story)
+
+
+def test_stop_closes_connections_and_twice_is_no_harm():
+    async def story():
+        broker = EmbeddedBroker()
+        await broker.start()
+        client = await Client.open(broker.address)
+        await client.call(*send())
+        await broker.stop()
+        await broker.stop()
+        assert await client.read() is None
+        with pytest.raises(ConnectionRefusedError):
+            await Client.open(broker.address)
+
+    run(story)
+
+
+def test_idle_connections_are_closed():
+    class Moved:
+        """A clock that the test moves; the timer's waits are real and short."""
+
+        now_ms = 1_700_000_000_000
+
+        def __call__(self):
+            return self.now_ms
+
+    async def story():
+        clock = Moved()
+        async with EmbeddedBroker(clock_ms=clock) as broker:
+            client = await Client.open(broker.address)
+            await client.call(*send())
+            clock.now_ms += 121_000
+            assert await client.read() is None
+
+    run(story)
+
+
+def test_too_many_connections():
+    async def story():
+        async with EmbeddedBroker() as broker:
+            edge: Edge = broker._edge
+            taken = [object() for _ in range(10_000)]
+            edge._connections.update({-number - 1: item for number, item in enumerate(taken)})
+            client = await Client.open(broker.address)
+            assert await client.read() is None
+            edge._connections.clear()
+
+    run(story)
+
+
+def test_ipv6():
+    if not socket.has_ipv6:
+        pytest.skip("no IPv6 on this machine")
+
+    async def story():
+        try:
+            broker = EmbeddedBroker(config=BrokerConfig(host="::1"))
+            await broker.start()
+        except UsageError:
+            pytest.skip("no IPv6 loopback on this machine")
+        client = await Client.open(broker.address)
+        await client.call(*send())
+        (message,) = decode_messages((await client.call(*pull(0))).body)
+        assert (message.born_host, message.store_host) == ("::1", "::1")
+        await client.close()
+        await broker.stop()
+
+    run(story)
+
+
+def test_the_clock_never_goes_back():
+    clock = WallClock()
+    first = clock()
+    clock._ahead_ns += 5_000_000_000  # as if the wall clock had been set back by five seconds
+    assert clock() >= first + 5_000
+    clock._ahead_ns -= 60_000_000_000  # as if it had jumped ahead by a minute
+    assert abs(clock() - WallClock()()) < 1_000

@@ -1,0 +1,315 @@
+"""The store: reading rules, search by time, recovery after kills and torn writes, retention."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rocketcrew.broker.disk import DiskStorage
+from rocketcrew.broker.message_store import GetStatus, MessageStore, StoreLimits, message_tags_code
+from rocketcrew.broker.storage import MemoryStorage
+from rocketcrew.remoting.hashing import java_hash
+from rocketcrew.remoting.stored import StoredMessage, decode_messages, encode_message
+
+LIMITS = StoreLimits(messages_max=32, bytes_max=262_144, scan_entries_max=800, segment_bytes=1 << 20)
+T0 = 1_700_000_000_000
+
+
+def new_store(storage, limits=LIMITS, topics=("T", "U")):
+    store = MessageStore(storage, limits, "127.0.0.1", 10911)
+    read = store.recover(lambda topic: topic in topics, message_tags_code)
+    return store, read
+
+
+def put(store, body=b"x", topic="T", queue_id=0, now_ms=T0, tag=None):
+    raw = f"TAGS\x01{tag}\x02".encode() if tag else b""
+    message = StoredMessage(topic, body, raw, queue_id=queue_id)
+    return store.put(now_ms, message, java_hash(tag) if tag else 0)
+
+
+def bodies(fetched):
+    return [message.body for message in decode_messages(fetched.body)]
+
+
+@pytest.fixture
+def store():
+    return new_store(MemoryStorage())[0]
+
+
+def test_offsets_and_positions_are_written_into_the_record(store):
+    first = put(store, b"one")
+    second = put(store, b"two")
+    other = put(store, b"three", queue_id=3)
+    assert (first.queue_offset, second.queue_offset, other.queue_offset) == (0, 1, 0)
+    (read,) = decode_messages(store.record_at(second.physical_offset))
+    assert (read.body, read.queue_offset, read.physical_offset) == (b"two", 1, second.physical_offset)
+    assert (read.store_host, read.store_port, read.store_timestamp_ms) == ("127.0.0.1", 10911, T0)
+    assert store.record_at(second.physical_offset + 1) is None
+    assert store.record_at(1 << 40) is None
+
+
+@pytest.mark.parametrize(
+    ("offset", "status", "following"),
+    [
+        (0, GetStatus.FOUND, 3),
+        (2, GetStatus.FOUND, 3),
+        (3, GetStatus.OFFSET_OVERFLOW_ONE, 3),
+        (4, GetStatus.OFFSET_OVERFLOW_BADLY, 3),
+        (-1, GetStatus.OFFSET_TOO_SMALL, 0),
+    ],
+)
+def test_where_a_read_goes_on(store, offset, status, following):
+    for number in range(3):
+        put(store, b"%d" % number)
+    fetched = store.get("T", 0, offset, 32)
+    assert (fetched.status, fetched.next_offset, fetched.min_offset, fetched.max_offset) == (status, following, 0, 3)
+
+
+def test_an_empty_queue(store):
+    assert store.get("T", 0, 0, 32).status is GetStatus.NO_MESSAGE_IN_QUEUE
+    assert store.get("T", 0, 7, 32).next_offset == 0
+
+
+def test_count_bytes_and_the_first_message_that_always_fits():
+    store, _ = new_store(MemoryStorage(), StoreLimits(4, 1_000, 800, 1 << 20))
+    put(store, b"x" * 5_000)
+    for _ in range(10):
+        put(store, b"y")
+    assert len(bodies(store.get("T", 0, 0, 32))) == 1
+    assert len(bodies(store.get("T", 0, 1, 32))) == 4
+    assert len(bodies(store.get("T", 0, 1, 2))) == 2
+    assert len(bodies(store.get("T", 0, 1, 0))) == 1, "a count below 1 is taken as 1"
+
+
+def test_filter_skips_and_the_scan_is_bounded():
+    store, _ = new_store(MemoryStorage(), StoreLimits(4, 1 << 20, 16, 1 << 20))
+    for number in range(40):
+        put(store, b"%d" % number, tag="b" if number == 20 else "a")
+    wanted = frozenset({java_hash("b")})
+    first = store.get("T", 0, 0, 4, wanted)
+    assert (first.status, first.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 16)
+    second = store.get("T", 0, 16, 4, wanted)
+    assert (second.status, second.next_offset, bodies(second)) == (GetStatus.FOUND, 32, [b"20"])
+
+
+def test_neighbours_of_other_queues_do_not_leak_in(store):
+    for number in range(30):
+        put(store, b"%d" % number, queue_id=number % 3)
+    assert bodies(store.get("T", 1, 0, 32)) == [b"%d" % number for number in range(1, 30, 3)]
+
+
+def test_search_by_store_time(store):
+    for number in range(10):
+        put(store, now_ms=T0 + number // 2 * 10)
+    lower = {at: store.search("T", 0, T0 + at) for at in (-5, 0, 5, 10, 40, 45)}
+    upper = {at: store.search("T", 0, T0 + at, upper=True) for at in (-5, 0, 5, 10, 40, 45)}
+    assert lower == {-5: 0, 0: 0, 5: 2, 10: 2, 40: 8, 45: 10}
+    assert upper == {-5: 0, 0: 1, 5: 1, 10: 3, 40: 9, 45: 9}
+    assert store.search("none", 0, T0) == 0
+    assert store.store_time_ms("T", 0, 3) == T0 + 10
+    assert store.store_time_ms("T", 0, 10) is None
+
+
+def test_a_kill_loses_nothing_that_was_put():
+    storage = MemoryStorage()
+    store, _ = new_store(storage)
+    for number in range(50):
+        put(store, b"%d" % number, queue_id=number % 2, tag="a")
+    storage.crash()
+    store, read = new_store(storage)
+    assert read == 50
+    assert bodies(store.get("T", 0, 0, 32)) == [b"%d" % number for number in range(0, 50, 2)]
+    assert store.max_offset("T", 1) == 25
+    assert bodies(store.get("T", 1, 0, 32, frozenset({java_hash("a")})))[0] == b"1"
+    assert put(store).queue_offset == 25
+
+
+def test_a_checkpoint_spares_reading_again():
+    storage = MemoryStorage()
+    store, _ = new_store(storage)
+    for _ in range(50):
+        put(store)
+    store.begin_checkpoint()
+    store.end_checkpoint()
+    for _ in range(7):
+        put(store)
+    storage.crash()
+    store, read = new_store(storage)
+    assert read == 7
+    assert store.max_offset("T", 0) == 57
+
+
+def test_queue_entries_beyond_the_checkpoint_are_not_doubled():
+    storage = MemoryStorage()
+    store, _ = new_store(storage)
+    put(store, b"0")
+    store.begin_checkpoint()
+    store.end_checkpoint()
+    put(store, b"1")
+    store.begin_checkpoint()  # flushed, but the position was not written
+    storage.crash()
+    store, read = new_store(storage)
+    assert (read, store.max_offset("T", 0)) == (1, 2)
+    assert bodies(store.get("T", 0, 0, 32)) == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("keep", [1, 3, 4, 40, -1])
+def test_a_torn_record_is_cut_off(keep):
+    storage = MemoryStorage()
+    store, _ = new_store(storage)
+    put(store, b"whole")
+    end = store.log_end
+    record = encode_message(StoredMessage("T", b"torn", physical_offset=end, queue_offset=1))
+    storage.crash(torn_log=record[:keep])
+    store, read = new_store(storage)
+    assert (read, store.log_end, store.max_offset("T", 0)) == (1, end, 1)
+    assert put(store, b"next").physical_offset == end
+    storage.crash()
+    assert new_store(storage)[1] == 2
+
+
+def test_a_record_with_a_wrong_crc_ends_the_log():
+    storage = MemoryStorage()
+    store, _ = new_store(storage)
+    put(store, b"whole")
+    record = bytearray(encode_message(StoredMessage("T", b"torn", physical_offset=store.log_end, queue_offset=1)))
+    record[90] ^= 1
+    storage.crash(torn_log=bytes(record))
+    assert new_store(storage)[0].max_offset("T", 0) == 1
+
+
+def test_without_a_checkpoint_all_queues_are_built_again(tmp_path):
+    storage = DiskStorage(tmp_path)
+    store, _ = new_store(storage)
+    for number in range(20):
+        put(store, b"%d" % number, queue_id=number % 2)
+    store.checkpoint_now()
+    storage.close()
+    (tmp_path / "config" / "checkpoint.json").unlink()
+    storage = DiskStorage(tmp_path)
+    store, read = new_store(storage)
+    assert read == 20
+    assert bodies(store.get("T", 1, 0, 32)) == [b"%d" % number for number in range(1, 20, 2)]
+    storage.close()
+
+
+def test_a_log_shorter_than_the_checkpoint_is_survived(tmp_path):
+    """A crash of the machine may lose the log's end although the checkpoint was kept."""
+    limits = StoreLimits(32, 262_144, 800, 2_000)
+    storage = DiskStorage(tmp_path)
+    store, _ = new_store(storage, limits)
+    for number in range(50):
+        put(store, b"%02d" % number)
+    store.checkpoint_now()
+    storage.close()
+    segments = sorted((tmp_path / "commitlog").iterdir())
+    segments[-1].unlink()
+    with open(segments[-2], "r+b") as file:
+        file.truncate(150)
+    storage = DiskStorage(tmp_path)
+    store, _ = new_store(storage, limits)
+    kept = store.max_offset("T", 0)
+    assert 0 < kept < 50
+    assert bodies(store.get("T", 0, kept - 1, 32)) == [b"%02d" % (kept - 1)]
+    assert put(store, b"more").queue_offset == kept
+    storage.close()
+
+
+def test_records_of_deleted_topics_are_skipped_and_a_new_topic_starts_anew():
+    storage = MemoryStorage()
+    store, _ = new_store(storage)
+    put(store, b"old")
+    put(store, b"stays", topic="U")
+    store.remove_topic("T")
+    assert store.get("T", 0, 0, 32).status is GetStatus.NO_MESSAGE_IN_QUEUE
+    storage.crash()
+    store, _ = new_store(storage, topics=("U",))
+    assert store.max_offset("U", 0) == 1
+    assert put(store, b"new").queue_offset == 0
+    storage.crash()
+    store, _ = new_store(storage)
+    assert bodies(store.get("T", 0, 0, 32)) == [b"new"]
+
+
+def test_a_rebuild_meets_both_lives_of_a_topic():
+    storage = MemoryStorage()
+    store, _ = new_store(storage)
+    put(store, b"old")
+    put(store, b"old")
+    store.remove_topic("T")
+    put(store, b"new")
+    storage.crash()
+    storage.replace("config/checkpoint.json", b"garbage")
+    store, _ = new_store(storage)
+    assert bodies(store.get("T", 0, 0, 32)) == [b"new"]
+
+
+def test_retention_drops_whole_segments_and_moves_the_queues():
+    storage = MemoryStorage()
+    store, _ = new_store(storage, StoreLimits(32, 262_144, 800, 1_000))
+    for number in range(100):
+        put(store, b"%03d" % number, queue_id=number % 2, now_ms=T0 + number)
+    store.drop_older_than(T0 + 50)
+    low = store.min_offset("T", 0)
+    assert 10 < low <= 25
+    assert store.min_offset("T", 1) in {low - 1, low}
+    assert store.get("T", 0, 0, 32).status is GetStatus.OFFSET_TOO_SMALL
+    assert bodies(store.get("T", 0, low, 1)) == [b"%03d" % (2 * low)]
+    store.drop_older_than(T0 + 10_000)
+    assert store.max_offset("T", 0) == 50, "the last segment stays"
+    storage.crash()
+    store, _ = new_store(storage, StoreLimits(32, 262_144, 800, 1_000))
+    assert store.max_offset("T", 0) == 50
+    assert bodies(store.get("T", 0, 49, 1)) == [b"098"]
+
+
+_events = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), st.integers(0, 2), st.binary(max_size=300)),
+        st.tuples(st.just("checkpoint")),
+        st.tuples(st.just("crash"), st.binary(max_size=60)),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(_events)
+def test_whatever_happens_the_queues_hold_what_was_put(events):
+    storage = MemoryStorage()
+    limits = StoreLimits(32, 262_144, 800, 700)
+    store, _ = new_store(storage, limits)
+    model: dict[int, list[bytes]] = {0: [], 1: [], 2: []}
+    for event in events:
+        if event[0] == "put":
+            put(store, event[2], queue_id=event[1])
+            model[event[1]].append(event[2])
+        elif event[0] == "checkpoint":
+            store.begin_checkpoint()
+            store.end_checkpoint()
+        else:
+            storage.crash(event[1])
+            store, _ = new_store(storage, limits)
+    for queue_id, wanted in model.items():
+        found: list[bytes] = []
+        while (fetched := store.get("T", queue_id, len(found), 32)).count:
+            found += bodies(fetched)
+        assert found == wanted
+
+
+def test_a_queue_whose_records_all_expired_goes_on_counting():
+    storage = MemoryStorage()
+    limits = StoreLimits(32, 262_144, 800, 300)
+    store, _ = new_store(storage, limits)
+    for _ in range(6):
+        put(store)
+    for _ in range(20):
+        put(store, topic="U", now_ms=T0 + 100)
+    store.drop_older_than(T0 + 150)
+    store.checkpoint_now()
+    storage.crash()
+    storage.replace("config/checkpoint.json", b"lost")
+    store, _ = new_store(storage, limits)
+    assert (store.min_offset("T", 0), store.max_offset("T", 0)) == (6, 6)
+    assert put(store).queue_offset == 6

@@ -1,0 +1,209 @@
+"""The name server's core: registration, routes in both spellings, expiry, lists, KV configuration."""
+
+from __future__ import annotations
+
+import zlib
+
+import pytest
+
+from rocketcrew.broker.effects import CloseChannel, Reply
+from rocketcrew.broker.name_server import NameServerCore
+from rocketcrew.remoting.admin_bodies import (
+    ClusterInfo,
+    DataVersion,
+    KvTable,
+    RegisterBrokerBody,
+    TopicConfig,
+    TopicConfigTable,
+    TopicList,
+)
+from rocketcrew.remoting.admin_headers import (
+    BrokerHeartbeat,
+    BrokerWritePermission,
+    KvKey,
+    KvNamespace,
+    PutKvConfig,
+    QueryDataVersion,
+    RegisterBroker,
+    TopicInNameServer,
+    TopicsByCluster,
+    UnregisterBroker,
+)
+from rocketcrew.remoting.bodies import TopicRouteData
+from rocketcrew.remoting.codes import RequestCode, ResponseCode
+from rocketcrew.remoting.command import Command
+from rocketcrew.remoting.headers import GetRoute
+
+T0 = 1_700_000_000_000
+
+
+class Server:
+    def __init__(self):
+        self.core = NameServerCore()
+        self.now_ms = T0
+
+    def call(self, code, header=None, body=b"", channel=1, version=475):
+        command = Command(code, header.to_fields() if header else {}, body, 5, version=version)
+        (effect,) = self.core.handle(self.now_ms, channel, "127.0.0.1:1", command)
+        assert isinstance(effect, Reply)
+        assert (effect.channel, effect.command.opaque) == (channel, 5)
+        return effect.command
+
+    def register(self, topics, name="b1", address="1.1.1.1:1", counter=1, broker_id=0, channel=1, **more):
+        table = TopicConfigTable({topic: TopicConfig(topic, 4, 4) for topic in topics}, DataVersion(counter=counter))
+        body = RegisterBrokerBody(table).encode()
+        header = RegisterBroker(name, address, "c", "1.1.1.1:2", broker_id, **more)
+        return self.call(RequestCode.REGISTER_BROKER, header, body, channel)
+
+    def route(self, topic, **more):
+        answer = self.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRoute(topic), **more)
+        return None if answer.code == ResponseCode.TOPIC_NOT_EXIST else answer.body
+
+    def brokers(self, topic):
+        body = self.route(topic)
+        return None if body is None else sorted(item.broker_name for item in TopicRouteData.decode(body).queue_datas)
+
+
+@pytest.fixture
+def server():
+    return Server()
+
+
+def test_a_route(server):
+    server.register(["T", "U"])
+    answer = server.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRoute("T"))
+    assert answer.body == (
+        b'{"brokerDatas":[{"brokerAddrs":{"0":"1.1.1.1:1"},"brokerName":"b1","cluster":"c",'
+        b'"enableActingMaster":false}],"filterServerTable":{},"queueDatas":[{"brokerName":"b1","perm":6,'
+        b'"readQueueNums":4,"topicSysFlag":0,"writeQueueNums":4}]}'
+    )
+    missing = server.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRoute("no"))
+    assert missing.code == ResponseCode.TOPIC_NOT_EXIST
+    assert missing.remark.startswith("No topic route info in name server for the topic: no\nSee ")
+
+
+def test_old_clients_get_raw_keys(server):
+    server.register(["T", "U"])
+    assert b'"brokerAddrs":{0:"1.1.1.1:1"}' in server.route("T", version=400)
+    assert b'"brokerAddrs":{"0":"1.1.1.1:1"}' in server.route("T", version=401)
+    asked = server.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRoute("T", True), version=1)
+    assert b'{"0":' in asked.body
+
+
+def test_several_brokers_slaves_and_clusters(server):
+    server.register(["T"], "b1", "1:1")
+    server.register(["T", "U"], "b2", "2:2")
+    answer = server.register(["X"], "b1", "1:9", broker_id=1)
+    assert answer.fields == {"haServerAddr": "1.1.1.1:2", "masterAddr": "1:1"}
+    assert server.brokers("T") == ["b1", "b2"]
+    assert server.brokers("X") is None, "a slave brings no topics"
+    data = {item.broker_name: item.broker_addrs for item in TopicRouteData.decode(server.route("T")).broker_datas}
+    assert data == {"b1": {0: "1:1", 1: "1:9"}, "b2": {0: "2:2"}}
+    answer = server.call(RequestCode.GET_BROKER_CLUSTER_INFO)
+    assert b'"brokerAddrs":{0:"1:1",1:"1:9"}' in answer.body
+    assert ClusterInfo.decode(answer.body).cluster_addr_table == {"c": ("b1", "b2")}
+
+
+def test_topics_change_with_the_data_version_only(server):
+    server.register(["T", "U"], counter=1)
+    server.register(["V"], counter=1)
+    assert server.brokers("V") is None
+    server.register(["U", "V"], counter=2)
+    assert (server.brokers("T"), server.brokers("U"), server.brokers("V")) == (None, ["b1"], ["b1"])
+
+
+def test_unregister_and_closed_connections(server):
+    server.register(["T"], channel=3)
+    server.register(["T"], "b2", "2:2", channel=4)
+    server.call(RequestCode.UNREGISTER_BROKER, UnregisterBroker("b1", "1.1.1.1:1", "c", 0))
+    assert server.brokers("T") == ["b2"]
+    assert server.core.channel_closed(T0, 4) == []
+    assert server.brokers("T") is None
+    assert server.call(RequestCode.UNREGISTER_BROKER, UnregisterBroker("b9", "9:9", "c", 0)).code == 0
+
+
+def test_silent_brokers_expire(server):
+    server.register(["T"], channel=3, heartbeat_timeout_millis=20_000)
+    server.now_ms += 15_000
+    heartbeat = BrokerHeartbeat("c", "1.1.1.1:1", "b1")
+    assert server.call(RequestCode.BROKER_HEARTBEAT, heartbeat).code == 0
+    server.now_ms += 15_000
+    assert server.core.tick(server.now_ms) == []
+    server.now_ms += 15_000
+    assert server.core.tick(server.now_ms) == [CloseChannel(3)]
+    assert server.route("T") is None
+
+
+def test_data_version_query(server):
+    version = DataVersion(counter=1).encode()
+    header = QueryDataVersion("b1", "1.1.1.1:1", "c", 0)
+    assert server.call(RequestCode.QUERY_DATA_VERSION, header, version).fields == {"changed": "true"}
+    server.register(["T"])
+    answer = server.call(RequestCode.QUERY_DATA_VERSION, header, version)
+    assert (answer.fields, DataVersion.decode(answer.body).counter) == ({"changed": "false"}, 1)
+
+
+def test_bodies_that_cannot_be(server):
+    assert server.register(["T"], body_crc32=1).remark == "crc32 not match"
+    assert server.register(["T"], compressed=True).code == ResponseCode.SYSTEM_ERROR
+    body = RegisterBrokerBody().encode()
+    header = RegisterBroker("b1", "1:1", "c", "", 0, body_crc32=zlib.crc32(body) & 0x7FFFFFFF)
+    assert server.call(RequestCode.REGISTER_BROKER, header, body).code == 0
+    assert server.call(RequestCode.REGISTER_BROKER, header, b"{").code == ResponseCode.SYSTEM_ERROR
+    assert server.call(RequestCode.GET_ROUTEINFO_BY_TOPIC).code == ResponseCode.SYSTEM_ERROR
+
+
+def test_lists(server):
+    server.register(["T", "U"])
+
+    def names(code, header=None):
+        return TopicList.decode(server.call(code, header).body).topic_list
+
+    assert names(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER) == ("T", "U")
+    assert names(RequestCode.GET_TOPICS_BY_CLUSTER, TopicsByCluster("c")) == ("T", "U")
+    assert names(RequestCode.GET_TOPICS_BY_CLUSTER, TopicsByCluster("d")) == ()
+    assert {"b1", "c", "TBW102"} <= set(names(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS))
+    server.call(RequestCode.DELETE_TOPIC_IN_NAMESRV, TopicInNameServer("T"))
+    assert server.brokers("T") is None
+
+
+def test_kv_configuration_and_ordered_topics(server):
+    key = KvKey("ORDER_TOPIC_CONFIG", "T")
+    assert server.call(RequestCode.GET_KV_CONFIG, key).code == ResponseCode.QUERY_NOT_FOUND
+    assert server.call(RequestCode.GET_KVLIST_BY_NAMESPACE, KvNamespace("n")).code == ResponseCode.QUERY_NOT_FOUND
+    server.call(RequestCode.PUT_KV_CONFIG, PutKvConfig("ORDER_TOPIC_CONFIG", "T", "b1:4"))
+    assert server.call(RequestCode.GET_KV_CONFIG, key).fields == {"value": "b1:4"}
+    table = KvTable.decode(server.call(RequestCode.GET_KVLIST_BY_NAMESPACE, KvNamespace("ORDER_TOPIC_CONFIG")).body)
+    assert table.table == {"T": "b1:4"}
+    assert KvTable.decode(server.register(["T"]).body).table == {"T": "b1:4"}
+    assert TopicRouteData.decode(server.route("T")).order_topic_conf == "b1:4"
+    server.call(RequestCode.DELETE_KV_CONFIG, key)
+    assert server.call(RequestCode.GET_KV_CONFIG, key).code == ResponseCode.QUERY_NOT_FOUND
+
+
+def test_write_permission_of_a_broker(server):
+    server.register(["T", "U"])
+    assert server.call(RequestCode.WIPE_WRITE_PERM_OF_BROKER, BrokerWritePermission("b1")).fields == {
+        "wipeTopicCount": "2"
+    }
+    assert TopicRouteData.decode(server.route("T")).queue_datas[0].perm == 4
+    assert server.call(RequestCode.ADD_WRITE_PERM_OF_BROKER, BrokerWritePermission("b1")).fields == {
+        "addTopicCount": "2"
+    }
+    assert TopicRouteData.decode(server.route("T")).queue_datas[0].perm == 6
+
+
+def test_what_is_not_for_a_name_server(server):
+    assert server.call(RequestCode.PULL_MESSAGE).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    assert server.core.handle(T0, 1, "1:1", Command(0, flag=1)) == []
+    assert server.core.handle(T0, 1, "1:1", Command(RequestCode.GET_BROKER_CLUSTER_INFO, flag=2)) == []
+
+
+def test_the_broker_of_the_same_process_stays_registered(broker):
+    for _ in range(20):
+        broker.later(30_000)
+        broker.name_server.tick(broker.now_ms)
+    assert broker.ask_name_server(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRoute("TBW102")).code == 0
+    broker.now_ms += 120_001
+    broker.name_server.tick(broker.now_ms)
+    assert broker.ask_name_server(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRoute("TBW102")).code == 17

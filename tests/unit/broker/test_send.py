@@ -1,0 +1,221 @@
+"""SEND_MESSAGE in its three forms: topics made on first use, queues, properties, limits, the retry topic."""
+
+from __future__ import annotations
+
+import pytest
+
+from rocketcrew.broker.storage import MemoryStorage, StorageError
+from rocketcrew.remoting.admin_headers import CreateTopic
+from rocketcrew.remoting.batch import encode_batch
+from rocketcrew.remoting.bodies import LockBatch
+from rocketcrew.remoting.codes import FLAG_ONEWAY, RequestCode, ResponseCode
+from rocketcrew.remoting.headers import GetRoute, SendRequest, SendResponse
+from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.remoting.stored import parse_offset_message_id
+
+
+def test_v2_answer_and_record(broker):
+    answer = broker.send(
+        body=b"hello", tag="a", properties={"KEYS": "k1 k2", "UNIQ_KEY": "U" * 32, "mine": "红"}, flag=7
+    )
+    response = SendResponse.from_fields(answer.fields)
+    assert (answer.code, response.queue_id, response.queue_offset, response.transaction_id) == (0, 0, 0, "U" * 32)
+    assert (response.region_id, response.trace_on) == ("DefaultRegion", True)
+    (message,) = broker.read()
+    assert response.msg_id == message.offset_message_id
+    assert parse_offset_message_id(response.msg_id).physical_offset == message.physical_offset
+    assert (message.body, message.flag, message.born_timestamp_ms) == (b"hello", 7, broker.now_ms - 1)
+    assert (message.born_host, message.born_port, message.store_port) == ("127.0.0.1", 40001, 10911)
+    assert dict(message.properties) == {
+        "TAGS": "a",
+        "KEYS": "k1 k2",
+        "UNIQ_KEY": "U" * 32,
+        "mine": "红",
+        "MSG_REGION": "DefaultRegion",
+        "TRACE_ON": "true",
+        "CLUSTER": "DefaultCluster",
+    }
+
+
+def test_v1(broker):
+    header = SendRequest("pg", "T", "TBW102", 4, 2, 0, 5, 0, "TAGS\x01a\x02")
+    answer = broker.call(RequestCode.SEND_MESSAGE, header, b"one")
+    assert (answer.code, answer.fields["queueId"]) == (0, "2")
+    assert broker.read(queue_id=2)[0].body == b"one"
+
+
+def test_a_unique_id_is_made_when_missing(broker):
+    first, second = broker.send().fields["transactionId"], broker.send().fields["transactionId"]
+    assert len(first) == 32
+    assert first != second
+
+
+def test_oneway_stores_and_says_nothing(broker):
+    broker.send()
+    header = SendRequest("pg", "T", "TBW102", 4, 0, 0, 5, 0, None)
+    assert broker.request(RequestCode.SEND_MESSAGE, header, b"quiet", flag=FLAG_ONEWAY) == []
+    assert [message.body for message in broker.read()] == [b"x", b"quiet"]
+
+
+@pytest.mark.parametrize(("wished", "made"), [(4, 4), (1, 1), (16, 8)])
+def test_a_topic_is_made_on_first_use(broker, wished, made):
+    broker.send(default_topic_queue_nums=wished)
+    topic = broker.core.state.topics.get("T")
+    assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm) == (made, made, 6)
+    assert broker.ask_name_server(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRoute("T")).code == 0
+
+
+def test_no_topic_without_a_default_that_lends_itself(make):
+    broker = make()
+    assert broker.send(default_topic="nothing").code == ResponseCode.TOPIC_NOT_EXIST
+    assert broker.send(topic="bad topic").code == ResponseCode.INVALID_PARAMETER
+    assert broker.send(topic="t" * 128).code == ResponseCode.INVALID_PARAMETER
+    assert make(auto_create_topic=False).send().code == ResponseCode.TOPIC_NOT_EXIST
+    broker = make(topics_max=0)
+    assert broker.send().code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_queue_ids(broker):
+    broker.send()
+    assert broker.send(queue_id=4).code == ResponseCode.INVALID_PARAMETER
+    chosen = {broker.send(queue_id=-1).fields["queueId"] for _ in range(50)}
+    assert chosen == {"0", "1", "2", "3"}
+
+
+@pytest.mark.parametrize("topic", ["SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "SELF_TEST_TOPIC"])
+def test_closed_topics(broker, topic):
+    assert broker.send(topic=topic).code == ResponseCode.NO_PERMISSION
+
+
+def test_a_topic_without_write_permission(broker):
+    broker.call(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopic("T", "TBW102", 4, 4, 4, "SINGLE_TAG"))
+    assert broker.send().code == ResponseCode.NO_PERMISSION
+
+
+def test_sizes(broker):
+    assert broker.send(body=b"").code == ResponseCode.MESSAGE_ILLEGAL
+    assert broker.send(body=b"x" * ((4 << 20) + 1)).code == ResponseCode.MESSAGE_ILLEGAL
+    assert broker.send(properties={"p": "x" * 32_768}).code == ResponseCode.MESSAGE_ILLEGAL
+    assert broker.send(body=b"x" * (4 << 20)).code == 0
+
+
+def test_properties_that_outgrow_the_record_are_refused_and_nothing_is_stored(broker):
+    broker.send(body=b"first")
+    answer = broker.send(properties={"p": "x" * 32_760})
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    broker.send(body=b"last")
+    assert [message.body for message in broker.read()] == [b"first", b"last"]
+
+
+def test_transactions_and_timers_are_refused(broker):
+    assert broker.send(properties={"TRAN_MSG": "true"}).code == ResponseCode.NO_PERMISSION
+    assert broker.send(properties={"TIMER_DELAY_MS": "5"}).code == ResponseCode.SYSTEM_ERROR
+    assert broker.send(properties={"TIMER_DELAY_MS": "5", "DELAY": "1"}).code == 0, "DELAY wins"
+
+
+def test_batch(broker):
+    entries = encode_batch([(1, b"a", "TAGS\x01t\x02"), (2, b"b", "UNIQ_KEY\x01K\x02")])
+    answer = broker.send(
+        body=entries, code=RequestCode.SEND_BATCH_MESSAGE, properties={"UNIQ_KEY": "BATCH", "WAIT": "true"}, batch=True
+    )
+    messages = broker.read()
+    assert answer.fields["msgId"] == ",".join(message.offset_message_id for message in messages)
+    assert (answer.fields["queueOffset"], answer.fields["transactionId"]) == ("0", "BATCH")
+    assert [(message.flag, message.body, message.queue_offset) for message in messages] == [(1, b"a", 0), (2, b"b", 1)]
+    assert messages[1].properties["UNIQ_KEY"] == "K"
+    assert "WAIT" not in messages[0].properties
+    assert messages[0].properties["TAGS"] == "t"
+    assert broker.pull(tags="t").code == 0
+
+
+def test_batches_that_cannot_be(broker):
+    code = RequestCode.SEND_BATCH_MESSAGE
+    assert broker.send(body=b"garbage", code=code).code == ResponseCode.SYSTEM_ERROR
+    delayed = encode_batch([(0, b"a", "DELAY\x011\x02")])
+    assert broker.send(body=delayed, code=code).code == ResponseCode.MESSAGE_ILLEGAL
+    plain = encode_batch([(0, b"a", "")])
+    assert broker.send(topic="%RETRY%g", body=plain, code=code).code == ResponseCode.MESSAGE_ILLEGAL
+    assert broker.read(topic="TBW102") == []
+
+
+def test_a_clients_own_retry_goes_through_the_delay(broker):
+    answer = broker.send(topic="%RETRY%g", reconsume_times=2, max_reconsume_times=16, properties={"DELAY": "1"})
+    assert answer.code == 0
+    assert broker.core.state.topics.get("%RETRY%g").write_queue_nums == 4
+    assert broker.read(topic="%RETRY%g") == []
+    broker.later(200)
+    (message,) = broker.read(topic="%RETRY%g")
+    assert (message.reconsume_times, message.properties["REAL_TOPIC"]) == (2, "%RETRY%g")
+
+
+def test_a_retry_topic_needs_no_default_topic(broker):
+    assert broker.send(topic="%RETRY%g", default_topic="none").code == 0
+    assert broker.core.state.topics.get("%RETRY%g").write_queue_nums == 1
+
+
+@pytest.mark.parametrize(
+    ("times", "limit", "dead"), [(16, 16, False), (17, 16, True), (3, None, False), (17, None, True)]
+)
+def test_a_clients_own_retry_past_the_limit(broker, times, limit, dead):
+    broker.send(topic="%RETRY%g", reconsume_times=times, max_reconsume_times=limit, properties={"DELAY": "1"})
+    assert ("%DLQ%g" in broker.core.state.topics) is dead
+    assert len(broker.read(topic="%DLQ%g")) == dead
+
+
+def test_old_clients_limits_do_not_count(broker):
+    broker.send(topic="%RETRY%g", reconsume_times=3, max_reconsume_times=1, version=120)
+    assert "%DLQ%g" not in broker.core.state.topics
+
+
+def test_retries_of_a_group_that_holds_locks_are_dead_at_once(broker):
+    broker.send()
+    body = LockBatch("g", "c1", (MessageQueue("T", "broker-a", 0),)).encode()
+    broker.call(RequestCode.LOCK_BATCH_MQ, body=body)
+    broker.send(topic="%RETRY%g", reconsume_times=1, max_reconsume_times=16, properties={"DELAY": "3"})
+    (message,) = broker.read(topic="%DLQ%g")
+    assert message.properties["DELAY"] == "-1"
+
+
+def test_a_disk_that_takes_nothing_answers_so(make):
+    class FullDisk(MemoryStorage):
+        full = False
+
+        def open(self, name, segment_bytes, buffered):
+            file = super().open(name, segment_bytes, buffered)
+            if name != "commitlog":
+                return file
+            outer = self
+
+            class Full(type(file)):
+                __slots__ = ()
+
+                def append(self, data):
+                    if outer.full:
+                        raise StorageError("cannot write commitlog: No space left on device")
+                    return super().append(data)
+
+            made = Full(segment_bytes, buffered)
+            self._files[name] = made
+            return made
+
+    storage = FullDisk()
+    broker = make(storage)
+    assert broker.send(body=b"before").code == 0
+    storage.full = True
+    answer = broker.send(body=b"lost")
+    assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert "No space left" in answer.remark
+    assert "No space left" in broker.core.trouble
+    storage.full = False
+    assert broker.send(body=b"after").fields["queueOffset"] == "1"
+    assert [message.body for message in broker.read()] == [b"before", b"after"]
+    broker.later(5_000)
+    assert broker.core.trouble is None
+
+
+def test_an_acknowledged_send_survives_a_kill(broker):
+    for number in range(20):
+        broker.send(body=b"%d" % number, queue_id=number % 4)
+    broker.crash(torn_log=b"\x00\x00\x01\x00half a record")
+    assert [message.body for message in broker.read(queue_id=3)] == [b"3", b"7", b"11", b"15", b"19"]
+    assert broker.send(queue_id=3).fields["queueOffset"] == "5"

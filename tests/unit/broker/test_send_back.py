@@ -1,0 +1,161 @@
+"""CONSUMER_SEND_MSG_BACK and delayed messages."""
+
+from __future__ import annotations
+
+import pytest
+
+from rocketcrew.remoting.admin_bodies import SubscriptionGroupConfig
+from rocketcrew.remoting.admin_headers import TopicName
+from rocketcrew.remoting.codes import RequestCode, ResponseCode
+from rocketcrew.remoting.headers import SendBack
+
+
+def test_a_retry_arrives_after_its_delay(broker):
+    broker.send(body=b"again", tag="a", properties={"KEYS": "k"}, flag=3, sys_flag=0x301)
+    (message,) = broker.read()
+    assert broker.send_back(message, delay_level=2).code == 0
+    broker.later(499)
+    assert broker.read(topic="%RETRY%g") == []
+    broker.later(1)
+    (retry,) = broker.read(topic="%RETRY%g")
+    assert (retry.body, retry.flag, retry.sysflag, retry.reconsume_times) == (b"again", 3, 0x301, 1)
+    assert (retry.born_timestamp_ms, retry.born_port) == (message.born_timestamp_ms, message.born_port)
+    wanted = {
+        "RETRY_TOPIC": "T",
+        "ORIGIN_MESSAGE_ID": message.offset_message_id,
+        "DELAY": "2",
+        "WAIT": "false",
+        "REAL_TOPIC": "%RETRY%g",
+        "REAL_QID": "0",
+        "TAGS": "a",
+        "UNIQ_KEY": message.properties["UNIQ_KEY"],
+    }
+    assert wanted.items() <= retry.properties.items()
+    assert broker.pull(topic="%RETRY%g", tags="a").code == 0, "its entry has the tag again, not the delivery time"
+
+
+def test_the_second_retry_keeps_the_origin_and_takes_the_next_level(make):
+    broker = make(message_delay_level="100ms 200ms 300ms 400ms 500ms")
+    broker.send()
+    (message,) = broker.read()
+    broker.send_back(message, delay_level=0)
+    broker.later(300)
+    (retry,) = broker.read(topic="%RETRY%g")
+    assert retry.properties["DELAY"] == "3"
+    broker.send_back(retry, delay_level=0)
+    broker.later(399)
+    assert len(broker.read(topic="%RETRY%g")) == 1
+    broker.later(1)
+    second = broker.read(topic="%RETRY%g")[1]
+    assert (second.reconsume_times, second.properties["DELAY"]) == (2, "4")
+    assert second.properties["ORIGIN_MESSAGE_ID"] == message.offset_message_id
+    assert second.properties["RETRY_TOPIC"] == "T"
+
+
+@pytest.mark.parametrize(("limit", "level", "dead"), [(1, 1, False), (0, 1, True), (16, -1, True)])
+def test_the_dead_letter_queue(broker, limit, level, dead):
+    broker.send()
+    (message,) = broker.read()
+    assert broker.send_back(message, limit=limit, delay_level=level).code == 0
+    assert len(broker.read(topic="%DLQ%g")) == dead
+    broker.later(1_000)
+    assert len(broker.read(topic="%RETRY%g")) == (not dead)
+    if dead:
+        (message,) = broker.read(topic="%DLQ%g")
+        assert (message.reconsume_times, message.properties["RETRY_TOPIC"]) == (1, "T")
+        assert broker.core.state.topics.get("%DLQ%g").perm == 6
+
+
+def test_the_limit_of_the_group_counts_when_the_request_has_none(broker):
+    broker.call(
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=SubscriptionGroupConfig("g", retry_max_times=0).encode()
+    )
+    broker.send()
+    header = SendBack(broker.read()[0].physical_offset, "g", 1)
+    broker.call(RequestCode.CONSUMER_SEND_MSG_BACK, header)
+    assert len(broker.read(topic="%DLQ%g")) == 1
+
+
+def test_refusals(broker, make):
+    broker.send()
+    (message,) = broker.read()
+    header = SendBack(message.physical_offset + 1, "g", 1)
+    answer = broker.call(RequestCode.CONSUMER_SEND_MSG_BACK, header)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "look message by offset failed" in answer.remark
+    other = make(auto_create_group=False)
+    assert other.send_back(message).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    silent = SubscriptionGroupConfig("h", retry_queue_nums=0)
+    broker.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=silent.encode())
+    assert broker.send_back(message, "h").code == 0
+    assert "%RETRY%h" not in broker.core.state.topics
+
+
+def test_user_delay_and_the_held_pull_it_wakes(broker, tools):
+    broker.send(body=b"now")
+    held = broker.hold(1)
+    answer = broker.send(body=b"late", properties={"DELAY": "3"}, tag="a")
+    assert (answer.fields["queueId"], answer.fields["queueOffset"]) == ("0", "0")
+    assert len(broker.effects) == 1
+    assert broker.core.next_deadline_ms() <= broker.now_ms + 1_000
+    ((_, woken),) = tools.replies(broker.later(1_000))
+    assert (woken.opaque, woken.code) == (held, 0)
+    assert [message.body for message in broker.read()] == [b"now", b"late"]
+
+
+def test_levels_above_the_highest_are_the_highest(broker):
+    broker.send(properties={"DELAY": "18"})
+    broker.later(999)
+    assert broker.read() == []
+    broker.later(1)
+    assert broker.read()[0].properties["DELAY"] == "18"
+
+
+def test_order_within_and_between_levels(broker):
+    for number, level in enumerate((3, 1, 2, 1)):
+        broker.send(body=b"%d" % number, properties={"DELAY": str(level)})
+    for _ in range(10):
+        broker.later(100)
+    assert [message.body for message in broker.read()] == [b"1", b"3", b"2", b"0"]
+
+
+def test_one_tick_delivers_a_bounded_number(make):
+    broker = make(deliver_batch_max=10)
+    for _ in range(25):
+        broker.send(properties={"DELAY": "1"})
+    broker.later(200)
+    assert len(broker.read()) == 10
+    assert broker.core.next_deadline_ms() <= broker.now_ms
+    broker.later(0)
+    broker.later(0)
+    assert len(broker.read()) == 25
+
+
+def test_a_clock_that_was_set_back_does_not_hold_messages_for_ever(broker):
+    broker.send(properties={"DELAY": "1"})
+    broker.now_ms -= 3_600_000
+    broker.later(0)
+    assert len(broker.read()) == 1
+
+
+def test_delays_survive_a_kill_and_are_delivered_once(broker):
+    broker.send(body=b"early", properties={"DELAY": "1"})
+    broker.send(body=b"late", properties={"DELAY": "3"})
+    broker.later(200)
+    broker.crash()
+    broker.later(100)
+    assert [message.body for message in broker.read()] == [b"early"]
+    broker.later(700)
+    assert [message.body for message in broker.read()] == [b"early", b"late"]
+    broker.crash()
+    broker.later(10_000)
+    assert len(broker.read()) == 2
+
+
+def test_a_delayed_message_of_a_deleted_topic_is_dropped_alone(broker):
+    broker.send(properties={"DELAY": "1"})
+    broker.send(topic="U", body=b"stays", properties={"DELAY": "1"})
+    broker.call(RequestCode.DELETE_TOPIC_IN_BROKER, TopicName("T"))
+    broker.later(200)
+    assert [message.body for message in broker.read(topic="U")] == [b"stays"]
+    assert "T" not in broker.core.state.topics

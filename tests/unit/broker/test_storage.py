@@ -1,0 +1,178 @@
+"""Both storages keep the same promises."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rocketcrew.broker.disk import BUFFER_MAX_BYTES, DiskStorage
+from rocketcrew.broker.storage import MemoryStorage, Storage, StorageError
+from rocketcrew.remoting.errors import UsageError
+
+
+@pytest.fixture(params=["memory", "disk"])
+def storage(request, tmp_path):
+    made = MemoryStorage() if request.param == "memory" else DiskStorage(tmp_path)
+    yield made
+    made.close()
+
+
+def reopen(storage: Storage, tmp_path: Path, *, crash: bool) -> Storage:
+    if isinstance(storage, MemoryStorage):
+        if crash:
+            storage.crash()
+        else:
+            storage.close()
+        return storage
+    assert isinstance(storage, DiskStorage)
+    if crash:
+        storage.abandon()
+    else:
+        storage.close()
+    return DiskStorage(tmp_path)
+
+
+def test_positions_run_on_over_segments(storage):
+    file = storage.open("log", 10, buffered=False)
+    assert [file.append(b"abcd"), file.append(b"efgh"), file.append(b"ijkl"), file.append(b"x" * 25)] == [0, 4, 8, 12]
+    assert file.segment_starts() == [0, 8, 12]
+    assert file.end == 37
+    assert file.read(2, 8) == b"cdefghij"
+    assert file.read(0, 100) == b"abcdefghijkl" + b"x" * 25
+    assert file.read(37, 5) == b""
+
+
+def test_reads_outside_are_refused(storage):
+    file = storage.open("log", 10, buffered=False)
+    file.append(b"abcd")
+    with pytest.raises(StorageError):
+        file.read(5, 1)
+    file.reset(100)
+    with pytest.raises(StorageError):
+        file.read(99, 1)
+    assert file.append(b"zz") == 100
+
+
+def test_front_goes_in_whole_segments(storage):
+    file = storage.open("log", 4, buffered=False)
+    for part in (b"aaaa", b"bbbb", b"cccc"):
+        file.append(part)
+    file.drop_before(7)
+    assert file.start == 4
+    assert file.read(4, 8) == b"bbbbcccc"
+    file.drop_before(12)
+    assert file.start == 8, "the last segment stays"
+
+
+def test_truncate_then_append(storage):
+    file = storage.open("log", 4, buffered=False)
+    for part in (b"aaaa", b"bbbb", b"cccc"):
+        file.append(part)
+    file.truncate(6)
+    assert (file.end, file.read(0, 9)) == (6, b"aaaabb")
+    assert file.append(b"dd") == 6
+    assert file.read(4, 4) == b"bbdd"
+
+
+def test_buffered_file_reads_what_is_not_written(storage):
+    file = storage.open("queue", 1 << 20, buffered=True)
+    file.append(b"ab")
+    file.flush()
+    file.append(b"cd")
+    assert file.read(0, 4) == b"abcd"
+    assert file.read(3, 4) == b"d"
+    assert file.read(1, 2) == b"bc"
+
+
+def test_a_crash_loses_only_unflushed_buffers(storage, tmp_path):
+    log = storage.open("log", 100, buffered=False)
+    queue = storage.open("q/t/0", 100, buffered=True)
+    log.append(b"kept")
+    queue.append(b"flushed")
+    queue.flush()
+    queue.append(b"lost")
+    storage.replace("config/a.json", b"table")
+    again = reopen(storage, tmp_path, crash=True)
+    assert again.open("log", 100, buffered=False).read(0, 100) == b"kept"
+    assert again.open("q/t/0", 100, buffered=True).read(0, 100) == b"flushed"
+    assert again.load("config/a.json") == b"table"
+    assert again.load("config/b.json") is None
+    again.close()
+
+
+def test_a_clean_close_loses_nothing(storage, tmp_path):
+    storage.open("q/t/0", 100, buffered=True).append(b"all")
+    again = reopen(storage, tmp_path, crash=False)
+    assert again.open("q/t/0", 100, buffered=True).read(0, 100) == b"all"
+    assert again.names("q/") == ["q/t/0"]
+    again.remove("q/t/0")
+    assert again.names("q/") == []
+    again.close()
+
+
+def test_sync_tickets(storage):
+    storage.open("log", 100, buffered=False).append(b"x")
+    ticket = storage.sync()
+    storage.close()
+    assert storage.synced >= ticket
+
+
+def test_large_buffers_write_themselves(tmp_path):
+    storage = DiskStorage(tmp_path)
+    file = storage.open("q", 1 << 20, buffered=True)
+    file.append(b"x" * (BUFFER_MAX_BYTES + 1))
+    storage.abandon()
+    storage = DiskStorage(tmp_path)
+    assert storage.open("q", 1 << 20, buffered=True).end == BUFFER_MAX_BYTES + 1
+    storage.close()
+
+
+def test_second_owner_of_a_folder_is_refused(tmp_path):
+    storage = DiskStorage(tmp_path)
+    with pytest.raises(UsageError, match="in use by another broker"):
+        DiskStorage(tmp_path)
+    storage.close()
+    DiskStorage(tmp_path).close()
+
+
+def test_a_folder_that_cannot_be_made_is_a_usage_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot be used"):
+        DiskStorage(tmp_path / "file" / "below")
+
+
+def test_a_segment_behind_a_gap_is_set_aside(tmp_path):
+    storage = DiskStorage(tmp_path)
+    file = storage.open("log", 4, buffered=False)
+    for part in (b"aaaa", b"bbbb", b"cccc"):
+        file.append(part)
+    storage.close()
+    (tmp_path / "log" / f"{4:020d}").write_bytes(b"bb")  # a crash of the machine lost its end
+    storage = DiskStorage(tmp_path)
+    assert storage.open("log", 4, buffered=False).read(0, 100) == b"aaaabb"
+    assert (tmp_path / "log" / f"{8:020d}.orphan").read_bytes() == b"cccc"
+    storage.close()
+
+
+def test_a_failed_write_appends_nothing(tmp_path):
+    storage = DiskStorage(tmp_path)
+    file = storage.open("log", 4, buffered=False)
+    file.append(b"aaaa")
+    (tmp_path / "log" / f"{4:020d}").mkdir()  # the next segment cannot be opened
+    with pytest.raises(StorageError, match="cannot open"):
+        file.append(b"bbbb")
+    assert file.end == 4
+    (tmp_path / "log" / f"{4:020d}").rmdir()
+    assert file.append(b"cccc") == 4
+    assert file.read(0, 8) == b"aaaacccc"
+    storage.close()
+
+
+def test_few_descriptors_serve_many_files(tmp_path):
+    storage = DiskStorage(tmp_path, open_files_max=4)
+    files = [storage.open(f"q/{number}", 100, buffered=False) for number in range(20)]
+    for number, file in enumerate(files):
+        file.append(b"%d" % number)
+    assert [file.read(0, 9) for file in files] == [b"%d" % number for number in range(20)]
+    storage.close()
