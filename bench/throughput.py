@@ -15,8 +15,8 @@ from pathlib import Path
 
 from measure import Crew, EmbeddedBroker, Source, interruptible, median, report, rss_mib, wait_done
 
-from rocketcrew.client.producer import OutgoingMessage
-from rocketcrew.client.sync import SyncClient
+from rocketcrew.client.outgoing import OutgoingMessage
+from rocketcrew.client.sync import SyncProducer
 
 CASES = [("no_op", 1), ("no_op_batch", 32), ("read_body", 1), ("read_body_batch", 32)]
 BUDGET_MIB = 64
@@ -57,10 +57,10 @@ def on_broker(handler: str, batch: int, messages: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         broker = EmbeddedBroker(Path(folder))
         try:
-            with SyncClient([broker.name_server]) as client:
+            with SyncProducer(broker.name_server) as producer:
                 body = bytes(1024)
                 for _ in range(messages // 32):
-                    client.send_batch([OutgoingMessage(TOPIC, body, tags="tag", keys="key") for _ in range(32)])
+                    producer.send_batch([OutgoingMessage(TOPIC, body, tags="tag", keys="key") for _ in range(32)])
             return run(handler, batch, broker.name_server, messages // 32 * 32, TOPIC)
         finally:
             broker.stop()
