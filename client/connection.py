@@ -28,18 +28,15 @@ from typing import cast
 
 import structlog
 
-from ..remoting.codes import RequestCode, ResponseCode
+from ..remoting.codes import FLAG_ONEWAY, RequestCode, ResponseCode
 from ..remoting.command import Command
 from ..remoting.errors import ProtocolError, TimedOutError, UnreachableError, UsageError
-from ..remoting.frame import encode, encode_head
+from .outbox import Outbox
 from .pending import BodySink, Pending, PendingTable
 from .receiver import BUFFER_BYTES, DROP, OWN, Place, Receiver
 
 PeerHandler = Callable[[str, Command], Awaitable[Command | None]]
 """Serves a request of the peer (address, command); the answer, or None for a request that wants none."""
-
-_INLINE_BODY_BYTES = 16 * 1024
-"""Bodies up to this size are joined with their head at once; larger ones go out as a piece of their own, uncopied."""
 
 _log = structlog.get_logger("rocketcrew.client")
 
@@ -97,7 +94,7 @@ class Connection(asyncio.BufferedProtocol):
         limits: ConnectionLimits | None = None,
     ) -> None:
         self.address = address
-        self.stats = ConnectionStats()
+        self._stats = ConnectionStats()
         self._limits = limits or ConnectionLimits()
         self._on_request = on_request
         self._on_close = on_close
@@ -109,17 +106,20 @@ class Connection(asyncio.BufferedProtocol):
         self._table = PendingTable(self._limits.pending_max)
         self._receiving: Pending | None = None  # whose view is being filled
         self._peer_tasks: set[asyncio.Task[None]] = set()
-        self._out: list[bytes | bytearray | memoryview] = []
-        self._out_bytes = 0
-        self._flush_planned = False
-        self._paused = False
-        self._room: asyncio.Future[None] | None = None
+        self._outbox = Outbox(self._loop, self._limits.write_high_bytes)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0
         self._idle_timer: asyncio.TimerHandle | None = None
-        self._last_read_s = self._last_write_s = self._loop.time()
+        self._last_read_s = self._loop.time()
 
     # What callers use.
+
+    @property
+    def stats(self) -> ConnectionStats:
+        """The counters so far; the object lives as long as the connection."""
+        self._stats.writes = self._outbox.writes
+        self._stats.written_bytes = self._outbox.written_bytes
+        return self._stats
 
     @property
     def open(self) -> bool:
@@ -139,7 +139,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def idle_s(self) -> float:
         """Seconds since the last byte in either direction."""
-        return self._loop.time() - max(self._last_read_s, self._last_write_s)
+        return self._loop.time() - max(self._last_read_s, self._outbox.last_write_s)
 
     def start(
         self, command: Command, *, timeout_ms: float, body_sink: BodySink | None = None
@@ -161,11 +161,11 @@ class Connection(asyncio.BufferedProtocol):
         now_s = self._loop.time()
         deadline_s = now_s + timeout_ms / 1000
         command.opaque = table.next_opaque()
-        self._write(command)
+        self._put(command)
         table.add(command.opaque, command.code, waiter, now_s=now_s, deadline_s=deadline_s, sink=body_sink)
         if self._timer is None or deadline_s < self._timer_s:
             self._set_timer(deadline_s)
-        self.stats.requests += 1
+        self._stats.requests += 1
         return waiter
 
     async def request(self, command: Command, *, timeout_ms: float, body_sink: BodySink | None = None) -> Command:
@@ -173,7 +173,7 @@ class Connection(asyncio.BufferedProtocol):
 
         The answer's code is for the caller to judge. Raises as `start` says.
         """
-        if self._paused:
+        if self._outbox.full:
             deadline_s = self._loop.time() + timeout_ms / 1000
             await self._wait_for_room(deadline_s, command.code)
             timeout_ms = (deadline_s - self._loop.time()) * 1000
@@ -181,20 +181,19 @@ class Connection(asyncio.BufferedProtocol):
 
     async def oneway(self, command: Command, *, timeout_ms: float = 3000) -> None:
         """Send a request that is never answered; returns when it is handed to the transport."""
-        if self._paused:
+        if self._outbox.full:
             await self._wait_for_room(self._loop.time() + timeout_ms / 1000, command.code)
         self._check_open(command.code)
         command.opaque = self._table.next_opaque()
-        command.flag |= 2
-        self._write(command)
-        self.stats.requests += 1
+        command.flag |= FLAG_ONEWAY
+        self._put(command)
+        self._stats.requests += 1
 
     def close(self, why: str = "closed by this client") -> None:
         """Send what is buffered, then close; pending requests fail at once."""
         if self._why or self._transport is None:
             return
-        self._paused = False  # the transport takes all of it now; asyncio sends it before it closes
-        self._flush()
+        self._outbox.flush(force=True)  # asyncio sends what the transport holds before it closes
         self._why = why
         self._fail_pending()
         self._transport.close()
@@ -219,20 +218,20 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(high=self._limits.write_high_bytes)
+        self._outbox.open(self._transport)
         self._idle_timer = self._loop.call_later(self._limits.idle_ms / 1000, self._check_idle)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         receiving = self._receiving
         if receiving is not None and receiving.waiter.done():
             self._receiving = None
-            self.stats.dropped_bodies += 1
+            self._stats.dropped_bodies += 1
             self._receiver.drop_body(receiving.opaque)
         return self._receiver.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
         self._last_read_s = self._loop.time()
-        self.stats.read_bytes += nbytes
+        self._stats.read_bytes += nbytes
         try:
             self._receiver.received(nbytes)
         except ProtocolError as error:
@@ -241,19 +240,17 @@ class Connection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         cut = " in the middle of a frame" if self._receiver.mid_frame else ""
-        self._why = self._why or f"closed by the peer{cut}"
+        self.abort(f"closed by the peer{cut}")  # nobody reads what we might still send
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._why = self._why or (f"connection lost ({exc})" if exc is not None else "connection closed")
         self._transport = None
-        self._out.clear()
-        self._out_bytes = 0
+        self._outbox.close()
         for timer in (self._timer, self._idle_timer):
             if timer is not None:
                 timer.cancel()
         self._timer = self._idle_timer = None
-        self._release_room()
         self._fail_pending()
         if not self._lost.done():
             self._lost.set_result(None)
@@ -261,13 +258,10 @@ class Connection(asyncio.BufferedProtocol):
             self._on_close(self)
 
     def pause_writing(self) -> None:
-        self._paused = True
+        self._outbox.pause()
 
     def resume_writing(self) -> None:
-        self._paused = False
-        self._release_room()
-        if self._out:
-            self._flush()
+        self._outbox.resume()
 
     # What the receiver calls.
 
@@ -288,7 +282,7 @@ class Connection(asyncio.BufferedProtocol):
             pending.waiter.set_exception(error)
             return DROP
         if view is None:
-            self.stats.dropped_bodies += 1
+            self._stats.dropped_bodies += 1
             return DROP
         self._receiving = pending
         return view
@@ -301,17 +295,17 @@ class Connection(asyncio.BufferedProtocol):
         self._receiving = None
         pending = self._table.take(command.opaque)
         if pending is None or pending.waiter.done():
-            self.stats.late_answers += 1
+            self._stats.late_answers += 1
             return
-        self.stats.answers += 1
+        self._stats.answers += 1
         pending.waiter.set_result(command)
 
     # Requests of the peer.
 
     def _serve(self, command: Command) -> None:
-        self.stats.peer_requests += 1
+        self._stats.peer_requests += 1
         if len(self._peer_tasks) >= self._limits.peer_requests_max:
-            self.stats.peer_requests_refused += 1
+            self._stats.peer_requests_refused += 1
             self._reply(
                 command, command.response(ResponseCode.SYSTEM_BUSY, remark="[OVERLOAD] too many requests at once")
             )
@@ -335,61 +329,19 @@ class Connection(asyncio.BufferedProtocol):
     def _reply(self, command: Command, answer: Command) -> None:
         if not command.is_oneway and self.open:
             answer.opaque = command.opaque
-            self._write(answer)
+            self._put(answer)
 
     # Writing.
 
-    def _write(self, command: Command) -> None:
-        body = command.body
-        if len(body) <= _INLINE_BODY_BYTES:
-            frame = encode(command)
-            self._out.append(frame)
-            self._out_bytes += len(frame)
-        else:
-            head = encode_head(command, len(body))
-            self._out += (head, body)
-            self._out_bytes += len(head) + len(body)
-        if not self._flush_planned:
-            self._flush_planned = True
-            self._loop.call_soon(self._flush)
-        if self._paused and self._unsent_bytes() > self._limits.write_bytes_max:
-            self.abort(f"the peer does not read: {self._unsent_bytes()} bytes are unsent")
-
-    def _flush(self) -> None:
-        self._flush_planned = False
-        transport = self._transport
-        if transport is None or self._paused or not self._out:
-            return  # when paused, resume_writing flushes
-        pieces, self._out = self._out, []
-        self.stats.writes += 1
-        self.stats.written_bytes += self._out_bytes
-        self._out_bytes = 0
-        self._last_write_s = self._loop.time()
-        if len(pieces) == 1:
-            transport.write(pieces[0])
-        else:
-            transport.writelines(pieces)
-
-    def _unsent_bytes(self) -> int:
-        in_transport = self._transport.get_write_buffer_size() if self._transport is not None else 0
-        return self._out_bytes + in_transport
+    def _put(self, command: Command) -> None:
+        self._outbox.put(command)
+        if self._outbox.full and self._outbox.unsent_bytes > self._limits.write_bytes_max:
+            self.abort(f"the peer does not read: {self._outbox.unsent_bytes} bytes are unsent")
 
     async def _wait_for_room(self, deadline_s: float, code: int) -> None:
-        try:
-            async with asyncio.timeout_at(deadline_s):
-                while self._paused and self.open:
-                    if self._room is None:
-                        self._room = self._loop.create_future()
-                    await asyncio.shield(self._room)
-        except TimeoutError:
-            raise TimedOutError(
-                self.address, f"{name_of_request(code)} not sent in time: the peer does not read"
-            ) from None
-
-    def _release_room(self) -> None:
-        if self._room is not None and not self._room.done():
-            self._room.set_result(None)
-        self._room = None
+        if not await self._outbox.wait_for_room(deadline_s):
+            text = f"{name_of_request(code)} not sent in time: the peer does not read"
+            raise TimedOutError(self.address, text)
 
     # Deadlines and failure.
 
@@ -406,7 +358,7 @@ class Connection(asyncio.BufferedProtocol):
         silent = False
         # A timer may fire a clock tick early (the loop rounds up by its clock's resolution), so its own time counts too.
         for pending in self._table.expire(max(now_s, self._timer_s)):
-            self.stats.timeouts += 1
+            self._stats.timeouts += 1
             if self._last_read_s <= pending.sent_s and now_s - pending.sent_s >= self._limits.silent_ms / 1000:
                 silent = True
             if not pending.waiter.done():

@@ -198,10 +198,12 @@ def _maybe_compressed(
     body: bytes | bytearray | memoryview, options: SendOptions
 ) -> tuple[bytes | bytearray | memoryview, int]:
     """The body as it is sent, and the sysFlag that says how."""
-    if memoryview(body).nbytes < options.compress_from_bytes:
+    if isinstance(body, memoryview):
+        body = body.tobytes()  # views may count other things than bytes, and may be over before a retry
+    if len(body) < options.compress_from_bytes:
         return body, 0
     smaller = compress(body, options.compression, options.compress_level)
-    if len(smaller) >= memoryview(body).nbytes:
+    if len(smaller) >= len(body):
         return body, 0
     return smaller, compression_sysflag(options.compression)
 

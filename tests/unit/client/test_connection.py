@@ -328,6 +328,17 @@ async def test_writers_wait_for_a_peer_that_does_not_read_and_give_up_in_time(ma
         assert (await waiting).code == 0
 
 
+async def test_unsent_bytes_stay_bounded_while_many_wait_to_write(make_peer):
+    limits = ConnectionLimits(write_high_bytes=1_000_000)
+    async with connected(make_peer, limits=limits) as (connection, wire):
+        body = b"x" * 1_000_000
+        tasks = [asyncio.create_task(connection.request(Command(10, body=body), timeout_ms=LONG_MS)) for _ in range(30)]
+        for _ in tasks:
+            wire.answer(await wire.next())
+            assert connection._outbox.unsent_bytes <= 3_100_000
+        await asyncio.gather(*tasks)
+
+
 async def test_a_peer_that_never_reads_is_given_up_at_the_bound(make_peer):
     limits = ConnectionLimits(write_high_bytes=1000, write_bytes_max=8_000_000)
     async with connected(make_peer, limits=limits) as (connection, _wire):

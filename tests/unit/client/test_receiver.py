@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketcrew.client.receiver import DROP, HEADER_BYTES_MAX, OWN, Receiver
+from rocketcrew.client.receiver import BUFFER_BYTES, DROP, HEADER_BYTES_MAX, OWN, Receiver
 from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.errors import ProtocolError
 from rocketcrew.remoting.frame import encode
@@ -113,7 +113,7 @@ def test_a_giant_header_is_refused_before_it_is_read():
     head = (HEADER_BYTES_MAX + 100).to_bytes(4, "big") + (HEADER_BYTES_MAX + 1).to_bytes(4, "big")
     with pytest.raises(ProtocolError, match="limit"):
         feed(receiver, head, 8)
-    assert len(receiver.buffer()) <= 65536
+    assert len(receiver.buffer()) <= BUFFER_BYTES
 
 
 def test_a_large_header_grows_the_buffer_and_gives_it_back():

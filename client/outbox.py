@@ -1,0 +1,114 @@
+"""Frames on their way out of one connection.
+
+Frames written in one turn of the loop are handed to the transport together: one system call for many. What the peer does not
+take is bounded twice: from `high_bytes` on, those who can wait are made to (`full`, `wait_for_room`); beyond `bytes_max`
+the peer is given up by the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from ..remoting.command import Command
+from ..remoting.frame import encode, encode_head
+
+_INLINE_BODY_BYTES = 16 * 1024
+"""Bodies up to this size are joined with their head at once; larger ones go out as a piece of their own."""
+
+
+class Outbox:
+    """See the module's text. Created without a transport; `open` gives it one, `close` takes it away."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, high_bytes: int) -> None:
+        self.writes = 0
+        self.written_bytes = 0
+        self.last_write_s = loop.time()
+        self._loop = loop
+        self._high_bytes = high_bytes
+        self._transport: asyncio.Transport | None = None
+        self._pieces: list[bytes | bytearray | memoryview] = []
+        self._bytes = 0
+        self._planned = False
+        self._paused = False
+        self._room: asyncio.Future[None] | None = None
+
+    @property
+    def full(self) -> bool:
+        """Whether those who can wait should."""
+        return self._paused or self._bytes >= self._high_bytes
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that the operating system has not taken yet."""
+        return self._bytes + (self._transport.get_write_buffer_size() if self._transport is not None else 0)
+
+    def open(self, transport: asyncio.Transport) -> None:
+        """The connection is made."""
+        transport.set_write_buffer_limits(high=self._high_bytes)
+        self._transport = transport
+
+    def close(self) -> None:
+        """The connection is gone; who waits for room finds it closed."""
+        self._transport = None
+        self._pieces.clear()
+        self._bytes = 0
+        self._paused = False
+        self._release()
+
+    def pause(self) -> None:
+        """The transport holds `high_bytes`."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """The transport has room again."""
+        self._paused = False
+        self.flush()
+
+    def put(self, command: Command) -> None:
+        """Add a frame; it leaves at the end of this turn of the loop. Raises UsageError when it is too large for one."""
+        body = command.body
+        if len(body) <= _INLINE_BODY_BYTES:
+            frame = encode(command)
+            self._pieces.append(frame)
+            self._bytes += len(frame)
+        else:
+            head = encode_head(command, len(body))
+            self._pieces += (head, body)
+            self._bytes += len(head) + len(body)
+        if not self._planned:
+            self._planned = True
+            self._loop.call_soon(self.flush)
+
+    def flush(self, *, force: bool = False) -> None:
+        """Hand over what is there; while the transport is paused only if `force`."""
+        self._planned = False
+        transport = self._transport
+        if transport is not None and self._pieces and (force or not self._paused):
+            pieces, self._pieces = self._pieces, []
+            self.writes += 1
+            self.written_bytes += self._bytes
+            self._bytes = 0
+            self.last_write_s = self._loop.time()
+            if len(pieces) == 1:
+                transport.write(pieces[0])
+            else:
+                transport.writelines(pieces)
+        if self._room is not None and not self.full:
+            self._release()
+
+    async def wait_for_room(self, deadline_s: float) -> bool:
+        """Wait until not `full` or closed; False when the deadline (loop time) came first."""
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                while self.full:
+                    if self._room is None:
+                        self._room = self._loop.create_future()
+                    await asyncio.shield(self._room)
+        except TimeoutError:
+            return False
+        return True
+
+    def _release(self) -> None:
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+        self._room = None
