@@ -35,6 +35,8 @@ from .preload import ENVIRONMENT_KEY
 PRELOAD_MODULE: Final = "rocketcrew.workers.preload"
 START_TIMEOUT_MS: Final = 60_000
 """Time for the forkserver to import the handler's module before its first fork."""
+DYING_TIMEOUT_MS: Final = 1_000
+"""Time for a forkserver that refused a connection to be dead."""
 EXIT_UNKNOWN: Final = 255
 """Exit code of a worker whose forkserver died too."""
 
@@ -50,10 +52,6 @@ class WorkerProcess:
         self.worker_id = worker_id
         self.pid: int = popen.pid
         self._popen = popen
-        self._pidfd = -1
-        if hasattr(os, "pidfd_open"):
-            with contextlib.suppress(OSError):
-                self._pidfd = os.pidfd_open(self.pid)
 
     @property
     def sentinel(self) -> int:
@@ -75,16 +73,15 @@ class WorkerProcess:
     def kill(self, number: int = signal.SIGKILL) -> None:
         """Send a signal; nothing happens when it is dead. Never hits another process that got the same pid."""
         with contextlib.suppress(ProcessLookupError):
-            if self._pidfd >= 0:
-                signal.pidfd_send_signal(self._pidfd, number)
+            if self._popen.pidfd >= 0:
+                signal.pidfd_send_signal(self._popen.pidfd, number)
             elif self.exitcode is None:
                 os.kill(self.pid, number)
 
     def close(self) -> None:
-        """Release the descriptors (after its death)."""
-        if self._pidfd >= 0:
-            os.close(self._pidfd)
-            self._pidfd = -1
+        """Release the descriptors now (after its death); else the garbage collector does."""
+        self._popen.poll()
+        self._popen.pidfd = -1
         self._popen.close()
 
 
@@ -115,12 +112,36 @@ class Forkserver:
         ctx = multiprocess.get_context("forkserver")
         process = ctx.Process(target=run_worker, args=(boot,), name=f"rocketcrew-{boot.worker_id}")
         try:
-            with self._orders():
-                return WorkerProcess(_Popen(process, self._server, self._start_timeout_ms), boot.worker_id)
+            try:
+                return self._launch(process, boot.worker_id)
+            except (ConnectionError, EOFError):
+                # A forkserver that is just dying refuses before its death can be seen; the next one is asked once.
+                if not self._is_dying():
+                    raise
+                return self._launch(process, boot.worker_id)
         except (OSError, EOFError) as error:
             raise WorkerStartError(f"worker {boot.worker_id} could not be started: {error}") from error
         finally:
             boot.link.close()
+
+    def _launch(self, process: BaseProcess, worker_id: str) -> WorkerProcess:
+        with self._orders():
+            return WorkerProcess(_Popen(process, self._server, self._start_timeout_ms), worker_id)
+
+    def _is_dying(self) -> bool:
+        pid = self.pid
+        if pid is None or not hasattr(os, "pidfd_open"):
+            return True
+        try:
+            pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return True
+        try:
+            poll = select.poll()
+            poll.register(pidfd, select.POLLIN)
+            return bool(poll.poll(DYING_TIMEOUT_MS))
+        finally:
+            os.close(pidfd)
 
     def stop(self) -> None:
         """End it at once, and with it any worker that is left."""
@@ -148,6 +169,8 @@ class _Popen(popen_forkserver.Popen):
     def __init__(self, process: BaseProcess, server: ForkServer, timeout_ms: int) -> None:
         self._server = server
         self._timeout_ms = timeout_ms
+        self.pidfd = -1
+        """Names the process for good, where the kernel has such descriptors; else -1."""
         super().__init__(process)
 
     def _launch(self, process_obj: BaseProcess) -> None:
@@ -163,8 +186,8 @@ class _Popen(popen_forkserver.Popen):
             context.set_spawning_popen(None)
         self.sentinel, write_end = self._server.connect_to_new_process(self._fds)
         # The child watches the pipe it was fed by: it is open as long as this process lives.
-        kept = os.dup(write_end)
-        self.finalizer = util.Finalize(self, util.close_fds, (kept, self.sentinel))
+        kept = [os.dup(write_end), self.sentinel]
+        self.finalizer = util.Finalize(self, _close_all, (kept,))
         with open(write_end, "wb", closefd=True) as pipe:
             pipe.write(data.getbuffer())
         poll = select.poll()
@@ -172,3 +195,11 @@ class _Popen(popen_forkserver.Popen):
         if not poll.poll(self._timeout_ms):
             raise OSError(f"the forkserver did not answer within {self._timeout_ms} ms (the handler's module may hang)")
         self.pid = read_signed(self.sentinel)
+        if hasattr(os, "pidfd_open"):
+            with contextlib.suppress(OSError):
+                self.pidfd = os.pidfd_open(self.pid)
+                kept.append(self.pidfd)
+
+
+def _close_all(fds: list[int]) -> None:
+    util.close_fds(*fds)
