@@ -159,6 +159,5 @@ def main() -> None:
     report("efficiency", rows)
 
 
-
 if __name__ == "__main__":
     main()

@@ -40,17 +40,17 @@ def burn(cpu_ns: int) -> None:
 
 
 @handler(schema=SCHEMA)
-def burn_100us(message: Message) -> None:
+def burn_100us(_message: Message) -> None:
     burn(100_000)
 
 
 @handler(schema=SCHEMA)
-def burn_1ms(message: Message) -> None:
+def burn_1ms(_message: Message) -> None:
     burn(1_000_000)
 
 
 @handler(schema=SCHEMA)
-def burn_10ms(message: Message) -> None:
+def burn_10ms(_message: Message) -> None:
     burn(10_000_000)
 
 

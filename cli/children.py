@@ -45,7 +45,8 @@ class Child:
                 cwd=cwd,
                 env=None if env is None else dict(env),
                 start_new_session=True,
-                preexec_fn=lambda: die_with_parent(parent),
+                # Commands start their children before any thread exists, and the function only makes two system calls.
+                preexec_fn=lambda: die_with_parent(parent),  # noqa: PLW1509
             )
 
     @property

@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import click
 from tqdm import tqdm
@@ -242,7 +242,7 @@ class ProgressBar:
         self._bar = tqdm(total=total, unit=" files", disable=not self._terminal, file=sys.stderr, dynamic_ncols=True)
         self._begin = self._last = time.monotonic()
 
-    def __enter__(self) -> ProgressBar:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -252,7 +252,7 @@ class ProgressBar:
         """Move to `progress`."""
         finished = progress.done + progress.dead
         if self._terminal:
-            self._bar.set_postfix(retried=progress.retried, dead=progress.dead, refresh=False)
+            self._bar.set_postfix_str(f"retried={progress.retried}, dead={progress.dead}", refresh=False)
             self._bar.update(finished - self._bar.n)
         elif time.monotonic() - self._last >= PLAIN_EVERY_S or finished == self._total:
             self._last = time.monotonic()
@@ -283,4 +283,3 @@ def _lines(rows: list[dict[str, Any]]) -> Iterator[str]:
             str(row[name]).rjust(width) if isinstance(row[name], (int, float)) else str(row[name]).ljust(width)
             for name, width in zip(names, widths, strict=True)
         )
-

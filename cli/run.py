@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 import click
@@ -32,7 +32,9 @@ BROKER_STOP_S = 10.0
 @click.option("--batch", type=int, metavar="N", help="Messages in one call of a batch handler.")
 @click.option("--schema", metavar="DDL", help="Columns of the rows, where the handler does not declare them.")
 @click.option("--target", metavar="PATH", help="The Spark table. Otherwise a folder beside the state.")
-@click.option("--load/--no-load", "load", default=True, help="Load sealed results into the table (default), or leave them.")
+@click.option(
+    "--load/--no-load", "load", default=True, help="Load sealed results into the table (default), or leave them."
+)
 @click.option("--embedded", is_flag=True, help="Start a broker of its own and consume from that.")
 @with_settings(
     topics="consumer.topics",
@@ -74,7 +76,7 @@ async def _supervise(settings: Settings, spec: HandlerSpec) -> Summary:
 
 
 @contextlib.contextmanager
-def _name_servers(settings: Settings, embedded: bool) -> Iterator[Settings]:
+def _name_servers(settings: Settings, embedded: bool) -> Generator[Settings]:
     """The settings with name servers in them: the configured ones, or those of an embedded broker."""
     if embedded and settings.cluster.name_servers:
         raise UsageError(
@@ -136,5 +138,3 @@ def _tell(summary: Summary) -> None:
         f" {summary.unfinished + summary.unsealed}",
         err=True,
     )
-
-

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Coroutine, Iterable
 from typing import Any, NamedTuple, Self, TypeVar
 
+from ..client.cluster import Cluster
 from ..client.opening import new_cluster
 from ..client.operations import Operations
 from ..remoting.codes import ResponseCode
@@ -48,11 +49,11 @@ class Watch:
     def __init__(self, name_servers: str | Iterable[str]) -> None:
         self._runner = asyncio.Runner()
 
-        async def make() -> None:
-            self._cluster = new_cluster(name_servers, poll_interval_ms=1000)
-            self._operations = Operations(self._cluster)
+        async def make() -> Cluster:
+            return new_cluster(name_servers, poll_interval_ms=1000)
 
-        self._run(make())
+        self._cluster = self._run(make())
+        self._operations = Operations(self._cluster)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(work)

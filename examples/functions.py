@@ -25,7 +25,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 @handler(schema=SCHEMA)
 def measure(message: Message) -> Iterator[dict[str, object]]:
     """Rows for every function of one file. A file that does not parse raises: it is retried and dead-lettered."""
-    tree = ast.parse(message.body, filename=message.keys)
+    tree = ast.parse(message.body, filename=message.keys or "message")
     for name, node in functions_in(tree, ""):
         yield {
             "module": message.keys,

@@ -91,6 +91,7 @@ def consume_timestamp_ms(text: str) -> int | None:
     if not re.fullmatch(r"\d{14}", text):
         return None
     try:
-        return int(datetime.strptime(text, "%Y%m%d%H%M%S").timestamp() * 1000)
+        # Local time without a zone, as Java reads it (UtilAll.parseDate).
+        return int(datetime.strptime(text, "%Y%m%d%H%M%S").timestamp() * 1000)  # noqa: DTZ007
     except ValueError:
         return None

@@ -68,7 +68,7 @@ class LoaderChild:
         while not self._stopping:
             begun = loop.time()
             code = await self._run_once()
-            if self._stopping:
+            if self._is_stopping():
                 return
             if loop.time() - begun > HEALTHY_S:
                 delay_s = 1.0
@@ -78,6 +78,10 @@ class LoaderChild:
             log.error("loader_ended", exit_code=code, restart_in_s=delay_s, **({"hint": hint} if hint else {}))
             await asyncio.sleep(delay_s)
             delay_s = min(delay_s * 2, BACK_OFF_MAX_S)
+
+    def _is_stopping(self) -> bool:
+        """Read anew: it may have changed while something was awaited."""
+        return self._stopping
 
     async def _run_once(self) -> int:
         parent = os.getpid()

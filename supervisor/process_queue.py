@@ -54,7 +54,7 @@ class ProcessQueue:
         """It stands in the line for bytes of the slab."""
         self.drops = 0
         """How often in a row a response found no room."""
-        self.last_body_bytes = RESERVE_BYTES_MIN
+        self.last_body_bytes = 0
         self.recovered = Intervals()
         """Finished before a restart or an earlier assignment: not run again."""
         self.send_failures = True

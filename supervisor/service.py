@@ -128,7 +128,7 @@ class Supervisor:
         self.core = Core(self._core_config(), slab, self._view)
         self.core.state.settled = self._settled
         self._do: dict[type, Callable[[Any], None]] = {
-            act.Dispatch: lambda a: self._pool.dispatch(a),
+            act.Dispatch: lambda a: self._pool.dispatch(a),  # noqa: PLW0108  the pool is made later
             act.Seal: lambda a: self._pool.seal(a.worker_id),
             act.KillWorker: lambda a: self._pool.kill_worker(a.worker_id, a.reason),
             act.Log: _log,

@@ -56,7 +56,6 @@ def verdict(crew: Crew) -> None:
     numbers = rows.column("number").to_pylist()
     wanted = {number for number in range(MESSAGES) if number % 1000 != 999}
     lost = sorted(wanted - set(numbers))
-    print(f"lost {len(lost)}, rows {len(numbers)}, done twice {len(numbers) - len(set(numbers))}")
     assert not lost, f"lost: {lost[:20]}"
     assert set(numbers) == wanted
     assert duplicate_keys(rows) == 0
@@ -106,7 +105,6 @@ def test_after_kill_of_the_supervisor_written_outcomes_do_not_run_again(crew: Cr
     wait_until(lambda: finished(crew), 2 * WAIT_S, "all messages finished")
     done_again = done_before + crew.counter("done_messages") - (MESSAGES - ALWAYS_FAIL)
     # Counted after `done_before` was read, and before the kill: those are done, but in neither figure.
-    print(f"done before {done_before}, repeated at most {max(done_again, 0)}")
     assert done_again <= 2 * 2 * 64, "only chunks in flight may run again"
 
 
@@ -114,7 +112,9 @@ def test_no_orphan_outlives_the_supervisor(tmp_path: Path, broker: Broker) -> No
     crew = Crew(tmp_path, broker, "numbers_handler:endless_c_loop", TOPIC, load=False)
     crew.start()
     send_numbers(broker, TOPIC, range(16))
-    wait_until(lambda: (s := crew.status()) is not None and all(w["messages"] for w in s["workers"]), what="busy workers")
+    wait_until(
+        lambda: (s := crew.status()) is not None and all(w["messages"] for w in s["workers"]), what="busy workers"
+    )
     children = [*crew.workers(), crew.forkserver()]
     os.kill(crew.child.pid, signal.SIGKILL)
     wait_until(lambda: not list(alive(children)), 2.0, "the end of every process of the crew")
