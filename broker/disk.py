@@ -71,12 +71,15 @@ class DiskFile:
         self._pool = pool
         self._dirty = dirty
         self._buffer = bytearray()
+        self._paths: dict[int, str] = {}  # of the segments in use; spares writing their names for every record
         folder.mkdir(parents=True, exist_ok=True)
         self._starts, self._written = self._scan()
 
     def _scan(self) -> tuple[list[int], int]:
         """Find the segments that join; one behind a gap (lost in a crash of the machine) is set aside, not deleted."""
-        starts = sorted(int(entry) for entry in os.listdir(self._folder) if entry.isdigit())
+        starts = sorted(
+            int(entry) for entry in os.listdir(self._folder) if entry.isdigit() and len(entry) == NAME_DIGITS
+        )
         if not starts:
             return [0], 0
         joined: list[int] = []
@@ -91,7 +94,10 @@ class DiskFile:
         return joined, end
 
     def _path(self, start: int) -> str:
-        return os.path.join(self._folder, f"{start:0{NAME_DIGITS}d}")
+        path = self._paths.get(start)
+        if path is None:
+            path = self._paths[start] = os.path.join(self._folder, f"{start:0{NAME_DIGITS}d}")
+        return path
 
     @property
     def start(self) -> int:
@@ -195,6 +201,7 @@ class DiskFile:
 
     def _unlink(self, start: int) -> None:
         path = self._path(start)
+        del self._paths[start]
         self._pool.forget(path)
         self._dirty.discard(path)
         with contextlib.suppress(FileNotFoundError):

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from rocketcrew.remoting.codes import PULL_SUBSCRIPTION, RequestCode
@@ -28,10 +29,31 @@ sys.exit(run(config, on_ready=lambda name_server, broker: print("READY", broker,
 """
 
 
+started: list[asyncio.subprocess.Process] = []
+
+
+def bounded(story: Callable[[], Awaitable[None]]) -> None:
+    """Run a story to its end or the deadline; whatever happens, none of its processes stays."""
+
+    async def run() -> None:
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                await story()
+        finally:
+            for process in started:
+                if process.returncode is None:
+                    process.kill()
+                    await process.wait()
+            started.clear()
+
+    asyncio.run(run())
+
+
 async def start(folder: Path) -> tuple[asyncio.subprocess.Process, int]:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", PROGRAM, str(folder), stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
     )
+    started.append(process)
     assert process.stderr is not None
     while True:
         line = (await process.stderr.readline()).decode()
@@ -121,11 +143,7 @@ def test_acknowledged_messages_survive_kill_9(tmp_path: Path) -> None:
         process.terminate()
         assert await process.wait() == 0
 
-    async def bounded() -> None:
-        async with asyncio.timeout(DEADLINE_S):
-            await story()
-
-    asyncio.run(bounded())
+    bounded(story)
 
 
 def test_a_second_broker_on_the_folder_is_refused_and_a_stop_releases_it(tmp_path: Path) -> None:
@@ -147,4 +165,4 @@ def test_a_second_broker_on_the_folder_is_refused_and_a_stop_releases_it(tmp_pat
         third.terminate()
         assert await third.wait() == 0
 
-    asyncio.run(story())
+    bounded(story)
