@@ -101,11 +101,11 @@ class Crew:
     """A supervisor process; `kill` and `start` keep its state folder."""
 
     def __init__(
-        self, folder: Path, broker: Broker, handler: str, topic: str, *, load: bool, **settings: object
+        self, folder: Path, broker: Broker, handler: str, topic: str, *, load: bool, slot: int = 0, **settings: object
     ) -> None:
         self.folder, self.broker, self.handler, self.topic = folder, broker, handler, topic
         self.group = "crew"
-        self.slot = folder / "state" / self.group / "0"
+        self.slot = folder / "state" / self.group / str(slot)
         self.table = folder / "table"
         self.settings: dict[str, object] = {
             "consumer.consume_from_where": "CONSUME_FROM_FIRST_OFFSET",
@@ -128,7 +128,9 @@ class Crew:
         words = ["run", self.handler, "--topic", self.topic, "--group", self.group, "-n", self.broker.name_server]
         for key, value in self.settings.items():
             words += ["--set", f"{key}={value}"]
-        self.child = Child("supervisor", words, log=self.folder / f"supervisor-{self.starts}.log", cwd=HANDLERS)
+        self.child = Child(
+            "supervisor", words, log=self.folder / f"supervisor-{self.slot.name}-{self.starts}.log", cwd=HANDLERS
+        )
         self.child.wait_for(lambda: self.status() is not None, WAIT_S, "start")
 
     def status(self) -> dict[str, Any] | None:

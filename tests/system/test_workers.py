@@ -120,6 +120,15 @@ class Running:
     def outcome(self) -> Outcome:
         return packets.decode_outcomes(self.packet(packets.OUTCOMES))[0][0]
 
+    def until_done(self, records: int) -> Outcome:
+        """Wait until so many records are reported (in parts when the machine is slow); the last part."""
+        done = 0
+        while True:
+            outcome = self.outcome()
+            done += outcome.records
+            if done >= records:
+                return outcome
+
     def sealed(self) -> Sealed:
         return packets.decode_sealed(self.packet(packets.SEALED))
 
@@ -307,7 +316,7 @@ def test_the_replacement_salvages_what_was_written(make_crew: Callable[[Transpor
     victim = crew.start("system_handlers:rows")
     victim.ready()
     crew.chunk(victim, 1, [b"a", b"b"], first_offset=10)
-    assert victim.outcome().segment_seq == 1
+    assert victim.until_done(2).segment_seq == 1
     victim.process.kill()
     victim.until_closed()
     assert victim.process.wait(int(WAIT_S * 1_000)) == -signal.SIGKILL
