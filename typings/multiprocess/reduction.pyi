@@ -1,6 +1,5 @@
 from multiprocessing.reduction import dump as dump
 
-
 class DupFd:
     def __init__(self, fd: int) -> None: ...
     def detach(self) -> int: ...
