@@ -58,7 +58,7 @@ class Progress:
 @click.command()
 @click.option("--dir", "folder", type=click.Path(path_type=Path), default=Path("demo-data"), show_default=True,
               help="Folder of the demo's data. What an earlier demo left in it is removed first.")  # fmt: skip
-@click.option("--files", type=click.IntRange(min=1), default=None, help="Send only so many files (default: all).")
+@click.option("--files", type=click.IntRange(min=1), default=None, help="Send only about so many files (default: all).")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as one JSON object at the end.")
 def demo(folder: Path, files: int | None, as_json: bool) -> None:
     """Process the Python standard library's sources from end to end and print what Spark SQL finds.
@@ -68,7 +68,7 @@ def demo(folder: Path, files: int | None, as_json: bool) -> None:
     """
     started = time.monotonic()
     signal.signal(signal.SIGTERM, _interrupt)
-    sources = standard_library()[:files]
+    sources = sample(standard_library(), files)
     run = DemoRun(_clean_folder(folder.resolve()))
     try:
         click.echo(f"sending {len(sources)} files of Python {sys.version.split()[0]}'s standard library", err=True)
@@ -96,6 +96,15 @@ def standard_library() -> list[tuple[str, Path]]:
         if "site-packages" not in path.parts and "dist-packages" not in path.parts
     ]
     return sorted(found)
+
+
+def sample(sources: list[tuple[str, Path]], count: int | None) -> list[tuple[str, Path]]:
+    """About `count` of the files, evenly spread, and always those that are bad on purpose (`bad_coding`, ...)."""
+    if count is None or count >= len(sources):
+        return sources
+    step = len(sources) / count
+    chosen = {int(number * step) for number in range(count)}
+    return [source for index, source in enumerate(sources) if index in chosen or ".bad" in source[0]]
 
 
 def _clean_folder(folder: Path) -> Path:

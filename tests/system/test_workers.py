@@ -578,6 +578,36 @@ def test_a_module_that_hangs_at_import_is_a_clear_error(make_crew: Callable[[Tra
         crew.start("hangs:f", server=server)
 
 
+THREADED = """
+import queue, threading
+asked, answers = queue.Queue(), queue.Queue()
+
+def answer():
+    while True:
+        answers.put(asked.get() + 1)
+
+threading.Thread(target=answer, daemon=True).start()
+
+def handle(message):
+    asked.put(message.queue_offset)
+    return {"a": answers.get(timeout=20)}
+"""
+
+
+def test_a_module_that_starts_threads_when_imported_has_them_in_each_worker(crew: Crew, tmp_path: Path) -> None:
+    (tmp_path / "threaded.py").write_text(THREADED)
+    server = crew.server("threaded")
+    server.start()
+    pid = server.pid
+    for number in range(2):
+        worker = crew.start("threaded:handle", server=server)
+        worker.ready()
+        crew.chunk(worker, 1, [b"x"], first_offset=number)
+        assert worker.stop() == EXIT_OK
+    assert crew.table() == {0: 1, 1: 2}
+    assert server.pid == pid
+
+
 def test_descriptors_are_given_back(crew: Crew) -> None:
     crew.start("system_handlers:silent").ready()
 

@@ -1,0 +1,62 @@
+"""The demo, small: what `make demo` shows to everybody who tries the project first."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from harness import alive, wait_until
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "rocketcrew", "demo", "--dir", str(folder), *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+
+
+def test_the_demo_accounts_for_every_file(tmp_path: Path) -> None:
+    demo = start(tmp_path / "data", "--files", "150", "--json")
+    out, err = demo.communicate(timeout=240)
+    assert demo.returncode == 0, err
+    figures = json.loads(out.strip().splitlines()[-1])
+    assert figures["files_sent"] >= 150
+    assert figures["dead_lettered"] >= 2, "files that are bad on purpose are among them"
+    assert figures["retried"] >= figures["dead_lettered"] * 2
+    assert figures["files_sent"] == figures["done"] + figures["dead_lettered"]
+    assert figures["rows"] > 1000
+    assert len(figures["most_complex"]) == 10
+    assert "The ten most complex functions" in out
+    assert "files, " in err, "plain lines of progress where there is no terminal"
+
+
+def processes_of(folder: Path) -> list[int]:
+    """Processes that name the demo's folder, and what they started."""
+    found: list[int] = []
+    for process in psutil.process_iter(["cmdline"]):
+        if str(folder) in " ".join(process.info["cmdline"] or ()):
+            found += [process.pid, *(child.pid for child in process.children(recursive=True))]
+    return found
+
+
+@pytest.mark.parametrize("moment", ["broker.log", "supervisor.log", "state/demo/0/journal"])
+def test_ctrl_c_at_any_moment_leaves_nothing(moment: str, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    demo = start(folder, "--files", "400")
+    wait_until(lambda: (folder / moment).exists(), what=moment)
+    started = processes_of(folder)
+    assert demo.pid in started
+    os.killpg(demo.pid, signal.SIGINT)
+    assert demo.wait(60) == 130
+    gone: Callable[[], bool] = lambda: not list(alive(started)) and not processes_of(folder)  # noqa: E731
+    wait_until(gone, 10.0, "the end of every process")
