@@ -15,6 +15,9 @@ from ..remoting.frame import encode, encode_head
 _INLINE_BODY_BYTES = 16 * 1024
 """Bodies up to this size are joined with their head at once; larger ones go out as a piece of their own."""
 
+_JOINED_PIECE_BYTES = 2 * _INLINE_BODY_BYTES
+"""Pieces up to this size are copied together for one write; copying them costs less than a system call for each."""
+
 
 class Outbox:
     """See the module's text. Created without a transport; `open` gives it one, `close` takes it away."""
@@ -89,10 +92,7 @@ class Outbox:
             self.written_bytes += self._bytes
             self._bytes = 0
             self.last_write_s = self._loop.time()
-            if len(pieces) == 1:
-                transport.write(pieces[0])
-            else:
-                transport.writelines(pieces)
+            _write_all(transport, pieces)
         if self._room is not None and not self.full:
             self._release()
 
@@ -112,3 +112,24 @@ class Outbox:
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
         self._room = None
+
+
+def _write_all(transport: asyncio.Transport, pieces: list[bytes | bytearray | memoryview]) -> None:
+    """Small pieces joined, large ones as they are.
+
+    Not `transport.writelines`: up to Python 3.12.8 and 3.13.1 it never tells the protocol to pause (gh-127655).
+    """
+    if len(pieces) == 1:
+        transport.write(pieces[0])
+        return
+    small: list[bytes | bytearray | memoryview] = []
+    for piece in pieces:
+        if len(piece) <= _JOINED_PIECE_BYTES:
+            small.append(piece)
+            continue
+        if small:
+            transport.write(b"".join(small))
+            small = []
+        transport.write(piece)
+    if small:
+        transport.write(b"".join(small))
