@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -53,10 +52,9 @@ def processes_of(folder: Path) -> list[int]:
 def test_ctrl_c_at_any_moment_leaves_nothing(moment: str, tmp_path: Path) -> None:
     folder = tmp_path / "data"
     demo = start(folder, "--files", "400")
-    wait_until(lambda: (folder / moment).exists(), what=moment)
+    wait_until((folder / moment).exists, what=moment)
     started = processes_of(folder)
     assert demo.pid in started
     os.killpg(demo.pid, signal.SIGINT)
     assert demo.wait(60) == 130
-    gone: Callable[[], bool] = lambda: not list(alive(started)) and not processes_of(folder)  # noqa: E731
-    wait_until(gone, 10.0, "the end of every process")
+    wait_until(lambda: not [*alive(started), *processes_of(folder)], 10.0, "the end of every process")
