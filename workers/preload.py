@@ -13,6 +13,7 @@ import importlib
 import json
 import os
 import sys
+import threading
 from typing import Any, Final
 
 from .parent_death import die_with_parent, keep_through_stop_signals
@@ -34,6 +35,9 @@ def prepare_forkserver(orders: dict[str, Any]) -> None:
     for module in orders["modules"]:
         with contextlib.suppress(BaseException):
             importlib.import_module(module)
+    if orders["modules"] and threading.active_count() > 1:
+        os.environ[ENVIRONMENT_KEY] = json.dumps(orders | {"modules": []})
+        os.execv(sys.executable, sys.orig_argv)  # noqa: S606  the very command this process was started with
     # What is here now is shared by all workers: keep the collector from touching (and so copying) its pages.
     gc.collect()
     gc.freeze()

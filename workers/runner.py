@@ -14,89 +14,27 @@ rows are kept, or when a run has so many failures that they would not fit one pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, cast
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import structlog
 
 from ..remoting.errors import ProtocolError, RocketcrewError
 from ..remoting.properties import PROPERTY_KEYS
 from ..remoting.stored import record_info, walk
-from .api import BatchResult, Handler, Retry
+from .api import Handler, Retry
+from .batch_results import batch_results
 from .boot import WorkerLimits
 from .cells import CHUNK_ID, RECORDS, STARTED_NS, STATE, CellView
 from .fitting import RowError
 from .loading import describe_error, user_traceback
 from .message import INNER_BATCH_BIT, SYSFLAG_LOW_BYTE, Message, expand_inner_batch
-from .packets import U32_MAX, Failure, Outcome, QueueInfo, clip
-from .ranges import OffsetSets
+from .packets import Failure, QueueInfo, clip
 from .rows import Prepared, RowBuffer
+from .run import FAILURES_PER_RUN_MAX, NS_PER_US, Run
 
-NS_PER_US: Final = 1_000
-FAILURES_PER_RUN_MAX: Final = 64
-"""A run is reported when it has so many: with texts of 500 bytes they fill half a packet."""
-
-Place = tuple["Run", int]
+Place = tuple[Run, int]
 """A record: its run and its position in the chunk. Owner of kept rows."""
-
-
-class Run:
-    """Outcome under construction: records `start .. start+records-1` of a chunk."""
-
-    __slots__ = (
-        "busy_ns", "chunk_id", "failures", "filtered", "has_rows", "offsets", "queue", "records", "segment_seq",
-        "slowest_ns", "spans", "start",
-    )  # fmt: skip
-
-    def __init__(self, chunk_id: int, queue: QueueInfo, offsets: Sequence[int], start: int) -> None:
-        self.chunk_id = chunk_id
-        self.queue = queue
-        self.offsets = offsets
-        """Queue offset of each record of the chunk (the last one of an inner batch)."""
-        self.start = start
-        self.records = 0
-        self.segment_seq = 0
-        self.busy_ns = 0
-        self.slowest_ns = 0
-        self.filtered = 0
-        self.has_rows = False
-        self.failures: dict[int, Failure] = {}
-        self.spans: dict[int, int] = {}
-        """First queue offset of each inner batch, by position."""
-
-    def outcome(self) -> Outcome:
-        """The entry for the packet."""
-        return Outcome(
-            self.chunk_id,
-            self.start,
-            self.records,
-            self.segment_seq,
-            min(self.busy_ns // NS_PER_US, U32_MAX),
-            min(self.slowest_ns // NS_PER_US, U32_MAX),
-            self.filtered,
-            len(self.failures),
-        )
-
-    def parts(self) -> Iterator[Run]:
-        """This run, cut so that no part has more than FAILURES_PER_RUN_MAX failures; times stay with the first part."""
-        positions = sorted(self.failures)
-        cuts = positions[FAILURES_PER_RUN_MAX::FAILURES_PER_RUN_MAX]
-        end = self.start + self.records
-        for start, stop in zip([self.start, *cuts], [*cuts, end], strict=True):
-            part = Run(self.chunk_id, self.queue, self.offsets, start)
-            part.records, part.segment_seq = stop - start, self.segment_seq
-            part.failures = {position: self.failures[position] for position in positions if start <= position < stop}
-            if start == self.start:
-                part.busy_ns, part.slowest_ns, part.filtered = self.busy_ns, self.slowest_ns, self.filtered
-            yield part
-
-    def add_finished(self, finished: OffsetSets) -> None:
-        """Add the queue offsets of its records that did not fail."""
-        key = (self.queue.topic, self.queue.broker_name, self.queue.queue_id)
-        for position in range(self.start, self.start + self.records):
-            if position not in self.failures:
-                last = self.offsets[position]
-                finished.add(key, self.spans.get(position, last), last + 1)
 
 
 class Runner:
@@ -340,7 +278,7 @@ class Runner:
     def _run_batch(self, run: Run, batch: list[Message], places: list[int]) -> None:
         """One call of a batch handler. Nothing of it is kept before everything that fails is known."""
         try:
-            results = self._batch_results(batch, self._function(list(batch)))
+            results = batch_results(batch, self._function(list(batch)))
         except BaseException as error:  # noqa: BLE001  whatever it is, it is the handler's
             for message, index in zip(batch, places, strict=True):
                 self._fail(run, index, message, error)
@@ -354,61 +292,6 @@ class Runner:
         for index, part in prepared:
             if index not in run.failures:
                 self._keep(run, index, [part])
-
-    def _batch_results(self, batch: list[Message], result: object) -> list[object]:
-        """One result per message. Raises what was returned as an exception, RowError for an unusable result."""
-        if result is None:
-            return [None] * len(batch)
-        if isinstance(result, BaseException):
-            raise result
-        if isinstance(result, BatchResult):
-            return _spread(batch, result)
-        if isinstance(result, list | tuple):
-            results = list(cast("Sequence[object]", result))
-            if len(results) != len(batch):
-                raise RowError(f"the batch handler returned {len(results)} results for {len(batch)} messages")
-            return results
-        raise RowError(
-            f"the batch handler returned {type(result).__name__}; "
-            f"it may return None, a list with one result per message, or a BatchResult"
-        )
-
-
-def _spread(batch: list[Message], result: BatchResult) -> list[object]:
-    """A BatchResult as one result per message: rows by their message, a RowError for each that is not acknowledged."""
-    ack_index = len(batch) - 1 if result.ack_index is None else min(result.ack_index, len(batch) - 1)
-    given: Any = result.rows
-    rows: Any = list(given) if isinstance(result.rows, Iterator) else given
-    results: list[object] = [None] * len(batch)
-    if isinstance(rows, list | tuple) and any(map(_is_tagged, cast("Sequence[object]", rows))):
-        results = _by_message(batch, cast("Sequence[object]", rows))
-    elif rows is not None and not (isinstance(rows, list | tuple) and not rows):
-        if ack_index < len(batch) - 1:
-            raise RowError(
-                f"untagged rows with ack_index {result.ack_index} of {len(batch)} messages: "
-                f"give rows as (message, row), so that those of unfinished messages can be left out"
-            )
-        results[0] = rows
-    refused = RowError(f"not acknowledged: the batch handler's ack_index is {ack_index}")
-    return [each if number <= ack_index else refused for number, each in enumerate(results)]
-
-
-def _is_tagged(row: object) -> bool:
-    return isinstance(row, tuple) and len(cast("tuple[object, ...]", row)) == 2 and isinstance(row[0], Message)
-
-
-def _by_message(batch: list[Message], rows: Sequence[object]) -> list[object]:
-    places = {id(message): number for number, message in enumerate(batch)}
-    grouped: list[list[object]] = [[] for _ in batch]
-    for pair in rows:
-        if not _is_tagged(pair):
-            raise RowError("some rows of the BatchResult are (message, row) and some are not")
-        message, row = cast("tuple[Message, object]", pair)
-        number = places.get(id(message))
-        if number is None:
-            raise RowError(f"a row of the BatchResult is tagged with {message!r}, which is not in this batch")
-        grouped[number].append(row)
-    return [each or None for each in grouped]
 
 
 def _message_keys(message: Message) -> dict[str, object]:

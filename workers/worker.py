@@ -42,7 +42,8 @@ from .packets import (
 )
 from .ranges import OffsetSets
 from .rows import RowBuffer
-from .runner import Place, Run, Runner
+from .run import Run
+from .runner import Place, Runner
 from .segment import NS_PER_MS, SegmentWriter
 
 SEGMENT_RETRY_MS: Final = 250

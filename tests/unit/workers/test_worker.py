@@ -16,7 +16,7 @@ from rocketcrew.workers.boot import WorkerLimits
 from rocketcrew.workers.link import LinkClosedError, Transport
 from rocketcrew.workers.message import Message
 from rocketcrew.workers.packets import Failure, Outcome, QueueInfo, Sealed
-from rocketcrew.workers.runner import FAILURES_PER_RUN_MAX
+from rocketcrew.workers.run import FAILURES_PER_RUN_MAX
 
 Make = Callable[..., Any]
 ReadReady = Callable[[Path], pa.Table]

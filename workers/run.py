@@ -1,0 +1,72 @@
+"""A run: a contiguous stretch of a chunk's records that becomes one outcome entry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from .packets import U32_MAX, Failure, Outcome, QueueInfo
+from .ranges import OffsetSets
+
+NS_PER_US: Final = 1_000
+FAILURES_PER_RUN_MAX: Final = 64
+"""A run is reported when it has so many: with texts of 500 bytes they fill half a packet."""
+
+
+class Run:
+    """Outcome under construction: records `start .. start+records-1` of a chunk."""
+
+    __slots__ = (
+        "busy_ns", "chunk_id", "failures", "filtered", "has_rows", "offsets", "queue", "records", "segment_seq",
+        "slowest_ns", "spans", "start",
+    )  # fmt: skip
+
+    def __init__(self, chunk_id: int, queue: QueueInfo, offsets: Sequence[int], start: int) -> None:
+        self.chunk_id = chunk_id
+        self.queue = queue
+        self.offsets = offsets
+        """Queue offset of each record of the chunk (the last one of an inner batch)."""
+        self.start = start
+        self.records = 0
+        self.segment_seq = 0
+        self.busy_ns = 0
+        self.slowest_ns = 0
+        self.filtered = 0
+        self.has_rows = False
+        self.failures: dict[int, Failure] = {}
+        self.spans: dict[int, int] = {}
+        """First queue offset of each inner batch, by position."""
+
+    def outcome(self) -> Outcome:
+        """The entry for the packet."""
+        return Outcome(
+            self.chunk_id,
+            self.start,
+            self.records,
+            self.segment_seq,
+            min(self.busy_ns // NS_PER_US, U32_MAX),
+            min(self.slowest_ns // NS_PER_US, U32_MAX),
+            self.filtered,
+            len(self.failures),
+        )
+
+    def parts(self) -> Iterator[Run]:
+        """This run, cut so that no part has more than FAILURES_PER_RUN_MAX failures; times stay with the first part."""
+        positions = sorted(self.failures)
+        cuts = positions[FAILURES_PER_RUN_MAX::FAILURES_PER_RUN_MAX]
+        end = self.start + self.records
+        for start, stop in zip([self.start, *cuts], [*cuts, end], strict=True):
+            part = Run(self.chunk_id, self.queue, self.offsets, start)
+            part.records, part.segment_seq = stop - start, self.segment_seq
+            part.failures = {position: self.failures[position] for position in positions if start <= position < stop}
+            if start == self.start:
+                part.busy_ns, part.slowest_ns, part.filtered = self.busy_ns, self.slowest_ns, self.filtered
+            yield part
+
+    def add_finished(self, finished: OffsetSets) -> None:
+        """Add the queue offsets of its records that did not fail."""
+        key = (self.queue.topic, self.queue.broker_name, self.queue.queue_id)
+        for position in range(self.start, self.start + self.records):
+            if position not in self.failures:
+                last = self.offsets[position]
+                finished.add(key, self.spans.get(position, last), last + 1)
