@@ -186,8 +186,8 @@ def snapshot(state: JournalState) -> tuple[bytes, JournalEncoder]:
 def replay(data: bytes, where: str) -> tuple[JournalState, int]:
     """The state that the bytes hold, and how many bytes of them are whole.
 
-    Raises JournalError when `data` is not a journal at all (`where` names the file in the message). An empty file is an
-    empty journal: a process may die between making it and writing the header.
+    Raises JournalError when `data` is not a journal of this version (`where` names the file in the message). An empty
+    file is an empty journal: a process may die between making it and writing the header.
     """
     state = JournalState()
     if len(data) < len(MAGIC):
@@ -205,8 +205,14 @@ def replay(data: bytes, where: str) -> tuple[JournalState, int]:
         payload = data[at + _BLOCK.size : end]
         if length > BLOCK_BYTES_MAX or end > len(data) or zlib.crc32(payload) != crc:
             break
-        for entry in _records(payload, names):
-            state.apply(entry)
+        try:
+            for entry in _records(payload, names):
+                state.apply(entry)
+        except (struct.error, LookupError, ValueError, TypeError) as error:
+            raise JournalError(
+                f"{where} is damaged at byte {at} or written by a newer version of rocketcrew ({error!r}): move it away to"
+                " start without it, messages that were finished but not committed will run again"
+            ) from error
         at = end
     return state, at
 
@@ -244,4 +250,4 @@ def _records(payload: bytes, names: _Names) -> Iterator[Entry]:
             else:
                 names.workers[number] = text
         else:
-            raise JournalError(f"journal record of kind {kind} is not known: written by a newer version of rocketcrew")
+            raise ValueError(f"record of kind {kind}")

@@ -1,0 +1,168 @@
+"""A bench for the supervisor's core: events in by short methods, actions out by kind, time by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import pytest
+
+from rocketcrew.remoting.codes import ResponseCode
+from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.remoting.stored import StoredMessage, encode_message
+from rocketcrew.supervisor import actions as act
+from rocketcrew.supervisor.allocation import average
+from rocketcrew.supervisor.chunks import Chunk
+from rocketcrew.supervisor.core import Core
+from rocketcrew.supervisor.intervals import Intervals
+from rocketcrew.supervisor.process_queue import ProcessQueue
+from rocketcrew.supervisor.pulling import PullResult
+from rocketcrew.supervisor.slab import UNIT_BYTES, Slab
+from rocketcrew.supervisor.state import CoreConfig
+
+TOPIC = "orders"
+ME = "10.0.0.1@1#1"
+A = TypeVar("A")
+
+
+def record(queue_offset: int, body_bytes: int = 20) -> bytes:
+    return encode_message(StoredMessage(TOPIC, b"x" * body_bytes, queue_offset=queue_offset))
+
+
+class Bench:
+    """One core with its slab, and everything it has asked for since the last look."""
+
+    def __init__(
+        self,
+        *,
+        units: int = 64,
+        recovered: dict[MessageQueue, tuple[int, Intervals]] | None = None,
+        **config: Any,
+    ) -> None:
+        values: dict[str, Any] = {"chunk_messages_max": 1, "topics": (TOPIC,)} | config
+        self.config = CoreConfig(client_id=ME, group="g", strategy=average, **values)
+        self.view = bytearray(units * UNIT_BYTES)
+        self.slab = Slab(len(self.view))
+        self.core = Core(self.config, self.slab, self.view, recovered)
+        self._now_ms = 0.0
+        self._seen: list[act.Action] = []
+
+    # --- what it asks for ---------------------------------------------------------------------------------------
+
+    def take(self, kind: type[A]) -> list[A]:
+        """Actions of one kind since they were last taken; the others stay."""
+        self._seen += self.core.take_actions()
+        found = [action for action in self._seen if isinstance(action, kind)]
+        self._seen = [action for action in self._seen if not isinstance(action, kind)]
+        return found
+
+    def one(self, kind: type[A]) -> A:
+        found = self.take(kind)
+        assert len(found) == 1, f"{len(found)} of {kind.__name__}: {found}"
+        return found[0]
+
+    def none(self, *kinds: type) -> None:
+        for kind in kinds:
+            assert self.take(kind) == []
+
+    def logged(self) -> list[str]:
+        return [log.event for log in self.take(act.Log)]
+
+    @property
+    def counters(self) -> Any:
+        return self.core.state.counters
+
+    # --- time and assignment ------------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> float:
+        return self._now_ms / 1000
+
+    def pass_ms(self, ms: float) -> None:
+        self._now_ms += ms
+        self.core.tick(self.now)
+
+    def queue(self, queue_id: int = 0) -> MessageQueue:
+        return MessageQueue(TOPIC, "b", queue_id)
+
+    def members(self, queues: Iterable[int], members: Sequence[str] = (ME,)) -> None:
+        self.core.members(TOPIC, [self.queue(q) for q in queues], members, self.now)
+
+    def open(self, *queue_ids: int, offset: int = 0) -> list[int]:
+        """Assign and open the queues; their handles. The pulls are there to be taken."""
+        self.members(queue_ids)
+        fetches = self.take(act.FetchOffset)
+        for fetch in fetches:
+            self.core.opened(fetch.handle, offset, self.now)
+        return [fetch.handle for fetch in fetches]
+
+    def revoke(self) -> None:
+        """Another member, first in the list, takes everything."""
+        self.members([0], ["0", ME])
+
+    def pq(self, handle: int) -> ProcessQueue:
+        return self.core.state.queues[handle]
+
+    # --- pulls --------------------------------------------------------------------------------------------------
+
+    def found(
+        self, handle: int, offsets: Sequence[int], *, next_offset: int | None = None, body_bytes: int = 20
+    ) -> bool:
+        """Answer the queue's pull with these records; False when the body found no room."""
+        body = b"".join(record(offset, body_bytes) for offset in offsets)
+        slot = self.core.room_for(handle, len(body))
+        if slot is None:
+            self.core.pulled(handle, PullResult(ResponseCode.SUCCESS, 0, dropped=True), self.now)
+            return False
+        self.view[slot.start : slot.start + len(body)] = body
+        after = offsets[-1] + 1 if next_offset is None else next_offset
+        self.core.pulled(handle, PullResult(ResponseCode.SUCCESS, after, len(body), slot), self.now)
+        return True
+
+    def answer(self, handle: int, code: int, next_offset: int) -> None:
+        self.core.pulled(handle, PullResult(code, next_offset), self.now)
+
+    # --- workers ------------------------------------------------------------------------------------------------
+
+    def worker(self, *names: str) -> None:
+        for name in names:
+            self.core.worker_started(name)
+            self.core.worker_ready(name)
+
+    def dispatched(self) -> list[Chunk]:
+        return [action.chunk for action in self.take(act.Dispatch)]
+
+    def done(
+        self, chunk: Chunk, *, seq: int = 0, count: int | None = None, failures: Sequence[tuple[int, int, str]] = (),
+        us: int = 100,
+    ) -> None:  # fmt: skip
+        """The chunk's worker reports the next `count` (default: all) messages."""
+        count = chunk.count - chunk.reported if count is None else count
+        assert chunk.worker_id is not None
+        self.core.outcome(
+            chunk.worker_id, chunk.chunk_id, chunk.reported, count, seq, us * count, us, 0, failures, self.now
+        )
+
+    def sealed(self, worker_id: str, seq: int) -> None:
+        self.core.sealed(worker_id, seq, self.now)
+
+    def commits(self, ok: bool = True) -> list[int]:
+        """Answer every open Commit; their offsets."""
+        taken = self.take(act.Commit)
+        for commit in taken:
+            self.core.committed(commit.handle, commit.offset, ok, self.now)
+        return [commit.offset for commit in taken]
+
+    def persist(self) -> list[int]:
+        self.core.persist(self.now)
+        return self.commits()
+
+
+@pytest.fixture
+def make() -> Callable[..., Bench]:
+    return Bench
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()

@@ -1,0 +1,354 @@
+"""Rebalance: diff, drain, deadline, reset, come-back, offsets told to the broker, stop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rocketcrew.remoting.codes import ResponseCode
+from rocketcrew.supervisor import actions as act
+from rocketcrew.supervisor.intervals import Intervals
+from rocketcrew.supervisor.states import Queue
+
+if TYPE_CHECKING:
+    from .conftest import Bench
+
+ME = "10.0.0.1@1#1"
+
+
+# --- diff -------------------------------------------------------------------------------------------------------
+
+
+def test_new_queues_are_opened_once_and_told_to_the_brokers(bench: Bench) -> None:
+    bench.members([0, 1])
+    assert [fetch.mq for fetch in bench.take(act.FetchOffset)] == [bench.queue(0), bench.queue(1)]
+    bench.one(act.Heartbeat)
+    bench.members([0, 1])
+    bench.none(act.FetchOffset, act.Heartbeat)
+
+
+@pytest.mark.parametrize(("queues", "members"), [(None, [ME]), ([], [ME]), ([0], None), ([0], [])])
+def test_a_failed_look_up_changes_nothing(bench: Bench, queues: list[int] | None, members: list[str] | None) -> None:
+    (handle,) = bench.open(0)
+    names = None if queues is None else [bench.queue(q) for q in queues]
+    bench.core.members("orders", names, members, 0.0)
+    assert bench.pq(handle).state is Queue.ASSIGNED
+
+
+def test_another_topics_queues_are_left_alone(bench: Bench) -> None:
+    (handle,) = bench.open(0)
+    bench.core.members("other", [bench.queue(5)._replace(topic="other")], [ME], 0.0)
+    assert bench.pq(handle).state is Queue.ASSIGNED
+
+
+def test_a_member_that_is_not_in_the_list_owns_nothing(bench: Bench) -> None:
+    (handle,) = bench.open(0)
+    bench.members([0], ["somebody else"])
+    assert handle not in bench.core.state.queues
+
+
+def test_an_offset_that_cannot_be_found_is_asked_for_again(bench: Bench) -> None:
+    bench.members([0, 1])
+    for fetch in bench.take(act.FetchOffset):
+        bench.core.opened(fetch.handle, None, 0.0)
+    bench.none(act.Pull)
+    assert not bench.core.state.queues
+    bench.pass_ms(999)
+    bench.none(act.FetchAssignment)
+    bench.pass_ms(1)
+    bench.one(act.FetchAssignment)  # one for both
+
+
+def test_a_queue_taken_away_while_it_opens_ends_at_once(bench: Bench) -> None:
+    bench.members([0])
+    fetch = bench.one(act.FetchOffset)
+    bench.revoke()
+    bench.core.opened(fetch.handle, 5, 0.0)
+    bench.none(act.Pull)
+    assert bench.counters.late_answers == 1
+
+
+# --- draining ---------------------------------------------------------------------------------------------------
+
+
+def test_a_draining_queue_starts_nothing_settles_what_runs_and_ends(bench: Bench) -> None:
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.found(handle, range(10))
+    first, second = bench.dispatched()
+    bench.take(act.Pull)
+    bench.done(first)
+    (third,) = bench.dispatched()
+    bench.revoke()
+    commit = bench.one(act.Commit)
+    assert (commit.offset, commit.guarded) == (1, True)
+    bench.core.committed(handle, 1, ok=True, now=0.0)
+    bench.done(second)
+    bench.done(third)
+    bench.none(act.Dispatch, act.Pull)
+    assert bench.commits() == [3]
+    assert handle not in bench.core.state.queues
+    assert bench.slab.used_units == 0
+    assert bench.core.state.waiting_messages == 0
+    bench.one(act.FetchAssignment)
+
+
+def test_rows_of_a_draining_queue_are_sealed_on_request_also_late_ones(bench: Bench) -> None:
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.found(handle, [0, 1])
+    first, second = bench.dispatched()
+    bench.done(first, seq=1)
+    bench.revoke()
+    assert bench.one(act.Seal).worker_id == "w1"
+    bench.sealed("w1", 1)
+    assert bench.commits() == []
+    bench.done(second, seq=2)
+    assert bench.one(act.Seal).worker_id == "w1"
+    bench.sealed("w1", 2)
+    assert bench.commits() == [2]
+    assert handle not in bench.core.state.queues
+
+
+def test_failures_of_a_queue_that_was_taken_away_are_discarded_unsent(bench: Bench) -> None:
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.found(handle, [0, 1])
+    first, second = bench.dispatched()
+    bench.revoke()
+    bench.done(first, failures=[(0, 0, "no")])
+    bench.done(second)
+    bench.none(act.SendBack)
+    assert bench.counters.discarded_failures == 1
+    assert bench.commits() == []  # nothing below the failed one
+    assert handle not in bench.core.state.queues
+    assert bench.slab.used_units == 0
+    assert bench.core.state.recovered[bench.queue()] == (0, Intervals([(1, 2)]))
+
+
+def test_a_send_back_under_way_may_still_be_accepted_while_the_queue_drains(bench: Bench) -> None:
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.found(handle, [0, 1])
+    first, second = bench.dispatched()
+    bench.done(first, failures=[(0, 0, "no")])
+    back = bench.one(act.SendBack)
+    bench.revoke()
+    bench.core.sent_back(handle, back.chunk_id, back.index, accepted=True, now=0.0)
+    bench.done(second)
+    assert bench.commits() == [2]
+
+
+def test_the_deadline_ends_a_queue_whose_worker_is_slow(bench: Bench) -> None:
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.found(handle, [0])
+    bench.dispatched()
+    bench.revoke()
+    bench.pass_ms(9_999)
+    assert handle in bench.core.state.queues
+    bench.pass_ms(1)
+    assert handle not in bench.core.state.queues
+    assert "drain_deadline" in bench.logged()
+    assert bench.core.state.unfinished_at_stop == 0  # no stop: the new owner runs it
+
+
+def test_a_refused_last_commit_is_tried_again_until_the_deadline(bench: Bench) -> None:
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.found(handle, [0])
+    (chunk,) = bench.dispatched()
+    bench.done(chunk)
+    bench.revoke()
+    assert bench.commits(ok=False) == [1]
+    bench.none(act.Commit)
+    bench.pass_ms(500)
+    assert bench.commits() == [1]
+    assert handle not in bench.core.state.queues
+    assert bench.counters.commit_errors == 1
+
+
+def test_a_pull_that_returns_to_a_draining_queue_gives_everything_back(bench: Bench) -> None:
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.found(handle, [0])
+    bench.dispatched()
+    assert bench.slab.reserved_units
+    bench.revoke()
+    assert not bench.found(handle, [1])
+    assert bench.slab.reserved_units == 0
+    assert bench.counters.late_answers == 1
+
+
+def test_what_waits_for_a_new_worker_is_left_when_the_queue_is_taken_away(bench: Bench) -> None:
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.found(handle, [0, 1])
+    bench.dispatched()
+    bench.core.worker_died("w1")
+    bench.core.salvage_complete("w1", 0.0)
+    bench.revoke()
+    assert handle not in bench.core.state.queues
+    assert bench.slab.used_units == 0
+    bench.worker("w2")
+    assert bench.dispatched() == []
+
+
+def test_progress_is_committed_guarded_while_a_slow_message_drains(bench: Bench) -> None:
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.found(handle, [0, 1])
+    first, _ = bench.dispatched()
+    bench.revoke()
+    bench.done(first)
+    bench.none(act.Commit)
+    bench.core.persist(0.0)
+    commit = bench.one(act.Commit)
+    assert (commit.offset, commit.guarded) == (1, True)
+
+
+# --- coming back ------------------------------------------------------------------------------------------------
+
+
+def test_a_queue_that_comes_back_while_it_drains_is_opened_after_its_end(bench: Bench) -> None:
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.found(handle, [0, 1, 2])
+    first, second = bench.dispatched()
+    bench.done(second)
+    (third,) = bench.dispatched()
+    bench.revoke()
+    bench.done(third)
+    bench.members([0])
+    bench.none(act.FetchOffset)
+    bench.pass_ms(10_000)
+    bench.one(act.FetchAssignment)
+    (again,) = bench.open(0, offset=0)
+    assert again != handle
+    bench.found(again, [0, 1, 2, 3])
+    assert [list(chunk.offsets) for chunk in bench.dispatched()] == [[0]]  # the other place is the slow one's
+    assert bench.counters.skipped_messages == 2
+    bench.done(first)
+    assert bench.counters.late_outcomes == 1
+    assert [list(chunk.offsets) for chunk in bench.dispatched()] == [[3]]
+
+
+def test_what_was_finished_is_forgotten_where_the_broker_is_further(bench: Bench) -> None:
+    bench.core.recover({bench.queue(): (10, Intervals([(12, 14), (20, 22)]))})
+    (handle,) = bench.open(0, offset=13)
+    assert bench.pq(handle).recovered == Intervals([(13, 14), (20, 22)])
+    assert bench.core.state.recovered == {}
+
+
+def test_an_offset_below_what_was_noted_is_a_reset_and_forgets_it(bench: Bench) -> None:
+    bench.core.recover({bench.queue(): (10, Intervals([(12, 14)]))})
+    (handle,) = bench.open(0, offset=9)
+    assert not bench.pq(handle).recovered
+    assert "offset_was_reset" in bench.logged()
+    noted = bench.one(act.JournalCommitted)
+    assert (noted.start, noted.offset) == (9, 9)
+
+
+# --- moved ------------------------------------------------------------------------------------------------------
+
+
+def test_a_moved_offset_is_committed_after_what_runs_and_opened_there(bench: Bench) -> None:
+    (handle,) = bench.open(0, offset=100)
+    bench.worker("w1")
+    bench.found(handle, [100])
+    (chunk,) = bench.dispatched()
+    bench.take(act.JournalCommitted)
+    bench.answer(handle, ResponseCode.PULL_OFFSET_MOVED, 40)
+    bench.none(act.Commit)
+    bench.done(chunk)
+    commit = bench.one(act.Commit)
+    assert (commit.offset, commit.guarded) == (40, False)
+    bench.core.committed(handle, 40, ok=True, now=0.0)
+    assert [(a.start, a.offset) for a in bench.take(act.JournalCommitted)] == [(40, 40)]
+    assert bench.core.state.recovered == {}
+    bench.one(act.FetchAssignment)
+    bench.take(act.Pull)
+    (again,) = bench.open(0, offset=40)
+    assert bench.one(act.Pull).offset == 40 and again != handle
+
+
+def test_a_moved_offset_holds_although_what_runs_is_too_slow(bench: Bench) -> None:
+    (handle,) = bench.open(0, offset=100)
+    bench.worker("w1")
+    bench.found(handle, [100])
+    bench.dispatched()
+    bench.answer(handle, ResponseCode.PULL_OFFSET_MOVED, 40)
+    bench.pass_ms(10_000)
+    assert bench.one(act.Commit).offset == 40
+    bench.core.committed(handle, 40, ok=True, now=0.0)
+    assert bench.counters.late_answers == 1
+
+
+# --- stop -------------------------------------------------------------------------------------------------------
+
+
+def test_a_stop_without_queues_is_finished_at_once(bench: Bench) -> None:
+    bench.core.stop(0.0)
+    bench.core.stop(0.0)
+    finished = bench.one(act.Finished)
+    assert (finished.unfinished, finished.unsealed) == (0, 0)
+    bench.core.rebalance(0.0)
+    bench.members([0])
+    bench.none(act.FetchAssignment, act.FetchOffset)
+
+
+def test_a_clean_stop_finishes_what_was_dispatched_and_drops_the_rest(bench: Bench) -> None:
+    one, two = bench.open(0, 1)
+    bench.worker("w1")
+    bench.found(one, range(5))
+    bench.answer(two, 19, 0)
+    first, second = bench.dispatched()
+    bench.core.stop(0.0)
+    bench.done(first, seq=1)
+    bench.none(act.Dispatch, act.Finished)
+    bench.done(second, failures=[(0, 2, "no")])
+    back = bench.one(act.SendBack)
+    assert back.delay_level == 2
+    bench.core.sent_back(one, back.chunk_id, back.index, accepted=False, now=bench.now)
+    bench.none(act.Finished, act.SendBack)
+    bench.pass_ms(5_000)
+    back = bench.one(act.SendBack)
+    assert back.attempt == 1
+    bench.core.sent_back(one, back.chunk_id, back.index, accepted=True, now=bench.now)
+    bench.one(act.Seal)
+    bench.sealed("w1", 1)
+    assert bench.commits() == [2]
+    finished = bench.one(act.Finished)
+    assert (finished.unfinished, finished.unsealed) == (0, 0)
+    assert bench.slab.used_units == 0
+
+
+def test_a_worker_that_dies_while_stopping_leaves_its_messages_to_another(bench: Bench) -> None:
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.found(handle, [0])
+    bench.dispatched()
+    bench.core.stop(0.0)
+    bench.core.worker_died("w1")
+    bench.core.salvage_complete("w1", 0.0)
+    bench.worker("w2")
+    (again,) = bench.dispatched()
+    assert (again.worker_id, list(again.offsets)) == ("w2", [0])
+    bench.done(again)
+    assert bench.commits() == [1]
+    assert bench.one(act.Finished).unfinished == 0
+
+
+def test_past_the_stops_deadline_the_expected_repeats_are_counted(bench: Bench) -> None:
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.found(handle, [0, 1, 2])
+    first, _ = bench.dispatched()
+    bench.done(first, seq=1)
+    bench.dispatched()
+    bench.core.stop(0.0)
+    bench.pass_ms(30_000)
+    finished = bench.one(act.Finished)
+    assert (finished.unfinished, finished.unsealed) == (2, 1)
+    assert "drain_deadline" in bench.logged()

@@ -1,0 +1,339 @@
+"""Pulls: every code, flow control, the byte budget, bodies that find no room."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rocketcrew.remoting.batch import BatchEntry, encode_batch
+from rocketcrew.remoting.codes import SYSFLAG_INNER_BATCH, SYSFLAG_NEED_UNWRAP, ResponseCode
+from rocketcrew.remoting.stored import StoredMessage, encode_message
+from rocketcrew.supervisor import actions as act
+from rocketcrew.supervisor.intervals import Intervals
+from rocketcrew.supervisor.process_queue import RESERVE_BYTES_MAX, RESERVE_BYTES_MIN
+from rocketcrew.supervisor.pulling import PullResult
+from rocketcrew.supervisor.slab import UNIT_BYTES
+
+if TYPE_CHECKING:
+    from .conftest import Bench
+
+
+# --- codes ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "code", [ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.SUCCESS]
+)
+def test_an_answer_without_messages_moves_on_and_pulls_at_once(bench: Bench, code: int) -> None:
+    (handle,) = bench.open(0, offset=3)
+    bench.take(act.Pull)
+    bench.answer(handle, code, 9)
+    pull = bench.one(act.Pull)
+    assert (pull.offset, pull.commit_offset) == (9, 9)
+    bench.answer(handle, code, 2)  # an offset never goes back without a word from the broker
+    assert bench.one(act.Pull).offset == 9
+
+
+@pytest.mark.parametrize("code", [ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST])
+def test_a_broker_that_does_not_know_the_subscription_gets_a_heartbeat(bench: Bench, code: int) -> None:
+    (handle,) = bench.open(0)
+    bench.take(act.Pull)
+    bench.take(act.Heartbeat)
+    bench.answer(handle, code, 0)
+    bench.one(act.Heartbeat)
+    bench.none(act.Pull)
+    bench.pass_ms(1000)
+    assert bench.one(act.Pull).offset == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "delay_ms"),
+    [
+        (ResponseCode.FLOW_CONTROL, 20),
+        (ResponseCode.SYSTEM_ERROR, 1000),
+        (ResponseCode.SYSTEM_BUSY, 1000),
+        (ResponseCode.TOPIC_NOT_EXIST, 1000),
+        (ResponseCode.NO_PERMISSION, 1000),
+        (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, 1000),
+        (4711, 1000),
+    ],
+)
+def test_a_refused_pull_is_sent_again_after_a_while(bench: Bench, code: int, delay_ms: int) -> None:
+    (handle,) = bench.open(0)
+    bench.take(act.Pull)
+    bench.answer(handle, code, 0)
+    bench.pass_ms(delay_ms - 1)
+    bench.none(act.Pull)
+    bench.pass_ms(1)
+    bench.one(act.Pull)
+    assert bench.counters.pull_errors == 1
+    assert "pull_refused" in bench.logged()
+
+
+def test_a_refusal_with_a_body_gives_its_bytes_back(bench: Bench) -> None:
+    (handle,) = bench.open(0)
+    for code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.SYSTEM_ERROR):
+        slot = bench.core.room_for(handle, 100)
+        assert slot is not None
+        bench.core.pulled(handle, PullResult(code, 0, 100, slot), bench.now)
+        bench.pass_ms(1000)
+        assert bench.slab.used_units == 0
+
+
+def test_a_lost_connection_gives_the_half_received_body_back_and_pulls_again(bench: Bench) -> None:
+    (handle,) = bench.open(0)
+    bench.take(act.Pull)
+    slot = bench.core.room_for(handle, 100)
+    bench.core.pull_failed(handle, bench.now, slot)
+    assert (bench.slab.used_units, bench.slab.reserved_units) == (0, 0)
+    bench.none(act.Pull)
+    bench.pass_ms(1000)
+    bench.one(act.Pull)
+    bench.core.pull_failed(handle, bench.now)
+    bench.pass_ms(1000)
+    bench.one(act.Pull)
+
+
+def test_a_body_that_is_no_messages_is_thrown_away_and_pulled_again(bench: Bench) -> None:
+    (handle,) = bench.open(0)
+    bench.take(act.Pull)
+    slot = bench.core.room_for(handle, 100)
+    assert slot is not None
+    bench.view[slot.start : slot.start + 100] = b"\xff" * 100
+    bench.core.pulled(handle, PullResult(ResponseCode.SUCCESS, 5, 100, slot), bench.now)
+    assert bench.slab.used_units == 0
+    assert "pull_body_invalid" in bench.logged()
+    bench.pass_ms(1000)
+    assert bench.one(act.Pull).offset == 0
+
+
+def test_an_interval_between_pulls_is_kept(make: type[Bench]) -> None:
+    bench = make(pull_interval_ms=50)
+    (handle,) = bench.open(0)
+    bench.take(act.Pull)
+    bench.found(handle, [0])
+    bench.none(act.Pull)
+    bench.pass_ms(49)
+    bench.none(act.Pull)
+    bench.pass_ms(1)
+    bench.one(act.Pull)
+
+
+def test_at_most_one_pull_is_outstanding(bench: Bench) -> None:
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.one(act.Pull)
+    bench.found(handle, [0])
+    bench.one(act.Pull)
+    (chunk,) = bench.dispatched()
+    bench.done(chunk)
+    bench.pass_ms(5000)
+    bench.none(act.Pull)
+
+
+# --- what was finished before -----------------------------------------------------------------------------------
+
+
+def test_messages_that_were_finished_are_skipped_wherever_they_stand(bench: Bench) -> None:
+    bench.core.recover({bench.queue(): (0, Intervals([(0, 2), (4, 5), (7, 9)]))})
+    (handle,) = bench.open(0)
+    bench.worker("w1", "w2", "w3")
+    bench.found(handle, range(9))
+    assert [list(chunk.offsets) for chunk in bench.dispatched()] == [[2], [3], [5], [6]]
+    assert bench.counters.skipped_messages == 5
+    assert bench.persist() == [2]
+
+
+def test_a_pull_of_nothing_but_finished_messages_goes_straight_on(bench: Bench) -> None:
+    bench.core.recover({bench.queue(): (0, Intervals([(0, 3)]))})
+    (handle,) = bench.open(0)
+    bench.take(act.Pull)
+    bench.found(handle, [0, 1, 2])
+    assert bench.slab.used_units == 0
+    assert bench.one(act.Pull).offset == 3
+    assert bench.persist() == [3]
+
+
+# --- inner batches ----------------------------------------------------------------------------------------------
+
+
+def _inner_batch(first: int, count: int) -> bytes:
+    body = encode_batch([BatchEntry(0, b"m", b"") for _ in range(count)])
+    return encode_message(
+        StoredMessage("orders", body, queue_offset=first, sysflag=SYSFLAG_INNER_BATCH | SYSFLAG_NEED_UNWRAP)
+    )
+
+
+def test_a_commit_does_not_cut_into_an_unfinished_inner_batch(bench: Bench) -> None:
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    body = _inner_batch(0, 3) + _inner_batch(3, 4)
+    slot = bench.core.room_for(handle, len(body))
+    assert slot is not None
+    bench.view[slot.start : slot.start + len(body)] = body
+    bench.core.pulled(handle, PullResult(ResponseCode.SUCCESS, 7, len(body), slot), bench.now)
+    first, second = bench.dispatched()
+    assert (list(first.offsets), list(second.offsets)) == ([2], [6])
+    assert bench.persist() == []
+    bench.done(first)
+    assert bench.persist() == [3]
+    bench.done(second, failures=[(0, 0, "no")])
+    assert bench.persist() == []
+    back = bench.one(act.SendBack)
+    bench.core.sent_back(handle, back.chunk_id, 0, accepted=True, now=0.0)
+    assert bench.persist() == [7]
+    assert [(a.start, a.end) for a in bench.take(act.JournalDone)] == [(0, 3), (3, 7)]
+
+
+def test_what_the_broker_filtered_out_leaves_no_gaps_in_the_journal(bench: Bench) -> None:
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.found(handle, [4, 17], next_offset=30)
+    for chunk in bench.dispatched():
+        bench.done(chunk)
+    assert [(a.start, a.end) for a in bench.take(act.JournalDone)] == [(0, 5), (5, 18)]
+    assert bench.persist() == [30]
+
+
+# --- flow control -----------------------------------------------------------------------------------------------
+
+
+def test_too_many_unfinished_messages_hold_the_next_pull(make: type[Bench]) -> None:
+    bench = make(pull_threshold_for_queue=3)
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.take(act.Pull)
+    bench.found(handle, range(4))
+    bench.none(act.Pull)
+    bench.pass_ms(60_000)
+    bench.none(act.Pull)
+    bench.done(bench.dispatched()[0])
+    assert bench.one(act.Pull).offset == 4
+
+
+def test_too_many_unfinished_bytes_hold_the_next_pull(make: type[Bench]) -> None:
+    bench = make(pull_threshold_size_bytes=1000)
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.take(act.Pull)
+    bench.found(handle, [0, 1], body_bytes=900)
+    bench.none(act.Pull)
+    for chunk in bench.dispatched():
+        bench.done(chunk)
+    bench.one(act.Pull)
+    assert bench.pq(handle).unfinished_bytes == 0
+
+
+def test_a_wide_span_holds_the_next_pull_but_unsealed_rows_do_not_count(make: type[Bench]) -> None:
+    bench = make(consume_concurrently_max_span=10)
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.take(act.Pull)
+    bench.found(handle, [0, 11])
+    bench.none(act.Pull)
+    first, _ = bench.dispatched()
+    bench.done(first, seq=1)
+    bench.one(act.Pull)
+    assert bench.pq(handle).committable() == 0
+
+
+def test_rows_that_reach_half_the_span_are_sealed_on_request(make: type[Bench]) -> None:
+    bench = make(consume_concurrently_max_span=10)
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    for offset in range(6):
+        bench.none(act.Seal)
+        bench.found(handle, [offset])
+        (chunk,) = bench.dispatched()
+        bench.done(chunk, seq=1)
+    bench.one(act.Seal)
+
+
+def test_an_open_send_back_holds_the_span(make: type[Bench]) -> None:
+    bench = make(consume_concurrently_max_span=5)
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.take(act.Pull)
+    bench.found(handle, [0, 6])
+    first, second = bench.dispatched()
+    bench.done(first, failures=[(0, 0, "no")])
+    bench.done(second)
+    bench.none(act.Pull)
+    back = bench.one(act.SendBack)
+    bench.core.sent_back(handle, back.chunk_id, 0, accepted=True, now=0.0)
+    bench.one(act.Pull)
+
+
+# --- bytes ------------------------------------------------------------------------------------------------------
+
+
+def test_a_pull_reserves_a_quarter_more_than_the_last_body(bench: Bench) -> None:
+    (handle,) = bench.open(0)
+    assert bench.slab.reserved_units * UNIT_BYTES == RESERVE_BYTES_MIN
+    bench.found(handle, [0], body_bytes=4 * UNIT_BYTES - 200)
+    assert bench.slab.reserved_units == 5
+    bench.found(handle, [1], body_bytes=30 * UNIT_BYTES)
+    assert bench.slab.reserved_units * UNIT_BYTES == RESERVE_BYTES_MAX
+
+
+def test_queues_without_bytes_stand_in_line_and_are_served_in_turn(make: type[Bench]) -> None:
+    bench = make(units=8)  # one unit is overflow
+    handles = bench.open(*range(9))
+    assert [pull.handle for pull in bench.take(act.Pull)] == handles[:7]
+    bench.answer(handles[1], 19, 0)
+    assert [pull.handle for pull in bench.take(act.Pull)] == [handles[7]]
+    bench.answer(handles[0], 19, 0)
+    assert [pull.handle for pull in bench.take(act.Pull)] == [handles[8]]
+    bench.core.pull_failed(handles[2], 0.0)
+    assert [pull.handle for pull in bench.take(act.Pull)] == [handles[1]]
+
+
+def test_a_starved_queue_that_was_taken_away_does_not_block_the_line(make: type[Bench]) -> None:
+    bench = make(units=1)
+    first, second, third = bench.open(0, 1, 2)
+    assert bench.one(act.Pull).handle == first
+    bench.core.members("orders", [bench.queue(0), bench.queue(2)], ["10.0.0.1@1#1"], 0.0)
+    assert second not in bench.core.state.queues
+    bench.answer(first, 19, 0)
+    assert bench.one(act.Pull).handle == third
+
+
+def test_a_body_without_room_is_dropped_counted_and_pulled_again(make: type[Bench]) -> None:
+    bench = make(units=8, pull_threshold_for_queue=0)
+    one, two = bench.open(0, 1)
+    bench.worker("w1")
+    bench.take(act.Pull)
+    assert bench.found(one, [0], body_bytes=5 * UNIT_BYTES)
+    (chunk,) = bench.dispatched()
+    assert not bench.found(two, [0], body_bytes=4 * UNIT_BYTES)
+    assert bench.counters.pull_bodies_dropped == 1
+    assert two not in [pull.handle for pull in bench.take(act.Pull)]
+    bench.done(chunk)
+    assert [pull.handle for pull in bench.take(act.Pull)] == [two]
+    assert bench.found(two, [0], body_bytes=4 * UNIT_BYTES)
+
+
+def test_a_body_dropped_twice_waits_for_the_whole_slab(make: type[Bench]) -> None:
+    bench = make(units=8, pull_threshold_for_queue=0)
+    one, two = bench.open(0, 1)
+    bench.worker("w1")
+    bench.found(one, [0], body_bytes=100)
+    (chunk,) = bench.dispatched()
+    bench.take(act.Pull)
+    bench.pq(two).drops = 1
+    assert not bench.found(two, [0], body_bytes=7 * UNIT_BYTES)
+    bench.none(act.Pull)
+    bench.done(chunk)
+    assert [pull.handle for pull in bench.take(act.Pull)] == [two]
+    assert bench.found(two, [0], body_bytes=7 * UNIT_BYTES)
+
+
+def test_one_message_larger_than_what_may_be_reserved_gets_through_alone(make: type[Bench]) -> None:
+    bench = make(units=8)
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    assert bench.found(handle, [0], body_bytes=7 * UNIT_BYTES + 100)
+    (chunk,) = bench.dispatched()
+    bench.done(chunk)
+    assert bench.persist() == [1]

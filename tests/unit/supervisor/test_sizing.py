@@ -1,0 +1,71 @@
+"""Chunk sizes follow the slow tail: down at once, up slowly."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocketcrew.supervisor.sizing import ChunkSizer
+
+
+def test_the_first_chunks_hold_one_message() -> None:
+    assert ChunkSizer(2000, 64).size(1000, 1) == 1
+
+
+def test_cheap_messages_grow_to_the_maximum() -> None:
+    sizer = ChunkSizer(2000, 64)
+    for _ in range(1000):
+        sizer.observe(1, 5, 5)
+    assert sizer.size(1000, 4) == 64
+
+
+def test_a_chunk_holds_about_the_target() -> None:
+    sizer = ChunkSizer(2000, 64)
+    for _ in range(2000):
+        sizer.observe(1, 100, 100)
+    assert sizer.size(1000, 1) in (19, 20)
+
+
+def test_one_overrun_makes_it_one_at_once_and_it_comes_back_slowly() -> None:
+    sizer = ChunkSizer(2000, 64)
+    for _ in range(200):
+        sizer.observe(64, 640, 20)
+    assert sizer.size(1000, 1) > 32
+    sizer.observe(64, 3000, 2500)
+    assert sizer.size(1000, 1) == 1
+    sizer.observe(1, 10, 10)
+    assert sizer.size(1000, 1) == 1
+    for _ in range(200):
+        sizer.observe(64, 640, 20)
+    assert sizer.size(1000, 1) > 32
+
+
+def test_the_tail_decides_not_the_mean() -> None:
+    sizer = ChunkSizer(2000, 64)
+    for _ in range(100):
+        sizer.observe(64, 64 * 10 + 1000, 1000)
+    assert sizer.size(1000, 1) == 2
+
+
+def test_a_small_pull_is_shared_among_idle_workers_unless_messages_are_cheap() -> None:
+    sizer = ChunkSizer(2000, 64)
+    sizer.tail_us = 50.0
+    assert sizer.size(8, 4) == 2
+    assert sizer.size(9, 4) == 3
+    assert sizer.size(2, 4) == 1
+    assert sizer.size(8, 1) == 40
+    sizer.tail_us = 10.0
+    assert sizer.size(8, 4) == 64
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 64), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1)), max_size=40),
+    st.integers(0, 10_000), st.integers(0, 64), st.integers(1, 10_000), st.integers(1, 1000),
+)  # fmt: skip
+def test_a_size_is_always_within_its_bounds(
+    seen: list[tuple[int, int, int]], waiting: int, free: int, target: int, most: int
+) -> None:
+    sizer = ChunkSizer(target, most)
+    for count, busy, slowest in seen:
+        sizer.observe(count, busy, slowest)
+        assert 1 <= sizer.size(waiting, free) <= most
