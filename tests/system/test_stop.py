@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,3 +98,37 @@ def test_the_stream_transport_does_the_same(tmp_path: Path, broker: Broker) -> N
     rows = crew.staged_rows()
     assert set(rows.column("number").to_pylist()) == WANTED
     assert duplicate_keys(rows) == 0
+
+
+SCRIPT = """
+import rocketcrew
+
+factor = 2
+
+@rocketcrew.handler(schema="number bigint, doubled bigint")
+def double(message):
+    return {"number": int(message.body), "doubled": factor * int(message.body)}
+
+rocketcrew.consume(double, topics="numbers", group="crew", name_servers="NAME_SERVER", settings={
+    "supervisor.data_dir": "STATE", "consumer.consume_from_where": "CONSUME_FROM_FIRST_OFFSET", "spark.load": False,
+    "consumer.rebalance_interval_ms": 1000, "cluster.poll_name_server_interval_ms": 1000, "workers.count": 2})
+"""
+
+
+def test_a_script_consumes_with_a_function_of_its_own(tmp_path: Path, broker: Broker) -> None:
+    crew = Crew(tmp_path, broker, "", TOPIC, load=False)
+    script = tmp_path / "script.py"
+    script.write_text(
+        SCRIPT.replace("NAME_SERVER", broker.name_server).replace("STATE", str(crew.settings["supervisor.data_dir"]))
+    )
+    send_numbers(broker, TOPIC, range(100))
+    with (tmp_path / "script.log").open("wb") as log:
+        process = subprocess.Popen([sys.executable, str(script)], stderr=log, start_new_session=True)
+    try:
+        wait_until(lambda: crew.counter("done_messages") == 100, what="all numbers")
+        process.terminate()
+        assert process.wait(WAIT_S) == 0, (tmp_path / "script.log").read_text()
+    finally:
+        process.kill()
+        process.wait()
+    assert sorted(crew.staged_rows().column("doubled").to_pylist()) == list(range(0, 200, 2))
