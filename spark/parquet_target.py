@@ -16,13 +16,13 @@ Only for file systems whose rename is atomic: local disks, NFS with one client, 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import re
 import threading
 from collections.abc import Generator
 from concurrent.futures import Executor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -185,7 +185,7 @@ def read_state(batch_dir: Path) -> TableState:
         ) from None
 
 
-@contextmanager
+@contextlib.contextmanager
 def _early_sync(output: Path) -> Generator[None]:
     """fsync data files as they appear, so that the disk works while the cores compress the next ones.
 
@@ -196,13 +196,11 @@ def _early_sync(output: Path) -> Generator[None]:
     def sync_finished() -> None:
         synced: set[str] = set()
         while not done.wait(_EARLY_SYNC_INTERVAL_S):
-            for file in sorted(output.glob("[!._]*.parquet")):
-                if file.name not in synced:
-                    try:
+            with contextlib.suppress(OSError):
+                for file in sorted(output.glob("[!._]*.parquet")):
+                    if file.name not in synced:
                         sync_path(file)
-                    except OSError:
-                        continue
-                    synced.add(file.name)
+                        synced.add(file.name)
 
     thread = threading.Thread(target=sync_finished, name="early-sync", daemon=True)
     thread.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
@@ -68,6 +69,7 @@ class World:
     def seal(self, *flushes: list[Any], at: int = 0, columns: Any = ()) -> Path:
         self.segments_made += 1
         path: Path = self.helpers.write_segment(self.roots[at], "w", self.segments_made, flushes, columns)
+        os.utime(path, (self.segments_made, self.segments_made))
         self.written += [record for flush in flushes for record in flush]
         return path
 
@@ -340,6 +342,24 @@ def test_the_table_grows_by_columns_and_refuses_other_types(world: World, segmen
     assert loader.totals.quarantined == 1
     (reason,) = (world.roots[0] / "bad").glob("*.reason.json")
     assert "'value' is bigint here" in json.loads(reason.read_text())["reason"]
+
+
+def test_what_is_settled_while_segments_are_listed_is_not_folded(world: World, segments: Any) -> None:
+    """The supervisor settles record 7, whose segment was sealed too late for the listing: 7 must wait for its rows."""
+    world.seal([segments.Record(1)])
+
+    class SlowListing(Staging):
+        def list_ready(self) -> Any:
+            ready = super().list_ready()
+            if world.segments_made == 1:
+                world.seal([segments.Record(7)])
+                segments.settle(world.roots[0], (*QUEUE, 0, 9))
+            return ready
+
+    loader = world.loader()
+    loader._staging = SlowListing(world.roots[0])
+    world.drain(loader)
+    world.assert_exact()
 
 
 def test_unreadable_settled_records_stop_nothing(world: World, segments: Any) -> None:
