@@ -35,6 +35,7 @@ BIN = Path(sys.executable).parent
 WHEEL_PYTHON = ROOT / ".venv-wheel/bin/python"
 CORES = max(1, min(8, len(os.sched_getaffinity(0))))
 TOTAL_MAX_S = 40 * 60
+CLEAR_MAX_S = 20
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -133,15 +134,24 @@ class Runner:
             self.failed.append(stage.name)
 
     def clear(self) -> bool:
-        """Kill every process that is still ours; true when there was one that no stage is waiting for."""
-        left = [child for child in psutil.Process().children(recursive=True) if child.pid not in self._running]
-        left = [child for child in left if _alive(child)]
-        for child in [*left, *(psutil.Process(pid) for pid in self._running)]:
-            if child in left:
-                print(f"--- left behind: {child.pid} {_command(child)}", flush=True)
-            _kill(child)
+        """Kill every process that is still below us; true when there was one although no stage runs.
+
+        Again until there is none: one that was just killed may have started another.
+        """
+        left = False
+        deadline = time.monotonic() + CLEAR_MAX_S
+        while time.monotonic() < deadline:
+            found = [child for child in psutil.Process().children(recursive=True) if _alive(child)]
+            if not found:
+                break
+            for child in found:
+                if not self._running:
+                    left = True
+                    print(f"--- left behind: {child.pid} {_command(child)}", flush=True)
+                _kill(child)
+            psutil.wait_procs(found, timeout=1)
         self._running.clear()
-        return bool(left)
+        return left
 
 
 def _alive(process: psutil.Process) -> bool:
@@ -163,6 +173,12 @@ def _kill(process: psutil.Process) -> None:
         process.kill()
 
 
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
 def _interrupted(number: int, _frame: object) -> NoReturn:
     raise KeyboardInterrupt(signal.Signals(number).name)
 
@@ -172,8 +188,7 @@ def main() -> int:
     if what not in ("all", "static", "tests", "interop"):
         print(__doc__)
         return 2
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    adopt_orphans()
     signal.signal(signal.SIGTERM, _interrupted)
     signal.signal(signal.SIGALRM, _interrupted)
     signal.alarm(TOTAL_MAX_S)

@@ -1,0 +1,89 @@
+"""`make test` is only worth something if it fails when it should: on a failing stage, and on a process left behind."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).resolve().parents[2]
+TIMEOUT_S = 60
+
+START = f"""
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("check", {str(ROOT / "tools/check.py")!r})
+check = importlib.util.module_from_spec(spec)
+sys.modules["check"] = check
+spec.loader.exec_module(check)
+check.adopt_orphans()
+runner = check.Runner()
+"""
+LEAVES_ONE = "import subprocess, sys; subprocess.Popen(['sleep', '1000'], start_new_session=True)"
+
+
+def run(script: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", START + script], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_failing_stage_is_named_and_its_output_shown() -> None:
+    out = run(
+        "runner.run([check.Stage('good', [sys.executable, '-c', 'print(1)']),"
+        " check.Stage('bad', [sys.executable, '-c', 'print(40 + 2); raise SystemExit(3)'])])\n"
+        "print(runner.failed, runner.clear())"
+    )
+    assert "42\n--- bad: FAILED (3)" in out
+    assert "--- good: fine" in out
+    assert out.splitlines()[-1] == "['bad'] False"
+
+
+def test_a_process_that_outlives_its_stage_is_found_and_killed() -> None:
+    out = run(
+        f"runner.run([check.Stage('leaves one', [sys.executable, '-c', {LEAVES_ONE!r}])])\n"
+        "left = [child.pid for child in check.psutil.Process().children()]\n"
+        "print(runner.failed, left, runner.clear())"
+    )
+    assert "left behind" in out
+    assert "sleep 1000" in out
+    last = out.splitlines()[-1]
+    assert last.startswith("[] [")
+    assert last.endswith("] True")
+
+
+def test_an_interrupt_leaves_no_process() -> None:
+    """A stage that ignores TERM, and one it started, are gone when the check is."""
+    stubborn = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(1000)"
+    )
+    script = (
+        "import signal\n"
+        "signal.signal(signal.SIGTERM, check._interrupted)\n"
+        "try:\n"
+        f"    runner.run([check.Stage('stubborn', [sys.executable, '-c', {stubborn!r}], live=True)])\n"
+        "except KeyboardInterrupt:\n"
+        "    runner.clear()\n"
+    )
+    process = subprocess.Popen([sys.executable, "-u", "-c", START + script], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert [process.stdout.readline().strip() for _ in range(2)] == ["--- stubborn", "up"]
+        children = psutil.Process(process.pid).children(recursive=True)
+        assert len(children) == 1
+        process.send_signal(signal.SIGTERM)
+        process.wait(TIMEOUT_S)
+        deadline = time.monotonic() + TIMEOUT_S
+        while any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
