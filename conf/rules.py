@@ -96,7 +96,7 @@ class Choice:
 
     @property
     def legal(self) -> str:
-        return ", ".join(self.words[:-1]) + f" or {self.words[-1]}"
+        return " or ".join([*filter(None, [", ".join(self.words[:-1])]), self.words[-1]])
 
     def check(self, value: object) -> str:
         if isinstance(value, str):

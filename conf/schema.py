@@ -96,7 +96,7 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
     "spark": {
         "load": Switch(),
         "target": Text("a folder's path, or empty", length_max=4096),
-        "format": Choice(("parquet", "orc")),
+        "format": Choice(("parquet",)),
         "master": Text("a Spark master URL", empty_ok=False, length_max=4096),
         "driver_memory": Text("a number with k, m or g behind it", formats.java_memory, empty_ok=False),
         "max_wait_ms": _ms(100, 3_600_000),

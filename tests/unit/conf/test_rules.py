@@ -37,6 +37,7 @@ def test_switches_take_the_usual_words() -> None:
 def test_choices_ignore_case_and_give_the_tables_spelling() -> None:
     rule = Choice(("CLUSTERING", "BROADCASTING"))
     assert rule.parse("clustering ") == "CLUSTERING"
+    assert [Choice(words).legal for words in (("a",), ("a", "b"), ("a", "b", "c"))] == ["a", "a or b", "a, b or c"]
     with pytest.raises(ValueError, match="not known"):
         rule.check(3)
 
