@@ -32,6 +32,7 @@ def prepare_forkserver(orders: dict[str, Any]) -> None:
     forkserver_pid = os.getpid()
     sys.path[:] = orders["sys_path"]
     importlib.import_module(".main", __package__)
+    importlib.import_module(".rows", __package__).warm_up()
     for module in orders["modules"]:
         with contextlib.suppress(BaseException):
             importlib.import_module(module)

@@ -40,6 +40,11 @@ Owner = TypeVar("Owner")
 Key = tuple[str, str, int, int, str, str, str, int, int]
 
 
+def warm_up() -> None:
+    """Let Arrow convert something: its first conversion imports pandas where that is installed, 150 ms once."""
+    pa.array([0], pa.int32())
+
+
 class Prepared:
     """Rows of one message that fit: `values` (one tuple per row) or `arrays`, `count` >= 1 rows."""
 
