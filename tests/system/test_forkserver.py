@@ -1,0 +1,222 @@
+"""Where workers come from: handlers of every origin, signals, generations, forkservers that die, hang or leak."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+import pytest
+
+from rocketcrew.workers.api import handler
+from rocketcrew.workers.boot import EXIT_OK, WorkerLimits
+from rocketcrew.workers.link import Transport
+from rocketcrew.workers.spawn import Forkserver, WorkerStartError
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from worker_crew import WAIT_S, WorkerCrew, both, crew, make_crew, wait_gone
+
+__all__ = ["both", "crew", "make_crew"]
+
+
+def test_lambdas_and_closures_reach_the_worker(make_crew: Callable[[Transport], WorkerCrew], both: Transport) -> None:
+    crew = make_crew(both)
+    factor = 7
+    decorated = handler(schema="a int", batch=True)(lambda messages: [{"a": len(m.body) * factor} for m in messages])
+    worker = crew.start(decorated, schema="", limits=WorkerLimits(batch_messages_max=2))
+    assert worker.ready()[2:] == ("a int", True)
+    crew.chunk(worker, 1, [b"1", b"22", b"333"])
+    assert worker.stop() == EXIT_OK
+    assert crew.table() == {0: 7, 1: 14, 2: 21}
+
+
+MAIN_SCRIPT = """
+import socket, sys
+from dataclasses import dataclass
+from rocketcrew.workers import packets
+from rocketcrew.workers.boot import WorkerBoot
+from rocketcrew.workers.link import Transport, link_pair
+from rocketcrew.workers.loading import describe
+from rocketcrew.workers.message import make_message
+from rocketcrew.workers.spawn import Forkserver
+
+LIMIT = 5
+
+@dataclass
+class Row:
+    a: int
+
+def measure(body):
+    return min(len(body), LIMIT)
+
+def handle(message):
+    return Row(measure(message.body))
+
+# No `if __name__ == "__main__"` guard: the worker must not run this script again.
+print("started", flush=True)
+link, sock = link_pair(Transport.STREAM)
+server = Forkserver()
+boot = WorkerBoot(worker_id="w", index=0, handler=describe(handle), link=sock, transport=Transport.STREAM, slab=None,
+                  group="g", segments_dir=__import__("pathlib").Path(sys.argv[1]), schema="a int")
+worker = server.start_worker(boot)
+record, _, queue = make_message(b"0123456789").__reduce__()[1]
+link.send(packets.encode_queue(1, queue))
+link.send(packets.encode_chunk(1, 1, 0, len(record), 1), record)
+link.send(packets.encode_stop())
+print("exit code", worker.wait(20_000), flush=True)
+server.stop()
+"""
+
+
+def test_functions_of_a_script_without_a_guard(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(MAIN_SCRIPT)
+    run = subprocess.run(
+        [sys.executable, str(script), str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert run.stdout.split("\n")[:2] == ["started", "exit code 0"], run.stderr
+    (path,) = (tmp_path / "ready").iterdir()
+    assert pa.ipc.open_stream(path.read_bytes()).read_all().column("a").to_pylist() == [5]
+
+
+def test_stop_signals_of_the_terminal_reach_the_supervisor_only(crew: WorkerCrew) -> None:
+    worker = crew.start("system_handlers:rows")
+    worker.ready()
+    server = crew.servers[0]
+    assert server.pid is not None
+    for number in (signal.SIGINT, signal.SIGTERM):
+        worker.process.kill(number)
+        os.kill(server.pid, number)
+    crew.chunk(worker, 1, [b"x"])
+    assert worker.outcome().failed == 0
+    crew.start("system_handlers:rows").ready()
+
+
+def test_what_a_handler_starts_has_ordinary_signals(crew: WorkerCrew) -> None:
+    worker = crew.start("system_handlers:environment")
+    worker.ready()
+    crew.chunk(worker, 1, [b"x"])
+    assert worker.stop() == EXIT_OK
+    (path,) = (crew.folder / "segments" / "ready").iterdir()
+    assert pa.ipc.open_stream(path.read_bytes()).read_all().column("b").to_pylist() == ["False,clean,True"]
+    forks = crew.start("system_handlers:forked")
+    forks.ready()
+    crew.chunk(forks, 1, [b"x"], first_offset=5)
+    assert forks.stop() == EXIT_OK
+    assert crew.table()[5] == 0
+
+
+def test_a_killed_forkserver_takes_its_workers_along_and_is_started_again(crew: WorkerCrew) -> None:
+    workers = [crew.start("system_handlers:spin") for _ in range(2)]
+    for worker in workers:
+        worker.ready()
+        crew.chunk(worker, 1, [b"spin"])
+    crew.until_running(0)
+    crew.until_running(1)
+    server = crew.servers[0]
+    assert server.pid is not None
+    first = server.pid
+    os.kill(first, signal.SIGKILL)
+    for worker in workers:
+        worker.until_closed()
+        assert worker.process.wait(int(WAIT_S * 1_000)) is not None
+    again = crew.start("system_handlers:silent")
+    again.ready()
+    assert server.pid not in (None, first)
+
+
+def test_two_generations_side_by_side(crew: WorkerCrew) -> None:
+    old, new = crew.server("system_handlers"), crew.server("system_handlers")
+    first = crew.start("system_handlers:silent", server=old)
+    second = crew.start("system_handlers:silent", server=new)
+    assert first.ready().pid != second.ready().pid
+    assert old.pid != new.pid
+    old.stop()
+    first.until_closed()
+    assert old.pid is None
+    crew.chunk(second, 1, [b"x"])
+    assert second.outcome().chunk_id == 1
+
+
+def test_stopping_a_forkserver_ends_everything_it_started(crew: WorkerCrew) -> None:
+    worker = crew.start("system_handlers:spin")
+    worker.ready()
+    crew.chunk(worker, 1, [b"spin"])
+    crew.until_running(0)
+    assert crew.servers[0].pid is not None
+    processes = [psutil.Process(crew.servers[0].pid), psutil.Process(worker.process.pid)]
+    crew.servers[0].stop()
+    wait_gone(processes, 2.0)
+    crew.servers[0].stop()  # twice does no harm
+
+
+def test_a_module_that_hangs_at_import_is_a_clear_error(
+    make_crew: Callable[[Transport], WorkerCrew], tmp_path: Path
+) -> None:
+    (tmp_path / "hangs.py").write_text("import threading\nthreading.Event().wait()\n")
+    crew = make_crew(Transport.STREAM)
+    server = Forkserver(["hangs"], start_timeout_ms=500)
+    crew.servers.append(server)
+    with pytest.raises(WorkerStartError, match="did not answer within 500 ms"):
+        crew.start("hangs:f", server=server)
+
+
+THREADED = """
+import queue, threading
+asked, answers = queue.Queue(), queue.Queue()
+
+def answer():
+    while True:
+        answers.put(asked.get() + 1)
+
+threading.Thread(target=answer, daemon=True).start()
+
+def handle(message):
+    asked.put(message.queue_offset)
+    return {"a": answers.get(timeout=20)}
+"""
+
+
+def test_a_module_that_starts_threads_when_imported_has_them_in_each_worker(crew: WorkerCrew, tmp_path: Path) -> None:
+    (tmp_path / "threaded.py").write_text(THREADED)
+    server = crew.server("threaded")
+    server.start()
+    pid = server.pid
+    for number in range(2):
+        worker = crew.start("threaded:handle", server=server)
+        worker.ready()
+        crew.chunk(worker, 1, [b"x"], first_offset=number)
+        assert worker.stop() == EXIT_OK
+    assert crew.table() == {0: 1, 1: 2}
+    assert server.pid == pid
+
+
+def test_descriptors_are_given_back(crew: WorkerCrew) -> None:
+    crew.start("system_handlers:silent").ready()
+
+    def one() -> None:
+        worker = crew.start("system_handlers:silent", cell_slot=0)
+        worker.ready()
+        assert worker.stop() == EXIT_OK
+        worker.link.close()
+        worker.process.close()
+
+    one()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        one()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_the_supervisor_s_side_never_loads_pyarrow() -> None:
+    code = "import sys, json; from rocketcrew.workers import spawn, packets, link, boot, cells, slab_memory, loading; "
+    code += "print(json.dumps(['pyarrow' in sys.modules, 'structlog' in sys.modules]))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert json.loads(run.stdout) == [False, False]
