@@ -15,7 +15,6 @@ An answer to a send is decided after the record was appended to the storage; an 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from random import Random
 
@@ -24,19 +23,12 @@ from ..remoting.command import Command
 from ..remoting.errors import ProtocolError, UsageError
 from . import forward, pull
 from .config import BrokerConfig
-from .effects import Effect, Reply
+from .effects import SILENCE, Effect, Intercept, Reply, intercepted
 from .handlers import HANDLERS
 from .name_server import NameServerCore
 from .refusal import Refused
 from .state import DELAYS_TABLE, BrokerState, Call
 from .storage import Storage, StorageError
-
-TICK_MAX_MS = 1_000
-
-Intercept = Callable[[Command], Command | None]
-"""A test's own answer to a request (`command.response(...)`), `SILENCE` for none, or None to let the broker answer."""
-
-SILENCE = Command(code=0, remark="no answer at all")
 
 
 class BrokerCore:
@@ -74,7 +66,7 @@ class BrokerCore:
         state = self.state
         if command.is_response:
             return [*forward.answered(state, command)]
-        response = self._intercepted(command) if self.intercepts else None
+        response = intercepted(self.intercepts, command) if self.intercepts else None
         if response is None:
             response = self._serve(Call(now_ms, channel, address, command))
         effects: list[Effect] = []
@@ -102,13 +94,6 @@ class BrokerCore:
         except StorageError as error:
             self.trouble = str(error)
             return command.response(ResponseCode.SERVICE_NOT_AVAILABLE, remark=f"service not available now: {error}")
-
-    def _intercepted(self, command: Command) -> Command | None:
-        for intercept in self.intercepts:
-            response = intercept(command)
-            if response is not None:
-                return response
-        return None
 
     # Time passed
 

@@ -112,11 +112,11 @@ class DelayLevels:
         queue = store.queue(SCHEDULE_TOPIC, level - 1)
         assert queue is not None, "a level without a queue has no head"
         offset = self._delivered.get(level, 0)
+        self._paused_until_ms = now_ms + FAILURE_PAUSE_MS  # unless all goes well
         message = store.message_at(queue.entry(offset)[0])
         if message is not None:
-            self._paused_until_ms = now_ms + FAILURE_PAUSE_MS
             store_again(real_message(message))
-            self._paused_until_ms = 0
+        self._paused_until_ms = 0
         self._delivered[level] = offset + 1
         self._changed = True
         self._look(store, level)

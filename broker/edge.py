@@ -148,7 +148,10 @@ class Edge:
         now_ms = self.clock_ms()
         self._timer = None
         for core in (self.broker, self.name_server):
-            self.queue(core.tick(now_ms))
+            try:
+                self.queue(core.tick(now_ms))
+            except Exception:  # noqa: BLE001  a bug in one duty must not stop time for all others
+                _log.exception("tick.failed")
         if now_ms >= self._next_idle_scan_ms:
             self._next_idle_scan_ms = now_ms + IDLE_SCAN_MS
             for connection in list(self._connections.values()):

@@ -7,6 +7,7 @@ before it reads the reply behind it. A channel is a small integer that the edge 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ..remoting.command import Command
@@ -36,3 +37,17 @@ class CloseChannel:
 
 
 Effect = Reply | Push | CloseChannel
+
+Intercept = Callable[[Command], Command | None]
+"""A test's own answer to a request (`command.response(...)`), `SILENCE` for none, or None to let the core answer."""
+
+SILENCE = Command(code=0, remark="no answer at all")
+
+
+def intercepted(intercepts: Iterable[Intercept], command: Command) -> Command | None:
+    """What the first intercept that wants the request answers; None when none wants it."""
+    for intercept in intercepts:
+        response = intercept(command)
+        if response is not None:
+            return response
+    return None

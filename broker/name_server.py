@@ -47,7 +47,7 @@ from ..remoting.command import Command
 from ..remoting.errors import ProtocolError
 from ..remoting.fastjson import dumps_object_keys
 from ..remoting.headers import GetRoute
-from .effects import CloseChannel, Effect, Reply
+from .effects import SILENCE, CloseChannel, Effect, Intercept, Reply, intercepted
 from .refusal import FAQ, Refused
 
 MASTER_ID = 0
@@ -100,6 +100,7 @@ class NameServerCore:
     """Pure core of a name server; see `BrokerCore` for how effects and channels work."""
 
     def __init__(self) -> None:
+        self.intercepts: list[Intercept] = []
         self._tables = Tables()
         self._next_scan_ms = 0
         self._handlers: dict[int, Callable[[int, int, Command], Command]] = {
@@ -129,7 +130,10 @@ class NameServerCore:
             return []
         handler = self._handlers.get(command.code)
         try:
-            if handler is None:
+            response = intercepted(self.intercepts, command)
+            if response is not None:
+                pass
+            elif handler is None:
                 remark = f" request type {command.code} not supported"
                 response = command.response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
             else:
@@ -138,7 +142,7 @@ class NameServerCore:
             response = command.response(refused.code, refused.fields, remark=refused.remark)
         except ProtocolError as error:
             response = command.response(ResponseCode.SYSTEM_ERROR, remark=str(error))
-        return [] if command.is_oneway else [Reply(channel, response)]
+        return [] if command.is_oneway or response is SILENCE else [Reply(channel, response)]
 
     def tick(self, now_ms: int) -> list[Effect]:
         """Forget brokers that were silent for too long; closes their connections."""

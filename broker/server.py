@@ -26,9 +26,10 @@ import structlog
 
 from ..remoting.errors import UsageError
 from .config import BrokerConfig
-from .core import SILENCE, BrokerCore, Intercept
+from .core import BrokerCore
 from .disk import DiskStorage
 from .edge import Clock, Edge, WallClock
+from .effects import SILENCE, Intercept
 from .name_server import NameServerCore
 from .storage import MemoryStorage, Storage
 
@@ -66,6 +67,7 @@ class EmbeddedBroker:
             message_delay_level=delay_levels or base.message_delay_level,
         )
         self.intercepts: list[Intercept] = []
+        self.name_server_intercepts: list[Intercept] = []
         self._storage = storage
         self._random = random or Random(SystemRandom().getrandbits(64))
         self._clock_ms = clock_ms or WallClock()
@@ -101,7 +103,10 @@ class EmbeddedBroker:
         await self.stop()
 
     async def start(self) -> None:
-        """Raises UsageError when the folder is in use, a port is taken, or the data cannot be read."""
+        """Start, or start again after `stop` or `crash` on the same ports and data.
+
+        Raises UsageError when the folder is in use, a port is taken, or the data cannot be read.
+        """
         if self._storage is None:
             self._storage = DiskStorage(Path(self.config.dir)) if self.config.dir else MemoryStorage()
         sockets: list[socket.socket] = []
@@ -120,6 +125,7 @@ class EmbeddedBroker:
         name_server = NameServerCore()
         core = BrokerCore(self.config, storage, self._random, name_server, self._clock_ms())
         core.intercepts = self.intercepts
+        name_server.intercepts = self.name_server_intercepts
         edge = Edge(core, name_server, self._clock_ms)
         loop = asyncio.get_running_loop()
         self._servers = [
@@ -151,7 +157,7 @@ class EmbeddedBroker:
     async def crash(self) -> None:
         """For tests: end as a killed process does. Nothing is saved; a MemoryStorage loses what was not durable.
 
-        A new EmbeddedBroker on the same folder or the same `storage` finds what is left.
+        `start` again, or a new EmbeddedBroker on the same folder or `storage`, finds what is left.
         """
         await self._close_connections()
         self._core = None
@@ -159,6 +165,7 @@ class EmbeddedBroker:
             self._storage.crash()
         elif isinstance(self._storage, DiskStorage):
             self._storage.abandon()
+            self._storage = None
 
     async def _close_connections(self) -> None:
         for server in self._servers:

@@ -29,7 +29,7 @@ from .lock_table import LockTable
 from .message_store import MessageStore, StoreLimits, message_tags_code, tags_hash
 from .name_server import NameServerCore, Registration
 from .offset_table import OffsetTable
-from .storage import Storage
+from .storage import Storage, StorageError
 from .topic_table import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, TopicTable, illegal_topic, system_topics
 
 TOPICS_TABLE = "config/topics.json"
@@ -166,9 +166,22 @@ class BrokerState:
             return known
         if illegal_topic(topic.topic_name) is not None or len(self.topics) >= self.config.topics_max:
             return None
-        self.topics.put(now_ms, topic)
-        self.topics_changed(now_ms)
+        self.put_topic(now_ms, topic)
         return topic
+
+    def put_topic(self, now_ms: int, topic: TopicConfig) -> None:
+        """Create or replace a topic. Raises StorageError, and then it is as before: unsaved topics hold no messages."""
+        before = self.topics.get(topic.topic_name)
+        if not self.topics.put(now_ms, topic):
+            return
+        try:
+            self.topics_changed(now_ms)
+        except StorageError:
+            if before is None:
+                self.topics.remove(now_ms, topic.topic_name)
+            else:
+                self.topics.put(now_ms, before)
+            raise
 
     def retry_topic(self, now_ms: int, group: str, queues: int) -> TopicConfig | None:
         """%RETRY%group, made when needed (TopicConfigManager.createTopicInSendMessageBackMethod)."""

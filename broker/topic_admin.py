@@ -58,8 +58,7 @@ def create(state: BrokerState, call: Call) -> Command:
         request.order,
         changed_attributes(dict(known.attributes) if known else {}, request.attributes or ""),
     )
-    if state.topics.put(call.now_ms, topic):
-        state.topics_changed(call.now_ms)
+    state.put_topic(call.now_ms, topic)
     return call.command.response(ResponseCode.SUCCESS)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rocketcrew.broker.core import SILENCE
+from rocketcrew.broker.effects import SILENCE
 from rocketcrew.remoting.admin_bodies import (
     ConsumeStats,
     GroupList,

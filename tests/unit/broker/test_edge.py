@@ -354,3 +354,36 @@ def test_the_clock_never_goes_back():
     assert clock() >= first + 5_000
     clock._ahead_ns -= 60_000_000_000  # as if it had jumped ahead by a minute
     assert abs(clock() - WallClock()()) < 1_000
+
+
+@pytest.mark.parametrize("end", ["crash", "stop"])
+@pytest.mark.parametrize("on_disk", [True, False])
+def test_the_same_broker_starts_again_on_its_ports(tmp_path, end, on_disk):
+    async def story():
+        broker = EmbeddedBroker(tmp_path if on_disk else None)
+        await broker.start()
+        addresses = broker.name_server, broker.address
+        client = await Client.open(broker.address)
+        await client.call(*send(b"kept"))
+        await (broker.crash() if end == "crash" else broker.stop())
+        await broker.start()
+        assert (broker.name_server, broker.address) == addresses
+        client = await Client.open(broker.address)
+        assert decode_messages((await client.call(*pull(0))).body)[0].body == b"kept"
+        await client.close()
+        await broker.stop()
+
+    run(story)
+
+
+def test_the_name_server_can_be_intercepted_too():
+    async def story():
+        async with EmbeddedBroker() as broker:
+            broker.name_server_intercepts.append(lambda command: command.response(ResponseCode.SYSTEM_BUSY))
+            client = await Client.open(broker.name_server)
+            assert (
+                await client.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRoute("T"))
+            ).code == ResponseCode.SYSTEM_BUSY
+            await client.close()
+
+    run(story)

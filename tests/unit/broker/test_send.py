@@ -219,3 +219,21 @@ def test_an_acknowledged_send_survives_a_kill(broker):
     broker.crash(torn_log=b"\x00\x00\x01\x00half a record")
     assert [message.body for message in broker.read(queue_id=3)] == [b"3", b"7", b"11", b"15", b"19"]
     assert broker.send(queue_id=3).fields["queueOffset"] == "5"
+
+
+def test_a_topic_that_cannot_be_saved_is_not_made(make):
+    class NoTables(MemoryStorage):
+        broken = False
+
+        def replace(self, table, content, *, sync=False):
+            if self.broken:
+                raise StorageError("cannot write config/topics.json: Read-only file system")
+            super().replace(table, content, sync=sync)
+
+    storage = NoTables()
+    broker = make(storage)
+    storage.broken = True
+    assert broker.send().code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert "T" not in broker.core.state.topics
+    storage.broken = False
+    assert broker.send().code == 0

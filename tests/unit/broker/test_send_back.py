@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rocketcrew.broker.storage import StorageError
 from rocketcrew.remoting.admin_bodies import SubscriptionGroupConfig
 from rocketcrew.remoting.admin_headers import TopicName
 from rocketcrew.remoting.codes import RequestCode, ResponseCode
@@ -159,3 +160,26 @@ def test_a_delayed_message_of_a_deleted_topic_is_dropped_alone(broker):
     broker.later(200)
     assert [message.body for message in broker.read(topic="U")] == [b"stays"]
     assert "T" not in broker.core.state.topics
+
+
+def test_a_disk_that_refuses_pauses_the_delivery_and_loses_nothing(broker):
+    broker.send(properties={"DELAY": "1"})
+    log = broker.core.state.store._log
+    whole = type(log).append
+
+    class Refusing(type(log)):
+        __slots__ = ()
+        refuse = True
+
+        def append(self, data):
+            if Refusing.refuse:
+                raise StorageError("cannot write commitlog: No space left on device")
+            return whole(self, data)
+
+    log.__class__ = Refusing
+    assert broker.later(200) == []
+    assert "No space left" in broker.core.trouble
+    assert broker.core.next_deadline_ms() > broker.now_ms, "no busy loop"
+    Refusing.refuse = False
+    broker.later(1_000)
+    assert len(broker.read()) == 1
