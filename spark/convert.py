@@ -29,14 +29,17 @@ from .segments import read_rows
 pa: Any = pyarrow
 pq: Any = pyarrow.parquet
 
-PART_BYTES = 64 * 1024 * 1024
-"""A part is about this many bytes of segments, or less so that every core has one: Spark makes a task of each."""
+PART_BYTES = 128 * 1024 * 1024
+"""A part has at most about this many bytes of segments. It is one task of Spark and one file of the table: larger files
+read no faster, and a part in work takes memory."""
+PART_BYTES_MIN = 8 * 1024 * 1024
+"""Below this a part is not worth a task and a file of its own."""
 _REPEATING = [GROUP, TOPIC, BROKER, ORIGIN_TOPIC]
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """The rows of a plan as Parquet files, not more than one of them per thread and PART_BYTES."""
+    """The rows of a plan as Parquet files, one a part."""
 
     files: tuple[Path, ...]
     rows: int
@@ -52,11 +55,11 @@ class DamagedSegmentError(Exception):
         self.reason = reason
 
 
-def divide(takes: Sequence[Take], facts: dict[str, SegmentFacts], parts_min: int) -> list[list[Take]]:
+def divide(takes: Sequence[Take], facts: dict[str, SegmentFacts], cores: int) -> list[list[Take]]:
     """The takes as parts of neighbours: equal columns within a part, about equal bytes, none without rows to take."""
     wanted = [take for take in takes if facts[take.name].rows and (take.part is None or take.part)]
     total = sum(facts[take.name].bytes for take in wanted)
-    share = min(PART_BYTES, max(1, -(-total // max(1, parts_min))))
+    share = -(-total // part_count(total, cores))
     parts: list[list[Take]] = []
     size = 0
     columns: tuple[Column, ...] | None = None
@@ -72,12 +75,20 @@ def divide(takes: Sequence[Take], facts: dict[str, SegmentFacts], parts_min: int
     return parts
 
 
+def part_count(total_bytes: int, cores: int) -> int:
+    """How many parts: the same number for every core, unless there is too little to go round."""
+    if total_bytes < cores * PART_BYTES_MIN:
+        return max(1, total_bytes // PART_BYTES_MIN)
+    rounds = -(-total_bytes // (PART_BYTES * cores))
+    return rounds * cores
+
+
 def stage(
-    plan: Plan, facts: dict[str, SegmentFacts], ready: Path, folder: Path, threads: Executor, parts_min: int
+    plan: Plan, facts: dict[str, SegmentFacts], ready: Path, folder: Path, threads: Executor, cores: int
 ) -> Staged:
     """Write the plan's rows into `folder` (made anew). Raises DamagedSegmentError, or OSError (disk full)."""
     folder.mkdir(parents=True)
-    parts = divide(plan.takes, facts, parts_min)
+    parts = divide(plan.takes, facts, cores)
     files = tuple(folder / f"part-{place:05d}.parquet" for place in range(len(parts)))
     rows = sum(threads.map(partial(_write_part, ready), files, parts))
     kept = tuple(file for file in files if file.exists())

@@ -94,11 +94,11 @@ class Loader:
         limits: Limits,
         *,
         threads: Executor,
-        parts_min: int,
+        cores: int,
         new_id: Callable[[int], str],
         on_point: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`threads` read and convert (`parts_min` of them at once); `new_id` makes an unused plan id for a batch."""
+        """`threads` read and convert, for `cores` tasks of Spark at once; `new_id` makes an unused plan id."""
         self.waiting = Waiting()
         self.totals = Totals()
         self._staging = staging
@@ -106,7 +106,7 @@ class Loader:
         self._trigger = trigger
         self._limits = limits
         self._threads = threads
-        self._parts_min = parts_min
+        self._cores = cores
         self._new_id = new_id
         self._on_point = on_point
         self._facts: dict[str, SegmentFacts] = {}
@@ -286,7 +286,7 @@ class Loader:
         folder = self._staging.staged(plan.id)
         with ThreadPoolExecutor(1, "stage") as background:
             staging = background.submit(
-                stage, plan, self._facts, self._staging.ready, folder, self._threads, self._parts_min
+                stage, plan, self._facts, self._staging.ready, folder, self._threads, self._cores
             )
             self._target.start()
             return staging.result()

@@ -63,6 +63,10 @@ class Target(Protocol):
 class Writer(Protocol):
     """Turns staged Parquet files into the table's data files. Spark in production."""
 
+    def check(self) -> None:
+        """Look, cheaply, whether `start` has a chance, or whether what was started is still there. Raises LoaderError."""
+        ...
+
     def start(self) -> None:
         """Be ready to write; slow the first time. Raises SparkStartError."""
         ...

@@ -89,6 +89,9 @@ class ArrowWriter:
         self.starts = 0
         self.writes = 0
 
+    def check(self) -> None:
+        pass
+
     def start(self) -> None:
         self.starts += 1
 

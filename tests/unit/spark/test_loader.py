@@ -59,7 +59,7 @@ class World:
             Trigger(rows=100, bytes=10**6, wait_ms=1000),
             limits,
             threads=self.threads,
-            parts_min=2,
+            cores=2,
             new_id=lambda batch: f"{batch:08d}-{number}",
             on_point=on_point,
         )

@@ -1,0 +1,103 @@
+"""What the loader process is told, checked whole before anything starts."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..remoting.errors import UsageError
+from .loader import POINTS
+from .plan import Limits, Trigger
+
+FORMATS = ("parquet",)
+PLAN_TRIGGERS = 8
+"""A plan takes up to this many times what triggers it: behind a backlog, fewer and larger commits are cheaper, while
+the copies on disk and the time until a stop takes effect stay bounded."""
+CLUSTER_CORES = 8
+"""Tasks at once that are assumed of a master that does not say how many it has."""
+_LOCAL_CORES = re.compile(r"local(?:\[(\*|\d+)(?:\s*,\s*\d+)?\])?")
+_MEMORY = re.compile(r"\d+[kmgt]", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderConfig:
+    """One run of the loader. Times in milliseconds, sizes in bytes; raises UsageError naming all that is wrong.
+
+    `follow`: go on until told to stop; else load what is sealed, and end. `stop_deadline_ms`: what a running batch may
+    still take after TERM before it is cancelled. `watch_stdin`: end when stdin does, as the parent is gone then, and
+    obey the lines `drain` (load everything sealed, then end) and `load` (load now); None: if stdin is a pipe or socket.
+    `env`: the environment, for JAVA_HOME and PATH. `crash_point`: for tests, a name of `POINTS`, with `:n` its n-th time.
+    """
+
+    staging: Path
+    target: Path
+    follow: bool = False
+    format: str = "parquet"
+    master: str = "local[2]"
+    driver_memory: str = "1g"
+    java_home: str = ""
+    conf: Mapping[str, str] = field(default_factory=dict[str, str])
+    max_rows: int = 1_000_000
+    max_bytes: int = 256 * 1024 * 1024
+    max_wait_ms: int = 30_000
+    poll_interval_ms: int = 200
+    stop_deadline_ms: int = 10_000
+    watch_stdin: bool | None = None
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    crash_point: str = ""
+
+    def __post_init__(self) -> None:
+        problems = [problem for problem in self._problems() if problem]
+        if problems:
+            raise UsageError("the loader can't be run so: " + "; ".join(problems))
+
+    def _problems(self) -> list[str]:
+        point, _, nth = self.crash_point.partition(":")
+        return [
+            "" if self.format in FORMATS else f"spark.format is {self.format!r}, it can be: {', '.join(FORMATS)}",
+            "" if self.master else "spark.master is empty; for example local[2], or spark://host:7077",
+            ""
+            if _MEMORY.fullmatch(self.driver_memory)
+            else f"spark.driver_memory is {self.driver_memory!r}, not as 1g",
+            _range("spark.max_rows", self.max_rows, 1, 100_000_000),
+            _range("spark.max_bytes", self.max_bytes, 1, 1 << 36),
+            _range("spark.max_wait_ms", self.max_wait_ms, 0, 3_600_000),
+            _range("poll_interval_ms", self.poll_interval_ms, 1, 60_000),
+            _range("stop_deadline_ms", self.stop_deadline_ms, 0, 3_600_000),
+            "" if point in ("", *POINTS) and (not nth or nth.isdigit()) else f"no crash point {self.crash_point!r}",
+            _nested(self.staging, self.target),
+        ]
+
+    @property
+    def trigger(self) -> Trigger:
+        """When a batch is due."""
+        return Trigger(self.max_rows, self.max_bytes, self.max_wait_ms)
+
+    @property
+    def limits(self) -> Limits:
+        """What one batch takes at most."""
+        return Limits(self.max_rows * PLAN_TRIGGERS, self.max_bytes * PLAN_TRIGGERS)
+
+    @property
+    def cores(self) -> int:
+        """How many tasks Spark runs at once."""
+        match = _LOCAL_CORES.fullmatch(self.master)
+        if match is None:
+            return CLUSTER_CORES
+        if match[1] == "*":
+            return os.cpu_count() or 1
+        return max(1, int(match[1] or 1))
+
+
+def _range(name: str, value: int, least: int, greatest: int) -> str:
+    return "" if least <= value <= greatest else f"{name} is {value}, it can be {least} to {greatest}"
+
+
+def _nested(staging: Path, target: Path) -> str:
+    inside, outside = target.absolute(), staging.absolute()
+    if inside == outside or outside in inside.parents or inside in outside.parents:
+        return f"the table {target} and the staging folder {staging} lie one in the other"
+    return ""

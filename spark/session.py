@@ -1,0 +1,215 @@
+"""Starting and ending a Spark session so that nothing leaks: no noise, no open ports but loopback, no process left over.
+
+- Spark, the JVM and its scripts write to files in one folder: `spark.log` (log4j, rolled at 10 MB) and `jvm.log` (what
+  the JVM itself prints, and why it did not start). Nothing of it reaches our own stderr.
+- The environment that Spark would take its habits from (SPARK_CONF_DIR, PYSPARK_SUBMIT_ARGS, another SPARK_HOME …) is
+  cleared while the JVM starts, and put back afterwards.
+- The JVM dies with the *thread* that called `open_session` (java_shim.py): keep that thread alive.
+- A JVM that died can't be replaced in this process by any means that pyspark documents; the loader ends with a failure
+  and is started anew. `close` clears what pyspark keeps, so that at least an orderly end allows a new start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .errors import SparkStartError
+from .files import remove_tree
+from .java import Java, find_java, make_shim
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JVM_END_TIMEOUT_S = 5
+JVM_LOG_BYTES_MAX = 10_000_000
+LOG_TAIL_LINES = 15
+_CLEARED = (
+    "PYSPARK_GATEWAY_PORT",
+    "PYSPARK_GATEWAY_SECRET",
+    "PYSPARK_SUBMIT_ARGS",
+    "SPARK_CONF_DIR",
+    "SPARK_CONNECT_MODE_ENABLED",
+    "SPARK_DIST_CLASSPATH",
+    "SPARK_LOCAL_DIRS",
+    "SPARK_MASTER",
+    "SPARK_REMOTE",
+    "SPARK_TESTING",
+)
+_LOG4J = """\
+status = error
+rootLogger.level = warn
+rootLogger.appenderRef.file.ref = file
+appender.file.type = RollingFile
+appender.file.name = file
+appender.file.fileName = {log}
+appender.file.filePattern = {log}.%i
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{{yyyy-MM-dd HH:mm:ss.SSS}} %p %c{{1}}: %m%n%ex
+appender.file.policies.type = Policies
+appender.file.policies.size.type = SizeBasedTriggeringPolicy
+appender.file.policies.size.size = 10MB
+appender.file.strategy.type = DefaultRolloverStrategy
+appender.file.strategy.max = 1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """What a session is started with. `folder`: logs, temporary files and the Java shim; one session at a time."""
+
+    folder: Path
+    master: str = "local[2]"
+    driver_memory: str = "1g"
+    java_home: str = ""
+    conf: Mapping[str, str] = field(default_factory=dict[str, str])
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    app_name: str = "rocketcrew"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether Spark runs inside the one JVM."""
+        return self.master.startswith("local")
+
+
+class Session:
+    """A running Spark session and its JVM."""
+
+    def __init__(self, spark: SparkSession, java: Java) -> None:
+        self.spark = spark
+        self.java = java
+        context: Any = spark.sparkContext
+        self._jvm: subprocess.Popen[bytes] = context._gateway.proc
+
+    @property
+    def jvm_pid(self) -> int:
+        """The JVM's process id."""
+        return self._jvm.pid
+
+    def alive(self) -> bool:
+        """Whether the JVM is still there."""
+        return self._jvm.poll() is None
+
+    def close(self) -> None:
+        """Stop Spark and its JVM. Takes about a second, JVM_END_TIMEOUT_S more if it has to be killed; never raises."""
+        from pyspark import SparkContext
+
+        # Whatever goes wrong here, the JVM is about to end: its answers are no longer needed.
+        with contextlib.suppress(Exception):
+            self.spark.stop()
+        context: Any = SparkContext
+        with contextlib.suppress(Exception):
+            context._gateway.shutdown()
+        context._gateway = context._jvm = None
+        if self._jvm.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._jvm.stdin.close()
+        try:
+            self._jvm.wait(JVM_END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._jvm.kill()
+            self._jvm.wait()
+
+
+def open_session(settings: SessionSettings) -> Session:
+    """Start Spark; takes 4 to 20 seconds. Raises SparkStartError with the reason and the remedy."""
+    java = find_java(settings.java_home, settings.env)
+    try:
+        import pyspark
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise SparkStartError(f"pyspark can't be imported ({error}): pip install 'rocketcrew[spark]'") from None
+    shim = _prepare_folder(settings.folder, java)
+    conf = spark_conf(settings)
+    with _environment(settings, Path(pyspark.__file__).parent, shim):
+        builder: Any = SparkSession.builder
+        for name, value in conf.items():
+            builder = builder.config(name, value)
+        try:
+            spark = builder.getOrCreate()
+        except Exception as error:
+            raise SparkStartError(_why_not_started(settings, java, error)) from error
+    return Session(spark, java)
+
+
+def spark_conf(settings: SessionSettings) -> dict[str, str]:
+    """Every Spark setting of the session; the user's own (`settings.conf`) win, and JVM options are joined."""
+    folder = settings.folder
+    conf = {
+        "spark.master": settings.master,
+        "spark.app.name": settings.app_name,
+        "spark.driver.memory": settings.driver_memory,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.local.dir": str(folder / "tmp"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.sql.session.timeZone": "UTC",
+        # The default, INT96, is a type of Spark's own that other readers treat as old or refuse.
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+        # Files go straight to their place and no _SUCCESS is left: the folder is nobody's until it is renamed.
+        "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
+        "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    }
+    if settings.is_local:
+        conf["spark.driver.host"] = conf["spark.driver.bindAddress"] = "127.0.0.1"
+        conf["spark.pyspark.python"] = sys.executable
+    conf.update(settings.conf)
+    options = f"-Dlog4j2.configurationFile={(folder / 'log4j2.properties').as_uri()}"
+    theirs = settings.conf.get("spark.driver.extraJavaOptions", "")
+    conf["spark.driver.extraJavaOptions"] = f"{options} {theirs}".strip()
+    return conf
+
+
+def _prepare_folder(folder: Path, java: Java) -> Path:
+    """Make the folder fresh but for its logs; returns the shim's JAVA_HOME."""
+    log = folder / "jvm.log"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for left_over in ("tmp", "warehouse"):
+            remove_tree(folder / left_over)
+        (folder / "tmp").mkdir()
+        text = _LOG4J.format(log=(folder / "spark.log").as_posix())
+        (folder / "log4j2.properties").write_text(text, encoding="utf-8")
+        if log.exists() and log.stat().st_size > JVM_LOG_BYTES_MAX:
+            log.replace(log.with_suffix(".log.1"))
+        return make_shim(java, folder / "java", log)
+    except OSError as error:
+        raise SparkStartError(f"Spark's folder {folder} can't be prepared: {error}") from None
+
+
+@contextlib.contextmanager
+def _environment(settings: SessionSettings, spark_home: Path, shim: Path) -> Generator[None]:
+    """The process's environment as the JVM shall inherit it. pyspark offers no other way to hand it over."""
+    before = dict(os.environ)
+    wanted = {"SPARK_HOME": str(spark_home), "JAVA_HOME": str(shim)}
+    if settings.is_local:
+        wanted["SPARK_LOCAL_IP"] = "127.0.0.1"
+    try:
+        for name in _CLEARED:
+            os.environ.pop(name, None)
+        os.environ.update(wanted)
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _why_not_started(settings: SessionSettings, java: Java, error: Exception) -> str:
+    lines: deque[str] = deque(maxlen=LOG_TAIL_LINES)
+    for name in ("jvm.log", "spark.log"):
+        with contextlib.suppress(OSError), (settings.folder / name).open(encoding="utf-8", errors="replace") as log:
+            lines.extend(log)
+    said = str(error).strip().splitlines()
+    tail = "".join(f"  {line}" for line in lines)
+    return (
+        f"Spark could not be started with master {settings.master!r}, {settings.driver_memory} of memory and Java"
+        f" {java.version} from {java.source} ({java.home}): {said[0] if said else type(error).__name__}. Results stay safe"
+        f" in their segments. The last lines of {settings.folder}/jvm.log and spark.log:\n{tail}"
+    )

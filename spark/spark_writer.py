@@ -1,0 +1,101 @@
+"""The writer that is Spark: one job reads the staged Parquet files and writes the table's.
+
+The job runs in a session of its own beside the main one (they share the JVM): each staged file is to be one task and one
+file of the table, which takes settings that would slow down a user's query.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .columns import Column, ddl
+from .errors import LoaderError, SparkDiedError, StoppedError
+from .java import Java, find_java
+from .session import Session, SessionSettings, open_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JOB_GROUP = "rocketcrew-load"
+_ONE_FILE_A_TASK = str(1 << 40)
+"""Bytes that opening a file is said to cost, and that a task may read: so Spark neither packs files together nor cuts
+them, and the parts that were made about equal stay the tasks."""
+
+
+class SparkWriter:
+    """Starts Spark at the first `start`, and writes with it until `close`. `start` and `write` by one thread only."""
+
+    def __init__(self, settings: SessionSettings) -> None:
+        self.session: Session | None = None
+        self.start_seconds = 0.0
+        self._settings = settings
+        self._load_session: SparkSession | None = None
+        self._cancelled = False
+        self._java: Java | None = None
+
+    def check(self) -> None:
+        """Look whether Spark could start, or is still there. Cheap. Raises SparkStartError, SparkDiedError."""
+        if self.session is None:
+            if self._java is None:
+                self._java = find_java(self._settings.java_home, self._settings.env)
+        elif not self.session.alive():
+            raise SparkDiedError(self._death())
+
+    def start(self) -> None:
+        """Start Spark if it does not run yet. Raises SparkStartError, SparkDiedError when it ran and is gone."""
+        self.check()
+        if self.session is None:
+            begun = time.monotonic()
+            self.session = open_session(self._settings)
+            self.start_seconds = time.monotonic() - begun
+            self._load_session = self.session.spark.newSession()
+            for name in ("spark.sql.files.maxPartitionBytes", "spark.sql.files.openCostInBytes"):
+                self._load_session.conf.set(name, _ONE_FILE_A_TASK)
+
+    def write(self, files: Sequence[Path], output: Path, columns: Sequence[Column], bytes_in: int) -> None:
+        """Run the job. `bytes_in` only names it."""
+        session = self._load_session
+        if self.session is None or session is None:
+            raise RuntimeError("start() comes before write()")
+        if self._cancelled:
+            raise StoppedError("the loader is to stop: no Spark job was started")
+        context: Any = session.sparkContext
+        try:
+            context.setJobGroup(JOB_GROUP, f"{len(files)} files, {bytes_in} bytes to {output.name}")
+            reader = session.read.schema(ddl(columns))
+            rows = reader.parquet(*(file.absolute().as_uri() for file in files))
+            rows.write.mode("overwrite").parquet(output.absolute().as_uri())
+        except Exception as error:
+            raise self._translated(error) from error
+
+    def _translated(self, error: Exception) -> LoaderError:
+        if self._cancelled:
+            return StoppedError("the Spark job was cancelled, as the loader is to stop")
+        if self.session is not None and not self.session.alive():
+            return SparkDiedError(self._death())
+        said = [line for line in str(error).splitlines() if line.strip()]
+        return LoaderError(
+            f"the Spark job failed: {' | '.join(said[:3])}. More in {self._settings.folder}/spark.log; the segments stay"
+        )
+
+    def _death(self) -> str:
+        return (
+            f"Spark's JVM is gone (was it killed, or short of memory? spark.driver_memory is {self._settings.driver_memory})."
+            f" The loader has to be started anew; the segments stay. {self._settings.folder}/jvm.log may say why"
+        )
+
+    def cancel(self) -> None:
+        """Cancel the running job from another thread; later writes end at once too."""
+        self._cancelled = True
+        session = self._load_session
+        if session is not None:
+            session.sparkContext.cancelJobGroup(JOB_GROUP)
+
+    def close(self) -> None:
+        """Stop Spark."""
+        if self.session is not None:
+            self.session.close()
+            self.session = self._load_session = None

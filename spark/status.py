@@ -1,0 +1,84 @@
+"""`loader.json`: how the loader is doing, for the supervisor, for people, and for the loader's own next start.
+
+Replaced as a whole, so a reader never sees half of it; not fsynced, it is no truth that anything depends on, but for one
+check: a table that has fewer batches than this file remembers was taken away.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from ..conf.segment_format import LOADER_STATUS_FILE
+from .files import write_atomically
+
+STATUS_VERSION = 1
+STARTING, WAITING, LOADING, STOPPED, FAILED = "starting", "waiting", "loading", "stopped", "failed"
+
+
+@dataclass(slots=True)
+class LoaderStatus:
+    """The fields of loader.json. Times are wall-clock milliseconds since 1970, unless the name says seconds.
+
+    `restarts`: starts after an end that was not in order. `batch_id`: the table's last batch that this folder loaded.
+    `*_total` count over all runs, the others since this start. `last`: the figures of the last batch. `waiting`: what
+    lies in ready/. `jvm_pid`: 0 until Spark runs.
+    """
+
+    version: int = STATUS_VERSION
+    pid: int = 0
+    state: str = STARTING
+    target: str = ""
+    master: str = ""
+    started_ms: int = 0
+    updated_ms: int = 0
+    restarts: int = 0
+    batch_id: int = 0
+    batches_total: int = 0
+    rows_total: int = 0
+    rows: int = 0
+    rows_dropped: int = 0
+    segments: int = 0
+    quarantined: int = 0
+    replanned: int = 0
+    jvm_pid: int = 0
+    spark_start_seconds: float = 0.0
+    last: dict[str, float] = field(default_factory=dict[str, float])
+    waiting: dict[str, int] = field(default_factory=dict[str, int])
+    exit_code: int | None = None
+    error: str = ""
+
+
+class StatusFile:
+    """Reads what an earlier run left, then writes this run's status."""
+
+    def __init__(self, staging: Path, target: Path) -> None:
+        """Takes over the totals of an earlier run with the same target."""
+        self._path = staging / LOADER_STATUS_FILE
+        before = read_status(self._path)
+        self.status = LoaderStatus(target=str(target.absolute()))
+        if before is not None:
+            self.status.restarts = before.restarts + (before.state != STOPPED)
+            if before.target == self.status.target:
+                self.status.batch_id = before.batch_id
+                self.status.batches_total = before.batches_total
+                self.status.rows_total = before.rows_total
+
+    def write(self, now_ms: int) -> None:
+        """Replace the file. Raises OSError."""
+        self.status.updated_ms = now_ms
+        write_atomically(self._path, json.dumps(asdict(self.status), indent=1) + "\n", durable=False)
+
+
+def read_status(path: Path) -> LoaderStatus | None:
+    """The status in the file `path`, None when there is none or it is not understood."""
+    try:
+        data: dict[str, Any] = json.loads(path.read_bytes())
+        if data["version"] != STATUS_VERSION:
+            return None
+        known = {one.name for one in fields(LoaderStatus)}
+        return LoaderStatus(**{name: value for name, value in data.items() if name in known})
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

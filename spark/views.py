@@ -1,0 +1,50 @@
+"""Reading the table back: the `results` and `latest` views, and a query on them.
+
+`results` has every row of every batch, with `batch_id`. One message may stand in it more than once: after an uncertain
+send-back it has two retry records, each with rows of its own. `latest` keeps, per group and origin message, the rows of
+one record: that with the most reconsume times, among equals the one stored last.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..remoting.errors import UsageError
+from .columns import Column, ddl
+from .parquet_target import last_batch, read_state
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+BATCH_COLUMN = "batch_id"
+_LATEST = """
+SELECT * EXCEPT (_rank) FROM (
+  SELECT *, rank() OVER (
+    PARTITION BY _group, coalesce(_origin_message_id, _message_id)
+    ORDER BY _reconsume_times DESC, _store_time DESC, _topic DESC, _broker DESC, _queue_id DESC, _offset DESC
+  ) AS _rank
+  FROM results
+) WHERE _rank = 1
+"""
+
+
+def open_table(spark: SparkSession, table: Path) -> DataFrame:
+    """The table as a DataFrame, with the schema that it has itself written down. Raises UsageError when it is empty."""
+    batch = last_batch(table)
+    if not batch:
+        raise UsageError(f"{table} holds no batch yet: nothing was loaded")
+    columns = [*read_state(table / f"{BATCH_COLUMN}={batch}").columns, Column(BATCH_COLUMN, "bigint")]
+    return spark.read.schema(ddl(columns)).parquet(table.absolute().as_uri())
+
+
+def register_views(spark: Any, table: Path) -> None:
+    """Make the temporary views `results` and `latest`. Raises UsageError when the table is empty."""
+    open_table(spark, table).createOrReplaceTempView("results")
+    spark.sql(_LATEST).createOrReplaceTempView("latest")
+
+
+def query(spark: Any, table: Path, sql: str) -> list[dict[str, Any]]:
+    """Run one statement on fresh `results` and `latest` views; the rows as dicts, in order."""
+    register_views(spark, table)
+    return [row.asDict(recursive=True) for row in spark.sql(sql).collect()]

@@ -1,0 +1,210 @@
+"""The loader's worker thread: everything that touches segments, table and Spark, from the lock to the last status.
+
+It is one thread because the JVM dies with the thread that started it, and because py4j calls must not be interrupted by
+signal handlers: those run in the main thread (front.py), which only tells this one what to do by setting flags.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+
+import structlog
+
+from ..remoting.errors import RocketcrewError
+from .config import LoaderConfig
+from .errors import EXIT_FAILURE, EXIT_FINE, StoppedError, exit_code
+from .loader import BatchReport, Loader
+from .parquet_target import ParquetTarget
+from .spark_writer import SparkWriter
+from .staging import Staging
+from .status import FAILED, LOADING, STARTING, STOPPED, WAITING, StatusFile
+from .target import Writer
+
+STATUS_INTERVAL_S = 1.0
+"""Between two writings of loader.json while nothing happens."""
+
+
+def wall_ms() -> int:
+    """The wall clock, in milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+class CrashPoint:
+    """Kills this process when a step's name comes up the n-th time; for tests of what a kill leaves behind."""
+
+    def __init__(self, wanted: str) -> None:
+        """`wanted`: "" for never, or a name of loader.POINTS, with ":n" behind it for the n-th time."""
+        self._point, _, nth = wanted.partition(":")
+        self._left = int(nth or 1)
+
+    def __call__(self, point: str) -> None:
+        if point == self._point:
+            self._left -= 1
+            if self._left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Work:
+    """The loader's work. `run` is the body of the worker thread; the other methods are called by the main thread."""
+
+    def __init__(self, config: LoaderConfig, writer: Writer) -> None:
+        self._config = config
+        self._writer = writer
+        self._drain = not config.follow
+        self._at_once = False
+        self._stop = False
+        self._wake = threading.Event()
+        self._status: StatusFile | None = None
+        self._log = structlog.get_logger()
+
+    def ask_drain(self) -> None:
+        """Load everything sealed, then end."""
+        self._drain = True
+        self._wake.set()
+
+    def ask_load(self) -> None:
+        """Load what is sealed now, without waiting for the trigger."""
+        self._at_once = True
+        self._wake.set()
+
+    def ask_stop(self) -> None:
+        """Begin no further batch, and end."""
+        self._stop = True
+        self._wake.set()
+
+    def cancel(self) -> None:
+        """Make a running Spark job end. May be called again, should the job not have begun yet."""
+        self._stop = True
+        self._wake.set()
+        self._writer.cancel()
+
+    def run(self) -> int:
+        """Work until the end; returns the exit code, and never raises."""
+        code, error = EXIT_FINE, ""
+        try:
+            self._run()
+        except StoppedError as stopped:
+            self._log.info("loader_stopped_early", reason=str(stopped))
+        except RocketcrewError as failure:
+            code, error = exit_code(failure), str(failure)
+        except OSError as failure:
+            code, error = EXIT_FAILURE, _explained(failure, self._config)
+        except Exception as failure:  # noqa: BLE001 -- the last line of defence: told, and the parent starts us anew
+            code, error = EXIT_FAILURE, f"a bug in the loader: {type(failure).__name__}: {failure}"
+            self._log.exception("loader_bug")
+        if error:
+            self._log.error("loader_failed", error=error, exit_code=code)
+        self._writer.close()
+        self._tell_end(code, error)
+        return code
+
+    def _run(self) -> None:
+        config = self._config
+        staging = Staging(config.staging)
+        staging.lock()
+        self._status = StatusFile(config.staging, config.target)
+        self._status.status.pid = os.getpid()
+        self._status.status.master = config.master
+        self._status.status.started_ms = wall_ms()
+        self._tell(STARTING)
+        with ThreadPoolExecutor(max(2, config.cores), "loader") as threads:
+            loader = Loader(
+                staging,
+                ParquetTarget(config.target, self._writer, threads),
+                config.trigger,
+                config.limits,
+                threads=threads,
+                cores=config.cores,
+                new_id=lambda batch: f"{batch:08d}-{secrets.token_hex(6)}",
+                on_point=CrashPoint(config.crash_point),
+            )
+            loader.recover(self._status.status.batch_id)
+            if config.follow:
+                # Without Spark nothing will ever be loaded: better said now than when the first batch is due.
+                self._writer.check()
+            self._loop(loader)
+
+    def _loop(self, loader: Loader) -> None:
+        told = time.monotonic()
+        self._tell(WAITING, loader)
+        while not self._stop:
+            at_once, self._at_once = self._drain or self._at_once, False
+            report = loader.step(wall_ms(), at_once=at_once)
+            if report is not None:
+                self._tell_batch(report, loader)
+                continue
+            if self._drain and not loader.waiting.segments:
+                return
+            if self._drain:
+                continue
+            if time.monotonic() - told >= STATUS_INTERVAL_S:
+                self._tell(WAITING, loader)
+                told = time.monotonic()
+            self._writer.check()
+            self._wake.wait(self._config.poll_interval_ms / 1000)
+            self._wake.clear()
+
+    def _tell_batch(self, report: BatchReport, loader: Loader) -> None:
+        self._log.info(
+            "batch_loaded",
+            batch=report.batch,
+            rows=report.rows,
+            seconds=round(report.seconds, 2),
+            rows_per_s=round(report.rows / report.seconds),
+            rows_dropped=report.rows_dropped,
+            rows_left=loader.waiting.rows,
+        )
+        if self._status is None:
+            return
+        status = self._status.status
+        status.batch_id = report.batch
+        status.batches_total += 1
+        status.rows_total += report.rows
+        status.last = {
+            **{name: round(value, 3) for name, value in asdict(report).items()},
+            "rows_per_s": round(report.rows / report.seconds),
+        }
+        self._tell(LOADING if loader.waiting.segments else WAITING, loader)
+
+    def _tell(self, state: str, loader: Loader | None = None) -> None:
+        if self._status is None:
+            return
+        status = self._status.status
+        status.state = state
+        if loader is not None:
+            totals = loader.totals
+            status.rows, status.rows_dropped, status.segments = totals.rows, totals.rows_dropped, totals.segments
+            status.quarantined, status.replanned = totals.quarantined, totals.replanned
+            status.waiting = asdict(loader.waiting)
+        if isinstance(self._writer, SparkWriter) and self._writer.session is not None:
+            status.jvm_pid = self._writer.session.jvm_pid
+            status.spark_start_seconds = round(self._writer.start_seconds, 2)
+        self._status.write(wall_ms())
+
+    def _tell_end(self, code: int, error: str) -> None:
+        if self._status is None:
+            return
+        self._status.status.exit_code, self._status.status.error = code, error
+        try:
+            self._tell(FAILED if code else STOPPED)
+        except OSError as failure:
+            self._log.error("status_not_written", error=str(failure))
+
+
+def _explained(error: OSError, config: LoaderConfig) -> str:
+    where = f" ({error.filename})" if error.filename else ""
+    said = f"{error.strerror or error}{where}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return (
+            f"{said}: make room on the disk of {config.staging} or {config.target}. The segments stay, nothing is lost"
+        )
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"{said}: the loader must be able to write {config.staging} and {config.target}. The segments stay"
+    return f"{said}. The segments stay"
