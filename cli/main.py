@@ -23,6 +23,7 @@ COMMANDS: Final[dict[str, str]] = {
     "run": "Consume topics with a handler: supervisor, workers and Spark loader.",
     "broker": "Run the embedded name server and broker.",
     "send": "Send messages to a topic.",
+    "load": "Load sealed results into a Spark table.",
     "lag": "Show how far a group is behind, queue by queue.",
     "demo": "Process the Python standard library from end to end, with nothing else installed.",
     "config": "Check the configuration, or show what holds and where it came from.",
@@ -64,7 +65,7 @@ def rocketcrew() -> None:
 
     \b
     Exit codes: 0 fine, 1 failure, 2 usage or configuration, 3 broker or name server unreachable,
-    4 handler cannot be imported, 5 stop was forced, 130 interrupted.
+    4 handler cannot be imported, 5 stop was forced, 6 Spark cannot start, 130 interrupted.
     """
 
 

@@ -44,7 +44,7 @@ class LoaderConfig:
     max_bytes: int = 256 * 1024 * 1024
     max_wait_ms: int = 30_000
     poll_interval_ms: int = 200
-    stop_deadline_ms: int = 10_000
+    stop_deadline_ms: int = 30_000
     watch_stdin: bool | None = None
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     crash_point: str = ""

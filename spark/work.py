@@ -160,6 +160,7 @@ class Work:
             rows_per_s=round(report.rows / report.seconds),
             rows_dropped=report.rows_dropped,
             rows_left=loader.waiting.rows,
+            seconds_left=round(loader.waiting.rows * report.seconds / report.rows, 1),
         )
         if self._status is None:
             return

@@ -1,0 +1,78 @@
+"""`rocketcrew load`: the loader process by itself, over one folder of sealed segments."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from ..conf.segment_format import LOADER_STATUS_FILE
+from ..conf.settings import Settings, require
+from ..spark.config import LoaderConfig
+from ..spark.front import run_loader
+from ..spark.status import read_status
+from .options import with_settings
+from .surroundings import surroundings
+
+
+def _pairs(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in value:
+        name, equals, rest = text.partition("=")
+        if not equals or not name.strip():
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE", context, parameter)
+        found[name.strip()] = rest
+    return found
+
+
+@click.command()
+@click.option("--staging", metavar="DIR", type=click.Path(file_okay=False, path_type=Path), required=True,
+              help="The folder that workers seal segments into: <data_dir>/<group>/<slot>/segments.")  # fmt: skip
+@click.option("--target", metavar="PATH", help="The table's folder; made when it is not there.")
+@click.option("--once/--follow", "once", default=True,
+              help="Load what is sealed and end (default), or go on as more is sealed.")  # fmt: skip
+@click.option("--master", metavar="URL", help="Spark's master, such as local[4] or spark://host:7077.")
+@click.option("--conf", "extra", metavar="NAME=VALUE", multiple=True, callback=_pairs,
+              help="Further Spark configuration. May be repeated.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print the final status (as in loader.json) on stdout.")
+@with_settings(target="spark.target", master="spark.master")
+@click.pass_context
+def load(
+    context: click.Context, settings: Settings, staging: Path, once: bool, extra: dict[str, str], as_json: bool
+) -> None:
+    """Load sealed result segments into a Spark table, each record once.
+
+    `rocketcrew run` does this beside the consumer. By itself it is for segments that were left (--no-load), for another
+    machine, or to try again where Spark could not start. Loading what is loaded already adds nothing; it may be stopped
+    or killed at any moment and started again. One loader at a time works on a folder, any number on a table.
+
+    Exits with 6 when there is no Java (17 to 25) or Spark cannot start.
+
+    \b
+    Examples:
+      rocketcrew load --staging .rocketcrew/billing/0/segments --target /data/billing
+      rocketcrew load --staging segments --target table --follow --set spark.max_wait_ms=5000
+    """
+    spark = settings.spark
+    require(settings, {"spark.target": "--target PATH"}, flag_names={"spark.target": "--target PATH"})
+    config = LoaderConfig(
+        staging=staging,
+        target=Path(spark.target),
+        follow=not once,
+        format=spark.format,
+        master=spark.master,
+        driver_memory=spark.driver_memory,
+        java_home=spark.java_home,
+        conf={**spark.conf, **extra},
+        max_rows=spark.max_rows,
+        max_bytes=spark.max_bytes_mib * 1024 * 1024,
+        max_wait_ms=spark.max_wait_ms,
+        env=surroundings(context).env,
+    )
+    code = run_loader(config)
+    if as_json:
+        status = read_status(staging / LOADER_STATUS_FILE)
+        click.echo(json.dumps(asdict(status) if status is not None else {"exit_code": code}))
+    context.exit(code)
