@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import signal
 import sys
@@ -215,10 +216,17 @@ class DemoRun:
 
     def answer(self, figures: dict[str, Any]) -> dict[str, Any]:
         """Ask the table by Spark SQL, print the answer."""
-        from ..spark.report import open_views  # imports pyspark
+        from ..spark.session import SessionSettings, open_session  # these import pyspark
+        from ..spark.views import register_views
 
-        with open_views(self._table) as sql:
-            rows = sql("SELECT count(*) AS rows FROM latest")[0]["rows"]
+        session = open_session(SessionSettings(self._folder / "spark", env=os.environ, app_name="rocketcrew-demo"))
+        try:
+            register_views(session.spark, self._table)
+
+            def sql(text: str) -> list[dict[str, Any]]:
+                return [row.asDict() for row in session.spark.sql(text).collect()]
+
+            rows = int(sql("SELECT count(*) AS rows FROM latest")[0]["rows"])
             top = sql(
                 "SELECT module, function, complexity, length, nesting FROM latest"
                 " ORDER BY complexity DESC, module, function LIMIT 10"
@@ -227,6 +235,8 @@ class DemoRun:
                 "SELECT package, count(*) AS functions, round(avg(complexity), 2) AS average, max(complexity) AS most"
                 " FROM latest GROUP BY package ORDER BY sum(complexity) DESC LIMIT 10"
             )
+        finally:
+            session.close()
         _print_table("The ten most complex functions", top)
         _print_table("Complexity by package", packages)
         rate = round(rows / max(figures["consume_seconds"], 0.1))

@@ -168,6 +168,14 @@ class Core:
         """Sequence numbers of the worker's segments that hold reported rows and are not known to be sealed."""
         return sorted(seq for owner, seq in self.state.unsealed if owner == worker_id)
 
+    def queue_offset(self, chunk_id: int, position: int) -> tuple[MessageQueue, int] | None:
+        """Which record a worker's cell names, None when its chunk is finished or its queue has ended."""
+        chunk = self.state.chunks.get(chunk_id)
+        pq = self.state.queues.get(chunk.handle) if chunk is not None else None
+        if chunk is None or pq is None or position >= chunk.count:
+            return None
+        return pq.mq, chunk.offsets[position]
+
     def sent_back(self, handle: int, chunk_id: int, index: int, accepted: bool, now: float) -> None:
         """Answer to SendBack."""
         self.settling.sent_back(handle, chunk_id, index, accepted, now)

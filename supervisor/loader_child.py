@@ -58,8 +58,8 @@ class LoaderChild:
         ]  # fmt: skip
         for key in ("format", "master", "driver_memory", "max_wait_ms", "max_rows", "max_bytes_mib", "java_home"):
             words += ["--set", f"spark.{key}={getattr(spark, key)}"]
-        for key, value in spark.conf.items():
-            words += ["--conf", f"{key}={value}"]
+        if spark.conf:
+            words += ["--set", "spark.conf=" + ",".join(f"{key}={value}" for key, value in spark.conf.items())]
         return words
 
     async def _keep_running(self) -> None:
@@ -88,7 +88,7 @@ class LoaderChild:
         self.restarts += 1
         self._process = await asyncio.create_subprocess_exec(
             *self.arguments(),
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=asyncio.subprocess.PIPE,  # its end tells the loader that we are gone
             start_new_session=True,
             preexec_fn=lambda: die_with_parent(parent),
         )

@@ -57,7 +57,11 @@ class GroupMember:
         self._view = view
         self._acted = acted
         self._loop = asyncio.get_running_loop()
-        self._remoting = Remoting(on_request=self._asked, connect_timeout_ms=settings.cluster.connect_timeout_ms)
+        self._remoting = Remoting(
+            on_request=self._asked,
+            on_close=self._forget_greeting,
+            connect_timeout_ms=settings.cluster.connect_timeout_ms,
+        )
         self._cluster = Cluster(
             settings.cluster.name_servers,
             client_id=client_id,
@@ -80,6 +84,8 @@ class GroupMember:
         }
         self._found: set[str] = set()
         """Topics that have a route."""
+        self._greeted: set[str] = set()
+        """Brokers that have had our heartbeat on the connection that stands."""
         self._suggested: dict[MessageQueue, int] = {}
         """Broker id to pull from, as the last response of the queue suggested; 0 = the master."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -188,10 +194,16 @@ class GroupMember:
             *(self._operations.heartbeat(address, data) for address in addresses), return_exceptions=True
         )
         failures = [answer for answer in answers if isinstance(answer, BaseException)]
+        self._greeted.update(
+            address for address, answer in zip(addresses, answers, strict=True) if not isinstance(answer, BaseException)
+        )
         for failure in failures:
             log.warning("heartbeat_failed", error=str(failure))
         if failures and len(failures) == len(addresses) and isinstance(failures[0], UnreachableError):
             raise failures[0]
+
+    def _forget_greeting(self, address: str) -> None:
+        self._greeted.discard(address)
 
     def _heartbeat_data(self) -> HeartbeatData:
         consumer = ConsumerData(
@@ -238,6 +250,9 @@ class GroupMember:
         try:
             queues = await self._cluster.queues_to_read(topic)
             self._found.add(topic)
+            if not self._greeted.issuperset(self._cluster.all_broker_addresses()):
+                # A broker that does not know us yet leaves us out of the list, and we would own nothing.
+                await self._heartbeat_all()
             members = await self._operations.consumer_ids(self._group, topic)
         except RocketcrewError as error:
             if not topic.startswith(RETRY_PREFIX):

@@ -17,11 +17,12 @@ from typing import Protocol
 
 import structlog
 
-from ..conf.segment_format import OPEN_DIR, READY_DIR, SEGMENT_SUFFIX
+from ..conf.segment_format import OPEN_DIR, SEGMENT_SUFFIX, segment_name
 from ..remoting.errors import ProtocolError, RocketcrewError
 from ..remoting.queues import MessageQueue
 from ..workers import packets
 from ..workers.boot import WorkerBoot
+from ..workers.cells import CellFile
 from ..workers.link import LinkClosedError, SupervisorLink, Transport, link_pair
 from ..workers.packets import QueueInfo
 from ..workers.spawn import Forkserver, WorkerProcess, WorkerStartError
@@ -73,7 +74,8 @@ class Pool:
 
     def __init__(
         self, core: Core, forkserver: Forkserver, make_boot: BootMaker, *, run_id: str, transport: Transport,
-        segments: Path, queue_info: Callable[[MessageQueue], QueueInfo], slab: memoryview, acted: Callable[[], None],
+        segments: Path, cells: CellFile, queue_info: Callable[[MessageQueue], QueueInfo], slab: memoryview,
+        acted: Callable[[], None],
     ) -> None:  # fmt: skip
         self._core = core
         self._forkserver = forkserver
@@ -81,6 +83,7 @@ class Pool:
         self._run_id = run_id
         self._transport = transport
         self._segments = segments
+        self._cells = cells
         self._queue_info = queue_info
         self._slab = slab
         self._acted = acted
@@ -271,10 +274,13 @@ class Pool:
         member.link.close()
         del self.members[member.worker_id]
         now = self._loop.time()
+        in_hand = self._in_hand(member)
         self._core.worker_died(member.worker_id, expected=member.stopping)
         self._seal_renamed(member.worker_id, now)
         if not member.stopping:
-            log.warning("worker_died", worker=member.worker_id, pid=member.process.pid, exit_code=code)
+            log.warning("worker_died", worker=member.worker_id, pid=member.process.pid, exit_code=code,
+                        **in_hand)  # fmt: skip
+        member.process.close()
         files = sorted((self._segments / OPEN_DIR).glob(f"{member.worker_id}-*{SEGMENT_SUFFIX}"))
         dead = [*member.salvage_of, member.worker_id]
         self.changed.set()
@@ -286,10 +292,24 @@ class Pool:
             dead = []
         self._replace(member, dead, [*member.salvage_files, *files])
 
+    def _in_hand(self, member: Member) -> dict[str, object]:
+        """Which message the worker was running when it died, from its cell."""
+        cell = self._cells.read(member.index)
+        self._cells.clear(member.index)
+        found = self._core.queue_offset(cell.chunk_id, cell.position) if cell is not None else None
+        if found is None:
+            return {}
+        mq, offset = found
+        return {"running": f"{mq.topic}/{mq.broker_name}/{mq.queue_id}@{offset}"}
+
     def _seal_renamed(self, worker_id: str, now: float) -> None:
-        """A worker killed between the rename and its report has sealed all the same."""
+        """A worker killed between the rename and its report has sealed all the same.
+
+        A segment is there before its first outcome is reported, and leaves open/ by that rename only: one that is not in
+        open/ is sealed, wherever the loader has taken it since.
+        """
         for seq in self._core.unsealed_of(worker_id):
-            if (self._segments / READY_DIR / f"{worker_id}-{seq}{SEGMENT_SUFFIX}").exists():
+            if not (self._segments / OPEN_DIR / segment_name(worker_id, seq)).exists():
                 self._core.sealed(worker_id, seq, now)
 
     def _replace(self, member: Member, dead: list[str], files: list[Path]) -> None:

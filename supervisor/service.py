@@ -28,6 +28,7 @@ import structlog
 from ..client.identity import client_id, client_ip, instance_name
 from ..conf.settings import Settings
 from ..workers.boot import WorkerBoot, WorkerLimits
+from ..workers.cells import CellFile
 from ..workers.link import Transport, choose_transport
 from ..workers.loading import HandlerSpec
 from ..workers.packets import QueueInfo
@@ -55,7 +56,8 @@ EXIT_FORCED = 5
 RETRY_PREFIX = "%RETRY%"
 WORKER_STOP_MS = 5_000
 """Workers have nothing left to do when they are told to leave: sealing and the user's teardown hook."""
-JOURNAL_RETRY_S = 1.0
+CELLS_FILE = "cells"
+"""In the slot: what each worker is running, readable after its death."""
 
 log = structlog.get_logger("rocketcrew.supervisor")
 
@@ -162,13 +164,14 @@ class Supervisor:
             self._loop.add_signal_handler(number, self._signal, number)
         self._forkserver = Forkserver([self.handler.module] if self.handler.module else [])
         self._forkserver.start()
+        count = settings.workers.count or os.cpu_count() or 1
+        self._cells = CellFile(self._slot.path / CELLS_FILE, count)
         run_id = f"w{time.time_ns() // 1_000_000:x}"
         self._pool = Pool(
             self.core, self._forkserver, self._boot, run_id=run_id, transport=self._transport,
-            segments=self._slot.segments, queue_info=self._queue_info, slab=self._view, acted=self.acted,
+            segments=self._slot.segments, cells=self._cells, queue_info=self._queue_info, slab=self._view, acted=self.acted,
         )  # fmt: skip
         self._to_end.append(self._pool.kill)
-        count = settings.workers.count or os.cpu_count() or 1
         await self._pool.start(count, self._slot.open_segments(), settings.workers.boot_timeout_ms)
         self._recover()
         self._to_end.append(self._close_journal)
@@ -226,6 +229,8 @@ class Supervisor:
             segments_dir=self._slot.segments if s.results.enabled else None,
             schema=s.results.schema,
             salvage=salvage,
+            cells_path=self._slot.path / CELLS_FILE,
+            cell_slot=index,
             member=self.client_id,
             limits=WorkerLimits(
                 batch_messages_max=s.consumer.consume_message_batch_max_size,
