@@ -40,6 +40,7 @@ EDGES: dict[str, frozenset[str]] = {
     "broker": frozenset({"disk", "edge", "server"}),
     "supervisor": frozenset(
         {
+            "consume",
             "control",
             "journal_file",
             "loader_child",
