@@ -73,17 +73,20 @@ def complexity(function: ast.AST) -> int:
 
 
 def nesting(function: ast.AST) -> int:
-    """How deep blocks stand inside each other."""
+    """How deep blocks stand inside each other; an `elif` stands beside its `if`."""
     deepest = 0
     waiting = [(node, 0) for node in ast.iter_child_nodes(function)]
     while waiting:
         node, depth = waiting.pop()
         if isinstance(node, (*FUNCTIONS, ast.ClassDef, ast.Lambda)):
             continue
-        if isinstance(node, BLOCKS):
-            depth += 1
-            deepest = max(deepest, depth)
-        waiting.extend((child, depth) for child in ast.iter_child_nodes(node))
+        if isinstance(node, ast.If) and len(node.orelse) == 1 and isinstance(node.orelse[0], ast.If):
+            waiting.append((node.orelse[0], depth))
+            waiting.extend((child, depth + 1) for child in (node.test, *node.body))
+        else:
+            depth += isinstance(node, BLOCKS)
+            waiting.extend((child, depth) for child in ast.iter_child_nodes(node))
+        deepest = max(deepest, depth)
     return deepest
 
 
