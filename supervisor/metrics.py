@@ -81,6 +81,12 @@ class MetricsServer:
                 " another port, or 0 to switch the metrics page off"
             ) from error
 
+    @property
+    def port(self) -> int:
+        """The port that is listened on (for port 0: the one that was given)."""
+        assert self._server is not None
+        return int(self._server.sockets[0].getsockname()[1])
+
     async def stop(self) -> None:
         if self._server is not None:
             self._server.close()

@@ -1,0 +1,112 @@
+"""Slots: locked, found again, taken over when nobody holds them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rocketcrew.conf.segment_format import segment_name
+from rocketcrew.remoting.errors import UsageError
+from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.supervisor.actions import JournalCommitted, JournalDone
+from rocketcrew.supervisor.intervals import Intervals
+from rocketcrew.supervisor.journal import JournalError, JournalState
+from rocketcrew.supervisor.journal_file import JournalFile, read_journal
+from rocketcrew.supervisor.slot import adopt, read_settled, take_slot, write_settled
+
+MQ = MessageQueue("orders", "broker-a", 3)
+
+
+def journal(path: Path, *entries: JournalDone | JournalCommitted, bytes_max: int = 1 << 20) -> JournalFile:
+    found = JournalFile(path, JournalState(), bytes_max)
+    found.append(list(entries))
+    return found
+
+
+def test_the_lowest_free_slot_is_taken_and_found_again(tmp_path: Path) -> None:
+    first, second = take_slot(tmp_path, "g"), take_slot(tmp_path, "g")
+    assert (first.path.name, second.path.name) == ("0", "1")
+    first.release()
+    assert take_slot(tmp_path, "g").path == first.path
+    assert take_slot(tmp_path, "other").path.name == "0"
+
+
+def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match=r"supervisor\.data_dir .* cannot be used"):
+        take_slot(tmp_path / "file", "g")
+
+
+def test_what_a_dead_neighbour_left_is_taken_over(tmp_path: Path) -> None:
+    mine, dead = take_slot(tmp_path, "g"), take_slot(tmp_path, "g")
+    journal(dead.journal, JournalCommitted(MQ, 5, 10), JournalDone(MQ, 12, 15, "", 0)).close()
+    sealed, opened = segment_name("w1.1", 1), segment_name("w1.1", 2)
+    (dead.segments / "ready" / sealed).write_bytes(b"sealed")
+    (dead.segments / "open" / opened).write_bytes(b"open")
+    (dead.segments / "plan" / "7.json").write_text("{}")
+    write_settled(dead.segments, "g", {MQ: Intervals([(5, 10)])})
+    dead.release()
+
+    state, settled, adopted = adopt(mine)
+    assert adopted == ["1"]
+    assert state.queues[MQ].committed == 10
+    assert state.queues[MQ].durable.pairs() == [(12, 15)]
+    assert settled[MQ].pairs() == [(5, 10)]
+    assert mine.sealed_tokens() == {("w1.1", 1)}
+    assert mine.open_segments() == [mine.segments / "open" / opened]
+    assert read_settled(mine.segments)[MQ].pairs() == [(5, 10)]
+    assert not list((dead.segments / "ready").iterdir())
+    assert not dead.journal.exists()
+    assert adopt(mine)[2] == [], "there is nothing left to take over"
+
+
+def test_a_slot_that_is_held_is_left_alone(tmp_path: Path) -> None:
+    mine, other = take_slot(tmp_path, "g"), take_slot(tmp_path, "g")
+    journal(other.journal, JournalCommitted(MQ, 0, 10)).close()
+    state, _, adopted = adopt(mine)
+    assert adopted == []
+    assert state.queues == {}
+    assert other.journal.exists()
+
+
+def test_a_slot_whose_loader_still_runs_is_left_alone(tmp_path: Path) -> None:
+    import fcntl
+
+    mine, other = take_slot(tmp_path, "g"), take_slot(tmp_path, "g")
+    (other.segments / "ready" / segment_name("w", 1)).write_bytes(b"x")
+    other.release()
+    fd = os.open(other.segments / "plan" / "lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    assert adopt(mine)[2] == []
+    assert list((other.segments / "ready").iterdir())
+    os.close(fd)
+
+
+def test_a_damaged_settled_file_is_named(tmp_path: Path) -> None:
+    slot = take_slot(tmp_path, "g")
+    (slot.segments / "settled.json").write_text("{")
+    with pytest.raises(UsageError, match=r"settled\.json is damaged"):
+        adopt(slot)
+
+
+def test_a_journal_goes_on_after_a_restart_and_stays_bounded(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    file = journal(path, JournalCommitted(MQ, 0, 0), bytes_max=20_000)
+    for number in range(2_000):
+        file.append([JournalDone(MQ, 2 * number, 2 * number + 1, "", 0), JournalCommitted(MQ, 0, 2 * number)])
+        assert path.stat().st_size < 20_000
+    file.close()
+    assert file.rewrites > 0
+    state = read_journal(path)
+    assert state.queues[MQ].committed == 3998
+    assert state.queues[MQ].durable.pairs() == [(3998, 3999)]
+    assert not path.with_suffix(".new").exists()
+
+
+def test_something_else_in_the_journal_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "journal").write_bytes(b"not a journal at all")
+    with pytest.raises(JournalError, match="is not a rocketcrew journal"):
+        read_journal(tmp_path / "journal")
+    assert read_journal(tmp_path / "absent").queues == {}
