@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 
@@ -74,5 +75,6 @@ def load(
     code = run_loader(config)
     if as_json:
         status = read_status(staging / LOADER_STATUS_FILE)
-        click.echo(json.dumps(asdict(status) if status is not None else {"exit_code": code}))
+        ours = status is not None and status.pid == os.getpid()
+        click.echo(json.dumps(asdict(status) if status is not None and ours else {"exit_code": code}))
     context.exit(code)

@@ -88,7 +88,7 @@ class _Front:
         while True:
             told = self._next()
             self._phase, action = TRANSITIONS[self._phase, told.happening]
-            if action is not Action.NOTHING:
+            if action not in (Action.NOTHING, Action.LEAVE):
                 self._log.info("loader_told", what=told.happening.name.lower(), phase=self._phase.name.lower())
             match action:
                 case Action.DRAIN:

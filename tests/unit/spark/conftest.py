@@ -1,162 +1,18 @@
-"""Helpers of the loader's tests: write segments as a worker would, and a table without Spark."""
+"""The loader's tests get their helpers as a fixture."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+import sys
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
-import pyarrow.dataset
-import pyarrow.parquet as pq
 import pytest
 
-from rocketcrew.conf.segment_format import FORMAT_VERSION, META_GROUP, META_VERSION, key_fields, segment_name
+sys.path.insert(0, str(Path(__file__).parent))
 
-EPOCH = datetime(2025, 1, 1, tzinfo=UTC)
-
-
-@dataclass(frozen=True)
-class Record:
-    """One pulled record and its user rows (`value` column), as one handler call gives them."""
-
-    offset: int
-    values: Sequence[str] = ("row",)
-    topic: str = "orders"
-    broker: str = "broker-a"
-    queue_id: int = 0
-    group: str = "g"
-    reconsume_times: int = 0
-    origin: str = ""
-    extra: Mapping[str, object] = field(default_factory=dict)
-
-
-def rows_of(record: Record) -> list[dict[str, object]]:
-    """The record's rows with key columns, as dicts."""
-    message_id = f"{record.topic}-{record.broker}-{record.queue_id}-{record.offset}"
-    return [
-        {
-            "_group": record.group,
-            "_topic": record.topic,
-            "_broker": record.broker,
-            "_queue_id": record.queue_id,
-            "_offset": record.offset,
-            "_seq": seq,
-            "_origin_topic": "orders",
-            "_message_id": message_id,
-            "_origin_message_id": record.origin or message_id,
-            "_reconsume_times": record.reconsume_times,
-            "_store_time": EPOCH + timedelta(seconds=record.offset),
-            "value": value,
-            **record.extra,
-        }
-        for seq, value in enumerate(record.values)
-    ]
-
-
-def segment_schema(columns: Sequence[tuple[str, pa.DataType]] = (), version: object = FORMAT_VERSION) -> Any:
-    user = [pa.field(name, type_) for name, type_ in columns or [("value", pa.string())]]
-    return pa.schema([*key_fields(), *user]).with_metadata({META_VERSION: str(version).encode(), META_GROUP: b"g"})
-
-
-def write_segment(
-    staging: Path,
-    worker: str,
-    seq: int,
-    flushes: Iterable[Sequence[Record]],
-    columns: Sequence[tuple[str, pa.DataType]] = (),
-    version: object = FORMAT_VERSION,
-) -> Path:
-    """Write and seal one segment, a record batch for each flush; returns its path in ready/."""
-    path = staging / "ready" / segment_name(worker, seq)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    schema = segment_schema(columns, version)
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
-        for flush in flushes:
-            rows = [row for record in flush for row in rows_of(record)]
-            if rows:
-                writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=schema))
-    return path
-
-
-class ArrowWriter:
-    """A writer without a JVM, so that every way to crash can be tried: the staged files, columns filled up as Spark does."""
-
-    def __init__(self) -> None:
-        self.starts = 0
-        self.writes = 0
-
-    def check(self) -> None:
-        pass
-
-    def start(self) -> None:
-        self.starts += 1
-
-    def write(self, files: Sequence[Path], output: Path, columns: Sequence[Any], bytes_in: int) -> None:
-        assert bytes_in > 0
-        assert not output.exists()
-        output.mkdir(parents=True)
-        self.writes += 1
-        for place, file in enumerate(files):
-            rows: Any = pq.read_table(file)
-            arrays = [
-                rows.column(column.name) if column.name in rows.column_names else pa.nulls(rows.num_rows, pa.string())
-                for column in columns
-            ]
-            pq.write_table(pa.table(arrays, names=[column.name for column in columns]), output / f"{place}.parquet")
-
-    def cancel(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-def read_table(
-    path: Path, columns: Sequence[str] = ("_topic", "_broker", "_queue_id", "_offset", "_seq", "value")
-) -> Any:
-    """The table's rows as a sorted list of tuples, read as any other program would."""
-    if not path.exists():
-        return []
-    rows: Any = pa.dataset.dataset(path, partitioning="hive").to_table(columns=list(columns))
-    return sorted(tuple(row.values()) for row in rows.to_pylist())
-
-
-def expected(records: Iterable[Record]) -> list[tuple[object, ...]]:
-    """What `read_table` must give for these records, each once."""
-    return sorted(
-        (record.topic, record.broker, record.queue_id, record.offset, seq, value)
-        for record in records
-        for seq, value in enumerate(record.values)
-    )
-
-
-def settle(staging: Path, *ranges: tuple[str, str, str, int, int, int]) -> None:
-    """Write settled.json as the supervisor does."""
-    staging.mkdir(parents=True, exist_ok=True)
-    names = ("group", "topic", "broker", "queue_id", "from", "to")
-    queues = [dict(zip(names, one, strict=True)) for one in ranges]
-    (staging / "settled.json").write_text(json.dumps({"version": 1, "queues": queues}))
-
-
-@dataclass(frozen=True)
-class Helpers:
-    """What tests get: a fixture, because test files of one folder can't import each other here."""
-
-    Record = Record
-    rows_of = staticmethod(rows_of)
-    write_segment = staticmethod(write_segment)
-    segment_schema = staticmethod(segment_schema)
-    pq = pq
-    ArrowWriter = ArrowWriter
-    read_table = staticmethod(read_table)
-    expected = staticmethod(expected)
-    settle = staticmethod(settle)
+from segment_helpers import Helpers
 
 
 @pytest.fixture
 def segments() -> Helpers:
+    """Ways to write segments and to read the table."""
     return Helpers()

@@ -1,0 +1,133 @@
+"""The small deciding parts of the loader process: configuration, phases, parts of a plan, status, Spark's settings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocketcrew.remoting.errors import UsageError
+from rocketcrew.spark.columns import Column
+from rocketcrew.spark.config import CLUSTER_CORES, LoaderConfig
+from rocketcrew.spark.convert import PART_BYTES, divide, part_count
+from rocketcrew.spark.intervals import OffsetSet
+from rocketcrew.spark.plan import SegmentFacts, Take
+from rocketcrew.spark.session import SessionSettings, spark_conf
+from rocketcrew.spark.status import FAILED, STOPPED, StatusFile, read_status
+from rocketcrew.spark.stopping import TRANSITIONS, Action, Happening, Phase
+
+
+def test_every_problem_of_a_configuration_is_named_at_once() -> None:
+    with pytest.raises(UsageError) as refused:
+        LoaderConfig(Path("s"), Path("t"), format="orc", master="", driver_memory="lots", max_rows=0, crash_point="x")
+    for name in ("spark.format is 'orc'", "spark.master", "'lots'", "spark.max_rows is 0", "crash point 'x'"):
+        assert name in str(refused.value)
+
+
+@pytest.mark.parametrize("target", ["stage", "stage/table", "."])
+def test_table_and_staging_folder_are_apart(target: str) -> None:
+    with pytest.raises(UsageError, match="one in the other"):
+        LoaderConfig(Path("stage"), Path(target))
+
+
+@pytest.mark.parametrize(
+    ("master", "cores"),
+    [("local", 1), ("local[3]", 3), ("local[4,2]", 4), ("spark://h:7077", CLUSTER_CORES), ("yarn", 8)],
+)
+def test_cores_of_a_master(master: str, cores: int) -> None:
+    assert LoaderConfig(Path("s"), Path("t"), master=master).cores == cores
+    assert LoaderConfig(Path("s"), Path("t"), master="local[*]").cores >= 1
+
+
+def test_the_phases_are_complete_and_every_way_ends() -> None:
+    """In each phase everything that can happen is answered; deadlines run only where one is set."""
+    live = [phase for phase in Phase if phase is not Phase.ENDED]
+    timed = {Phase.FINISHING, Phase.CANCELLING}
+    wanted = {(p, h) for p in live for h in Happening if h is not Happening.DEADLINE or p in timed}
+    assert TRANSITIONS.keys() == wanted
+    for phase in live:
+        assert TRANSITIONS[phase, Happening.WORK_ENDED] == (Phase.ENDED, Action.LEAVE)
+        assert TRANSITIONS[phase, Happening.PARENT_GONE] == (Phase.ENDED, Action.FORCE)
+        here = phase
+        for _ in range(3):
+            if here is not Phase.ENDED:
+                here, _action = TRANSITIONS[here, Happening.SIGNAL]
+        assert here is Phase.ENDED, "three signals end it from anywhere"
+    assert all((action is Action.NOTHING) == (old is new) for (old, _), (new, action) in TRANSITIONS.items())
+
+
+sizes = st.lists(st.integers(1, 3 * PART_BYTES), max_size=30)
+
+
+@given(sizes, st.integers(1, 8), st.booleans())
+def test_parts_hold_each_segment_once_and_are_about_equal(segment_bytes: list[int], cores: int, empty: bool) -> None:
+    facts = {
+        f"{at}": SegmentFacts(f"{at}", size, 1, OffsetSet(), False, (Column("a", "int"),))
+        for at, size in enumerate(segment_bytes)
+    }
+    takes = [Take(name, None) for name in facts]
+    if empty:
+        facts["none"] = SegmentFacts("none", 100, 0, OffsetSet(), False, ())
+        facts["dropped"] = SegmentFacts("dropped", 100, 9, OffsetSet(), False, ())
+        takes += [Take("none", None), Take("dropped", OffsetSet())]
+    parts = divide(takes, facts, cores)
+    assert [take.name for part in parts for take in part] == [str(at) for at in range(len(segment_bytes))]
+    total = sum(segment_bytes)
+    share = -(-total // part_count(total, cores))
+    for part in parts:
+        inner = sum(facts[take.name].bytes for take in part[:-1])
+        assert inner <= share, "a part is full before its last segment at most"
+
+
+@given(st.integers(0, 1 << 40), st.integers(1, 64))
+def test_every_core_gets_the_same_number_of_parts(total: int, cores: int) -> None:
+    count = part_count(total, cores)
+    assert count >= 1
+    assert count <= cores or count % cores == 0
+    assert -(-total // count) <= PART_BYTES
+
+
+def test_segments_of_other_columns_are_parts_of_their_own() -> None:
+    one, two = (Column("a", "int"),), (Column("b", "int"),)
+    facts = {
+        n: SegmentFacts(n, 10, 1, OffsetSet(), False, c) for n, c in (("1", one), ("2", one), ("3", two), ("4", one))
+    }
+    parts = divide([Take(name, None) for name in facts], facts, 2)
+    assert [[take.name for take in part] for part in parts] == [["1", "2"], ["3"], ["4"]]
+
+
+def test_status_carries_totals_over_and_counts_unclean_ends(tmp_path: Path) -> None:
+    target = tmp_path / "table"
+    first = StatusFile(tmp_path, target)
+    first.status.rows_total, first.status.batch_id, first.status.state = 7, 3, STOPPED
+    first.write(123)
+    second = StatusFile(tmp_path, target)
+    assert (second.status.rows_total, second.status.batch_id, second.status.restarts) == (7, 3, 0)
+    second.status.state = FAILED
+    second.write(124)
+    assert StatusFile(tmp_path, target).status.restarts == 1
+    other = StatusFile(tmp_path, tmp_path / "other table").status
+    assert (other.rows_total, other.batch_id) == (0, 0)
+    status = read_status(tmp_path / "loader.json")
+    assert status is not None
+    assert status.updated_ms == 124
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"version":2}'])
+def test_a_status_that_is_not_understood_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "loader.json").write_text(text)
+    assert read_status(tmp_path / "loader.json") is None
+    assert read_status(tmp_path / "missing.json") is None
+
+
+def test_spark_is_quiet_local_and_the_users_settings_win(tmp_path: Path) -> None:
+    theirs = {"spark.ui.enabled": "true", "spark.driver.extraJavaOptions": "-Dx=y"}
+    conf = spark_conf(SessionSettings(tmp_path / "a b", conf=theirs))
+    assert conf["spark.ui.enabled"] == "true"
+    assert conf["spark.driver.host"] == "127.0.0.1"
+    assert conf["spark.driver.extraJavaOptions"].endswith("a%20b/log4j2.properties -Dx=y")
+    assert "spark.driver.host" not in spark_conf(SessionSettings(tmp_path, master="spark://host:7077"))
+    assert json.dumps(conf)
