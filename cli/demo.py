@@ -221,10 +221,11 @@ class DemoRun:
 
         session = open_session(SessionSettings(self._folder / "spark", env=os.environ, app_name="rocketcrew-demo"))
         try:
-            register_views(session.spark, self._table)
+            spark: Any = session.spark  # pyspark's types are partial
+            register_views(spark, self._table)
 
             def sql(text: str) -> list[dict[str, Any]]:
-                return [row.asDict() for row in session.spark.sql(text).collect()]
+                return [row.asDict() for row in spark.sql(text).collect()]
 
             rows = int(sql("SELECT count(*) AS rows FROM latest")[0]["rows"])
             top = sql(
