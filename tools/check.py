@@ -36,6 +36,7 @@ WHEEL_PYTHON = ROOT / ".venv-wheel/bin/python"
 CORES = max(1, min(8, len(os.sched_getaffinity(0))))
 TOTAL_MAX_S = 40 * 60
 CLEAR_MAX_S = 20
+GRACE_S = 3
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -139,6 +140,9 @@ class Runner:
         Again until there is none: one that was just killed may have started another.
         """
         left = False
+        if not self._running:
+            # What ends with the stage by itself, seeing the end of a pipe, may take a moment.
+            psutil.wait_procs(psutil.Process().children(recursive=True), timeout=GRACE_S)
         deadline = time.monotonic() + CLEAR_MAX_S
         while time.monotonic() < deadline:
             found = [child for child in psutil.Process().children(recursive=True) if _alive(child)]
