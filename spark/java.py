@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import re
 import shlex
 import shutil
@@ -154,7 +155,7 @@ def make_shim(java: Java, folder: Path, log: Path) -> Path:
         if part.name != "bin":
             (folder / part.name).symlink_to(part)
     command = [sys.executable, "-I", "-S", java_shim.__file__, str(java.home / "bin" / "java")]
-    command += ["0" if java.has_vector else "1", str(log)]
+    command += ["0" if java.has_vector else "1", str(log), str(os.getpid())]
     script = folder / "bin" / "java"
     script.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n', encoding="utf-8")
     script.chmod(0o755)

@@ -2,12 +2,12 @@
 
 Run as a plain script by the `bin/java` of the made-up JAVA_HOME (java.py), with an interpreter that loads nothing else:
 
-    java_shim.py REAL_JAVA DROP_VECTOR LOG_FILE [arguments of java ...]
+    java_shim.py REAL_JAVA DROP_VECTOR LOG_FILE OWNER_PID [arguments of java ...]
 
 - The kernel kills the JVM when the thread that started it ends: after kill -9 of the loader no JVM stays behind, busy
   with a job that nobody will commit. (It would leave by itself on the end of its stdin, but seconds later, and not
   while something else holds that pipe.) The setting survives exec, and the JVM is the loader's own child, as Spark's
-  start scripts exec.
+  start scripts exec. A loader that ended while those scripts ran is not the parent any more: then no JVM starts.
 - DROP_VECTOR=1 takes out `--add-modules=jdk.incubator.vector`, which Spark 4 always passes and a JRE without that module
   refuses; all that is lost is vector arithmetic of MLlib.
 - The JVM's output goes to LOG_FILE. Not that of Spark's launcher, whose output is the command line to be run.
@@ -20,6 +20,8 @@ import signal
 import sys
 
 PR_SET_PDEATHSIG = 1
+EXIT_ORPHAN = 3
+"""Exit code of a JVM that is not started because nobody waits for it any more."""
 LAUNCHER_CLASS = "org.apache.spark.launcher.Main"
 VECTOR_MODULE = "jdk.incubator.vector"
 
@@ -57,9 +59,12 @@ def send_output_to(path: str, also_stdout: bool) -> None:
 
 def main(argv: list[str]) -> None:
     """Become java. Never returns."""
-    java, drop_vector, log, *arguments = argv[1:]
-    send_output_to(log, also_stdout=LAUNCHER_CLASS not in arguments)
+    java, drop_vector, log, owner_pid, *arguments = argv[1:]
+    launcher = LAUNCHER_CLASS in arguments  # the child of a script, and gone in a moment
+    send_output_to(log, also_stdout=not launcher)
     die_with_parent()
+    if not launcher and os.getppid() != int(owner_pid):
+        os._exit(EXIT_ORPHAN)
     # Python ignores SIGPIPE, and what is ignored stays so through exec.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     os.execv(java, [java, *java_arguments(arguments, drop_vector == "1")])  # noqa: S606

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -44,14 +45,18 @@ def processes_of(folder: Path) -> list[int]:
     found: list[int] = []
     for process in psutil.process_iter(["cmdline"]):
         if str(folder) in " ".join(process.info["cmdline"] or ()):
-            found += [process.pid, *(child.pid for child in process.children(recursive=True))]
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found += [process.pid, *(child.pid for child in process.children(recursive=True))]
     return found
 
 
-@pytest.mark.parametrize("moment", ["broker.log", "supervisor.log", "state/demo/0/journal"])
-def test_ctrl_c_at_any_moment_leaves_nothing(moment: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("moment", "files"),
+    [("broker.log", 400), ("supervisor.log", 400), ("state/demo/0/journal", 400), ("spark/log4j2.properties", 40)],
+)
+def test_ctrl_c_at_any_moment_leaves_nothing(moment: str, files: int, tmp_path: Path) -> None:
     folder = tmp_path / "data"
-    demo = start(folder, "--files", "400")
+    demo = start(folder, "--files", str(files))
     wait_until((folder / moment).exists, what=moment)
     started = processes_of(folder)
     assert demo.pid in started
