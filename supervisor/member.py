@@ -88,6 +88,9 @@ class GroupMember:
         """Brokers that have had our heartbeat on the connection that stands."""
         self._suggested: dict[MessageQueue, int] = {}
         """Broker id to pull from, as the last response of the queue suggested; 0 = the master."""
+        self._first_commits: dict[str, asyncio.Lock] = {}
+        self._offsets_known: set[str] = set()
+        """Topics that have an offset of the group at the broker for certain, because we committed one."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._heartbeat_timer: asyncio.TimerHandle | None = None
         self._route_timer: asyncio.TimerHandle | None = None
@@ -299,7 +302,8 @@ class GroupMember:
 
     def _pull_command(self, action: act.Pull) -> Command:
         consumer, mq = self._settings.consumer, action.mq
-        commits = action.commit_offset > 0 and self._suggested.get(mq, 0) == 0
+        from_master = self._suggested.get(mq, 0) == 0
+        commits = action.commit_offset > 0 and from_master and mq.topic in self._offsets_known
         subscription = self._subscriptions[mq.topic]
         header = PullRequest(
             consumer_group=self._group,
@@ -329,17 +333,28 @@ class GroupMember:
     async def _commit(self, action: act.Commit) -> None:
         ok = True
         try:
-            if action.guarded:
-                stored = await self._operations.query_consumer_offset(self._group, action.mq)
+            async with self._alone_if_first(action.mq.topic):
+                stored = (
+                    await self._operations.query_consumer_offset(self._group, action.mq) if action.guarded else None
+                )
                 if stored is None or stored < action.offset:
                     await self._operations.update_consumer_offset(self._group, action.mq, action.offset)
-            else:
-                await self._operations.update_consumer_offset(self._group, action.mq, action.offset)
+                self._offsets_known.add(action.mq.topic)
         except RocketcrewError as error:
             ok = False
             log.warning("commit_failed", queue=tuple(action.mq), offset=action.offset, error=str(error))
         self._core.committed(action.handle, action.offset, ok, self._loop.time())
         self._acted()
+
+    def _alone_if_first(self, topic: str) -> contextlib.AbstractAsyncContextManager[None]:
+        """One commit at a time until the first of a topic is in.
+
+        A broker makes the group's table of a topic with its first offset, and of several that come at once it keeps one
+        (ConsumerOffsetManager.commitOffset): the others are answered with success and are lost.
+        """
+        if topic in self._offsets_known:
+            return contextlib.nullcontext()
+        return self._first_commits.setdefault(topic, asyncio.Lock())
 
     def _send_back(self, action: act.SendBack) -> None:
         """Copy and decode the record now, while its bytes are certainly ours, and send it back in a task."""
