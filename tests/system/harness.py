@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import psutil
 import pyarrow as pa
@@ -50,6 +50,9 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = WAIT_S, what: s
 class ArrowWriter:
     """The loader's writer without Spark: what is tested with it is who writes which rows, not how."""
 
+    def check(self) -> None:
+        """Nothing can be missing."""
+
     def start(self) -> None:
         """Nothing to start."""
 
@@ -64,6 +67,13 @@ class ArrowWriter:
 
     def close(self) -> None:
         """Nothing to end."""
+
+
+class Cluster(Protocol):
+    """What a crew and a producer need to know of the servers: embedded or genuine ones."""
+
+    @property
+    def name_server(self) -> str: ...
 
 
 class Broker:
@@ -101,10 +111,11 @@ class Crew:
     """A supervisor process; `kill` and `start` keep its state folder."""
 
     def __init__(
-        self, folder: Path, broker: Broker, handler: str, topic: str, *, load: bool, slot: int = 0, **settings: object
-    ) -> None:
+        self, folder: Path, broker: Cluster, handler: str, topic: str, *, load: bool, slot: int = 0, group: str = "crew",
+        **settings: object,
+    ) -> None:  # fmt: skip
         self.folder, self.broker, self.handler, self.topic = folder, broker, handler, topic
-        self.group = "crew"
+        self.group = group
         self.slot = folder / "state" / self.group / str(slot)
         self.table = folder / "table"
         self.settings: dict[str, object] = {
@@ -183,7 +194,7 @@ class Crew:
             staging.lock()
             loader = Loader(
                 staging, ParquetTarget(self.table, ArrowWriter(), threads), Trigger(1, 1, 0),
-                Limits(10**9, 1 << 40), threads=threads, parts_min=1, new_id=lambda batch: f"test-{batch}-{time.time_ns()}",
+                Limits(10**9, 1 << 40), threads=threads, cores=1, new_id=lambda batch: f"test-{batch}-{time.time_ns()}",
             )  # fmt: skip
             loader.recover()
             while loader.step(int(time.time() * 1000), at_once=True) is not None or loader.waiting.segments:
@@ -204,7 +215,7 @@ class Crew:
             return watch.stored(self.group, f"%DLQ%{self.group}")
 
 
-def send_numbers(broker: Broker, topic: str, numbers: range) -> None:
+def send_numbers(broker: Cluster, topic: str, numbers: range) -> None:
     """One message for each number, its body the number in decimal; keys too."""
     with SyncProducer(broker.name_server) as producer:
         producer.send_many(OutgoingMessage(topic, str(number).encode(), keys=f"n{number}") for number in numbers)

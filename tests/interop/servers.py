@@ -1,0 +1,351 @@
+"""Genuine RocketMQ as child processes: jars from Maven Central, a name server and a broker on free ports, Java programs.
+
+Jars are resolved once into a pom and a class path below a user cache folder; while every file that it names is there, Maven
+and the network are not asked again. Every process has a parent-death signal, its files in a folder of its own, a small
+heap, and is stopped by its own handle within a deadline.
+
+The 5.x servers listen on 127.0.0.1 only. 4.9 servers have no such setting and listen on every address.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from rocketcrew.cli.children import listens
+from rocketcrew.client.admin import Admin
+from rocketcrew.client.sync import run_with_cluster
+from rocketcrew.remoting.admin_bodies import TopicConfig
+from rocketcrew.remoting.errors import RocketcrewError
+from rocketcrew.workers.parent_death import die_with_parent
+
+ARTIFACTS = ("rocketmq-namesrv", "rocketmq-broker", "rocketmq-tools", "rocketmq-client")
+DEPENDENCY_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
+RESOLVE_TIMEOUT_S = 240.0
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 2.0
+"""Short: an orderly stop of a broker takes ten seconds, and what it would write is thrown away."""
+POLL_S = 0.05
+LOG_TAIL_BYTES = 4000
+PORTS = range(20_000, 32_000)
+"""Below the kernel's ephemeral ports, so that no connection takes one between its choice and its use."""
+JAVA_OPTIONS = (
+    "-Xms256m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+    "-Djava.net.preferIPv4Stack=true",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED", "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+)  # fmt: skip
+CLIENT_OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
+LOGBACK = '<configuration><root level="WARN"/></configuration>'
+BINARY_HEADERS = "-Drocketmq.serialize.type=ROCKETMQ"
+
+
+class ServerError(Exception):
+    """A program of RocketMQ's could not be had, or failed; the text holds the end of its log."""
+
+
+def missing_programs(*names: str) -> list[str]:
+    """Those of the programs that are not on the PATH."""
+    return [name for name in names if shutil.which(name) is None]
+
+
+# Jars.
+
+
+def cache_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "rocketcrew" / "interop"
+
+
+def class_path(version: str) -> str:
+    """The class path of servers, tools and client of one version; resolved on first use. Raises ServerError."""
+    folder = cache_folder() / version
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        pom, found = folder / "pom.xml", folder / "classpath.txt"
+        wanted = pom_text(version)
+        if not (pom.exists() and pom.read_text() == wanted and is_complete(found)):
+            pom.write_text(wanted)
+            resolve(pom, found)
+        return found.read_text().strip()
+
+
+def pom_text(version: str) -> str:
+    dependencies = "".join(
+        f"<dependency><groupId>org.apache.rocketmq</groupId><artifactId>{name}</artifactId>"
+        f"<version>{version}</version></dependency>\n"
+        for name in ARTIFACTS
+    )
+    return (
+        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>\n'
+        f"<groupId>rocketcrew</groupId><artifactId>interop</artifactId><version>{version}</version>\n"
+        f"<dependencies>\n{dependencies}</dependencies></project>\n"
+    )
+
+
+def is_complete(found: Path) -> bool:
+    """Whether the class path was resolved before and every jar that it names is still there."""
+    return found.exists() and all(Path(jar).is_file() for jar in found.read_text().strip().split(os.pathsep))
+
+
+def resolve(pom: Path, found: Path) -> None:
+    """Let Maven write the class path: first from what it has, then with the network."""
+    part = found.with_suffix(".part")
+    output = ""
+    for how in (["-o"], []):
+        command = ["mvn", "-q", "-B", *how, "-f", str(pom), f"{DEPENDENCY_PLUGIN}:build-classpath",
+                   f"-Dmdep.outputFile={part}"]  # fmt: skip
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+            timeout=RESOLVE_TIMEOUT_S,
+        )  # fmt: skip
+        if done.returncode == 0 and is_complete(part):
+            part.rename(found)
+            return
+        output = done.stdout
+    raise ServerError(f"Maven could not resolve {pom}:\n{output[-LOG_TAIL_BYTES:]}")
+
+
+# Processes.
+
+
+class Java:
+    """One Java program with its output in a file and, where it listens to it, its stdin as a pipe."""
+
+    def __init__(
+        self, name: str, folder: Path, classes: str, words: Sequence[str], options: Sequence[str] = CLIENT_OPTIONS
+    ) -> None:
+        self.name = name
+        self.log = folder / f"{name}.log"
+        parent = os.getpid()
+        with self.log.open("wb") as out:
+            self._process = subprocess.Popen(
+                ["java", *options, f"-Duser.home={folder}", "-cp", classes, *words],
+                stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT, cwd=folder, text=True,
+                env={**os.environ, "ROCKETMQ_HOME": str(folder)},
+                start_new_session=True,
+                preexec_fn=lambda: die_with_parent(parent),  # noqa: PLW1509  started by the main thread, before others
+            )  # fmt: skip
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def lines(self) -> list[str]:
+        """Whole lines of its output so far."""
+        return self.log.read_text(errors="replace").split("\n")[:-1]
+
+    def write(self, line: str) -> None:
+        """One line to its stdin."""
+        self._stdin.write(line + "\n")
+        self._stdin.flush()
+
+    @property
+    def _stdin(self) -> IO[str]:
+        assert self._process.stdin is not None
+        return self._process.stdin
+
+    def wait_for(self, condition: Callable[[], bool], what: str, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Wait until `condition()` is true. Raises ServerError when the program ends or the time is over first."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            if self._process.poll() is not None:
+                raise ServerError(f"{self.name} ended with {self._process.returncode}:\n{self.tail()}")
+            if time.monotonic() > deadline:
+                raise ServerError(f"{self.name} did not {what} within {timeout_s:.0f} s:\n{self.tail()}")
+            time.sleep(POLL_S)
+
+    def finish(self, timeout_s: float = START_TIMEOUT_S) -> list[str]:
+        """Close its stdin and wait for its end; its output. Raises ServerError when it fails or takes longer."""
+        self._stdin.close()
+        try:
+            code = self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired as error:
+            raise ServerError(f"{self.name} did not end within {timeout_s:.0f} s:\n{self.tail()}") from error
+        if code != 0:
+            raise ServerError(f"{self.name} ended with {code}:\n{self.tail()}")
+        return self.lines()
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self._process.terminate()
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """TERM, then KILL after `timeout_s`."""
+        if self._process.poll() is None:
+            self.terminate()
+            try:
+                self._process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+        self._process.wait()
+        self._stdin.close()
+
+    def tail(self) -> str:
+        return self.log.read_bytes()[-LOG_TAIL_BYTES:].decode("utf-8", "replace")
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on at this moment, on any address."""
+    found: list[int] = []
+    for port in random.sample(PORTS, len(PORTS)):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("", port))
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == count:
+            return found
+    raise ServerError(f"fewer than {count} ports of {PORTS} are free")
+
+
+def broker_ports() -> tuple[int, int]:
+    """(listening, replication): a broker also listens two below the first."""
+    while True:
+        port, replication = free_ports(2)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("", port - 2))
+            except OSError:
+                continue
+        if replication != port - 2:
+            return port, replication
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Which servers: their version, and whether they write binary headers."""
+
+    version: str
+    binary_headers: bool = False
+
+    def __str__(self) -> str:
+        return self.version + ("-binary-headers" if self.binary_headers else "")
+
+
+@dataclass(frozen=True)
+class Servers:
+    """A name server and a broker that run."""
+
+    kind: Kind
+    folder: Path
+    classes: str
+    name_server: str
+    address: str
+    """The broker's."""
+
+    def create_topic(self, topic: str, queues: int) -> None:
+        """A topic with so many queues; it has a route when this returns."""
+        config = TopicConfig(topic, read_queue_nums=queues, write_queue_nums=queues)
+        run_with_cluster(self.name_server, lambda cluster: Admin(cluster).create_topic(self.address, config))
+        wait_until_answered(
+            lambda: run_with_cluster(self.name_server, lambda cluster: cluster.route(topic)) is not None,
+            f"a route of {topic}",
+        )
+
+    def admin(self, *words: str) -> list[str]:
+        """What RocketMQ's own `mqadmin` prints."""
+        return mqadmin(self.folder, self.classes, self.name_server, *words)
+
+
+def mqadmin(folder: Path, classes: str, name_server: str, *words: str) -> list[str]:
+    """Run one `mqadmin` command of the version whose class path is given; its output. Raises ServerError."""
+    words = ("org.apache.rocketmq.tools.command.MQAdminStartup", *words, "-n", name_server)
+    tool = Java(f"mqadmin-{time.monotonic_ns()}", folder, classes, words)
+    try:
+        return tool.finish()
+    finally:
+        tool.stop()
+
+
+def wait_until_answered(condition: Callable[[], bool], what: str, timeout_s: float = START_TIMEOUT_S) -> None:
+    """Poll until true; a cluster that cannot answer yet counts as false."""
+    deadline = time.monotonic() + timeout_s
+    while not answers(condition):
+        assert time.monotonic() < deadline, f"{what} did not come true within {timeout_s} s"
+        time.sleep(POLL_S)
+
+
+def answers(condition: Callable[[], bool]) -> bool:
+    try:
+        return condition()
+    except RocketcrewError:
+        return False
+
+
+@contextmanager
+def run_servers(kind: Kind, folder: Path) -> Iterator[Servers]:
+    """Start both servers, wait until the broker is known to the name server and has a route, stop both."""
+    classes = class_path(kind.version)
+    options = (*JAVA_OPTIONS, *([BINARY_HEADERS] if kind.binary_headers else []))
+    (folder / "conf").mkdir()
+    for name in ("namesrv", "broker", "tools"):
+        (folder / "conf" / f"logback_{name}.xml").write_text(LOGBACK)
+    name_server_port = free_ports(1)[0]
+    (folder / "namesrv.conf").write_text(f"listenPort={name_server_port}\nbindAddress=127.0.0.1\n")
+    name_server = Java(
+        "namesrv", folder, classes, ["org.apache.rocketmq.namesrv.NamesrvStartup", "-c", "namesrv.conf"], options
+    )
+    broker: Java | None = None
+    try:
+        port, replication_port = broker_ports()
+        (folder / "broker.conf").write_text(broker_settings(folder, name_server_port, port, replication_port))
+        broker = Java(
+            "broker", folder, classes, ["org.apache.rocketmq.broker.BrokerStartup", "-c", "broker.conf"], options
+        )
+        servers = Servers(kind, folder, classes, f"127.0.0.1:{name_server_port}", f"127.0.0.1:{port}")
+        name_server.wait_for(lambda: listens(name_server_port), "listen")
+        broker.wait_for(lambda: listens(port), "listen")
+        broker.wait_for(lambda: answers(lambda: is_known(servers)), "register with the name server")
+        yield servers
+    finally:
+        name_server.terminate()
+        if broker is not None:
+            broker.stop()
+        name_server.stop()
+
+
+def is_known(servers: Servers) -> bool:
+    addresses = run_with_cluster(servers.name_server, lambda cluster: Admin(cluster).master_addresses())
+    run_with_cluster(servers.name_server, lambda cluster: cluster.route("TBW102"))
+    return addresses == [servers.address]
+
+
+def broker_settings(folder: Path, name_server_port: int, port: int, replication_port: int) -> str:
+    """Small files, short delays, and patience with a slow disk; all else as RocketMQ has it."""
+    settings = {
+        "brokerClusterName": "DefaultCluster",
+        "brokerName": "broker-a",
+        "brokerId": 0,
+        "brokerIP1": "127.0.0.1",
+        "brokerIP2": "127.0.0.1",
+        "bindAddress": "127.0.0.1",
+        "namesrvAddr": f"127.0.0.1:{name_server_port}",
+        "listenPort": port,
+        "haListenPort": replication_port,
+        "storePathRootDir": folder / "store",
+        "storePathCommitLog": folder / "store" / "commitlog",
+        "mappedFileSizeCommitLog": 64 << 20,
+        "mappedFileSizeConsumeQueue": 20 * 50_000,
+        "maxIndexNum": 100_000,
+        "maxHashSlotNum": 20_000,
+        "diskMaxUsedSpaceRatio": 95,
+        "messageDelayLevel": " ".join(["1s"] * 18),
+        "flushConsumerOffsetInterval": 1000,
+        "timerWheelEnable": "false",
+        "waitTimeMillsInSendQueue": 2000,
+        "osPageCacheBusyTimeOutMills": 5000,
+    }
+    return "".join(f"{name}={value}\n" for name, value in settings.items())

@@ -1,0 +1,141 @@
+"""Our producer and our supervisor against genuine servers: nothing lost, nothing twice, everything committed.
+
+Numbered messages; `numbers_handler` fails some at first (two retries) and some always (dead letters), so every run goes
+through send-back, the broker's delay, the retry topic and the dead-letter topic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
+
+from harness import WAIT_S, Crew, alive, duplicate_keys, send_numbers, wait_until
+from servers import Kind, Servers
+
+from rocketcrew.cli.watch import Watch
+from rocketcrew.client.opening import open_cluster
+from rocketcrew.client.outgoing import OutgoingMessage
+from rocketcrew.client.sync import SyncProducer
+from rocketcrew.remoting.codes import RequestCode
+from rocketcrew.remoting.command import Command, Serialization
+from rocketcrew.remoting.compression import Compression
+
+VERSIONS = [Kind("5.5.0"), Kind("4.9.7")]
+BINARY = Kind("4.9.7", binary_headers=True)
+ON_BOTH = pytest.mark.parametrize("servers", VERSIONS, ids=str, indirect=True, scope="session")
+ON_ALL = pytest.mark.parametrize("servers", [*VERSIONS, BINARY], ids=str, indirect=True, scope="session")
+ON_BINARY = pytest.mark.parametrize("servers", [BINARY], ids=str, indirect=True, scope="session")
+
+QUEUES = 4
+MESSAGES = 2_000
+PART = MESSAGES // 5
+PADDED_BYTES = 8_000
+BATCH = 50
+ALWAYS_FAIL = MESSAGES // 1000
+RETRIES_MAX = 3
+
+CrewMaker = Callable[..., Crew]
+
+
+@pytest.fixture
+def new_crew(tmp_path: Path, servers: Servers, request: pytest.FixtureRequest) -> Iterator[CrewMaker]:
+    """Crews of this test's own topic and group, stopped at its end."""
+    name = request.node.name.partition("[")[0]
+    servers.create_topic(name, QUEUES)
+    made: list[Crew] = []
+
+    def make(handler: str = "number", slot: int = 0) -> Crew:
+        crew = Crew(tmp_path, servers, f"numbers_handler:{handler}", name, load=False, slot=slot, group=f"{name}-group",
+                    **{"consumer.max_reconsume_times": RETRIES_MAX})  # fmt: skip
+        crew.start()
+        made.append(crew)
+        return crew
+
+    yield make
+    for crew in made:
+        crew.stop()
+
+
+def send_every_kind(servers: Servers, topic: str) -> None:
+    """A fifth of the numbers each: as they are, compressed in three ways, in batches."""
+    send_numbers(servers, topic, range(PART))
+    for index, kind in enumerate((Compression.ZLIB, Compression.LZ4, Compression.ZSTD), 1):
+        with SyncProducer(servers.name_server, compression=kind) as producer:
+            producer.send_many(
+                OutgoingMessage(topic, str(number).encode().ljust(PADDED_BYTES), keys=f"n{number}")
+                for number in range(index * PART, (index + 1) * PART)
+            )
+    with SyncProducer(servers.name_server) as producer:
+        for start in range(4 * PART, MESSAGES, BATCH):
+            numbers = range(start, start + BATCH)
+            producer.send_batch([OutgoingMessage(topic, str(number).encode()) for number in numbers])
+
+
+def wait_until_finished(crew: Crew) -> None:
+    """Everything is committed, and the hopeless ones are dead letters."""
+    wait_until(lambda: crew.lag() == 0 and crew.dead_letters() >= ALWAYS_FAIL, WAIT_S, "all messages finished")
+
+
+def verdict(crew: Crew, rows_of: Callable[[Crew], pa.Table]) -> None:
+    """Stop; what was written is what was sent, and the broker's committed offsets are its ends."""
+    status = crew.status()
+    assert status is not None
+    assert status["counters"]["invariant_violations"] == 0
+    assert crew.stop() == 0
+    rows = rows_of(crew)
+    attempts = dict(zip(rows.column("number").to_pylist(), rows.column("attempt").to_pylist(), strict=True))
+    wanted = {number: 2 * (number % 50 == 7) for number in range(MESSAGES) if number % 1000 != 999}
+    lost = sorted(wanted.keys() - attempts.keys())
+    assert not lost, f"lost: {lost[:20]}"
+    assert attempts == wanted
+    assert duplicate_keys(rows) == 0
+    assert crew.dead_letters() == ALWAYS_FAIL
+    with Watch(crew.broker.name_server) as watch:
+        ends = {row.mq: row.end for row in watch.lag(crew.group, [crew.topic, f"%RETRY%{crew.group}"]) if row.end}
+        offsets = {row.mq: row.committed for row in watch.lag(crew.group, [crew.topic, f"%RETRY%{crew.group}"])}
+    assert {mq: offsets[mq] for mq in ends} == ends
+    assert sum(end for mq, end in ends.items() if mq.topic == crew.topic) == MESSAGES
+
+
+@ON_ALL
+def test_every_kind_of_message_is_consumed_once(servers: Servers, new_crew: CrewMaker) -> None:
+    crew = new_crew()
+    send_every_kind(servers, crew.topic)
+    wait_until_finished(crew)
+    verdict(crew, Crew.staged_rows)  # before any loader drops what it knows: nothing ran twice
+
+
+@ON_BINARY
+def test_the_binary_servers_answer_as_they_are_asked(servers: Servers) -> None:
+    codes = {servers.name_server: RequestCode.GET_BROKER_CLUSTER_INFO, servers.address: RequestCode.GET_BROKER_CONFIG}
+
+    async def ask() -> None:
+        async with open_cluster(servers.name_server) as cluster:
+            for address, code in codes.items():
+                for asked in Serialization:
+                    command = Command(code, serialization=asked)
+                    answer = await cluster.remoting.request(address, command, timeout_ms=5000)
+                    assert (answer.code, answer.serialization) == (0, asked), address
+
+    asyncio.run(ask())
+
+
+@ON_BOTH
+def test_a_killed_supervisor_loses_nothing(servers: Servers, new_crew: CrewMaker) -> None:
+    crew = new_crew("slow_number")
+    send_every_kind(servers, crew.topic)
+    wait_until(lambda: crew.counter("done_messages") > MESSAGES // 4, what="the first quarter")
+    workers = crew.workers()
+    crew.kill()
+    wait_until(lambda: not list(alive(workers)), what="the workers' end")
+    crew.start()
+    wait_until_finished(crew)
+    verdict(crew, Crew.load)
