@@ -69,6 +69,10 @@ def check_consumer(settings: Settings, topics: Mapping[str, str]) -> None:
     problems.extend(topic_problem(topic) for topic in topics)
     if consumer.message_model != "CLUSTERING":
         problems.append(f"consumer.message_model = {consumer.message_model!r}: this version consumes CLUSTERING only")
+    if settings.results.commit_after != "sealed":
+        problems.append(
+            f"results.commit_after = {settings.results.commit_after!r}: this version commits when results are sealed"
+        )
     if consumer.consume_from_where not in CONSUME_FROM_WHERE:
         problems.append(
             f"consumer.consume_from_where = {consumer.consume_from_where!r}: use {', '.join(sorted(CONSUME_FROM_WHERE))}"

@@ -48,13 +48,14 @@ def test_topics_with_tags() -> None:
 
 
 def test_all_problems_are_told_at_once() -> None:
-    found = settings(consumer__message_model="BROADCASTING")
+    found = settings(consumer__message_model="BROADCASTING", results__commit_after="loaded")
     with pytest.raises(UsageError) as caught:
         check_consumer(found, {})
     text = str(caught.value)
     assert "group is blank" in text
     assert "subscription is null" in text
     assert "BROADCASTING" in text
+    assert "results.commit_after" in text
 
 
 def test_consume_timestamps() -> None:
