@@ -1,0 +1,221 @@
+"""(c) The loader's rows per second over bare Spark reading and writing the same rows.
+
+Bare: `spark.read.parquet(files).write.parquet(out)`, the files being the segments' rows as Parquet, made beforehand. The
+loader: sealed segments to a committed batch, with everything that belongs to it (reading and checking the segments,
+planning, converting, the Spark job, fsync, renames, deleting), in the same JVM, in turns. Small flushes (--flush-rows)
+as workers write them; bodies half incompressible. JVM start is not counted; the first turn of each size only warms up.
+
+    python bench/loader.py [--rows 100000,1000000] [--runs 5] [--row-bytes 1024] [--memory 1g]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import statistics
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from measure import cpu_us, interruptible, report
+
+from rocketcrew.conf.segment_format import FORMAT_VERSION, META_VERSION, key_fields, segment_name
+from rocketcrew.spark.config import LoaderConfig
+from rocketcrew.spark.convert import stage
+from rocketcrew.spark.files import remove_tree
+from rocketcrew.spark.front import spark_writer
+from rocketcrew.spark.intervals import OffsetSet
+from rocketcrew.spark.loader import BatchReport, Loader
+from rocketcrew.spark.parquet_target import ParquetTarget
+from rocketcrew.spark.plan import Plan, Take
+from rocketcrew.spark.segments import read_facts
+from rocketcrew.spark.spark_writer import SparkWriter
+from rocketcrew.spark.staging import Staging
+from rocketcrew.spark.work import wall_ms
+
+KEY_BYTES = 120
+"""About what the key columns of one row take."""
+SEGMENT_BYTES = 16 << 20
+POOL_BODIES = 4096
+
+
+class Bodies:
+    """A pool of message bodies: half random, half the same byte, as real payloads compress by about two."""
+
+    def __init__(self, size: int) -> None:
+        rng = random.Random(1)
+        self._data = pa.py_buffer(
+            b"".join(rng.randbytes(size // 2) + b"a" * (size - size // 2) for _ in range(POOL_BODIES))
+        )
+        self._size = size
+
+    def take(self, count: int, first: int) -> Any:
+        """`count` bodies, as a view of the pool."""
+        start = first % (POOL_BODIES - count)
+        ends = pa.array([(start + n) * self._size for n in range(count + 1)], pa.int32())
+        return pa.Array.from_buffers(pa.binary(), count, [None, ends.buffers()[1], self._data])
+
+
+def write_segments(folder: Path, rows: int, row_bytes: int, flush_rows: int) -> None:
+    """Seal `rows` rows into segments of about 16 MiB, as two workers would."""
+    folder.mkdir(parents=True)
+    fields = [*key_fields(), pa.field("body", pa.binary())]
+    schema = pa.schema(fields).with_metadata({META_VERSION: str(FORMAT_VERSION).encode()})
+    bodies = Bodies(row_bytes - KEY_BYTES)
+    segment_rows = max(flush_rows, SEGMENT_BYTES // row_bytes)
+    for number, first in enumerate(range(0, rows, segment_rows)):
+        path = folder / segment_name(f"w{number % 2}", number)
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
+            last = min(rows, first + segment_rows)
+            for start in range(first, last, flush_rows):
+                writer.write_batch(_flush(schema, bodies, start, min(flush_rows, last - start)))
+        os.utime(path, (number, number))
+
+
+def _flush(schema: Any, bodies: Bodies, start: int, count: int) -> Any:
+    offsets = list(range(start, start + count))
+    ids = pa.array([f"7F0000010B2418B4AAC2{offset:012X}" for offset in offsets])
+    zeros = pa.array([0] * count, pa.int32())
+    queue = pa.array([start // count % 8] * count, pa.int32())
+    same = [pa.array([text] * count) for text in ("group", "orders", "broker-a")]
+    stored = pa.array(offsets, pa.timestamp("us", tz="UTC"))
+    columns = [*same, queue, pa.array(offsets), zeros, same[1], ids, ids, zeros, stored, bodies.take(count, start)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+@dataclass
+class Turn:
+    """One run of one side."""
+
+    seconds: float
+    cpu_s: float
+    batches: list[BatchReport]
+
+
+class Bench:
+    """The folders and the one Spark session of a benchmark."""
+
+    def __init__(self, folder: Path, memory: str) -> None:
+        self.folder = folder
+        self.config = LoaderConfig(folder / "staging", folder / "table", driver_memory=memory, env=dict(os.environ))
+        self.writer = spark_writer(self.config)
+        assert isinstance(self.writer, SparkWriter)
+        self.writer.start()
+        session = self.writer.session
+        assert session is not None
+        self.spark: Any = session.spark
+        self.jvm_pid = session.jvm_pid
+        self.threads = ThreadPoolExecutor(2)
+
+    def prepare(self, rows: int, row_bytes: int, flush_rows: int) -> None:
+        """Segments, and the same rows as Parquet files for the bare side."""
+        for name in ("segments", "files"):
+            remove_tree(self.folder / name)
+        write_segments(self.folder / "segments", rows, row_bytes, flush_rows)
+        facts = {path.name: read_facts(path) for path in sorted((self.folder / "segments").iterdir())}
+        takes = tuple(Take(name, None) for name in facts)
+        plan = Plan("bench", 1, takes, OffsetSet(), ())
+        stage(plan, facts, self.folder / "segments", self.folder / "files", self.threads, self.config.cores)
+
+    def bare(self) -> Turn:
+        """Spark alone."""
+        remove_tree(self.folder / "bare")
+        begun, cpu = time.monotonic(), self._cpu_s()
+        self.spark.read.parquet(str(self.folder / "files")).write.parquet(str(self.folder / "bare"))
+        return Turn(time.monotonic() - begun, self._cpu_s() - cpu, [])
+
+    def loader(self) -> Turn:
+        """The loader, from sealed segments to an empty staging folder."""
+        remove_tree(self.config.target)
+        for name in ("ready", "plan"):  # beside them lies Spark's own folder
+            remove_tree(self.config.staging / name)
+        (self.config.staging / "ready").mkdir(parents=True)
+        for path in (self.folder / "segments").iterdir():
+            os.link(path, self.config.staging / "ready" / path.name)
+        begun, cpu = time.monotonic(), self._cpu_s()
+        loader = Loader(
+            Staging(self.config.staging),
+            ParquetTarget(self.config.target, self.writer, self.threads),
+            self.config.trigger,
+            self.config.limits,
+            threads=self.threads,
+            cores=self.config.cores,
+            new_id=lambda batch: f"bench-{batch}",
+        )
+        loader.recover()
+        batches = list(loader.drain(wall_ms, lambda: False))
+        return Turn(time.monotonic() - begun, self._cpu_s() - cpu, batches)
+
+    def _cpu_s(self) -> float:
+        return (cpu_us(os.getpid()) + cpu_us(self.jvm_pid)) / 1e6
+
+    def close(self) -> None:
+        self.writer.close()
+        self.threads.shutdown()
+
+
+def measure(bench: Bench, rows: int, runs: int) -> dict[str, object]:
+    """Alternate both sides, the order changing each time; medians, and the median of the pairs' ratios."""
+    bare: list[Turn] = []
+    loaded: list[Turn] = []
+    for number in range(runs + 1):
+        sides = [(bench.bare, bare), (bench.loader, loaded)]
+        for run, turns in sides if number % 2 else sides[::-1]:
+            turns.append(run())
+    bare, loaded = bare[1:], loaded[1:]
+    assert all(sum(batch.rows for batch in turn.batches) == rows for turn in loaded)
+    last = [turn.batches for turn in loaded]
+
+    def part(name: str) -> float:
+        return statistics.median(sum(getattr(batch, name) for batch in batches) for batches in last)
+
+    bare_s, loader_s = (statistics.median(turn.seconds for turn in turns) for turns in (bare, loaded))
+    return {
+        "rows": rows,
+        "bare rows/s": rows / bare_s,
+        "loader rows/s": rows / loader_s,
+        "ratio": statistics.median(one.seconds / two.seconds for one, two in zip(bare, loaded, strict=True)),
+        "cpu ratio": statistics.median(one.cpu_s / two.cpu_s for one, two in zip(bare, loaded, strict=True)),
+        "bare s": bare_s,
+        "loader s": loader_s,
+        "stage s": part("stage_s"),
+        "job s": part("job_s"),
+        "commit s": part("commit_s"),
+        "batches": len(last[-1]),
+        "runs": runs,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", default="100000,1000000", help="numbers of rows, with commas")
+    parser.add_argument("--runs", type=int, default=5, help="alternations that count")
+    parser.add_argument("--row-bytes", type=int, default=1024)
+    parser.add_argument("--flush-rows", type=int, default=100, help="rows of one record batch")
+    parser.add_argument("--memory", default="1g", help="of the JVM")
+    parser.add_argument("--dir", type=Path, default=None, help="where the data goes (about 4 KiB a row)")
+    options = parser.parse_args()
+    interruptible()
+    folder = Path(tempfile.mkdtemp(prefix="rocketcrew-bench-", dir=options.dir))
+    try:
+        bench = Bench(folder, options.memory)
+        try:
+            rows: list[dict[str, object]] = []
+            for count in [int(text) for text in options.rows.split(",")]:
+                bench.prepare(count, options.row_bytes, options.flush_rows)
+                rows.append(measure(bench, count, options.runs))
+        finally:
+            bench.close()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    report("loader", rows)
+
+
+if __name__ == "__main__":
+    main()
