@@ -80,6 +80,7 @@ class Assigning:
             return
         self._move(pq, QueueEvent.OPENED)
         pq.opened_at = pq.next_offset = pq.committed = offset
+        pq.committed_at = now
         # The journal learns where we stand at once: a reset must make it forget before anything new is noted.
         self.s.out.append(JournalCommitted(pq.mq, offset, offset))
         floor, finished = self.s.recovered.pop(pq.mq, (0, Intervals()))
@@ -120,7 +121,7 @@ class Assigning:
         self.s.ask_seals_of(pq)
         self.check_drained(pq, now)
         # The new owner begins at what the broker knows: tell it at once what is done so far.
-        self._commit_progress(pq)
+        self._commit_progress(pq, now)
 
     def restart(self, pq: ProcessQueue, now: float) -> None:
         """End the queue and read it again from its committed offset."""
@@ -150,7 +151,8 @@ class Assigning:
             return
         pq.final_commit = True
         offset = pq.committable() if pq.moved_to < 0 else pq.moved_to
-        if offset != pq.committed:
+        if pq.moved_to >= 0 or offset != pq.opened_at:
+            # Also when it was committed before: the broker may have been killed since and have forgotten it.
             self._commit(pq, offset, guarded=pq.moved_to < 0)
         else:
             self._end(pq, QueueEvent.DRAINED, now)
@@ -206,15 +208,17 @@ class Assigning:
             offset = pq.committable()
             pq.recovered.discard_below(offset)
             self._note_settled(pq, offset)
-            self._commit_progress(pq)
+            self._commit_progress(pq, now)
             if pq.flight and pq.flight[0].tokens:
                 self.s.ask_seals_of(pq)
-        del now
 
-    def _commit_progress(self, pq: ProcessQueue) -> None:
-        """Commit what is new; guarded once the queue was taken away, because its new owner commits too."""
+    def _commit_progress(self, pq: ProcessQueue, now: float) -> None:
+        """Commit what is new, or is to be told again; guarded once the queue was taken away (its new owner commits too)."""
+        if pq.commit_asked >= 0 or pq.moved_to >= 0 or pq.state is Queue.ENDED:
+            return
         offset = pq.committable()
-        if offset > pq.committed and pq.commit_asked < 0 and pq.moved_to < 0 and pq.state is not Queue.ENDED:
+        stale = offset > pq.opened_at and now - pq.committed_at >= self.s.config.recommit_interval_ms / 1000
+        if offset > pq.committed or stale:
             self._commit(pq, offset, guarded=pq.state is Queue.DRAINING)
 
     def _note_settled(self, pq: ProcessQueue, offset: int) -> None:
@@ -238,7 +242,7 @@ class Assigning:
         pq.commit_asked = -1
         if ok:
             self.s.counters.commits += 1
-            pq.committed = offset
+            pq.committed, pq.committed_at = offset, now
             # A queue that was moved is not finished up to there; only what is below does not concern us any more.
             self.s.out.append(JournalCommitted(pq.mq, pq.opened_at if pq.moved_to < 0 else offset, offset))
         else:

@@ -24,9 +24,9 @@ class ProcessQueue:
     """State only; the decisions are in pulling.py, dispatching.py and settling.py. Owned by the supervisor's core."""
 
     __slots__ = (
-        "blocked", "commit_asked", "committed", "drops", "final_commit", "flight", "handle", "last_body_bytes",
-        "last_consume", "last_pull", "moved_to", "mq", "next_offset", "opened_at", "pull_pending", "recovered",
-        "send_failures", "starved", "state", "unfinished", "unfinished_bytes", "waiting",
+        "blocked", "commit_asked", "committed", "committed_at", "drops", "final_commit", "flight", "handle",
+        "last_body_bytes", "last_consume", "last_pull", "moved_to", "mq", "next_offset", "opened_at", "pull_pending",
+        "recovered", "send_failures", "starved", "state", "unfinished", "unfinished_bytes", "waiting",
     )  # fmt: skip
 
     def __init__(self, handle: int, mq: MessageQueue) -> None:
@@ -38,6 +38,8 @@ class ProcessQueue:
         """Where the next pull begins."""
         self.committed = -1
         """What the broker confirmed, or where the queue was opened."""
+        self.committed_at = 0.0
+        """When that was."""
         self.commit_asked = -1
         """The offset of the commit that is under way, -1 when none is."""
         self.final_commit = False

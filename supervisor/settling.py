@@ -292,6 +292,8 @@ class Settling:
         self.s.counters.lost_rows_restarts += 1
         self.s.log("error", "reported_rows_lost", worker=token[0], segment=token[1])
         for chunk in self.s.unsealed.pop(token):
+            if self.s.stopping and not chunk.lost and chunk.handle in self.s.queues:
+                self.s.unsealed_at_stop += chunk.reported  # nobody reads the queue again before the next start
             chunk.lost = True
             if chunk.tokens:
                 chunk.tokens.discard(token)

@@ -40,6 +40,9 @@ class CoreConfig:
     pull_delay_on_flow_control_ms: int = 20
     """PULL_TIME_DELAY_MILLS_WHEN_BROKER_FLOW_CONTROL (DefaultMQPushConsumerImpl.java)."""
     persist_interval_ms: int = 5000
+    recommit_interval_ms: int = 30000
+    """An offset that stands still is told again: a broker that was killed forgot what it had not saved (5 s). Java tells
+    every offset at every persist."""
     rebalance_interval_ms: int = 20000
     open_retry_ms: int = 1000
     chunk_target_us: int = 2000
