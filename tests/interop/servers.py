@@ -117,6 +117,70 @@ def resolve(pom: Path, found: Path) -> None:
     raise ServerError(f"Maven could not resolve {pom}:\n{output[-LOG_TAIL_BYTES:]}")
 
 
+# Programs of our own.
+
+
+def compiled(version: str, folder: Path) -> str:
+    """The class path of one version with the programs of `java/`, compiled into `folder`. Raises ServerError."""
+    jars = class_path(version)
+    sources = [str(file) for file in sorted((Path(__file__).parent / "java").glob("*.java"))]
+    done = subprocess.run(
+        ["javac", "-nowarn", "-encoding", "UTF-8", "-cp", jars, "-d", str(folder), *sources],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+        timeout=START_TIMEOUT_S,
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise ServerError(f"javac failed:\n{done.stdout[-LOG_TAIL_BYTES:]}")
+    return f"{folder}{os.pathsep}{jars}"
+
+
+class Member:
+    """A genuine push consumer in a process of its own; see Member.java."""
+
+    def __init__(
+        self, folder: Path, classes: str, name_server: str, group: str, topic: str, options: Sequence[str] = ()
+    ) -> None:
+        fast = ("-Drocketmq.client.rebalance.waitInterval=1000",)
+        words = ["Member", name_server, group, topic]
+        self.java = Java("java-member", folder, classes, words, (*CLIENT_OPTIONS, *fast, *options))
+        try:
+            self.java.wait_for(lambda: "STARTED" in self.java.lines(), "start")
+        except BaseException:
+            self.java.stop()
+            raise
+
+    def queues(self) -> set[int]:
+        """The queues of the topic that it has now."""
+        before = len(self._answers())
+        self.java.write("queues")
+        self.java.wait_for(lambda: len(self._answers()) > before, "tell its queues")
+        return {int(queue) for queue in self._answers()[-1].split(",") if queue}
+
+    def done(self) -> list[tuple[int, int]]:
+        """(number, times it was retried) of every message that it has finished."""
+        words = [line.split() for line in self.java.lines() if line.startswith("DONE ")]
+        return [(int(number), int(times)) for _, number, times, _ in words]
+
+    def leave(self) -> None:
+        """Shut the consumer down in order."""
+        self.java.finish()
+
+    def _answers(self) -> list[str]:
+        return [line.removeprefix("QUEUES ") for line in self.java.lines() if line.startswith("QUEUES ")]
+
+
+def send_by_java(
+    folder: Path, classes: str, name_server: str, topic: str, numbers: range, options: Sequence[str] = ()
+) -> None:
+    """Send the numbers with a genuine producer; see Sender.java. Raises ServerError."""
+    words = ["Sender", name_server, topic, str(numbers.start), str(numbers.stop)]
+    sender = Java("java-sender", folder, classes, words, (*CLIENT_OPTIONS, *options))
+    try:
+        assert f"SENT {len(numbers)}" in sender.finish()
+    finally:
+        sender.stop()
+
+
 # Processes.
 
 
@@ -196,6 +260,13 @@ class Java:
         return self.log.read_bytes()[-LOG_TAIL_BYTES:].decode("utf-8", "replace")
 
 
+def write_logging(folder: Path) -> None:
+    """What 4.9 programs read below ROCKETMQ_HOME and do not start without."""
+    (folder / "conf").mkdir(exist_ok=True)
+    for name in ("namesrv", "broker", "tools"):
+        (folder / "conf" / f"logback_{name}.xml").write_text(LOGBACK)
+
+
 def free_ports(count: int) -> list[int]:
     """Ports that nobody listens on at this moment, on any address."""
     found: list[int] = []
@@ -235,6 +306,9 @@ class Kind:
         return self.version + ("-binary-headers" if self.binary_headers else "")
 
 
+VERSIONS = (Kind("5.5.0"), Kind("4.9.7"))
+
+
 @dataclass(frozen=True)
 class Servers:
     """A name server and a broker that run."""
@@ -262,6 +336,7 @@ class Servers:
 
 def mqadmin(folder: Path, classes: str, name_server: str, *words: str) -> list[str]:
     """Run one `mqadmin` command of the version whose class path is given; its output. Raises ServerError."""
+    write_logging(folder)
     words = ("org.apache.rocketmq.tools.command.MQAdminStartup", *words, "-n", name_server)
     tool = Java(f"mqadmin-{time.monotonic_ns()}", folder, classes, words)
     try:
@@ -290,9 +365,7 @@ def run_servers(kind: Kind, folder: Path) -> Iterator[Servers]:
     """Start both servers, wait until the broker is known to the name server and has a route, stop both."""
     classes = class_path(kind.version)
     options = (*JAVA_OPTIONS, *([BINARY_HEADERS] if kind.binary_headers else []))
-    (folder / "conf").mkdir()
-    for name in ("namesrv", "broker", "tools"):
-        (folder / "conf" / f"logback_{name}.xml").write_text(LOGBACK)
+    write_logging(folder)
     name_server_port = free_ports(1)[0]
     (folder / "namesrv.conf").write_text(f"listenPort={name_server_port}\nbindAddress=127.0.0.1\n")
     name_server = Java(

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
 from harness import WAIT_S, Crew, alive, duplicate_keys, send_numbers, wait_until
-from servers import Kind, Servers
+from servers import VERSIONS, Kind, Servers
 
 from rocketcrew.cli.watch import Watch
 from rocketcrew.client.opening import open_cluster
@@ -28,7 +28,6 @@ from rocketcrew.remoting.codes import RequestCode
 from rocketcrew.remoting.command import Command, Serialization
 from rocketcrew.remoting.compression import Compression
 
-VERSIONS = [Kind("5.5.0"), Kind("4.9.7")]
 BINARY = Kind("4.9.7", binary_headers=True)
 ON_BOTH = pytest.mark.parametrize("servers", VERSIONS, ids=str, indirect=True, scope="session")
 ON_ALL = pytest.mark.parametrize("servers", [*VERSIONS, BINARY], ids=str, indirect=True, scope="session")
