@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
-from collections.abc import Iterable
 from concurrent.futures import Executor
 from pathlib import Path
 
@@ -59,7 +59,12 @@ def remove_tree(path: Path) -> None:
         shutil.rmtree(path)
 
 
-def unlink_all(paths: Iterable[Path]) -> None:
-    """Delete files; missing ones are fine."""
-    for path in paths:
-        path.unlink(missing_ok=True)
+def try_lock(path: Path) -> int | None:
+    """flock the file `path` (made if missing): the descriptor to close when done, None when somebody holds it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor

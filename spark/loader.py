@@ -122,6 +122,7 @@ class Loader:
         deleted or swapped under us, and going on would hide which records are missing.
         """
         self._staging.sweep()
+        self._target.sweep()
         state = self._target.state()
         if state.batch < known_batch:
             raise LoaderError(

@@ -4,6 +4,7 @@
     TARGET/batch_id=1/_loaded.json        the table's state after batch 1
     TARGET/batch_id=2/…
     TARGET/_tmp/<plan id>/                 a batch being written; readers ignore names that start with an underscore
+    TARGET/_tmp/<plan id>.lock            flocked by the loader that writes it: what nobody holds is swept
 
 Why one rename is enough: the state file lies inside the folder with the data, so both appear together or not at all.
 Renaming a folder onto one that is not empty fails on every POSIX file system, so of two loaders that want to be batch 7
@@ -19,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import os
 import re
 import threading
 from collections.abc import Generator
@@ -32,7 +34,7 @@ from ..remoting.errors import UsageError
 from .columns import Column
 from .convert import Staged
 from .errors import BatchTakenError, LoaderError
-from .files import make_folders, remove_tree, sync_path, sync_tree
+from .files import make_folders, remove_tree, sync_path, sync_tree, try_lock
 from .intervals import OffsetSet
 from .plan import Plan
 from .target import TableState, Writer
@@ -55,6 +57,7 @@ class ParquetTarget:
         self._writer = writer
         self._threads = threads
         self._newest = 0
+        self._lock: int | None = None
 
     def state(self) -> TableState:
         """The state after the highest batch. Raises LoaderError when that can't be read."""
@@ -94,20 +97,28 @@ class ParquetTarget:
     def write(self, plan: Plan, staged: Staged) -> None:
         """Have the writer make the data files, fsyncing those that are finished while others are still written."""
         output = self._tmp_dir(plan)
-        self._prepare(output)
+        self._prepare(plan)
         with _early_sync(output):
             self._writer.write(staged.files, output, plan.columns, staged.bytes)
         written = sum(pq.read_metadata(file).num_rows for file in output.glob("[!._]*.parquet"))
         if written != staged.rows:
             raise LoaderError(f"{output} holds {written} rows, but {staged.rows} were to be written: not committed")
 
-    def _prepare(self, output: Path) -> None:
+    def _prepare(self, plan: Plan) -> None:
         try:
-            remove_tree(output)
             make_folders(self.path)
-            output.parent.mkdir(exist_ok=True)
+            remove_tree(self._tmp_dir(plan))
+            self._release(plan)
+            self._lock = self._lock_of(plan)
         except OSError as error:
             raise UsageError(f"the table folder {self.path} can't be written: {error}") from None
+
+    def _lock_of(self, plan: Plan) -> int | None:
+        """The plan's lock, made anew; another loader may remove the empty `_tmp` before the lock is in it."""
+        while True:
+            self._lock_path(plan).parent.mkdir(exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                return try_lock(self._lock_path(plan))
 
     def commit(self, plan: Plan, loaded: OffsetSet, rows: int) -> None:
         """Rename the written folder to the plan's batch; see the top of this file."""
@@ -132,14 +143,32 @@ class ParquetTarget:
             raise
         sync_path(self.path)
         self._newest = plan.batch
-        self.tidy()
+        self._release(plan)
+        self._tidy()
 
     def discard(self, plan: Plan) -> None:
         """Delete the plan's unfinished folder, and `_tmp` itself when it was the last."""
         remove_tree(self._tmp_dir(plan))
-        self.tidy()
+        self._release(plan)
+        self._tidy()
 
-    def tidy(self) -> None:
+    def sweep(self) -> None:
+        """Delete the unfinished folders whose loader has ended, also those of staging folders that are gone."""
+        for lock_path in (self.path / TMP_DIR).glob("*.lock"):
+            lock = try_lock(lock_path)
+            if lock is not None:
+                remove_tree(lock_path.with_suffix(""))
+                lock_path.unlink(missing_ok=True)
+                os.close(lock)
+        self._tidy()
+
+    def _release(self, plan: Plan) -> None:
+        self._lock_path(plan).unlink(missing_ok=True)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _tidy(self) -> None:
         """Remove `_tmp` when nothing is in it: the table then holds batches and nothing else."""
         try:
             (self.path / TMP_DIR).rmdir()
@@ -149,6 +178,9 @@ class ParquetTarget:
 
     def _batch_dir(self, batch: int) -> Path:
         return self.path / f"batch_id={batch}"
+
+    def _lock_path(self, plan: Plan) -> Path:
+        return self.path / TMP_DIR / f"{plan.id}.lock"
 
     def _tmp_dir(self, plan: Plan) -> Path:
         return self.path / TMP_DIR / plan.id

@@ -15,7 +15,6 @@ Nothing here decides anything; what may be done when is the business of loader.p
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from typing import Any, cast
 from ..conf.segment_format import BAD_DIR, PLAN_DIR, READY_DIR, SEGMENT_NAME, SETTLED_FILE
 from ..remoting.errors import UsageError
 from .errors import BadSegmentError, LoaderError
-from .files import remove_tree, sync_path, write_atomically
+from .files import remove_tree, sync_path, try_lock, write_atomically
 from .intervals import IntervalSet, OffsetSet, QueueKey
 from .plan import Plan, plan_from_json, plan_to_json
 
@@ -60,15 +59,13 @@ class Staging:
 
     def lock(self) -> None:
         """Make this process the folder's only loader, until `unlock` or its end. Raises LoaderError."""
-        descriptor = os.open(self.plans / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
-            os.close(descriptor)
+        path = self.plans / "lock"
+        descriptor = try_lock(path)
+        if descriptor is None:
+            holder = path.read_text(encoding="utf-8", errors="replace").strip() or "unknown"
             raise LoaderError(
                 f"another loader (process {holder}) works on {self.root}: stop it, or give this one another folder"
-            ) from None
+            )
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         self._lock = descriptor

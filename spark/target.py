@@ -59,6 +59,10 @@ class Target(Protocol):
         """Delete what `write` left of a plan that won't be committed."""
         ...
 
+    def sweep(self) -> None:
+        """Delete what loaders that are dead left unfinished; those that live may be at work."""
+        ...
+
 
 class Writer(Protocol):
     """Turns staged Parquet files into the table's data files. Spark in production."""

@@ -232,6 +232,27 @@ def test_a_frozen_plan_whose_number_is_gone_is_dropped_at_the_next_start(world: 
     world.assert_clean()
 
 
+def test_what_dead_loaders_left_in_the_table_is_swept_and_what_living_ones_write_is_not(
+    world: World, segments: Any
+) -> None:
+    """The dead one's staging folder is gone with its plan: nobody else would ever clean up after it."""
+    world.seal([segments.Record(1)])
+    unfinished = world.table / "_tmp" / "00000001-dead"
+    unfinished.mkdir(parents=True)
+    unfinished.with_name("00000001-dead.lock").touch()
+
+    def look(here: str) -> None:
+        if here == "job_done":
+            world.loader(1)
+            assert sorted(path.suffix for path in (world.table / "_tmp").iterdir()) == ["", ".lock"]
+
+    loader = world.loader(on_point=look)
+    assert not unfinished.exists()
+    world.drain(loader)
+    world.assert_exact()
+    world.assert_clean()
+
+
 def test_losing_every_race_ends(world: World, segments: Any) -> None:
     world.seal([segments.Record(1)])
     lost = 0
