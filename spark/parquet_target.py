@@ -173,7 +173,7 @@ class ParquetTarget:
         try:
             (self.path / TMP_DIR).rmdir()
         except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.ENOENT, errno.EEXIST):
+            if error.errno not in (errno.ENOTEMPTY, errno.ENOENT, errno.EEXIST, errno.ENOTDIR):
                 raise
 
     def _batch_dir(self, batch: int) -> Path:

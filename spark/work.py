@@ -102,7 +102,7 @@ class Work:
         except RocketcrewError as failure:
             code, error = exit_code(failure), str(failure)
         except OSError as failure:
-            code, error = EXIT_FAILURE, _explained(failure, self._config)
+            code, error = EXIT_FAILURE, explained(failure, self._config)
         except Exception as failure:  # noqa: BLE001 -- the last line of defence: told, and the parent starts us anew
             code, error = EXIT_FAILURE, f"a bug in the loader: {type(failure).__name__}: {failure}"
             self._log.exception("loader_bug")
@@ -211,7 +211,8 @@ class Work:
             self._log.error("status_not_written", error=str(failure))
 
 
-def _explained(error: OSError, config: LoaderConfig) -> str:
+def explained(error: OSError, config: LoaderConfig) -> str:
+    """What a failed system call means here, and what to do about it."""
     where = f" ({error.filename})" if error.filename else ""
     said = f"{error.strerror or error}{where}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -190,6 +190,26 @@ def test_two_loaders_on_two_folders_fill_one_table(tmp_path: Path) -> None:
     assert offsets == list(range(60))
 
 
+def test_a_table_that_cannot_be_is_a_usage_error(loaders: Loaders) -> None:
+    loaders.seal(Record(1))
+    loaders.table.write_text("a file")
+    loaders.run(2)
+    assert "can't be" in loaders.status()["error"]
+    assert len(list((loaders.staging / "ready").iterdir())) == 1
+
+
+def test_the_command_with_nothing_to_load_needs_no_spark(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "rocketcrew", "load", "--staging", str(tmp_path / "segments"), "--json"]
+    done = subprocess.run(
+        [*words, "--target", str(tmp_path / "table")], capture_output=True, timeout=WAIT_S, check=True
+    )
+    status = json.loads(done.stdout)
+    assert (status["state"], status["exit_code"], status["jvm_pid"]) == ("stopped", 0, 0)
+    refused = subprocess.run(words, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert refused.returncode == 2
+    assert "--target PATH" in refused.stderr
+
+
 def test_spark_that_cannot_start_is_said_and_the_segments_stay(tmp_path: Path) -> None:
     loaders = Loaders(tmp_path, "spark")
     loaders.seal(Record(1))

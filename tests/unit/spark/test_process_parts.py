@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from rocketcrew.spark.plan import SegmentFacts, Take
 from rocketcrew.spark.session import SessionSettings, spark_conf
 from rocketcrew.spark.status import FAILED, STOPPED, StatusFile, read_status
 from rocketcrew.spark.stopping import TRANSITIONS, Action, Happening, Phase
+from rocketcrew.spark.work import explained
 
 
 def test_every_problem_of_a_configuration_is_named_at_once() -> None:
@@ -57,6 +60,18 @@ def test_the_phases_are_complete_and_every_way_ends() -> None:
                 here, _action = TRANSITIONS[here, Happening.SIGNAL]
         assert here is Phase.ENDED, "three signals end it from anywhere"
     assert all((action is Action.NOTHING) == (old is new) for (old, _), (new, action) in TRANSITIONS.items())
+
+
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [(errno.ENOSPC, "make room"), (errno.EACCES, "must be able to write"), (errno.EIO, "The segments stay")],
+)
+def test_failed_system_calls_are_told_with_what_to_do(number: int, told: str) -> None:
+    error = OSError(number, os.strerror(number), "/data/x")
+    text = explained(error, LoaderConfig(Path("stage"), Path("table")))
+    assert told in text
+    assert os.strerror(number) in text
+    assert "/data/x" in text
 
 
 sizes = st.lists(st.integers(1, 3 * PART_BYTES), max_size=30)
