@@ -51,9 +51,9 @@ def new_crew(tmp_path: Path, servers: Servers, request: pytest.FixtureRequest) -
     servers.create_topic(name, QUEUES)
     made: list[Crew] = []
 
-    def make(handler: str = "number", slot: int = 0) -> Crew:
+    def make(handler: str = "number", slot: int = 0, **settings: object) -> Crew:
         crew = Crew(tmp_path, servers, f"numbers_handler:{handler}", name, load=False, slot=slot, group=f"{name}-group",
-                    **{"consumer.max_reconsume_times": RETRIES_MAX})  # fmt: skip
+                    **{"consumer.max_reconsume_times": RETRIES_MAX, **settings})  # fmt: skip
         crew.start()
         made.append(crew)
         return crew
@@ -125,6 +125,25 @@ def test_the_binary_servers_answer_as_they_are_asked(servers: Servers) -> None:
                     assert (answer.code, answer.serialization) == (0, asked), address
 
     asyncio.run(ask())
+
+
+@ON_BINARY
+def test_notices_in_binary_are_understood(servers: Servers, new_crew: CrewMaker) -> None:
+    """Requests of the broker's own have the headers that it prefers; only they make us look again in time."""
+    settings: dict[str, object] = {"consumer.rebalance_interval_ms": 60_000}
+    one = new_crew(**settings)
+    wait_until(lambda: assigned(one) == QUEUES, what="all queues for the first member")
+    two = new_crew(slot=1, **settings)
+    wait_until(lambda: assigned(one) == assigned(two) == QUEUES // 2, what="an even split")
+    assert two.stop() == 0
+    wait_until(lambda: assigned(one) == QUEUES, what="all queues for the member that stays")
+
+
+def assigned(crew: Crew) -> int:
+    """How many queues of the topic the member has."""
+    status = crew.status()
+    found = status["queues"] if status else []
+    return sum(queue["topic"] == crew.topic and queue["state"] == "assigned" for queue in found)
 
 
 @ON_BOTH
