@@ -80,7 +80,6 @@ class Assigning:
             return
         self._move(pq, QueueEvent.OPENED)
         pq.opened_at = pq.next_offset = pq.committed = offset
-        pq.committed_at = now
         # The journal learns where we stand at once: a reset must make it forget before anything new is noted.
         self.s.out.append(JournalCommitted(pq.mq, offset, offset))
         floor, finished = self.s.recovered.pop(pq.mq, (0, Intervals()))
@@ -151,11 +150,8 @@ class Assigning:
             return
         pq.final_commit = True
         offset = pq.committable() if pq.moved_to < 0 else pq.moved_to
-        if pq.moved_to >= 0 or offset != pq.opened_at:
-            # Also when it was committed before: the broker may have been killed since and have forgotten it.
-            self._commit(pq, offset, guarded=pq.moved_to < 0)
-        else:
-            self._end(pq, QueueEvent.DRAINED, now)
+        # Also when it was committed before: the broker may have been killed since, and have forgotten it.
+        self._commit(pq, offset, guarded=pq.moved_to < 0)
 
     def _deadline(self, pq: ProcessQueue, now: float) -> None:
         if pq.state is Queue.DRAINING:
@@ -217,7 +213,7 @@ class Assigning:
         if pq.commit_asked >= 0 or pq.moved_to >= 0 or pq.state is Queue.ENDED:
             return
         offset = pq.committable()
-        stale = offset > pq.opened_at and now - pq.committed_at >= self.s.config.recommit_interval_ms / 1000
+        stale = now - pq.committed_at >= self.s.config.recommit_interval_ms / 1000
         if offset > pq.committed or stale:
             self._commit(pq, offset, guarded=pq.state is Queue.DRAINING)
 
@@ -242,9 +238,11 @@ class Assigning:
         pq.commit_asked = -1
         if ok:
             self.s.counters.commits += 1
-            pq.committed, pq.committed_at = offset, now
-            # A queue that was moved is not finished up to there; only what is below does not concern us any more.
-            self.s.out.append(JournalCommitted(pq.mq, pq.opened_at if pq.moved_to < 0 else offset, offset))
+            pq.committed_at = now
+            if offset != pq.committed:
+                pq.committed = offset
+                # A queue that was moved is not finished up to there; what is below only does not concern us any more.
+                self.s.out.append(JournalCommitted(pq.mq, pq.opened_at if pq.moved_to < 0 else offset, offset))
         else:
             self.s.counters.commit_errors += 1
             if pq.state is Queue.DRAINING:

@@ -38,8 +38,8 @@ class ProcessQueue:
         """Where the next pull begins."""
         self.committed = -1
         """What the broker confirmed, or where the queue was opened."""
-        self.committed_at = 0.0
-        """When that was."""
+        self.committed_at = float("-inf")
+        """When we told it last: an opening offset that nobody stored is told at the first persist."""
         self.commit_asked = -1
         """The offset of the commit that is under way, -1 when none is."""
         self.final_commit = False

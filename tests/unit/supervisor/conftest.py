@@ -89,11 +89,12 @@ class Bench:
         self.core.members(TOPIC, [self.queue(q) for q in queues], members, self.now)
 
     def open(self, *queue_ids: int, offset: int = 0) -> list[int]:
-        """Assign and open the queues; their handles. The pulls are there to be taken."""
+        """Assign and open the queues, and confirm where they begin; their handles. The pulls are there to be taken."""
         self.members(queue_ids)
         fetches = self.take(act.FetchOffset)
         for fetch in fetches:
             self.core.opened(fetch.handle, offset, self.now)
+        self.persist()
         return [fetch.handle for fetch in fetches]
 
     def revoke(self) -> None:

@@ -82,6 +82,18 @@ def test_a_seal_covers_every_earlier_segment_of_the_worker(bench: Bench) -> None
     assert bench.core.unsealed_of("w1") + bench.core.unsealed_of("w2") == [1]
 
 
+def test_an_offset_that_stands_still_is_told_again(bench: Bench) -> None:
+    bench.members([0])
+    fetch = bench.one(act.FetchOffset)
+    bench.core.opened(fetch.handle, 7, bench.now)
+    assert bench.persist() == [7]  # perhaps nobody stored it
+    bench.pass_ms(29_999)
+    assert bench.persist() == []
+    bench.pass_ms(1)
+    assert bench.persist() == [7]
+    assert len(bench.take(act.JournalCommitted)) == 1
+
+
 def test_a_pull_carries_what_can_be_committed(bench: Bench) -> None:
     (handle,) = bench.open(0)
     bench.take(act.Pull)

@@ -294,6 +294,7 @@ def test_a_starved_queue_that_was_taken_away_does_not_block_the_line(make: type[
     first, second, third = bench.open(0, 1, 2)
     assert bench.one(act.Pull).handle == first
     bench.core.members("orders", [bench.queue(0), bench.queue(2)], ["10.0.0.1@1#1"], 0.0)
+    bench.commits()
     assert second not in bench.core.state.queues
     bench.answer(first, 19, 0)
     assert bench.one(act.Pull).handle == third
