@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..remoting.errors import RocketcrewError
@@ -31,19 +31,19 @@ class Child:
 
     def __init__(
         self, name: str, arguments: Sequence[str], *, log: Path, cwd: Path | None = None,
-        env: Mapping[str, str] | None = None,
+        out: Path | None = None,
     ) -> None:  # fmt: skip
+        """Start it. Its standard error goes to `log`, its standard output too, unless `out` names a file of its own."""
         self.name = name
         self.log = log
         parent = os.getpid()
-        with log.open("wb") as out:
+        with log.open("ab") as errors, (out or log).open("ab") as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "rocketcrew", *arguments],
                 stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
+                stdout=output,
+                stderr=errors,
                 cwd=cwd,
-                env=None if env is None else dict(env),
                 start_new_session=True,
                 # Commands start their children before any thread exists, and the function only makes two system calls.
                 preexec_fn=lambda: die_with_parent(parent),  # noqa: PLW1509
@@ -62,6 +62,16 @@ class Child:
             if time.monotonic() > deadline:
                 raise ChildError(f"the {self.name} did not {what} within {timeout_s:.0f} s:\n{self.tail()}")
             time.sleep(POLL_S)
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for its good end. Raises ChildError when it fails or the time is over."""
+        deadline = time.monotonic() + timeout_s
+        while self._process.poll() is None:
+            if time.monotonic() > deadline:
+                raise ChildError(f"the {self.name} did not end within {timeout_s:.0f} s:\n{self.tail()}")
+            time.sleep(POLL_S)
+        if self._process.returncode:
+            raise ChildError(f"the {self.name} ended with exit code {self._process.returncode}:\n{self.tail()}")
 
     def check(self) -> None:
         """Raise ChildError when the child has ended."""

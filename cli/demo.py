@@ -11,13 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shutil
 import signal
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -31,6 +29,7 @@ from ..conf.segment_format import OPEN_DIR, PLAN_DIR, READY_DIR
 from ..remoting.errors import RocketcrewError, UsageError
 from ..supervisor.control import ask
 from .children import Child, free_port, listens
+from .tables import lines
 from .watch import Watch
 
 TOPIC = "python-sources"
@@ -39,8 +38,18 @@ PRODUCER_GROUP = "demo-producer"
 DELAY_LEVELS = "200ms 400ms 600ms 800ms 1s 1s 1s 1s"
 """Retries come at once instead of after 10 s, 30 s, ...: the demo shows the path, not the patience."""
 MAX_RECONSUME_TIMES = 2
+COUNT_SQL = "SELECT count(*) AS rows FROM latest"
+TOP_SQL = """
+SELECT module, function, complexity, length, nesting FROM latest
+ORDER BY complexity DESC, module, function LIMIT 10
+"""
+PACKAGES_SQL = """
+SELECT package, count(*) AS functions, round(avg(complexity), 2) AS average, max(complexity) AS most
+FROM latest GROUP BY package ORDER BY sum(complexity) DESC LIMIT 10
+"""
 START_TIMEOUT_S = 60.0
 LOAD_TIMEOUT_S = 300.0
+ANSWER_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 60.0
 POLL_S = 0.25
 PLAIN_EVERY_S = 5.0
@@ -74,9 +83,10 @@ def demo(folder: Path, files: int | None, as_json: bool) -> None:
     try:
         click.echo(f"sending {len(sources)} files of Python {sys.version.split()[0]}'s standard library", err=True)
         figures = run.process(sources)
+        run.stop()
+        figures |= run.answer(figures)
     finally:
         run.stop()
-    figures |= run.answer(figures)
     figures["seconds"] = round(time.monotonic() - started, 1)
     if as_json:
         click.echo(json.dumps(figures))
@@ -186,8 +196,8 @@ class DemoRun:
         supervisor.wait_for(lambda: self._status() is not None, START_TIMEOUT_S, "start")
         return supervisor
 
-    def _child(self, name: str, arguments: list[str], cwd: Path | None = None) -> Child:
-        child = Child(name, arguments, log=self._folder / f"{name}.log", cwd=cwd)
+    def _child(self, name: str, arguments: list[str], *, cwd: Path | None = None, out: Path | None = None) -> Child:
+        child = Child(name, arguments, log=self._folder / f"{name}.log", cwd=cwd, out=out)
         self._children.append(child)
         return child
 
@@ -216,28 +226,15 @@ class DemoRun:
 
     def answer(self, figures: dict[str, Any]) -> dict[str, Any]:
         """Ask the table by Spark SQL, print the answer."""
-        from ..spark.session import SessionSettings, open_session  # these import pyspark
-        from ..spark.views import register_views
-
-        session = open_session(SessionSettings(self._folder / "spark", env=os.environ, app_name="rocketcrew-demo"))
-        try:
-            spark: Any = session.spark  # pyspark's types are partial
-            register_views(spark, self._table)
-
-            def sql(text: str) -> list[dict[str, Any]]:
-                return [row.asDict() for row in spark.sql(text).collect()]
-
-            rows = int(sql("SELECT count(*) AS rows FROM latest")[0]["rows"])
-            top = sql(
-                "SELECT module, function, complexity, length, nesting FROM latest"
-                " ORDER BY complexity DESC, module, function LIMIT 10"
-            )
-            packages = sql(
-                "SELECT package, count(*) AS functions, round(avg(complexity), 2) AS average, max(complexity) AS most"
-                " FROM latest GROUP BY package ORDER BY sum(complexity) DESC LIMIT 10"
-            )
-        finally:
-            session.close()
+        # A process of its own: pyspark puts in a handler for Ctrl-C of its own, and while Spark starts it may lose one.
+        out = self._folder / "answer.json"
+        child = self._child("query", [
+            "query", "--json", "--target", str(self._table),
+            COUNT_SQL, TOP_SQL, PACKAGES_SQL,
+        ], out=out)  # fmt: skip
+        child.wait(ANSWER_TIMEOUT_S)
+        (count,), top, packages = (json.loads(line) for line in out.read_text().splitlines())
+        rows = int(count["rows"])
         _print_table("The ten most complex functions", top)
         _print_table("Complexity by package", packages)
         rate = round(rows / max(figures["consume_seconds"], 0.1))
@@ -288,18 +285,5 @@ class ProgressBar:
 
 def _print_table(title: str, rows: list[dict[str, Any]]) -> None:
     click.echo(f"\n{title}")
-    for line in _lines(rows):
+    for line in lines(rows):
         click.echo("  " + line)
-
-
-def _lines(rows: list[dict[str, Any]]) -> Iterator[str]:
-    if not rows:
-        return
-    names = list(rows[0])
-    widths = [max(len(name), *(len(str(row[name])) for row in rows)) for name in names]
-    yield "  ".join(name.ljust(width) for name, width in zip(names, widths, strict=True))
-    for row in rows:
-        yield "  ".join(
-            str(row[name]).rjust(width) if isinstance(row[name], (int, float)) else str(row[name]).ljust(width)
-            for name, width in zip(names, widths, strict=True)
-        )

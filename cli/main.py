@@ -24,6 +24,7 @@ COMMANDS: Final[dict[str, str]] = {
     "broker": "Run the embedded name server and broker.",
     "send": "Send messages to a topic.",
     "load": "Load sealed results into a Spark table.",
+    "query": "Ask the table by Spark SQL.",
     "lag": "Show how far a group is behind, queue by queue.",
     "demo": "Process the Python standard library from end to end, with nothing else installed.",
     "config": "Check the configuration, or show what holds and where it came from.",
