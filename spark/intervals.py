@@ -13,7 +13,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import NamedTuple, cast
 
 OFFSET_MAX = 2**63 - 1
@@ -152,7 +151,9 @@ def _as_list(value: object, what: str) -> list[object]:
 
 
 def _subtract(kept: tuple[tuple[int, int], ...], removed: tuple[tuple[int, int], ...]) -> Iterator[tuple[int, int]]:
-    at = 0
+    at = bisect_right(removed, (kept[0][0], 0)) if kept else 0
+    # The piece before may reach into the first kept one; all others before it end earlier.
+    at = max(0, at - 1)
     for start, stop in kept:
         while at < len(removed) and removed[at][1] <= start:
             at += 1
@@ -164,20 +165,6 @@ def _subtract(kept: tuple[tuple[int, int], ...], removed: tuple[tuple[int, int],
             here += 1
         if start < stop:
             yield start, stop
-
-
-def intervals_of_sorted(offsets: list[int]) -> IntervalSet:
-    """The set of `offsets` that are sorted and distinct already: the fast way for a segment's column."""
-    if not offsets:
-        return IntervalSet()
-    pieces: list[tuple[int, int]] = []
-    start = offsets[0]
-    for before, after in pairwise(offsets):
-        if after != before + 1:
-            pieces.append((start, before + 1))
-            start = after
-    pieces.append((start, offsets[-1] + 1))
-    return IntervalSet(tuple(pieces))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pyarrow
 import pyarrow.compute
@@ -30,7 +30,7 @@ from ..conf.segment_format import (
 )
 from .columns import Column, TypeNotForSparkError, columns_of
 from .errors import BadSegmentError
-from .intervals import IntervalSet, OffsetSet, QueueKey, intervals_of_sorted
+from .intervals import IntervalSet, OffsetSet, QueueKey
 from .plan import SegmentFacts, Take
 
 # The stubs' generics ask for value types, which only the run knows here.
@@ -125,9 +125,8 @@ def _is_start(rows: Any) -> Any:
 def _record_starts(keys: Any) -> Any:
     """The rows with which a record starts, after the check that all others continue the row before."""
     is_start = _is_start(keys)
-    starts = keys.filter(is_start)
-    if starts.num_rows == keys.num_rows:
-        return starts
+    if not keys.num_rows or pc.all(is_start).as_py():
+        return keys
     seq, offset = keys.column(SEQ).combine_chunks(), keys.column(OFFSET).combine_chunks()
     continues = pc.and_(
         pc.equal(pc.subtract(seq[1:], seq[:-1]), 1),
@@ -136,7 +135,7 @@ def _record_starts(keys: Any) -> Any:
     counted = pc.or_(is_start.combine_chunks()[1:], continues)
     if seq[0].as_py() != 0 or not pc.all(counted).as_py():
         raise BadSegmentError("rows of a record do not stand together, counted by _seq from 0")
-    return starts
+    return keys.filter(is_start)
 
 
 def _offsets(starts: Any) -> tuple[OffsetSet, int]:
@@ -146,11 +145,20 @@ def _offsets(starts: Any) -> tuple[OffsetSet, int]:
     columns = (grouped.column(name).to_pylist() for name in _QUEUE_COLUMNS)
     for place, key in enumerate(zip(*columns, strict=True)):
         distinct = grouped.column(f"{OFFSET}_distinct")[place].values
-        ordered = cast("list[int]", distinct.sort().to_pylist())
-        if ordered[0] < 0:
-            raise BadSegmentError(f"an offset of {key} is negative: {ordered[0]}")
-        queues[QueueKey(*key)] = intervals_of_sorted(ordered)
+        intervals = _intervals(distinct.sort())
+        if intervals.pieces[0][0] < 0:
+            raise BadSegmentError(f"an offset of {key} is negative: {intervals.pieces[0][0]}")
+        queues[QueueKey(*key)] = intervals
     return OffsetSet(queues), starts.num_rows
+
+
+def _intervals(ordered: Any) -> IntervalSet:
+    """The set of an Arrow array of distinct, sorted offsets: only the ends of its pieces become Python numbers."""
+    before, after = ordered[:-1], ordered[1:]
+    gap = pc.not_equal(pc.subtract(after, before), 1)
+    starts: list[int] = [ordered[0].as_py(), *after.filter(gap).to_pylist()]
+    lasts: list[int] = [*before.filter(gap).to_pylist(), ordered[-1].as_py()]
+    return IntervalSet(tuple((start, last + 1) for start, last in zip(starts, lasts, strict=True)))
 
 
 def read_rows(path: Path, take: Take) -> Any:

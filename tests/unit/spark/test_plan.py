@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocketcrew.spark.columns import Column
-from rocketcrew.spark.intervals import IntervalSet, OffsetSet, QueueKey, intervals_of_sorted
+from rocketcrew.spark.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.spark.plan import (
     Limits,
     Plan,
@@ -130,8 +130,8 @@ def test_a_million_messages_with_a_sparse_tag_and_retries_need_a_small_plan() ->
         key = QueueKey("group", "a-topic-of-usual-length", "broker-a", queue)
         for part in range(10):
             begin = part * 12_500
-            offsets = intervals_of_sorted(list(range(begin + queue, begin + 12_500, 10)))
-            again = intervals_of_sorted(list(range(max(0, begin - 130) + queue, begin, 10)))
+            offsets = IntervalSet.from_offsets(range(begin + queue, begin + 12_500, 10))
+            again = IntervalSet.from_offsets(range(max(0, begin - 130) + queue, begin, 10))
             both = OffsetSet({key: offsets | again})
             segments.append(SegmentFacts(f"1732161-{queue}-{part:08d}.arrows", 1, 1250, both, False, ()))
     settled = OffsetSet(
