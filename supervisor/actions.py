@@ -43,13 +43,16 @@ class Pull:
 class Commit:
     """Tell the broker the offset; answer `Core.committed`.
 
-    With `guarded` the broker's offset is read first and never lowered: the queue has, or may have, a new owner.
+    With `guarded` the broker's offset is read first, and only one in `[known, offset)` is replaced (an absent one too): a
+    higher one is the new owner's, and one below what the broker told or confirmed to us was reset by an operator, who would
+    not like to see it undone. (Or the broker was killed and forgot it: then messages repeat, which is the lesser evil.)
     """
 
     handle: int
     mq: MessageQueue
     offset: int
     guarded: bool
+    known: int = -1
 
 
 @dataclass(slots=True, eq=False)

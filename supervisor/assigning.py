@@ -227,7 +227,7 @@ class Assigning:
             self.s.log("critical", "commit_would_pass_unfinished", queue=pq.mq, offset=offset)
             return
         pq.commit_asked = offset
-        self.s.out.append(Commit(pq.handle, pq.mq, offset, guarded))
+        self.s.out.append(Commit(pq.handle, pq.mq, offset, guarded, pq.committed))
 
     def committed(self, handle: int, offset: int, ok: bool, now: float) -> None:
         """The broker's answer to a Commit; a refused one is asked again at the next persist."""

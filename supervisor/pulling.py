@@ -136,6 +136,10 @@ class Pulling:
         if result.slot is not None:
             self.s.release(result.slot)  # a refusal with a body, which no broker sends: nobody wants it
         if result.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.SUCCESS):
+            if result.code == ResponseCode.PULL_NOT_FOUND:
+                # At its end: the broker will hold the next pull and answer it with the first message that arrives. Idle
+                # queues must not sit on bytes that busy ones wait for.
+                pq.last_body_bytes = 0
             pq.next_offset = max(pq.next_offset, result.next_offset)
             self._again(pq, now)
         else:

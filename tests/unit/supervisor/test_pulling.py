@@ -275,6 +275,8 @@ def test_a_pull_reserves_a_quarter_more_than_the_last_body(bench: Bench) -> None
     assert bench.slab.reserved_units == 5
     bench.found(handle, [1], body_bytes=30 * UNIT_BYTES)
     assert bench.slab.reserved_units * UNIT_BYTES == RESERVE_BYTES_MAX
+    bench.answer(handle, ResponseCode.PULL_NOT_FOUND, 2)  # idle: it does not sit on bytes that others wait for
+    assert bench.slab.reserved_units * UNIT_BYTES == RESERVE_BYTES_MIN
 
 
 def test_queues_without_bytes_stand_in_line_and_are_served_in_turn(make: type[Bench]) -> None:
