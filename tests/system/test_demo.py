@@ -52,7 +52,12 @@ def processes_of(folder: Path) -> list[int]:
 
 @pytest.mark.parametrize(
     ("moment", "files"),
-    [("broker.log", 400), ("supervisor.log", 400), ("state/demo/0/journal", 400), ("table.query/log4j2.properties", 40)],
+    [
+        ("broker.log", 400),
+        ("supervisor.log", 400),
+        ("state/demo/0/journal", 400),
+        ("table.query/log4j2.properties", 40),
+    ],
 )
 def test_ctrl_c_at_any_moment_leaves_nothing(moment: str, files: int, tmp_path: Path) -> None:
     folder = tmp_path / "data"
