@@ -119,3 +119,29 @@ def test_no_orphan_outlives_the_supervisor(tmp_path: Path, broker: Broker) -> No
     os.kill(crew.child.pid, signal.SIGKILL)
     wait_until(lambda: not list(alive(children)), 2.0, "the end of every process of the crew")
     crew.child.stop(1.0)
+
+
+def test_a_killed_loader_is_replaced_and_loads_everything_once(tmp_path: Path, broker: Broker) -> None:
+    """With Spark: kill -9 of the loader between its batches; the table is exact, and `latest` equals the source."""
+    crew = Crew(
+        tmp_path, broker, "numbers_handler:slow_number", TOPIC, load=True, **{"consumer.max_reconsume_times": 4}
+    )
+    crew.start()
+    try:
+        send_numbers(broker, TOPIC, range(MESSAGES))
+        wait_until(lambda: crew.loaded_rows().num_rows > 0, 2 * WAIT_S, "a first batch in the table")
+        victim = crew.loader()
+        os.kill(victim, signal.SIGKILL)
+        wait_until(lambda: crew.loader() not in {victim, 0}, what="the next loader")
+        wait_until(lambda: finished(crew), 2 * WAIT_S, "all messages finished")
+        wait_until(lambda: crew.loaded_rows().num_rows >= MESSAGES - ALWAYS_FAIL, 2 * WAIT_S, "the rest in the table")
+    finally:
+        assert crew.stop() == 0
+    rows = crew.loaded_rows()
+    assert duplicate_keys(rows) == 0
+    newest: dict[str, tuple[int, int]] = {}
+    names = ("_origin_message_id", "_reconsume_times", "number")
+    for origin, times, number in zip(*(rows.column(name).to_pylist() for name in names), strict=True):
+        newest[origin] = max(newest.get(origin, (-1, -1)), (times, number))
+    wanted = [number for number in range(MESSAGES) if number % 1000 != 999]
+    assert sorted(number for _, number in newest.values()) == wanted
