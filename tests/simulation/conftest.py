@@ -1,0 +1,44 @@
+"""Options of the simulation: `pytest tests/simulation --sim-seeds 2000 --sim-steps 5000`, `--sim-seed 17` replays one."""
+
+from __future__ import annotations
+
+import pytest
+
+SEEDS = 200
+STEPS = 2_000
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("simulation")
+    group.addoption("--sim-seeds", type=int, default=SEEDS, help=f"how many seeds are played (default {SEEDS})")
+    group.addoption("--sim-steps", type=int, default=STEPS, help=f"events a seed plays with faults (default {STEPS})")
+    group.addoption("--sim-first", type=int, default=0, help="the first seed (default 0)")
+    group.addoption("--sim-seed", type=int, default=None, help="play this seed only")
+
+
+def _option(config: pytest.Config, name: str, default: int) -> int:
+    # Without `tests/simulation` on the command line, this file is read after the options were.
+    value = config.getoption(name, default)
+    return default if value is None else int(value)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "sim_seed" in metafunc.fixturenames:
+        config = metafunc.config
+        one = config.getoption("--sim-seed", None)
+        first = _option(config, "--sim-first", 0)
+        seeds = [one] if one is not None else range(first, first + _option(config, "--sim-seeds", SEEDS))
+        metafunc.parametrize("sim_seed", seeds, ids=lambda seed: f"seed-{seed}")
+
+
+@pytest.fixture
+def sim_steps(pytestconfig: pytest.Config) -> int:
+    return _option(pytestconfig, "--sim-steps", STEPS)
+
+
+@pytest.fixture
+def sim_seeds(pytestconfig: pytest.Config) -> int:
+    """How many seeds this session plays, 0 when only one of them is replayed."""
+    if pytestconfig.getoption("--sim-seed", None) is not None:
+        return 0
+    return _option(pytestconfig, "--sim-seeds", SEEDS)

@@ -1,0 +1,69 @@
+"""What must have happened in some run of a session: every fault, every event of interest, every transition of a table.
+
+Each run writes what it saw into a folder that all of a session's processes share; the run that finds itself to be the last
+one adds them up. So it needs no order among the tests, and no process that waits.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections import Counter
+from enum import Enum
+from pathlib import Path
+
+from rocketcrew.supervisor.states import QUEUE, WORKER
+
+from .script import FAULTS
+from .simulation import Simulation
+
+EVENTS = (
+    "a batch left segments behind", "a batch took all", "a batch was loaded", "a body found no room", "a clean stop",
+    "a first offset was not found out", "a guarded commit left the broker's offset", "a member met a reset",
+    "a member was killed in the middle of a step", "a message ran again", "a message was dead-lettered",
+    "a message was retried", "a message was sent back twice", "a notice came twice", "a partial report",
+    "a plan was made again", "a pull was refused with 2", "a pull was refused with 215", "a request timed out",
+    "a reset was undone", "a restart took over finished messages", "a seal was asked for",
+    "a seal was found though not reported", "a segment of the last run was not found", "a segment was salvaged",
+    "a send-back was refused or its answer lost", "a slot was taken over", "a slow message",
+    "a stop past its deadline", "a worker died idle", "a worker died while it booted",
+    "a worker died with messages in hand", "an answer came after its time-out", "cut in the middle of a body",
+    "cut with requests under way", "killed between rename and report", "killed between rows and outcome",
+    "killed in the middle of a write", "rows that the table has were left out",
+    "the broker refused CONSUMER_SEND_MSG_BACK", "the broker refused PULL_MESSAGE",
+    "the broker refused UPDATE_CONSUMER_OFFSET", "the broker told of a change of members",
+    "the broker's log was torn", "the broker's offset went back", "the journal was torn",
+    "the journal was written anew",
+)  # fmt: skip
+
+
+def transition_name(transition: tuple[Enum, Enum]) -> str:
+    state, event = transition
+    return f"{type(state).__name__} {state.value} -> {event.value}"
+
+
+def wanted() -> set[str]:
+    """Everything that has to happen."""
+    tables = {transition_name(transition) for table in (QUEUE, WORKER) for transition in table}
+    return tables | set(EVENTS) | {"fault: " + kind for kind in FAULTS}
+
+
+def seen_in(simulation: Simulation) -> Counter[str]:
+    seen = Counter(simulation.world.happened)
+    seen.update({transition_name(transition): count for transition, count in simulation.transitions.items()})
+    return seen
+
+
+def add_up(folder: Path, seed: int, seen: Counter[str], runs: int) -> set[str] | None:
+    """Put this run's figures down; as the last of `runs`, return what never happened in any of them."""
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        (folder / f"{seed}.json").write_text(json.dumps(seen))
+        files = list(folder.glob("*.json"))
+        if len(files) < runs:
+            return None
+        total: Counter[str] = Counter()
+        for file in files:
+            total.update(json.loads(file.read_text()))
+    return wanted() - set(total)

@@ -1,0 +1,135 @@
+"""A slot's folder and the shared table, in memory: what a kill leaves is what stands here.
+
+Loading is spark/plan.py's: what a plan takes, what it folds into the loaded set. A plan is made at one moment (settled.json
+first, then the list of segments) and committed at a later one, unless another slot's loader committed in between.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.spark.intervals import IntervalSet, OffsetSet, QueueKey
+from rocketcrew.spark.plan import Limits, SegmentFacts, first_fitting, make_takes, settled_to_fold
+from rocketcrew.supervisor.intervals import Intervals
+from rocketcrew.supervisor.journal import replay
+
+from .script import GROUP
+from .truth import Truth
+from .world import Violation, World
+
+Record = tuple[MessageQueue, int, int]
+"""(queue pulled from, offset, rows)."""
+
+
+def loader_key(mq: MessageQueue) -> QueueKey:
+    return QueueKey(GROUP, mq.topic, mq.broker_name, mq.queue_id)
+
+
+@dataclass
+class Segment:
+    """One results file: whole batches in the order of writing; each lists its rows' records and all it finished."""
+
+    worker_id: str
+    seq: int
+    rows: list[Record] = field(default_factory=list)
+    finished: list[tuple[MessageQueue, int]] = field(default_factory=list)
+
+    @property
+    def token(self) -> tuple[str, int]:
+        return self.worker_id, self.seq
+
+    def facts(self) -> SegmentFacts:
+        by_queue: dict[MessageQueue, list[int]] = {}
+        for mq, offset, _ in self.rows:
+            by_queue.setdefault(mq, []).append(offset)
+        repeats = any(len(set(offsets)) != len(offsets) for offsets in by_queue.values())
+        sets = OffsetSet.of((loader_key(mq), IntervalSet.from_offsets(offsets)) for mq, offsets in by_queue.items())
+        rows = sum(count for _, _, count in self.rows)
+        return SegmentFacts(f"{self.worker_id}-{self.seq}", 100 * rows, rows, sets, repeats, ())
+
+
+class Folder:
+    """One slot: journal, segments, settled.json."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.journal = bytearray()
+        self.open: dict[tuple[str, int], Segment] = {}
+        self.ready: dict[tuple[str, int], Segment] = {}
+        self.settled: dict[MessageQueue, Intervals] = {}
+        self.held = False
+
+    def floor(self, topic: str, queue_id: int) -> int | None:
+        """What its journal knows as committed, None = nothing."""
+        state, _ = replay(bytes(self.journal), "journal")
+        floors = [log.committed for mq, log in state.queues.items() if (mq.topic, mq.queue_id) == (topic, queue_id)]
+        return floors[0] if floors else None
+
+    def seal(self, segment: Segment, truth: Truth) -> None:
+        """The rename: from here on its rows are safe."""
+        del self.open[segment.token]
+        self.ready[segment.token] = segment
+        for mq, offset, _ in segment.rows:
+            truth.finished((mq.topic, mq.queue_id), offset)
+
+
+class Table:
+    """Where all slots' loaders put rows."""
+
+    def __init__(self, world: World, truth: Truth) -> None:
+        self.world = world
+        self.truth = truth
+        self.rows: dict[tuple[str, int, int], int] = {}
+        """(topic, queue id, offset) -> rows of it."""
+        self.loaded = OffsetSet()
+        self.version = 0
+
+    def load(self, folder: Folder, *, all_of_it: bool = False) -> None:
+        """Begin a batch of one slot; it is committed a little later."""
+        settled = OffsetSet.of(
+            (loader_key(mq), IntervalSet.of(intervals.pairs())) for mq, intervals in folder.settled.items()
+        )
+        waiting = list(folder.ready.values())
+        if not waiting:
+            return
+        facts = [segment.facts() for segment in waiting]
+        count = len(waiting)
+        if not all_of_it and self.world.chance(0.3):
+            count = first_fitting(facts, Limits(self.world.random.randrange(1, 60), 1 << 30))
+            self.world.note("a batch left segments behind" if count < len(waiting) else "a batch took all")
+        fold = settled_to_fold(settled, facts[count:], OffsetSet())
+        if all_of_it:
+            self._commit(folder, waiting[:count], facts[:count], fold, self.version)
+        else:
+            self.world.after(
+                5 + self.world.random.random() * 200,
+                self._commit, folder, waiting[:count], facts[:count], fold, self.version,
+            )  # fmt: skip
+
+    def _commit(
+        self, folder: Folder, segments: list[Segment], facts: list[SegmentFacts], fold: OffsetSet, version: int
+    ) -> None:
+        if any(segment.token not in folder.ready for segment in segments):
+            return  # another batch of the slot, or another slot, took them
+        if version != self.version:
+            self.world.note("a plan was made again")
+        taken = OffsetSet()
+        for segment, take in zip(segments, make_takes(facts, self.loaded), strict=True):
+            here: set[tuple[str, int, int]] = set()
+            part = take.of(segment.facts().offsets)
+            for mq, offset, rows in segment.rows:
+                key = (mq.topic, mq.queue_id, offset)
+                if offset not in part.of_queue(loader_key(mq)) or key in here:
+                    self.world.note("rows that the table has were left out")
+                    continue
+                here.add(key)
+                if key in self.rows:
+                    raise Violation(f"the table gets rows of {key} twice")
+                self.rows[key] = rows
+            taken |= part
+        self.loaded = self.loaded | taken | fold
+        self.version += 1
+        self.world.note("a batch was loaded")
+        for segment in segments:
+            del folder.ready[segment.token]

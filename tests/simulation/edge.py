@@ -1,0 +1,289 @@
+"""What a member says to the broker, as supervisor/member.py does it; answers come back as events of its process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from rocketcrew.remoting.bodies import ConsumerData, ConsumerIds, HeartbeatData, SubscriptionData, TopicRouteData
+from rocketcrew.remoting.codes import PULL_COMMIT_OFFSET, PULL_SUSPEND, RequestCode, ResponseCode
+from rocketcrew.remoting.command import Command
+from rocketcrew.remoting.headers import (
+    ConsumerList,
+    GetRoute,
+    PullRequest,
+    PullResponse,
+    QueryOffset,
+    SendBack,
+    Unregister,
+    UpdateOffset,
+)
+from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.supervisor import actions as act
+from rocketcrew.supervisor.allocation import allocate, strategy_named
+from rocketcrew.supervisor.pulling import PullResult
+from rocketcrew.supervisor.slab import Slot
+from rocketcrew.supervisor.states import Queue
+
+from .network import Answer, Link, Sink
+from .script import GROUP, MAX_RECONSUME_TIMES, RETRY_TOPIC, TOPIC
+from .truth import Asker
+from .world import Violation
+
+if TYPE_CHECKING:
+    from .member import SimMember
+
+REQUEST_TIMEOUT_MS = 1_500
+PULL_TIMEOUT_MS = 4_000
+SUSPEND_MS = 1_000
+HEARTBEAT_MS = 5_000
+RECONNECT_MS = 60
+ROUTE_MS = 3_000
+_WITH_OFFSETS = (
+    ResponseCode.SUCCESS,
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)
+
+
+class Edge:
+    """The member's connection, and one method for each of the core's requests."""
+
+    def __init__(self, member: SimMember) -> None:
+        self._member = member
+        self._world = member.world
+        self._core = member.core
+        self._link: Link | None = None
+        self._routes: dict[str, tuple[float, list[MessageQueue]]] = {}
+        self._revoked: set[int] = set()
+        data = (
+            SubscriptionData.of(TOPIC, member.script.subscription, 1),
+            SubscriptionData.of(RETRY_TOPIC, "*", 1),
+        )
+        self._heartbeat_body = HeartbeatData(
+            member.client_id, (), (ConsumerData(GROUP, subscription_data_set=data),)
+        ).encode()
+        self.performs: dict[type, Callable[[Any], None]] = {
+            act.FetchAssignment: self._fetch_assignment,
+            act.FetchOffset: self._fetch_offset,
+            act.Pull: self._pull,
+            act.Commit: self._commit,
+            act.SendBack: self._send_back,
+            act.Heartbeat: lambda _: self._heartbeat(),
+        }
+
+    # --- the connection -----------------------------------------------------------------------------------------
+
+    def connect(self) -> None:
+        """Connect and send a heartbeat; tried again until the broker is there."""
+        self._link = self._member.broker.connect(self._member)
+        if self._link is None:
+            self._world.after(RECONNECT_MS, self._member.event, self.connect)
+            return
+        self._heartbeat()
+        self._world.after(HEARTBEAT_MS, self._member.event, self._heartbeat_timer, self._link)
+
+    def _heartbeat_timer(self, link: Link) -> None:
+        if link is self._link:
+            self._heartbeat()
+            self._world.after(HEARTBEAT_MS, self._member.event, self._heartbeat_timer, link)
+
+    def disconnected(self, link: Link) -> None:
+        """The connection was lost."""
+        if link is self._link:
+            self._link = None
+            self._world.after(RECONNECT_MS, self._member.event, self.connect)
+
+    @property
+    def link(self) -> Link | None:
+        return self._link
+
+    def lose(self) -> None:
+        """The process is dead."""
+        if self._link is not None:
+            self._link.abandon()
+
+    def sign_off(self) -> None:
+        """The last request of a member that stops in order."""
+        if self._link is not None:
+            header = Unregister(client_id=self._member.client_id, consumer_group=GROUP)
+            self._ask(Command(RequestCode.UNREGISTER_CLIENT, header.to_fields()), lambda _c, _s: None)
+            self._link.cut(delivers=True)
+
+    def read_again(self) -> None:
+        if self._link is not None and self._link.unread:
+            self._link.read_again()
+
+    def _ask(
+        self, command: Command, answer: Answer, timeout_ms: float = REQUEST_TIMEOUT_MS, sink: Sink | None = None,
+        asker: object = None,
+    ) -> None:  # fmt: skip
+        """Send a request; its answer is an event of this process (None = none came)."""
+
+        def answered(command: Command | None, slot: Slot | None) -> None:
+            self._member.event(answer, command, slot)
+
+        if self._link is None or not self._link.alive:
+            self._world.after(0.1, answered, None, None)
+        else:
+            self._link.request(command, answered, timeout_ms, sink, asker)
+
+    def notified(self, command: Command) -> None:
+        """A request of the broker's own."""
+        if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+            self._world.note("the broker told of a change of members")
+            self._core.rebalance(self._world.now)
+
+    # --- the core's requests ------------------------------------------------------------------------------------
+
+    def _heartbeat(self) -> None:
+        self._ask(Command(RequestCode.HEART_BEAT, body=self._heartbeat_body), lambda _c, _s: None)
+
+    def _fetch_assignment(self, action: act.FetchAssignment) -> None:
+        topic = action.topic
+        known = self._routes.get(topic)
+        if known is not None and self._world.now_ms - known[0] < ROUTE_MS:
+            self._fetch_members(topic, known[1])
+            return
+
+        def routed(response: Command | None, _slot: Slot | None) -> None:
+            if response is None or response.code != ResponseCode.SUCCESS:
+                self._core.members(topic, None, None, self._world.now)
+                return
+            queues = [
+                MessageQueue(topic, data.broker_name, number)
+                for data in TopicRouteData.decode(response.body).queue_datas
+                for number in range(data.read_queue_nums)
+            ]
+            self._routes[topic] = (self._world.now_ms, queues)
+            self._fetch_members(topic, queues)
+
+        self._ask(Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRoute(topic).to_fields()), routed)
+
+    def _fetch_members(self, topic: str, queues: list[MessageQueue]) -> None:
+        def listed(response: Command | None, _slot: Slot | None) -> None:
+            members: list[str] | None = None
+            if response is not None and response.code == ResponseCode.SUCCESS:
+                members = list(ConsumerIds.decode(response.body).consumer_id_list)
+                self._note_revoked(topic, queues, members)
+            self._core.members(topic, queues, members, self._world.now)
+
+        self._ask(Command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ConsumerList(GROUP).to_fields()), listed)
+
+    def _note_revoked(self, topic: str, queues: list[MessageQueue], members: list[str]) -> None:
+        """Whose queues are another's from now on, by our own reckoning."""
+        if queues and members and not self._member.stopping:
+            strategy = strategy_named(self._member.script.strategy)
+            wanted = set(allocate(strategy, self._member.client_id, queues, members) or ())
+            for pq in self._core.state.queues.values():
+                if pq.mq.topic == topic and pq.state is Queue.ASSIGNED and pq.mq not in wanted:
+                    self._revoked.add(pq.handle)
+
+    def _fetch_offset(self, action: act.FetchOffset) -> None:
+        self._member.askers[action.mq] = Asker(self._world.now_ms)
+
+        def found(response: Command | None, _slot: Slot | None) -> None:
+            offset: int | None = None
+            if response is not None and response.code == ResponseCode.SUCCESS:
+                offset = int(response.fields["offset"])
+            elif response is not None and response.code == ResponseCode.QUERY_NOT_FOUND:
+                offset = 0
+            else:
+                self._world.note("a first offset was not found out")
+            self._core.opened(action.handle, offset, self._world.now)
+
+        self._ask(self._query(action.mq), found)
+
+    def _query(self, mq: MessageQueue) -> Command:
+        header = QueryOffset(consumer_group=GROUP, topic=mq.topic, queue_id=mq.queue_id)
+        return Command(RequestCode.QUERY_CONSUMER_OFFSET, header.to_fields())
+
+    def _pull(self, action: act.Pull) -> None:
+        header = PullRequest(
+            consumer_group=GROUP, topic=action.mq.topic, queue_id=action.mq.queue_id, queue_offset=action.offset,
+            max_msg_nums=self._member.script.pull_batch,
+            sys_flag=PULL_SUSPEND | (PULL_COMMIT_OFFSET if action.commit_offset > 0 else 0),
+            commit_offset=action.commit_offset, suspend_timeout_millis=SUSPEND_MS, sub_version=1,
+        )  # fmt: skip
+
+        def sink(length_bytes: int) -> Slot | None:
+            slot = self._core.room_for(action.handle, length_bytes)
+            if slot is None:
+                self._world.note("a body found no room")
+            return slot
+
+        def pulled(response: Command | None, slot: Slot | None) -> None:
+            if response is None:
+                self._core.pull_failed(action.handle, self._world.now, slot)
+                return
+            self._core.pulled(action.handle, self._result(action, response, slot), self._world.now)
+
+        command = Command(RequestCode.PULL_MESSAGE, header.to_fields())
+        self._ask(command, pulled, PULL_TIMEOUT_MS, sink, self._member.askers[action.mq])
+
+    def _result(self, action: act.Pull, response: Command, slot: Slot | None) -> PullResult:
+        if response.code not in _WITH_OFFSETS:
+            self._world.note(f"a pull was refused with {response.code}")
+            return PullResult(response.code, action.offset, remark=response.remark or "")
+        if response.body and slot is None:
+            return PullResult(response.code, action.offset, dropped=True)
+        header = PullResponse.from_fields(response.fields)
+        return PullResult(response.code, header.next_begin_offset, len(response.body), slot)
+
+    def _commit(self, action: act.Commit) -> None:
+        asker = Asker(self._member.askers[action.mq].opened_ms, guarded=action.guarded)
+
+        def updated(response: Command | None, _slot: Slot | None) -> None:
+            ok = response is not None and response.code == ResponseCode.SUCCESS
+            self._core.committed(action.handle, action.offset, ok, self._world.now)
+
+        def update() -> None:
+            header = UpdateOffset(
+                consumer_group=GROUP, topic=action.mq.topic, queue_id=action.mq.queue_id, commit_offset=action.offset
+            )
+            command = Command(RequestCode.UPDATE_CONSUMER_OFFSET, header.to_fields())
+            self._ask(command, updated, asker=asker)
+
+        def queried(response: Command | None, _slot: Slot | None) -> None:
+            if response is None or response.code not in (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND):
+                self._core.committed(action.handle, action.offset, False, self._world.now)
+            elif response.code == ResponseCode.SUCCESS and not (
+                action.known <= int(response.fields["offset"]) < action.offset
+            ):
+                self._world.note("a guarded commit left the broker's offset")
+                self._core.committed(action.handle, action.offset, True, self._world.now)
+            else:
+                asker.saw = int(response.fields["offset"]) if response.code == ResponseCode.SUCCESS else -1
+                update()
+
+        if action.guarded and self._member.parts.guards_commits:
+            self._ask(self._query(action.mq), queried)
+        else:
+            update()
+
+    def _send_back(self, action: act.SendBack) -> None:
+        """The record's bytes are read now: they must be those of the message that failed."""
+        if action.handle in self._revoked:
+            raise Violation(f"a failed message of {action.mq} is sent back, though its queue is another's")
+        view, start = self._member.view, action.start
+        size = int.from_bytes(view[start : start + 4], "big")
+        offset = int.from_bytes(view[start + 20 : start + 28], "big")
+        expected = self._core.state.chunks[action.chunk_id].offsets[action.index]
+        if size != action.end - start or offset != expected:
+            raise Violation(f"the bytes of {action.mq} {expected} are gone before it was sent back")
+        header = SendBack(
+            offset=int.from_bytes(view[start + 28 : start + 36], "big"),
+            group=GROUP,
+            delay_level=action.delay_level,
+            origin_topic=action.mq.topic,
+            max_reconsume_times=MAX_RECONSUME_TIMES,
+        )
+
+        def answered(response: Command | None, _slot: Slot | None) -> None:
+            accepted = response is not None and response.code == ResponseCode.SUCCESS
+            if not accepted:
+                self._world.note("a send-back was refused or its answer lost")
+            self._core.sent_back(action.handle, action.chunk_id, action.index, accepted, self._world.now)
+
+        self._ask(Command(RequestCode.CONSUMER_SEND_MSG_BACK, header.to_fields()), answered)

@@ -1,0 +1,199 @@
+"""What goes wrong, one kind a method; a run draws among the kinds that its script has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from rocketcrew.remoting.codes import RequestCode, ResponseCode
+
+from .member import SimMember
+from .worker import SimWorker
+
+if TYPE_CHECKING:
+    from .simulation import Simulation
+
+
+class Faults:
+    """Injects into one simulation; each method says whether it could."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.s = simulation
+        self.world = simulation.world
+        self._kinds: dict[str, Callable[[], bool]] = {
+            "cut": lambda: self._cut(delivers=False),
+            "cut after delivery": lambda: self._cut(delivers=True),
+            "stall broker": self._stall,
+            "kill broker": self._kill_broker,
+            "refuse send-backs": lambda: self._refuse(RequestCode.CONSUMER_SEND_MSG_BACK, ResponseCode.SYSTEM_ERROR),
+            "refuse pulls": lambda: self._refuse(RequestCode.PULL_MESSAGE, ResponseCode.SYSTEM_BUSY),
+            "refuse commits": lambda: self._refuse(RequestCode.UPDATE_CONSUMER_OFFSET, ResponseCode.SYSTEM_BUSY),
+            "flow control": lambda: self._refuse(RequestCode.PULL_MESSAGE, ResponseCode.FLOW_CONTROL),
+            "kill worker": self._kill_worker,
+            "kill worker while it writes": self._kill_writing,
+            "kill worker behind its rename": lambda: self._kill_at("behind a rename"),
+            "lose an open segment": self._lose_segment,
+            "kill member": self._kill_member,
+            "kill member in a step": self._kill_in_a_step,
+            "stop member": self._stop_member,
+            "start member": self._start_member,
+            "reset back": lambda: self._reset(back=True),
+            "reset forward": lambda: self._reset(back=False),
+            "slow network": self._slow,
+        }
+        names = [name for name, weight in simulation.script.faults.items() for _ in range(weight)]
+        self._drawn = names or ["cut"]
+
+    def one(self) -> None:
+        """Inject one fault."""
+        if self.s.calm:
+            return
+        kind = self.world.random.choice(self._drawn)
+        if self._kinds[kind]():
+            self.world.note("fault: " + kind)
+            if self.world.chance(0.3):
+                # Trouble seldom comes alone.
+                self.world.after(self.world.random.expovariate(1 / 40), self.one)
+
+    def end(self) -> None:
+        """No more faults, and those that last are over."""
+        broker = self.s.broker
+        broker.refusing.clear()
+        broker.stalled_until_ms = 0.0
+        for link in broker.channels.values():
+            link.slow = 1.0
+        for member in self.s.living():
+            member.dies_in = -1
+            for worker in member.pool.workers.values():
+                worker.dies_at = None
+
+    # --- who ----------------------------------------------------------------------------------------------------
+
+    def _member(self) -> SimMember | None:
+        living = self.s.living()
+        return self.world.random.choice(living) if living else None
+
+    def _worker(self) -> SimWorker | None:
+        member = self._member()
+        workers = [worker for worker in member.pool.workers.values() if worker.alive] if member is not None else []
+        return self.world.random.choice(workers) if workers else None
+
+    # --- network and broker -------------------------------------------------------------------------------------
+
+    def _cut(self, *, delivers: bool) -> bool:
+        member = self._member()
+        if member is None or member.edge.link is None or not member.edge.link.alive:
+            return False
+        member.edge.link.cut(delivers=delivers)
+        return True
+
+    def _slow(self) -> bool:
+        member = self._member()
+        if member is None or member.edge.link is None:
+            return False
+        link = member.edge.link
+        link.slow = self.world.random.choice([10.0, 100.0])
+
+        def normal() -> None:
+            link.slow = 1.0
+
+        self.world.after(1_000, normal)
+        return True
+
+    def _stall(self) -> bool:
+        duration = self.world.random.choice([100, 2_000, 5_000]) * self.world.random.random()
+        self.s.broker.stalled_until_ms = self.world.now_ms + duration
+        return True
+
+    def _kill_broker(self) -> bool:
+        if self.s.broker.core is None:
+            return False
+        self.s.broker.kill()
+        return True
+
+    def _refuse(self, request: int, response: int) -> bool:
+        self.s.broker.refusing[request] = (response, self.world.random.randrange(1, 8))
+        return True
+
+    # --- workers ------------------------------------------------------------------------------------------------
+
+    def _kill_worker(self) -> bool:
+        worker = self._worker()
+        if worker is None:
+            return False
+        worker.die()
+        return True
+
+    def _kill_writing(self) -> bool:
+        return self._kill_at(self.world.random.choice(["in a write", "behind a write"]))
+
+    def _kill_at(self, step: str) -> bool:
+        worker = self._worker()
+        if worker is None:
+            return False
+        worker.dies_at = step
+        return True
+
+    def _lose_segment(self) -> bool:
+        """The file of a worker's open segment is gone, and the worker too: reported rows cannot be found again."""
+        worker = self._worker()
+        if worker is None or worker.segment is None:
+            return False
+        del worker.member.folder.open[worker.segment.token]
+        worker.segment = None
+        worker.die()
+        return True
+
+    # --- members ------------------------------------------------------------------------------------------------
+
+    def _kill_member(self) -> bool:
+        member = self._member()
+        if member is None:
+            return False
+        member.die()
+        return True
+
+    def _kill_in_a_step(self) -> bool:
+        member = self._member()
+        if member is None or not member.running or member.dies_in >= 0:
+            return False
+        member.dies_in = self.world.random.randrange(0, 30)
+        return True
+
+    def _stop_member(self) -> bool:
+        member = self._member()
+        if member is None or not member.running or member.stopping:
+            return False
+        member.event(member.stop)
+        return True
+
+    def _start_member(self) -> bool:
+        if len(self.s.living()) >= self.s.script.members_max:
+            return False
+        self.s.start_member()
+        return True
+
+    # --- operators ----------------------------------------------------------------------------------------------
+
+    def _reset(self, *, back: bool) -> bool:
+        """To below what any journal knows as committed, or to above the broker's offset."""
+        broker = self.s.broker
+        if broker.core is None:
+            return False
+        key = self.world.random.choice(broker.queues())
+        committed = broker.committed(key) or 0
+        if not back:
+            highest = broker.max_offset(key)
+            return committed < highest and broker.reset(key, self.world.random.randrange(committed + 1, highest + 1))
+        floors = [committed]
+        floors += [floor for folder in self.s.folders if (floor := folder.floor(*key)) is not None]
+        if min(floors) <= 0 or not broker.reset(key, self.world.random.randrange(min(floors))):
+            return False
+        if self.world.chance(0.5):
+            # The member may be killed before it hears of it, while it begins again, or a little later.
+            self.world.after(self.world.random.expovariate(1 / 150), self._kill_soon)
+        return True
+
+    def _kill_soon(self) -> None:
+        if not self.s.calm and self._kill_member():
+            self.world.note("fault: kill member")

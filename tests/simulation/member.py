@@ -1,0 +1,248 @@
+"""One supervisor process in the simulated world: the real core, its journal, and its life from start to death.
+
+It does what the core asks, in order: the journal first, then the rest (edge.py, pool.py). It can be killed at any action;
+what is left is the slot's folder: the journal's bytes up to there (perhaps half a block), segments, settled.json. A start
+reads them as supervisor/service.py does: replay, adopt slots that nobody holds, salvage, join, write anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.supervisor import actions as act
+from rocketcrew.supervisor.allocation import strategy_named
+from rocketcrew.supervisor.intervals import Intervals
+from rocketcrew.supervisor.journal import Entry, snapshot
+from rocketcrew.supervisor.slab import UNIT_BYTES, Slab
+from rocketcrew.supervisor.state import CoreConfig
+from rocketcrew.supervisor.states import Queue
+
+from .broker_host import BrokerHost
+from .disk import Folder
+from .edge import Edge
+from .notebook import Notebook
+from .parts import Parts
+from .pool import SimPool
+from .script import GROUP, RETRY_TOPIC, TOPIC, Script
+from .truth import Asker, Truth
+from .world import Violation, World
+
+JOURNAL_MAX_BYTES = 6_000
+PUBLISH_MS = 250
+
+
+class Killed(Exception):
+    """Kill -9 in the middle of a step; caught where the process's event began."""
+
+
+class SimMember:
+    """One process on one slot's folder; made at its start, thrown away with its death."""
+
+    def __init__(
+        self, world: World, script: Script, truth: Truth, broker: BrokerHost, folder: Folder, dead: list[Folder],
+        name: str, parts: Parts,
+    ) -> None:  # fmt: skip
+        self.world, self.script, self.truth, self.broker, self.folder = world, script, truth, broker, folder
+        self.client_id = name
+        self.parts = parts
+        self.alive = True
+        self.running = False
+        """Its workers were ready and it went to the broker."""
+        self.stopping = False
+        self.held_at_stop: dict[MessageQueue, Intervals] = {}
+        """Queues that it stops in order, with what was finished before this assignment."""
+        self.finished: act.Finished | None = None
+        self.dies_in = -1
+        """Actions until it is killed in the middle of a step, -1 = it is not."""
+        self.notebook = Notebook(world)
+        self.askers: dict[MessageQueue, Asker] = {}
+        """The newest assignment of each queue."""
+        self._tick_at = float("inf")
+        folder.held = True
+        self.journal = parts.read_journal(bytes(folder.journal))
+        for other in dead:
+            self._adopt(other)
+        self.view = bytearray(script.slab_units * UNIT_BYTES)
+        self.core = parts.core(self._config(), Slab(len(self.view)), self.view)
+        self.core.state.settled = {mq: Intervals(i.pairs()) for mq, i in folder.settled.items()}
+        self.edge = Edge(self)
+        self.pool = SimPool(self)
+        self._performs: dict[type, Callable[[Any], None]] = self.edge.performs | self.pool.performs
+        self._performs[act.Finished] = self._core_finished
+        self._performs[act.Log] = self._logged
+        self.pool.start()
+
+    def _config(self) -> CoreConfig:
+        script = self.script
+        return CoreConfig(
+            client_id=self.client_id, group=GROUP, topics=(TOPIC, RETRY_TOPIC),
+            strategy=strategy_named(script.strategy),
+            pull_threshold_for_queue=script.threshold_messages, pull_threshold_size_bytes=script.threshold_bytes,
+            consume_concurrently_max_span=script.span_max, pull_interval_ms=script.pull_interval_ms,
+            pull_delay_on_error_ms=60, pull_delay_on_flow_control_ms=20, persist_interval_ms=250, recommit_interval_ms=1_500,
+            rebalance_interval_ms=1_500, open_retry_ms=80, chunk_messages_max=script.chunk_messages_max,
+            send_back_retry_ms=200, drain_deadline_ms=400, stop_deadline_ms=2_500,
+        )  # fmt: skip
+
+    # --- start --------------------------------------------------------------------------------------------------
+
+    def _adopt(self, other: Folder) -> None:
+        """Take over a slot that nobody holds: its journal, segments and settled offsets."""
+        self.world.note("a slot was taken over")
+        self.journal.merge(self.parts.read_journal(bytes(other.journal)))
+        for mq, intervals in other.settled.items():
+            for start, end in intervals.pairs():
+                self.folder.settled.setdefault(mq, Intervals()).add(start, end)
+        self.folder.open |= other.open
+        self.folder.ready |= other.ready
+        other.journal = bytearray()
+        other.open, other.ready, other.settled = {}, {}, {}
+
+    def workers_ready(self) -> None:
+        """All workers are there: join the journal with what was found, go on in a new one, and find the broker."""
+        self.running = True
+        state = self.journal
+        for token, records in self.pool.leftovers:
+            for mq, pairs in records:
+                for start, end in pairs:
+                    state.apply(act.JournalDone(mq, start, end, *token))
+            state.sealed(token)
+        for token in self.folder.ready:
+            state.sealed(token)
+        if state.forget_pending():
+            self.world.note("a segment of the last run was not found")
+        recovered = state.recovered()
+        if recovered:
+            self.world.note("a restart took over finished messages")
+        self.notebook.restarted(recovered)
+        self.core.recover(recovered)
+        self._write_anew()
+        self.edge.connect()
+        self.core.start(self.world.now)
+        self._publish()
+
+    def _write_anew(self) -> None:
+        data, self._encoder = snapshot(self.journal)
+        self.folder.journal = bytearray(data)
+        self.world.note("the journal was written anew")
+
+    def _publish(self) -> None:
+        """Write settled.json, now and every little while."""
+        if self.alive:
+            self.folder.settled = {mq: Intervals(i.pairs()) for mq, i in self.core.state.settled.items()}
+            self.world.after(PUBLISH_MS, self._publish)
+
+    # --- events and actions -------------------------------------------------------------------------------------
+
+    def event(self, what: Callable[..., None], *args: Any) -> None:
+        """One event of this process; afterwards everything that the core wants is done."""
+        if not self.alive:
+            return
+        try:
+            what(*args)
+            self._act()
+        except Killed:
+            self.world.note("a member was killed in the middle of a step")
+            self.die()
+
+    def _act(self) -> None:
+        while todo := self.core.take_actions():
+            entries: list[Entry] = [
+                a for a in todo if isinstance(a, (act.JournalDone, act.JournalSealed, act.JournalCommitted))
+            ]
+            if entries and self.running:
+                self._write_journal(entries)
+            for action in todo:
+                perform = self._performs.get(type(action))
+                if perform is not None:
+                    self._count_down()
+                    perform(action)
+            self.edge.read_again()
+        due = self.core.next_timer()
+        if due is not None and due * 1000 < self._tick_at:
+            self._tick_at = due * 1000
+            self.world.at(self._tick_at, self.event, self._tick, self._tick_at)
+
+    def _tick(self, due_ms: float) -> None:
+        if due_ms != self._tick_at:
+            self.world.steps -= 1  # nothing happened
+            return
+        self._tick_at = float("inf")
+        self.core.tick(self.world.now + 1e-9)
+
+    def _count_down(self) -> None:
+        if self.dies_in >= 0:
+            self.dies_in -= 1
+            if self.dies_in < 0:
+                raise Killed
+
+    def _write_journal(self, entries: list[Entry]) -> None:
+        for entry in entries:
+            self._check_entry(entry)
+            self.notebook.journalled(entry)
+            self.parts.into_journal(self.journal, entry)
+        block = self._encoder.block(entries)
+        try:
+            self._count_down()
+        except Killed:
+            self.folder.journal += block[: self.world.random.randrange(len(block))]
+            self.world.note("the journal was torn")
+            raise
+        self.folder.journal += block
+        if len(self.folder.journal) > JOURNAL_MAX_BYTES:
+            self._write_anew()
+
+    def _check_entry(self, entry: Entry) -> None:
+        """The journal says nothing that is not true."""
+        truth = self.truth
+        if isinstance(entry, act.JournalSealed):
+            for mq, start, end in self.journal.pending.get((entry.worker_id, entry.seq), ()):
+                truth.all_finished((mq.topic, mq.queue_id), start, end, "the journal (sealed)")
+            return
+        key = (entry.mq.topic, entry.mq.queue_id)
+        if isinstance(entry, act.JournalDone):
+            if not entry.seq:
+                truth.all_finished(key, entry.start, entry.end, "the journal")
+        elif entry.start < entry.offset:
+            truth.may_pass(key, entry.offset, "the journal's offset", self.askers.get(entry.mq))
+
+    def _logged(self, entry: act.Log) -> None:
+        if self.world.trace is not None:
+            self.world.trace.append(f"{self.world.now_ms:.2f}    {self.client_id} {entry.event} {entry.keys}")
+        if entry.level == "critical":
+            raise Violation(f"{entry.event} {entry.keys}")
+        self.notebook.logged(entry, self.core.state)
+
+    # --- end ----------------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """TERM."""
+        if not self.stopping and self.running:
+            self.stopping = True
+            queues = self.core.state.queues.values()
+            self.held_at_stop = {pq.mq: Intervals(pq.recovered.pairs()) for pq in queues if pq.state is Queue.ASSIGNED}
+            self.core.stop(self.world.now)
+
+    def _core_finished(self, action: act.Finished) -> None:
+        self.finished = action
+        clean = not (action.unfinished or action.unsealed)
+        self.world.note("a clean stop" if clean else "a stop past its deadline")
+        self.pool.stop()
+
+    def workers_left(self) -> None:
+        """All workers have left after a stop: sign off and end."""
+        self.folder.settled = {mq: Intervals(i.pairs()) for mq, i in self.core.state.settled.items()}
+        self.edge.sign_off()
+        self.alive = False
+        self.folder.held = False
+
+    def die(self) -> None:
+        """Kill -9: workers go with it (their death signal), the connection too; the folder stays."""
+        if not self.alive:
+            return
+        self.alive = False
+        self.folder.held = False
+        self.pool.kill_all()
+        self.edge.lose()

@@ -1,0 +1,88 @@
+"""What one member must not run again, noted beside its core from what it writes into the journal and the log.
+
+A restart takes over what the journal knows as finished and durable; an assignment that ended in order (not at its deadline)
+hands over what it finished above the committed offset. An offset that went back, a reset, ends both promises.
+"""
+
+from __future__ import annotations
+
+from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.supervisor.actions import JournalCommitted, JournalDone, JournalSealed, Log
+from rocketcrew.supervisor.intervals import Intervals
+from rocketcrew.supervisor.journal import Entry
+from rocketcrew.supervisor.state import State
+from rocketcrew.supervisor.states import Queue, QueueEvent
+
+from .world import Violation, World
+
+
+class Notebook:
+    """Per queue: the current assignment's number, where it was committed to, and what it has finished."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.no_repeat: dict[MessageQueue, Intervals] = {}
+        self._number: dict[MessageQueue, int] = {}
+        self._committed: dict[MessageQueue, int] = {}
+        self._finished: dict[MessageQueue, Intervals] = {}
+        self._waiting: dict[tuple[str, int], list[tuple[MessageQueue, int, int, int]]] = {}
+        """By segment: finished, but not sealed, with the number of the assignment."""
+        self._moved: set[MessageQueue] = set()
+        self._lossy: set[tuple[MessageQueue, int]] = set()
+        """Assignments that may have lost rows: neighbours of those run again too."""
+        self._ends = 0
+
+    def restarted(self, recovered: dict[MessageQueue, tuple[int, Intervals]]) -> None:
+        """What the journal of the last run knows: the committed offset, and what is finished above it."""
+        for mq, (committed, done) in recovered.items():
+            self.no_repeat[mq] = Intervals(done.pairs())
+            self._committed[mq] = committed
+
+    def journalled(self, entry: Entry) -> None:
+        if isinstance(entry, JournalSealed):
+            for mq, number, start, end in self._waiting.pop((entry.worker_id, entry.seq), ()):
+                if self._number[mq] == number:
+                    self._finished[mq].add(start, end)
+        elif isinstance(entry, JournalDone):
+            if entry.seq:
+                item = (entry.mq, self._number.get(entry.mq, 0), entry.start, entry.end)
+                self._waiting.setdefault((entry.worker_id, entry.seq), []).append(item)
+            elif entry.mq in self._finished:
+                self._finished[entry.mq].add(entry.start, entry.end)
+        elif entry.start == entry.offset and entry.mq not in self._moved:
+            self._opened(entry)
+        else:
+            self._committed[entry.mq] = entry.offset
+
+    def _opened(self, entry: JournalCommitted) -> None:
+        mq, before = entry.mq, self._committed.get(entry.mq, -1)
+        self._number[mq] = self._number.get(mq, 0) + 1
+        if entry.offset < before and self.no_repeat.pop(mq, None) is not None:
+            self._world.note("a member met a reset")
+        self._committed[mq] = entry.offset
+        self._finished[mq] = Intervals(self.no_repeat[mq].pairs()) if mq in self.no_repeat else Intervals()
+
+    def logged(self, entry: Log, state: State) -> None:
+        """The queue's end, and what came before it."""
+        mq = entry.keys.get("queue")
+        if entry.event == "pull_offset_illegal":
+            assert isinstance(mq, MessageQueue)
+            self._moved.add(mq)
+        if entry.event == "reported_rows_lost":
+            self._lossy |= set(self._number.items())
+        if entry.event != "queue_ended" or not isinstance(mq, MessageQueue):
+            return
+        in_order = state.seen[Queue.DRAINING, QueueEvent.DRAINED]
+        drained, self._ends = in_order > self._ends, in_order
+        handed_on = state.recovered[mq][1] if mq in state.recovered else Intervals()
+        if mq in self._moved:
+            self._moved.discard(mq)
+            self.no_repeat.pop(mq, None)
+            return
+        expected = Intervals(handed_on.pairs())
+        if drained and mq in self._finished and (mq, self._number[mq]) not in self._lossy:
+            for start, end in self._finished[mq].pairs():
+                for offset in range(max(start, self._committed[mq]), end):
+                    if offset not in handed_on:
+                        raise Violation(f"{mq} ended in order, but {offset}, finished, is forgotten: {handed_on}")
+        self.no_repeat[mq] = expected

@@ -1,0 +1,45 @@
+"""What a planted bug may replace; the defaults are the real thing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rocketcrew.supervisor.core import Core
+from rocketcrew.supervisor.journal import Entry, JournalState, replay
+from rocketcrew.supervisor.slab import Slab
+from rocketcrew.supervisor.state import CoreConfig
+
+from .disk import Segment
+from .worker import SimWorker
+
+if TYPE_CHECKING:
+    from .member import SimMember
+    from .truth import Truth
+    from .world import World
+
+
+class Parts:
+    """One set for all members of a world."""
+
+    leaves_unread = False
+    """A response that finds no room is left on the connection, instead of read and dropped."""
+    guards_commits = True
+    """The edge looks at the broker's offset before a guarded commit."""
+
+    def core(self, config: CoreConfig, slab: Slab, view: bytearray) -> Core:
+        return Core(config, slab, view)
+
+    def worker(
+        self, world: World, member: SimMember, worker_id: str, salvage_of: list[str], salvage: list[Segment]
+    ) -> SimWorker:
+        return SimWorker(world, member, worker_id, salvage_of, salvage)
+
+    def read_journal(self, data: bytes) -> JournalState:
+        return replay(data, "journal")[0]
+
+    def into_journal(self, journal: JournalState, entry: Entry) -> None:
+        journal.apply(entry)
+
+    def left_open(self, member: SimMember, segments: list[Segment], truth: Truth) -> list[Segment]:
+        """What a dead worker left open, to be salvaged."""
+        return segments

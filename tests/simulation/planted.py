@@ -1,0 +1,316 @@
+"""Bugs on purpose, each a small change of one part: the simulation must find every one of them.
+
+They are what a hurried change would do, and none of them is in the production code. `PLANTED` names them with the number
+of seeds within which each must be found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rocketcrew.remoting.properties import PROPERTY_RETRY_TOPIC
+from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.remoting.stored import decode_message
+from rocketcrew.supervisor.actions import JournalCommitted, JournalDone
+from rocketcrew.supervisor.assigning import Assigning
+from rocketcrew.supervisor.chunks import Chunk, Token
+from rocketcrew.supervisor.core import Core
+from rocketcrew.supervisor.dispatching import Dispatching
+from rocketcrew.supervisor.journal import MAGIC, Entry, JournalState, _Names, _records, replay
+from rocketcrew.supervisor.process_queue import ProcessQueue
+from rocketcrew.supervisor.pulling import Pulling
+from rocketcrew.supervisor.settling import FailureReport, Settling
+from rocketcrew.supervisor.slab import Slab
+from rocketcrew.supervisor.state import CoreConfig, WorkerView
+from rocketcrew.supervisor.states import QueueEvent
+
+from .disk import Segment
+from .member import SimMember
+from .parts import Parts
+from .truth import Truth
+from .worker import SimWorker, Work
+from .world import World
+
+
+class BuggyCore(Core):
+    """The core with some mechanisms replaced; the classes are set by subclasses."""
+
+    settling_class: type[Settling] = Settling
+    dispatching_class: type[Dispatching] = Dispatching
+    pulling_class: type[Pulling] = Pulling
+    assigning_class: type[Assigning] = Assigning
+
+    def __init__(self, config: CoreConfig, slab: Slab, view: bytearray) -> None:
+        super().__init__(config, slab, view)
+        self.dispatching = self.dispatching_class(self.state)
+        self.pulling = self.pulling_class(self.state, self._moved)
+        self.assigning = self.assigning_class(self.state, self.pulling, self.dispatching)
+        self.settling = self.settling_class(self.state, self.dispatching, self._progress, self.assigning.restart)
+
+
+class CoreParts(Parts):
+    """Parts with a buggy core."""
+
+    settling_class: type[Settling] = Settling
+    dispatching_class: type[Dispatching] = Dispatching
+    pulling_class: type[Pulling] = Pulling
+    assigning_class: type[Assigning] = Assigning
+
+    def core(self, config: CoreConfig, slab: Slab, view: bytearray) -> Core:
+        classes = {
+            name: getattr(self, name)
+            for name in ("settling_class", "dispatching_class", "pulling_class", "assigning_class")
+        }
+        return type("PlantedCore", (BuggyCore,), classes)(config, slab, view)
+
+
+# --- offsets ----------------------------------------------------------------------------------------------------
+
+
+class CommitBeforeSeal(CoreParts):
+    """Rows count as durable as soon as their outcome is there."""
+
+    class settling_class(Settling):
+        def _wait_for_seal(self, pq: ProcessQueue, chunk: Chunk, token: Token) -> None:
+            pass
+
+
+class CommitNext(CoreParts):
+    """What is committed is what was pulled, finished or not."""
+
+    class assigning_class(Assigning):
+        def _commit(self, pq: ProcessQueue, offset: int, *, guarded: bool) -> None:
+            pq.moved_to, moved = max(pq.moved_to, 0), pq.moved_to  # past the core's own check, too
+            super()._commit(pq, pq.next_offset if moved < 0 else offset, guarded=guarded)
+            pq.moved_to = moved
+
+
+class CommitUnguarded(Parts):
+    """A queue that was taken away commits without looking, and lowers its new owner's offset."""
+
+    guards_commits = False
+
+
+class SkipsOneTooMany(CoreParts):
+    """What was finished before a restart is skipped, and the message behind it."""
+
+    class pulling_class(Pulling):
+        def _queue_runs(self, pq: ProcessQueue, slot: object, positions: list[int], offsets: list[int]) -> None:
+            for start, end in pq.recovered.pairs():
+                pq.recovered.add(start, end + 1)
+            super()._queue_runs(pq, slot, positions, offsets)  # type: ignore[arg-type]
+
+
+class IgnoresReset(Parts):
+    """The journal keeps what was finished above an offset that went back."""
+
+    def read_journal(self, data: bytes) -> JournalState:
+        """As journal.replay, block by block, with `into_journal` instead of `apply`."""
+        state, whole = JournalState(), replay(data, "journal")[1]
+        at, names = len(MAGIC), _Names()
+        while at < whole:
+            length = int.from_bytes(data[at : at + 4], "little")
+            for entry in _records(data[at + 8 : at + 8 + length], names):
+                self.into_journal(state, entry)
+            at += 8 + length
+        return state
+
+    def into_journal(self, journal: JournalState, entry: Entry) -> None:
+        if isinstance(entry, JournalCommitted) and entry.mq in journal.queues:
+            log = journal.queues[entry.mq]
+            log.start, log.committed = entry.start, entry.offset
+            log.durable.discard_below(entry.offset)
+        else:
+            journal.apply(entry)
+
+
+# --- failures ---------------------------------------------------------------------------------------------------
+
+
+class DropsRefused(CoreParts):
+    """A send-back that the broker refused counts as sent."""
+
+    class settling_class(Settling):
+        def _refused(self, pq: ProcessQueue, chunk: Chunk, index: int, now: float) -> None:
+            self.sent_back(pq.handle, chunk.chunk_id, index, True, now)
+
+
+class SendsRevoked(CoreParts):
+    """A queue that was taken away sends its failures back, as does its new owner."""
+
+    class assigning_class(Assigning):
+        def revoke(self, pq: ProcessQueue, now: float, *, send_failures: bool) -> None:
+            del send_failures
+            super().revoke(pq, now, send_failures=True)
+
+
+class AcceptsLate(CoreParts):
+    """An outcome of an ended assignment counts for the one that came after it."""
+
+    class settling_class(Settling):
+        def outcome(
+            self, worker_id: str, chunk_id: int, start: int, count: int, seq: int, busy_us: int, slowest_us: int,
+            filtered: int, failures: Sequence[FailureReport], now: float,
+        ) -> None:  # fmt: skip
+            chunk = self.s.chunks.get(chunk_id)
+            if chunk is not None and chunk.handle not in self.s.queues:
+                for pq in self.s.queues.values():
+                    begin, end = chunk.begin_of(start), chunk.offsets[start + count - 1] + 1
+                    if pq.opened_at >= 0 and pq.mq == self.mqs.get(chunk.handle):
+                        pq.recovered.add(begin, end)
+                        self.s.out.append(JournalDone(pq.mq, begin, end, worker_id, 0))
+            for pq in self.s.queues.values():
+                self.mqs[pq.handle] = pq.mq
+            super().outcome(worker_id, chunk_id, start, count, seq, busy_us, slowest_us, filtered, failures, now)
+
+        @property
+        def mqs(self) -> dict[int, MessageQueue]:
+            return self.__dict__.setdefault("known", {})
+
+
+# --- bytes ------------------------------------------------------------------------------------------------------
+
+
+class ReusesEarly(CoreParts):
+    """A chunk's bytes are given back when it is handed over."""
+
+    class dispatching_class(Dispatching):
+        def _hand(self, worker: WorkerView, chunk: Chunk, pq: ProcessQueue) -> None:
+            super()._hand(worker, chunk, pq)
+            if chunk.held:
+                chunk.held = False
+                self.s.slab.release(chunk.slot)
+
+
+class ReusesFailed(CoreParts):
+    """A chunk's bytes are given back when all is reported, though failed messages are still to be sent back."""
+
+    class settling_class(Settling):
+        def _reported(self, chunk: Chunk, pq: ProcessQueue | None) -> None:
+            failed, chunk.failed = chunk.failed, None
+            super()._reported(chunk, pq)
+            chunk.failed = failed
+            if failed:
+                self.s.chunks[chunk.chunk_id] = chunk
+
+
+class LeavesUnread(Parts):
+    """A response that finds no room stays on the connection until there is some."""
+
+    leaves_unread = True
+
+
+class KeepsReservation(CoreParts):
+    """The bytes reserved for a pull are not given back when its queue has ended meanwhile."""
+
+    class pulling_class(Pulling):
+        def _answered(self, handle: int) -> ProcessQueue | None:
+            if handle not in self.s.queues:
+                return None
+            return super()._answered(handle)
+
+
+# --- workers ----------------------------------------------------------------------------------------------------
+
+
+class ForgetsChunk(CoreParts):
+    """Of a dead worker's chunks, only those that it had begun are handed out again."""
+
+    class settling_class(Settling):
+        def _split(self, pq: ProcessQueue, chunk: Chunk, worker: WorkerView) -> None:
+            waiting = len(self.s.redo)
+            super()._split(pq, chunk, worker)
+            while len(self.s.redo) > waiting and not chunk.reported:
+                self.s.redo.pop()
+
+
+class WipesOpen(Parts):
+    """What a dead worker left open is removed, and forgotten as if it were sealed."""
+
+    def left_open(self, member: SimMember, segments: list[Segment], truth: Truth) -> list[Segment]:
+        for segment in segments:
+            del member.folder.open[segment.token]
+            member.core.sealed(*segment.token, member.world.now)
+        return []
+
+
+class OutcomeFirst(Parts):
+    """Workers report, and write the rows afterwards."""
+
+    class worker_class(SimWorker):
+        def _write(self, unreported: list[Work]) -> bool:
+            if self.segment is None:
+                self.seq += 1
+                self.segment = Segment(self.worker_id, self.seq)
+                self.member.folder.open[self.segment.token] = self.segment
+            segment = self.segment
+            ranges = [(work, work.reported, len(work.results)) for work in unreported]
+            self.world.after(5, self._write_late, segment, ranges)
+            return True
+
+        def _write_late(self, segment: Segment, ranges: list[tuple[Work, int, int]]) -> None:
+            if not self.alive:
+                return
+            for work, start, end in ranges:
+                for index in range(start, end):
+                    failed, rows = work.results[index]
+                    if failed is None and rows:
+                        segment.rows.append((work.mq, work.offsets[index], rows))
+
+    def worker(
+        self, world: World, member: SimMember, worker_id: str, salvage_of: list[str], salvage: list[Segment]
+    ) -> SimWorker:
+        return self.worker_class(world, member, worker_id, salvage_of, salvage)
+
+
+class RestoredKey(OutcomeFirst):
+    """The key of a retried message's rows is that of its original topic."""
+
+    class worker_class(SimWorker):
+        def row_queue(self, work: Work, index: int) -> MessageQueue:
+            message = decode_message(work.data, work.positions[index], work.positions[index + 1])
+            return work.mq._replace(topic=message.properties.get(PROPERTY_RETRY_TOPIC, work.mq.topic))
+
+
+# --- the end ----------------------------------------------------------------------------------------------------
+
+
+class EndsEarly(CoreParts):
+    """A queue counts as drained although send-backs of it are open."""
+
+    class assigning_class(Assigning):
+        def check_drained(self, pq: ProcessQueue, now: float) -> None:
+            sends, pq.send_failures = pq.send_failures, False
+            super().check_drained(pq, now)
+            pq.send_failures = sends
+
+
+class ForgetsFinished(CoreParts):
+    """What was finished above the committed offset is forgotten when the queue ends."""
+
+    class assigning_class(Assigning):
+        def _end(self, pq: ProcessQueue, event: QueueEvent, now: float) -> None:
+            super()._end(pq, event, now)
+            self.s.recovered.pop(pq.mq, None)
+
+
+PLANTED: dict[str, tuple[type[Parts], int]] = {
+    "commit before seal": (CommitBeforeSeal, 20),
+    "commit what was pulled": (CommitNext, 20),
+    "draining queue commits unguarded": (CommitUnguarded, 60),
+    "skip one too many": (SkipsOneTooMany, 20),
+    "journal ignores a reset": (IgnoresReset, 60),
+    "drop on a refused send-back": (DropsRefused, 20),
+    "revoked queue sends failures back": (SendsRevoked, 60),
+    "late outcome of an ended assignment accepted": (AcceptsLate, 60),
+    "slot reused too early": (ReusesEarly, 20),
+    "slot of a failed message reused": (ReusesFailed, 20),
+    "connection left unread when the slab is full": (LeavesUnread, 60),
+    "reservation of an ended queue kept": (KeepsReservation, 60),
+    "redispatch forgets a chunk": (ForgetsChunk, 20),
+    "wipe instead of salvage": (WipesOpen, 20),
+    "outcome before rows": (OutcomeFirst, 20),
+    "key by restored topic": (RestoredKey, 20),
+    "queue ends with open send-backs": (EndsEarly, 60),
+    "finished messages forgotten at the end": (ForgetsFinished, 60),
+}

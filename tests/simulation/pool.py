@@ -1,0 +1,171 @@
+"""The workers of one member, as supervisor/pool.py cares for them: started, fed, heard, replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.supervisor import actions as act
+from rocketcrew.supervisor.settling import FailureReport
+
+from .disk import Segment
+from .worker import SimWorker, Work
+from .world import Violation
+
+if TYPE_CHECKING:
+    from .member import SimMember
+
+Records = list[tuple[MessageQueue, list[tuple[int, int]]]]
+WORKER_STOP_MS = 400
+
+
+class SimPool:
+    """All workers of one member."""
+
+    def __init__(self, member: SimMember) -> None:
+        self._member = member
+        self.workers: dict[str, SimWorker] = {}
+        self.leftovers: list[tuple[tuple[str, int], Records]] = []
+        """Segments of the last run that were salvaged: (worker id, seq), and the records in them."""
+        self._started = 0
+        self._stopping = False
+        self.performs: dict[type, Callable[[Any], None]] = {
+            act.Dispatch: self._dispatch,
+            act.Seal: self._seal,
+            act.KillWorker: self._kill,
+        }
+
+    def start(self) -> None:
+        """All of them; the first looks at what the last run left open."""
+        member = self._member
+        for index in range(member.script.workers):
+            self._start_one([], list(member.folder.open.values()) if index == 0 else [])
+
+    def _start_one(self, salvage_of: list[str], salvage: list[Segment]) -> None:
+        self._started += 1
+        member = self._member
+        worker_id = f"{member.client_id}.{self._started}"
+        self.workers[worker_id] = member.parts.worker(member.world, member, worker_id, salvage_of, salvage)
+        member.core.worker_started(worker_id)
+
+    # --- feeding ------------------------------------------------------------------------------------------------
+
+    def _to(self, worker_id: str, message: Work | str) -> None:
+        worker = self.workers.get(worker_id)
+        if worker is not None:
+            worker.in_pipe.append(message)
+            self._member.world.after(0.02 + self._member.world.random.random() * 0.3, worker.hear)
+
+    def _dispatch(self, action: act.Dispatch) -> None:
+        done = self._member.notebook.no_repeat.get(action.mq)
+        if done is not None:
+            for offset in action.chunk.offsets:
+                if offset in done:
+                    raise Violation(f"{action.mq} {offset} is run again, although it was finished before")
+        self._to(action.worker_id, Work(action))
+
+    def _seal(self, action: act.Seal) -> None:
+        self._member.world.note("a seal was asked for")
+        self._to(action.worker_id, "seal")
+
+    def _kill(self, action: act.KillWorker) -> None:
+        raise Violation(f"the core thinks that {action.worker_id} said {action.reason}")
+
+    # --- hearing ------------------------------------------------------------------------------------------------
+
+    def is_ready(self, worker: SimWorker) -> None:
+        core, now = self._member.core, self._member.world.now
+        for dead in worker.salvage_of:
+            core.salvage_complete(dead, now)
+        worker.salvage_of = []
+        core.worker_ready(worker.worker_id)
+        if not self._member.running and all(other.ready for other in self.workers.values()):
+            self._member.workers_ready()
+
+    def outcome(
+        self, worker: SimWorker, work: Work, start: int, count: int, seq: int, failures: list[FailureReport]
+    ) -> None:
+        us = 3_000 if self._member.world.chance(0.01) else self._member.script.handler_us
+        self._member.core.outcome(
+            worker.worker_id, work.chunk_id, start, count, seq, us * count, us, 0, failures, self._member.world.now
+        )
+
+    def sealed(self, worker: SimWorker, seq: int) -> None:
+        self._member.core.sealed(worker.worker_id, seq, self._member.world.now)
+
+    def salvage_segment(self, worker: SimWorker, segment: Segment) -> None:
+        """A booting worker salvages a segment of a dead one, and says what is in it."""
+        member = self._member
+        if segment.token not in member.folder.open:
+            return
+        if not segment.finished:
+            del member.folder.open[segment.token]
+            return
+        member.folder.seal(segment, member.truth)
+        member.world.note("a segment was salvaged")
+        by_queue: dict[MessageQueue, list[tuple[int, int]]] = {}
+        for mq, offset in segment.finished:
+            # Also without rows: what it finished before a reset is taken for finished after it, as its rows are.
+            member.truth.finished((mq.topic, mq.queue_id), offset)
+            by_queue.setdefault(mq, []).append((offset, offset + 1))
+        worker.say(self._salvaged, segment.token, list(by_queue.items()))
+
+    def _salvaged(self, token: tuple[str, int], records: Records) -> None:
+        if token[0].startswith(self._member.client_id + "."):
+            self._member.core.salvaged(*token, records, self._member.world.now)
+        else:
+            self.leftovers.append((token, records))
+
+    # --- deaths -------------------------------------------------------------------------------------------------
+
+    def ended(self, worker: SimWorker) -> None:
+        """The process is dead: what it said is read to the end, then the core hears of it."""
+        if self.workers.get(worker.worker_id) is not worker:
+            return
+        member, core, now = self._member, self._member.core, self._member.world.now
+        worker.read_all()
+        del self.workers[worker.worker_id]
+        core.worker_died(worker.worker_id, expected=worker.stopping)
+        for seq in core.unsealed_of(worker.worker_id):
+            if (worker.worker_id, seq) in member.folder.ready:
+                member.world.note("a seal was found though not reported")
+                core.sealed(worker.worker_id, seq, now)
+        left = [segment for segment in member.folder.open.values() if segment.worker_id == worker.worker_id]
+        left = member.parts.left_open(member, left, member.truth)
+        if self._stopping:
+            if not self.workers:
+                member.workers_left()
+            return
+        dead = [*worker.salvage_of, worker.worker_id]
+        if not left and not worker.salvage_of:
+            core.salvage_complete(worker.worker_id, now)
+            dead = []
+        member.world.after(
+            member.world.random.random() * 5, member.event, self._replace, dead, [*worker.salvage, *left]
+        )
+
+    def _replace(self, dead: list[str], salvage: list[Segment]) -> None:
+        if not self._stopping:
+            self._start_one(dead, salvage)
+
+    # --- the end ------------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Let the workers seal and leave; who does not in time is killed."""
+        self._stopping = True
+        if not self.workers:
+            self._member.workers_left()
+        for worker in list(self.workers.values()):
+            self._to(worker.worker_id, "stop")
+        self._member.world.after(WORKER_STOP_MS, self._kill_slow)
+
+    def _kill_slow(self) -> None:
+        if self._member.alive:
+            for worker in list(self.workers.values()):
+                worker.die()
+
+    def kill_all(self) -> None:
+        for worker in self.workers.values():
+            worker.alive = False
+        self.workers.clear()

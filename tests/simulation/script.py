@@ -1,0 +1,120 @@
+"""What one seed plays: sizes, settings, how messages behave, which faults come how often.
+
+Each run draws its own mix (some faults not at all), because a world in which everything always fails hides what only
+happens in a calm one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from zlib import crc32
+
+from rocketcrew.broker.config import BrokerConfig
+
+GROUP = "crew"
+TOPIC = "orders"
+RETRY_TOPIC = "%RETRY%" + GROUP
+DLQ_TOPIC = "%DLQ%" + GROUP
+BROKER = "broker-a"
+MAX_RECONSUME_TIMES = 3
+DELAY_LEVELS = "40ms 80ms 150ms 300ms 600ms 1s"
+
+FAULTS = (
+    "cut", "cut after delivery", "stall broker", "kill broker", "refuse send-backs", "refuse pulls", "refuse commits",
+    "flow control", "kill worker", "kill worker while it writes", "kill worker behind its rename",
+    "lose an open segment", "kill member", "kill member in a step", "stop member", "start member", "reset back",
+    "reset forward", "slow network",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Script:
+    """Drawn once a run."""
+
+    queues: int
+    members: int
+    """Members at the beginning; more may join."""
+    members_max: int
+    workers: int
+    slab_units: int
+    chunk_messages_max: int
+    threshold_messages: int
+    threshold_bytes: int
+    span_max: int
+    pull_batch: int
+    subscription: str
+    body_large: float
+    """Share of messages with a large body."""
+    messages_max: int
+    faults: dict[str, int]
+    fault_rate: float
+    """Chance of a fault before a step."""
+    handler_us: int
+    """What workers report as handler time a message; it decides how many go into a chunk."""
+    slow: float
+    """Share of messages that take long."""
+    pull_interval_ms: int
+    strategy: str
+    refusing: float
+    """Share of messages whose handling fails by chance."""
+
+    @classmethod
+    def draw(cls, random: Random) -> Script:
+        members_max = random.choice([1, 1, 2, 3])
+        return cls(
+            queues=random.choice([1, 2, 3, 4]),
+            members=random.randint(1, members_max),
+            members_max=members_max,
+            workers=random.choice([1, 2, 3]),
+            slab_units=random.choice([4, 8, 8, 16, 64]),
+            chunk_messages_max=random.choice([1, 3, 8]),
+            threshold_messages=random.choice([8, 30, 1000]),
+            threshold_bytes=random.choice([20_000, 1 << 20]),
+            span_max=random.choice([16, 60, 2000]),
+            pull_batch=random.choice([2, 8, 32]),
+            subscription=random.choice(["*", "*", "A || B"]),
+            body_large=random.choice([0.0, 0.05, 0.3]),
+            messages_max=random.choice([120, 250, 400]),
+            faults={kind: random.choice([0, 1, 1, 3]) for kind in FAULTS},
+            fault_rate=random.choice([0.002, 0.01, 0.02, 0.03]),
+            handler_us=random.choice([3, 50, 300, 3_000]),
+            slow=random.choice([0.0, 0.01, 0.05, 0.15]),
+            pull_interval_ms=random.choice([0, 0, 0, 5]),
+            strategy=random.choice(["AVG", "AVG_BY_CIRCLE"]),
+            refusing=random.choice([0.0, 0.01, 0.1]),
+        )
+
+
+def broker_config() -> BrokerConfig:
+    return BrokerConfig(
+        name=BROKER,
+        message_delay_level=DELAY_LEVELS,
+        pull_bytes_max=20_000,  # every answer fits the smallest slab when it comes alone, as in reality
+        flush_interval_ms=2_000,
+        checkpoint_interval_ms=3_000,
+        offset_flush_interval_ms=400,
+        hold_sweep_interval_ms=1_500,
+        hold_timeout_max_ms=2_000,
+        channel_expiry_ms=30_000,
+        expiry_scan_interval_ms=10_000,
+        registration_interval_ms=20_000,
+    )
+
+
+def fate(number: int, attempt: int, random: Random, refusing: float) -> tuple[int | None, int]:
+    """(delay level of a failure or None, rows): what the handler makes of message `number`, handled the n-th time."""
+    draw = crc32(f"{number}/{attempt}".encode()) % 1000
+    if crc32(f"poor {number}".encode()) % 1000 < 15:
+        return 0, 0  # never succeeds: ends in the dead-letter topic
+    if draw < 80 or random.random() < refusing:
+        return (-1 if draw == 0 else draw % 3), 0
+    return None, (0 if draw % 5 == 0 else 1 + draw % 3)
+
+
+def body_of(number: int, size: int) -> bytes:
+    return b"%08d" % number + b"." * size
+
+
+def number_of(body: bytes | memoryview) -> int:
+    return int(bytes(body[:8]))

@@ -1,0 +1,265 @@
+"""A scripted worker process: boots (and salvages), runs chunks message by message, writes rows, reports, seals, dies.
+
+It keeps the real one's promises (workers/worker.py): rows are written before their outcome is sent, outcomes before the
+seal of their rows; what it sent before its death is still read. It looks at the bytes it was given before and after the
+work: they must be those of the messages, and must not change under it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.remoting.stored import record_info, walk
+from rocketcrew.supervisor.actions import Dispatch
+
+from .disk import Segment
+from .script import fate, number_of
+from .world import Violation, World
+
+if TYPE_CHECKING:
+    from .member import SimMember
+
+
+class Work:
+    """One chunk in the worker's hands: what the packet said, and what became of each message."""
+
+    def __init__(self, action: Dispatch) -> None:
+        chunk = action.chunk
+        self.chunk_id = chunk.chunk_id
+        self.mq = action.mq
+        self.start, self.end = chunk.positions[0], chunk.positions[-1]
+        self.count = chunk.count
+        self.expected = list(chunk.offsets)
+        self.data = b""
+        self.positions: list[int] = []
+        self.offsets: list[int] = []
+        self.reported = 0
+        self.results: list[tuple[int | None, int]] = []
+        """(delay level of a failure or None, rows) of messages run so far."""
+
+
+class SimWorker:
+    """One process. `salvage` are segments that dead workers left, looked at before it is ready."""
+
+    def __init__(
+        self, world: World, member: SimMember, worker_id: str, salvage_of: list[str], salvage: list[Segment]
+    ) -> None:
+        self.world = world
+        self.member = member
+        self.worker_id = worker_id
+        self.salvage_of = salvage_of
+        self.salvage = salvage
+        self.alive = True
+        self.ready = False
+        self.stopping = False
+        self.in_pipe: deque[Work | str] = deque()
+        self.inbox: deque[Work | str] = deque()
+        self.work: Work | None = None
+        self.unreported: list[Work] = []
+        self.segment: Segment | None = None
+        self.seq = 0
+        self.dies_at: str | None = None
+        """A step inside of a flush or a seal at which it is killed."""
+        self.said: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        """Packets that are on their way to the supervisor."""
+        self.eager = world.random.choice([0.2, 0.6, 1.0])
+        """How often it reports between the messages of a chunk."""
+        self.rows_max = world.random.choice([3, 20, 1000])
+        world.after(2 + world.random.random() * 60, self._boot)
+
+    # --- talking ------------------------------------------------------------------------------------------------
+
+    def say(self, what: Callable[..., None], *args: Any) -> None:
+        self.said.append((what, args))
+        self.world.after(0.02 + self.world.random.random() * 0.4, self._heard, self.said[-1])
+
+    def _heard(self, packet: tuple[Callable[..., None], tuple[Any, ...]]) -> None:
+        """Packets are read in order, all that stand before this one too."""
+        if packet not in self.said:
+            self.world.steps -= 1  # nothing happened
+            return
+        while self.said:
+            first = self.said.popleft()
+            self.member.event(first[0], *first[1])
+            if first is packet:
+                return
+
+    def read_all(self) -> None:
+        """The supervisor reads what the dead worker had sent."""
+        while self.said:
+            what, args = self.said.popleft()
+            what(*args)
+
+    def hear(self) -> None:
+        """A packet of the supervisor arrives; they keep their order."""
+        self.inbox.append(self.in_pipe.popleft())
+        if self.alive and self.work is None and self.ready:
+            self._next()
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    def _boot(self) -> None:
+        if not self.alive:
+            return
+        for segment in self.salvage:
+            self.member.pool.salvage_segment(self, segment)
+        self.salvage = []
+        self.ready = True
+        self.say(self.member.pool.is_ready, self)
+        self.world.after(1, self._next)
+
+    def die(self) -> None:
+        """Kill -9. What it was doing is lost, what it wrote and sent is not."""
+        if not self.alive:
+            return
+        self.alive = False
+        if not self.ready:
+            self.world.note("a worker died while it booted")
+        elif self.work is None:
+            self.world.note("a worker died idle")
+        elif self.work.reported < self.work.count:
+            self.world.note("a worker died with messages in hand")
+        self.world.after(self.world.random.random() * 4, self.member.event, self.member.pool.ended, self)
+
+    # --- running ------------------------------------------------------------------------------------------------
+
+    def _next(self) -> None:
+        """The next packet; without one, report and, when it stays idle, seal."""
+        if not self.alive or self.work is not None:
+            return
+        if not self.inbox:
+            self._flush()
+            if self.alive and self.segment is not None:
+                self.world.after(80, self._idle, self.segment, len(self.segment.finished))
+            return
+        message = self.inbox.popleft()
+        if isinstance(message, Work):
+            self._begin(message)
+            return
+        self._flush()
+        self._seal()
+        if message == "stop" and self.alive:
+            self.alive = False
+            self.stopping = True
+            self.world.after(0.5, self.member.event, self.member.pool.ended, self)
+            return
+        self.world.after(0, self._next)
+
+    def _idle(self, segment: Segment, finished: int) -> None:
+        """Nothing was written for a while."""
+        if self.alive and self.segment is segment and len(segment.finished) == finished and self.work is None:
+            self._seal()
+
+    def _begin(self, work: Work) -> None:
+        work.data = bytes(self.member.view[work.start : work.end])
+        work.positions, work.offsets = walk(work.data)
+        if len(work.offsets) != work.count or work.offsets != work.expected:
+            raise Violation(f"chunk {work.chunk_id} of {work.mq} should hold {work.expected}, it holds {work.offsets}")
+        self.work = work
+        self.unreported.append(work)
+        self._run_one()
+
+    def _run_one(self) -> None:
+        """Begin the next message of the chunk."""
+        work = self.work
+        assert work is not None
+        index = len(work.results)
+        self.member.truth.began((work.mq.topic, work.mq.queue_id), work.offsets[index])
+        random = self.world.random
+        duration = random.expovariate(1.0)
+        if random.random() < self.member.script.slow:
+            duration = random.choice([30, 200, 600, 1_500, 4_000]) * random.random()
+            self.world.note("a slow message")
+        self.world.after(duration, self._ran_one, work)
+
+    def _ran_one(self, work: Work) -> None:
+        if not self.alive or self.work is not work:
+            return
+        index = len(work.results)
+        info = record_info(work.data, work.positions[index], work.positions[index + 1])
+        number = number_of(work.data[info.body_start : info.body_start + 8])
+        failed, rows = fate(number, info.reconsume_times, self.world.random, self.member.script.refusing)
+        work.results.append((failed, rows))
+        if failed is None and not rows:
+            self.member.truth.done_without_rows((work.mq.topic, work.mq.queue_id), work.offsets[index])
+        done = len(work.results) == work.count
+        if done:
+            if bytes(self.member.view[work.start : work.end]) != work.data:
+                raise Violation(f"the bytes of chunk {work.chunk_id} changed while {self.worker_id} had it")
+            self.work = None
+        if self.world.chance(self.eager) or (done and self.world.chance(0.7)):
+            self._flush()
+        if not self.alive:
+            return
+        if done:
+            self._next()
+        else:
+            self._run_one()
+
+    # --- writing and reporting ----------------------------------------------------------------------------------
+
+    def row_queue(self, work: Work, index: int) -> MessageQueue:
+        """The queue that the rows' key names: the one that the record was pulled from."""
+        del index
+        return work.mq
+
+    def _flush(self) -> None:
+        """Rows first, then outcomes."""
+        unreported = [work for work in self.unreported if work.reported < len(work.results)]
+        if not unreported:
+            return
+        has_rows = [work for work in unreported if any(rows for _, rows in work.results[work.reported :])]
+        if has_rows and not self._write(unreported):
+            return
+        for work in unreported:
+            start, end = work.reported, len(work.results)
+            work.reported = end
+            failures = [
+                (index, level, "no") for index in range(start, end) if (level := work.results[index][0]) is not None
+            ]
+            if end < work.count:
+                self.world.note("a partial report")
+            seq = self.seq if work in has_rows else 0
+            self.say(self.member.pool.outcome, self, work, start, end - start, seq, failures)
+        self.unreported = [work for work in self.unreported if work.reported < work.count]
+        if self.segment is not None and sum(rows for _, _, rows in self.segment.rows) >= self.rows_max:
+            self._seal()
+
+    def _write(self, unreported: list[Work]) -> bool:
+        """Append one batch to the open segment; False when it was killed at it."""
+        if self.segment is None:
+            self.seq += 1
+            self.segment = Segment(self.worker_id, self.seq)
+            self.member.folder.open[self.segment.token] = self.segment
+        if self.dies_at == "in a write":
+            self.world.note("killed in the middle of a write")
+            self.die()  # the torn batch is not whole, and as if it were not there
+            return False
+        for work in unreported:
+            for index in range(work.reported, len(work.results)):
+                failed, rows = work.results[index]
+                if failed is None:
+                    mq = self.row_queue(work, index)
+                    self.segment.finished.append((mq, work.offsets[index]))
+                    if rows:
+                        self.segment.rows.append((mq, work.offsets[index], rows))
+        if self.dies_at == "behind a write":
+            self.world.note("killed between rows and outcome")
+            self.die()
+            return False
+        return True
+
+    def _seal(self) -> None:
+        segment = self.segment
+        if segment is None or not self.alive:
+            return
+        self.segment = None
+        self.member.folder.seal(segment, self.member.truth)
+        if self.dies_at == "behind a rename":
+            self.world.note("killed between rename and report")
+            self.die()
+            return
+        self.say(self.member.pool.sealed, self, segment.seq)
