@@ -17,6 +17,7 @@ import shutil
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,7 +95,8 @@ class Turn:
     """One run of one side."""
 
     seconds: float
-    cpu_s: float
+    python_s: float
+    jvm_s: float
     batches: list[BatchReport]
 
 
@@ -126,9 +128,19 @@ class Bench:
     def bare(self) -> Turn:
         """Spark alone."""
         remove_tree(self.folder / "bare")
-        begun, cpu = time.monotonic(), self._cpu_s()
+        return self._turn(self._run_bare)
+
+    def _run_bare(self) -> list[BatchReport]:
         self.spark.read.parquet(str(self.folder / "files")).write.parquet(str(self.folder / "bare"))
-        return Turn(time.monotonic() - begun, self._cpu_s() - cpu, [])
+        return []
+
+    def _turn(self, run: Callable[[], list[BatchReport]]) -> Turn:
+        os.sync()  # what the turn before wrote is not to be waited for in this one's fsyncs
+        begun, python_us, jvm_us = time.monotonic(), cpu_us(os.getpid()), cpu_us(self.jvm_pid)
+        batches = run()
+        seconds = time.monotonic() - begun
+        python_s, jvm_s = ((cpu_us(os.getpid()) - python_us) / 1e6, (cpu_us(self.jvm_pid) - jvm_us) / 1e6)
+        return Turn(seconds, python_s, jvm_s, batches)
 
     def loader(self) -> Turn:
         """The loader, from sealed segments to an empty staging folder."""
@@ -138,7 +150,9 @@ class Bench:
         (self.config.staging / "ready").mkdir(parents=True)
         for path in (self.folder / "segments").iterdir():
             os.link(path, self.config.staging / "ready" / path.name)
-        begun, cpu = time.monotonic(), self._cpu_s()
+        return self._turn(self._run_loader)
+
+    def _run_loader(self) -> list[BatchReport]:
         loader = Loader(
             Staging(self.config.staging),
             ParquetTarget(self.config.target, self.writer, self.threads),
@@ -149,11 +163,7 @@ class Bench:
             new_id=lambda batch: f"bench-{batch}",
         )
         loader.recover()
-        batches = list(loader.drain(wall_ms, lambda: False))
-        return Turn(time.monotonic() - begun, self._cpu_s() - cpu, batches)
-
-    def _cpu_s(self) -> float:
-        return (cpu_us(os.getpid()) + cpu_us(self.jvm_pid)) / 1e6
+        return list(loader.drain(wall_ms, lambda: False))
 
     def close(self) -> None:
         self.writer.close()
@@ -181,7 +191,12 @@ def measure(bench: Bench, rows: int, runs: int) -> dict[str, object]:
         "bare rows/s": rows / bare_s,
         "loader rows/s": rows / loader_s,
         "ratio": statistics.median(one.seconds / two.seconds for one, two in zip(bare, loaded, strict=True)),
-        "cpu ratio": statistics.median(one.cpu_s / two.cpu_s for one, two in zip(bare, loaded, strict=True)),
+        "cpu ratio": statistics.median(
+            (one.python_s + one.jvm_s) / (two.python_s + two.jvm_s) for one, two in zip(bare, loaded, strict=True)
+        ),
+        "bare cpu s": statistics.median(turn.python_s + turn.jvm_s for turn in bare),
+        "jvm cpu s": statistics.median(turn.jvm_s for turn in loaded),
+        "python cpu s": statistics.median(turn.python_s for turn in loaded),
         "bare s": bare_s,
         "loader s": loader_s,
         "stage s": part("stage_s"),
