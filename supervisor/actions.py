@@ -141,7 +141,8 @@ class Heartbeat:
 
 @dataclass(slots=True, eq=False)
 class Finished:
-    """Every queue has ended after a stop; `unfinished` messages and `unsealed` ones may be repeated (0 = clean)."""
+    """Every queue has ended after a stop; what may be repeated, 0 = clean: messages `unfinished`, and those finished of which
+    rows are `unsealed` or which the broker was not told of."""
 
     unfinished: int
     unsealed: int

@@ -104,7 +104,7 @@ class State:
         self.finished = False
         self.unfinished_at_stop = 0
         self.unsealed_at_stop = 0
-        """Messages of queues that ended at their deadline: to be expected again."""
+        """Messages of queues that ended at their deadline, finished but unsealed or not committed: to be expected again."""
         self.sizer = ChunkSizer(config.chunk_target_us, config.chunk_messages_max)
         self.handles = count(1)
         self.chunk_ids = count(1)
