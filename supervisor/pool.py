@@ -9,25 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 import structlog
 
 from ..conf.segment_format import OPEN_DIR, SEGMENT_SUFFIX, segment_name
-from ..remoting.errors import ProtocolError, RocketcrewError
 from ..remoting.queues import MessageQueue
 from ..workers import packets
-from ..workers.boot import WorkerBoot
 from ..workers.cells import CellFile
-from ..workers.link import LinkClosedError, SupervisorLink, Transport, link_pair
+from ..workers.link import LinkClosedError, Transport, link_pair
 from ..workers.packets import QueueInfo
-from ..workers.spawn import Forkserver, WorkerProcess, WorkerStartError
+from ..workers.spawn import Forkserver, WorkerStartError
 from .actions import Dispatch
 from .core import Core
+from .hearing import Hearing
+from .pool_member import BootMaker, HandlerError, Member
 
 RESPAWN_DELAY_MIN_S = 0.1
 RESPAWN_DELAY_MAX_S = 5.0
@@ -35,38 +32,7 @@ RESPAWN_DELAY_MAX_S = 5.0
 KILL_WAIT_S = 2.0
 """Within this a killed process is gone, unless the kernel holds it."""
 
-Records = Sequence[tuple[MessageQueue, Sequence[tuple[int, int]]]]
-
 log = structlog.get_logger("rocketcrew.pool")
-
-
-class HandlerError(RocketcrewError):
-    """The handler cannot be imported or set up: the text names it, with the user's own frames."""
-
-
-class BootMaker(Protocol):
-    """Makes the start parameters of one worker."""
-
-    def __call__(self, worker_id: str, index: int, link: socket.socket, salvage: tuple[Path, ...]) -> WorkerBoot: ...
-
-
-@dataclass(slots=True, eq=False)
-class Member:
-    """One worker process and our end of its link."""
-
-    worker_id: str
-    index: int
-    process: WorkerProcess
-    link: SupervisorLink
-    salvage_of: list[str]
-    """Dead workers whose segments it salvages before it is ready."""
-    salvage_files: list[Path]
-    salvaged: dict[str, list[packets.QueueRanges]] = field(default_factory=dict[str, list[packets.QueueRanges]])
-    """Parts of SALVAGED packets so far, by file."""
-    known_queues: set[int] = field(default_factory=set[int])
-    ready: bool = False
-    stopping: bool = False
-    ended: bool = False
 
 
 class Pool:
@@ -92,8 +58,9 @@ class Pool:
         self._started = 0
         self._respawn_delay_s = RESPAWN_DELAY_MIN_S
         self._stopping = False
-        self.leftovers: list[tuple[str, int, Records]] = []
-        """What was salvaged of earlier runs: (worker id, segment, records whose rows are complete in it)."""
+        self.hearing = Hearing(
+            core, run_id=run_id, is_ready=self._is_ready, boot_failed=self._boot_failed, kill=self.kill_worker
+        )
         self.schema: str | None = None
         self.boot_failure: packets.BootFailed | None = None
         self.changed = asyncio.Event()
@@ -189,64 +156,19 @@ class Pool:
 
     def _readable(self, member: Member) -> None:
         for packet in member.link.receive():
-            self._packet(member, packet)
+            self.hearing.packet(member, packet)
         if member.link.closed:
             self._ended(member)
         self._acted()
 
-    def _packet(self, member: Member, packet: bytes) -> None:
-        now = self._loop.time()
-        kind = packet[0]
-        try:
-            if kind == packets.OUTCOMES:
-                self._outcomes(member, packet, now)
-            elif kind == packets.SEALED:
-                self._core.sealed(member.worker_id, packets.decode_sealed(packet).seq, now)
-            elif kind == packets.READY:
-                self._is_ready(member, packets.decode_ready(packet), now)
-            elif kind == packets.SALVAGED:
-                self._salvaged(member, packets.decode_salvaged(packet), now)
-            elif kind == packets.BOOT_FAILED:
-                self.boot_failure = packets.decode_boot_failed(packet)
-                log.error("worker_boot_failed", worker=member.worker_id, error=self.boot_failure.error)
-            else:
-                raise ProtocolError(f"packet kind {kind}", "worker link")
-        except ProtocolError as error:
-            self.kill_worker(member.worker_id, str(error))
-
-    def _outcomes(self, member: Member, packet: bytes, now: float) -> None:
-        entries, failures = packets.decode_outcomes(packet)
-        at = 0
-        for chunk_id, start, records, seq, busy_us, slowest_us, filtered, failed in entries:
-            reports = [(f.position, f.delay_level, f.error) for f in failures[at : at + failed]] if failed else ()
-            at += failed
-            self._core.outcome(
-                member.worker_id, chunk_id, start, records, seq, busy_us, slowest_us, filtered, reports, now
-            )
-
-    def _is_ready(self, member: Member, ready: packets.Ready, now: float) -> None:
-        member.ready = True
+    def _is_ready(self, _member: Member, ready: packets.Ready) -> None:
         self.schema = ready.schema
         self._respawn_delay_s = RESPAWN_DELAY_MIN_S
-        for dead in member.salvage_of:
-            self._core.salvage_complete(dead, now)
-        member.salvage_of, member.salvage_files = [], []
-        self._core.worker_ready(member.worker_id)
-        log.debug("worker_ready", worker=member.worker_id, pid=member.process.pid)
         self.changed.set()
 
-    def _salvaged(self, member: Member, part: packets.Salvaged, now: float) -> None:
-        found = member.salvaged.setdefault(part.file, [])
-        found.extend(part.messages)
-        if not part.last or part.sealed_name is None:
-            return
-        records = [(MessageQueue(q.topic, q.broker_name, q.queue_id), q.ranges) for q in found]
-        log.info("segment_salvaged", file=part.file, rows=part.rows, worker=part.worker)
-        if part.worker.startswith(self._run_id + "."):
-            self._core.salvaged(part.worker, part.seq, records, now)
-        else:
-            self.leftovers.append((part.worker, part.seq, records))
-        del member.salvaged[part.file]
+    def _boot_failed(self, member: Member, failed: packets.BootFailed) -> None:
+        self.boot_failure = failed
+        log.error("worker_boot_failed", worker=member.worker_id, error=failed.error)
 
     # --- deaths -------------------------------------------------------------------------------------------------
 
@@ -258,7 +180,7 @@ class Pool:
                 # A forked child of the handler may hold the worker's end open: what is not there now never comes.
                 break
             for packet in batch:
-                self._packet(member, packet)
+                self.hearing.packet(member, packet)
         self._ended(member)
         self._acted()
 

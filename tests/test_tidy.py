@@ -40,16 +40,20 @@ EDGES: dict[str, frozenset[str]] = {
     "broker": frozenset({"disk", "edge", "server"}),
     "supervisor": frozenset(
         {
+            "acting",
             "consume",
             "control",
+            "hearing",
             "journal_file",
             "loader_child",
             "member",
             "metrics",
             "pool",
+            "pool_member",
             "send_back",
             "service",
             "slot",
+            "wiring",
         }
     ),
 }

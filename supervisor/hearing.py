@@ -1,0 +1,87 @@
+"""What workers say: packets of one link, told to the core."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from ..remoting.errors import ProtocolError
+from ..remoting.queues import MessageQueue
+from ..workers import packets
+from .core import Core
+from .pool_member import Member
+
+Records = Sequence[tuple[MessageQueue, Sequence[tuple[int, int]]]]
+
+log = structlog.get_logger("rocketcrew.pool")
+
+
+class Hearing:
+    """Reads packets and gives them to the core; what the pool itself must know goes to its callbacks."""
+
+    def __init__(
+        self, core: Core, *, run_id: str, is_ready: Callable[[Member, packets.Ready], None],
+        boot_failed: Callable[[Member, packets.BootFailed], None], kill: Callable[[str, str], None],
+    ) -> None:  # fmt: skip
+        """`kill(worker_id, reason)` ends a worker that said what cannot be."""
+        self._core = core
+        self._run_id = run_id
+        self._is_ready = is_ready
+        self._boot_failed = boot_failed
+        self._kill = kill
+        self._loop = asyncio.get_running_loop()
+        self.leftovers: list[tuple[str, int, Records]] = []
+        """What was salvaged of earlier runs: (worker id, segment, records whose rows are complete in it)."""
+
+    def packet(self, member: Member, packet: bytes) -> None:
+        now = self._loop.time()
+        kind = packet[0]
+        try:
+            if kind == packets.OUTCOMES:
+                self._outcomes(member, packet, now)
+            elif kind == packets.SEALED:
+                self._core.sealed(member.worker_id, packets.decode_sealed(packet).seq, now)
+            elif kind == packets.READY:
+                self._ready(member, packets.decode_ready(packet), now)
+            elif kind == packets.SALVAGED:
+                self._salvaged(member, packets.decode_salvaged(packet), now)
+            elif kind == packets.BOOT_FAILED:
+                self._boot_failed(member, packets.decode_boot_failed(packet))
+            else:
+                raise ProtocolError(f"packet kind {kind}", "worker link")
+        except ProtocolError as error:
+            self._kill(member.worker_id, str(error))
+
+    def _outcomes(self, member: Member, packet: bytes, now: float) -> None:
+        entries, failures = packets.decode_outcomes(packet)
+        at = 0
+        for chunk_id, start, records, seq, busy_us, slowest_us, filtered, failed in entries:
+            reports = [(f.position, f.delay_level, f.error) for f in failures[at : at + failed]] if failed else ()
+            at += failed
+            self._core.outcome(
+                member.worker_id, chunk_id, start, records, seq, busy_us, slowest_us, filtered, reports, now
+            )
+
+    def _ready(self, member: Member, ready: packets.Ready, now: float) -> None:
+        member.ready = True
+        for dead in member.salvage_of:
+            self._core.salvage_complete(dead, now)
+        member.salvage_of, member.salvage_files = [], []
+        self._core.worker_ready(member.worker_id)
+        log.debug("worker_ready", worker=member.worker_id, pid=member.process.pid)
+        self._is_ready(member, ready)
+
+    def _salvaged(self, member: Member, part: packets.Salvaged, now: float) -> None:
+        found = member.salvaged.setdefault(part.file, [])
+        found.extend(part.messages)
+        if not part.last or part.sealed_name is None:
+            return
+        records = [(MessageQueue(q.topic, q.broker_name, q.queue_id), q.ranges) for q in found]
+        log.info("segment_salvaged", file=part.file, rows=part.rows, worker=part.worker)
+        if part.worker.startswith(self._run_id + "."):
+            self._core.salvaged(part.worker, part.seq, records, now)
+        else:
+            self.leftovers.append((part.worker, part.seq, records))
+        del member.salvaged[part.file]

@@ -1,0 +1,84 @@
+"""From settings to what the core and the workers are made with."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..conf.settings import Settings
+from ..workers.boot import WorkerBoot, WorkerLimits
+from ..workers.link import Transport
+from ..workers.loading import HandlerSpec
+from ..workers.slab_memory import SlabMemory
+from .allocation import strategy_named
+from .slot import Slot
+from .state import CoreConfig
+
+RETRY_PREFIX = "%RETRY%"
+CELLS_FILE = "cells"
+"""In the slot: what each worker is running, readable after its death."""
+
+
+def core_config(settings: Settings, client_id: str, topics: tuple[str, ...]) -> CoreConfig:
+    """The settings that the core decides by; `topics` are the subscribed ones."""
+    s, c = settings, settings.consumer
+    return CoreConfig(
+        client_id=client_id,
+        group=c.group,
+        topics=(*topics, RETRY_PREFIX + c.group),
+        strategy=strategy_named(c.allocate_strategy),
+        pull_threshold_for_queue=c.pull_threshold_for_queue,
+        pull_threshold_size_bytes=c.pull_threshold_size_for_queue_mib << 20,
+        consume_concurrently_max_span=c.consume_concurrently_max_span,
+        pull_interval_ms=c.pull_interval_ms,
+        persist_interval_ms=c.persist_consumer_offset_interval_ms,
+        rebalance_interval_ms=c.rebalance_interval_ms,
+        chunk_target_us=s.workers.chunk_target_us,
+        chunk_messages_max=s.workers.chunk_messages_max,
+        chunks_in_flight=s.workers.chunks_in_flight,
+        send_back_retry_ms=s.supervisor.send_back_retry_ms,
+        drain_deadline_ms=s.supervisor.drain_deadline_ms,
+        stop_deadline_ms=s.supervisor.stop_deadline_ms,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Boots:
+    """Makes the start parameters of workers."""
+
+    settings: Settings
+    handler: HandlerSpec
+    slot: Slot
+    transport: Transport
+    memory: SlabMemory | None
+    """None: the transport is a stream."""
+    client_id: str
+
+    def __call__(self, worker_id: str, index: int, link: socket.socket, salvage: tuple[Path, ...]) -> WorkerBoot:
+        s = self.settings
+        return WorkerBoot(
+            worker_id=worker_id,
+            index=index,
+            handler=self.handler,
+            link=link,
+            transport=self.transport,
+            slab=self.memory.handle() if self.memory is not None else None,
+            group=s.consumer.group,
+            segments_dir=self.slot.segments if s.results.enabled else None,
+            schema=s.results.schema,
+            salvage=salvage,
+            cells_path=self.slot.path / CELLS_FILE,
+            cell_slot=index,
+            member=self.client_id,
+            limits=WorkerLimits(
+                batch_messages_max=s.consumer.consume_message_batch_max_size,
+                delay_level=s.consumer.delay_level_when_next_consume,
+                flush_interval_us=s.workers.flush_interval_us,
+                seal_rows=s.results.seal_rows,
+                seal_bytes=s.results.seal_bytes_mib << 20,
+                seal_idle_ms=s.results.seal_idle_ms,
+            ),
+            log_format=s.log.format,
+            log_level=s.log.level,
+        )
