@@ -19,25 +19,23 @@ from ..client.operations import Operations
 from ..client.remoting_client import Remoting
 from ..conf.settings import Settings
 from ..remoting.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
-from ..remoting.codes import RequestCode, ResponseCode
+from ..remoting.codes import ResponseCode
 from ..remoting.command import Command
-from ..remoting.errors import BrokerError, RocketcrewError, UnreachableError
-from ..remoting.headers import PullRequest, PullResponse
+from ..remoting.errors import BrokerError, RocketcrewError
 from ..remoting.queues import MessageQueue
 from ..remoting.stored import StoredMessage, decode_message
 from . import actions as act
 from .checks import consume_timestamp_ms
+from .commits import Commits
 from .core import Core
 from .first_offset import FirstOffset
-from .pulling import PullResult
+from .heartbeats import Heartbeats
+from .pulls import Pulls
+from .requests import Requests
 from .send_back import SendBacks
-from .slab import Slot
 
 RETRY_PREFIX = "%RETRY%"
 INNER_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
-PULL_COMMIT, PULL_SUSPEND = 0x1, 0x2
-"""PullSysFlag.java."""
-PULL_BYTES_MAX = 256 * 1024
 UNREGISTER_TIMEOUT_MS = 3000
 
 log = structlog.get_logger("rocketcrew.member")
@@ -59,7 +57,7 @@ class GroupMember:
         self._loop = asyncio.get_running_loop()
         self._remoting = Remoting(
             on_request=self._asked,
-            on_close=self._forget_greeting,
+            on_close=self._connection_lost,
             connect_timeout_ms=settings.cluster.connect_timeout_ms,
         )
         self._cluster = Cluster(
@@ -84,25 +82,22 @@ class GroupMember:
         }
         self._found: set[str] = set()
         """Topics that have a route."""
-        self._greeted: set[str] = set()
-        """Brokers that have had our heartbeat on the connection that stands."""
-        self._suggested: dict[MessageQueue, int] = {}
-        """Broker id to pull from, as the last response of the queue suggested; 0 = the master."""
-        self._first_commits: dict[str, asyncio.Lock] = {}
-        self._offsets_known: set[str] = set()
-        """Topics that have an offset of the group at the broker for certain, because we committed one."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._heartbeat_timer: asyncio.TimerHandle | None = None
         self._route_timer: asyncio.TimerHandle | None = None
-        self._heartbeat_running = False
-        self._heartbeat_again = False
+        interval_ms = settings.cluster.heartbeat_interval_ms
+        self._heartbeats = Heartbeats(self._cluster, self._operations, self._heartbeat_data, interval_ms, self._run)
+        self._commits = Commits(self._operations, core, self._group, self._loop.time)
+        self._pulls = Pulls(
+            self._cluster, core, view, settings.consumer, self._subscriptions, self._commits.known, self._loop.time
+        )
+        self._requests = Requests(self._group, self._rebalance)
         self.performs: dict[type, Callable[[Any], None]] = {
             act.FetchAssignment: lambda a: self._run(self._fetch_assignment(a)),
             act.FetchOffset: lambda a: self._run(self._fetch_offset(a)),
             act.Pull: lambda a: self._run(self._pull(a)),
             act.Commit: lambda a: self._run(self._commit(a)),
             act.SendBack: self._send_back,
-            act.Heartbeat: lambda _: self._heartbeat_now(),
+            act.Heartbeat: lambda _: self._heartbeats.now(),
         }
 
     def wanted_tags(self, topic: str) -> tuple[str, ...] | None:
@@ -125,8 +120,8 @@ class GroupMember:
                     raise
                 log.warning("topic_not_found", topic=topic, hint="consumed as soon as it exists: looked up again every"
                             f" {self._settings.cluster.poll_name_server_interval_ms} ms")  # fmt: skip
-        await self._heartbeat_all()
-        self._arm_heartbeat()
+        await self._heartbeats.send()
+        self._heartbeats.arm()
         self._arm_routes()
 
     async def stop(self) -> None:
@@ -150,9 +145,9 @@ class GroupMember:
         await self._remoting.close()
 
     def _disarm(self) -> None:
-        for timer in (self._heartbeat_timer, self._route_timer):
-            if timer is not None:
-                timer.cancel()
+        self._heartbeats.disarm()
+        if self._route_timer is not None:
+            self._route_timer.cancel()
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
@@ -160,53 +155,6 @@ class GroupMember:
         task.add_done_callback(self._tasks.discard)
 
     # --- heartbeats and routes ----------------------------------------------------------------------------------
-
-    def _arm_heartbeat(self) -> None:
-        delay_s = self._settings.cluster.heartbeat_interval_ms / 1000
-        self._heartbeat_timer = self._loop.call_later(delay_s, self._heartbeat_due)
-
-    def _heartbeat_due(self) -> None:
-        self._heartbeat_now()
-        self._arm_heartbeat()
-
-    def _heartbeat_now(self) -> None:
-        """Send heartbeats; a wish that comes while one round runs makes one more round after it, not many."""
-        if self._heartbeat_running:
-            self._heartbeat_again = True
-        else:
-            self._run(self._heartbeats())
-
-    async def _heartbeats(self) -> None:
-        self._heartbeat_running = True
-        try:
-            again = True
-            while again:
-                self._heartbeat_again = False
-                await self._heartbeat_all()
-                again = self._heartbeat_again
-        except RocketcrewError as error:
-            log.warning("heartbeat_failed", error=str(error))
-        finally:
-            self._heartbeat_running = False
-
-    async def _heartbeat_all(self) -> None:
-        """To every address known, masters and slaves, as Java does; one that fails is logged, all failing raises."""
-        addresses = self._cluster.all_broker_addresses()
-        data = self._heartbeat_data()
-        answers = await asyncio.gather(
-            *(self._operations.heartbeat(address, data) for address in addresses), return_exceptions=True
-        )
-        failures = [answer for answer in answers if isinstance(answer, BaseException)]
-        self._greeted.update(
-            address for address, answer in zip(addresses, answers, strict=True) if not isinstance(answer, BaseException)
-        )
-        for failure in failures:
-            log.warning("heartbeat_failed", error=str(failure))
-        if failures and len(failures) == len(addresses) and isinstance(failures[0], UnreachableError):
-            raise failures[0]
-
-    def _forget_greeting(self, address: str) -> None:
-        self._greeted.discard(address)
 
     def _heartbeat_data(self) -> HeartbeatData:
         consumer = ConsumerData(
@@ -236,10 +184,13 @@ class GroupMember:
                 self._found.add(topic)
                 changed.add(topic)
         if set(self._cluster.all_broker_addresses()) - known:
-            self._heartbeat_now()
+            self._heartbeats.now()
         if changed:
-            self._core.rebalance(self._loop.time())
-            self._acted()
+            self._rebalance()
+
+    def _rebalance(self) -> None:
+        self._core.rebalance(self._loop.time())
+        self._acted()
 
     def _missing_topics(self) -> list[str]:
         return [topic for topic in self._subscriptions if topic not in self._found]
@@ -253,9 +204,9 @@ class GroupMember:
         try:
             queues = await self._cluster.queues_to_read(topic)
             self._found.add(topic)
-            if not self._greeted.issuperset(self._cluster.all_broker_addresses()):
+            if not self._heartbeats.known_to_all():
                 # A broker that does not know us yet leaves us out of the list, and we would own nothing.
-                await self._heartbeat_all()
+                await self._heartbeats.send()
             members = await self._operations.consumer_ids(self._group, topic)
         except RocketcrewError as error:
             if not topic.startswith(RETRY_PREFIX):
@@ -275,86 +226,12 @@ class GroupMember:
         self._acted()
 
     async def _pull(self, action: act.Pull) -> None:
-        slot: Slot | None = None
-
-        def sink(_command: Command, length_bytes: int) -> memoryview | None:
-            nonlocal slot
-            slot = self._core.room_for(action.handle, length_bytes)
-            return None if slot is None else self._view[slot.start : slot.start + length_bytes]
-
-        try:
-            response = await self._remoting.request(
-                await self._pull_address(action.mq), self._pull_command(action),
-                timeout_ms=self._settings.consumer.pull_timeout_ms, body_sink=sink,
-            )  # fmt: skip
-            result = self._pull_result(action, response, slot)
-        except RocketcrewError as error:
-            log.warning("pull_failed", queue=tuple(action.mq), offset=action.offset, error=str(error))
-            self._core.pull_failed(action.handle, self._loop.time(), slot)
-        else:
-            self._core.pulled(action.handle, result, self._loop.time())
+        await self._pulls.pull(action)
         self._acted()
-
-    async def _pull_address(self, mq: MessageQueue) -> str:
-        """Where the last answer told us to pull from; the master when that replica is gone."""
-        suggested = self._suggested.get(mq, 0)
-        return self._cluster.broker_address(mq.broker_name, suggested) or await self._cluster.address_of(mq)
-
-    def _pull_command(self, action: act.Pull) -> Command:
-        consumer, mq = self._settings.consumer, action.mq
-        from_master = self._suggested.get(mq, 0) == 0
-        commits = action.commit_offset > 0 and from_master and mq.topic in self._offsets_known
-        subscription = self._subscriptions[mq.topic]
-        header = PullRequest(
-            consumer_group=self._group,
-            topic=mq.topic,
-            queue_id=mq.queue_id,
-            queue_offset=action.offset,
-            max_msg_nums=consumer.pull_batch_size,
-            sys_flag=PULL_SUSPEND | (PULL_COMMIT if commits else 0),
-            commit_offset=action.commit_offset,
-            suspend_timeout_millis=consumer.suspend_timeout_ms,
-            sub_version=subscription.sub_version,
-            expression_type=subscription.expression_type,
-            max_msg_bytes=PULL_BYTES_MAX,
-            broker_name=mq.broker_name,
-        )
-        return Command(RequestCode.PULL_MESSAGE, header.to_fields())
-
-    def _pull_result(self, action: act.Pull, response: Command, slot: Slot | None) -> PullResult:
-        if response.code in _WITH_OFFSETS:
-            header = PullResponse.from_fields(response.fields)
-            self._suggested[action.mq] = header.suggest_which_broker_id
-            if response.dropped:
-                return PullResult(response.code, action.offset, dropped=True)
-            return PullResult(response.code, header.next_begin_offset, len(response.body), slot)
-        return PullResult(response.code, action.offset, slot=slot, remark=response.remark or "")
 
     async def _commit(self, action: act.Commit) -> None:
-        ok = True
-        try:
-            async with self._alone_if_first(action.mq.topic):
-                stored = (
-                    await self._operations.query_consumer_offset(self._group, action.mq) if action.guarded else None
-                )
-                if stored is None or stored < action.offset:
-                    await self._operations.update_consumer_offset(self._group, action.mq, action.offset)
-                self._offsets_known.add(action.mq.topic)
-        except RocketcrewError as error:
-            ok = False
-            log.warning("commit_failed", queue=tuple(action.mq), offset=action.offset, error=str(error))
-        self._core.committed(action.handle, action.offset, ok, self._loop.time())
+        await self._commits.commit(action)
         self._acted()
-
-    def _alone_if_first(self, topic: str) -> contextlib.AbstractAsyncContextManager[None]:
-        """One commit at a time until the first of a topic is in.
-
-        A broker makes the group's table of a topic with its first offset, and of several that come at once it keeps one
-        (ConsumerOffsetManager.commitOffset): the others are answered with success and are lost.
-        """
-        if topic in self._offsets_known:
-            return contextlib.nullcontext()
-        return self._first_commits.setdefault(topic, asyncio.Lock())
 
     def _send_back(self, action: act.SendBack) -> None:
         """Copy and decode the record now, while its bytes are certainly ours, and send it back in a task."""
@@ -372,23 +249,10 @@ class GroupMember:
         self._core.sent_back(action.handle, action.chunk_id, action.index, accepted, self._loop.time())
         self._acted()
 
-    # --- the brokers' requests ----------------------------------------------------------------------------------
+    # --- connections --------------------------------------------------------------------------------------------
 
     async def _asked(self, address: str, command: Command) -> Command | None:
-        if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
-            if command.fields.get("consumerGroup") == self._group:
-                self._core.rebalance(self._loop.time())
-                self._acted()
-            return None
-        log.debug("request_not_supported", address=address, code=command.code)
-        return command.response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f"code {command.code} is not supported")
+        return await self._requests.serve(address, command)
 
-
-_WITH_OFFSETS = frozenset(
-    {
-        ResponseCode.SUCCESS,
-        ResponseCode.PULL_NOT_FOUND,
-        ResponseCode.PULL_RETRY_IMMEDIATELY,
-        ResponseCode.PULL_OFFSET_MOVED,
-    }
-)
+    def _connection_lost(self, address: str) -> None:
+        self._heartbeats.forget(address)

@@ -1,0 +1,118 @@
+"""Pulls at the edge: from which broker, with which header, and the body straight into the slab.
+
+A broker says with each answer which of its replicas the next pull is to go to (`suggestWhichBrokerId`). As in Java
+(PullAPIWrapper.java, MQClientInstance.findBrokerAddressInSubscribe) a replica that is gone is replaced by any other of that
+broker, a missing route is asked for at once, and only the master gets the commit that a pull can carry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from ..client.cluster import Cluster
+from ..client.routes import MASTER_ID
+from ..conf.settings import ConsumerSettings
+from ..remoting.bodies import SubscriptionData
+from ..remoting.codes import PULL_COMMIT_OFFSET, PULL_SUSPEND, RequestCode, ResponseCode
+from ..remoting.command import Command
+from ..remoting.errors import RocketcrewError
+from ..remoting.headers import PullRequest, PullResponse
+from ..remoting.queues import MessageQueue
+from .actions import Pull
+from .core import Core
+from .pulling import PullResult
+from .slab import Slot
+
+PULL_BYTES_MAX = 256 * 1024
+WITH_OFFSETS = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    }
+)
+"""Answers whose header says where to go on; refusals have none."""
+
+log = structlog.get_logger("rocketcrew.member")
+
+
+class Pulls:
+    """Sends one pull and gives its answer to the core. `subscriptions` is looked at anew for each pull; `commits_known`
+    says whether a commit of the topic is in already (the first must be alone, see commits.py); `now` is the loop's clock."""
+
+    def __init__(
+        self, cluster: Cluster, core: Core, view: memoryview, settings: ConsumerSettings,
+        subscriptions: Mapping[str, SubscriptionData], commits_known: Callable[[str], bool], now: Callable[[], float],
+    ) -> None:  # fmt: skip
+        self._cluster = cluster
+        self._core = core
+        self._view = view
+        self._settings = settings
+        self._subscriptions = subscriptions
+        self._commits_known = commits_known
+        self._now = now
+        self._suggested: dict[MessageQueue, int] = {}
+        """Broker id to pull from, as the last response of the queue suggested; 0 = the master."""
+
+    async def pull(self, action: Pull) -> None:
+        """One pull, answered by `Core.pulled` or `Core.pull_failed`."""
+        slot: Slot | None = None
+
+        def sink(_command: Command, length_bytes: int) -> memoryview | None:
+            nonlocal slot
+            slot = self._core.room_for(action.handle, length_bytes)
+            return None if slot is None else self._view[slot.start : slot.start + length_bytes]
+
+        try:
+            address, is_master = await self._where(action.mq)
+            response = await self._cluster.remoting.request(
+                address, self._command(action, is_master), timeout_ms=self._settings.pull_timeout_ms, body_sink=sink
+            )
+            result = self._result(action, response, slot)
+        except RocketcrewError as error:
+            log.warning("pull_failed", queue=tuple(action.mq), offset=action.offset, error=str(error))
+            self._core.pull_failed(action.handle, self._now(), slot)
+        else:
+            self._core.pulled(action.handle, result, self._now())
+
+    async def _where(self, mq: MessageQueue) -> tuple[str, bool]:
+        """The address that the last answer suggested, else another of the broker's; whether it is the master's."""
+        wanted = self._suggested.get(mq, MASTER_ID)
+        address = await self._cluster.address_of(mq, wanted, only_this=False)
+        return address, address == self._cluster.broker_address(mq.broker_name)
+
+    def _command(self, action: Pull, is_master: bool) -> Command:
+        consumer, mq = self._settings, action.mq
+        commits = action.commit_offset > 0 and is_master and self._commits_known(mq.topic)
+        subscription = self._subscriptions[mq.topic]
+        header = PullRequest(
+            consumer_group=consumer.group,
+            topic=mq.topic,
+            queue_id=mq.queue_id,
+            queue_offset=action.offset,
+            max_msg_nums=consumer.pull_batch_size,
+            sys_flag=PULL_SUSPEND | (PULL_COMMIT_OFFSET if commits else 0),
+            commit_offset=action.commit_offset,
+            suspend_timeout_millis=consumer.suspend_timeout_ms,
+            sub_version=subscription.sub_version,
+            expression_type=subscription.expression_type,
+            max_msg_bytes=PULL_BYTES_MAX,
+            broker_name=mq.broker_name,
+        )
+        return Command(RequestCode.PULL_MESSAGE, header.to_fields())
+
+    def _result(self, action: Pull, response: Command, slot: Slot | None) -> PullResult:
+        if response.code in WITH_OFFSETS:
+            header = PullResponse.from_fields(response.fields)
+            self._suggested[action.mq] = header.suggest_which_broker_id
+            if response.dropped:
+                return PullResult(response.code, action.offset, dropped=True)
+            return PullResult(response.code, header.next_begin_offset, len(response.body), slot)
+        return PullResult(response.code, action.offset, slot=slot, remark=response.remark or "")
+
+    def forget(self, mq: MessageQueue) -> None:
+        """The queue is not ours any more."""
+        self._suggested.pop(mq, None)
