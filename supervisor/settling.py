@@ -215,16 +215,30 @@ class Settling:
     def salvaged(
         self, worker_id: str, seq: int, records: Sequence[tuple[MessageQueue, Sequence[tuple[int, int]]]], now: float
     ) -> None:
-        """A segment that the worker left open is sealed; `records` are the ones whose rows are complete in it."""
+        """A segment that the worker left open is sealed; `records` are the ones whose rows are complete in it.
+
+        Only what a living assignment waits for is noted as done: a message of an ended one is not forgotten by a reset
+        and then found finished after a restart.
+        """
         worker = self.s.workers.get(worker_id)
         if worker is None:
             return
+        found: dict[MessageQueue, Intervals] = {}
         for mq, pairs in records:
-            done = worker.salvaged.setdefault(mq, Intervals())
+            here, done = found.setdefault(mq, Intervals()), worker.salvaged.setdefault(mq, Intervals())
             for start, end in pairs:
+                here.add(start, end)
                 done.add(start, end)
-                self.s.out.append(JournalDone(mq, start, end, worker_id, seq))
+        for chunk in worker.in_flight.values():
+            pq = self.s.queues.get(chunk.handle)
+            if pq is not None and pq.mq in found:
+                self._journal_salvaged(pq.mq, chunk, found[pq.mq], (worker_id, seq))
         self.sealed(worker_id, seq, now)
+
+    def _journal_salvaged(self, mq: MessageQueue, chunk: Chunk, found: Intervals, token: Token) -> None:
+        for index in range(chunk.reported, chunk.count):
+            if chunk.offsets[index] in found:
+                self.s.out.append(JournalDone(mq, chunk.begin_of(index), chunk.offsets[index] + 1, *token))
 
     def salvage_complete(self, worker_id: str, now: float) -> None:
         """Nothing more of the dead worker will turn up: hand the rest of its chunks to others."""

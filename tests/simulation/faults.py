@@ -46,7 +46,7 @@ class Faults:
 
     def one(self) -> None:
         """Inject one fault."""
-        if self.s.calm:
+        if self.world.calm:
             return
         kind = self.world.random.choice(self._drawn)
         if self._kinds[kind]():
@@ -195,5 +195,5 @@ class Faults:
         return True
 
     def _kill_soon(self) -> None:
-        if not self.s.calm and self._kill_member():
+        if not self.world.calm and self._kill_member():
             self.world.note("fault: kill member")

@@ -6,6 +6,8 @@ hands over what it finished above the committed offset. An offset that went back
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.actions import JournalCommitted, JournalDone, JournalSealed, Log
 from rocketcrew.supervisor.intervals import Intervals
@@ -28,6 +30,9 @@ class Notebook:
         self._waiting: dict[tuple[str, int], list[tuple[MessageQueue, int, int, int]]] = {}
         """By segment: finished, but not sealed, with the number of the assignment."""
         self._moved: set[MessageQueue] = set()
+        self._held: dict[int, dict[int, str]] = {}
+        """By assignment (handle) and offset: who got it last."""
+        self._dead: set[str] = set()
         self._lossy: set[tuple[MessageQueue, int]] = set()
         """Assignments that may have lost rows: neighbours of those run again too."""
         self._ends = 0
@@ -61,6 +66,18 @@ class Notebook:
             self._world.note("a member met a reset")
         self._committed[mq] = entry.offset
         self._finished[mq] = Intervals(self.no_repeat[mq].pairs()) if mq in self.no_repeat else Intervals()
+
+    def handed(self, handle: int, offsets: Sequence[int], worker_id: str) -> None:
+        """A chunk is handed to a worker: each message goes to one at a time, to the next when that one is dead."""
+        held = self._held.setdefault(handle, {})
+        for offset in offsets:
+            before = held.get(offset)
+            if before is not None and before not in self._dead:
+                raise Violation(f"{offset} of assignment {handle} is handed to {worker_id}, though {before} has it")
+            held[offset] = worker_id
+
+    def died(self, worker_id: str) -> None:
+        self._dead.add(worker_id)
 
     def logged(self, entry: Log, state: State) -> None:
         """The queue's end, and what came before it."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from rocketcrew.supervisor.core import Core
 from rocketcrew.supervisor.journal import Entry, JournalState, replay
@@ -25,6 +26,12 @@ class Parts:
     """A response that finds no room is left on the connection, instead of read and dropped."""
     guards_commits = True
     """The edge looks at the broker's offset before a guarded commit."""
+
+    def __init__(self, focus: tuple[str, ...] = (), script: Mapping[str, Any] | None = None) -> None:
+        self.focus = focus
+        """Faults that come more often than usual, so that a few seeds are enough to find a bug."""
+        self.script = script or {}
+        """Fields of the script that do not depend on the seed."""
 
     def core(self, config: CoreConfig, slab: Slab, view: bytearray) -> Core:
         return Core(config, slab, view)

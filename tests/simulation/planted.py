@@ -1,12 +1,13 @@
 """Bugs on purpose, each a small change of one part: the simulation must find every one of them.
 
-They are what a hurried change would do, and none of them is in the production code. `PLANTED` names them with the number
-of seeds within which each must be found.
+They are what a hurried change would do, and none of them is in the production code. `PLANTED` names them, with the number
+of seeds within which each must be found, and the kind of world (which faults come often) in which it shows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from rocketcrew.remoting.properties import PROPERTY_RETRY_TOPIC
 from rocketcrew.remoting.queues import MessageQueue
@@ -83,6 +84,15 @@ class CommitNext(CoreParts):
             pq.moved_to, moved = max(pq.moved_to, 0), pq.moved_to  # past the core's own check, too
             super()._commit(pq, pq.next_offset if moved < 0 else offset, guarded=guarded)
             pq.moved_to = moved
+
+
+class TellsOnce(CoreParts):
+    """An offset that the broker confirmed is never told again, though a killed broker forgets."""
+
+    class assigning_class(Assigning):
+        def _commit_progress(self, pq: ProcessQueue, now: float) -> None:
+            if pq.committable() > pq.committed:
+                super()._commit_progress(pq, now)
 
 
 class CommitUnguarded(Parts):
@@ -272,6 +282,35 @@ class RestoredKey(OutcomeFirst):
             return work.mq._replace(topic=message.properties.get(PROPERTY_RETRY_TOPIC, work.mq.topic))
 
 
+class HandsOutTwice(CoreParts):
+    """Chunks of a worker that died are handed out again at once, and after the salvage once more."""
+
+    class settling_class(Settling):
+        def worker_died(self, worker_id: str, *, expected: bool = False) -> None:
+            chunks = list(self.s.workers[worker_id].in_flight.values())
+            super().worker_died(worker_id, expected=expected)
+            for chunk in chunks:
+                pq = self.s.queues.get(chunk.handle)
+                if pq is not None and not chunk.reported:
+                    chunk.slot.refs += 1
+                    again = Chunk(
+                        next(self.s.chunk_ids), pq.handle, chunk.slot, chunk.positions, chunk.offsets, chunk.begin
+                    )
+                    pq.insert_after(chunk, [again])
+                    self.s.redo.append(again)
+
+
+class KeepsEnded(CoreParts):
+    """Bytes of a chunk whose queue has ended are not given back when its outcome comes."""
+
+    class settling_class(Settling):
+        def _reported(self, chunk: Chunk, pq: ProcessQueue | None) -> None:
+            if pq is None:
+                self.s.chunks.pop(chunk.chunk_id, None)
+            else:
+                super()._reported(chunk, pq)
+
+
 # --- the end ----------------------------------------------------------------------------------------------------
 
 
@@ -294,23 +333,46 @@ class ForgetsFinished(CoreParts):
             self.s.recovered.pop(pq.mq, None)
 
 
-PLANTED: dict[str, tuple[type[Parts], int]] = {
-    "commit before seal": (CommitBeforeSeal, 20),
-    "commit what was pulled": (CommitNext, 20),
-    "draining queue commits unguarded": (CommitUnguarded, 60),
-    "skip one too many": (SkipsOneTooMany, 20),
-    "journal ignores a reset": (IgnoresReset, 60),
-    "drop on a refused send-back": (DropsRefused, 20),
-    "revoked queue sends failures back": (SendsRevoked, 60),
-    "late outcome of an ended assignment accepted": (AcceptsLate, 60),
-    "slot reused too early": (ReusesEarly, 20),
-    "slot of a failed message reused": (ReusesFailed, 20),
-    "connection left unread when the slab is full": (LeavesUnread, 60),
-    "reservation of an ended queue kept": (KeepsReservation, 60),
-    "redispatch forgets a chunk": (ForgetsChunk, 20),
-    "wipe instead of salvage": (WipesOpen, 20),
-    "outcome before rows": (OutcomeFirst, 20),
-    "key by restored topic": (RestoredKey, 20),
-    "queue ends with open send-backs": (EndsEarly, 60),
-    "finished messages forgotten at the end": (ForgetsFinished, 60),
+class Planted(NamedTuple):
+    """One bug, the number of seeds within which it must be found, and in which kind of world."""
+
+    parts: type[Parts]
+    seeds: int
+    focus: tuple[str, ...] = ()
+    script: Mapping[str, Any] | None = None
+
+    def make(self) -> Parts:
+        return self.parts(self.focus, self.script)
+
+
+COMING_AND_GOING = ("start member", "stop member")
+ONE_SLOT = {"members": 1, "members_max": 1}
+SEVERAL = {"members": 2, "members_max": 3}
+
+PLANTED = {
+    "commit before seal": Planted(CommitBeforeSeal, 10),
+    "commit what was pulled": Planted(CommitNext, 20),
+    "draining queue commits unguarded": Planted(CommitUnguarded, 40, COMING_AND_GOING, SEVERAL | {"slow": 0.15}),
+    "skip one too many": Planted(SkipsOneTooMany, 40),
+    "journal ignores a reset": Planted(IgnoresReset, 40, ("reset back",), ONE_SLOT | {"slow": 0.05}),
+    "drop on a refused send-back": Planted(DropsRefused, 40),
+    "revoked queue sends failures back": Planted(SendsRevoked, 40, COMING_AND_GOING, SEVERAL | {"slow": 0.05}),
+    "late outcome of an ended assignment accepted": Planted(
+        AcceptsLate, 120, ("reset back", "reset forward"), ONE_SLOT | {"slow": 0.15}
+    ),
+    "slot reused too early": Planted(ReusesEarly, 10),
+    "slot of a failed message reused": Planted(ReusesFailed, 40),
+    "connection left unread when the slab is full": Planted(LeavesUnread, 40, (), {"slab_units": 4, "body_large": 0.3}),
+    "reservation of an ended queue kept": Planted(
+        KeepsReservation, 60, (*COMING_AND_GOING, "stall broker"), SEVERAL | {"slab_units": 4, "queues": 4}
+    ),
+    "redispatch forgets a chunk": Planted(ForgetsChunk, 60),
+    "wipe instead of salvage": Planted(WipesOpen, 40),
+    "outcome before rows": Planted(OutcomeFirst, 10),
+    "key by restored topic": Planted(RestoredKey, 10),
+    "queue ends with open send-backs": Planted(EndsEarly, 60),
+    "finished messages forgotten at the end": Planted(ForgetsFinished, 80),
+    "chunk handed out twice": Planted(HandsOutTwice, 40),
+    "bytes of an ended queue kept": Planted(KeepsEnded, 120, ("reset back", "reset forward"), {"slow": 0.15}),
+    "offsets are told once": Planted(TellsOnce, 60, ("kill broker",)),
 }

@@ -63,6 +63,7 @@ class SimPool:
             for offset in action.chunk.offsets:
                 if offset in done:
                     raise Violation(f"{action.mq} {offset} is run again, although it was finished before")
+        self._member.notebook.handed(action.chunk.handle, action.chunk.offsets, action.worker_id)
         self._to(action.worker_id, Work(action))
 
     def _seal(self, action: act.Seal) -> None:
@@ -77,6 +78,7 @@ class SimPool:
     def is_ready(self, worker: SimWorker) -> None:
         core, now = self._member.core, self._member.world.now
         for dead in worker.salvage_of:
+            self._member.notebook.died(dead)
             core.salvage_complete(dead, now)
         worker.salvage_of = []
         core.worker_ready(worker.worker_id)
@@ -139,6 +141,7 @@ class SimPool:
             return
         dead = [*worker.salvage_of, worker.worker_id]
         if not left and not worker.salvage_of:
+            member.notebook.died(worker.worker_id)
             core.salvage_complete(worker.worker_id, now)
             dead = []
         member.world.after(

@@ -6,8 +6,10 @@ happens in a calm one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 from zlib import crc32
 
 from rocketcrew.broker.config import BrokerConfig
@@ -18,6 +20,7 @@ RETRY_TOPIC = "%RETRY%" + GROUP
 DLQ_TOPIC = "%DLQ%" + GROUP
 BROKER = "broker-a"
 MAX_RECONSUME_TIMES = 3
+FOCUS_WEIGHT = 12
 DELAY_LEVELS = "40ms 80ms 150ms 300ms 600ms 1s"
 
 FAULTS = (
@@ -68,7 +71,7 @@ class Script:
             members_max=members_max,
             workers=random.choice([1, 2, 3]),
             slab_units=random.choice([4, 8, 8, 16, 64]),
-            chunk_messages_max=random.choice([1, 3, 8]),
+            chunk_messages_max=random.choice([1, 3, 8, 32]),
             threshold_messages=random.choice([8, 30, 1000]),
             threshold_bytes=random.choice([20_000, 1 << 20]),
             span_max=random.choice([16, 60, 2000]),
@@ -84,6 +87,12 @@ class Script:
             strategy=random.choice(["AVG", "AVG_BY_CIRCLE"]),
             refusing=random.choice([0.0, 0.01, 0.1]),
         )
+
+    def focused(self, kinds: Iterable[str], fields: Mapping[str, Any]) -> Script:
+        """The same, with some faults more often and some fields given."""
+        weights = self.faults | {kind: self.faults[kind] + FOCUS_WEIGHT for kind in kinds}
+        rate = max(self.fault_rate, 0.02) if weights != self.faults else self.fault_rate
+        return replace(self, faults=weights, fault_rate=rate, **fields)
 
 
 def broker_config() -> BrokerConfig:

@@ -170,7 +170,7 @@ class SimWorker:
         self.member.truth.began((work.mq.topic, work.mq.queue_id), work.offsets[index])
         random = self.world.random
         duration = random.expovariate(1.0)
-        if random.random() < self.member.script.slow:
+        if random.random() < self.member.script.slow and not self.world.calm:
             duration = random.choice([30, 200, 600, 1_500, 4_000]) * random.random()
             self.world.note("a slow message")
         self.world.after(duration, self._ran_one, work)

@@ -26,6 +26,8 @@ class World:
         self.random = Random(seed)
         self.now_ms = 1_000_000.0
         self.steps = 0
+        self.calm = False
+        """No more faults, and nobody is slow: everything comes to rest."""
         self.happened: Counter[str] = Counter()
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._numbers = count()

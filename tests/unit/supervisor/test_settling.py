@@ -194,6 +194,23 @@ def test_a_salvage_of_an_unknown_worker_changes_nothing(bench: Bench) -> None:
     bench.none(act.JournalDone, act.JournalSealed)
 
 
+def test_what_is_salvaged_of_an_ended_assignment_is_not_noted_as_done(bench: Bench) -> None:
+    """It would outlive a reset: the journal is read again at the next start, and the message must run again."""
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.found(handle, [0])
+    bench.dispatched()
+    bench.revoke()
+    bench.pass_ms(10_000)
+    assert handle not in bench.core.state.queues
+    bench.open(0)
+    bench.take(act.JournalDone)
+    bench.core.worker_died("w1")
+    bench.core.salvaged("w1", 1, [(bench.queue(), [(0, 1)])], bench.now)
+    bench.none(act.JournalDone)
+    bench.one(act.JournalSealed)
+
+
 def test_a_chunk_of_an_ended_queue_is_forgotten_with_its_worker(bench: Bench) -> None:
     (handle,) = bench.open(0)
     bench.worker("w1")
