@@ -1,15 +1,17 @@
 """The control socket: a Unix socket in the slot (mode 0600), one JSON object a line in, one out.
 
-The commands are a table; each gets the request and gives plain data. An unknown one is answered with the known ones.
+The commands are a table; each gets the request and gives plain data, at once or as an
+awaitable. An unknown one is answered with the known ones.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import json
 import os
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ REQUEST_TIMEOUT_S = 10.0
 _SUN_PATH_MAX = 100
 """A Unix socket's path holds 108 bytes on Linux, 104 on macOS."""
 
-Command = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+Command = Callable[[Mapping[str, Any]], Mapping[str, Any] | Awaitable[Mapping[str, Any]]]
 
 log = structlog.get_logger("rocketcrew.control")
 
@@ -56,14 +58,14 @@ class ControlServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while line := await asyncio.wait_for(reader.readline(), REQUEST_TIMEOUT_S):
-                writer.write(json.dumps(self._answer(line)).encode() + b"\n")
+                writer.write(json.dumps(await self._answer(line)).encode() + b"\n")
                 await writer.drain()
         except (TimeoutError, ConnectionError, ValueError):
             pass
         finally:
             writer.close()
 
-    def _answer(self, line: bytes) -> Mapping[str, Any]:
+    async def _answer(self, line: bytes) -> Mapping[str, Any]:
         try:
             request: Any = json.loads(line)
             name = request["command"]
@@ -72,7 +74,8 @@ class ControlServer:
             known = ", ".join(sorted(self._commands))
             return {"error": f'not understood: send {{"command": NAME}} with NAME one of {known}'}
         try:
-            return command(request)
+            answer = command(request)
+            return await answer if inspect.isawaitable(answer) else answer
         except RocketcrewError as error:
             return {"error": str(error)}
 

@@ -21,10 +21,12 @@ from ..workers.cells import CellFile
 from ..workers.link import LinkClosedError, Transport, link_pair
 from ..workers.packets import QueueInfo
 from ..workers.spawn import Forkserver, WorkerStartError
+from ..workers.stack_dump import StackFile
 from .actions import Dispatch
 from .core import Core
 from .hearing import Hearing
-from .pool_member import BootMaker, HandlerError, Member
+from .pool_member import BootMaker, HandlerError, Member, NewWorker
+from .stacks import ProcessStack, Running, worker_stacks
 
 RESPAWN_DELAY_MIN_S = 0.1
 RESPAWN_DELAY_MAX_S = 5.0
@@ -55,6 +57,7 @@ class Pool:
         self._acted = acted
         self._loop = asyncio.get_running_loop()
         self.members: dict[str, Member] = {}
+        self._cell_slots = list(reversed(range(cells.slots)))
         self._started = 0
         self._respawn_delay_s = RESPAWN_DELAY_MIN_S
         self._stopping = False
@@ -98,8 +101,17 @@ class Pool:
         self._started += 1
         worker_id = f"{self._run_id}.{self._started}"
         link, theirs = link_pair(self._transport)
-        process = self._forkserver.start_worker(self._make_boot(worker_id, index, theirs, tuple(files)))
-        member = Member(worker_id, index, process, link, salvage_of, files)
+        stacks = StackFile()
+        slot = self._cell_slots.pop()
+        boot = self._make_boot(NewWorker(worker_id, index, slot, theirs, stacks.shared, tuple(files)))
+        try:
+            process = self._forkserver.start_worker(boot)
+        except WorkerStartError:
+            link.close()
+            stacks.close()
+            self._cell_slots.append(slot)
+            raise
+        member = Member(worker_id, index, slot, process, link, stacks, salvage_of, files)
         self.members[worker_id] = member
         self._core.worker_started(worker_id)
         self._loop.add_reader(link.fileno(), self._readable, member)
@@ -194,14 +206,17 @@ class Pool:
         member.process.kill()  # the link may be closed by a process that lives on
         code = member.process.exitcode
         member.link.close()
+        member.stack_file.close()
         del self.members[member.worker_id]
         now = self._loop.time()
-        in_hand = self._in_hand(member)
+        running = self.running(member)
+        self._cells.clear(member.cell_slot)
+        self._cell_slots.append(member.cell_slot)
         self._core.worker_died(member.worker_id, expected=member.stopping)
         self._seal_renamed(member.worker_id, now)
         if not member.stopping:
             log.warning("worker_died", worker=member.worker_id, pid=member.process.pid, exit_code=code,
-                        **in_hand)  # fmt: skip
+                        **({} if running is None else {"running": str(running)}))  # fmt: skip
         member.process.close()
         files = sorted((self._segments / OPEN_DIR).glob(f"{member.worker_id}-*{SEGMENT_SUFFIX}"))
         dead = [*member.salvage_of, member.worker_id]
@@ -214,15 +229,20 @@ class Pool:
             dead = []
         self._replace(member, dead, [*member.salvage_files, *files])
 
-    def _in_hand(self, member: Member) -> dict[str, object]:
-        """Which message the worker was running when it died, from its cell."""
-        cell = self._cells.read(member.index)
-        self._cells.clear(member.index)
+    def running(self, member: Member) -> Running | None:
+        """Which message the worker is running, or was when it died, from its cell."""
+        cell = self._cells.read(member.cell_slot)
         found = self._core.queue_offset(cell.chunk_id, cell.position) if cell is not None else None
-        if found is None:
-            return {}
+        if cell is None or found is None:
+            return None
         mq, offset = found
-        return {"running": f"{mq.topic}/{mq.broker_name}/{mq.queue_id}@{offset}"}
+        seconds = max(0.0, self._loop.time() - cell.started_ns / 1e9)
+        return Running(mq.topic, mq.broker_name, mq.queue_id, offset, seconds)
+
+    async def stacks(self) -> list[ProcessStack]:
+        """The stacks of every worker, also of those that start or leave."""
+        members = sorted(self.members.values(), key=lambda member: (member.index, member.worker_id))
+        return await worker_stacks(members, self.running)
 
     def _seal_renamed(self, worker_id: str, now: float) -> None:
         """A worker killed between the rename and its report has sealed all the same.

@@ -11,17 +11,34 @@ from ..remoting.errors import RocketcrewError
 from ..workers import packets
 from ..workers.boot import WorkerBoot
 from ..workers.link import SupervisorLink
+from ..workers.slab_memory import SharedFd
 from ..workers.spawn import WorkerProcess
+from ..workers.stack_dump import StackFile
 
 
 class HandlerError(RocketcrewError):
     """The handler cannot be imported or set up: the text names it, with the user's own frames."""
 
 
+@dataclass(frozen=True, slots=True)
+class NewWorker:
+    """What the pool decides about a worker that is started."""
+
+    worker_id: str
+    index: int
+    """0, 1, ...; a worker that takes the place of another gets its index."""
+    cell_slot: int
+    """Its cell in the cell file; never that of another worker that lives, also not of the one it replaces."""
+    link: socket.socket
+    """The worker's end."""
+    stacks: SharedFd
+    salvage: tuple[Path, ...]
+
+
 class BootMaker(Protocol):
     """Makes the start parameters of one worker."""
 
-    def __call__(self, worker_id: str, index: int, link: socket.socket, salvage: tuple[Path, ...]) -> WorkerBoot: ...
+    def __call__(self, new: NewWorker, /) -> WorkerBoot: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -30,8 +47,10 @@ class Member:
 
     worker_id: str
     index: int
+    cell_slot: int
     process: WorkerProcess
     link: SupervisorLink
+    stack_file: StackFile
     salvage_of: list[str]
     """Dead workers whose segments it salvages before it is ready."""
     salvage_files: list[Path]

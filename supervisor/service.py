@@ -44,9 +44,10 @@ from .metrics import MetricsServer
 from .pool import Pool
 from .slab import SLAB_BYTES_MIN, Slab
 from .slot import adopt, take_slot, write_settled
+from .stacks import ProcessStack, own_stack
 from .states import SERVICE, Service, ServiceEvent, move
 from .status import picture
-from .wiring import CELLS_FILE, Boots, core_config
+from .wiring import CELL_SLOTS, CELLS_FILE, Boots, core_config
 
 EXIT_FINE = 0
 EXIT_FORCED = 5
@@ -134,10 +135,11 @@ class Supervisor:
         settings = self.settings
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._signal, number)
+        self._loop.add_signal_handler(signal.SIGUSR1, self._log_stacks_soon)
         self._forkserver = Forkserver([self.handler.module] if self.handler.module else [])
         self._forkserver.start()
         count = settings.workers.count or os.cpu_count() or 1
-        self._cells = CellFile(self._slot.path / CELLS_FILE, count)
+        self._cells = CellFile(self._slot.path / CELLS_FILE, CELL_SLOTS)
         run_id = f"w{time.time_ns() // 1_000_000:x}"
         boots = Boots(settings, self.handler, self._slot, self._transport, self._memory, self.client_id)
         self._pool = Pool(
@@ -154,7 +156,8 @@ class Supervisor:
         self._acting.do |= self._member.performs
         await self._member.start()
         self._control = ControlServer(
-            self._slot.path, {"status": lambda _: self.picture(), "stop": self._asked_to_stop}
+            self._slot.path,
+            {"status": lambda _: self.picture(), "stop": self._asked_to_stop, "stacks": self._asked_for_stacks},
         )
         await self._control.start()
         self._to_end.append(self._control.stop)
@@ -209,6 +212,21 @@ class Supervisor:
         """The status, as the control socket and the metrics page show it."""
         extra = {"loader": self._loader.status(), "schema": self._pool.schema, "slot": str(self._slot.path)}
         return picture(self.core, self.service, self._pool.pids(), extra)
+
+    async def _asked_for_stacks(self, _request: Any) -> dict[str, Any]:
+        return {"processes": [each.as_dict() for each in await self.stacks()]}
+
+    def _log_stacks_soon(self) -> None:
+        self._logging_stacks = self._loop.create_task(self._log_stacks())
+
+    async def _log_stacks(self) -> None:
+        for each in await self.stacks():
+            log.info("stack", of=each.process, name=each.name, of_pid=each.pid, running=each.running and str(each.running),
+                     stack=each.text, **({"note": each.note} if each.note else {}))  # fmt: skip
+
+    async def stacks(self) -> list[ProcessStack]:
+        """What every process does at this instant: the supervisor first, then the workers. Takes at most a second."""
+        return [own_stack(self.client_id), *await self._pool.stacks()]
 
     # --- stop ---------------------------------------------------------------------------------------------------
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import socket
 from dataclasses import dataclass
-from pathlib import Path
 
 from ..conf.settings import Settings
 from ..workers.boot import WorkerBoot, WorkerLimits
@@ -12,10 +10,13 @@ from ..workers.link import Transport
 from ..workers.loading import HandlerSpec
 from ..workers.slab_memory import SlabMemory
 from .allocation import strategy_named
+from .pool_member import NewWorker
 from .slot import Slot
 from .state import CoreConfig
 
 RETRY_PREFIX = "%RETRY%"
+CELL_SLOTS = 512
+"""Workers at one time: twice the most that may be configured, for each may have its successor beside it."""
 CELLS_FILE = "cells"
 """In the slot: what each worker is running, readable after its death."""
 
@@ -55,21 +56,22 @@ class Boots:
     """None: the transport is a stream."""
     client_id: str
 
-    def __call__(self, worker_id: str, index: int, link: socket.socket, salvage: tuple[Path, ...]) -> WorkerBoot:
+    def __call__(self, new: NewWorker) -> WorkerBoot:
         s = self.settings
         return WorkerBoot(
-            worker_id=worker_id,
-            index=index,
+            worker_id=new.worker_id,
+            index=new.index,
             handler=self.handler,
-            link=link,
+            link=new.link,
             transport=self.transport,
             slab=self.memory.handle() if self.memory is not None else None,
             group=s.consumer.group,
             segments_dir=self.slot.segments if s.results.enabled else None,
             schema=s.results.schema,
-            salvage=salvage,
+            salvage=new.salvage,
             cells_path=self.slot.path / CELLS_FILE,
-            cell_slot=index,
+            cell_slot=new.cell_slot,
+            stacks=new.stacks,
             member=self.client_id,
             limits=WorkerLimits(
                 batch_messages_max=s.consumer.consume_message_batch_max_size,

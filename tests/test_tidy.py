@@ -57,6 +57,7 @@ EDGES: dict[str, frozenset[str]] = {
             "send_back",
             "service",
             "slot",
+            "stacks",
             "wiring",
         }
     ),

@@ -9,7 +9,7 @@ from typing import Final
 
 from .link import Transport
 from .loading import HandlerSpec
-from .slab_memory import SlabHandle
+from .slab_memory import SharedFd, SlabHandle
 
 EXIT_OK: Final = 0
 """Stopped as asked, or the supervisor's end of the link was closed."""
@@ -55,6 +55,8 @@ class WorkerBoot:
     salvage: tuple[Path, ...] = ()
     cells_path: Path | None = None
     cell_slot: int = 0
+    stacks: SharedFd | None = None
+    """Where it writes its stacks when asked (stack_dump.py)."""
     member: str = ""
     limits: WorkerLimits = field(default_factory=WorkerLimits)
     log_format: str = "auto"

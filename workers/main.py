@@ -33,6 +33,7 @@ from .rows import RowBuffer
 from .runner import Place
 from .salvage import salvage
 from .segment import SegmentWriter
+from .stack_dump import answer_with_stacks
 from .worker import SegmentPause, Worker
 
 
@@ -40,6 +41,8 @@ def worker_main(boot: WorkerBoot) -> int:
     """Run one worker; returns its exit code. For a process of its own."""
     if preload.forkserver_pid:
         die_with_parent(preload.forkserver_pid)
+    if boot.stacks is not None:
+        answer_with_stacks(boot.stacks)
     keep_through_stop_signals()
     end_forks_as_usual()
     _drop_inherited()

@@ -31,24 +31,32 @@ def die_with_parent(parent_pid: int) -> None:
         os._exit(EXIT_ORPHAN)
 
 
+CONTROL_SIGNALS: Final = (
+    signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGTTIN, signal.SIGTTOU,
+    signal.SIGTSTP,
+)  # fmt: skip
+"""What the supervisor obeys, and the terminal or an operator may send to the whole process group."""
+
+
 def keep_through_stop_signals() -> None:
-    """INT and TERM do nothing here: they reach the whole process group, and the supervisor alone decides what stops.
+    """The supervisor's signals do nothing here: they reach the whole process group, and the supervisor alone decides.
 
     A handler that does nothing rather than SIG_IGN: that would be inherited by the programs a handler starts, and
     `Popen.terminate()` would not work on them.
     """
-    signal.signal(signal.SIGINT, _ignore)
-    signal.signal(signal.SIGTERM, _ignore)
+    for number in CONTROL_SIGNALS:
+        signal.signal(number, _ignore)
 
 
 def end_forks_as_usual() -> None:
-    """Processes that a handler forks (multiprocessing, for one) get INT and TERM back, so that they can be ended."""
+    """Processes that a handler forks (multiprocessing, for one) get the signals back, so that they can be ended."""
     os.register_at_fork(after_in_child=_default_signals)
 
 
 def _default_signals() -> None:
+    for number in CONTROL_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _ignore(_number: int, _frame: object) -> None:

@@ -17,6 +17,7 @@ import threading
 from typing import Any, Final
 
 from .parent_death import die_with_parent, keep_through_stop_signals
+from .stack_dump import ignore_until_ready
 
 ENVIRONMENT_KEY: Final = "ROCKETCREW_FORKSERVER"
 
@@ -28,6 +29,7 @@ def prepare_forkserver(orders: dict[str, Any]) -> None:
     """Bind this process to its parent, then import what workers need."""
     global forkserver_pid  # noqa: PLW0603  a fact of this process, set once
     keep_through_stop_signals()
+    ignore_until_ready()
     die_with_parent(orders["supervisor_pid"])
     forkserver_pid = os.getpid()
     sys.path[:] = orders["sys_path"]

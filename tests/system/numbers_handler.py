@@ -31,3 +31,9 @@ def endless_c_loop(message: Message) -> None:
     """Never returns and never lets the interpreter look at signals."""
     del message
     sum(iter(int, 1))
+
+
+def dawdle(message: Message) -> None:
+    """A hundredth of a second of Python."""
+    del message
+    time.sleep(0.01)
