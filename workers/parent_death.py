@@ -55,8 +55,8 @@ def end_forks_as_usual() -> None:
 
 def _default_signals() -> None:
     for number in CONTROL_SIGNALS:
-        signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+        if signal.getsignal(number) is _ignore:  # not one that the handler claimed for itself
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
 def _ignore(_number: int, _frame: object) -> None:
