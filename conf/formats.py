@@ -19,6 +19,17 @@ GROUP_LENGTH_MAX = 248
 DELAY_LEVEL_MAX = 127
 # The embedded broker looks at one queue a level at every tick (broker/config.py).
 DELAY_LEVELS_MAX = 100
+# Java's getName() of each strategy (client/consumer/rebalance/*.java).
+STRATEGIES = (
+    "AVG",
+    "AVG_BY_CIRCLE",
+    "CONSISTENT_HASH",
+    "CONFIG",
+    "MACHINE_ROOM",
+    "MACHINE_ROOM_NEARBY-AVG",
+    "MACHINE_ROOM_NEARBY-AVG_BY_CIRCLE",
+    "MACHINE_ROOM_NEARBY-CONSISTENT_HASH",
+)
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DELAY_MAX_MS = 30 * 86_400_000
 
@@ -63,6 +74,28 @@ def subscription(text: str) -> str:
         raise ValueError(f"holds {text!r}, whose topic has a character that RocketMQ does not allow")
     expression = text.partition(":")[2].strip()
     return f"{topic}:{expression}" if expression else topic
+
+
+def allocate_strategy(text: str) -> str:
+    """A strategy's name as RocketMQ has it, in any case, or the import path of a user's own."""
+    name = text.strip()
+    if ":" not in name:
+        for known in STRATEGIES:
+            if known == name.upper():
+                return known
+        raise ValueError("is not known")
+    module, _, function = name.partition(":")
+    if not all(part.isidentifier() for part in f"{module}.{function}".split(".")):
+        raise ValueError("is not package.module:function")
+    return name
+
+
+def queue(text: str) -> str:
+    """`topic@broker:queueId`."""
+    match = re.fullmatch(rf"({NAME_CHARACTERS})@([%|a-zA-Z0-9_@-]+):([0-9]{{1,9}})", text.strip())
+    if match is None:
+        raise ValueError(f"holds {text!r}, which is not topic@broker:queueId")
+    return f"{match[1]}@{match[2]}:{int(match[3])}"
 
 
 def consume_timestamp(text: str) -> str:

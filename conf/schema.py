@@ -35,6 +35,7 @@ def _mib(low: int, high: int) -> Whole:
 _BROKER_NAME = f"1 to {formats.TOPIC_LENGTH_MAX} of the characters letters, digits, % | _ -"
 _GROUP = f"1 to {formats.GROUP_LENGTH_MAX} of the characters letters, digits, % | _ - and not DEFAULT_CONSUMER"
 _TOPICS = f'each "topic" or "topic:tagA || tagB", a topic once, at most {formats.TOPIC_LENGTH_MAX} characters'
+_STRATEGIES = f"{', '.join(formats.STRATEGIES)}, or package.module:function"
 _LEVELS = f"numbers above 0 with ms, s, m, h or d behind them, at most {formats.DELAY_LEVELS_MAX}, at most 30d each"
 
 SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
@@ -56,7 +57,11 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
             ("CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_FIRST_OFFSET", "CONSUME_FROM_TIMESTAMP")
         ),
         "consume_timestamp": Text("yyyyMMddHHmmss, or empty", formats.consume_timestamp),
-        "allocate_strategy": Choice(("AVG", "AVG_BY_CIRCLE")),
+        "allocate_strategy": Text(_STRATEGIES, formats.allocate_strategy, empty_ok=False),
+        "allocate_queues": Texts('each "topic@broker:queueId", a queue once', formats.queue, entries_max=65_536),
+        "consistent_hash_virtual_nodes": Whole(1, 1000, "places"),
+        "machine_room_ids": Texts("each a room's name, a room once", formats.plain_name),
+        "machine_rooms": Pairs(),
         "pull_batch_size": Whole(1, 1024, "messages"),
         "pull_interval_ms": _ms(0, 65_535),
         "pull_threshold_for_queue": Whole(1, 65_535, "messages"),
@@ -72,6 +77,7 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
         "rebalance_interval_ms": _ms(100, 600_000),
         "suspend_timeout_ms": _ms(0, 60_000),
         "pull_timeout_ms": _ms(1000, 600_000),
+        "local_offset_store_dir": Text("a folder's path, or empty", length_max=4096),
     },
     "workers": {
         "count": Whole(0, 256, "processes"),
@@ -140,6 +146,9 @@ ALIASES: Final[Mapping[str, str]] = {
     "consumer_group": "consumer.group",
     "namesrv_addr": "cluster.name_servers",
     "allocate_message_queue_strategy": "consumer.allocate_strategy",
+    "local_offset_store_dir": "consumer.local_offset_store_dir",
+    "consumeridcs": "consumer.machine_room_ids",
+    "virtual_node_cnt": "consumer.consistent_hash_virtual_nodes",
     "heartbeat_broker_interval": "cluster.heartbeat_interval_ms",
     "mq_client_api_timeout": "cluster.request_timeout_ms",
     "await_termination_millis_when_shutdown": "supervisor.stop_deadline_ms",

@@ -42,6 +42,10 @@ class ConsumerSettings:
     consume_from_where: str
     consume_timestamp: str
     allocate_strategy: str
+    allocate_queues: tuple[str, ...]
+    consistent_hash_virtual_nodes: int
+    machine_room_ids: tuple[str, ...]
+    machine_rooms: Mapping[str, str]
     pull_batch_size: int
     pull_interval_ms: int
     pull_threshold_for_queue: int
@@ -55,6 +59,7 @@ class ConsumerSettings:
     rebalance_interval_ms: int
     suspend_timeout_ms: int
     pull_timeout_ms: int
+    local_offset_store_dir: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from .actions import Commit, FetchAssignment, FetchOffset, Finished, Heartbeat, 
 from .allocation import allocate
 from .dispatching import Dispatching
 from .intervals import Intervals
+from .machine_rooms import AllocationError
 from .process_queue import ProcessQueue
 from .pulling import Pulling
 from .state import State
@@ -38,13 +39,21 @@ class Assigning:
             self.s.out.extend(FetchAssignment(topic) for topic in self.s.config.topics)
 
     def members(
-        self, topic: str, queues: Sequence[MessageQueue] | None, members: Sequence[str] | None, now: float
-    ) -> None:
-        """The topic's readable queues and the group's client ids; None or empty = unknown, nothing changes."""
+        self, topic: str, queues: Sequence[MessageQueue] | None, members: Sequence[str] | None, now: float,
+        mine: Sequence[MessageQueue] | None = None,
+    ) -> None:  # fmt: skip
+        """The topic's readable queues and the group's client ids; None or empty = unknown, nothing changes.
+
+        `mine` are the own queues where the edge knows them already (a user's strategy runs in another process).
+        """
         s = self.s
         if s.stopping or not queues or not members:
             return
-        mine = allocate(s.config.strategy, s.config.client_id, queues, members)
+        try:
+            mine = allocate(s.config.strategy, s.config.client_id, queues, members) if mine is None else mine
+        except AllocationError as error:
+            s.log("error", "allocation_failed", topic=topic, error=str(error))
+            return
         if mine is None:
             return
         wanted = set(mine)

@@ -94,10 +94,11 @@ class Core:
         self.assigning.rebalance(now)
 
     def members(
-        self, topic: str, queues: Sequence[MessageQueue] | None, members: Sequence[str] | None, now: float
-    ) -> None:
-        """Answer to FetchAssignment."""
-        self.assigning.members(topic, queues, members, now)
+        self, topic: str, queues: Sequence[MessageQueue] | None, members: Sequence[str] | None, now: float,
+        mine: Sequence[MessageQueue] | None = None,
+    ) -> None:  # fmt: skip
+        """Answer to FetchAssignment; `mine` = the own queues, where the strategy ran elsewhere."""
+        self.assigning.members(topic, queues, members, now, mine)
 
     def opened(self, handle: int, offset: int | None, now: float) -> None:
         """Answer to FetchOffset."""

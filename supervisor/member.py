@@ -22,7 +22,6 @@ from ..remoting.bodies import ConsumerData, HeartbeatData, ProducerData, Subscri
 from ..remoting.codes import ResponseCode
 from ..remoting.command import Command
 from ..remoting.errors import BrokerError, RocketcrewError
-from ..remoting.queues import MessageQueue
 from ..remoting.stored import StoredMessage, decode_message
 from . import actions as act
 from .checks import consume_timestamp_ms
@@ -30,6 +29,7 @@ from .commits import Commits
 from .core import Core
 from .first_offset import FirstOffset
 from .heartbeats import Heartbeats
+from .look_ups import LookUps
 from .pulls import Pulls
 from .requests import Requests
 from .send_back import SendBacks
@@ -90,6 +90,7 @@ class GroupMember:
         self._pulls = Pulls(
             self._cluster, core, view, settings.consumer, self._subscriptions, self._commits.known, self._loop.time
         )
+        self._look_ups = LookUps(self._cluster, self._operations, self._heartbeats, settings.consumer, client_id)
         self._requests = Requests(self._group, self._rebalance)
         self.performs: dict[type, Callable[[Any], None]] = {
             act.FetchAssignment: lambda a: self._run(self._fetch_assignment(a)),
@@ -120,6 +121,7 @@ class GroupMember:
                     raise
                 log.warning("topic_not_found", topic=topic, hint="consumed as soon as it exists: looked up again every"
                             f" {self._settings.cluster.poll_name_server_interval_ms} ms")  # fmt: skip
+        await self._look_ups.start()
         await self._heartbeats.send()
         self._heartbeats.arm()
         self._arm_routes()
@@ -141,6 +143,7 @@ class GroupMember:
         self._disarm()
         for task in list(self._tasks):
             task.cancel()
+        await self._look_ups.kill()
         await self._cluster.close()
         await self._remoting.close()
 
@@ -199,19 +202,10 @@ class GroupMember:
 
     async def _fetch_assignment(self, action: act.FetchAssignment) -> None:
         topic = action.topic
-        queues: list[MessageQueue] | None = None
-        members: list[str] | None = None
-        try:
-            queues = await self._cluster.queues_to_read(topic)
+        found = await self._look_ups.assignment(topic)
+        if found.queues is not None:
             self._found.add(topic)
-            if not self._heartbeats.known_to_all():
-                # A broker that does not know us yet leaves us out of the list, and we would own nothing.
-                await self._heartbeats.send()
-            members = await self._operations.consumer_ids(self._group, topic)
-        except RocketcrewError as error:
-            if not topic.startswith(RETRY_PREFIX):
-                log.warning("rebalance_look_up_failed", topic=topic, error=str(error))
-        self._core.members(topic, queues, members, self._loop.time())
+        self._core.members(topic, found.queues, found.members, self._loop.time(), found.mine)
         self._acted()
 
     async def _fetch_offset(self, action: act.FetchOffset) -> None:

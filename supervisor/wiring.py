@@ -9,8 +9,8 @@ from ..workers.boot import WorkerBoot, WorkerLimits
 from ..workers.link import Transport
 from ..workers.loading import HandlerSpec
 from ..workers.slab_memory import SlabMemory
-from .allocation import strategy_named
 from .pool_member import NewWorker
+from .allocation import strategy_of
 from .slot import Slot
 from .state import CoreConfig
 
@@ -28,7 +28,7 @@ def core_config(settings: Settings, client_id: str, topics: tuple[str, ...]) -> 
         client_id=client_id,
         group=c.group,
         topics=(*topics, RETRY_PREFIX + c.group),
-        strategy=strategy_named(c.allocate_strategy),
+        strategy=strategy_of(c),
         pull_threshold_for_queue=c.pull_threshold_for_queue,
         pull_threshold_size_bytes=c.pull_threshold_size_for_queue_mib << 20,
         consume_concurrently_max_span=c.consume_concurrently_max_span,

@@ -48,6 +48,7 @@ EDGES: dict[str, frozenset[str]] = {
             "heartbeats",
             "journal_file",
             "loader_child",
+            "look_ups",
             "member",
             "metrics",
             "pool",
@@ -58,6 +59,7 @@ EDGES: dict[str, frozenset[str]] = {
             "service",
             "slot",
             "stacks",
+            "user_strategy",
             "wiring",
         }
     ),

@@ -1,0 +1,84 @@
+"""What a rebalance asks of the cluster: the queues of a topic, the members of the group, and whose the queues are where a
+user's own strategy decides that.
+
+Broadcasting asks for no members: every member reads every queue (RebalanceImpl.rebalanceByTopic).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import structlog
+
+from ..client.cluster import Cluster
+from ..client.operations import Operations
+from ..conf.settings import ConsumerSettings
+from ..remoting.errors import RocketcrewError
+from ..remoting.queues import MessageQueue
+from .allocation import is_users_own
+from .heartbeats import Heartbeats
+from .machine_rooms import AllocationError
+from .user_strategy import UserStrategy
+
+RETRY_PREFIX = "%RETRY%"
+
+log = structlog.get_logger("rocketcrew.member")
+
+
+class Assignment(NamedTuple):
+    """The answer for one topic; None = not known, `mine` also where the core allocates itself."""
+
+    queues: Sequence[MessageQueue] | None = None
+    members: Sequence[str] | None = None
+    mine: Sequence[MessageQueue] | None = None
+
+
+class LookUps:
+    """Asks for one member of the group."""
+
+    def __init__(
+        self, cluster: Cluster, operations: Operations, heartbeats: Heartbeats, settings: ConsumerSettings, client_id: str
+    ) -> None:
+        self._cluster = cluster
+        self._operations = operations
+        self._heartbeats = heartbeats
+        self._group = settings.group
+        self._client_id = client_id
+        self._alone = settings.message_model == "BROADCASTING"
+        self._strategy: UserStrategy | None = None
+        if is_users_own(settings.allocate_strategy) and not self._alone:
+            self._strategy = UserStrategy(settings.allocate_strategy, settings.group, client_id)
+
+    async def start(self) -> None:
+        """Raises UsageError when the user's strategy cannot be had."""
+        if self._strategy is not None:
+            await self._strategy.start()
+
+    async def kill(self) -> None:
+        """End the strategy's process."""
+        if self._strategy is not None:
+            await self._strategy.kill()
+
+    async def assignment(self, topic: str) -> Assignment:
+        """Failures are logged, and leave unknown what they concern."""
+        queues: list[MessageQueue] | None = None
+        try:
+            queues = await self._cluster.queues_to_read(topic)
+            if self._alone:
+                return Assignment(queues, [self._client_id])
+            if not self._heartbeats.known_to_all():
+                # A broker that does not know us yet leaves us out of the list, and we would own nothing.
+                await self._heartbeats.send()
+            members = await self._operations.consumer_ids(self._group, topic)
+        except RocketcrewError as error:
+            if not topic.startswith(RETRY_PREFIX):
+                log.warning("rebalance_look_up_failed", topic=topic, error=str(error))
+            return Assignment(queues)
+        if self._strategy is None or not queues or not members:
+            return Assignment(queues, members)
+        try:
+            return Assignment(queues, members, await self._strategy.allocate(queues, members))
+        except AllocationError as error:
+            log.error("allocation_failed", topic=topic, error=str(error))
+            return Assignment(queues)
