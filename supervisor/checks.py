@@ -12,7 +12,7 @@ from datetime import datetime
 
 from ..conf.settings import Settings
 from ..remoting.errors import UsageError
-from .allocation import STRATEGIES
+from .machine_rooms import NEARBY_PREFIX
 
 CHARACTER_MAX_LENGTH = 255
 TOPIC_MAX_LENGTH = 127
@@ -81,10 +81,17 @@ def check_consumer(settings: Settings, topics: Mapping[str, str]) -> None:
         problems.append(
             f"consumeTimestamp is invalid, the valid format is yyyyMMddHHmmss, but received {consumer.consume_timestamp}"
         )
-    if consumer.allocate_strategy not in STRATEGIES:
+    strategy = consumer.allocate_strategy
+    if strategy == "CONFIG" and not consumer.allocate_queues:
         problems.append(
-            f"allocateMessageQueueStrategy {consumer.allocate_strategy!r} is unknown: use {', '.join(sorted(STRATEGIES))}"
+            "consumer.allocate_strategy = 'CONFIG' needs consumer.allocate_queues: the queues of this member"
         )
+    if strategy == "MACHINE_ROOM" and not consumer.machine_room_ids:
+        problems.append(
+            "consumer.allocate_strategy = 'MACHINE_ROOM' needs consumer.machine_room_ids: rooms to consume from"
+        )
+    if strategy.startswith(NEARBY_PREFIX) and not consumer.machine_rooms:
+        problems.append(f"consumer.allocate_strategy = {strategy!r} needs consumer.machine_rooms: which room is where")
     found = [problem for problem in problems if problem]
     if found:
         raise UsageError("the consumer cannot start:\n" + "\n".join(f"  - {problem}" for problem in found))

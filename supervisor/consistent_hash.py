@@ -41,9 +41,7 @@ def consistent_hash(
 ) -> Callable[[str, Sequence[MessageQueue], Sequence[str]], list[MessageQueue]]:
     """The strategy with so many places a member (Java's default: 10). All members must use the same number."""
 
-    def allocate_on_ring(
-        client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]
-    ) -> list[MessageQueue]:
+    def allocate_on_ring(client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
         ring = ring_of(members, virtual_nodes)
         places = sorted(ring)
 

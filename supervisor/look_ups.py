@@ -38,7 +38,12 @@ class LookUps:
     """Asks for one member of the group."""
 
     def __init__(
-        self, cluster: Cluster, operations: Operations, heartbeats: Heartbeats, settings: ConsumerSettings, client_id: str
+        self,
+        cluster: Cluster,
+        operations: Operations,
+        heartbeats: Heartbeats,
+        settings: ConsumerSettings,
+        client_id: str,
     ) -> None:
         self._cluster = cluster
         self._operations = operations

@@ -31,7 +31,10 @@ log = structlog.get_logger("rocketcrew.strategy")
 class UserStrategy:
     """The function at `import_path`, called in its own process with (group, client id, queues, client ids)."""
 
-    def __init__(self, import_path: str, group: str, client_id: str) -> None:
+    def __init__(
+        self, import_path: str, group: str, client_id: str, *, answer_timeout_s: float = ANSWER_TIMEOUT_S
+    ) -> None:
+        self._answer_timeout_s = answer_timeout_s
         self._path = import_path
         self._group = group
         self._client_id = client_id
@@ -61,7 +64,12 @@ class UserStrategy:
             return []
         async with self._turn:
             ordered = sorted(queues)
-            question = {"group": self._group, "client_id": self._client_id, "queues": ordered, "client_ids": sorted(members)}
+            question = {
+                "group": self._group,
+                "client_id": self._client_id,
+                "queues": ordered,
+                "client_ids": sorted(members),
+            }
             try:
                 if self._process is None or self._process.returncode is not None:
                     await self.start()
@@ -81,7 +89,7 @@ class UserStrategy:
             await self._process.stdin.drain()
         except OSError as error:
             raise AllocationError(f"{self._path}: its process has ended ({error})") from error
-        return await self._reply(ANSWER_TIMEOUT_S)
+        return await self._reply(self._answer_timeout_s)
 
     async def _reply(self, timeout_s: float) -> dict[str, Any]:
         assert self._process is not None

@@ -9,8 +9,8 @@ from ..workers.boot import WorkerBoot, WorkerLimits
 from ..workers.link import Transport
 from ..workers.loading import HandlerSpec
 from ..workers.slab_memory import SlabMemory
-from .pool_member import NewWorker
 from .allocation import strategy_of
+from .pool_member import NewWorker
 from .slot import Slot
 from .state import CoreConfig
 

@@ -84,7 +84,7 @@ class Script:
             handler_us=random.choice([3, 50, 300, 3_000]),
             slow=random.choice([0.0, 0.01, 0.05, 0.15]),
             pull_interval_ms=random.choice([0, 0, 0, 5]),
-            strategy=random.choice(["AVG", "AVG_BY_CIRCLE"]),
+            strategy=random.choice(["AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"]),
             refusing=random.choice([0.0, 0.01, 0.1]),
         )
 
