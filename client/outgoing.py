@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..remoting.batch import encode_batch
-from ..remoting.codes import RequestCode
+from ..remoting.codes import SYSFLAG_TRANSACTION_PREPARED, RequestCode
 from ..remoting.command import Command
 from ..remoting.compression import LEVEL_DEFAULT, Compression, compress, compression_sysflag
 from ..remoting.errors import UsageError
@@ -23,8 +23,13 @@ from ..remoting.properties import (
     PROPERTY_DELAY,
     PROPERTY_KEYS,
     PROPERTY_MAX_RECONSUME_TIMES,
+    PROPERTY_PRODUCER_GROUP,
     PROPERTY_RECONSUME_TIME,
     PROPERTY_TAGS,
+    PROPERTY_TIMER_DELAY_MS,
+    PROPERTY_TIMER_DELAY_SEC,
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_TRAN_MSG,
     PROPERTY_UNIQ_KEY,
     PROPERTY_WAIT,
     encode_properties,
@@ -37,6 +42,7 @@ COMPRESS_FROM_BYTES = 4096
 BATCH_MAX = 10_000
 DELAY_LEVEL_MAX = 18
 INT32_MAX = (1 << 31) - 1
+INT64_MAX = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,9 @@ class OutgoingMessage:
     - `tags`: one tag, for subscriptions to filter by. `keys`: one or more (given together or separated by blanks) by
       which tools find it.
     - `delay_level`: 0 at once, 1..18 a level of the broker (1s 5s 10s 30s 1m ... 2h by default).
+    - `delay_sec`, `delay_ms`, `deliver_at_ms`: brokers since 5.0 deliver after a time, or at a time (ms since 1970), to the
+      second, at most three days ahead by their default. At most one of the four delays; 0: none. A 4.9 broker knows only
+      levels and delivers at once.
     - `properties`: the user's own; names of the system are refused.
     - `system_properties`: for those who forward messages of others (a dead letter with its origin); not checked.
     - `flag`: an int32 of the user, not looked at by brokers. `wait_stored`: whether a synchronously flushing broker answers
@@ -61,6 +70,9 @@ class OutgoingMessage:
     flag: int = 0
     wait_stored: bool = True
     system_properties: Mapping[str, str] = field(default_factory=dict[str, str])
+    delay_sec: int = 0
+    delay_ms: int = 0
+    deliver_at_ms: int = 0
 
     def check(self, body_max_bytes: int = BODY_MAX_BYTES) -> None:
         """Raises UsageError saying what cannot be sent and why, before anything is."""
@@ -74,9 +86,20 @@ class OutgoingMessage:
             )
         if not 0 <= self.delay_level <= DELAY_LEVEL_MAX:
             raise UsageError(f"delay level {self.delay_level} is outside 0..{DELAY_LEVEL_MAX}")
+        delays = {name: getattr(self, name) for name in ("delay_level", "delay_sec", "delay_ms", "deliver_at_ms")}
+        for name, value in delays.items():
+            if not 0 <= value <= INT64_MAX:
+                raise UsageError(f"{name} {value} of a message for topic {self.topic} is outside 0..{INT64_MAX}")
+        given = [name for name, value in delays.items() if value]
+        if len(given) > 1:
+            raise UsageError(f"a message for topic {self.topic} has {' and '.join(given)}: give one delay only")
         if not -INT32_MAX - 1 <= self.flag <= INT32_MAX:
             raise UsageError(f"flag {self.flag} is not an int32")
         check_user_properties(self.properties)
+
+    @property
+    def is_delayed(self) -> bool:
+        return bool(self.delay_level or self.delay_sec or self.delay_ms or self.deliver_at_ms)
 
     def all_properties(self, unique_id: str) -> dict[str, str]:
         """The properties as they are sent; a UNIQ_KEY that is there already stays (MessageClientIDSetter.setUniqID)."""
@@ -88,6 +111,12 @@ class OutgoingMessage:
             found[PROPERTY_TAGS] = self.tags
         if self.delay_level:
             found[PROPERTY_DELAY] = str(self.delay_level)
+        if self.delay_sec:
+            found[PROPERTY_TIMER_DELAY_SEC] = str(self.delay_sec)
+        if self.delay_ms:
+            found[PROPERTY_TIMER_DELAY_MS] = str(self.delay_ms)
+        if self.deliver_at_ms:
+            found[PROPERTY_TIMER_DELIVER_MS] = str(self.deliver_at_ms)
         found.setdefault(PROPERTY_WAIT, "true" if self.wait_stored else "false")
         found.setdefault(PROPERTY_UNIQ_KEY, unique_id)
         return found
@@ -115,6 +144,7 @@ class Prepared:
     code: RequestCode
     header: SendRequestV2
     body: bytes | bytearray | memoryview
+    messages: Sequence[OutgoingMessage]
 
     def command(self, mq: MessageQueue) -> Command:
         """The request for one queue; a new one for each attempt."""
@@ -135,7 +165,19 @@ def prepare(message: OutgoingMessage, options: SendOptions, *, unique_id: str, n
             reconsume_times=_number(properties, PROPERTY_RECONSUME_TIME) or 0,
             max_reconsume_times=_number(properties, PROPERTY_MAX_RECONSUME_TIMES),
         )
-    return Prepared(message.topic, properties[PROPERTY_UNIQ_KEY], RequestCode.SEND_MESSAGE_V2, header, body)
+    return Prepared(message.topic, properties[PROPERTY_UNIQ_KEY], RequestCode.SEND_MESSAGE_V2, header, body, (message,))
+
+
+def prepare_half(message: OutgoingMessage, options: SendOptions, *, unique_id: str, now_ms: int) -> Prepared:
+    """Make a transaction's message ready: the broker shows it to nobody before the transaction is committed.
+
+    A delay level is taken off, as by Java (DefaultMQProducerImpl.sendMessageInTransaction). Raises UsageError as `prepare`.
+    """
+    marks = {PROPERTY_TRAN_MSG: "true", PROPERTY_PRODUCER_GROUP: options.group}
+    half = replace(message, delay_level=0, system_properties={**message.system_properties, **marks})
+    prepared = prepare(half, options, unique_id=unique_id, now_ms=now_ms)
+    header = prepared.header
+    return replace(prepared, header=replace(header, sys_flag=header.sys_flag | SYSFLAG_TRANSACTION_PREPARED))
 
 
 def prepare_batch(
@@ -155,7 +197,7 @@ def prepare_batch(
             raise UsageError(f"a batch has one topic, not {first.topic} and {message.topic}: send them apart")
         if message.wait_stored != first.wait_stored:
             raise UsageError("all messages of a batch must have the same wait_stored")
-        if message.delay_level:
+        if message.is_delayed:
             raise UsageError("messages of a batch cannot be delayed: send them one by one")
     if first.topic.startswith(RETRY_PREFIX):
         raise UsageError(f"a batch cannot be sent to a retry topic ({first.topic})")
@@ -172,7 +214,7 @@ def prepare_batch(
     own = {PROPERTY_WAIT: "true" if first.wait_stored else "false", PROPERTY_UNIQ_KEY: next_id()}
     header = replace(_header(first, options, now_ms, 0, encode_properties(own)), flag=0, batch=True)
     ids = ",".join(properties[PROPERTY_UNIQ_KEY] for properties in all_properties)
-    return Prepared(first.topic, ids, RequestCode.SEND_BATCH_MESSAGE, header, body)
+    return Prepared(first.topic, ids, RequestCode.SEND_BATCH_MESSAGE, header, body, tuple(messages))
 
 
 def _header(

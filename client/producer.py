@@ -1,38 +1,30 @@
-"""Sending messages.
+"""Sending messages: what a user of a producer calls.
 
-One send is at most `1 + retries` attempts within one deadline: first the next queue in turn, after a failure one of another
-broker where there is one. Tried again is what `errors.retriable` says (no connection, no answer, SYSTEM_BUSY and the other
-codes of Java's DefaultMQProducer); a refusal of the message itself is not. An attempt that was lost may have been stored:
-a retried message can arrive twice, with one message id (UNIQ_KEY).
+How one send tries again is in sending.py, what a message becomes in outgoing.py, transactions in transactions.py.
 
-Sources: client/impl/producer/DefaultMQProducerImpl.java (sendDefaultImpl, sendKernelImpl, sendSelectImpl),
-client/impl/MQClientAPIImpl.java (processSendResponse).
+Source: client/producer/{DefaultMQProducer,TransactionMQProducer}.java.
 
-In the background, every 30 s: a heartbeat to the masters in use, and the routes renewed if the cluster is the producer's own.
+In the background: a heartbeat to the masters in use every 30 s, and at once on a new connection where the group has
+transactions to be asked about; the routes renewed if the cluster is the producer's own.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
 import structlog
 
 from ..remoting.bodies import HeartbeatData, ProducerData
-from ..remoting.codes import ResponseCode
+from ..remoting.codes import RequestCode
 from ..remoting.compression import LEVEL_DEFAULT, Compression
-from ..remoting.errors import BrokerError, RocketcrewError, TimedOutError, UnreachableError, UsageError, retriable
-from ..remoting.headers import SendResponse
+from ..remoting.errors import RocketcrewError, UsageError
 from ..remoting.ids import UniqueIds
 from ..remoting.queues import MessageQueue
-from .asking import refusal
 from .cluster import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUE_NUMS, Cluster
 from .identity import ip_for_ids
 from .opening import new_cluster
@@ -41,53 +33,39 @@ from .outgoing import (
     BODY_MAX_BYTES,
     COMPRESS_FROM_BYTES,
     OutgoingMessage,
-    Prepared,
     SendOptions,
     prepare,
     prepare_batch,
+    prepare_half,
 )
-from .routes import queues_to_write
-from .selection import QueueSelector, RoundRobin
+from .recall import recall
+from .selection import QueueSelector
+from .send_hooks import SendHook
+from .send_result import SendResult, SendStatus
+from .sending import RETRIES, SEND_TIMEOUT_MS, Sender, SendRules
+from .transactions import (
+    Check,
+    CheckBack,
+    Execute,
+    LocalTransactionState,
+    TransactionSendResult,
+    call,
+    end_of_sent,
+    send_end,
+    state_without_execution,
+)
 from .validation import check_group
 
-SEND_TIMEOUT_MS = 3_000
-RETRIES = 2
+__all__ = ["Producer", "SendResult", "SendStatus"]
+
 HEARTBEAT_INTERVAL_MS = 30_000
 FIRST_HEARTBEAT_MS = 1_000
+PROBE_INTERVAL_MS = 3_000
 IN_FLIGHT_MAX = 256
 DEFAULT_GROUP = "rocketcrew_producer"
 JAVA_DEFAULT_GROUP = "DEFAULT_PRODUCER"
 
 _log = structlog.get_logger("rocketcrew.client")
-
-
-class SendStatus(Enum):
-    """The message is stored in all cases; the others tell what a synchronous broker could not do in time."""
-
-    SEND_OK = "send_ok"
-    FLUSH_DISK_TIMEOUT = "flush_disk_timeout"
-    FLUSH_SLAVE_TIMEOUT = "flush_slave_timeout"
-    SLAVE_NOT_AVAILABLE = "slave_not_available"
-
-
-_STATUS = {
-    int(ResponseCode.SUCCESS): SendStatus.SEND_OK,
-    int(ResponseCode.FLUSH_DISK_TIMEOUT): SendStatus.FLUSH_DISK_TIMEOUT,
-    int(ResponseCode.FLUSH_SLAVE_TIMEOUT): SendStatus.FLUSH_SLAVE_TIMEOUT,
-    int(ResponseCode.SLAVE_NOT_AVAILABLE): SendStatus.SLAVE_NOT_AVAILABLE,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class SendResult:
-    """Where a message (or batch) is. Of a batch both ids are comma lists and the offset is the first message's."""
-
-    status: SendStatus
-    message_id: str
-    offset_message_id: str
-    mq: MessageQueue
-    queue_offset: int
-    attempts: int
 
 
 class Producer:
@@ -104,6 +82,9 @@ class Producer:
         owns_cluster: bool = False,
         send_timeout_ms: int = SEND_TIMEOUT_MS,
         retries: int = RETRIES,
+        rules: SendRules | None = None,
+        check: Check | None = None,
+        hooks: Sequence[SendHook] = (),
         body_max_bytes: int = BODY_MAX_BYTES,
         compress_from_bytes: int = COMPRESS_FROM_BYTES,
         compression: Compression = Compression.ZLIB,
@@ -113,7 +94,10 @@ class Producer:
         heartbeat_interval_ms: int = HEARTBEAT_INTERVAL_MS,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        """Raises UsageError for a bad group name."""
+        """`rules` say more than `retries` and replace it; `check` answers brokers that ask after transactions.
+
+        Raises UsageError for a bad group name.
+        """
         check_group(group)
         if group == JAVA_DEFAULT_GROUP:
             raise UsageError(f"producer group {group} is reserved: choose another name")
@@ -121,7 +105,7 @@ class Producer:
         self.group = group
         self._owns_cluster = owns_cluster
         self._send_timeout_ms = send_timeout_ms
-        self._retries = retries
+        self._rules = rules or SendRules(retries=retries)
         self._heartbeat_interval_ms = heartbeat_interval_ms
         self._now_ms = now_ms
         self._options = SendOptions(
@@ -135,9 +119,10 @@ class Producer:
         )
         ip = cluster.client_id.partition("@")[0]
         self._ids = UniqueIds(ip_for_ids(ip), os.getpid(), cluster.random.getrandbits(32))
-        self._turns = RoundRobin(cluster.random.randrange)
+        self._sender = Sender(cluster, self._options, self._rules, hooks, now_ms)
         self._operations = Operations(cluster)
-        self._background: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._check_back = CheckBack(cluster.remoting, group, check) if check is not None else None
         self._closed = False
 
     @classmethod
@@ -148,6 +133,9 @@ class Producer:
         *,
         send_timeout_ms: int = SEND_TIMEOUT_MS,
         retries: int = RETRIES,
+        rules: SendRules | None = None,
+        check: Check | None = None,
+        hooks: Sequence[SendHook] = (),
         compression: Compression = Compression.ZLIB,
         compress_from_bytes: int = COMPRESS_FROM_BYTES,
     ) -> Self:
@@ -158,6 +146,9 @@ class Producer:
             owns_cluster=True,
             send_timeout_ms=send_timeout_ms,
             retries=retries,
+            rules=rules,
+            check=check,
+            hooks=hooks,
             compression=compression,
             compress_from_bytes=compress_from_bytes,
         )
@@ -175,18 +166,26 @@ class Producer:
         """Begin the background work. Nothing is connected before the first send."""
         if self._closed:
             raise UsageError("this producer is closed: make a new one")
-        if self._background is None:
-            self._background = asyncio.get_running_loop().create_task(self._keep_alive())
+        if self._tasks:
+            return
+        self._in_background(self._keep_alive())
+        if self._rules.latency_faults and self._rules.probe_unreachable:
+            self._in_background(self._keep_probing())
+        if self._check_back is not None:
+            self.cluster.remoting.serve(RequestCode.CHECK_TRANSACTION_STATE, self._check_back.asked)
+            self.cluster.remoting.on_connect(self._connected)
 
     async def close(self) -> None:
         """Leave the group on the brokers in use, and close the connections if they are the producer's own. Idempotent."""
         if self._closed:
             return
         self._closed = True
-        if self._background is not None:
-            self._background.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._background
+        if self._tasks:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            if self._check_back is not None:
+                await self._check_back.close()
             await asyncio.gather(*(self._unregister(address) for address in self._connected_masters()))
         if self._owns_cluster:
             await self.cluster.close()
@@ -204,7 +203,7 @@ class Producer:
         UnreachableError (TimedOutError) when no broker, or no name server, could be asked.
         """
         prepared = prepare(message, self._options, unique_id=self._next_id(), now_ms=self._now_ms())
-        return await self._send(prepared, timeout_ms, selector)
+        return await self._sender.send(prepared, self._timeout(timeout_ms), selector)
 
     async def send_batch(
         self,
@@ -215,7 +214,7 @@ class Producer:
     ) -> SendResult:
         """Send messages of one topic in one request, into one queue, all or none. Raises as `send`."""
         prepared = prepare_batch(messages, self._options, next_id=self._next_id, now_ms=self._now_ms())
-        return await self._send(prepared, timeout_ms, selector)
+        return await self._sender.send(prepared, self._timeout(timeout_ms), selector)
 
     async def send_oneway(
         self, message: OutgoingMessage, *, timeout_ms: int | None = None, selector: QueueSelector | None = None
@@ -225,10 +224,7 @@ class Producer:
         Raises UsageError, UnreachableError (not connected) and, for a topic that does not exist, BrokerError.
         """
         prepared = prepare(message, self._options, unique_id=self._next_id(), now_ms=self._now_ms())
-        mq = self._choose(prepared, await self._queues(prepared.topic), selector, None)
-        address = await self._master_of(mq)
-        timeout = self._send_timeout_ms if timeout_ms is None else timeout_ms
-        await self.cluster.remoting.oneway(address, prepared.command(mq), timeout_ms=timeout)
+        await self._sender.send_oneway(prepared, self._timeout(timeout_ms), selector)
         return prepared.message_id
 
     async def send_many(
@@ -262,82 +258,98 @@ class Producer:
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues a selector would choose from."""
-        return list(await self._queues(topic))
+        return list(await self._sender.queues(topic))
 
-    async def _send(self, prepared: Prepared, timeout_ms: int | None, selector: QueueSelector | None) -> SendResult:
-        timeout = self._send_timeout_ms if timeout_ms is None else timeout_ms
-        began_s = time.monotonic()
-        deadline_s = began_s + timeout / 1000
-        attempts_max = 1 if selector is not None else 1 + self._retries
-        tried: list[str] = []
-        while True:
-            mq = self._choose(prepared, await self._queues(prepared.topic), selector, tried[-1] if tried else None)
-            tried.append(mq.broker_name)
-            left_ms = (deadline_s - time.monotonic()) * 1000
+    # Transactions.
+
+    async def send_in_transaction(
+        self, message: OutgoingMessage, execute: Execute, *, timeout_ms: int | None = None
+    ) -> TransactionSendResult:
+        """Send a half message, run the local transaction `execute(message, result)`, tell the broker how it ended.
+
+        What `execute` raises is logged and means UNKNOW: the broker asks `check` later. The end is told one-way; when that
+        notice is lost, the broker asks too. Raises UsageError when this producer has no `check`, otherwise as `send`.
+        """
+        result = await self.send_half(message, timeout_ms=timeout_ms)
+        state, error = state_without_execution(result.status), None
+        if state is None:
             try:
-                return await self._attempt(prepared, mq, left_ms, len(tried))
-            except (BrokerError, UnreachableError) as error:
-                over = len(tried) >= attempts_max or time.monotonic() >= deadline_s
-                if over or not retriable(error):
-                    if len(tried) == 1:
-                        raise
-                    raise _with_tries(error, tried, time.monotonic() - began_s) from error
-                _log.debug("send_retried", topic=prepared.topic, broker=mq.broker_name, error=str(error))
+                state = await call(execute, message, result)
+            except Exception as raised:  # noqa: BLE001 - the user's code; the broker asks for the state later
+                state, error = LocalTransactionState.UNKNOW, raised
+                _log.exception("local_transaction_failed", topic=message.topic, message_id=result.message_id)
+        await self.end_transaction(result, state, error)
+        return TransactionSendResult(result, state, error)
 
-    async def _attempt(self, prepared: Prepared, mq: MessageQueue, left_ms: float, attempt: int) -> SendResult:
-        address = await self._master_of(mq)
-        if left_ms <= 0:
-            raise TimedOutError(address, "no time left to send")
-        answer = await self.cluster.remoting.request(address, prepared.command(mq), timeout_ms=left_ms)
-        status = _STATUS.get(answer.code)
-        if status is None:
-            raise refusal(answer, prepared.code, address)
-        header = SendResponse.from_fields(answer.fields)
-        stored = MessageQueue(prepared.topic, mq.broker_name, header.queue_id)
-        return SendResult(status, prepared.message_id, header.msg_id, stored, header.queue_offset, attempt)
+    async def send_half(self, message: OutgoingMessage, *, timeout_ms: int | None = None) -> SendResult:
+        """The first half of `send_in_transaction`, for those who end the transaction themselves."""
+        if self._check_back is None:
+            raise UsageError(
+                "transaction messages need a check: Producer(..., check=function) says what became of a transaction"
+            )
+        prepared = prepare_half(message, self._options, unique_id=self._next_id(), now_ms=self._now_ms())
+        return await self._sender.send(prepared, self._timeout(timeout_ms), None)
 
-    async def _queues(self, topic: str) -> Sequence[MessageQueue]:
-        options = self._options
-        route = await self.cluster.publish_route(
-            topic, default_topic=options.default_topic, queue_nums=options.default_topic_queue_nums
-        )
-        queues = queues_to_write(topic, route)
-        if not queues:
-            raise UnreachableError(topic, "this topic has no queue that may be written on a broker with a master")
-        return queues
+    async def end_transaction(
+        self, result: SendResult, state: LocalTransactionState, error: BaseException | None = None
+    ) -> None:
+        """Tell the broker how the transaction of a half message ended. A notice that cannot be sent is logged only."""
+        end = end_of_sent(self.group, result, state)
+        try:
+            address = await self._sender.master_of(result.mq)
+            await send_end(self.cluster.remoting, address, end, error)
+        except RocketcrewError as lost:
+            _log.warning("transaction_end_not_sent", topic=result.mq.topic, state=state.name, error=str(lost))
 
-    def _choose(
-        self, prepared: Prepared, queues: Sequence[MessageQueue], selector: QueueSelector | None, avoid: str | None
-    ) -> MessageQueue:
-        if selector is not None:
-            return selector(queues)
-        return self._turns.select(prepared.topic, queues, avoid)
+    async def recall(self, topic: str, recall_handle: str) -> str:
+        """Take back a message that is to be delivered later (`SendResult.recall_handle`; brokers since 5.3).
 
-    async def _master_of(self, mq: MessageQueue) -> str:
-        return self.cluster.broker_address(mq.broker_name) or await self.cluster.address_of(mq)
+        Returns its message id. Raises UsageError for what is no handle, BrokerError when it is too late or not allowed.
+        """
+        return await recall(self.cluster, self.group, topic, recall_handle, timeout_ms=self._send_timeout_ms)
+
+    def _timeout(self, timeout_ms: int | None) -> int:
+        return self._send_timeout_ms if timeout_ms is None else timeout_ms
 
     def _next_id(self) -> str:
         return self._ids.next(self._now_ms())
 
     # In the background.
 
+    def _in_background(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     def _connected_masters(self) -> list[str]:
         connected = set(self.cluster.remoting.addresses)
         return [address for address in self.cluster.all_broker_addresses(masters_only=True) if address in connected]
 
+    def _connected(self, address: str) -> None:
+        if address in self.cluster.all_broker_addresses(masters_only=True) and not self._closed:
+            self._in_background(self._heartbeat(address))
+
     async def _keep_alive(self) -> None:
         wait_ms = min(FIRST_HEARTBEAT_MS, self._heartbeat_interval_ms)
-        data = HeartbeatData(self.cluster.client_id, producer_data_set=(ProducerData(self.group),))
         while True:
             await asyncio.sleep(wait_ms / 1000)
             wait_ms = self._heartbeat_interval_ms
             if self._owns_cluster:
                 await self.cluster.refresh()
             for address in self._connected_masters():
-                try:
-                    await self._operations.heartbeat(address, data)
-                except RocketcrewError as error:
-                    _log.warning("heartbeat_failed", address=address, error=str(error))
+                await self._heartbeat(address)
+
+    async def _keep_probing(self) -> None:
+        while True:
+            await asyncio.sleep(PROBE_INTERVAL_MS / 1000)
+            await self._sender.probe()
+
+    async def _heartbeat(self, address: str) -> None:
+        data = HeartbeatData(self.cluster.client_id, producer_data_set=(ProducerData(self.group),))
+        try:
+            await self._operations.heartbeat(address, data)
+        except RocketcrewError as error:
+            _log.warning("heartbeat_failed", address=address, error=str(error))
 
     async def _unregister(self, address: str) -> None:
         try:
@@ -346,11 +358,3 @@ class Producer:
             )
         except RocketcrewError as error:
             _log.info("unregister_failed", address=address, error=str(error))
-
-
-def _with_tries(error: BrokerError | UnreachableError, tried: Sequence[str], took_s: float) -> RocketcrewError:
-    """The last error, saying what was tried."""
-    note = f"sent {len(tried)} times in {took_s * 1000:.0f} ms, to {', '.join(tried)}"
-    if isinstance(error, BrokerError):
-        return BrokerError(error.code, error.remark, f"{error.request} ({note})")
-    return type(error)(error.address, f"{error.reason} ({note})")

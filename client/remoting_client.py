@@ -53,13 +53,24 @@ class Remoting:
         limits: ConnectionLimits | None = None,
     ) -> None:
         self._on_request = on_request
-        self._on_connect = on_connect
+        self._served: dict[int, PeerHandler] = {}
+        self._on_connect = [on_connect] if on_connect is not None else []
         self._on_close = on_close
         self._connect_timeout_ms = connect_timeout_ms
         self._limits = limits or ConnectionLimits()
         self._connections: dict[str, Connection] = {}
         self._connecting: dict[str, asyncio.Task[Connection | UnreachableError]] = {}
         self._closed = False
+
+    def serve(self, code: int, handler: PeerHandler) -> None:
+        """Let `handler` serve the peers' requests of one code, before `on_request`. Raises UsageError when it is served."""
+        if code in self._served:
+            raise UsageError(f"{name_of_request(code)} is served already: one transactional producer per cluster")
+        self._served[code] = handler
+
+    def on_connect(self, callback: Callable[[str], None]) -> None:
+        """Call this too for each new connection."""
+        self._on_connect.append(callback)
 
     @property
     def addresses(self) -> list[str]:
@@ -161,12 +172,16 @@ class Remoting:
         except OSError as error:
             return UnreachableError(address, f"cannot connect: {_reason(error)}")
         self._connections[address] = connection
-        if self._on_connect is not None:
-            self._on_connect(address)
+        for told in self._on_connect:
+            told(address)
         return connection
 
     def _new_connection(self, address: str) -> Connection:
-        return Connection(address, on_request=self._on_request, on_close=self._lost, limits=self._limits)
+        return Connection(address, on_request=self._serve, on_close=self._lost, limits=self._limits)
+
+    async def _serve(self, address: str, command: Command) -> Command | None:
+        handler = self._served.get(command.code, self._on_request)
+        return await handler(address, command) if handler is not None else None
 
     def _lost(self, connection: Connection) -> None:
         if self._connections.get(connection.address) is connection:

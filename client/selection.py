@@ -1,13 +1,18 @@
 """Which queue a message goes to. Pure.
 
-Round robin over the topic's writable queues; after a failure the broker that failed is left out where there is another one
-(client/latency/MQFaultStrategy.java and client/impl/producer/TopicPublishInfo.java, selectOneMessageQueue without latency
-faults). A selector decides by itself, and then nothing is retried elsewhere: who chooses a queue wants an order.
+Round robin over the topic's writable queues; after a failure the broker that failed is left out where there is another one,
+and where brokers are rated (faults.py), the better ones are preferred (client/latency/MQFaultStrategy.java and
+client/impl/producer/TopicPublishInfo.java, selectOneMessageQueue). A selector decides by itself, and then nothing is
+retried elsewhere: who chooses a queue wants an order.
+
+Selectors are any callables; those here are Java's SelectMessageQueueByHash, -ByRandom and -ByMachineRoom. The last one
+returns nothing in RocketMQ's open source; here it keeps to brokers whose name is `room@name`, as the allocation strategy of
+that name does (AllocateMessageQueueByMachineRoom.java).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from ..remoting.errors import UsageError
 from ..remoting.hashing import java_hash
@@ -15,6 +20,8 @@ from ..remoting.queues import MessageQueue
 
 QueueSelector = Callable[[Sequence[MessageQueue]], MessageQueue]
 """Chooses one of the topic's writable queues (broker by broker, never empty)."""
+
+Wanted = Callable[[MessageQueue], bool]
 
 TOPICS_MAX = 4_096
 
@@ -26,22 +33,34 @@ class RoundRobin:
         self._start = start
         self._turns: dict[str, int] = {}
 
-    def select(self, topic: str, queues: Sequence[MessageQueue], avoid_broker: str | None = None) -> MessageQueue:
-        """The topic's next queue, not on `avoid_broker` unless there is no other. `queues` must not be empty."""
+    def select(
+        self,
+        topic: str,
+        queues: Sequence[MessageQueue],
+        avoid_broker: str | None = None,
+        preferences: Sequence[Wanted] = (),
+    ) -> MessageQueue:
+        """The topic's next queue, not on `avoid_broker` unless there is no other. `queues` must not be empty.
+
+        Of `preferences` the first counts that a queue of another broker meets; where none does, the turn decides alone.
+        """
         turn = self._turns.get(topic)
         if turn is None:
             if len(self._turns) >= TOPICS_MAX:
                 self._turns.clear()
             turn = self._start(len(queues))
-        choice = queues[turn % len(queues)]
-        if choice.broker_name == avoid_broker:
-            for step in range(1, len(queues)):
-                other = queues[(turn + step) % len(queues)]
-                if other.broker_name != avoid_broker:
-                    choice, turn = other, turn + step
-                    break
+        for wanted in preferences or (_any,):
+            for step in range(len(queues)):
+                choice = queues[(turn + step) % len(queues)]
+                if choice.broker_name != avoid_broker and wanted(choice):
+                    self._turns[topic] = turn + step + 1
+                    return choice
         self._turns[topic] = turn + 1
-        return choice
+        return queues[turn % len(queues)]
+
+
+def _any(_: MessageQueue) -> bool:
+    return True
 
 
 def by_key(key: str) -> QueueSelector:
@@ -50,6 +69,30 @@ def by_key(key: str) -> QueueSelector:
 
     def select(queues: Sequence[MessageQueue]) -> MessageQueue:
         return queues[value % len(queues)]
+
+    return select
+
+
+def by_random(below: Callable[[int], int]) -> QueueSelector:
+    """Any queue (SelectMessageQueueByRandom.java); `below(n)` draws a number from 0 to n-1: `random.randrange`."""
+
+    def select(queues: Sequence[MessageQueue]) -> MessageQueue:
+        return queues[below(len(queues))]
+
+    return select
+
+
+def by_machine_room(rooms: Collection[str], then: QueueSelector) -> QueueSelector:
+    """What `then` chooses among the queues of brokers in these rooms. Raises UsageError when there are none."""
+
+    def select(queues: Sequence[MessageQueue]) -> MessageQueue:
+        near = [mq for mq in queues if "@" in mq.broker_name and mq.broker_name.partition("@")[0] in rooms]
+        if not near:
+            raise UsageError(
+                f"topic {queues[0].topic} has no queue in the machine rooms {', '.join(sorted(rooms))}: brokers must be"
+                " named room@name"
+            )
+        return then(near)
 
     return select
 

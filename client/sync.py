@@ -4,6 +4,9 @@ A `SyncProducer` owns a loop that runs only while one of its methods does. So no
 between: brokers close them after 120 s, firewalls in silence. Hence before each call connections unused for 30 s are
 closed, and the loop is given a moment to notice those that the peer has closed, so that the call begins on a sound one.
 
+With `background=True`, or a `check` for transactions, the loop has a thread of its own: heartbeats go out, the broker's
+questions after transactions are answered (`check` is called in a thread too), and `send_async` is possible.
+
 Not for use inside a running loop (a notebook's, an async program's): there it raises a UsageError that says so. One thread at
 a time.
 """
@@ -11,21 +14,37 @@ a time.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+import structlog
+
 from ..remoting.compression import Compression
 from ..remoting.errors import UsageError
 from .cluster import Cluster
+from .loop_thread import LoopThread, Runner
 from .opening import open_cluster
 from .outgoing import COMPRESS_FROM_BYTES, OutgoingMessage
-from .producer import DEFAULT_GROUP, IN_FLIGHT_MAX, RETRIES, SEND_TIMEOUT_MS, Producer, SendResult
+from .producer import DEFAULT_GROUP, IN_FLIGHT_MAX, Producer
 from .selection import QueueSelector
+from .send_hooks import SendHook
+from .send_result import SendResult
+from .sending import RETRIES, SEND_TIMEOUT_MS, SendRules
+from .transactions import (
+    Check,
+    LocalTransactionState,
+    TransactionSendResult,
+    as_state,
+    state_without_execution,
+)
 
 IDLE_MS = 30_000
 
 T = TypeVar("T")
+
+_log = structlog.get_logger("rocketcrew.client")
 
 
 def run_with_cluster(
@@ -51,14 +70,19 @@ class SyncProducer:
         *,
         send_timeout_ms: int = SEND_TIMEOUT_MS,
         retries: int = RETRIES,
+        rules: SendRules | None = None,
+        check: Check | None = None,
+        hooks: Sequence[SendHook] = (),
         compression: Compression = Compression.ZLIB,
         compress_from_bytes: int = COMPRESS_FROM_BYTES,
         idle_ms: int = IDLE_MS,
+        background: bool = False,
     ) -> None:
         """Connects nothing yet. Raises UsageError for bad addresses or group, or inside a running loop."""
         _refuse_running_loop("SyncProducer")
         self._idle_ms = idle_ms
-        self._runner: asyncio.Runner | None = asyncio.Runner()
+        self._thread = LoopThread() if background or check is not None else None
+        self._runner: Runner | None = self._thread or asyncio.Runner()
 
         async def create() -> Producer:
             producer = Producer.create(
@@ -66,6 +90,9 @@ class SyncProducer:
                 group,
                 send_timeout_ms=send_timeout_ms,
                 retries=retries,
+                rules=rules,
+                check=check,
+                hooks=hooks,
                 compression=compression,
                 compress_from_bytes=compress_from_bytes,
             )
@@ -114,6 +141,37 @@ class SyncProducer:
         """As `Producer.send_many`."""
         return self._run(self._producer.send_many(messages, in_flight_max=in_flight_max, timeout_ms=timeout_ms))
 
+    def send_async(
+        self, message: OutgoingMessage, *, timeout_ms: int | None = None, selector: QueueSelector | None = None
+    ) -> concurrent.futures.Future[SendResult]:
+        """As `send`, without waiting: the future has the result or the error. Needs `background=True`."""
+        if self._thread is None or self._runner is None:
+            raise UsageError("send_async needs a producer made with background=True that is not closed")
+        return self._thread.submit(self._producer.send(message, timeout_ms=timeout_ms, selector=selector))
+
+    def send_in_transaction(
+        self,
+        message: OutgoingMessage,
+        execute: Callable[[OutgoingMessage, SendResult], LocalTransactionState],
+        *,
+        timeout_ms: int | None = None,
+    ) -> TransactionSendResult:
+        """As `Producer.send_in_transaction`; `execute` is called in this thread, `check` later in another."""
+        result = self._run(self._producer.send_half(message, timeout_ms=timeout_ms))
+        state, error = state_without_execution(result.status), None
+        if state is None:
+            try:
+                state = as_state(execute(message, result))
+            except Exception as raised:  # noqa: BLE001 - the user's code; the broker asks for the state later
+                state, error = LocalTransactionState.UNKNOW, raised
+                _log.exception("local_transaction_failed", topic=message.topic, message_id=result.message_id)
+        self._run(self._producer.end_transaction(result, state, error))
+        return TransactionSendResult(result, state, error)
+
+    def recall(self, topic: str, recall_handle: str) -> str:
+        """As `Producer.recall`."""
+        return self._run(self._producer.recall(topic, recall_handle))
+
     def close(self) -> None:
         """Send what is buffered, leave the group, close the connections. Idempotent."""
         if self._runner is None:
@@ -133,7 +191,8 @@ class SyncProducer:
         except UsageError:
             work.close()
             raise
-        runner.run(self._notice_lost_connections())
+        if self._thread is None:
+            runner.run(self._notice_lost_connections())
         return runner.run(work)
 
     async def _notice_lost_connections(self) -> None:

@@ -302,9 +302,11 @@ class SendResponse(Header):
 class RecallMessage(Header):
     """370 (5.3)."""
 
+    WIRE: ClassVar[Mapping[str, str]] = _BNAME
     topic: str
     recall_handle: str
     producer_group: str | None = None
+    broker_name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,22 +1,75 @@
 """rocketcrew: a RocketMQ push consumer for CPU-heavy Python.
 
-What a handler's module needs is here: `handler`, `Message`, `Retry`, `BatchResult`; and `consume`, which runs one.
+What a handler's module needs is here: `handler`, `Message`, `Retry`, `BatchResult`; and `consume`, which runs one. What
+sends messages is here too (`Producer`, `SyncProducer`), loaded when it is first named: workers do not pay for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .workers.api import BatchResult, Handler, Retry, handler
 from .workers.message import Message
 
 if TYPE_CHECKING:
+    from .client.outgoing import OutgoingMessage
+    from .client.producer import Producer
+    from .client.selection import by_key, by_machine_room, by_random, to_queue
+    from .client.send_result import SendResult, SendStatus
+    from .client.sending import SendRules
+    from .client.sync import SyncProducer
+    from .client.transactions import CheckedMessage, LocalTransactionState, TransactionSendResult
     from .supervisor.service import Summary
 
-__all__ = ["BatchResult", "Handler", "Message", "Retry", "__version__", "consume", "handler"]
+__all__ = [
+    "BatchResult",
+    "CheckedMessage",
+    "Handler",
+    "LocalTransactionState",
+    "Message",
+    "OutgoingMessage",
+    "Producer",
+    "Retry",
+    "SendResult",
+    "SendRules",
+    "SendStatus",
+    "SyncProducer",
+    "TransactionSendResult",
+    "__version__",
+    "by_key",
+    "by_machine_room",
+    "by_random",
+    "consume",
+    "handler",
+    "to_queue",
+]
+
+_OF_CLIENT = {
+    "CheckedMessage": "transactions",
+    "LocalTransactionState": "transactions",
+    "OutgoingMessage": "outgoing",
+    "Producer": "producer",
+    "SendResult": "send_result",
+    "SendRules": "sending",
+    "SendStatus": "send_result",
+    "SyncProducer": "sync",
+    "TransactionSendResult": "transactions",
+    "by_key": "selection",
+    "by_machine_room": "selection",
+    "by_random": "selection",
+    "to_queue": "selection",
+}
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    module = _OF_CLIENT.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".client.{module}", __name__), name)
 
 
 def consume(

@@ -1,0 +1,66 @@
+"""Where the loop of a `SyncProducer` runs: in its caller's thread while a method runs, or all the time in one of its own.
+
+The second is for those who must answer the broker (transactions) or get results later (`send_async`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import threading
+from collections.abc import Coroutine
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Runner(Protocol):
+    """Runs coroutines for somebody without a loop; `asyncio.Runner` is one."""
+
+    def run(self, coro: Coroutine[Any, Any, T], /) -> T: ...
+
+    def close(self) -> None: ...
+
+
+class LoopThread:
+    """A loop in a daemon thread, from now until `close`. `run` and `submit` may be called from any other thread."""
+
+    def __init__(self, name: str = "rocketcrew-producer") -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def run(self, coro: Coroutine[Any, Any, T], /) -> T:
+        """Wait for the result; an interrupt of the caller cancels the work."""
+        future = self.submit(coro)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def submit(self, coro: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        return asyncio.run_coroutine_threadsafe(coro, self._loop)
+
+    def close(self) -> None:
+        """End the loop and its thread; what still ran is cancelled."""
+        if self._loop.is_closed():
+            return
+        with contextlib.suppress(asyncio.CancelledError):
+            self.run(_cancel_the_others())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        self._loop.close()
+
+
+async def _cancel_the_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

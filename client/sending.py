@@ -1,0 +1,222 @@
+"""One send: at most `1 + retries` attempts within one deadline, and where each of them goes.
+
+First the next queue in turn, after a failure one of another broker where there is one. Tried again is what Java tries
+again: no connection, no answer, and the refusals of `SendRules.retry_codes`; a refusal of the message itself is not. An
+attempt that was lost may have been stored: a retried message can arrive twice, with one message id (UNIQ_KEY).
+
+Sources: client/impl/producer/DefaultMQProducerImpl.java (sendDefaultImpl, sendKernelImpl, sendSelectImpl).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from ..remoting.codes import RequestCode
+from ..remoting.command import Command
+from ..remoting.errors import RETRIABLE_CODES, BrokerError, RocketcrewError, TimedOutError, UnreachableError
+from ..remoting.headers import MaxOffset
+from ..remoting.queues import MessageQueue
+from .asking import refusal
+from .cluster import Cluster
+from .faults import LatencyFaults
+from .outgoing import Prepared, SendOptions
+from .routes import queues_to_write
+from .selection import QueueSelector, RoundRobin, Wanted
+from .send_hooks import SendContext, SendHook, run_after, run_before
+from .send_result import SendResult, SendStatus, result_of
+
+SEND_TIMEOUT_MS = 3_000
+RETRIES = 2
+PROBE_TIMEOUT_MS = 200
+
+_log = structlog.get_logger("rocketcrew.client")
+
+
+@dataclass(frozen=True, slots=True)
+class SendRules:
+    """When a message is sent again, and where; names in brackets are those of DefaultMQProducer.
+
+    - `retries`: attempts after the first (retryTimesWhenSendFailed).
+    - `retry_codes`: refusals after which another attempt is made (retryResponseCodes).
+    - `retry_unless_ok`: also when the message is stored, but not as safely as the broker wants
+      (retryAnotherBrokerWhenNotStoreOK); it is then stored twice.
+    - `attempt_timeout_ms`: an attempt that is not the last waits no longer than this, 0: as long as there is time
+      (sendMsgMaxTimeoutPerRequest).
+    - `latency_faults`: leave slow and failing brokers alone for a while (sendLatencyFaultEnable); see faults.py.
+    - `probe_unreachable`: ask brokers that failed every 3 s, and use them again when they answer (startDetectorEnable).
+    """
+
+    retries: int = RETRIES
+    retry_codes: frozenset[int] = RETRIABLE_CODES
+    retry_unless_ok: bool = False
+    attempt_timeout_ms: int = 0
+    latency_faults: bool = False
+    probe_unreachable: bool = False
+
+
+class Sender:
+    """Does the sends of one producer; see the module's text."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        options: SendOptions,
+        rules: SendRules,
+        hooks: Sequence[SendHook],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._cluster = cluster
+        self._options = options
+        self._rules = rules
+        self._hooks = hooks
+        self._now_ms = now_ms
+        self._turns = RoundRobin(cluster.random.randrange)
+        self._faults = LatencyFaults()
+
+    async def send(self, prepared: Prepared, timeout_ms: float, selector: QueueSelector | None) -> SendResult:
+        """Raises BrokerError, UnreachableError, TimedOutError; with a selector after one attempt."""
+        began_s = time.monotonic()
+        deadline_s = began_s + timeout_ms / 1000
+        rules = self._rules
+        attempts_max = 1 if selector is not None else 1 + rules.retries
+        tried: list[str] = []
+        stored: SendResult | None = None
+        while True:
+            mq = self._choose(prepared, await self.queues(prepared.topic), selector, tried[-1] if tried else None)
+            tried.append(mq.broker_name)
+            last = len(tried) >= attempts_max
+            left_ms = (deadline_s - time.monotonic()) * 1000
+            if rules.attempt_timeout_ms and not last:
+                left_ms = min(left_ms, rules.attempt_timeout_ms)
+            try:
+                result = await self._attempt(prepared, mq, left_ms, len(tried))
+            except (BrokerError, UnreachableError) as error:
+                if last or time.monotonic() >= deadline_s or not self._is_retried(error):
+                    if stored is not None:
+                        return stored
+                    if len(tried) == 1:
+                        raise
+                    raise _with_tries(error, tried, time.monotonic() - began_s) from error
+                _log.debug("send_retried", topic=prepared.topic, broker=mq.broker_name, error=str(error))
+                continue
+            if last or result.status is SendStatus.SEND_OK or not rules.retry_unless_ok:
+                return result
+            stored = result
+
+    async def send_oneway(self, prepared: Prepared, timeout_ms: float, selector: QueueSelector | None) -> None:
+        """One attempt, no answer. Raises UnreachableError, and BrokerError for a topic that does not exist."""
+        mq = self._choose(prepared, await self.queues(prepared.topic), selector, None)
+        address = await self.master_of(mq)
+        context = self._context(prepared, mq, address, oneway=True)
+        run_before(self._hooks, context)
+        try:
+            await self._cluster.remoting.oneway(address, prepared.command(mq), timeout_ms=timeout_ms)
+        except RocketcrewError as error:
+            context.error = error
+            raise
+        finally:
+            run_after(self._hooks, context)
+
+    async def queues(self, topic: str) -> Sequence[MessageQueue]:
+        """The queues that a selector chooses from, never none. Raises UnreachableError, BrokerError."""
+        options = self._options
+        route = await self._cluster.publish_route(
+            topic, default_topic=options.default_topic, queue_nums=options.default_topic_queue_nums
+        )
+        queues = queues_to_write(topic, route)
+        if not queues:
+            raise UnreachableError(topic, "this topic has no queue that may be written on a broker with a master")
+        return queues
+
+    async def master_of(self, mq: MessageQueue) -> str:
+        return self._cluster.broker_address(mq.broker_name) or await self._cluster.address_of(mq)
+
+    async def probe(self) -> None:
+        """Ask the brokers that failed whether they answer (LatencyFaultToleranceImpl.detectByOneRound)."""
+        for broker_name in self._faults.unreachable():
+            address = self._cluster.broker_address(broker_name)
+            if address is None:
+                continue
+            command = Command(int(RequestCode.GET_MAX_OFFSET), MaxOffset(self._options.default_topic, 0).to_fields())
+            try:
+                await self._cluster.remoting.request(address, command, timeout_ms=PROBE_TIMEOUT_MS)
+            except UnreachableError:
+                continue
+            self._faults.probed(broker_name)
+
+    # One attempt.
+
+    async def _attempt(self, prepared: Prepared, mq: MessageQueue, left_ms: float, attempt: int) -> SendResult:
+        address = await self.master_of(mq)
+        if left_ms <= 0:
+            raise TimedOutError(address, "no time left to send")
+        context = self._context(prepared, mq, address)
+        run_before(self._hooks, context)
+        began_s = time.monotonic()
+        try:
+            answer = await self._cluster.remoting.request(address, prepared.command(mq), timeout_ms=left_ms)
+            context.result = result_of(answer, prepared.message_id, prepared.topic, mq.broker_name, attempt)
+            if context.result is None:
+                raise refusal(answer, prepared.code, address)
+        except RocketcrewError as error:
+            context.error = error
+            raise
+        finally:
+            self._rate(context, began_s)
+            run_after(self._hooks, context)
+        return context.result
+
+    def _is_retried(self, error: BrokerError | UnreachableError) -> bool:
+        return not isinstance(error, BrokerError) or error.code in self._rules.retry_codes
+
+    def _context(self, prepared: Prepared, mq: MessageQueue, address: str, *, oneway: bool = False) -> SendContext:
+        return SendContext(
+            self._options.group,
+            prepared.messages,
+            prepared.message_id,
+            len(prepared.body),
+            mq,
+            address,
+            self._now_ms(),
+            oneway,
+        )
+
+    def _rate(self, context: SendContext, began_s: float) -> None:
+        if not self._rules.latency_faults:
+            return
+        now_ms = time.monotonic() * 1000
+        broker_name, error = context.mq.broker_name, context.error
+        if context.result is not None:
+            self._faults.answered(now_ms, broker_name, now_ms - began_s * 1000)
+        elif isinstance(error, BrokerError):
+            self._faults.failed(now_ms, broker_name, reachable=False)
+        elif isinstance(error, UnreachableError):
+            self._faults.failed(now_ms, broker_name, reachable=not self._rules.probe_unreachable)
+
+    def _choose(
+        self, prepared: Prepared, queues: Sequence[MessageQueue], selector: QueueSelector | None, avoid: str | None
+    ) -> MessageQueue:
+        if selector is not None:
+            return selector(queues)
+        return self._turns.select(prepared.topic, queues, avoid, self._preferences())
+
+    def _preferences(self) -> Sequence[Wanted]:
+        if not self._rules.latency_faults:
+            return ()
+        faults, now_ms = self._faults, time.monotonic() * 1000
+        return (
+            lambda mq: faults.is_available(now_ms, mq.broker_name),
+            lambda mq: faults.is_reachable(mq.broker_name),
+        )
+
+
+def _with_tries(error: BrokerError | UnreachableError, tried: Sequence[str], took_s: float) -> RocketcrewError:
+    """The last error, saying what was tried."""
+    note = f"sent {len(tried)} times in {took_s * 1000:.0f} ms, to {', '.join(tried)}"
+    if isinstance(error, BrokerError):
+        return BrokerError(error.code, error.remark, f"{error.request} ({note})")
+    return type(error)(error.address, f"{error.reason} ({note})")
