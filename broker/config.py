@@ -74,6 +74,10 @@ class BrokerConfig:
     lock_expiry_ms: int = 60_000
     registration_interval_ms: int = 30_000
     forward_timeout_ms: int = 10_000
+    transaction_timeout_ms: int = 6_000  # how old a half message is when its producers are asked for the first time
+    transaction_check_interval_ms: int = 30_000
+    transaction_checks_max: int = 15
+    transactions_max: int = 100_000  # open half messages; genuine: no bound
     deliver_batch_max: int = 1_000  # delayed messages delivered in one tick, so that one tick stays short
     query_scan_max: int = 20_000  # records looked at by one query by key
 

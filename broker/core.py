@@ -21,7 +21,7 @@ from random import Random
 from ..remoting.codes import ResponseCode
 from ..remoting.command import Command
 from ..remoting.errors import ProtocolError, UsageError
-from . import forward, pull
+from . import end_transaction, forward, pull
 from .config import BrokerConfig
 from .effects import SILENCE, Effect, Intercept, Reply, intercepted
 from .handlers import HANDLERS
@@ -101,6 +101,7 @@ class BrokerCore:
         """Do what is due: deliver delayed messages, answer held pulls, save, expire."""
         state, config = self.state, self.config
         effects: list[Effect] = [*self._deliver_delayed(now_ms)]
+        self._ask_after_transactions(now_ms)
         effects += pull.wake_due(state, now_ms)
         if now_ms >= self._next_sweep_ms:
             self._next_sweep_ms = now_ms + config.hold_sweep_interval_ms
@@ -133,6 +134,12 @@ class BrokerCore:
         except StorageError as error:
             self.trouble = str(error)
         return pull.wake_arrived(state)
+
+    def _ask_after_transactions(self, now_ms: int) -> None:
+        try:
+            end_transaction.ask_due(self.state, now_ms)
+        except StorageError as error:
+            self.trouble = str(error)
 
     def _save_delays(self) -> None:
         text = self.state.delays.dump_if_changed()
@@ -179,6 +186,9 @@ class BrokerCore:
             deadlines.append(held_ms)
         if delayed_ms is not None:
             deadlines.append(delayed_ms)
+        asked_ms = self.state.transactions.next_due_ms()
+        if asked_ms is not None:
+            deadlines.append(asked_ms)
         return min(deadlines)
 
     # A connection is gone

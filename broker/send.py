@@ -25,7 +25,6 @@ from ..remoting.properties import (
     PROPERTY_TIMER_DELAY_SEC,
     PROPERTY_TIMER_DELIVER_MS,
     PROPERTY_TRACE_ON,
-    PROPERTY_TRAN_MSG,
     PROPERTY_UNIQ_KEY,
     decode_properties,
     encode_properties,
@@ -35,6 +34,7 @@ from .delay import delay_level
 from .refusal import FAQ, Refused
 from .state import BrokerState, Call
 from .topic_table import CLOSED_TOPICS, RETRY_PREFIX, illegal_topic, writable
+from .transactions import is_half
 
 REGION = "DefaultRegion"
 VERSION_3_4_9 = 121  # from here on the header's maxReconsumeTimes counts
@@ -100,13 +100,17 @@ def send_one(state: BrokerState, call: Call, request: SendRequest, topic: TopicC
     body = bytes(command.body)
     check_sizes(state, len(body), request.properties or "")
     properties = decode_properties(request.properties or "")
-    refuse_unserved(state, request, properties)
+    half = is_half(properties) and not is_retried(request, properties)
+    refuse_unserved(state, properties, half=half)
     message = new_message(call, request, topic, queue_id, body)
     if request.topic.startswith(RETRY_PREFIX):
         to_dlq_past_limit(state, call, request, message, properties)
     unique = add_broker_properties(state, call, properties)
     message.raw_properties = encode_properties(properties).encode()
-    stored = state.accept(call.now_ms, message, properties)
+    if half:
+        stored = state.accept_half(call.now_ms, message, properties)
+    else:
+        stored = state.accept(call.now_ms, message, properties)
     response = SendResponse(
         msg_id=offset_message_id(stored.store_host, stored.store_port, stored.physical_offset),
         queue_id=queue_id,
@@ -127,7 +131,9 @@ def send_batch(state: BrokerState, call: Call, request: SendRequest, topic: Topi
         raise Refused(ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group, nor an empty batch")
     parsed = [decode_properties(entry.properties) for entry in entries]
     for properties in parsed:
-        refuse_unserved(state, request, properties)
+        if is_half(properties):
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "batch request does not support transaction messages")
+        refuse_unserved(state, properties)
         if delay_level(properties) > 0:
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, "batch request does not support delayed messages")
     ids: list[str] = []
@@ -177,12 +183,15 @@ def check_sizes(state: BrokerState, body_bytes: int, properties: str) -> None:
         )
 
 
-def refuse_unserved(state: BrokerState, request: SendRequest, properties: dict[str, str]) -> None:
-    """Transactions and timers are not served here; a refusal beats delivering at the wrong time."""
-    retried = (request.reconsume_times or 0) > 0 and delay_level(properties) > 0
-    if properties.get(PROPERTY_TRAN_MSG, "").lower() == "true" and not retried:
-        host = state.config.host
-        raise Refused(ResponseCode.NO_PERMISSION, f"the broker[{host}] sending transaction message is forbidden")
+def is_retried(request: SendRequest, properties: dict[str, str]) -> bool:
+    """A message that its consumer sends again keeps TRAN_MSG, but its transaction is long over."""
+    return (request.reconsume_times or 0) > 0 and delay_level(properties) > 0
+
+
+def refuse_unserved(state: BrokerState, properties: dict[str, str], *, half: bool = False) -> None:
+    """Timers are not served here, and half messages are bounded; a refusal beats delivering at the wrong time."""
+    if half and len(state.transactions) >= state.config.transactions_max:
+        raise Refused(ResponseCode.SYSTEM_BUSY, f"{len(state.transactions)} transactions are open already")
     if delay_level(properties) == 0 and not properties.keys().isdisjoint(_TIMERS):
         raise Refused(ResponseCode.SYSTEM_ERROR, "accurate timer message is not enabled, timerWheelEnable is false")
 

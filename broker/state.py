@@ -31,6 +31,7 @@ from .name_server import NameServerCore, Registration
 from .offset_table import OffsetTable
 from .storage import Storage, StorageError
 from .topic_table import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, TopicTable, illegal_topic, system_topics
+from .transactions import Transactions, half_of
 
 TOPICS_TABLE = "config/topics.json"
 GROUPS_TABLE = "config/subscriptionGroup.json"
@@ -73,6 +74,9 @@ class BrokerState:
         self.locks = LockTable(config.lock_expiry_ms)
         self.held = HeldPulls(config.held_pulls_max)
         self.delays = DelayLevels(levels_ms)
+        self.transactions = Transactions(
+            config.transaction_timeout_ms, config.transaction_check_interval_ms, config.transaction_checks_max
+        )
         host = config.announce or config.host
         limits = StoreLimits(
             config.pull_messages_max,
@@ -108,6 +112,7 @@ class BrokerState:
         self._saved_groups, self._saved_offsets = self.groups.changes, self.offsets.changes
         count = self.store.recover(self.topics.__contains__, self._tags_code)
         self.delays.start(self.store)
+        self.transactions.start(self.store, self.offsets, now_ms)
         self.topics_changed(now_ms)
         return count
 
@@ -150,6 +155,7 @@ class BrokerState:
 
     def save_tables(self) -> None:
         """Save groups and offsets if they changed since they were saved."""
+        self.transactions.keep_positions(self.store, self.offsets)
         if self.groups.changes != self._saved_groups:
             self.storage.replace(GROUPS_TABLE, self.groups.table().encode())
             self._saved_groups = self.groups.changes
@@ -207,6 +213,13 @@ class BrokerState:
         tags = properties.get(PROPERTY_TAGS)
         self._store(now_ms, message, tags_hash(tags) if tags else 0)
         return message
+
+    def accept_half(self, now_ms: int, message: StoredMessage, properties: dict[str, str]) -> StoredMessage:
+        """Store the first half of a transaction. Raises StorageError, UsageError."""
+        half = self.store.put(now_ms, half_of(message, properties), 0)
+        self.transactions.stored(half)
+        self.put_count += 1
+        return half
 
     def store_again(self, now_ms: int, message: StoredMessage) -> None:
         """Store a delayed message whose time has come; one whose topic was deleted meanwhile is dropped with it."""

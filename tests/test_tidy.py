@@ -68,7 +68,7 @@ EDGES: dict[str, frozenset[str]] = {
 
 PURE_MODULES: dict[str, frozenset[str]] = {
     "conf": frozenset({"formats", "rules", "schema"}),
-    "client": frozenset({"address", "outgoing", "routes", "selection", "validation"}),
+    "client": frozenset({"address", "faults", "outgoing", "routes", "selection", "send_result", "validation"}),
     "workers": frozenset({"api", "ddl", "message", "packets", "ranges", "rows"}),
     "spark": frozenset({"columns", "errors", "intervals", "plan"}),
 }

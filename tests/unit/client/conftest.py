@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import queue
+import threading
 
 import pytest
 
+from rocketcrew.broker.server import EmbeddedBroker
 from rocketcrew.remoting.frame import FrameReader, encode
 
 DEADLINE_S = 10
@@ -121,3 +124,51 @@ def closed_port():
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         return f"127.0.0.1:{server.getsockname()[1]}"
+
+
+class Served:
+    """An embedded broker in a thread; `do` runs something in its loop."""
+
+    def __init__(self, config=None):
+        self._config = config
+        ready = queue.Queue()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run(ready)), daemon=True)
+        self._thread.start()
+        self.loop, self._stop, self.broker = ready.get(timeout=5)
+
+    async def _run(self, ready):
+        async with EmbeddedBroker(config=self._config) as broker:
+            stop = asyncio.Event()
+            ready.put((asyncio.get_running_loop(), stop, broker))
+            await stop.wait()
+
+    def do(self, function):
+        async def run():
+            return function()
+
+        return asyncio.run_coroutine_threadsafe(run(), self.loop).result(5)
+
+    def close(self):
+        self.loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(5)
+
+
+@pytest.fixture
+def served():
+    server = Served()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def broker_thread():
+    """A maker of brokers in threads of their own: their name server's address."""
+    made = []
+
+    def make(config=None):
+        made.append(Served(config))
+        return made[-1].broker.name_server
+
+    yield make
+    for server in made:
+        server.close()

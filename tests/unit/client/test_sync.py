@@ -2,52 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import queue
-import threading
-
 import pytest
 
-from rocketcrew.broker.server import EmbeddedBroker
 from rocketcrew.client.admin import Admin
 from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.client.sync import SyncProducer, run_with_cluster
 from rocketcrew.remoting.errors import UnreachableError, UsageError
 
 TOPIC = "orders"
-
-
-class Served:
-    """An embedded broker in a thread; `do` runs something in its loop."""
-
-    def __init__(self):
-        ready = queue.Queue()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run(ready)), daemon=True)
-        self._thread.start()
-        self.loop, self._stop, self.broker = ready.get(timeout=5)
-
-    async def _run(self, ready):
-        async with EmbeddedBroker() as broker:
-            stop = asyncio.Event()
-            ready.put((asyncio.get_running_loop(), stop, broker))
-            await stop.wait()
-
-    def do(self, function):
-        async def run():
-            return function()
-
-        return asyncio.run_coroutine_threadsafe(run(), self.loop).result(5)
-
-    def close(self):
-        self.loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(5)
-
-
-@pytest.fixture
-def served():
-    server = Served()
-    yield server
-    server.close()
 
 
 def test_sending_from_a_script(served):

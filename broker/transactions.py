@@ -1,0 +1,184 @@
+"""Half messages: stored where nobody reads them, until their transaction is committed, rolled back, or asked for in vain.
+
+- A half message goes to RMQ_SYS_TRANS_HALF_TOPIC, its real topic and queue in properties. Its end is an *op record*: a
+  message in RMQ_SYS_TRANS_OP_HALF_TOPIC with tag `d` whose body is the half message's queue offset. So half messages
+  without an op record are those that are open, and a start finds them by reading both queues.
+- What is older than the first open half message need not be read again: both positions are kept as offsets of the group
+  CID_RMQ_SYS_TRANS, as the genuine broker does.
+- An open half message is asked for after its immunity (6 s, or its own CHECK_IMMUNITY_TIME_IN_SECONDS), then again at
+  every interval; after so many questions it is given up: copied to TRANS_CHECK_MAX_TIME_TOPIC, where people can find it.
+- A commit stores the message where it belongs and then writes the op record: a kill between the two makes the broker ask
+  again and store a second time. At least once, as everything here.
+
+Sources: BR/transaction/queue/{TransactionalMessageServiceImpl,TransactionalMessageBridge}.java. The genuine broker appends a
+half message anew for each question, so that its queue moves on; here the questions are counted in memory and begin anew
+after a restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ..remoting.codes import SYSFLAG_TRANSACTION_MASK
+from ..remoting.properties import (
+    PROPERTY_CHECK_IMMUNITY_TIME,
+    PROPERTY_PRODUCER_GROUP,
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_TAGS,
+    PROPERTY_TRAN_MSG,
+    PROPERTY_TRANSACTION_CHECK_TIMES,
+    PROPERTY_TRANSACTION_ID,
+    PROPERTY_UNIQ_KEY,
+    decode_properties,
+    encode_properties,
+)
+from ..remoting.stored import StoredMessage
+from .message_store import MessageStore, tags_hash
+from .offset_table import OffsetTable
+
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+GIVEN_UP_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+GROUP = "CID_RMQ_SYS_TRANS"
+ENDED_TAG = "d"
+
+
+@dataclass(slots=True)
+class _Open:
+    physical_offset: int
+    due_ms: int
+    checks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A half message whose producer group is to be asked: the stored record, and as the producer gets it."""
+
+    half: StoredMessage
+    shown: StoredMessage
+    group: str
+
+
+def is_half(properties: dict[str, str]) -> bool:
+    return properties.get(PROPERTY_TRAN_MSG, "").lower() == "true"
+
+
+def half_of(message: StoredMessage, properties: dict[str, str]) -> StoredMessage:
+    """The record to store instead of a transaction's message (TransactionalMessageBridge.parseHalfMessageInner)."""
+    marked = {
+        **properties,
+        PROPERTY_TRANSACTION_ID: properties[PROPERTY_UNIQ_KEY],
+        PROPERTY_REAL_TOPIC: message.topic,
+        PROPERTY_REAL_QUEUE_ID: str(message.queue_id),
+    }
+    return replace(
+        message,
+        topic=HALF_TOPIC,
+        queue_id=0,
+        sysflag=message.sysflag & ~SYSFLAG_TRANSACTION_MASK,
+        raw_properties=encode_properties(marked).encode(),
+    )
+
+
+def real_message(half: StoredMessage) -> StoredMessage:
+    """The message that a half message stands for, where it belongs; without what only the half needed, as by 5.5.0."""
+    properties = decode_properties(half.raw_properties)
+    topic = properties.pop(PROPERTY_REAL_TOPIC, half.topic)
+    queue_id = int(properties.pop(PROPERTY_REAL_QUEUE_ID, "0"))
+    return replace(half, topic=topic, queue_id=queue_id, raw_properties=encode_properties(properties).encode())
+
+
+def immunity_ms(properties: dict[str, str], default_ms: int) -> int:
+    """How long after its birth a half message is not asked for."""
+    text = properties.get(PROPERTY_CHECK_IMMUNITY_TIME, "")
+    return int(text) * 1000 if text.isascii() and text.isdigit() and len(text) < 10 else default_ms
+
+
+class Transactions:
+    """The half messages that are open, by queue offset."""
+
+    def __init__(self, timeout_ms: int, interval_ms: int, checks_max: int) -> None:
+        self._timeout_ms = timeout_ms
+        self._interval_ms = interval_ms
+        self._checks_max = checks_max
+        self._open: dict[int, _Open] = {}
+        self._ended: dict[int, int] = {}  # half offset -> op offset, of halves above the first open one
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def start(self, store: MessageStore, offsets: OffsetTable, now_ms: int) -> None:
+        """Find the open half messages in the two queues; once, after recovery."""
+        for op_offset, op in _read(store, OP_TOPIC, offsets):
+            for text in op.body.decode().split(","):
+                if text:
+                    self._ended[int(text)] = op_offset
+        for offset, half in _read(store, HALF_TOPIC, offsets):
+            if offset not in self._ended:
+                self._add(offset, half, max(now_ms, half.born_timestamp_ms))
+
+    def stored(self, half: StoredMessage) -> None:
+        """A half message was stored."""
+        self._add(half.queue_offset, half, half.born_timestamp_ms)
+
+    def _add(self, offset: int, half: StoredMessage, from_ms: int) -> None:
+        wait_ms = immunity_ms(dict(half.properties), self._timeout_ms)
+        self._open[offset] = _Open(half.physical_offset, from_ms + wait_ms)
+
+    def is_open(self, half_offset: int) -> bool:
+        return half_offset in self._open
+
+    def end(self, now_ms: int, store: MessageStore, half: StoredMessage) -> None:
+        """Write the op record of a half message: it is not asked for any more, whatever happens to this process."""
+        text = f"{half.queue_offset},".encode()
+        properties = encode_properties({PROPERTY_TAGS: ENDED_TAG}).encode()
+        op = store.put(now_ms, StoredMessage(OP_TOPIC, text, properties), tags_hash(ENDED_TAG))
+        self._open.pop(half.queue_offset, None)
+        self._ended[half.queue_offset] = op.queue_offset
+
+    def keep_positions(self, store: MessageStore, offsets: OffsetTable) -> None:
+        """Say from where a start must read; of ended halves only those above the first open one are remembered."""
+        if store.queue(HALF_TOPIC, 0) is None:
+            return
+        half_floor = min(self._open, default=store.max_offset(HALF_TOPIC, 0))
+        for offset in [offset for offset in self._ended if offset < half_floor]:
+            del self._ended[offset]
+        offsets.commit(HALF_TOPIC, GROUP, 0, half_floor)
+        offsets.commit(OP_TOPIC, GROUP, 0, min(self._ended.values(), default=store.max_offset(OP_TOPIC, 0)))
+
+    def next_due_ms(self) -> int | None:
+        return min((half.due_ms for half in self._open.values()), default=None)
+
+    def due(self, now_ms: int, store: MessageStore) -> Iterator[Question | StoredMessage]:
+        """Those to ask for now; and, as bare messages, those to be given up. Both stay open until `end`."""
+        for offset in sorted(offset for offset, half in self._open.items() if half.due_ms <= now_ms):
+            entry = self._open[offset]
+            half = store.message_at(entry.physical_offset)
+            if half is None:  # dropped with its segment: nobody can commit it any more
+                del self._open[offset]
+            elif entry.checks >= self._checks_max:
+                yield half
+            else:
+                entry.checks += 1
+                entry.due_ms = now_ms + self._interval_ms
+                yield _question(half, entry.checks)
+
+
+def _question(half: StoredMessage, times: int) -> Question:
+    properties = decode_properties(half.raw_properties)
+    properties[PROPERTY_TRANSACTION_CHECK_TIMES] = str(times)
+    shown = real_message(replace(half, raw_properties=encode_properties(properties).encode()))
+    return Question(half, shown, properties.get(PROPERTY_PRODUCER_GROUP, ""))
+
+
+def _read(store: MessageStore, topic: str, offsets: OffsetTable) -> Iterator[tuple[int, StoredMessage]]:
+    queue = store.queue(topic, 0)
+    if queue is None:
+        return
+    start = max(queue.min_offset, offsets.query(topic, GROUP, 0) or 0)
+    for offset in range(start, queue.max_offset):
+        message = store.message_at(queue.entry(offset)[0])
+        if message is not None:
+            yield offset, message

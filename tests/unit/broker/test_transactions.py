@@ -1,0 +1,154 @@
+"""Half messages of the embedded broker: hidden, committed, rolled back, asked for, given up, found again after a kill."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from rocketcrew.broker.config import BrokerConfig
+from rocketcrew.broker.effects import Push
+from rocketcrew.broker.storage import MemoryStorage
+from rocketcrew.remoting.batch import encode_batch
+from rocketcrew.remoting.codes import FLAG_ONEWAY, RequestCode, ResponseCode
+from rocketcrew.remoting.headers import CheckTransaction, EndTransaction, SendResponse
+from rocketcrew.remoting.ids import parse_offset_message_id
+from rocketcrew.remoting.stored import decode_message
+
+from .conftest import Driver
+
+COMMIT, ROLLBACK, UNKNOW = 8, 12, 0
+HALF = {"TRAN_MSG": "true", "PGROUP": "pg", "UNIQ_KEY": "U1"}
+
+
+@pytest.fixture
+def broker():
+    return Driver(BrokerConfig(transaction_checks_max=2), MemoryStorage())
+
+
+def send_half(broker, **properties):
+    answer = broker.send(sys_flag=4, tag="red", properties=HALF | properties)
+    assert answer.code == 0
+    return SendResponse.from_fields(answer.fields)
+
+
+def end_of(sent, state, **more):
+    physical = parse_offset_message_id(sent.msg_id).physical_offset
+    return replace(EndTransaction("pg", sent.queue_offset, physical, state, "U1", topic="T"), **more)
+
+
+def end(broker, sent, state, **more):
+    return broker.call(RequestCode.END_TRANSACTION, end_of(sent, state, **more))
+
+
+def stored(broker, topic="T"):
+    return broker.core.state.store.max_offset(topic, 0)
+
+
+def questions(effects):
+    return [e.command for e in effects if isinstance(e, Push) and e.command.code == RequestCode.CHECK_TRANSACTION_STATE]
+
+
+def test_a_committed_message_appears_where_it_belongs(broker):
+    sent = send_half(broker)
+    assert (sent.queue_offset, stored(broker)) == (0, 0)
+    assert end(broker, sent, COMMIT).code == 0
+    assert stored(broker) == 1
+    entry = broker.core.state.store.queue("T", 0).entry(0)
+    message = broker.core.state.store.message_at(entry[0])
+    assert (message.topic, message.queue_id, message.body, message.sysflag & 0xC) == ("T", 0, b"x", COMMIT)
+    assert message.prepared_transaction_offset == parse_offset_message_id(sent.msg_id).physical_offset
+    assert message.properties["__transactionId__"] == "U1"
+    assert message.properties["TAGS"] == "red"
+    assert "REAL_TOPIC" not in message.properties
+
+
+def test_a_rolled_back_message_never_appears_and_is_not_asked_for(broker):
+    broker.heartbeat()
+    assert end(broker, send_half(broker), ROLLBACK).code == 0
+    assert stored(broker) == 0
+    assert not questions(broker.later(60_000))
+
+
+def test_an_end_that_is_told_twice_counts_once(broker):
+    sent = send_half(broker)
+    assert [end(broker, sent, COMMIT).code for _ in range(2)] == [0, 0]
+    assert stored(broker) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "remark"),
+    [
+        ({"producer_group": "other"}, "producer group wrong"),
+        ({"tran_state_table_offset": 7}, "table offset wrong"),
+        ({"commit_log_offset": 1 << 40}, "Find prepared transaction message failed"),
+    ],
+)
+def test_what_is_no_half_message_of_the_group_is_refused(broker, changes, remark):
+    answer = end(broker, send_half(broker), COMMIT, **changes)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert remark in answer.remark
+    assert stored(broker) == 0
+
+
+def test_an_open_message_is_asked_for_then_given_up(broker):
+    send_half(broker)
+    broker.heartbeat(channel=3)
+    assert not questions(broker.later(5_900))
+    (asked,) = questions(broker.later(200))
+    header = CheckTransaction.from_fields(asked.fields)
+    assert (header.tran_state_table_offset, header.transaction_id, header.topic) == (0, "U1", "T")
+    assert asked.flag == FLAG_ONEWAY
+    message = decode_message(bytes(asked.body))
+    assert (message.topic, message.properties["TRANSACTION_CHECK_TIMES"]) == ("T", "1")
+    assert len(questions(broker.later(30_000))) == 1
+    assert not questions(broker.later(30_000))
+    assert stored(broker, "TRANS_CHECK_MAX_TIME_TOPIC") == 1
+    assert not questions(broker.later(300_000))
+
+
+def test_a_pending_end_changes_nothing(broker):
+    sent = send_half(broker)
+    assert broker.request(RequestCode.END_TRANSACTION, end_of(sent, UNKNOW)) == []
+    assert end(broker, sent, COMMIT, from_transaction_check=True).code == 0
+    assert stored(broker) == 1
+
+
+def test_an_immunity_of_its_own(broker):
+    broker.heartbeat()
+    sent = send_half(broker, CHECK_IMMUNITY_TIME_IN_SECONDS="20")
+    assert not questions(broker.later(19_000))
+    assert len(questions(broker.later(2_000))) == 1
+    assert end(broker, sent, COMMIT).code == ResponseCode.ILLEGAL_OPERATION
+    assert end(broker, sent, COMMIT, from_transaction_check=True).code == 0
+
+
+def test_open_messages_are_found_again_after_a_kill(broker):
+    first, second, third = (send_half(broker) for _ in range(3))
+    end(broker, first, COMMIT)
+    end(broker, third, ROLLBACK)
+    broker.later(1_000)
+    broker.later(6_000)
+    broker.crash()
+    assert len(broker.core.state.transactions) == 1
+    broker.heartbeat()
+    (asked,) = questions(broker.later(10_000))
+    assert CheckTransaction.from_fields(asked.fields).tran_state_table_offset == second.queue_offset
+    end(broker, second, COMMIT, from_transaction_check=True)
+    assert stored(broker) == 2
+    broker.later(1_000)
+    broker.later(6_000)
+    broker.crash()
+    assert len(broker.core.state.transactions) == 0
+
+
+def test_too_many_open_transactions_are_refused():
+    broker = Driver(BrokerConfig(transactions_max=1), MemoryStorage())
+    send_half(broker)
+    assert broker.send(sys_flag=4, properties=HALF).code == ResponseCode.SYSTEM_BUSY
+
+
+def test_a_batch_holds_no_transaction(broker):
+    body = encode_batch([(0, b"x", "TRAN_MSG\x01true\x02UNIQ_KEY\x01U\x02")])
+    answer = broker.send(body=body, code=RequestCode.SEND_BATCH_MESSAGE, batch=True)
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL

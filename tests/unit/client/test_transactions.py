@@ -1,0 +1,281 @@
+"""Transactions, recall, hooks, and the rules of sending again, against the embedded broker."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import threading
+
+import pytest
+
+from rocketcrew.broker.config import BrokerConfig
+from rocketcrew.broker.server import EmbeddedBroker
+from rocketcrew.client.admin import Admin
+from rocketcrew.client.opening import open_cluster
+from rocketcrew.client.outgoing import OutgoingMessage
+from rocketcrew.client.producer import Producer
+from rocketcrew.client.recall import RecallHandle, decode_handle
+from rocketcrew.client.send_result import SendStatus
+from rocketcrew.client.sending import SendRules
+from rocketcrew.client.sync import SyncProducer
+from rocketcrew.client.transactions import LocalTransactionState
+from rocketcrew.remoting.codes import RequestCode
+from rocketcrew.remoting.errors import BrokerError, UsageError
+
+TOPIC = "orders"
+COMMIT, ROLLBACK, UNKNOW = (
+    LocalTransactionState.COMMIT_MESSAGE,
+    LocalTransactionState.ROLLBACK_MESSAGE,
+    LocalTransactionState.UNKNOW,
+)
+QUICK = BrokerConfig(transaction_timeout_ms=20, transaction_check_interval_ms=50)
+
+
+class Checks:
+    """The user's check: keeps what it was asked, answers from a list, then commits."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.asked = []
+
+    async def __call__(self, message):
+        self.asked.append(message)
+        answer = self.answers.pop(0) if self.answers else COMMIT
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+@contextlib.asynccontextmanager
+async def transacting(check, config=QUICK, **options):
+    async with (
+        EmbeddedBroker(config=config) as broker,
+        Producer.create(broker.name_server, "senders", check=check, **options) as producer,
+    ):
+        yield broker, producer, Admin(producer.cluster)
+
+
+async def stored(admin):
+    stats = await admin.topic_stats(TOPIC)
+    return sum(entry.max_offset for entry in stats.offset_table.values())
+
+
+class Ends:
+    """Sees the ends of transactions as they reach the broker; `event` is set by the first that equals `wanted`."""
+
+    def __init__(self, broker, wanted=COMMIT):
+        self.wanted = str(wanted.value)
+        self.event = asyncio.Event()
+        broker.intercepts.append(self)
+
+    def __call__(self, command):
+        if command.code == RequestCode.END_TRANSACTION and command.fields["commitOrRollback"] == self.wanted:
+            self.event.set()
+
+
+@pytest.mark.parametrize(("state", "count"), [(COMMIT, 1), (ROLLBACK, 0)])
+@pytest.mark.parametrize("kind", ["plain", "async"])
+async def test_the_local_transaction_decides(state, count, kind):
+    seen = []
+
+    def execute(message, result):
+        seen.append((message.body, result.status))
+        return state
+
+    async def execute_async(message, result):
+        return execute(message, result)
+
+    async with transacting(Checks(), BrokerConfig()) as (_, producer, admin):
+        message = OutgoingMessage(TOPIC, b"half", delay_level=3)
+        done = await producer.send_in_transaction(message, execute if kind == "plain" else execute_async)
+        assert seen == [(b"half", SendStatus.SEND_OK)]
+        assert (done.state, done.error, done.send.transaction_id) == (state, None, done.send.message_id)
+        await producer.send(OutgoingMessage("other", b"behind it"))  # the end was one-way, on the same connection
+        assert await stored(admin) == count
+
+
+@pytest.mark.parametrize("trouble", ["unknow", "nothing", "raises"])
+async def test_the_broker_asks_when_the_state_is_not_known(trouble):
+    def execute(message, result):
+        if trouble == "raises":
+            raise ValueError("no database")
+        return UNKNOW if trouble == "unknow" else None
+
+    checks = Checks(UNKNOW, RuntimeError("no database either"), COMMIT)
+    async with transacting(checks) as (broker, producer, admin):
+        ends = Ends(broker)
+        done = await producer.send_in_transaction(OutgoingMessage(TOPIC, b"half", tags="t", keys="a b"), execute)
+        assert done.state is UNKNOW
+        assert isinstance(done.error, ValueError) == (trouble == "raises")
+        await ends.event.wait()
+        assert await stored(admin) == 1
+    first = checks.asked[0]
+    assert (first.topic, first.body, first.tags, first.keys) == (TOPIC, b"half", "t", ["a", "b"])
+    assert first.transaction_id == done.send.transaction_id
+    assert [message.check_times for message in checks.asked[:3]] == [1, 2, 3]
+
+
+async def test_another_member_of_the_group_is_asked_when_the_sender_is_gone():
+    async with EmbeddedBroker(config=QUICK) as broker:
+        async with Producer.create(broker.name_server, "senders", check=Checks()) as sender:
+            await sender.send_half(OutgoingMessage(TOPIC, b"half"))
+        ends = Ends(broker)
+        async with Producer.create(broker.name_server, "senders", check=Checks()) as other:
+            await other.send(OutgoingMessage("other", b"x"))
+            await ends.event.wait()
+            assert await stored(Admin(other.cluster)) == 1
+
+
+async def test_a_message_not_stored_safely_is_rolled_back_unrun():
+    def watch(command):
+        fields = {"msgId": "7F00000100002A9F0000000000000000", "queueId": "0", "queueOffset": "0"}
+        return command.response(12, fields) if command.code == RequestCode.SEND_MESSAGE_V2 else None
+
+    async with transacting(Checks()) as (broker, producer, _):
+        broker.intercepts.append(watch)
+        ends = Ends(broker, ROLLBACK)
+        done = await producer.send_in_transaction(OutgoingMessage(TOPIC, b"x"), lambda *_: 1 / 0)
+        assert (done.state, done.error) == (ROLLBACK, None)
+        await ends.event.wait()
+
+
+async def test_a_producer_without_a_check_sends_no_transactions():
+    async with transacting(None) as (_, producer, _):
+        with pytest.raises(UsageError, match=r"need a check: Producer\(\.\.\., check=function\)"):
+            await producer.send_in_transaction(OutgoingMessage(TOPIC, b"x"), lambda *_: COMMIT)
+
+
+async def test_one_transactional_producer_per_cluster():
+    async with (
+        EmbeddedBroker() as broker,
+        open_cluster(broker.name_server) as cluster,
+        Producer(cluster, "one", check=Checks()),
+    ):
+        with pytest.raises(UsageError, match="one transactional producer per cluster"):
+            Producer(cluster, "two", check=Checks()).start()
+
+
+def test_transactions_without_a_loop_of_ones_own(broker_thread):
+    here = threading.get_ident()
+    checked = threading.Event()
+    ran_in = []
+
+    def check(message):
+        ran_in.append(threading.get_ident())
+        checked.set()
+        return COMMIT
+
+    with SyncProducer(broker_thread(QUICK), "senders", check=check) as producer:
+        done = producer.send_in_transaction(
+            OutgoingMessage(TOPIC, b"x"), lambda *_: ran_in.append(threading.get_ident())
+        )
+        assert done.state is UNKNOW
+        assert checked.wait(20)
+        assert ran_in[0] == here != ran_in[1]
+        futures = [producer.send_async(OutgoingMessage(TOPIC, b"later")) for _ in range(5)]
+        assert {future.result(20).status for future in futures} == {SendStatus.SEND_OK}
+
+
+def test_send_async_needs_the_background(broker_thread):
+    with SyncProducer(broker_thread(), "senders") as producer, pytest.raises(UsageError, match="background=True"):
+        producer.send_async(OutgoingMessage(TOPIC, b"x"))
+
+
+# Rules of sending again.
+
+
+async def test_codes_can_be_chosen():
+    def refuse(command):
+        return command.response(13) if command.code == RequestCode.SEND_MESSAGE_V2 else None
+
+    async with transacting(None, rules=SendRules(retries=1, retry_codes=frozenset({13}))) as (broker, producer, _):
+        broker.intercepts.append(refuse)
+        with pytest.raises(BrokerError, match="sent 2 times"):
+            await producer.send(OutgoingMessage(TOPIC, b"x"))
+
+
+async def test_again_unless_it_is_stored_as_safely_as_wished():
+    answers = [12, 10]
+
+    def unsafe(command):
+        if command.code != RequestCode.SEND_MESSAGE_V2:
+            return None
+        fields = {"msgId": "7F00000100002A9F0000000000000000", "queueId": "0", "queueOffset": "0"}
+        return command.response(answers.pop(0), fields) if answers else None
+
+    async with transacting(None, rules=SendRules(retry_unless_ok=True)) as (broker, producer, _):
+        broker.intercepts.append(unsafe)
+        result = await producer.send(OutgoingMessage(TOPIC, b"x"))
+        assert (result.status, result.attempts) == (SendStatus.SEND_OK, 3)
+
+
+async def test_hooks_see_every_attempt_and_harm_nothing():
+    class Watch:
+        def __init__(self):
+            self.seen = []
+
+        def before_send(self, context):
+            assert context.result is None
+            raise ZeroDivisionError
+
+        def after_send(self, context):
+            code = context.error.code if context.error else None
+            self.seen.append((context.mq.topic, context.oneway, code, context.result and context.result.status))
+
+    answers = [2]
+    watch = Watch()
+    async with transacting(None, hooks=[watch]) as (broker, producer, _):
+        broker.intercepts.append(
+            lambda command: command.response(answers.pop()) if command.code == 310 and answers else None
+        )
+        await producer.send(OutgoingMessage(TOPIC, b"x"))
+        await producer.send_oneway(OutgoingMessage(TOPIC, b"x"))
+    assert watch.seen == [(TOPIC, False, 2, None), (TOPIC, False, None, SendStatus.SEND_OK), (TOPIC, True, None, None)]
+
+
+# Recall.
+
+
+def handle(*parts):
+    return base64.urlsafe_b64encode(" ".join(parts).encode()).decode()
+
+
+def test_handles():
+    good = handle("v1", TOPIC, "broker-a", "1700000000000", "U1")
+    assert decode_handle(good) == RecallHandle(TOPIC, "broker-a", "1700000000000", "U1")
+    for bad in ("", "%%%", handle("v2", "a", "b", "c", "d"), handle("v1", "a", "b")):
+        with pytest.raises(UsageError, match="is no recall handle"):
+            decode_handle(bad)
+
+
+async def test_a_broker_that_cannot_recall_says_so():
+    async with transacting(None) as (_, producer, _):
+        await producer.send(OutgoingMessage(TOPIC, b"x"))
+        with pytest.raises(BrokerError) as caught:
+            await producer.recall(TOPIC, handle("v1", TOPIC, "broker-a", "1700000000000", "U1"))
+        assert caught.value.code == 3
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        (OutgoingMessage(TOPIC, b"x", delay_sec=-1), "delay_sec -1"),
+        (
+            OutgoingMessage(TOPIC, b"x", delay_sec=1, deliver_at_ms=5),
+            "delay_sec and deliver_at_ms: give one delay only",
+        ),
+    ],
+)
+def test_delays_are_checked(message, text):
+    with pytest.raises(UsageError, match=text):
+        message.check()
+
+
+def test_delays_become_properties():
+    names = {"delay_level": "DELAY", "delay_sec": "TIMER_DELAY_SEC", "delay_ms": "TIMER_DELAY_MS",
+             "deliver_at_ms": "TIMER_DELIVER_MS"}  # fmt: skip
+    for field, name in names.items():
+        message = OutgoingMessage(TOPIC, b"x", **{field: 7})
+        assert message.is_delayed
+        assert message.all_properties("U").items() >= {name: "7"}.items()
