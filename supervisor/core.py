@@ -20,6 +20,7 @@ from .settling import FailureReport, Settling
 from .slab import Slab, Slot
 from .state import CoreConfig, State
 from .states import Queue
+from .stats import Window
 
 
 class Core:
@@ -65,6 +66,12 @@ class Core:
         """Begin: a first rebalance at once, then by the timers."""
         self._rebalance_timer(now)
         self.state.at(now + self.state.config.persist_interval_ms / 1000, self._persist_timer)
+        for window in Window:
+            self._sample(window, now)
+
+    def _sample(self, window: Window, now: float) -> None:
+        self.state.stats.sample(window, now)
+        self.state.at(now + window.interval_s, lambda at: self._sample(window, at))
 
     def _rebalance_timer(self, now: float) -> None:
         self.assigning.rebalance(now)

@@ -69,6 +69,7 @@ class Hearing:
         for dead in member.salvage_of:
             self._core.salvage_complete(dead, now)
         member.salvage_of, member.salvage_files = [], []
+        self._core.state.stats.calls_are_batches = ready.batch
         self._core.worker_ready(member.worker_id)
         log.debug("worker_ready", worker=member.worker_id, pid=member.process.pid)
         self._is_ready(member, ready)

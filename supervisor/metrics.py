@@ -18,6 +18,14 @@ from ..remoting.errors import UsageError
 
 REQUEST_TIMEOUT_S = 5.0
 HEAD_BYTES_MAX = 8 * 1024
+TOPIC_RATES = {
+    "pull_rt": "ms from a pull to its answer with messages, mean of the last minute",
+    "pull_tps": "messages pulled per second, last minute",
+    "consume_rt": "ms per call of the handler, mean of the last minute (of the last hour when that had none)",
+    "consume_ok_tps": "messages consumed per second, last minute",
+    "consume_failed_tps": "messages that failed per second, last minute",
+}
+"""As in running info, by topic."""
 
 
 class CoreCollector(Collector):
@@ -46,6 +54,11 @@ class CoreCollector(Collector):
             gauge.add_metric(labels, value)
             yield gauge
         yield self._queues(data)
+        for name, text in TOPIC_RATES.items():
+            rates = GaugeMetricFamily(f"rocketcrew_{name}", text, labels=["group", "topic"])
+            for topic, stats in data["stats"].items():
+                rates.add_metric([data["group"], topic], stats[name])
+            yield rates
 
     @staticmethod
     def _queues(data: dict[str, Any]) -> Metric:

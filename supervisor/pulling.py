@@ -157,6 +157,7 @@ class Pulling:
         counters = self.s.counters
         counters.pulled_messages += len(offsets)
         counters.pulled_bytes += result.length_bytes
+        self.s.stats.pulled(pq.mq.topic, len(offsets), (now - pq.last_pull) * 1000)
         self._queue_runs(pq, slot, positions, offsets)
         pq.next_offset = max(pq.next_offset, result.next_offset)
         self._again(pq, now)

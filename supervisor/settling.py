@@ -60,6 +60,7 @@ class Settling:
         if pq is None:
             s.counters.late_outcomes += 1
         else:
+            s.stats.consumed(pq.mq.topic, count, len(failures), busy_us)
             self._settle(pq, chunk, start, end, worker_id, seq, failures)
             pq.last_consume = now
         if end == chunk.count:

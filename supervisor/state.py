@@ -20,6 +20,7 @@ from .process_queue import ProcessQueue
 from .sizing import ChunkSizer
 from .slab import Slab, Slot
 from .states import WORKER, Queue, Seen, Worker, WorkerEvent, move
+from .stats import ConsumerStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,7 @@ class State:
         self.recovered: dict[MessageQueue, tuple[int, Intervals]] = {}
         """Finished offsets of queues that are not assigned: (the committed offset they were noted above, the offsets)."""
         self.counters = Counters()
+        self.stats = ConsumerStats()
         self.seen: Seen = Counter()
         self.out: list[Action] = []
         self.queues: dict[int, ProcessQueue] = {}

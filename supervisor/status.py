@@ -41,6 +41,7 @@ def picture(core: Core, service: Service, pids: dict[str, int], extra: dict[str,
             }
             for pq in state.queues.values()
         ],
+        "stats": state.stats.picture(),
         "memory": {
             "slab_bytes": state.slab.size_bytes,
             "slab_used_bytes": state.slab.used_units * UNIT_BYTES,
