@@ -7,7 +7,7 @@ deadline. A queue that comes back while it drains is opened only after it ended,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..remoting.queues import MessageQueue
 from .actions import Commit, FetchAssignment, FetchOffset, Finished, Heartbeat, JournalCommitted
@@ -143,6 +143,27 @@ class Assigning:
         """
         pq.moved_to = offset
         self.revoke(pq, now, send_failures=True)
+
+    def reset(self, offsets: Mapping[MessageQueue, int], now: float) -> None:
+        """RESET_CONSUMER_CLIENT_OFFSET: begin again at these offsets, whatever was committed (MQClientInstance.resetOffset).
+
+        Java drops the queue, sleeps 10 s and commits. Here what runs finishes first, as with an illegal offset, and a reset
+        that comes while one is under way replaces it. A queue that is leaving is its new owner's to reset.
+        """
+        for mq, offset in offsets.items():
+            pq = self.s.by_mq.get(mq)
+            if pq is None:
+                continue
+            self.s.log("warning", "offset_reset_by_admin", queue=mq, offset=offset, was=pq.head_offset)
+            if pq.state is Queue.ASSIGNED:
+                self.moved(pq, offset, now)
+            elif pq.state is Queue.OPENING:
+                self.s.out.append(Commit(pq.handle, mq, offset, guarded=False))
+                self.revoke(pq, now, send_failures=False)
+                self._soon(mq.topic, now)
+            elif pq.moved_to >= 0:
+                pq.moved_to = offset
+                pq.final_commit = False
 
     def check_drained(self, pq: ProcessQueue, now: float) -> None:
         """Commit and end a draining queue when nothing of it is in flight any more."""

@@ -7,7 +7,7 @@ settling.py, assigning.py, all over the one state of state.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..remoting.queues import MessageQueue
 from .actions import Action
@@ -122,6 +122,10 @@ class Core:
     def stop(self, now: float) -> None:
         """Drain and end every queue; the action Finished says when that is done."""
         self.assigning.stop(now)
+
+    def reset_offsets(self, offsets: Mapping[MessageQueue, int], now: float) -> None:
+        """An administrator has set the offsets of these queues: what runs finishes, then ours begin there."""
+        self.assigning.reset(offsets, now)
 
     # --- pull ---------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 import structlog
@@ -18,10 +18,11 @@ from ..client.cluster import Cluster
 from ..client.operations import Operations
 from ..client.remoting_client import Remoting
 from ..conf.settings import Settings
-from ..remoting.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
+from ..remoting.bodies import ConsumerData, ConsumerRunningInfo, HeartbeatData, ProducerData, SubscriptionData
 from ..remoting.codes import ResponseCode
 from ..remoting.command import Command
 from ..remoting.errors import BrokerError, RocketcrewError
+from ..remoting.queues import MessageQueue
 from ..remoting.stored import StoredMessage, decode_message
 from . import actions as act
 from .checks import consume_timestamp_ms
@@ -31,7 +32,8 @@ from .first_offset import FirstOffset
 from .heartbeats import Heartbeats
 from .look_ups import LookUps
 from .pulls import Pulls
-from .requests import Requests
+from .requests import Asked, Requests
+from .running_info import Clocks, offsets_of, running_info
 from .send_back import SendBacks
 
 RETRY_PREFIX = "%RETRY%"
@@ -46,8 +48,9 @@ class GroupMember:
 
     def __init__(
         self, settings: Settings, client_id: str, topics: Mapping[str, str], core: Core, view: memoryview,
-        acted: Callable[[], None],
+        acted: Callable[[], None], stacks: Callable[[], Awaitable[str]],
     ) -> None:  # fmt: skip
+        """`stacks` says what every process does, for administrators."""
         self._settings = settings
         self._group = settings.consumer.group
         self._client_id = client_id
@@ -91,7 +94,15 @@ class GroupMember:
             self._cluster, core, view, settings.consumer, self._subscriptions, self._commits.known, self._loop.time
         )
         self._look_ups = LookUps(self._cluster, self._operations, self._heartbeats, settings.consumer, client_id)
-        self._requests = Requests(self._group, self._rebalance)
+        asked = Asked(
+            rebalance=self._rebalance,
+            reset_offsets=self._reset_offsets,
+            offsets=lambda topic: offsets_of(core.state, topic),
+            info=self._running_info,
+            stacks=stacks,
+        )
+        self._requests = Requests(self._group, asked)
+        self._started_ms = now_ms
         self.performs: dict[type, Callable[[Any], None]] = {
             act.FetchAssignment: lambda a: self._run(self._fetch_assignment(a)),
             act.FetchOffset: lambda a: self._run(self._fetch_offset(a)),
@@ -247,6 +258,16 @@ class GroupMember:
 
     async def _asked(self, address: str, command: Command) -> Command | None:
         return await self._requests.serve(address, command)
+
+    def _reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
+        self._core.reset_offsets(offsets, self._loop.time())
+        self._acted()
+
+    def _running_info(self, stacks: str | None) -> ConsumerRunningInfo:
+        return running_info(
+            self._core.state, self._settings, self._subscriptions, name_servers=self._cluster.name_servers.addresses,
+            started_ms=self._started_ms, clocks=Clocks(self._loop.time(), int(time.time() * 1000)), jstack=stacks,
+        )  # fmt: skip
 
     def _connection_lost(self, address: str) -> None:
         self._heartbeats.forget(address)

@@ -44,7 +44,7 @@ from .metrics import MetricsServer
 from .pool import Pool
 from .slab import SLAB_BYTES_MIN, Slab
 from .slot import adopt, take_slot, write_settled
-from .stacks import ProcessStack, own_stack
+from .stacks import ProcessStack, as_text, own_stack
 from .states import SERVICE, Service, ServiceEvent, move
 from .status import picture
 from .wiring import CELL_SLOTS, CELLS_FILE, Boots, core_config
@@ -151,7 +151,9 @@ class Supervisor:
         await self._pool.start(count, self._slot.open_segments(), settings.workers.boot_timeout_ms)
         self._recover()
         self._to_end.append(self._acting.close_journal)
-        self._member = GroupMember(settings, self.client_id, self.topics, self.core, self._view, self.acted)
+        self._member = GroupMember(
+            settings, self.client_id, self.topics, self.core, self._view, self.acted, self._stacks_text
+        )
         self._to_end.append(self._member.kill)
         self._acting.do |= self._member.performs
         await self._member.start()
@@ -227,6 +229,9 @@ class Supervisor:
     async def stacks(self) -> list[ProcessStack]:
         """What every process does at this instant: the supervisor first, then the workers. Takes at most a second."""
         return [own_stack(self.client_id), *await self._pool.stacks()]
+
+    async def _stacks_text(self) -> str:
+        return as_text(await self.stacks())
 
     # --- stop ---------------------------------------------------------------------------------------------------
 

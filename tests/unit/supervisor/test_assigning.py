@@ -287,6 +287,60 @@ def test_a_moved_offset_holds_although_what_runs_is_too_slow(bench: Bench) -> No
     assert bench.counters.late_answers == 1
 
 
+# --- reset by an administrator ----------------------------------------------------------------------------------
+
+
+def test_a_reset_lets_what_runs_finish_commits_and_begins_there(bench: Bench) -> None:
+    (handle,) = bench.open(0, offset=100)
+    bench.worker("w1")
+    bench.found(handle, [100, 101])
+    (chunk, _) = bench.dispatched()
+    bench.core.reset_offsets({bench.queue(0): 7, bench.queue(5): 9}, bench.now)
+    bench.none(act.Commit)
+    bench.done(chunk)
+    for other in bench.core.state.workers["w1"].in_flight.copy().values():
+        bench.done(other)
+    assert bench.commits() == [7]
+    assert not bench.core.state.queues
+    bench.one(act.FetchAssignment)
+    bench.take(act.Pull)
+    bench.open(0, offset=7)
+    assert bench.one(act.Pull).offset == 7
+
+
+def test_a_second_reset_replaces_one_under_way(bench: Bench) -> None:
+    (handle,) = bench.open(0, offset=100)
+    bench.core.reset_offsets({bench.queue(0): 7}, bench.now)
+    commit = bench.one(act.Commit)
+    bench.core.reset_offsets({bench.queue(0): 50}, bench.now)
+    bench.core.committed(handle, commit.offset, ok=True, now=bench.now)
+    assert bench.commits() == [50]
+    assert not bench.core.state.queues
+
+
+def test_a_reset_of_a_queue_that_opens_is_committed_and_looked_up_again(bench: Bench) -> None:
+    bench.members([0])
+    fetch = bench.one(act.FetchOffset)
+    bench.core.reset_offsets({bench.queue(0): 7}, bench.now)
+    assert bench.one(act.Commit).offset == 7
+    bench.core.opened(fetch.handle, 100, bench.now)
+    bench.none(act.Pull, act.FetchAssignment)
+    bench.pass_ms(1_000)
+    bench.one(act.FetchAssignment)
+
+
+def test_a_queue_that_leaves_is_its_new_owners_to_reset(bench: Bench) -> None:
+    (handle,) = bench.open(0, offset=100)
+    bench.worker("w1")
+    bench.found(handle, [100])
+    (chunk,) = bench.dispatched()
+    bench.revoke()
+    bench.commits()
+    bench.core.reset_offsets({bench.queue(0): 7}, bench.now)
+    bench.done(chunk)
+    assert bench.commits() == [101]
+
+
 # --- stop -------------------------------------------------------------------------------------------------------
 
 
