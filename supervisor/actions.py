@@ -98,6 +98,13 @@ class KillWorker:
 
 
 @dataclass(slots=True, eq=False)
+class Retired:
+    """A worker that was to leave has nothing in hand any more: let it seal, tear down and end."""
+
+    worker_id: str
+
+
+@dataclass(slots=True, eq=False)
 class JournalDone:
     """Offsets `[start, end)` are finished; their rows, if any, are in segment (worker_id, seq), seq 0 = no rows."""
 
@@ -157,6 +164,7 @@ Action = (
     | Dispatch
     | Seal
     | KillWorker
+    | Retired
     | JournalDone
     | JournalSealed
     | JournalCommitted

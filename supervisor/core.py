@@ -144,6 +144,13 @@ class Core:
             self.state.release(slot)
         self.pulling.failed(handle, self.state.config.pull_delay_on_error_ms, now)
 
+    def pause(self) -> None:
+        """Pull nothing until `resume`; what was pulled is still consumed, and the membership stays."""
+        self.pulling.pause()
+
+    def resume(self, now: float) -> None:
+        self.pulling.resume(now)
+
     # --- workers ------------------------------------------------------------------------------------------------
 
     def worker_started(self, worker_id: str) -> None:
@@ -151,6 +158,10 @@ class Core:
 
     def worker_ready(self, worker_id: str) -> None:
         self.settling.worker_ready(worker_id)
+
+    def retire(self, worker_id: str) -> None:
+        """Give the worker nothing more; the action Retired says when it has nothing in hand."""
+        self.settling.retire(worker_id)
 
     def worker_died(self, worker_id: str, *, expected: bool = False) -> None:
         """Everything it had reported was read before this call. `expected` = it was told to leave."""

@@ -45,6 +45,9 @@ class Pulling:
         """Send the next pull of the queue, or note what holds it back."""
         if pq.state is not Queue.ASSIGNED or pq.pull_pending or pq.starved:
             return
+        if self.s.paused:
+            pq.blocked = True
+            return
         config = self.s.config
         pq.blocked = (
             pq.unfinished > config.pull_threshold_for_queue
@@ -86,12 +89,25 @@ class Pulling:
         starved = self.s.starved
         while starved:
             pq = starved[0]
-            if pq.state is Queue.ASSIGNED:
+            if self.s.paused:
+                pq.blocked = True
+            elif pq.state is Queue.ASSIGNED:
                 if not self._reserve(pq):
                     return
                 self._send(pq, now)
             starved.popleft()
             pq.starved = False
+
+    def pause(self) -> None:
+        """Send no further pull. One that the broker holds is still answered, and its messages are consumed (as in Java,
+        CL/impl/consumer/DefaultMQPushConsumerImpl.java, suspend)."""
+        self.s.paused = True
+
+    def resume(self, now: float) -> None:
+        """Pull again."""
+        self.s.paused = False
+        for pq in list(self.s.queues.values()):
+            self.consider(pq, now)
 
     def room_for(self, handle: int, length_bytes: int) -> Slot | None:
         """Where the body of this queue's pull response goes; None = read and drop it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ..remoting.queues import MessageQueue
-from .actions import JournalDone, JournalSealed, KillWorker, SendBack
+from .actions import JournalDone, JournalSealed, KillWorker, Retired, SendBack
 from .chunks import Chunk, Failure, Token
 from .dispatching import Dispatching
 from .intervals import Intervals
@@ -65,6 +65,8 @@ class Settling:
             pq.last_consume = now
         if end == chunk.count:
             del worker.in_flight[chunk_id]
+            if worker.state is Worker.LEAVING and not worker.in_flight:
+                s.out.append(Retired(worker_id))
             self._reported(chunk, pq)
             self._dispatching.run()
         if pq is not None:
@@ -206,10 +208,19 @@ class Settling:
         self.s.move_worker(self.s.workers[worker_id], WorkerEvent.READY)
         self._dispatching.run()
 
+    def retire(self, worker_id: str) -> None:
+        """Give the worker nothing more; Retired follows when it has nothing in hand. Without effect unless it is ready."""
+        worker = self.s.workers.get(worker_id)
+        if worker is None or worker.state is not Worker.READY:
+            return
+        self.s.move_worker(worker, WorkerEvent.RETIRED)
+        if not worker.in_flight:
+            self.s.out.append(Retired(worker_id))
+
     def worker_died(self, worker_id: str, *, expected: bool = False) -> None:
         """Its last outcomes were read. Its chunks wait until its open segment is salvaged: rows in it are done."""
         worker = self.s.workers[worker_id]
-        if worker.state is Worker.READY and not expected:
+        if worker.state in (Worker.READY, Worker.LEAVING) and not expected:
             self.s.counters.worker_deaths += 1
         self.s.move_worker(worker, WorkerEvent.DIED)
 

@@ -103,6 +103,8 @@ class State:
         """Per queue: offsets that are finished and durable by this member, for the loader."""
         self.waiting_messages = 0
         self.stopping = False
+        self.paused = False
+        """Nothing is pulled; what was pulled is still consumed."""
         self.finished = False
         self.unfinished_at_stop = 0
         self.unsealed_at_stop = 0
@@ -140,7 +142,7 @@ class State:
     def ask_seal(self, worker_id: str) -> None:
         """Ask a worker to seal its segment, unless it was asked already."""
         worker = self.workers.get(worker_id)
-        if worker is not None and worker.state is Worker.READY and not worker.seal_asked:
+        if worker is not None and worker.state in (Worker.READY, Worker.LEAVING) and not worker.seal_asked:
             worker.seal_asked = True
             self.out.append(Seal(worker_id))
 

@@ -46,16 +46,19 @@ class QueueEvent(Enum):
 
 
 class Worker(Enum):
-    """Life of one worker process. A dead one stays until its open segment has been salvaged."""
+    """Life of one worker process. One that leaves finishes what it has and gets nothing more; a dead one stays until its
+    open segment has been salvaged."""
 
     BOOTING = "booting"
     READY = "ready"
+    LEAVING = "leaving"
     DEAD = "dead"
     GONE = "gone"
 
 
 class WorkerEvent(Enum):
     READY = "ready"
+    RETIRED = "retired"
     DIED = "died"
     SALVAGED = "salvaged"
 
@@ -78,7 +81,9 @@ QUEUE: dict[tuple[Queue, QueueEvent], Queue] = {
 WORKER: dict[tuple[Worker, WorkerEvent], Worker] = {
     (Worker.BOOTING, WorkerEvent.READY): Worker.READY,
     (Worker.BOOTING, WorkerEvent.DIED): Worker.DEAD,
+    (Worker.READY, WorkerEvent.RETIRED): Worker.LEAVING,
     (Worker.READY, WorkerEvent.DIED): Worker.DEAD,
+    (Worker.LEAVING, WorkerEvent.DIED): Worker.DEAD,
     (Worker.DEAD, WorkerEvent.SALVAGED): Worker.GONE,
 }
 

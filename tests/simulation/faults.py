@@ -33,6 +33,8 @@ class Faults:
             "kill worker while it writes": self._kill_writing,
             "kill worker behind its rename": lambda: self._kill_at("behind a rename"),
             "lose an open segment": self._lose_segment,
+            "recycle worker": self._recycle_worker,
+            "pause": self._pause,
             "kill member": self._kill_member,
             "kill member in a step": self._kill_in_a_step,
             "stop member": self._stop_member,
@@ -171,6 +173,26 @@ class Faults:
         if len(self.s.living()) >= self.s.script.members_max:
             return False
         self.s.start_member()
+        return True
+
+    def _recycle_worker(self) -> bool:
+        worker = self._worker()
+        if worker is None or not worker.ready:
+            return False
+        worker.member.pool.recycle(worker)
+        return True
+
+    def _pause(self) -> bool:
+        member = self._member()
+        if member is None or not member.running or member.stopping:
+            return False
+        member.event(member.core.pause)
+
+        def resume() -> None:
+            if member.alive:
+                member.event(member.core.resume, self.world.now)
+
+        self.world.after(self.world.random.expovariate(1 / 500), resume)
         return True
 
     # --- operators ----------------------------------------------------------------------------------------------

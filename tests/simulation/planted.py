@@ -349,7 +349,18 @@ COMING_AND_GOING = ("start member", "stop member")
 ONE_SLOT = {"members": 1, "members_max": 1}
 SEVERAL = {"members": 2, "members_max": 3}
 
+
+class ForgetsToResume(CoreParts):
+    """A resume waits for something of a queue to finish."""
+
+    class pulling_class(Pulling):
+        def resume(self, now: float) -> None:
+            del now
+            self.s.paused = False
+
+
 PLANTED = {
+    "resume wakes nobody": Planted(ForgetsToResume, 20, ("pause",)),
     "commit before seal": Planted(CommitBeforeSeal, 10),
     "commit what was pulled": Planted(CommitNext, 20),
     "draining queue commits unguarded": Planted(CommitUnguarded, 40, COMING_AND_GOING, SEVERAL | {"slow": 0.15}),
@@ -374,5 +385,5 @@ PLANTED = {
     "finished messages forgotten at the end": Planted(ForgetsFinished, 80),
     "chunk handed out twice": Planted(HandsOutTwice, 40),
     "bytes of an ended queue kept": Planted(KeepsEnded, 120, ("reset back", "reset forward"), {"slow": 0.15}),
-    "offsets are told once": Planted(TellsOnce, 60, ("kill broker",)),
+    "offsets are told once": Planted(TellsOnce, 120, ("kill broker",)),
 }

@@ -30,10 +30,15 @@ class SimPool:
         """Segments of the last run that were salvaged: (worker id, seq), and the records in them."""
         self._started = 0
         self._stopping = False
+        self._succeeded: set[str] = set()
+        """Workers that have or had a successor."""
+        self._left: set[str] = set()
+        """Workers that were told to leave because their successor is there."""
         self.performs: dict[type, Callable[[Any], None]] = {
             act.Dispatch: self._dispatch,
             act.Seal: self._seal,
             act.KillWorker: self._kill,
+            act.Retired: self._retired,
         }
 
     def start(self) -> None:
@@ -42,12 +47,13 @@ class SimPool:
         for index in range(member.script.workers):
             self._start_one([], list(member.folder.open.values()) if index == 0 else [])
 
-    def _start_one(self, salvage_of: list[str], salvage: list[Segment]) -> None:
+    def _start_one(self, salvage_of: list[str], salvage: list[Segment]) -> SimWorker:
         self._started += 1
         member = self._member
         worker_id = f"{member.client_id}.{self._started}"
         self.workers[worker_id] = member.parts.worker(member.world, member, worker_id, salvage_of, salvage)
         member.core.worker_started(worker_id)
+        return self.workers[worker_id]
 
     # --- feeding ------------------------------------------------------------------------------------------------
 
@@ -73,6 +79,17 @@ class SimPool:
     def _kill(self, action: act.KillWorker) -> None:
         raise Violation(f"the core thinks that {action.worker_id} said {action.reason}")
 
+    def recycle(self, worker: SimWorker) -> None:
+        """A successor is started beside it; when that is ready, it gets nothing more."""
+        if not self._stopping and worker.worker_id not in self._succeeded:
+            self._succeeded.add(worker.worker_id)
+            self._start_one([], []).retires = worker.worker_id
+
+    def _retired(self, action: act.Retired) -> None:
+        self._member.world.note("a worker left for its successor")
+        self._left.add(action.worker_id)
+        self._to(action.worker_id, "stop")
+
     # --- hearing ------------------------------------------------------------------------------------------------
 
     def is_ready(self, worker: SimWorker) -> None:
@@ -82,6 +99,8 @@ class SimPool:
             core.salvage_complete(dead, now)
         worker.salvage_of = []
         core.worker_ready(worker.worker_id)
+        if worker.retires is not None:
+            core.retire(worker.retires)
         if not self._member.running and all(other.ready for other in self.workers.values()):
             self._member.workers_ready()
 
@@ -144,6 +163,8 @@ class SimPool:
             member.notebook.died(worker.worker_id)
             core.salvage_complete(worker.worker_id, now)
             dead = []
+        if not dead and worker.worker_id in self._left:
+            return
         member.world.after(
             member.world.random.random() * 5, member.event, self._replace, dead, [*worker.salvage, *left]
         )

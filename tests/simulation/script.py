@@ -26,8 +26,8 @@ DELAY_LEVELS = "40ms 80ms 150ms 300ms 600ms 1s"
 FAULTS = (
     "cut", "cut after delivery", "stall broker", "kill broker", "refuse send-backs", "refuse pulls", "refuse commits",
     "flow control", "kill worker", "kill worker while it writes", "kill worker behind its rename",
-    "lose an open segment", "kill member", "kill member in a step", "stop member", "start member", "reset back",
-    "reset forward", "slow network",
+    "lose an open segment", "recycle worker", "pause", "kill member", "kill member in a step", "stop member",
+    "start member", "reset back", "reset forward", "slow network",
 )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from rocketcrew.remoting.errors import ProtocolError
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import record_info, walk
 from rocketcrew.supervisor.actions import Dispatch
@@ -55,6 +56,8 @@ class SimWorker:
         self.alive = True
         self.ready = False
         self.stopping = False
+        self.retires: str | None = None
+        """The worker that goes when this one is ready."""
         self.in_pipe: deque[Work | str] = deque()
         self.inbox: deque[Work | str] = deque()
         self.work: Work | None = None
@@ -155,7 +158,10 @@ class SimWorker:
 
     def _begin(self, work: Work) -> None:
         work.data = bytes(self.member.view[work.start : work.end])
-        work.positions, work.offsets = walk(work.data)
+        try:
+            work.positions, work.offsets = walk(work.data)
+        except ProtocolError as error:
+            raise Violation(f"chunk {work.chunk_id} of {work.mq} should hold {work.expected}: {error}") from error
         if len(work.offsets) != work.count or work.offsets != work.expected:
             raise Violation(f"chunk {work.chunk_id} of {work.mq} should hold {work.expected}, it holds {work.offsets}")
         self.work = work
