@@ -8,7 +8,7 @@ import click
 
 from ..conf.schema import SCHEMA
 from ..conf.settings import Settings, value_of
-from ..conf.sources import KNOWN, ConfigError, defaults_text, show
+from ..conf.sources import HIDDEN, KNOWN, ConfigError, defaults_text, is_secret, show_setting
 from ..remoting.errors import UsageError
 from .exit_codes import EXIT_USAGE
 from .options import Sources, with_sources
@@ -84,11 +84,12 @@ def show_settings(sources: Sources, names: tuple[str, ...], as_json: bool, chang
         tree: dict[str, dict[str, object]] = {}
         for name in chosen:
             section, _, key = name.partition(".")
-            entry = {"value": value_of(settings, name), "origin": settings.origin[name]}
+            value = value_of(settings, name)
+            entry = {"value": HIDDEN if value and is_secret(name) else value, "origin": settings.origin[name]}
             tree.setdefault(section, {})[key] = entry
         click.echo(json.dumps(tree, indent=2, ensure_ascii=False))
         return
-    lines = [(f"{name} = {show(value_of(settings, name))}", settings.origin[name]) for name in chosen]
+    lines = [(f"{name} = {show_setting(name, value_of(settings, name))}", settings.origin[name]) for name in chosen]
     width = min(max((len(line) for line, _ in lines), default=0), 64)
     for line, origin in lines:
         click.echo(f"{line:<{width}}  # {origin}")

@@ -14,6 +14,7 @@ from ..conf.settings import Settings, require
 from ..remoting.codes import ResponseCode
 from ..remoting.errors import BrokerError, RocketcrewError
 from ..remoting.queues import MessageQueue
+from ..supervisor.access import access_of
 from .options import with_settings
 
 
@@ -53,7 +54,7 @@ def lag(settings: Settings, topics: tuple[str, ...], as_json: bool) -> None:
     async def ask(cluster: Cluster) -> list[QueueLag]:
         return await queue_lags(Admin(cluster), settings.consumer.group, topics)
 
-    found = run_with_cluster(settings.cluster.name_servers, ask, ip=settings.cluster.client_ip)
+    found = run_with_cluster(access_of(settings), ask)
     total = sum(queue.lag for queue in found)
     if as_json:
         answer = {"group": settings.consumer.group, "total": total, "queues": [asdict(queue) for queue in found]}

@@ -83,7 +83,7 @@ def _name_servers(settings: Settings, embedded: bool) -> Generator[Settings]:
             f"--embedded starts a broker of its own, but name servers are configured:"
             f" {';'.join(settings.cluster.name_servers)}. Leave one of the two out"
         )
-    if settings.cluster.name_servers:
+    if settings.cluster.name_servers or (settings.cluster.namesrv_domain and not embedded):
         yield settings
         return
     if not embedded and not _agrees():

@@ -17,6 +17,7 @@ from ..client.producer import SendResult
 from ..client.sync import SyncProducer
 from ..conf.settings import Settings, require
 from ..remoting.errors import UsageError
+from ..supervisor.access import access_of
 from .options import with_settings
 
 SLICE_MESSAGES: Final = 5_000
@@ -68,7 +69,7 @@ def send(
     )
     started = time.monotonic()
     sent = 0
-    with SyncProducer(settings.cluster.name_servers, send_timeout_ms=settings.cluster.request_timeout_ms) as producer:
+    with SyncProducer(access_of(settings), send_timeout_ms=settings.cluster.request_timeout_ms) as producer:
         while chunk := list(itertools.islice(messages, SLICE_MESSAGES)):
             for result in producer.send_many(chunk):
                 sent += 1

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable
+from dataclasses import replace
 from typing import Any, NamedTuple, Self, TypeVar
 
+from ..client.access import Access, NameServerList, access_to
 from ..client.cluster import Cluster
 from ..client.opening import new_cluster
 from ..client.operations import Operations
@@ -46,11 +48,11 @@ async def lag_of(operations: Operations, queues: Iterable[MessageQueue], group: 
 class Watch:
     """Blocking questions to one cluster over connections that stay open; a context manager."""
 
-    def __init__(self, name_servers: str | Iterable[str]) -> None:
+    def __init__(self, target: NameServerList | Access) -> None:
         self._runner = asyncio.Runner()
 
         async def make() -> Cluster:
-            return new_cluster(name_servers, poll_interval_ms=1000)
+            return new_cluster(replace(access_to(target), poll_interval_ms=1000))
 
         self._cluster = self._run(make())
         self._operations = Operations(self._cluster)

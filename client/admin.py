@@ -50,7 +50,7 @@ class Admin:
         code = RequestCode.GET_BROKER_CLUSTER_INFO
         answer = await self._cluster.name_servers.request(code, {})
         if answer.code != ResponseCode.SUCCESS:
-            raise refusal(answer, code, self._cluster.name_servers.addresses[0])
+            raise refusal(answer, code, self._cluster.name_servers.where)
         return ClusterInfo.decode(answer.body)
 
     async def topic_list(self) -> list[str]:
@@ -58,7 +58,7 @@ class Admin:
         code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
         answer = await self._cluster.name_servers.request(code, {})
         if answer.code != ResponseCode.SUCCESS:
-            raise refusal(answer, code, self._cluster.name_servers.addresses[0])
+            raise refusal(answer, code, self._cluster.name_servers.where)
         return sorted(TopicList.decode(answer.body).topic_list)
 
     async def master_addresses(self) -> list[str]:
@@ -68,7 +68,7 @@ class Admin:
             data.broker_addrs[MASTER_ID] for data in info.broker_addr_table.values() if MASTER_ID in data.broker_addrs
         }
         if not found:
-            raise UnreachableError(self._cluster.name_servers.addresses[0], "this name server knows no broker")
+            raise UnreachableError(self._cluster.name_servers.where, "this name server knows no broker")
         return sorted(found)
 
     # Topics and groups.

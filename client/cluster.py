@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -29,6 +29,7 @@ from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.errors import BrokerError, ProtocolError, RocketcrewError, UnreachableError
 from ..remoting.headers import GetRoute
 from ..remoting.queues import MessageQueue
+from .access import Access, NameServerList, access_to
 from .asking import refusal
 from .name_servers import NameServers
 from .remoting_client import Remoting
@@ -36,8 +37,6 @@ from .routes import MASTER_ID, BrokerTable, default_route, queues_to_read, queue
 
 DEFAULT_TOPIC = "TBW102"
 DEFAULT_TOPIC_QUEUE_NUMS = 4
-POLL_INTERVAL_MS = 30_000
-REQUEST_TIMEOUT_MS = 3_000
 ROUTES_MAX = 4_096
 QUEUES_MAX = 65_536
 REFRESH_PARALLEL_MAX = 8
@@ -57,23 +56,21 @@ class Cluster:
 
     def __init__(
         self,
-        name_servers: str | Iterable[str],
+        target: NameServerList | Access,
         *,
         client_id: str,
         remoting: Remoting,
         clock: Callable[[], float] = time.monotonic,
         random: Random | None = None,
-        request_timeout_ms: int = REQUEST_TIMEOUT_MS,
-        poll_interval_ms: int = POLL_INTERVAL_MS,
     ) -> None:
+        """Asks nothing yet. Raises UsageError for a bad or empty list of name servers."""
+        self.access = access_to(target)
         self.client_id = client_id
         self.remoting = remoting
         self.random = random or Random()
-        self.name_servers = NameServers(
-            name_servers, remoting=remoting, random=self.random, timeout_ms=request_timeout_ms
-        )
+        self.name_servers = NameServers(self.access, remoting=remoting, random=self.random, clock=clock)
         self._clock = clock
-        self._poll_interval_s = poll_interval_ms / 1000
+        self._poll_interval_s = self.access.poll_interval_ms / 1000
         self._routes: dict[str, _Entry] = {}
         self._borrowed: dict[str, _Entry] = {}
         self._lookups: dict[str, asyncio.Task[TopicRouteData]] = {}
@@ -129,6 +126,7 @@ class Cluster:
 
     async def refresh(self) -> set[str]:
         """Renew every route in use (for a timer of 30 s); the topics whose route changed. Failures are logged."""
+        await self.name_servers.refresh()
         changed: set[str] = set()
         turns = asyncio.Semaphore(REFRESH_PARALLEL_MAX)
 
@@ -217,7 +215,7 @@ class Cluster:
     async def _ask_route(self, topic: str) -> TopicRouteData:
         code = RequestCode.GET_ROUTEINFO_BY_TOPIC
         answer = await self.name_servers.request(code, GetRoute(topic, accept_standard_json_only=True).to_fields())
-        where = self.name_servers.addresses[0]
+        where = self.name_servers.where
         if answer.code != ResponseCode.SUCCESS:
             raise refusal(answer, code, f"{where} for topic {topic}")
         route = TopicRouteData.decode(answer.body)

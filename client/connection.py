@@ -22,56 +22,25 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import cast
 
 import structlog
 
 from ..remoting.codes import FLAG_ONEWAY, RequestCode, ResponseCode
 from ..remoting.command import Command
-from ..remoting.errors import ProtocolError, TimedOutError, UnreachableError, UsageError
+from ..remoting.errors import ProtocolError, TimedOutError, UnreachableError
+from .limits import ConnectionLimits, ConnectionStats
 from .outbox import Outbox
-from .pending import BodySink, Pending, PendingTable
-from .receiver import BUFFER_BYTES, DROP, OWN, Place, Receiver
+from .pending import BodySink, Pending, PendingTable, checked_view
+from .receiver import DROP, OWN, Place, Receiver
+from .tls import NO_ANSWER_HINT, NO_TLS_HINT, explain
 
 PeerHandler = Callable[[str, Command], Awaitable[Command | None]]
 """Serves a request of the peer (address, command); the answer, or None for a request that wants none."""
 
 _log = structlog.get_logger("rocketcrew.client")
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionLimits:
-    """Bounds of one connection; the defaults are Java's where it has one."""
-
-    pending_max: int = 65_535
-    """Requests waiting at once (NettySystemConfig client async and one-way semaphores)."""
-    peer_requests_max: int = 256
-    """Requests of the peer served at once; more are answered SYSTEM_BUSY."""
-    write_high_bytes: int = 1 << 20
-    """Unsent bytes from which `request` waits for room before it adds its own."""
-    write_bytes_max: int = 64 << 20
-    """Unsent bytes from which a peer that does not read is given up."""
-    read_buffer_bytes: int = BUFFER_BYTES
-    idle_ms: int = 120_000
-    silent_ms: int = 3_000
-
-
-@dataclass(slots=True)
-class ConnectionStats:
-    """Counters of one connection since it was made."""
-
-    requests: int = 0
-    answers: int = 0
-    timeouts: int = 0
-    late_answers: int = 0
-    dropped_bodies: int = 0
-    peer_requests: int = 0
-    peer_requests_refused: int = 0
-    read_bytes: int = 0
-    writes: int = 0
-    written_bytes: int = 0
 
 
 def name_of_request(code: int) -> str:
@@ -100,8 +69,10 @@ class Connection(asyncio.BufferedProtocol):
         self._on_close = on_close
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
+        self._tls = False
         self._lost: asyncio.Future[None] = self._loop.create_future()
         self._why: str = ""
+        self._retired: str = ""
         self._receiver = Receiver(self, where=address, buffer_bytes=self._limits.read_buffer_bytes)
         self._table = PendingTable(self._limits.pending_max)
         self._receiving: Pending | None = None  # whose view is being filled
@@ -124,7 +95,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def open(self) -> bool:
         """Whether requests can be sent."""
-        return self._transport is not None and not self._why
+        return self._transport is not None and not (self._why or self._retired)
 
     @property
     def why(self) -> str:
@@ -198,6 +169,11 @@ class Connection(asyncio.BufferedProtocol):
         self._fail_pending()
         self._transport.close()
 
+    def retire(self, why: str) -> None:
+        """Take no new requests; close when those that wait have their answers."""
+        self._retired = why
+        self._close_retired()
+
     def abort(self, why: str) -> None:
         """Close without sending what is buffered."""
         if not self._why:
@@ -218,6 +194,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._tls = transport.get_extra_info("ssl_object") is not None
         self._outbox.open(self._transport)
         self._idle_timer = self._loop.call_later(self._limits.idle_ms / 1000, self._check_idle)
 
@@ -240,11 +217,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         cut = " in the middle of a frame" if self._receiver.mid_frame else ""
-        self.abort(f"closed by the peer{cut}")  # nobody reads what we might still send
+        self.abort(self._never_answered() or f"closed by the peer{cut}")  # nobody reads what we might still send
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._why = self._why or (f"connection lost ({exc})" if exc is not None else "connection closed")
+        if isinstance(exc, ssl.SSLError):
+            self._why = self._why or explain(exc)
+        lost = f"connection lost ({exc})" if exc is not None else "connection closed"
+        self._why = self._why or self._never_answered() or lost
         self._transport = None
         self._outbox.close()
         for timer in (self._timer, self._idle_timer):
@@ -256,6 +236,12 @@ class Connection(asyncio.BufferedProtocol):
             self._lost.set_result(None)
         if self._on_close is not None:
             self._on_close(self)
+
+    def _never_answered(self) -> str:
+        """A hint for a connection that was cut at its first request: so does a server that insists on TLS or certificates."""
+        if not self._stats.requests or self._stats.read_bytes:
+            return ""
+        return NO_ANSWER_HINT if self._tls else NO_TLS_HINT
 
     def pause_writing(self) -> None:
         self._outbox.pause()
@@ -277,7 +263,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             view = pending.sink(command, body_bytes)
             if view is not None:
-                view = _checked(view, body_bytes)
+                view = checked_view(view, body_bytes)
         except Exception as error:  # noqa: BLE001 - whatever the caller's sink raises belongs to that caller
             pending.waiter.set_exception(error)
             return DROP
@@ -299,6 +285,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._stats.answers += 1
         pending.waiter.set_result(command)
+        if self._retired:
+            self._close_retired()
 
     # Requests of the peer.
 
@@ -367,9 +355,15 @@ class Connection(asyncio.BufferedProtocol):
         next_s = self._table.next_deadline_s()
         if next_s is not None:
             self._set_timer(next_s)
+        if self._retired:
+            self._close_retired()
         if silent:
             _log.warning("silent_connection_cut", address=self.address)
             self.abort("cut after a request timed out and nothing had been received since it was sent")
+
+    def _close_retired(self) -> None:
+        if not len(self._table):
+            self.close(self._retired)
 
     def _check_idle(self) -> None:
         left_s = self._limits.idle_ms / 1000 - self.idle_s
@@ -379,8 +373,8 @@ class Connection(asyncio.BufferedProtocol):
             self._idle_timer = self._loop.call_later(left_s, self._check_idle)
 
     def _check_open(self, code: int) -> None:
-        if self._transport is None or self._why:
-            why = self._why or "not connected"
+        if not self.open:
+            why = self._why or self._retired or "not connected"
             raise UnreachableError(self.address, f"{name_of_request(code)} not sent: {why}")
 
     def _fail_pending(self) -> None:
@@ -388,13 +382,3 @@ class Connection(asyncio.BufferedProtocol):
             if not pending.waiter.done():
                 text = f"{name_of_request(pending.code)} sent, no answer: {self._why}"
                 pending.waiter.set_exception(UnreachableError(self.address, text))
-
-
-def _checked(view: memoryview, body_bytes: int) -> memoryview:
-    """The sink's view as flat bytes; UsageError when it does not fit."""
-    if view.readonly or not view.c_contiguous or view.nbytes != body_bytes:
-        raise UsageError(
-            f"a body sink must return a writable contiguous view of {body_bytes} bytes, not"
-            f" {'a read-only' if view.readonly else 'a'} view of {view.nbytes} bytes"
-        )
-    return view if view.ndim == 1 and view.format == "B" else view.cast("B")

@@ -1,4 +1,4 @@
-"""From settings to a cluster one can ask: identity, connections, routes, in one step, for tools and producers.
+"""From an access to a cluster one can ask: identity, connections, routes, in one step, for tools and producers.
 
 The supervisor, which serves requests of brokers and names itself by its own rules, puts the parts together itself.
 """
@@ -8,44 +8,29 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator
 
-from .cluster import POLL_INTERVAL_MS, REQUEST_TIMEOUT_MS, Cluster
+from .access import Access, NameServerList, access_to
+from .cluster import Cluster
 from .identity import client_id, client_ip, instance_name
-from .remoting_client import CONNECT_TIMEOUT_MS, Remoting
+from .remoting_client import Remoting
 
 
-def new_cluster(
-    name_servers: str | Iterable[str],
-    *,
-    ip: str = "",
-    instance: str = "",
-    unit_name: str = "",
-    request_timeout_ms: int = REQUEST_TIMEOUT_MS,
-    connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
-    poll_interval_ms: int = POLL_INTERVAL_MS,
-) -> Cluster:
+def new_cluster(target: NameServerList | Access) -> Cluster:
     """A cluster with connections of its own (`cluster.remoting`), nothing connected yet. Needs a running loop.
 
-    `ip`, `instance` and `unit_name` make the client id; empty: this machine's address, `pid#nanos`, none. Raises
-    UsageError for a bad or empty list of name servers.
+    Raises UsageError for a bad or empty list of name servers, and for TLS files that cannot be used.
     """
-    own = client_id(client_ip(ip), instance_name(instance, pid=os.getpid(), nanos=time.monotonic_ns()), unit_name)
-    return Cluster(
-        name_servers,
-        client_id=own,
-        remoting=Remoting(connect_timeout_ms=connect_timeout_ms),
-        request_timeout_ms=request_timeout_ms,
-        poll_interval_ms=poll_interval_ms,
-    )
+    access = access_to(target)
+    instance = instance_name(access.instance_name, pid=os.getpid(), nanos=time.monotonic_ns())
+    own = client_id(client_ip(access.client_ip), instance, access.unit_name)
+    return Cluster(access, client_id=own, remoting=Remoting(access=access))
 
 
 @contextlib.asynccontextmanager
-async def open_cluster(
-    name_servers: str | Iterable[str], *, ip: str = "", instance: str = ""
-) -> AsyncGenerator[Cluster]:
+async def open_cluster(target: NameServerList | Access) -> AsyncGenerator[Cluster]:
     """`new_cluster` for an `async with` block; closes its connections at the end."""
-    cluster = new_cluster(name_servers, ip=ip, instance=instance)
+    cluster = new_cluster(target)
     try:
         yield cluster
     finally:

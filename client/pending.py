@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..remoting.command import Command
+from ..remoting.errors import UsageError
 
 OPAQUE_MAX = 0x7FFF_FFFF
 STALE_MIN = 256
@@ -126,3 +127,13 @@ class PendingTable:
         self._by_opaque.clear()
         self._deadlines.clear()
         return everything
+
+
+def checked_view(view: memoryview, body_bytes: int) -> memoryview:
+    """The sink's view as flat bytes; UsageError when it does not fit."""
+    if view.readonly or not view.c_contiguous or view.nbytes != body_bytes:
+        raise UsageError(
+            f"a body sink must return a writable contiguous view of {body_bytes} bytes, not"
+            f" {'a read-only' if view.readonly else 'a'} view of {view.nbytes} bytes"
+        )
+    return view if view.ndim == 1 and view.format == "B" else view.cast("B")

@@ -25,6 +25,7 @@ from ..remoting.compression import LEVEL_DEFAULT, Compression
 from ..remoting.errors import RocketcrewError, UsageError
 from ..remoting.ids import UniqueIds
 from ..remoting.queues import MessageQueue
+from .access import Access, NameServerList
 from .cluster import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUE_NUMS, Cluster
 from .identity import ip_for_ids
 from .opening import new_cluster
@@ -128,7 +129,7 @@ class Producer:
     @classmethod
     def create(
         cls,
-        name_servers: str | Iterable[str],
+        target: NameServerList | Access,
         group: str = DEFAULT_GROUP,
         *,
         send_timeout_ms: int = SEND_TIMEOUT_MS,
@@ -141,7 +142,7 @@ class Producer:
     ) -> Self:
         """A producer with connections of its own, closed with it. Raises UsageError for bad addresses or group."""
         return cls(
-            new_cluster(name_servers),
+            new_cluster(target),
             group,
             owns_cluster=True,
             send_timeout_ms=send_timeout_ms,

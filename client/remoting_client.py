@@ -7,6 +7,8 @@ Rules:
 - An attempt takes at most `connect_timeout_ms` (3 s as in Java, remoting/netty/NettyClientConfig.java). Its failure is
   told to those who wait for it, and is not remembered: the next request tries again. Pauses between tries belong to the
   callers, who know what for.
+- A request that is answered GO_AWAY by a server that shuts down (5.x, remoting/netty/NettyRemotingClient.java invokeImpl) is
+  sent once more on a new connection; the old one ends when its other requests have their answers.
 - A request whose connection is lost fails with UnreachableError. It is not sent again here, as only the caller knows
   whether it may be done twice.
 - Addresses that are no longer used cost nothing for long: idle connections close after 120 s.
@@ -17,17 +19,23 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import ssl
 from collections.abc import Callable
+from typing import Any
 
 import structlog
 
+from ..remoting.codes import ResponseCode
 from ..remoting.command import Command
 from ..remoting.errors import TimedOutError, UnreachableError, UsageError
+from .access import Access
 from .address import split_address
-from .connection import Connection, ConnectionLimits, PeerHandler, name_of_request
+from .connection import Connection, PeerHandler, name_of_request
+from .limits import ConnectionLimits
 from .pending import BodySink
+from .request_rules import RequestRules
+from .tls import HANDSHAKE_HINT, client_context, explain, server_name
 
-CONNECT_TIMEOUT_MS = 3_000
 CLOSE_TIMEOUT_MS = 1_000
 CONNECTIONS_MAX = 4_096
 
@@ -49,14 +57,22 @@ class Remoting:
         on_request: PeerHandler | None = None,
         on_connect: Callable[[str], None] | None = None,
         on_close: Callable[[str], None] | None = None,
-        connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
+        access: Access | None = None,
         limits: ConnectionLimits | None = None,
     ) -> None:
+        """Connects nothing yet. Of `access` the credentials, TLS, namespace, vip channel and connect timeout are used.
+
+        Raises UsageError when a file of its TLS options cannot be used.
+        """
+        access = access or Access()
         self._on_request = on_request
         self._served: dict[int, PeerHandler] = {}
         self._on_connect = [on_connect] if on_connect is not None else []
         self._on_close = on_close
-        self._connect_timeout_ms = connect_timeout_ms
+        self._rules = RequestRules(access)
+        self._tls = access.tls
+        self._context = client_context(access.tls) if access.tls is not None else None
+        self._connect_timeout_ms = access.connect_timeout_ms
         self._limits = limits or ConnectionLimits()
         self._connections: dict[str, Connection] = {}
         self._connecting: dict[str, asyncio.Task[Connection | UnreachableError]] = {}
@@ -91,21 +107,40 @@ class Remoting:
         that it returns (see connection.py). Raises UnreachableError (TimedOutError after the deadline), or UsageError for
         what is no address, too large a command, or a closed client.
         """
+        address = self._rules.address_for(address, command)
+        self._rules.finish(command)
+        deadline_s = asyncio.get_running_loop().time() + timeout_ms / 1000
         connection = self._connections.get(address)
         if connection is None or not connection.open:
-            loop = asyncio.get_running_loop()
-            deadline_s = loop.time() + timeout_ms / 1000
-            connection = await self._connect(address, deadline_s, command.code)
-            timeout_ms = (deadline_s - loop.time()) * 1000
-        return await connection.request(command, timeout_ms=timeout_ms, body_sink=body_sink)
+            connection, timeout_ms = await self._connect_for(address, command, deadline_s)
+        answer = await connection.request(command, timeout_ms=timeout_ms, body_sink=body_sink)
+        if answer.code != ResponseCode.GO_AWAY:
+            return answer
+        # Another connection to the same address may end at another machine behind it (a proxy's load balancer).
+        connection.retire("the server is shutting down and sent us away")
+        connection, timeout_ms = await self._connect_for(address, command, deadline_s)
+        answer = await connection.request(command, timeout_ms=timeout_ms, body_sink=body_sink)
+        if answer.code == ResponseCode.GO_AWAY:
+            connection.retire("the server is shutting down and sent us away")
+            raise UnreachableError(address, f"{name_of_request(command.code)}: the server is shutting down")
+        return answer
 
     async def oneway(self, address: str, command: Command, *, timeout_ms: float = 3000) -> None:
         """Send a request that is not answered; returns when it is handed to the socket's buffer. Raises as `request`."""
+        address = self._rules.address_for(address, command)
+        self._rules.finish(command)
         connection = self._connections.get(address)
         if connection is None or not connection.open:
             deadline_s = asyncio.get_running_loop().time() + timeout_ms / 1000
-            connection = await self._connect(address, deadline_s, command.code)
+            connection, timeout_ms = await self._connect_for(address, command, deadline_s)
         await connection.oneway(command, timeout_ms=timeout_ms)
+
+    async def _connect_for(self, address: str, command: Command, deadline_s: float) -> tuple[Connection, float]:
+        """A connection to send this on, and the milliseconds that are left then."""
+        connection = self._connections.get(address)
+        if connection is None or not connection.open:
+            connection = await self._connect(address, deadline_s, command.code)
+        return connection, (deadline_s - asyncio.get_running_loop().time()) * 1000
 
     def close_idle(self, idle_ms: float) -> int:
         """Close connections unused for that long; the number closed. For users that leave their loop for a while."""
@@ -166,15 +201,30 @@ class Remoting:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._connect_timeout_ms / 1000):
-                _, connection = await loop.create_connection(lambda: self._new_connection(address), host, port)
+                _, connection = await loop.create_connection(
+                    lambda: self._new_connection(address), host, port, **self._tls_arguments(host)
+                )
         except TimeoutError:
             return TimedOutError(address, f"not connected within {self._connect_timeout_ms} ms")
+        except ssl.SSLError as error:
+            return UnreachableError(address, f"cannot connect: {explain(error)}")
         except OSError as error:
-            return UnreachableError(address, f"cannot connect: {_reason(error)}")
+            hint = f" ({HANDSHAKE_HINT})" if self._tls is not None and isinstance(error, ConnectionResetError) else ""
+            return UnreachableError(address, f"cannot connect: {reason_of(error)}{hint}")
         self._connections[address] = connection
         for told in self._on_connect:
             told(address)
         return connection
+
+    def _tls_arguments(self, host: str) -> dict[str, Any]:
+        if self._tls is None:
+            return {}
+        return {
+            "ssl": self._context,
+            "server_hostname": server_name(self._tls, host) or "",
+            "ssl_handshake_timeout": self._connect_timeout_ms / 1000,
+            "ssl_shutdown_timeout": CLOSE_TIMEOUT_MS / 1000,
+        }
 
     def _new_connection(self, address: str) -> Connection:
         return Connection(address, on_request=self._serve, on_close=self._lost, limits=self._limits)
@@ -192,7 +242,7 @@ class Remoting:
             self._on_close(connection.address)
 
 
-def _reason(error: OSError) -> str:
+def reason_of(error: OSError) -> str:
     """What the system says, without asyncio's "Connect call failed"; a name that does not resolve has texts of its own."""
     if error.errno is None or isinstance(error, socket.gaierror):
         return str(error)

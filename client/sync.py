@@ -23,6 +23,7 @@ import structlog
 
 from ..remoting.compression import Compression
 from ..remoting.errors import UsageError
+from .access import Access, NameServerList
 from .cluster import Cluster
 from .loop_thread import LoopThread, Runner
 from .opening import open_cluster
@@ -47,14 +48,12 @@ T = TypeVar("T")
 _log = structlog.get_logger("rocketcrew.client")
 
 
-def run_with_cluster(
-    name_servers: str | Iterable[str], work: Callable[[Cluster], Awaitable[T]], *, ip: str = "", instance: str = ""
-) -> T:
+def run_with_cluster(target: NameServerList | Access, work: Callable[[Cluster], Awaitable[T]]) -> T:
     """Open a cluster, await `work(cluster)`, close it: for commands that ask something and end. Returns what it returns."""
     _refuse_running_loop("run_with_cluster")
 
     async def run() -> T:
-        async with open_cluster(name_servers, ip=ip, instance=instance) as cluster:
+        async with open_cluster(target) as cluster:
             return await work(cluster)
 
     return asyncio.run(run())
@@ -65,7 +64,7 @@ class SyncProducer:
 
     def __init__(
         self,
-        name_servers: str | Iterable[str],
+        target: NameServerList | Access,
         group: str = DEFAULT_GROUP,
         *,
         send_timeout_ms: int = SEND_TIMEOUT_MS,
@@ -86,7 +85,7 @@ class SyncProducer:
 
         async def create() -> Producer:
             producer = Producer.create(
-                name_servers,
+                target,
                 group,
                 send_timeout_ms=send_timeout_ms,
                 retries=retries,

@@ -15,6 +15,7 @@ NAME_CHARACTERS = r"[%|a-zA-Z0-9_-]+"
 TOPIC_LENGTH_MAX = 127
 # Validators.java allows 255, but the broker makes a topic `%RETRY%<group>` that must itself stay within 255.
 GROUP_LENGTH_MAX = 248
+NAMESPACE_LENGTH_MAX = 64
 # A delay level travels to the supervisor in one signed byte.
 DELAY_LEVEL_MAX = 127
 # The embedded broker looks at one queue a level at every tick (broker/config.py).
@@ -57,6 +58,18 @@ def group(text: str) -> str:
         raise ValueError("holds a character that RocketMQ does not allow in a group")
     if text == "DEFAULT_CONSUMER":
         raise ValueError("is the name RocketMQ reserves for no group at all")
+    return text
+
+
+def domain(text: str) -> str:
+    """`host` or `host:port`, without scheme and path."""
+    return address(text) if ":" in text else host(text)
+
+
+def namespace(text: str) -> str:
+    """A namespace of the first version: it becomes part of topics' and groups' names."""
+    if not re.fullmatch(NAME_CHARACTERS, text) or len(text) > NAMESPACE_LENGTH_MAX:
+        raise ValueError("holds a character that RocketMQ does not allow in names, or is too long")
     return text
 
 

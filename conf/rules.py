@@ -122,6 +122,8 @@ class Text:
     test: Callable[[str], str] = any_text
     empty_ok: bool = True
     length_max: int = 65_536
+    secret: bool = False
+    """Never shown: not in messages, not by `config show`."""
 
     def check(self, value: object) -> str:
         if not isinstance(value, str):

@@ -21,6 +21,9 @@ PULL_HOLD_SWEEP_MS: Final = 5000
 
 _NAME = Text("letters, digits and _ . # % | -", formats.plain_name, empty_ok=False)
 _FOLDER = Text("a folder's path", empty_ok=False, length_max=4096)
+_PATH = Text("a file's path, or empty", length_max=4096)
+_SECRET = Text("a text, or empty", length_max=65_536, secret=True)
+_NAMESPACE = f"at most {formats.NAMESPACE_LENGTH_MAX} of the characters letters, digits, % | _ -, or empty"
 _HOST = Text("a host name or an IP address", formats.host, empty_ok=False)
 
 
@@ -41,6 +44,12 @@ _LEVELS = f"numbers above 0 with ms, s, m, h or d behind them, at most {formats.
 SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
     "cluster": {
         "name_servers": Texts('each "host:port", a server once', formats.address, separators=";,"),
+        "namesrv_domain": Text("host or host:port, or empty", formats.domain),
+        "namesrv_domain_subgroup": _NAME,
+        "unit_mode": Switch(),
+        "namespace": Text(_NAMESPACE, formats.namespace),
+        "namespace_v2": Text("letters, digits and _ . # % | -, or empty", formats.plain_name),
+        "vip_channel_enabled": Switch(),
         "unit_name": Text("letters, digits and _ . # % | -, or empty", formats.plain_name),
         "instance_name": _NAME,
         "client_ip": Text("an IP address, or empty", formats.ip_address),
@@ -48,6 +57,20 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
         "poll_name_server_interval_ms": _ms(100, 600_000),
         "request_timeout_ms": _ms(100, 600_000),
         "connect_timeout_ms": _ms(100, 600_000),
+    },
+    "security": {
+        "access_key": Text("a text, or empty", length_max=1024),
+        "secret_key": _SECRET,
+        "security_token": _SECRET,
+        "key_file": _PATH,
+        "tls_enable": Switch(),
+        "tls_auth_server": Switch(),
+        "tls_trust_cert_path": _PATH,
+        "tls_cert_path": _PATH,
+        "tls_key_path": _PATH,
+        "tls_key_password": _SECRET,
+        "tls_check_hostname": Switch(),
+        "tls_server_name": Text("a host name, or empty", formats.host),
     },
     "consumer": {
         "group": Text(_GROUP, formats.group),
@@ -151,6 +174,8 @@ ALIASES: Final[Mapping[str, str]] = {
     "virtual_node_cnt": "consumer.consistent_hash_virtual_nodes",
     "heartbeat_broker_interval": "cluster.heartbeat_interval_ms",
     "mq_client_api_timeout": "cluster.request_timeout_ms",
+    "vip_channel": "cluster.vip_channel_enabled",
+    "use_tls": "security.tls_enable",
     "await_termination_millis_when_shutdown": "supervisor.stop_deadline_ms",
 }
 
@@ -186,7 +211,43 @@ def _loads_if_waited_for(commit_after: object, on: object) -> bool:
     return commit_after != "loaded" or on is True
 
 
+def _both_or_none(first: object, second: object) -> bool:
+    return bool(first) == bool(second)
+
+
+def _needs(first: object, second: object) -> bool:
+    return not first or bool(second)
+
+
 RELATIONS: Final[tuple[Relation, ...]] = (
+    Relation(
+        "security.access_key",
+        "security.secret_key",
+        _both_or_none,
+        "must be given together with",
+        "a signature needs both",
+    ),
+    Relation(
+        "security.security_token",
+        "security.access_key",
+        _needs,
+        "needs",
+        "a token belongs to temporary keys",
+    ),
+    Relation(
+        "security.tls_key_path",
+        "security.tls_cert_path",
+        _needs,
+        "needs",
+        "a key alone proves nothing to the server",
+    ),
+    Relation(
+        "security.tls_check_hostname",
+        "security.tls_auth_server",
+        _needs,
+        "needs",
+        "a certificate that is not checked may name any host",
+    ),
     Relation(
         "consumer.consume_concurrently_max_span",
         "workers.chunk_messages_max",

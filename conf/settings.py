@@ -23,13 +23,37 @@ class ClusterSettings:
     """`[cluster]`: how to find and talk to RocketMQ."""
 
     name_servers: tuple[str, ...]
+    namesrv_domain: str
+    namesrv_domain_subgroup: str
     unit_name: str
+    unit_mode: bool
+    namespace: str
+    namespace_v2: str
+    vip_channel_enabled: bool
     instance_name: str
     client_ip: str
     heartbeat_interval_ms: int
     poll_name_server_interval_ms: int
     request_timeout_ms: int
     connect_timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SecuritySettings:
+    """`[security]`: how to be let in. No secret is part of its repr."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    security_token: str = field(repr=False)
+    key_file: str
+    tls_enable: bool
+    tls_auth_server: bool
+    tls_trust_cert_path: str
+    tls_cert_path: str
+    tls_key_path: str
+    tls_key_password: str = field(repr=False)
+    tls_check_hostname: bool
+    tls_server_name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +181,7 @@ class Settings:
     """All settings. `origin` maps "section.key" to where its value came from, in words."""
 
     cluster: ClusterSettings
+    security: SecuritySettings
     consumer: ConsumerSettings
     workers: WorkersSettings
     memory: MemorySettings
@@ -187,6 +212,7 @@ def load(
     sections = cast("dict[str, dict[str, Any]]", gathered.values)
     return Settings(
         cluster=ClusterSettings(**sections["cluster"]),
+        security=SecuritySettings(**sections["security"]),
         consumer=ConsumerSettings(**sections["consumer"]),
         workers=WorkersSettings(**sections["workers"]),
         memory=MemorySettings(**sections["memory"]),
@@ -214,6 +240,8 @@ def require(settings: Settings, names: Iterable[str], *, flag_names: Mapping[str
     """
     missing: list[str] = []
     for name in names:
+        if name == "cluster.name_servers" and settings.cluster.namesrv_domain:
+            continue  # an address server tells them
         if not value_of(settings, name):
             flag = flag_names.get(name, f"--set {name}=...")
             section, _, key = name.partition(".")

@@ -24,6 +24,7 @@ ENV_PREFIX: Final = "ROCKETCREW_"
 CONFIG_FILE_VARIABLE: Final = "ROCKETCREW_CONFIG"
 """Names the configuration file; read by the command line, and no setting."""
 FILE_BYTES_MAX: Final = 1 << 20
+HIDDEN: Final = "********"
 KNOWN: Final = tuple(f"{section}.{key}" for section, keys in SCHEMA.items() for key in keys)
 _BY_ENVIRONMENT: Final = {ENV_PREFIX + name.replace(".", "_").upper(): name for name in KNOWN}
 
@@ -84,6 +85,17 @@ def show(value: object) -> str:
         value = list(cast("tuple[object, ...]", value))
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 200 else text[:197] + "..."
+
+
+def is_secret(setting: str) -> bool:
+    """Whether the value of "section.key" must not be shown."""
+    section, _, key = setting.partition(".")
+    return getattr(SCHEMA[section][key], "secret", False) is True
+
+
+def show_setting(setting: str, value: object) -> str:
+    """As `show`; of a secret only whether it is there."""
+    return show(HIDDEN if value and is_secret(setting) else value)
 
 
 def defaults_text() -> str:
@@ -219,7 +231,7 @@ def _check(given: Mapping[str, _Given], problems: list[Problem]) -> Gathered:
             try:
                 value = rule.parse(str(entry.value)) if entry.is_text else rule.check(entry.value)
             except ValueError as error:
-                problems.append(Problem(name, show(entry.value), entry.origin, str(error), rule.legal))
+                problems.append(Problem(name, show_setting(name, entry.value), entry.origin, str(error), rule.legal))
             else:
                 gathered.values[section][key] = value
                 gathered.origin[name] = entry.origin
@@ -235,11 +247,13 @@ def _relate(gathered: Gathered, problems: list[Problem]) -> None:
         values = [gathered.values[name.partition(".")[0]][name.partition(".")[2]] for name in names]
         if relation.holds(values[0], values[1]):
             continue
-        second = f"{relation.second} = {show(values[1])} (from {gathered.origin[relation.second]})"
+        second = (
+            f"{relation.second} = {show_setting(relation.second, values[1])} (from {gathered.origin[relation.second]})"
+        )
         problems.append(
             Problem(
                 relation.first,
-                show(values[0]),
+                show_setting(relation.first, values[0]),
                 gathered.origin[relation.first],
                 f"does not go with {second}: {relation.first} {relation.must} {relation.second}, "
                 f"because {relation.because}",

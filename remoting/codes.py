@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-# V5_3_1, the version we announce: >= 401 makes name servers answer routes in standard JSON, >= 62 lets admin tools ask for
-# running info, and <= 475 keeps shutting-down proxies from sending GO_AWAY.
-VERSION = 475
+# V5_5_0, the version we announce: >= 401 makes name servers answer routes in standard JSON, >= 62 lets admin tools ask for
+# running info, and > 475 lets servers that shut down say GO_AWAY in place of cutting us off.
+VERSION = 513
 
 # The highest version of 4.9.8; a heartbeat answered with at most this comes from a 4.x broker.
 VERSION_4_9_8 = 409

@@ -44,7 +44,7 @@ def consume(
     if name_servers:
         flags["cluster.name_servers"] = name_servers
     found = load(flags, os.environ, None)
-    if not found.cluster.name_servers:
+    if not (found.cluster.name_servers or found.cluster.namesrv_domain):
         raise UsageError("no name server is configured: give name_servers='host:port', or set NAMESRV_ADDR")
     set_up(found.log.format, found.log.level, sys.stderr, "consume")
     return asyncio.run(Supervisor(found, describe(handler)).run())

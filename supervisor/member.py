@@ -25,6 +25,7 @@ from ..remoting.errors import BrokerError, RocketcrewError
 from ..remoting.queues import MessageQueue
 from ..remoting.stored import StoredMessage, decode_message
 from . import actions as act
+from .access import access_of
 from .checks import consume_timestamp_ms
 from .commits import Commits
 from .core import Core
@@ -58,18 +59,9 @@ class GroupMember:
         self._view = view
         self._acted = acted
         self._loop = asyncio.get_running_loop()
-        self._remoting = Remoting(
-            on_request=self._asked,
-            on_close=self._connection_lost,
-            connect_timeout_ms=settings.cluster.connect_timeout_ms,
-        )
-        self._cluster = Cluster(
-            settings.cluster.name_servers,
-            client_id=client_id,
-            remoting=self._remoting,
-            request_timeout_ms=settings.cluster.request_timeout_ms,
-            poll_interval_ms=settings.cluster.poll_name_server_interval_ms,
-        )
+        access = access_of(settings)
+        self._remoting = Remoting(on_request=self._asked, on_close=self._connection_lost, access=access)
+        self._cluster = Cluster(access, client_id=client_id, remoting=self._remoting)
         self._operations = Operations(self._cluster)
         self._first_offset = FirstOffset(
             self._operations, self._group, settings.consumer.consume_from_where,

@@ -17,7 +17,7 @@ from .process_queue import ProcessQueue
 from .state import State
 from .states import Queue, Worker
 
-CLIENT_VERSION = "V5_3_1"
+CLIENT_VERSION = "V5_5_0"
 """The name of the version that we announce (VERSION of remoting/codes.py) in MQVersion.java."""
 
 
@@ -112,7 +112,11 @@ def properties(
         "heartbeatBrokerInterval": cluster.heartbeat_interval_ms,
         "persistConsumerOffsetInterval": c.persist_consumer_offset_interval_ms,
         "mqClientApiTimeout": cluster.request_timeout_ms,
-        "vipChannelEnabled": False,
+        "unitMode": cluster.unit_mode,
+        "namespace": cluster.namespace or None,
+        "namespaceV2": cluster.namespace_v2 or None,
+        "vipChannelEnabled": cluster.vip_channel_enabled,
+        "useTLS": settings.security.tls_enable,
         "language": "PYTHON",
         "rocketcrew.delay_level_when_next_consume": c.delay_level_when_next_consume,
         "rocketcrew.transport": settings.workers.transport,

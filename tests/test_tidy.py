@@ -40,6 +40,7 @@ EDGES: dict[str, frozenset[str]] = {
     "broker": frozenset({"disk", "edge", "server"}),
     "supervisor": frozenset(
         {
+            "access",
             "acting",
             "commits",
             "consume",
@@ -68,7 +69,9 @@ EDGES: dict[str, frozenset[str]] = {
 
 PURE_MODULES: dict[str, frozenset[str]] = {
     "conf": frozenset({"formats", "rules", "schema"}),
-    "client": frozenset({"address", "faults", "outgoing", "routes", "selection", "send_result", "validation"}),
+    "client": frozenset(
+        {"access", "address", "faults", "outgoing", "request_rules", "routes", "selection", "send_result", "validation"}
+    ),
     "workers": frozenset({"api", "ddl", "message", "packets", "ranges", "rows"}),
     "spark": frozenset({"columns", "errors", "intervals", "plan"}),
 }

@@ -158,3 +158,14 @@ def test_the_same_thing_said_twice_is_refused(shell: Shell) -> None:
     code, _, err = shell("config", "check", "--set", "novalue")
     assert code == 2
     assert "section.key=value" in err
+
+
+def test_config_show_hides_secrets(shell: Shell) -> None:
+    shell.env = {"ROCKETCREW_SECURITY_ACCESS_KEY": "me", "ROCKETCREW_SECURITY_SECRET_KEY": "S3CRET"}
+    for words in ((), ("--json",), ("security.secret_key",)):
+        code, out, err = shell("config", "show", *words)
+        assert code == 0
+        assert "S3CRET" not in out + err
+        assert "********" in out
+    _, out, _ = shell("config", "show", "security.secret_key", "security.security_token")
+    assert 'security.security_token = ""' in out  # that there is none may be seen

@@ -7,7 +7,8 @@ import contextlib
 
 import pytest
 
-from rocketcrew.client.connection import Connection, ConnectionLimits
+from rocketcrew.client.connection import Connection
+from rocketcrew.client.limits import ConnectionLimits
 from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.errors import TimedOutError, UnreachableError, UsageError
 from rocketcrew.remoting.frame import encode

@@ -8,12 +8,14 @@ import socket
 
 import pytest
 
-from rocketcrew.client.connection import ConnectionLimits
+from rocketcrew.client.access import Access
+from rocketcrew.client.limits import ConnectionLimits
 from rocketcrew.client.remoting_client import Remoting
 from rocketcrew.remoting.command import Command
-from rocketcrew.remoting.errors import TimedOutError, UnreachableError, UsageError
+from rocketcrew.remoting.errors import TimedOutError, UnreachableError, UsageError, retriable
 
 LONG_MS = 9000
+GO_AWAY = 1500
 
 
 @contextlib.asynccontextmanager
@@ -78,14 +80,14 @@ def deaf_address():
 
 async def test_connecting_is_bounded_by_its_own_timeout():
     with deaf_address() as address:
-        async with client(connect_timeout_ms=50) as remoting:
+        async with client(access=Access(connect_timeout_ms=50)) as remoting:
             with pytest.raises(TimedOutError, match="not connected within 50 ms"):
                 await remoting.request(address, Command(34), timeout_ms=LONG_MS)
 
 
 async def test_a_caller_with_less_time_gives_up_alone():
     with deaf_address() as address:
-        async with client(connect_timeout_ms=LONG_MS) as remoting:
+        async with client(access=Access(connect_timeout_ms=LONG_MS)) as remoting:
             patient = asyncio.create_task(remoting.request(address, Command(34), timeout_ms=LONG_MS))
             with pytest.raises(TimedOutError, match="not connected within"):
                 await remoting.request(address, Command(34), timeout_ms=30)
@@ -150,3 +152,30 @@ async def test_unused_connections_can_be_closed_before_they_rot(make_peer):
         assert remoting.close_idle(0) == 1
         assert (await remoting.request(peer.address, Command(34), timeout_ms=LONG_MS)).code == 0
         assert len(peer.wires) == 2
+
+
+async def test_sent_away_the_request_goes_out_once_more_on_a_new_connection(make_peer):
+    async with make_peer() as server, client() as remoting:
+        held = asyncio.create_task(remoting.request(server.address, Command(11), timeout_ms=LONG_MS))
+        first = await server.accept()
+        pull = await first.next()
+        asked = asyncio.create_task(remoting.request(server.address, Command(10, {"a": "1"}), timeout_ms=LONG_MS))
+        first.answer(await first.next(), GO_AWAY, remark="please go away")
+        second = await server.accept()
+        again = await second.next()
+        assert (again.code, again.fields) == (10, {"a": "1"})
+        second.answer(again)
+        assert (await asked).code == 0
+        assert not held.done()  # what waits on the old connection gets its answer there
+        first.answer(pull, 19)
+        assert (await held).code == 19
+        await first.closed_by_client()
+
+
+async def test_sent_away_twice_is_a_failure_that_may_be_retried(make_peer):
+    async with make_peer(lambda command: command.response(GO_AWAY)) as server, client() as remoting:
+        with pytest.raises(UnreachableError, match="the server is shutting down") as caught:
+            await remoting.request(server.address, Command(10), timeout_ms=LONG_MS)
+        assert retriable(caught.value)
+        assert len(server.requests) == 2
+        assert remoting.addresses == []

@@ -25,7 +25,7 @@ def comment_above() -> dict[str, str]:
             block = ""
         elif line.startswith("#"):
             block += " " + line.lstrip("# ")
-        elif setting := re.match(r"([a-z_]+) = ", line):
+        elif setting := re.match(r"([a-z0-9_]+) = ", line):
             found[f"{section}.{setting[1]}"] = block
         else:
             block = ""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rocketcrew.conf.settings import Settings, load, require
-from rocketcrew.conf.sources import ConfigError, defaults_text
+from rocketcrew.conf.settings import Settings, load, require, value_of
+from rocketcrew.conf.sources import ConfigError, defaults_text, show_setting
 from rocketcrew.remoting.errors import UsageError
 
 
@@ -209,3 +209,37 @@ def test_require_tells_every_way_to_set_what_is_missing() -> None:
     assert "--set cluster.name_servers=..., or NAMESRV_ADDR" in text
     assert "consumer.topics" not in text
     require(settings, ["consumer.topics"])
+
+
+SECRETS = {"security.secret_key": "S3CRET", "security.security_token": "S3CRET", "security.tls_key_password": "S3CRET"}
+
+
+def test_secrets_are_never_shown(tmp_path: Path) -> None:
+    settings = load({"security.access_key": "me", **SECRETS}, {}, None)
+    assert "S3CRET" not in repr(settings)
+    assert all(value_of(settings, name) == "S3CRET" for name in SECRETS)
+    assert all(show_setting(name, "S3CRET") == '"********"' for name in SECRETS)
+    assert show_setting("security.secret_key", "") == '""'
+    wrong = problems(dict.fromkeys(SECRETS, "S3CRET\0"), {"ROCKETCREW_SECURITY_ACCESS_KEY": ""})
+    assert "security.secret_key" in wrong
+    assert "S3CRET" not in wrong
+
+
+def test_keys_of_the_acl_go_together() -> None:
+    assert "security.access_key must be given together with security.secret_key" in problems(
+        {"security.access_key": "me"}
+    )
+    only_secret = problems({"security.secret_key": "S3CRET"})
+    assert "a signature needs both" in only_secret
+    assert "S3CRET" not in only_secret
+    assert "needs security.access_key" in problems({"security.security_token": "t"})
+    assert "needs security.tls_cert_path" in problems({"security.tls_key_path": "k.pem"})
+    assert "security.tls_auth_server" in problems(
+        {"security.tls_check_hostname": True, "security.tls_auth_server": False}
+    )
+
+
+def test_an_address_server_stands_for_name_servers() -> None:
+    require(load({"cluster.namesrv_domain": "ns.example"}, {}, None), ["cluster.name_servers"])
+    for wrong in ("http://ns.example", "ns.example:99999", "a b"):
+        assert "legal: host or host:port" in problems({"cluster.namesrv_domain": wrong})

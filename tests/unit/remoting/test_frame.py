@@ -194,7 +194,7 @@ def test_json_header_as_java_writes_it() -> None:
     header = frame[8:].decode()
     assert header == (
         '{"code":105,"extFields":{"topic":"t"},"flag":0,"language":"PYTHON","opaque":7,'
-        '"remark":"é\\n","serializeTypeCurrentRPC":"JSON","version":475}'
+        '"remark":"é\\n","serializeTypeCurrentRPC":"JSON","version":513}'
     )
     assert list(json.loads(header)) == sorted(json.loads(header))
 

@@ -1,0 +1,103 @@
+"""How a cluster is reached, in one frozen value: addresses, identity, credentials, TLS, namespaces, timeouts.
+
+Producers, tools and the supervisor all take an `Access`; a list of name servers stands for one with defaults. So whatever is
+needed to be let in (a signature, a certificate, a namespace) is told in one place and holds for all of them. Secrets
+are never part of a `repr`. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ..remoting.errors import UsageError
+from ..remoting.namespaces import unwrap, wrap
+
+CONNECT_TIMEOUT_MS = 3_000
+REQUEST_TIMEOUT_MS = 3_000
+POLL_INTERVAL_MS = 30_000
+KEY_FILE_NAMES = {"AccessKey": "access_key", "SecretKey": "secret_key", "SecurityToken": "security_token"}
+"""Lines of a key file (acl/common/SessionCredentials.java)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Who asks (acl/common/SessionCredentials.java). The token is for temporary keys, and mostly empty."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    security_token: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.access_key or not self.secret_key:
+            raise UsageError("credentials need both an access key and a secret key")
+
+
+@dataclass(frozen=True, slots=True)
+class TlsOptions:
+    """TLS to name servers and brokers; the names are those of remoting/netty/TlsSystemConfig.java.
+
+    `auth_server` off trusts whoever answers. With it the server's certificate must come from `trust_cert_path` (PEM; empty:
+    the system's authorities), and with `check_hostname`, which Java does not know, be made out to `server_name` or the
+    host of the address. `server_name` is also what is asked for by SNI; empty: the host if it is a name.
+    """
+
+    auth_server: bool = True
+    trust_cert_path: str = ""
+    cert_path: str = ""
+    key_path: str = ""
+    key_password: str = field(default="", repr=False)
+    check_hostname: bool = False
+    server_name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """See the module's text. `client_ip` and `instance_name` empty: this machine's address, `pid#nanos`."""
+
+    name_servers: str | tuple[str, ...] = ()
+    namesrv_domain: str = ""
+    """Host, or host:port, of an HTTP server that tells the name servers; asked only when none are given."""
+    namesrv_domain_subgroup: str = "nsaddr"
+    client_ip: str = ""
+    instance_name: str = ""
+    unit_name: str = ""
+    unit_mode: bool = False
+    namespace: str = ""
+    namespace_v2: str = ""
+    vip_channel_enabled: bool = False
+    credentials: Credentials | None = None
+    tls: TlsOptions | None = None
+    request_timeout_ms: int = REQUEST_TIMEOUT_MS
+    connect_timeout_ms: int = CONNECT_TIMEOUT_MS
+    poll_interval_ms: int = POLL_INTERVAL_MS
+
+    def wrap(self, name: str) -> str:
+        """A topic's or group's name as brokers know it."""
+        return wrap(self.namespace, name)
+
+    def unwrap(self, name: str) -> str:
+        """A topic's or group's name as the user wrote it."""
+        return unwrap(self.namespace, name)
+
+
+NameServerList = str | Iterable[str]
+
+
+def access_to(target: NameServerList | Access) -> Access:
+    """`target` itself, or the access with all defaults to these name servers."""
+    if isinstance(target, Access):
+        return target
+    return Access(target if isinstance(target, str) else tuple(target))
+
+
+def parse_key_file(text: str, where: str) -> dict[str, str]:
+    """The lines `AccessKey=...`, `SecretKey=...`, `SecurityToken=...` of a key file, by our names; UsageError if useless."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        name, equals, value = line.strip().partition("=")
+        if equals and name.strip() in KEY_FILE_NAMES:
+            found[KEY_FILE_NAMES[name.strip()]] = value.strip()
+    if not (found.get("access_key") and found.get("secret_key")):
+        raise UsageError(f"key file {where} needs the lines AccessKey=... and SecretKey=...")
+    return found

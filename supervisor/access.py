@@ -1,0 +1,61 @@
+"""From settings to how the cluster is reached: the one way for the member, for producers and for every tool."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..client.access import Access, Credentials, TlsOptions, parse_key_file
+from ..conf.settings import SecuritySettings, Settings
+from ..remoting.errors import UsageError
+
+KEY_FILE_BYTES_MAX = 64 * 1024
+
+
+def access_of(settings: Settings) -> Access:
+    """The access that `[cluster]` and `[security]` describe. Raises UsageError for a key file that cannot be used."""
+    c = settings.cluster
+    return Access(
+        name_servers=c.name_servers,
+        namesrv_domain=c.namesrv_domain,
+        namesrv_domain_subgroup=c.namesrv_domain_subgroup,
+        client_ip=c.client_ip,
+        instance_name=c.instance_name,
+        unit_name=c.unit_name,
+        unit_mode=c.unit_mode,
+        namespace=c.namespace,
+        namespace_v2=c.namespace_v2,
+        vip_channel_enabled=c.vip_channel_enabled,
+        credentials=_credentials(settings.security),
+        tls=_tls(settings.security) if settings.security.tls_enable else None,
+        request_timeout_ms=c.request_timeout_ms,
+        connect_timeout_ms=c.connect_timeout_ms,
+        poll_interval_ms=c.poll_name_server_interval_ms,
+    )
+
+
+def _credentials(s: SecuritySettings) -> Credentials | None:
+    if s.access_key:
+        return Credentials(s.access_key, s.secret_key, s.security_token)
+    if not s.key_file:
+        return None
+    where = f"security.key_file {s.key_file}"
+    try:
+        with Path(s.key_file).open(encoding="utf-8") as file:
+            text = file.read(KEY_FILE_BYTES_MAX)
+    except OSError as error:
+        raise UsageError(f"{where} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{where} is not UTF-8") from None
+    return Credentials(**parse_key_file(text, where))
+
+
+def _tls(s: SecuritySettings) -> TlsOptions:
+    return TlsOptions(
+        auth_server=s.tls_auth_server,
+        trust_cert_path=s.tls_trust_cert_path,
+        cert_path=s.tls_cert_path,
+        key_path=s.tls_key_path,
+        key_password=s.tls_key_password,
+        check_hostname=s.tls_check_hostname,
+        server_name=s.tls_server_name,
+    )

@@ -1,0 +1,50 @@
+"""From settings to how the cluster is reached."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rocketcrew.client.access import Access, Credentials, TlsOptions
+from rocketcrew.conf.settings import load
+from rocketcrew.remoting.errors import UsageError
+from rocketcrew.supervisor.access import access_of
+
+
+def access(**settings: object) -> Access:
+    return access_of(load({name.replace("__", "."): value for name, value in settings.items()}, {}, None))
+
+
+def test_the_defaults_are_java_s() -> None:
+    found = access(cluster__name_servers="a:1;b:2")
+    assert found == Access(("a:1", "b:2"), instance_name="DEFAULT")
+
+
+def test_everything_arrives() -> None:
+    found = access(
+        cluster__unit_name="eu", cluster__unit_mode=True, cluster__namespace="n1", cluster__namespace_v2="n2",
+        cluster__vip_channel_enabled=True, cluster__namesrv_domain="d", cluster__namesrv_domain_subgroup="s",
+        security__access_key="me", security__secret_key="s", security__security_token="t",
+        security__tls_enable=True, security__tls_auth_server=True, security__tls_trust_cert_path="ca.pem",
+        security__tls_cert_path="c.pem", security__tls_key_path="k.pem", security__tls_key_password="p",
+        security__tls_check_hostname=True, security__tls_server_name="broker",
+    )  # fmt: skip
+    assert (found.unit_name, found.unit_mode, found.namespace, found.namespace_v2) == ("eu", True, "n1", "n2")
+    assert (found.vip_channel_enabled, found.namesrv_domain, found.namesrv_domain_subgroup) == (True, "d", "s")
+    assert found.credentials == Credentials("me", "s", "t")
+    assert found.tls == TlsOptions(True, "ca.pem", "c.pem", "k.pem", "p", True, "broker")
+    assert found.wrap("%RETRY%g") == "%RETRY%n1%g"
+
+
+def test_a_key_file_is_used_unless_a_key_is_given(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text("AccessKey=me\nSecretKey=s\n")
+    assert access(security__key_file=str(file)).credentials == Credentials("me", "s")
+    own = {"security__access_key": "other", "security__secret_key": "o"}
+    assert access(security__key_file=str(file), **own).credentials == Credentials("other", "o")
+    with pytest.raises(UsageError, match=r"key_file .*missing cannot be read: No such file"):
+        access(security__key_file=str(tmp_path / "missing"))
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match="is not UTF-8"):
+        access(security__key_file=str(file))
