@@ -73,6 +73,13 @@ def namespace(text: str) -> str:
     return text
 
 
+def property_name(text: str) -> str:
+    """The name of a message property; stored properties are separated by the characters 1 and 2."""
+    if any(character <= " " for character in text):
+        raise ValueError("holds a blank or a control character")
+    return text
+
+
 def topic_of(subscription: str) -> str:
     """The topic of `topic` or `topic:expression`."""
     return subscription.partition(":")[0].strip()

@@ -93,6 +93,10 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
         "consume_message_batch_max_size": Whole(1, 1024, "messages"),
         "consume_timeout_min": Whole(1, 10_080, "minutes"),
         "max_reconsume_times": Whole(0, 2_147_483_647, "attempts", also=(-1,), also_means="RocketMQ's 16"),
+        "order": Choice(("auto", "concurrent", "queue", "key")),
+        "order_key": Text("a property's name, or empty", formats.property_name, length_max=255),
+        "order_on_failure": Choice(("hold", "pass")),
+        "suspend_current_queue_time_ms": _ms(10, 30_000),
         "delay_level_when_next_consume": Whole(
             0, formats.DELAY_LEVEL_MAX, also=(-1,), also_means="straight to the dead-letter topic"
         ),

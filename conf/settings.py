@@ -78,6 +78,10 @@ class ConsumerSettings:
     consume_message_batch_max_size: int
     consume_timeout_min: int
     max_reconsume_times: int
+    order: str
+    order_key: str
+    order_on_failure: str
+    suspend_current_queue_time_ms: int
     delay_level_when_next_consume: int
     persist_consumer_offset_interval_ms: int
     rebalance_interval_ms: int

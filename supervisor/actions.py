@@ -71,6 +71,8 @@ class SendBack:
     delay_level: int
     attempt: int
     """From 0. The edge tries the broker's send-back and then an ordinary send to the retry topic, in each attempt."""
+    reconsume_times: int = -1
+    """Not negative: how often an ordered message was tried; it goes by an ordinary send, as Java's orderly service does."""
 
 
 @dataclass(slots=True, eq=False)
@@ -80,6 +82,53 @@ class Dispatch:
     worker_id: str
     chunk: Chunk
     mq: MessageQueue
+
+
+@dataclass(slots=True, eq=False)
+class OrderedChunk:
+    """One chunk of an ordered hand-over. Of two with the same `lane`, the later waits for the success of the earlier."""
+
+    chunk: Chunk
+    mq: MessageQueue
+    lane: int
+    tried: tuple[int, ...]
+    """How often its first messages were tried here already; those behind it for the first time."""
+
+
+@dataclass(slots=True, eq=False)
+class DispatchOrdered:
+    """Hand chunks to a worker that starts none of their messages after `start_before` (seconds on the core's clock), and
+    none behind a failed one of its lane. Answers: `Core.outcome`, `Core.returned`, `Core.consumed`."""
+
+    worker_id: str
+    chunks: list[OrderedChunk]
+    start_before: float
+
+
+@dataclass(slots=True, eq=False)
+class Classify:
+    """Ask a worker for the keys of the records in `[start, end)` of the slab; answer `Core.classified`."""
+
+    worker_id: str
+    handle: int
+    mq: MessageQueue
+    start: int
+    end: int
+    count: int
+
+
+@dataclass(slots=True, eq=False)
+class LockQueues:
+    """Lock or renew queues at their brokers; answer `Core.locked`, once for each broker."""
+
+    mqs: tuple[MessageQueue, ...]
+
+
+@dataclass(slots=True, eq=False)
+class UnlockQueues:
+    """Give the locks up, without an answer."""
+
+    mqs: tuple[MessageQueue, ...]
 
 
 @dataclass(slots=True, eq=False)
@@ -162,6 +211,10 @@ Action = (
     | Commit
     | SendBack
     | Dispatch
+    | DispatchOrdered
+    | Classify
+    | LockQueues
+    | UnlockQueues
     | Seal
     | KillWorker
     | Retired

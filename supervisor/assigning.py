@@ -15,6 +15,7 @@ from .allocation import allocate
 from .dispatching import Dispatching
 from .intervals import Intervals
 from .machine_rooms import AllocationError
+from .locking import Locking
 from .process_queue import ProcessQueue
 from .pulling import Pulling
 from .state import State
@@ -28,6 +29,8 @@ class Assigning:
         self.s = state
         self._pulling = pulling
         self._dispatching = dispatching
+        self.locking: Locking | None = None
+        """Set by the core where queues are locked before they are opened."""
 
     # --- rebalance ----------------------------------------------------------------------------------------------
 
@@ -62,19 +65,21 @@ class Assigning:
             if mq.topic == topic and mq not in wanted and pq.state in (Queue.OPENING, Queue.ASSIGNED):
                 self.revoke(pq, now, send_failures=False)
                 changed = True
-        for mq in mine:
-            if mq not in s.by_mq:
-                self._open(mq)
-                changed = True
-        if changed:
+        new = [mq for mq in mine if mq not in s.by_mq and mq not in s.lingering]
+        self._open(new)
+        if changed or new:
             s.log("info", "assignment_changed", topic=topic, queues=len(wanted), of=len(queues), members=len(members))
             s.out.append(Heartbeat())
 
-    def _open(self, mq: MessageQueue) -> None:
-        pq = ProcessQueue(next(self.s.handles), mq)
-        self.s.queues[pq.handle] = pq
-        self.s.by_mq[mq] = pq
-        self.s.out.append(FetchOffset(pq.handle, mq))
+    def _open(self, mqs: list[MessageQueue]) -> None:
+        opening = [ProcessQueue(next(self.s.handles), mq) for mq in mqs]
+        for pq in opening:
+            self.s.queues[pq.handle] = pq
+            self.s.by_mq[pq.mq] = pq
+        if self.locking is not None:
+            self.locking.open(opening)
+        else:
+            self.s.out.extend(FetchOffset(pq.handle, pq.mq) for pq in opening)
 
     def opened(self, handle: int, offset: int | None, now: float) -> None:
         """Where the queue begins; None = could not be found out, tried again soon."""
@@ -84,7 +89,7 @@ class Assigning:
             return
         if offset is None:
             self._move(pq, QueueEvent.OPEN_FAILED)
-            self._forget(pq)
+            self._forget(pq, now)
             self._soon(pq.mq.topic, now)
             return
         self._move(pq, QueueEvent.OPENED)
@@ -103,9 +108,9 @@ class Assigning:
         self._pulling.consider(pq, now)
 
     def _soon(self, topic: str, now: float) -> None:
-        self.s.at(now + self.s.config.open_retry_ms / 1000, lambda _: self._look_up(topic))
+        self.s.at(now + self.s.config.open_retry_ms / 1000, lambda _: self.look_up(topic))
 
-    def _look_up(self, topic: str) -> None:
+    def look_up(self, topic: str) -> None:
         """Ask for the topic's queues and members again, once for all queues that ended in this turn."""
         asked = any(isinstance(action, FetchAssignment) and action.topic == topic for action in self.s.out)
         if not self.s.stopping and not asked:
@@ -118,7 +123,7 @@ class Assigning:
         opening = pq.state is Queue.OPENING
         self._move(pq, QueueEvent.REVOKED)
         if opening:
-            self._forget(pq)
+            self._forget(pq, now)
             return
         pq.send_failures = send_failures
         self._dispatching.drop_waiting(pq)
@@ -212,14 +217,17 @@ class Assigning:
                     self.s.chunks.pop(chunk.chunk_id, None)
                 self.s.release_chunk(chunk)
         self._dispatching.withdraw(pq)
-        self._forget(pq)
+        self._forget(pq, now)
         self._pulling.feed_starved(now)
-        self._look_up(pq.mq.topic)  # it may be ours again already, or had to be read again
+        self.look_up(pq.mq.topic)  # it may be ours again already, or had to be read again
 
-    def _forget(self, pq: ProcessQueue) -> None:
+    def _forget(self, pq: ProcessQueue, now: float) -> None:
+        self._dispatching.ended(pq)
         del self.s.queues[pq.handle]
         if self.s.by_mq.get(pq.mq) is pq:
             del self.s.by_mq[pq.mq]
+        if self.locking is not None:
+            self.locking.ended(pq, now)
         self.s.log("debug", "queue_ended", queue=pq.mq, committed=pq.committed)
         self._check_finished()
 

@@ -42,12 +42,14 @@ class PullRun:
 class Failure:
     """One failed message of a chunk, open until its send-back is accepted."""
 
-    __slots__ = ("attempts", "delay_level", "error", "sent")
+    __slots__ = ("attempts", "delay_level", "error", "reconsume_times", "sent")
 
     def __init__(self, delay_level: int, error: str) -> None:
         self.delay_level = delay_level
         self.error = error
         self.attempts = 0
+        self.reconsume_times = -1
+        """Not negative: an ordered message at its limit, and how often it was tried."""
         self.sent = False
         """A send-back is under way or was accepted: it is not sent a second time beside it."""
 

@@ -7,20 +7,29 @@ settling.py, assigning.py, all over the one state of state.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, replace
 
 from ..remoting.queues import MessageQueue
 from .actions import Action
 from .assigning import Assigning
 from .dispatching import Dispatching
 from .intervals import Intervals
+from .lanes import Lanes
+from .locking import Locking
+from .order import Order
+from .ordered import Ordered
+from .orderly import Orderly
 from .process_queue import ProcessQueue
 from .pulling import Pulling, PullResult
+from .returning import Returning
 from .settling import FailureReport, Settling
 from .slab import Slab, Slot
 from .state import CoreConfig, State
 from .states import Queue
 from .stats import Window
+
+DISPATCHING: Mapping[str, type[Dispatching]] = {"concurrent": Dispatching, "queue": Orderly, "key": Lanes}
 
 
 class Core:
@@ -35,10 +44,37 @@ class Core:
     ) -> None:
         self.state = State(config, slab, view)
         self.recover(recovered or {})
-        self.dispatching = Dispatching(self.state)
-        self.pulling = Pulling(self.state, self._moved)
-        self.assigning = Assigning(self.state, self.pulling, self.dispatching)
-        self.settling = Settling(self.state, self.dispatching, self._progress, self.assigning.restart)
+        self._build()
+
+    def _build(self) -> None:
+        state = self.state
+        self.dispatching = self._make_dispatching()
+        self.pulling = Pulling(state, self._moved)
+        self.assigning = Assigning(state, self.pulling, self.dispatching)
+        self.settling = Settling(state, self.dispatching, self._progress, self.assigning.restart)
+        self._keep_order()
+
+    def _make_dispatching(self) -> Dispatching:
+        return DISPATCHING[self.state.config.order](self.state)
+
+    def _keep_order(self) -> None:
+        """What only the ordered modes have; see ordered.py and locking.py."""
+        self.locking: Locking | None = None
+        self.returning: Returning | None = None
+        ordered = self.dispatching
+        if not isinstance(ordered, Ordered):
+            return
+        ordered.send_back = self.settling.send_back
+        ordered.reported = self.settling.reported
+        ordered.settled_down = self._settled_down
+        self.returning = Returning(self.state, ordered, self._progress)
+        if self.state.config.locks:
+            self.locking = self.assigning.locking = Locking(self.state, self._locked_again, self.assigning.restart)
+
+    def set_order(self, order: Order) -> None:
+        """What the handler's decorator says of order is known when the first worker is ready. Before `start`."""
+        self.state.config = replace(self.state.config, **asdict(order))
+        self._build()
 
     def _moved(self, pq: ProcessQueue, offset: int, now: float) -> None:
         self.assigning.moved(pq, offset, now)
@@ -50,6 +86,17 @@ class Core:
                 self.pulling.consider(pq, now)
         elif pq.state is Queue.DRAINING:
             self.assigning.check_drained(pq, now)
+
+    def _locked_again(self, pq: ProcessQueue, now: float) -> None:
+        if isinstance(self.dispatching, Ordered):
+            self.dispatching.resume(pq)
+        self.pulling.consider(pq, now)
+
+    def _settled_down(self, mq: MessageQueue) -> None:
+        """The last message of an ended queue has left its worker: unlock it, or open it again."""
+        if self.locking is not None:
+            self.locking.settled_down(mq)
+        self.assigning.look_up(mq.topic)
 
     def _feed(self, now: float) -> None:
         """Bytes may have been given back, also by chunks of a queue that has ended: serve those that wait for them."""
@@ -66,6 +113,8 @@ class Core:
         """Begin: a first rebalance at once, then by the timers."""
         self._rebalance_timer(now)
         self.state.at(now + self.state.config.persist_interval_ms / 1000, self._persist_timer)
+        if self.locking is not None:
+            self.locking.start(now)
         for window in Window:
             self._sample(window, now)
 
@@ -127,6 +176,18 @@ class Core:
         """An administrator has set the offsets of these queues: what runs finishes, then ours begin there."""
         self.assigning.reset(offsets, now)
 
+    def locked(
+        self, asked: Collection[MessageQueue], granted: Collection[MessageQueue] | None, asked_at: float, now: float
+    ) -> None:
+        """Answer to LockQueues, for the queues of one broker; None = it gave none. `asked_at`: when it was asked."""
+        if self.locking is not None:
+            self.locking.locked(asked, granted, asked_at, now)
+
+    def broker_lost(self, broker_name: str, now: float) -> None:
+        """The connection to a broker was lost."""
+        if self.locking is not None:
+            self.locking.doubt(broker_name, now)
+
     # --- pull ---------------------------------------------------------------------------------------------------
 
     def room_for(self, handle: int, length_bytes: int) -> Slot | None:
@@ -183,6 +244,25 @@ class Core:
         """A worker finished messages `[start, start + count)` of a chunk."""
         self.settling.outcome(worker_id, chunk_id, start, count, seq, busy_us, slowest_us, filtered, failures, now)
         self._feed(now)
+
+    def returned(
+        self, worker_id: str, chunk_id: int, start: int, failed: int, delay_level: int, suspend_ms: int, error: str,
+        now: float,
+    ) -> None:  # fmt: skip
+        """In order: messages `[start, count)` of a chunk came back unfinished; the first `failed` of them were tried."""
+        if self.returning is not None:
+            self.returning.returned(worker_id, chunk_id, start, failed, delay_level, suspend_ms, error, now)
+            self._feed(now)
+
+    def consumed(self, worker_id: str, chunk_id: int, now: float) -> None:
+        """In order: a whole chunk ran, and its handler has not committed it yet."""
+        if self.returning is not None:
+            self.returning.consumed(worker_id, chunk_id, now)
+
+    def classified(self, worker_id: str, handle: int, keys: Sequence[bytes | None]) -> None:
+        """Answer to Classify."""
+        if isinstance(self.dispatching, Lanes):
+            self.dispatching.classified(worker_id, handle, keys)
 
     def sealed(self, worker_id: str, seq: int, now: float) -> None:
         self.settling.sealed(worker_id, seq, now)

@@ -33,6 +33,12 @@ class Counters:
     late_answers: int = 0
     discarded_failures: int = 0
     """Failures of a queue that was taken away: the new owner has them."""
+    held_messages: int = 0
+    """Ordered messages that failed and are tried again here."""
+    returned_messages: int = 0
+    """Ordered messages that a worker gave back unstarted: behind a failed one, or too late for the lock."""
+    locks_lost: int = 0
+    """Locks of open queues that a broker gave to another member, forgot, or did not confirm in time."""
     worker_deaths: int = 0
     commits: int = 0
     commit_errors: int = 0

@@ -98,6 +98,20 @@ class Dispatching:
         self.s.counters.redispatched_messages += chunk.count
         self._hand(worker, chunk, pq)
 
+    def again(self, pq: ProcessQueue, chunk: Chunk) -> None:
+        """Its worker died: it is handed out again, before anything new."""
+        del pq
+        self.s.redo.append(chunk)
+
+    def finished(self, chunk: Chunk, pq: ProcessQueue | None) -> None:
+        """No worker has the chunk any more: all of it was reported, or its worker is dead. Ordered modes wait for this."""
+
+    def sent(self, pq: ProcessQueue, offset: int) -> None:
+        """The send-back of that message was accepted. Ordered modes wait for this."""
+
+    def ended(self, pq: ProcessQueue) -> None:
+        """The queue has ended. Ordered modes remember what a worker still has of it."""
+
     def abandon(self, chunk: Chunk) -> None:
         """Drop the chunk: no worker reads it and nobody will send it back."""
         chunk.count = chunk.reported

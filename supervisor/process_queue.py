@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from ..remoting.queues import MessageQueue
 from .chunks import Chunk, PullRun
 from .intervals import Intervals
 from .states import Queue
+
+if TYPE_CHECKING:
+    from .queue_order import QueueOrder
 
 RESERVE_BYTES_MIN = 16 * 1024
 RESERVE_BYTES_MAX = 256 * 1024
@@ -25,8 +29,9 @@ class ProcessQueue:
 
     __slots__ = (
         "blocked", "commit_asked", "committed", "committed_at", "drops", "final_commit", "flight", "handle",
-        "last_body_bytes", "last_consume", "last_pull", "moved_to", "mq", "next_offset", "opened_at", "pull_pending",
-        "recovered", "send_failures", "starved", "state", "unfinished", "unfinished_bytes", "waiting",
+        "last_body_bytes", "last_consume", "last_pull", "locked", "locked_until", "moved_to", "mq", "next_offset",
+        "opened_at", "order", "pull_pending", "recovered", "send_failures", "starved", "state", "unfinished",
+        "unfinished_bytes", "waiting",
     )  # fmt: skip
 
     def __init__(self, handle: int, mq: MessageQueue) -> None:
@@ -63,6 +68,12 @@ class ProcessQueue:
         """Failures are sent back; False once the queue was taken away (the new owner has them)."""
         self.moved_to = -1
         """The broker said that our offset is not in the queue, and named this one: it ends, and is opened there."""
+        self.locked = True
+        """It may be pulled and started: its lock is ours, or it needs none."""
+        self.locked_until = float("inf")
+        """The last confirmed lock is held for certain until then."""
+        self.order: QueueOrder | None = None
+        """What an ordered mode knows of it."""
         self.last_pull = 0.0
         self.last_consume = 0.0
 

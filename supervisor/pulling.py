@@ -43,8 +43,8 @@ class Pulling:
 
     def consider(self, pq: ProcessQueue, now: float) -> None:
         """Send the next pull of the queue, or note what holds it back."""
-        if pq.state is not Queue.ASSIGNED or pq.pull_pending or pq.starved:
-            return
+        if pq.state is not Queue.ASSIGNED or pq.pull_pending or pq.starved or not pq.locked:
+            return  # a queue that is locked again is looked at again
         if self.s.paused:
             pq.blocked = True
             return
@@ -91,7 +91,7 @@ class Pulling:
             pq = starved[0]
             if self.s.paused:
                 pq.blocked = True
-            elif pq.state is Queue.ASSIGNED:
+            elif pq.state is Queue.ASSIGNED and pq.locked:
                 if not self._reserve(pq):
                     return
                 self._send(pq, now)

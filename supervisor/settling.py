@@ -67,7 +67,8 @@ class Settling:
             del worker.in_flight[chunk_id]
             if worker.state is Worker.LEAVING and not worker.in_flight:
                 s.out.append(Retired(worker_id))
-            self._reported(chunk, pq)
+            self.reported(chunk, pq)
+            self._dispatching.finished(chunk, pq)
             self._dispatching.run()
         if pq is not None:
             self._progress(pq, now)
@@ -96,7 +97,7 @@ class Settling:
             if index not in failed_here:
                 s.out.append(JournalDone(pq.mq, chunk.begin_of(index), chunk.offsets[index] + 1, worker_id, seq))
         for index in sorted(failed_here):
-            self._send_back(pq, chunk, index)
+            self.send_back(pq, chunk, index)
 
     def _wait_for_seal(self, pq: ProcessQueue, chunk: Chunk, token: Token) -> None:
         if chunk.tokens is None:
@@ -109,7 +110,7 @@ class Settling:
             for worker_id, _ in head.tokens:
                 self.s.ask_seal(worker_id)
 
-    def _reported(self, chunk: Chunk, pq: ProcessQueue | None) -> None:
+    def reported(self, chunk: Chunk, pq: ProcessQueue | None) -> None:
         """Every message of it has an outcome: forget it unless send-backs are open, and free its bytes."""
         if pq is None:
             chunk.failed = None
@@ -121,7 +122,8 @@ class Settling:
 
     # --- send-back ----------------------------------------------------------------------------------------------
 
-    def _send_back(self, pq: ProcessQueue, chunk: Chunk, index: int) -> None:
+    def send_back(self, pq: ProcessQueue, chunk: Chunk, index: int) -> None:
+        """Ask for the send-back of a failed message, unless its queue was taken away."""
         failure = (chunk.failed or {})[index]
         if not pq.send_failures:
             self.s.counters.discarded_failures += 1
@@ -137,6 +139,7 @@ class Settling:
                 chunk.positions[index + 1],
                 failure.delay_level,
                 failure.attempts,
+                failure.reconsume_times,
             )
         )
 
@@ -155,6 +158,7 @@ class Settling:
         s.counters.sent_back_messages += 1
         pq.unfinished -= 1
         s.out.append(JournalDone(pq.mq, chunk.begin_of(index), chunk.offsets[index] + 1, "", 0))
+        self._dispatching.sent(pq, chunk.offsets[index])
         if not chunk.failed and chunk.reported == chunk.count:
             s.chunks.pop(chunk_id, None)
             s.release_chunk(chunk)
@@ -173,7 +177,7 @@ class Settling:
         def again(_now: float) -> None:
             current = s.queues.get(pq.handle)
             if current is not None and chunk.failed and index in chunk.failed and not failure.sent:
-                self._send_back(current, chunk, index)
+                self.send_back(current, chunk, index)
 
         s.at(now + retry_ms / 1000, again)
         self._progress(pq, now)
@@ -261,6 +265,7 @@ class Settling:
         for chunk in worker.in_flight.values():
             pq = s.queues.get(chunk.handle)
             s.chunks.pop(chunk.chunk_id, None)
+            self._dispatching.finished(chunk, pq)
             if pq is None:
                 self._dispatching.abandon(chunk)
                 continue
@@ -292,6 +297,7 @@ class Settling:
             children.append(child)
             if done:
                 child.reported, child.held = child.count, False
+                self._dispatching.finished(child, pq)
                 pq.unfinished -= child.count
                 pq.unfinished_bytes -= child.positions[-1] - child.positions[0]
                 s.counters.salvaged_messages += child.count
@@ -309,7 +315,7 @@ class Settling:
             if not child.held:
                 continue
             if s.finishes(pq):
-                s.redo.append(child)
+                self._dispatching.again(pq, child)
             else:
                 self._dispatching.leave(child)
 

@@ -50,6 +50,29 @@ class CoreConfig:
     chunk_messages_max: int = 64
     chunks_in_flight: int = 2
     send_back_retry_ms: int = 5000
+    order: str = "concurrent"
+    """concurrent, queue or key."""
+    locks: bool = False
+    """Queues are locked at their brokers before they are consumed: ordered, and clustering."""
+    order_key: str = "KEYS"
+    """The property that holds the key; empty = workers are asked for it (a function of the user's)."""
+    auto_commit: bool = True
+    """With order = queue: False = the handler says when its messages are committed (ConsumeOrderlyContext.autoCommit)."""
+    order_holds: bool = True
+    """With order = key: a failed message is tried again here; False = it is sent back at once."""
+    max_reconsume_times: int = -1
+    suspend_current_queue_time_ms: int = 1000
+    lock_renewal_ms: int = 20000
+    """REBALANCE_LOCK_INTERVAL (ProcessQueue.java)."""
+    lock_live_ms: int = 30000
+    """REBALANCE_LOCK_MAX_LIVE_TIME (ProcessQueue.java): a lock not confirmed for so long counts as lost."""
+    lock_retry_ms: int = 500
+    """A queue that is to be opened and is locked by another member is tried again (RebalanceImpl.java)."""
+    lock_lost_retry_ms: int = 3000
+    """A queue that was open and lost its lock (ConsumeMessageOrderlyService.java, tryLockLaterAndReconsume)."""
+    unlock_delay_ms: int = 20000
+    """UNLOCK_DELAY_TIME_MILLS (RebalancePushImpl.java): a message that runs on after its queue was taken away keeps the
+    lock at most so long."""
     drain_deadline_ms: int = 10000
     stop_deadline_ms: int = 30000
 
@@ -99,6 +122,8 @@ class State:
         """What dead workers left: handed out before anything new."""
         self.starved: deque[ProcessQueue] = deque()
         """Queues that wait for bytes of the slab, first come first served."""
+        self.lingering: dict[MessageQueue, set[int]] = {}
+        """Ordered: chunks of queues that have ended, still in a worker's hands; such a queue is not opened again yet."""
         self.settled: dict[MessageQueue, Intervals] = {}
         """Per queue: offsets that are finished and durable by this member, for the loader."""
         self.waiting_messages = 0

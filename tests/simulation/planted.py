@@ -41,12 +41,14 @@ class BuggyCore(Core):
     pulling_class: type[Pulling] = Pulling
     assigning_class: type[Assigning] = Assigning
 
-    def __init__(self, config: CoreConfig, slab: Slab, view: bytearray) -> None:
-        super().__init__(config, slab, view)
-        self.dispatching = self.dispatching_class(self.state)
+    def _build(self) -> None:
+        super()._build()
+        if self.dispatching_class is not Dispatching:
+            self.dispatching = self.dispatching_class(self.state)
         self.pulling = self.pulling_class(self.state, self._moved)
         self.assigning = self.assigning_class(self.state, self.pulling, self.dispatching)
         self.settling = self.settling_class(self.state, self.dispatching, self._progress, self.assigning.restart)
+        self._keep_order()
 
 
 class CoreParts(Parts):
@@ -196,9 +198,9 @@ class ReusesFailed(CoreParts):
     """A chunk's bytes are given back when all is reported, though failed messages are still to be sent back."""
 
     class settling_class(Settling):
-        def _reported(self, chunk: Chunk, pq: ProcessQueue | None) -> None:
+        def reported(self, chunk: Chunk, pq: ProcessQueue | None) -> None:
             failed, chunk.failed = chunk.failed, None
-            super()._reported(chunk, pq)
+            super().reported(chunk, pq)
             chunk.failed = failed
             if failed:
                 self.s.chunks[chunk.chunk_id] = chunk
@@ -304,11 +306,11 @@ class KeepsEnded(CoreParts):
     """Bytes of a chunk whose queue has ended are not given back when its outcome comes."""
 
     class settling_class(Settling):
-        def _reported(self, chunk: Chunk, pq: ProcessQueue | None) -> None:
+        def reported(self, chunk: Chunk, pq: ProcessQueue | None) -> None:
             if pq is None:
                 self.s.chunks.pop(chunk.chunk_id, None)
             else:
-                super()._reported(chunk, pq)
+                super().reported(chunk, pq)
 
 
 # --- the end ----------------------------------------------------------------------------------------------------

@@ -1,0 +1,152 @@
+"""order = "queue": each message queue is one lane, handled by one worker at a time, the same one while it lives.
+
+As Java's ConsumeMessageOrderlyService with processes in the place of threads. A queue sticks to its worker even when
+another one idles, so that what a handler keeps in memory per queue stays where it is; queues are spread evenly over the
+workers. A worker gets one chunk of a queue at a time, and chunks of different queues up to its window.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+
+from .ordered import Ordered
+from .process_queue import ProcessQueue
+from .queue_order import Lane
+from .state import State, WorkerView
+from .states import Worker
+
+RECONSUME_UNLIMITED = 2**31 - 1
+"""ConsumeMessageOrderlyService.getMaxReconsumeTimes: without a setting there is no limit."""
+WHOLE_QUEUE = 0
+"""Key of a queue's only lane."""
+
+
+class Orderly(Ordered):
+    """Lanes wait in the line of their worker, or among the homeless while none is ready."""
+
+    def __init__(self, state: State) -> None:
+        super().__init__(state)
+        self._lines: dict[str, deque[Lane]] = {}
+        self._homeless: deque[Lane] = deque()
+
+    # --- what the modes decide ----------------------------------------------------------------------------------
+
+    def lane_at(self, pq: ProcessQueue, offset: int) -> Lane:
+        del offset
+        return self._lane(pq)
+
+    def _lane(self, pq: ProcessQueue) -> Lane:
+        lanes = self.order_of(pq).lanes
+        lane = lanes.get(WHOLE_QUEUE)
+        if lane is None:
+            lane = lanes[WHOLE_QUEUE] = Lane(pq.handle, WHOLE_QUEUE)
+        return lane
+
+    def limit(self) -> int:
+        configured = self.s.config.max_reconsume_times
+        return RECONSUME_UNLIMITED if configured < 0 else configured
+
+    def gives_up(self) -> bool:
+        return False
+
+    # --- handing out --------------------------------------------------------------------------------------------
+
+    def offer(self, lane: Lane) -> None:
+        pq = self.s.queues.get(lane.handle)
+        if lane.queued or not lane.free or pq is None or not (lane.waiting or pq.waiting) or not self.may_start(pq):
+            return
+        lane.queued = True
+        worker_id = self._worker_of(lane)
+        if worker_id is None:
+            self._homeless.append(lane)
+        else:
+            self._lines.setdefault(worker_id, deque()).append(lane)
+
+    def _worker_of(self, lane: Lane) -> str | None:
+        """The one that it sticks to; when that is gone, the ready one that has the fewest queues."""
+        workers = self.s.workers
+        mine = workers.get(lane.worker_id or "")
+        if mine is None or mine.state is not Worker.READY:
+            bound = Counter(
+                other.worker_id
+                for pq in self.s.queues.values()
+                if pq.order is not None
+                for other in pq.order.lanes.values()
+            )
+            ready = [worker_id for worker_id, worker in workers.items() if worker.state is Worker.READY]
+            lane.worker_id = min(ready, key=lambda worker_id: bound[worker_id]) if ready else None
+        return lane.worker_id
+
+    def _take_back(self, worker: WorkerView) -> None:
+        """A worker that leaves with nothing but uncommitted messages in hand: the next one runs them again."""
+        waiting = self._uncommitted()
+        if not worker.in_flight or worker.in_flight.keys() - waiting.keys():
+            return
+        for chunk in list(worker.in_flight.values()):
+            pq = waiting[chunk.chunk_id]
+            order, lane = self.order_of(pq), self._lane(pq)
+            order.uncommitted.remove(chunk)
+            rest = self._cut_off(pq, chunk, chunk.reported)
+            if rest is not chunk:
+                self.forget(chunk)
+                self.reported(chunk, pq)
+            self._keep(pq, lane, rest)
+            self.offer(lane)
+
+    def _uncommitted(self) -> dict[int, ProcessQueue]:
+        """Queues of consumed and uncommitted chunks, by chunk id."""
+        return {
+            chunk.chunk_id: pq
+            for pq in self.s.queues.values()
+            if pq.order is not None
+            for chunk in pq.order.uncommitted
+        }
+
+    def run(self) -> None:
+        s = self.s
+        if not s.config.auto_commit:
+            for worker in s.workers.values():
+                if worker.state is Worker.LEAVING:
+                    self._take_back(worker)
+        while s.ready:
+            pq = s.ready.popleft()
+            if s.queues.get(pq.handle) is pq:
+                self.offer(self._lane(pq))
+        for worker_id in list(self._lines):
+            worker = s.workers.get(worker_id)
+            if worker is None or worker.state is not Worker.READY:
+                self._homeless.extend(self._lines.pop(worker_id))
+        while self._homeless and any(worker.state is Worker.READY for worker in s.workers.values()):
+            lane = self._homeless.popleft()
+            lane.queued = False
+            self.offer(lane)
+        for worker_id, line in self._lines.items():
+            worker = s.workers[worker_id]
+            while line and self._load(worker) < s.config.chunks_in_flight:
+                self._hand_next(worker, line.popleft())
+
+    def _load(self, worker: WorkerView) -> int:
+        """Chunks that it has to run; those that only wait for their commit take no place."""
+        if self.s.config.auto_commit:
+            return len(worker.in_flight)
+        waiting = {
+            chunk.chunk_id for pq in self.s.queues.values() if pq.order is not None for chunk in pq.order.uncommitted
+        }
+        return len(worker.in_flight.keys() - waiting)
+
+    def _hand_next(self, worker: WorkerView, lane: Lane) -> None:
+        lane.queued = False
+        pq = self.s.queues.get(lane.handle)
+        if pq is None or not lane.free or not self.may_start(pq):
+            return  # looked at again when it is locked, or free
+        size = self.s.sizer.size(self.s.waiting_messages, 1)
+        if lane.waiting:
+            chunk = lane.waiting.popleft()
+            if chunk.count > size:
+                lane.waiting.appendleft(self._cut_off(pq, chunk, size))
+        elif pq.waiting:
+            chunk = self._cut(pq, size)
+            pq.flight.append(chunk)
+        else:
+            return
+        self.hand_over(worker, [(chunk, pq, lane)])
