@@ -14,8 +14,8 @@ from .actions import Commit, FetchAssignment, FetchOffset, Finished, Heartbeat, 
 from .allocation import allocate
 from .dispatching import Dispatching
 from .intervals import Intervals
-from .machine_rooms import AllocationError
 from .locking import Locking
+from .machine_rooms import AllocationError
 from .process_queue import ProcessQueue
 from .pulling import Pulling
 from .state import State

@@ -105,9 +105,8 @@ class Orderly(Ordered):
     def run(self) -> None:
         s = self.s
         if not s.config.auto_commit:
-            for worker in s.workers.values():
-                if worker.state is Worker.LEAVING:
-                    self._take_back(worker)
+            for leaving in [worker for worker in s.workers.values() if worker.state is Worker.LEAVING]:
+                self._take_back(leaving)
         while s.ready:
             pq = s.ready.popleft()
             if s.queues.get(pq.handle) is pq:
@@ -121,18 +120,15 @@ class Orderly(Ordered):
             lane.queued = False
             self.offer(lane)
         for worker_id, line in self._lines.items():
-            worker = s.workers[worker_id]
-            while line and self._load(worker) < s.config.chunks_in_flight:
-                self._hand_next(worker, line.popleft())
+            ready = s.workers[worker_id]
+            while line and self._load(ready) < s.config.chunks_in_flight:
+                self._hand_next(ready, line.popleft())
 
     def _load(self, worker: WorkerView) -> int:
         """Chunks that it has to run; those that only wait for their commit take no place."""
         if self.s.config.auto_commit:
             return len(worker.in_flight)
-        waiting = {
-            chunk.chunk_id for pq in self.s.queues.values() if pq.order is not None for chunk in pq.order.uncommitted
-        }
-        return len(worker.in_flight.keys() - waiting)
+        return len(worker.in_flight.keys() - self._uncommitted().keys())
 
     def _hand_next(self, worker: WorkerView, lane: Lane) -> None:
         lane.queued = False
