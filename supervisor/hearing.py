@@ -10,6 +10,7 @@ import structlog
 from ..remoting.errors import ProtocolError
 from ..remoting.queues import MessageQueue
 from ..workers import packets
+from ..workers.direct_packets import DirectResult, decode_directed
 from .core import Core
 from .pool_member import Member
 
@@ -24,6 +25,7 @@ class Hearing:
     def __init__(
         self, core: Core, *, run_id: str, is_ready: Callable[[Member, packets.Ready], None],
         boot_failed: Callable[[Member, packets.BootFailed], None], kill: Callable[[str, str], None],
+        directed: Callable[[DirectResult], None],
     ) -> None:  # fmt: skip
         """`kill(worker_id, reason)` ends a worker that said what cannot be."""
         self._core = core
@@ -31,6 +33,7 @@ class Hearing:
         self._is_ready = is_ready
         self._boot_failed = boot_failed
         self._kill = kill
+        self._directed = directed
         self._loop = asyncio.get_running_loop()
         self.leftovers: list[tuple[str, int, Records]] = []
         """What was salvaged of earlier runs: (worker id, segment, records whose rows are complete in it)."""
@@ -43,6 +46,8 @@ class Hearing:
                 self._outcomes(member, packet, now)
             elif kind == packets.SEALED:
                 self._core.sealed(member.worker_id, packets.decode_sealed(packet).seq, now)
+            elif kind == packets.DIRECTED:
+                self._directed(decode_directed(packet))
             elif kind == packets.READY:
                 self._ready(member, packets.decode_ready(packet), now)
             elif kind == packets.SALVAGED:

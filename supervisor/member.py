@@ -18,12 +18,20 @@ from ..client.cluster import Cluster
 from ..client.operations import Operations
 from ..client.remoting_client import Remoting
 from ..conf.settings import Settings
-from ..remoting.bodies import ConsumerData, ConsumerRunningInfo, HeartbeatData, ProducerData, SubscriptionData
+from ..remoting.bodies import (
+    ConsumeDirectlyResult,
+    ConsumerData,
+    ConsumerRunningInfo,
+    HeartbeatData,
+    ProducerData,
+    SubscriptionData,
+)
 from ..remoting.codes import ResponseCode
 from ..remoting.command import Command
 from ..remoting.errors import BrokerError, RocketcrewError
 from ..remoting.queues import MessageQueue
 from ..remoting.stored import StoredMessage, decode_message
+from ..workers.packets import QueueInfo
 from . import actions as act
 from .access import access_of
 from .checks import consume_timestamp_ms
@@ -50,8 +58,9 @@ class GroupMember:
     def __init__(
         self, settings: Settings, client_id: str, topics: Mapping[str, str], core: Core, view: memoryview,
         acted: Callable[[], None], stacks: Callable[[], Awaitable[str]],
+        consume: Callable[[QueueInfo, bytes], Awaitable[ConsumeDirectlyResult]],
     ) -> None:  # fmt: skip
-        """`stacks` says what every process does, for administrators."""
+        """For administrators: `stacks` says what every process does, `consume` gives one record to a worker."""
         self._settings = settings
         self._group = settings.consumer.group
         self._client_id = client_id
@@ -92,6 +101,7 @@ class GroupMember:
             offsets=lambda topic: offsets_of(core.state, topic),
             info=self._running_info,
             stacks=stacks,
+            consume=consume,
         )
         self._requests = Requests(self._group, asked)
         self._started_ms = now_ms

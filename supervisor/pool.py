@@ -24,6 +24,7 @@ from ..workers.spawn import Forkserver, WorkerStartError
 from ..workers.stack_dump import StackFile
 from .actions import Dispatch
 from .core import Core
+from .direct import Directing
 from .hearing import Hearing
 from .pool_member import BootMaker, HandlerError, Member, NewWorker
 from .stacks import ProcessStack, Running, worker_stacks
@@ -43,7 +44,7 @@ class Pool:
     def __init__(
         self, core: Core, forkserver: Forkserver, make_boot: BootMaker, *, run_id: str, transport: Transport,
         segments: Path, cells: CellFile, queue_info: Callable[[MessageQueue], QueueInfo], slab: memoryview,
-        acted: Callable[[], None],
+        acted: Callable[[], None], direct_timeout_s: float,
     ) -> None:  # fmt: skip
         self._core = core
         self._forkserver = forkserver
@@ -61,9 +62,12 @@ class Pool:
         self._started = 0
         self._respawn_delay_s = RESPAWN_DELAY_MIN_S
         self._stopping = False
+        self.direct = Directing(core, slab, self.members, self._send, self.kill_worker, timeout_s=direct_timeout_s)
+        """Messages that an administrator wants consumed."""
         self.hearing = Hearing(
-            core, run_id=run_id, is_ready=self._is_ready, boot_failed=self._boot_failed, kill=self.kill_worker
-        )
+            core, run_id=run_id, is_ready=self._is_ready, boot_failed=self._boot_failed, kill=self.kill_worker,
+            directed=self.direct.done,
+        )  # fmt: skip
         self.schema: str | None = None
         self.boot_failure: packets.BootFailed | None = None
         self.changed = asyncio.Event()
@@ -150,9 +154,10 @@ class Pool:
             log.error("worker_killed", worker=worker_id, pid=member.process.pid, reason=reason)
             member.process.kill()
 
-    def _send(self, member: Member, packet: bytes) -> None:
+    def _send(self, member: Member, packet: bytes, payload: memoryview | None = None) -> None:
+        """`payload` goes along where the transport is a stream; it must stay as it is until the packet was taken."""
         with contextlib.suppress(LinkClosedError):
-            if not member.link.send(packet):
+            if not member.link.send(packet, payload if self._transport is Transport.STREAM else None):
                 self._loop.add_writer(member.link.fileno(), self._writable, member)
 
     def _writable(self, member: Member) -> None:
@@ -208,6 +213,7 @@ class Pool:
         member.link.close()
         member.stack_file.close()
         del self.members[member.worker_id]
+        self.direct.died(member.worker_id)
         now = self._loop.time()
         running = self.running(member)
         self._cells.clear(member.cell_slot)

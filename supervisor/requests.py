@@ -12,12 +12,21 @@ from dataclasses import dataclass
 
 import structlog
 
-from ..remoting.bodies import ConsumerRunningInfo, ConsumerStatus, ResetOffsetBody
+from ..remoting.bodies import ConsumeDirectlyResult, ConsumerRunningInfo, ConsumerStatus, ResetOffsetBody
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import Command
 from ..remoting.errors import RocketcrewError
-from ..remoting.headers import ConsumerIdsChanged, ConsumerStatusRequest, ResetOffset, RunningInfoRequest
+from ..remoting.headers import (
+    ConsumeDirectly,
+    ConsumerIdsChanged,
+    ConsumerStatusRequest,
+    ResetOffset,
+    RunningInfoRequest,
+)
 from ..remoting.queues import MessageQueue
+from ..remoting.stored import decode_message
+from ..workers.packets import QueueInfo
+from .direct import Refused
 
 Answer = Callable[[Command], Awaitable[Command | None]]
 """Serves one request; None = it was one-way."""
@@ -36,6 +45,8 @@ class Asked:
     info: Callable[[str | None], ConsumerRunningInfo]
     """With that text as the stacks."""
     stacks: Callable[[], Awaitable[str]]
+    consume: Callable[[QueueInfo, bytes], Awaitable[ConsumeDirectlyResult]]
+    """By a worker; raises Refused."""
 
 
 class Requests:
@@ -49,6 +60,7 @@ class Requests:
             RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._reset_offset,
             RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: self._status,
             RequestCode.GET_CONSUMER_RUNNING_INFO: self._running_info,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: self._consume,
         }
 
     async def serve(self, address: str, command: Command) -> Command | None:
@@ -90,6 +102,19 @@ class Requests:
             return self._not_ours(command, header.consumer_group)
         stacks = await self._do.stacks() if header.jstack_enable else None
         return command.response(ResponseCode.SUCCESS, body=self._do.info(stacks).encode())
+
+    async def _consume(self, command: Command) -> Command:
+        header = ConsumeDirectly.from_fields(command.fields)
+        if header.consumer_group != self._group:
+            return self._not_ours(command, header.consumer_group)
+        record = bytes(command.body)
+        stored = decode_message(record)
+        queue = QueueInfo(self._group, stored.topic, header.broker_name or "", stored.queue_id)
+        try:
+            result = await self._do.consume(queue, record)
+        except Refused as error:
+            return command.response(ResponseCode.SYSTEM_BUSY, remark=str(error))
+        return command.response(ResponseCode.SUCCESS, body=result.encode())
 
     def _not_ours(self, command: Command, group: str) -> Command:
         remark = f"The Consumer Group <{group}> not exist in this consumer"

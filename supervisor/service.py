@@ -145,6 +145,7 @@ class Supervisor:
         self._pool = Pool(
             self.core, self._forkserver, boots, run_id=run_id, transport=self._transport,
             segments=self._slot.segments, cells=self._cells, queue_info=self._queue_info, slab=self._view, acted=self.acted,
+            direct_timeout_s=settings.consumer.consume_timeout_min * 60,
         )  # fmt: skip
         self._acting.do[act.Dispatch] = self._pool.dispatch
         self._to_end.append(self._pool.kill)
@@ -152,7 +153,14 @@ class Supervisor:
         self._recover()
         self._to_end.append(self._acting.close_journal)
         self._member = GroupMember(
-            settings, self.client_id, self.topics, self.core, self._view, self.acted, self._stacks_text
+            settings,
+            self.client_id,
+            self.topics,
+            self.core,
+            self._view,
+            self.acted,
+            self._stacks_text,
+            self._pool.direct.consume,
         )
         self._to_end.append(self._member.kill)
         self._acting.do |= self._member.performs

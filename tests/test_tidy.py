@@ -45,6 +45,7 @@ EDGES: dict[str, frozenset[str]] = {
             "commits",
             "consume",
             "control",
+            "direct",
             "hearing",
             "heartbeats",
             "journal_file",

@@ -38,11 +38,14 @@ QUEUE: Final = 1
 CHUNK: Final = 2
 SEAL: Final = 3
 STOP: Final = 4
+DIRECT: Final = 5
+"""See direct_packets.py."""
 READY: Final = 16
 BOOT_FAILED: Final = 17
 OUTCOMES: Final = 18
 SEALED: Final = 19
 SALVAGED: Final = 20
+DIRECTED: Final = 21
 
 PACKET_MAX_BYTES: Final = 60_000
 """Bound of every packet without inline payload: under 64 KiB, so that one receive buffer and the default SO_SNDBUF fit."""

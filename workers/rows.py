@@ -97,6 +97,11 @@ class RowBuffer(Generic[Owner]):
         converted = columns.arrays(values) if columns.mutable else None
         return Prepared(_key(message), values, converted, count)
 
+    def check(self, prepared: Prepared) -> None:
+        """Convert the rows and forget them. Raises RowError when they do not fit."""
+        if self._columns is not None:
+            _build(self._columns, [prepared])
+
     def keep(self, owner: Owner, prepared: Prepared) -> None:
         """Take prepared rows in."""
         self._kept.append((owner, prepared))

@@ -25,11 +25,14 @@ from ..remoting.errors import ProtocolError
 from .api import Handler
 from .boot import WorkerLimits
 from .cells import CellView, private_cell
+from .direct import DirectRunner
+from .direct_packets import decode_direct, encode_directed
 from .link import LinkClosedError, WorkerLink
 from .packets import (
     CHUNK,
     CHUNK_HEAD_BYTES,
     CHUNK_STRUCT,
+    DIRECT,
     QUEUE,
     SEAL,
     STOP,
@@ -88,11 +91,13 @@ class Worker:
             flush=self.flush,
             log=self._log,
         )
+        self._direct = DirectRunner(handler, rows, clock, self._log)
         self._on: dict[int, Callable[[Buffer], None]] = {
             QUEUE: self._on_queue,
             CHUNK: self._on_chunk,
             SEAL: self._on_seal,
             STOP: self._on_stop,
+            DIRECT: self._on_direct,
         }
 
     def run(self) -> None:
@@ -140,6 +145,16 @@ class Worker:
         if self._segments is not None and self._runner.slowest_ns >= self._limits.seal_idle_ms * NS_PER_MS:
             self.flush()
             self._seal()
+
+    def _on_direct(self, packet: Buffer) -> None:
+        """For an administrator; what was finished before is reported first, for the call may take long."""
+        self.flush()
+        direct = decode_direct(packet)
+        if self._slab is None:
+            record = bytes(packet[direct.payload_at :])
+        else:
+            record = self._slab[direct.slab_offset : direct.slab_offset + direct.length]
+        self._link.send(encode_directed(self._direct.run(direct.request, direct.queue, record)))
 
     def _on_seal(self, _packet: Buffer) -> None:
         self.flush()

@@ -239,7 +239,7 @@ class Java:
             raise ServerError(f"{self.name} did not end within {timeout_s:.0f} s:\n{self.tail()}") from error
         if code != 0:
             raise ServerError(f"{self.name} ended with {code}:\n{self.tail()}")
-        return self.lines()
+        return self.log.read_text(errors="replace").splitlines()  # also a last line without an end
 
     def terminate(self) -> None:
         """Ask it to end."""

@@ -1,0 +1,126 @@
+"""RocketMQ's own tools show and steer our member as they do a Java one."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
+
+from harness import Crew, send_numbers, wait_until
+from servers import VERSIONS, Kind, Servers
+
+from rocketcrew.client.cluster import Cluster
+from rocketcrew.client.outgoing import OutgoingMessage
+from rocketcrew.client.sync import SyncProducer, run_with_cluster
+from rocketcrew.remoting.bodies import ConsumerStatus
+from rocketcrew.remoting.codes import RequestCode, ResponseCode
+from rocketcrew.remoting.command import Command
+from rocketcrew.remoting.headers import ConsumerStatusRequest
+
+BINARY = Kind("4.9.7", binary_headers=True)
+ON_ALL = pytest.mark.parametrize("servers", [*VERSIONS, BINARY], ids=str, indirect=True, scope="session")
+QUEUES = 4
+MESSAGES = 100
+
+NewCrew = Callable[[str], Crew]
+
+
+@pytest.fixture
+def crew(tmp_path: Path, servers: Servers, request: pytest.FixtureRequest) -> Iterator[Crew]:
+    """A member that has consumed its topic to the end."""
+    topic = request.node.name.partition("[")[0]
+    servers.create_topic(topic, QUEUES)
+    crew = Crew(tmp_path, servers, "numbers_handler:number", topic, load=False, group=f"{topic}-group",
+                **{"consumer.max_reconsume_times": 3, "consumer.pull_interval_ms": 1})  # fmt: skip
+    crew.start()
+    try:
+        send_numbers(servers, topic, range(100, 100 + MESSAGES))
+        wait_until(lambda: crew.counter("done_messages") >= MESSAGES and crew.lag() == 0, what="all messages finished")
+        yield crew
+    finally:
+        crew.stop()
+
+
+def client_id(crew: Crew) -> str:
+    status = crew.status()
+    assert status is not None
+    return str(status["client_id"])
+
+
+@ON_ALL
+def test_tools_show_our_member(servers: Servers, crew: Crew) -> None:
+    me = client_id(crew)
+    text = "\n".join(servers.admin("consumerStatus", "-g", crew.group, "-i", me, "-s"))
+    properties = dict(re.findall(r"^(\w+) +: (.*)$", text, re.MULTILINE))
+    wanted = {
+        "PROP_NAMESERVER_ADDR": f"{servers.name_server};",
+        "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
+        "PROP_CONSUMEORDERLY": "false",
+        "consumerGroup": crew.group,
+        "pullInterval": "1",
+        "maxReconsumeTimes": "3",
+        "language": "PYTHON",
+    }
+    assert {name: properties.get(name) for name in wanted} == wanted, text
+    offsets = re.findall(rf"^{crew.topic} +\S+ +(\d+) +(\d+) *$", text, re.MULTILINE)
+    assert sorted(int(queue) for queue, _ in offsets) == list(range(QUEUES)), text
+    assert sum(int(offset) for _, offset in offsets) == MESSAGES, text
+    assert re.search(rf"Topic: {crew.topic} .*SubExpression: \*", text), text
+    assert re.search(rf"^{re.escape('%RETRY%' + crew.group)} ", text, re.MULTILINE), text
+    assert f"supervisor {me}" in text, text
+    assert text.count("=== worker") == 2, text
+    assert "workers/worker.py" in text, text
+    offsets_told = told_offsets(servers, crew, me)
+    assert sorted(offsets_told) == list(range(QUEUES))
+    assert sum(offsets_told.values()) == MESSAGES
+    # Without -i: every member, and whether their subscriptions agree.
+    everybody = "\n".join(servers.admin("consumerStatus", "-g", crew.group))
+    assert me in everybody, everybody
+    assert "Same subscription in the same group of consumer" in everybody, everybody
+
+
+@ON_ALL
+def test_a_message_is_consumed_directly_and_leaves_no_row(servers: Servers, crew: Crew) -> None:
+    me = client_id(crew)
+    with SyncProducer(servers.name_server) as producer:
+        ids = {n: producer.send(OutgoingMessage(crew.topic, b"%d" % n)).offset_message_id for n in (320, 307)}
+    wait_until(lambda: crew.counter("done_messages") >= MESSAGES + 2 and crew.lag() == 0, what="two more")
+    topic = () if servers.kind.version.startswith("4") else ("-t", crew.topic)
+    for number, wanted in ((320, "CR_SUCCESS"), (307, "CR_THROW_EXCEPTION")):
+        answer = servers.admin("queryMsgById", *topic, "-i", ids[number], "-g", crew.group, "-d", me)
+        text = "\n".join(answer)
+        assert wanted in text, text
+        assert ("307 fails at first" in text) == (number == 307), text
+    assert crew.stop() == 0
+    assert crew.staged_rows().num_rows == MESSAGES + 2
+
+
+def told_offsets(servers: Servers, crew: Crew, client: str) -> dict[int, int]:
+    """Offset by queue as the client tells the broker, which an administrator asks (223, 221)."""
+
+    async def ask(cluster: Cluster) -> ConsumerStatus:
+        header = ConsumerStatusRequest(crew.topic, crew.group, "")
+        command = Command(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, header.to_fields())
+        answer = await cluster.remoting.request(servers.address, command, timeout_ms=5000)
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        return ConsumerStatus.decode(answer.body)
+
+    found = run_with_cluster(servers.name_server, ask).consumer_table[client]
+    return {mq.queue_id: offset for mq, offset in found.items()}
+
+
+@ON_ALL
+def test_an_online_reset_is_followed(servers: Servers, crew: Crew) -> None:
+    done = crew.counter("done_messages")
+    answer = servers.admin("resetOffsetByTime", "-g", crew.group, "-t", crew.topic, "-s", "0")
+    wait_until(lambda: crew.counter("done_messages") >= done + MESSAGES, what="everything again")
+    wait_until(lambda: crew.lag() == 0, what="all committed")
+    status = crew.status()
+    assert status is not None
+    assert status["counters"]["invariant_violations"] == 0, answer
