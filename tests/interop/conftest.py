@@ -10,8 +10,20 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
+from load import VERDICTS
 from servers import Kind, ServerError, Servers, class_path, compiled, missing_programs, run_servers
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fault-messages", type=int, default=None, help="numbered messages of each fault test (1000)")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One line for each thing that was proven, with its figures."""
+    for line in VERDICTS:
+        terminalreporter.write_line(line)
 
 
 def cannot_run(reason: str) -> None:

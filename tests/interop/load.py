@@ -1,0 +1,165 @@
+"""Numbered messages as a load: sent at a steady rate by a thread, each until a broker has it, and judged at the end.
+
+The verdict is about numbers: lost is one that a broker has accepted and that no row and no dead letter stands for. A number
+that was handled more than once is a duplicate, and its rows tell why: the same record twice (it ran again), two retry
+records of one origin (an answer to a send-back was lost), or two records of the producer (an answer to a send was lost).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+from harness import KEY, Crew, wait_until
+
+from rocketcrew.client.outgoing import OutgoingMessage
+from rocketcrew.client.producer import RETRIES, Producer
+from rocketcrew.remoting.errors import RocketcrewError
+
+IN_FLIGHT_MAX = 32
+RETRY_S = 0.2
+SEND_TIMEOUT_MS = 1000
+VERDICTS: list[str] = []
+"""One line each, printed at the end of the session."""
+
+
+class Load:
+    """`with Load(...) as load`: sends the numbers; `finish` waits until every one is stored."""
+
+    def __init__(self, name_server: str, topic: str, numbers: range, per_second: float) -> None:
+        self._name_server, self._topic, self._numbers, self._per_second = name_server, topic, numbers, per_second
+        self.stored: dict[int, str] = {}
+        """By number, the broker that accepted it."""
+        self.unanswered = 0
+        """Attempts that failed: each may have been stored nevertheless."""
+        self._given_up = False
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="load", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._given_up = True
+        self._thread.join()
+
+    def finish(self, timeout_s: float) -> None:
+        """Wait until everything is stored."""
+        self._thread.join(timeout_s)
+        if self._failure is not None:
+            raise self._failure
+        assert len(self.stored) == len(self._numbers), f"{len(self.stored)} of {len(self._numbers)} sent in {timeout_s} s"
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._send_all())
+        except BaseException as error:  # told by `finish`
+            self._failure = error
+
+    async def _send_all(self) -> None:
+        begin = time.monotonic()
+        room = asyncio.Semaphore(IN_FLIGHT_MAX)
+        producer = Producer.create(self._name_server, send_timeout_ms=SEND_TIMEOUT_MS)
+        async with producer, asyncio.TaskGroup() as tasks:
+            for index, number in enumerate(self._numbers):
+                await asyncio.sleep(max(0.0, begin + index / self._per_second - time.monotonic()))
+                await room.acquire()
+                task = tasks.create_task(self._send(producer, number))
+                task.add_done_callback(lambda _: room.release())
+                if self._given_up:
+                    return
+
+    async def _send(self, producer: Producer, number: int) -> None:
+        while not self._given_up:
+            try:
+                result = await producer.send(OutgoingMessage(self._topic, str(number).encode(), keys=f"n{number}"))
+            except RocketcrewError:
+                self.unanswered += 1 + RETRIES
+                await asyncio.sleep(RETRY_S)
+            else:
+                self.unanswered += result.attempts - 1
+                self.stored[number] = result.mq.broker_name
+                return
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of the numbers that a broker accepted."""
+
+    sent: int
+    lost: tuple[int, ...]
+    ran_again: int
+    """Rows of a record that had rows before."""
+    retried_twice: int
+    """Second retry records of one origin."""
+    sent_twice: int
+    """Second records of the producer."""
+
+    def line(self, name: str) -> str:
+        """One line for people: what was sent, lost and repeated, and why it was repeated."""
+        duplicates = self.ran_again + self.retried_twice + self.sent_twice
+        return (
+            f"VERDICT {name}: sent {self.sent}, lost {len(self.lost)}, duplicates {duplicates} ({self.sent_twice} stored"
+            f" twice by the producer, whose answer was lost; {self.retried_twice} sent back twice, whose answer was lost;"
+            f" {self.ran_again} run again)"
+        )
+
+
+def successes(numbers: range) -> set[int]:
+    """Those that numbers_handler finishes; the others become dead letters."""
+    return {number for number in numbers if number % 1000 != 999}
+
+
+def judged(numbers: range, rows: pa.Table) -> Verdict:
+    """Compare rows with what was sent."""
+    names = (*KEY, "_origin_message_id", "number")
+    found = Counter(zip(*(rows.column(name).to_pylist() for name in names), strict=True))
+    origins = Counter((number, origin) for *_, origin, number in found)
+    by_number = Counter(number for number, _ in origins)
+    return Verdict(
+        len(numbers),
+        tuple(sorted(successes(numbers) - by_number.keys())),
+        ran_again=sum(found.values()) - len(found),
+        retried_twice=len(found) - len(origins),
+        sent_twice=len(origins) - len(by_number),
+    )
+
+
+def wait_until_finished(crew: Crew, numbers: range, timeout_s: float) -> None:
+    """Every number has a row or is a dead letter, and everything is committed."""
+    hopeless = len(numbers) - len(successes(numbers))
+
+    def finished() -> bool:
+        if crew.lag() != 0 or crew.dead_letters() < hopeless:
+            return False
+        return not judged(numbers, crew.staged_rows()).lost
+
+    wait_until(finished, timeout_s, "a row or a dead letter for every number, and the commits")
+
+
+def verdict(name: str, crew: Crew, numbers: range, load: Load | None, timeout_s: float) -> Verdict:
+    """Wait, stop the crew, and compare: nothing lost, nothing run again, repeats only where an answer was lost."""
+    try:
+        wait_until_finished(crew, numbers, timeout_s)
+    finally:
+        status = crew.status()
+        code = crew.stop()
+        found = judged(numbers, crew.staged_rows())
+        VERDICTS.append(found.line(name))
+    line = found.line(name)
+    assert not found.lost, f"{line}; {found.lost[:20]}"
+    assert code == 0
+    assert status is not None
+    assert status["counters"]["invariant_violations"] == 0
+    assert found.ran_again == 0, line
+    assert found.sent_twice <= (load.unanswered if load is not None else 0), line
+    return found

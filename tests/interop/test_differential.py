@@ -1,0 +1,311 @@
+"""One script of sends, failures and restarts, run by Java's DefaultMQPushConsumer and by us; the ends must be equal.
+
+Each consumer has a fresh topic and group with equal queues at one genuine broker, and gets the same messages in the same
+queues. Compared are: what the handler saw of every attempt (retry count, topic, queue, length, properties), the committed
+offsets and the ends of all queues, and every record of the retry topic and of the dead-letter topic with its properties.
+Ids and names that must differ are replaced by what they mean; what else may differ is in `CLIENT_SIDE`, with its reason in
+ARCHITECTURE.md, "Different from Java".
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
+
+from harness import WAIT_S, Crew, wait_until
+from load import VERDICTS
+from servers import CLIENT_OPTIONS, VERSIONS, Java, Servers
+
+from rocketcrew.cli.watch import Watch
+from rocketcrew.client.cluster import Cluster
+from rocketcrew.client.operations import Operations, PullStatus, parse_pull
+from rocketcrew.client.outgoing import OutgoingMessage
+from rocketcrew.client.sync import SyncProducer, run_with_cluster
+from rocketcrew.remoting.headers import PullRequest
+from rocketcrew.remoting.properties import decode_properties
+from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.remoting.stored import StoredMessage, decode_message, walk
+
+JavaClasses = Callable[[str], str]
+
+QUEUES = 4
+EXPRESSION = "tagA || tagB"
+MAX_RECONSUME_TIMES = 2
+PULL_SUBSCRIPTION = 0x4
+"""PullSysFlag.java: the request itself says what is wanted."""
+RULES = ("ok:0", "later:1", "ok:0", "throw:2", "none:1", "level:1:2", "level:9:-1", "ok:0", "later:9", "ok:0", "level:2:1")
+"""By number: how the handler fails, and until which retry; see script_handler.py."""
+SENDS = (range(60), range(60, 110), range(110, 150), range(150, 180))
+BATCHED = range(160, 170)
+PADDED_BYTES = 8_000
+
+CLIENT_SIDE = frozenset({"CONSUME_START_TIME", "MIN_OFFSET", "MAX_OFFSET"})
+"""What Java's client adds to the properties of a message in memory."""
+
+
+def rule_of(number: int) -> str:
+    return RULES[number % len(RULES)]
+
+
+def tag_of(number: int) -> str:
+    return ("tagA", "tagB", "tagA", "tagC", "tagB", "tagA", "")[number % 7]
+
+
+def attempts_of(number: int) -> int:
+    """How often the handler must see it: not at all when the filter drops it."""
+    if tag_of(number) not in ("tagA", "tagB"):
+        return 0
+    _, until, *level = rule_of(number).split(":")
+    return 1 if level == ["-1"] else min(int(until), MAX_RECONSUME_TIMES) + 1
+
+
+def is_hopeless(number: int) -> bool:
+    return int(rule_of(number).split(":")[1]) > MAX_RECONSUME_TIMES and attempts_of(number) > 0
+
+
+# The two consumers.
+
+
+class Subject(Protocol):
+    """A consumer that the script starts, stops and kills."""
+
+    group: str
+    topic: str
+
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+    def kill(self) -> None: ...
+    def lines(self) -> list[str]: ...
+
+
+@dataclass
+class JavaSubject:
+    """Scripted.java in a process of its own."""
+
+    servers: Servers
+    folder: Path
+    classes: str
+    topic: str = "script_java"
+    group: str = "script_java_group"
+    runs: list[Java] = field(default_factory=list[Java])
+
+    def start(self) -> None:
+        words = ["Scripted", self.servers.name_server, self.group, self.topic, EXPRESSION]
+        fast = ("-Drocketmq.client.rebalance.waitInterval=1000",)
+        java = Java(f"scripted-{len(self.runs)}", self.folder, self.classes, words, (*CLIENT_OPTIONS, *fast))
+        self.runs.append(java)
+        java.wait_for(lambda: "STARTED" in java.lines(), "start")
+
+    def stop(self) -> None:
+        self.runs[-1].finish()
+
+    def kill(self) -> None:
+        os.kill(self.runs[-1].pid, 9)
+        self.runs[-1].stop()
+
+    def lines(self) -> list[str]:
+        return [line for run in self.runs for line in run.lines() if line.startswith("SEEN\t")]
+
+
+class OurSubject:
+    """A crew with script_handler.py."""
+
+    def __init__(self, servers: Servers, folder: Path) -> None:
+        self.topic, self.group = "script_ours", "script_ours_group"
+        self._log = folder / "seen.log"
+        self.crew = Crew(
+            folder, servers, "script_handler:scripted", f"{self.topic}:{EXPRESSION}", load=False, group=self.group,
+            **{"consumer.max_reconsume_times": MAX_RECONSUME_TIMES},
+        )  # fmt: skip
+
+    def start(self) -> None:
+        os.environ["SCRIPT_LOG"] = str(self._log)
+        self.crew.start()
+
+    def stop(self) -> None:
+        assert self.crew.stop() == 0
+
+    def kill(self) -> None:
+        self.crew.kill()
+
+    def lines(self) -> list[str]:
+        return self._log.read_text().splitlines() if self._log.exists() else []
+
+
+@contextmanager
+def both(servers: Servers, folder: Path, classes: str) -> Iterator[tuple[JavaSubject, OurSubject]]:
+    """Both consumers, with nothing of them left at the end."""
+    java, ours = JavaSubject(servers, folder, classes), OurSubject(servers, folder)
+    try:
+        yield java, ours
+    finally:
+        for run in java.runs:
+            run.stop()
+        if ours.crew.starts:
+            ours.crew.stop()
+
+
+# The script.
+
+
+def send(servers: Servers, topic: str, numbers: range) -> dict[str, str]:
+    """Send these numbers; what their ids mean."""
+    meanings: dict[str, str] = {}
+
+    def message(number: int) -> OutgoingMessage:
+        body = f"{number}".encode()
+        return OutgoingMessage(
+            topic, body.ljust(PADDED_BYTES) if number % 9 == 4 else body, tags=tag_of(number), keys=f"n{number}",
+            delay_level=1 if number % 13 == 5 and number not in BATCHED else 0,
+            properties={"number": str(number), "rule": rule_of(number), "color": "blue"},
+        )  # fmt: skip
+
+    def note(name: str, message_id: str, offset_id: str) -> None:
+        meanings[message_id], meanings[offset_id] = f"unique id of {name}", f"offset id of {name}"
+
+    with SyncProducer(servers.name_server) as producer:
+        for number in numbers:
+            if number not in BATCHED:
+                result = producer.send(message(number), selector=lambda queues, n=number: queues[n % len(queues)])
+                note(str(number), result.message_id, result.offset_message_id)
+        batch = [number for number in numbers if number in BATCHED]
+        if batch:
+            result = producer.send_batch([message(number) for number in batch], selector=lambda queues: queues[0])
+            ids = zip(batch, result.message_id.split(","), result.offset_message_id.split(","), strict=True)
+            for number, message_id, offset_id in ids:
+                note(str(number), message_id, offset_id)
+    return meanings
+
+
+def wait_until_settled(servers: Servers, subject: Subject, sent: Iterable[int]) -> None:
+    """Every attempt was made, dead letters are dead, and everything is committed."""
+    numbers = list(sent)
+    attempts = sum(attempts_of(number) for number in numbers)
+    dead = sum(is_hopeless(number) for number in numbers)
+    with Watch(servers.name_server) as watch:
+
+        def settled() -> bool:
+            if len(subject.lines()) < attempts or watch.stored(subject.group, f"%DLQ%{subject.group}") < dead:
+                return False
+            return all(row.lag == 0 for row in watch.lag(subject.group, [subject.topic, f"%RETRY%{subject.group}"]))
+
+        wait_until(settled, WAIT_S, f"{attempts} attempts and {dead} dead letters of {subject.group}")
+
+
+def play(servers: Servers, subject: Subject) -> dict[str, str]:
+    """The script; what the ids of its messages mean."""
+    servers.create_topic(subject.topic, QUEUES)
+    meanings = send(servers, subject.topic, SENDS[0])
+    subject.start()  # a new group finds a backlog
+    wait_until_settled(servers, subject, SENDS[0])
+    meanings |= send(servers, subject.topic, SENDS[1])  # while it runs
+    wait_until_settled(servers, subject, range(SENDS[1].stop))
+    subject.stop()
+    meanings |= send(servers, subject.topic, SENDS[2])  # while it is away
+    subject.start()
+    wait_until_settled(servers, subject, range(SENDS[2].stop))
+    subject.kill()
+    meanings |= send(servers, subject.topic, SENDS[3])  # while it is dead
+    subject.start()
+    wait_until_settled(servers, subject, range(SENDS[3].stop))
+    subject.stop()
+    return meanings
+
+
+# What is compared.
+
+Properties = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class End:
+    """What is left when the script is over; names and ids by their meaning."""
+
+    attempts: tuple[tuple[str, ...], ...]
+    """(number, retries, topic, queue of the original topic, length, properties) as the handler saw them, sorted."""
+    offsets: Mapping[tuple[str, int], tuple[int, int | None]]
+    """(end, committed) by topic and queue."""
+    records: Mapping[str, tuple[tuple[object, ...], ...]]
+    """All records of the retry and the dead-letter topic: (number, retries, length, flags, properties), sorted."""
+
+
+def end_of(servers: Servers, subject: Subject, meanings: Mapping[str, str]) -> End:
+    names = {**meanings, subject.topic: "TOPIC", f"%RETRY%{subject.group}": "RETRY", f"%DLQ%{subject.group}": "DLQ",
+             subject.group: "GROUP"}  # fmt: skip
+    attempts: list[tuple[str, ...]] = []
+    for line in subject.lines():
+        _, number, times, topic, queue, length, text = line.split("\t")
+        properties = meant(decode_properties(text.encode()), names)
+        queue = queue if times == "0" else ""
+        attempts.append((number, times, names[topic], queue, length, *(f"{key}={value}" for key, value in properties)))
+    with Watch(servers.name_server) as watch:
+        topics = [subject.topic, f"%RETRY%{subject.group}", f"%DLQ%{subject.group}"]
+        offsets = {(names[row.mq.topic], row.mq.queue_id): (row.end, row.committed)
+                   for row in watch.lag(subject.group, topics)}  # fmt: skip
+    records = {
+        names[topic]: tuple(sorted(recorded(record, names) for record in stored(servers, subject.group, topic)))
+        for topic in topics[1:]
+    }
+    return End(tuple(sorted(attempts)), offsets, records)
+
+
+def meant(properties: Mapping[str, str], names: Mapping[str, str]) -> Properties:
+    return tuple(sorted((key, names.get(value, value)) for key, value in properties.items() if key not in CLIENT_SIDE))
+
+
+def recorded(record: StoredMessage, names: Mapping[str, str]) -> tuple[object, ...]:
+    properties = record.properties
+    return (int(properties["number"]), record.reconsume_times, len(record.body), record.sysflag, record.flag,
+            meant(properties, names))  # fmt: skip
+
+
+def stored(servers: Servers, group: str, topic: str) -> list[StoredMessage]:
+    """All records of the topic."""
+
+    async def read(cluster: Cluster) -> list[StoredMessage]:
+        found: list[StoredMessage] = []
+        for mq in await cluster.queues_to_read(topic):
+            found += await records_of(cluster, group, mq)
+        return found
+
+    return run_with_cluster(servers.name_server, read)
+
+
+async def records_of(cluster: Cluster, group: str, mq: MessageQueue) -> list[StoredMessage]:
+    operations = Operations(cluster)
+    address = await cluster.address_of(mq)
+    found: list[StoredMessage] = []
+    offset = 0
+    while True:
+        header = PullRequest(group, mq.topic, mq.queue_id, offset, 32, PULL_SUBSCRIPTION, 0, 1000, 0, "*", "TAG")
+        result = parse_pull(await operations.pull(address, header), address)
+        if result.status is not PullStatus.FOUND:
+            return found
+        positions, _ = walk(result.body, 0, len(result.body))
+        found += [decode_message(bytes(result.body), position) for position in positions[:-1]]
+        offset = result.header.next_begin_offset
+
+
+@pytest.mark.parametrize("servers", VERSIONS, ids=str, indirect=True, scope="session")
+def test_java_and_we_end_the_script_alike(servers: Servers, tmp_path: Path, java_classes: JavaClasses) -> None:
+    with both(servers, tmp_path, java_classes(servers.kind.version)) as (java, ours):
+        ends = [end_of(servers, subject, play(servers, subject)) for subject in (java, ours)]
+    numbers = range(SENDS[-1].stop)
+    assert len(ends[0].attempts) == sum(attempts_of(number) for number in numbers), "Java did not play the script"
+    assert ends[1].offsets == ends[0].offsets
+    assert ends[1].attempts == ends[0].attempts
+    assert ends[1].records == ends[0].records
+    VERDICTS.append(
+        f"VERDICT differential {servers.kind.version}: {len(numbers)} messages, {len(ends[0].attempts)} attempts,"
+        f" {len(ends[0].records['RETRY'])} retry records and {len(ends[0].records['DLQ'])} dead letters alike"
+    )

@@ -1,0 +1,214 @@
+"""Faults on genuine servers while numbered messages flow: nothing is lost, and what repeats is counted and explained.
+
+Each fault once and small here; `make soak` runs them with 50,000 messages (`--fault-messages`). Every test has a topic, a
+group and a crew of its own; the servers are shared, and made whole before each test.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
+
+from conftest import need_jars
+from fault_servers import Site, run_site
+from harness import WAIT_S, Crew, send_numbers, wait_until
+from load import Load, verdict
+from proxy import Proxy
+
+ON_BOTH = pytest.mark.parametrize("site", ["5.5.0", "4.9.7"], indirect=True, scope="session")
+
+A, B = "broker-a", "broker-b"
+QUEUES = 4
+PER_SECOND_MAX = 3000
+LOAD_S = 4
+CUTS = 3
+BUSY: Mapping[str, object] = {
+    # One thread and one place in the line for sends, and for pulls: whoever comes while they are taken is refused.
+    "sendMessageThreadPoolNums": 1,
+    "sendThreadPoolQueueCapacity": 1,
+    "pullMessageThreadPoolNums": 1,
+    "pullThreadPoolQueueCapacity": 1,
+}
+
+
+@pytest.fixture(scope="session")
+def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Servers of one version for all faults."""
+    need_jars(request.param)
+    with run_site(request.param, tmp_path_factory.mktemp(f"site-{request.param}")) as found:
+        yield found
+
+
+@pytest.fixture
+def numbers(pytestconfig: pytest.Config) -> range:
+    return range(int(pytestconfig.getoption("--fault-messages", None) or 1000))
+
+
+@dataclass(frozen=True)
+class Through:
+    """The cluster as clients behind a proxy see it."""
+
+    name_server: str
+
+
+class Scene:
+    """One fault: its site, topic, crew and load."""
+
+    def __init__(self, name: str, site: Site, folder: Path, numbers: range) -> None:
+        self.name, self.site, self.numbers = name, site, numbers
+        self.topic = name.partition("[")[0].removeprefix("test_")
+        self.group = f"{self.topic}-group"
+        self.folder = folder
+        self.limit_s = 2 * WAIT_S + len(numbers) / 200
+
+    @contextmanager
+    def crew(self, name_server: str = "", handler: str = "slow_number", **settings: object) -> Iterator[Crew]:
+        """A crew that runs; behind a proxy it is only itself, and what the test asks goes the straight way."""
+        crew = Crew(
+            self.folder, Through(name_server or self.site.name_server), f"numbers_handler:{handler}", self.topic,
+            load=False, group=self.group, **{"consumer.max_reconsume_times": 2, **settings},
+        )  # fmt: skip
+        crew.start()
+        crew.broker = self.site
+        try:
+            yield crew
+        finally:
+            crew.stop()
+
+    @contextmanager
+    def load(self, name_server: str = "") -> Iterator[Load]:
+        per_second = min(PER_SECOND_MAX, len(self.numbers) / LOAD_S)
+        with Load(name_server or self.site.name_server, self.topic, self.numbers, per_second) as load:
+            yield load
+
+    def wait_for_share(self, crew: Crew, share: float) -> None:
+        """So much of the numbers is done."""
+        wanted = int(len(self.numbers) * share)
+        wait_until(lambda: crew.counter("done_messages") >= wanted, self.limit_s, f"{wanted} messages done")
+
+    def judge(self, crew: Crew, load: Load | None) -> None:
+        if load is not None:
+            load.finish(self.limit_s)
+        verdict(f"{self.topic} {self.site.version}", crew, self.numbers, load, self.limit_s)
+
+
+@pytest.fixture
+def scene(request: pytest.FixtureRequest, site: Site, tmp_path: Path, numbers: range) -> Scene:
+    return Scene(request.node.name, site, tmp_path, numbers)
+
+
+def broker_killed(scene: Scene, _crew: Crew) -> None:
+    broker = scene.site.broker(A)
+    broker.kill()
+    broker.start()
+    scene.site.wait_until_known(A)
+
+
+def name_server_away(scene: Scene, crew: Crew) -> None:
+    """Routes are remembered: messages go on while it is away."""
+    scene.site.stop_name_server()
+    scene.wait_for_share(crew, 0.6)
+    scene.site.start_name_server()
+    scene.site.wait_until_known(A)
+
+
+def queues_added_and_removed(scene: Scene, crew: Crew) -> None:
+    """As an operator does it: more of both; then fewer to write, and when those are empty fewer to read."""
+    for step, (write, read) in enumerate(((8, 8), (2, 8), (2, 2))):
+        scene.wait_for_share(crew, 0.3 + 0.2 * step)
+        words = ("-b", scene.site.broker(A).address, "-t", scene.topic, "-w", str(write), "-r", str(read))
+        scene.site.admin("updateTopic", *words)
+        wait_until(lambda count=read: assigned(crew) == count, WAIT_S, f"{read} queues")
+
+
+def assigned(crew: Crew) -> int:
+    """How many queues of the topic the crew has."""
+    status = crew.status()
+    found = status["queues"] if status else []
+    return sum(queue["topic"] == crew.topic and queue["state"] == "assigned" for queue in found)
+
+
+@ON_BOTH
+@pytest.mark.parametrize("fault", [broker_killed, name_server_away, queues_added_and_removed])
+def test_under_load(site: Site, scene: Scene, fault: Callable[[Scene, Crew], None]) -> None:
+    scene.topic = fault.__name__
+    scene.group = f"{scene.topic}-group"
+    site.make_whole(A)
+    site.create_topic(scene.topic, QUEUES)
+    with scene.crew() as crew, scene.load() as load:
+        scene.wait_for_share(crew, 0.2)
+        fault(scene, crew)
+        scene.judge(crew, load)
+
+
+@ON_BOTH
+def test_connections_cut(site: Site, scene: Scene) -> None:
+    """In the middle of a pull answer, and in the middle of a request."""
+    site.make_whole(A)
+    site.create_topic(scene.topic, QUEUES)
+    with site.proxied(A) as (name_server, proxy), scene.crew(name_server) as crew, scene.load() as load:
+        scene.wait_for_share(crew, 0.1)
+        for number in range(CUTS):
+            cut(proxy, number)
+        scene.judge(crew, load)
+    assert proxy.cuts == 2 * CUTS
+
+
+def cut(proxy: Proxy, number: int) -> None:
+    proxy.answers_to_cut = 1
+    wait_until(lambda: proxy.cuts == 2 * number + 1, WAIT_S, "a pull answer to be cut")
+    proxy.requests_to_cut = 1
+    wait_until(lambda: proxy.cuts == 2 * number + 2, WAIT_S, "a request to be cut")
+
+
+@ON_BOTH
+def test_broker_busy(site: Site, scene: Scene) -> None:
+    """The broker refuses pulls and send-backs by SYSTEM_BUSY, because its lines are full."""
+    site.make_whole(A)
+    site.create_topic(scene.topic, 4 * QUEUES)
+    send_numbers(site, scene.topic, scene.numbers)
+    site.make_whole(A, settings=BUSY)
+    with scene.crew() as crew:
+        scene.judge(crew, None)
+        log = "".join(file.read_text() for file in scene.folder.glob("supervisor-*.log"))
+    assert "system busy" in log, "the broker was never busy"
+
+
+@ON_BOTH
+def test_topic_recreated(site: Site, scene: Scene) -> None:
+    """Deleted and made anew while the crew runs: what is sent to the new one is consumed from its beginning."""
+    site.make_whole(A)
+    site.create_topic(scene.topic, QUEUES)
+    half = len(scene.numbers) // 2
+    with scene.crew() as crew:
+        send_numbers(site, scene.topic, scene.numbers[:half])
+        wait_until(lambda: crew.counter("done_messages") >= half - half // 1000 and crew.lag() == 0, scene.limit_s, "half")
+        site.admin("deleteTopic", "-c", "DefaultCluster", "-t", scene.topic)
+        wait_until(lambda: not site.exists(scene.topic), WAIT_S, "the end of the topic")
+        site.create_topic(scene.topic, QUEUES)
+        send_numbers(site, scene.topic, scene.numbers[half:])
+        scene.judge(crew, None)
+
+
+@ON_BOTH
+def test_one_of_two_brokers_dies(site: Site, scene: Scene) -> None:
+    """The other's messages go on; those of the dead one come when it is back."""
+    site.make_whole(A, B)
+    site.create_topic(scene.topic, QUEUES)
+    with scene.crew() as crew, scene.load() as load:
+        scene.wait_for_share(crew, 0.2)
+        site.broker(B).kill()
+        load.finish(scene.limit_s)
+        wait_until(lambda: assigned(crew) == QUEUES, WAIT_S, "the queues of the broker that lives")
+        site.broker(B).start()
+        site.wait_until_known(A, B)
+        scene.judge(crew, load)
+    assert set(load.stored.values()) == {A, B}
