@@ -60,4 +60,11 @@ def latency(message: Message) -> dict[str, int]:
     return {"sent_ns": int(message.body), "handled_ns": time.time_ns()}
 
 
+@handler(schema="stored_ms bigint, handled_ns bigint")
+def store_latency(message: Message) -> dict[str, int]:
+    """When the broker stored it, and the time now."""
+    handled_ns = time.time_ns()
+    return {"stored_ms": message.store_timestamp_ms, "handled_ns": handled_ns}
+
+
 BURNS = {"burn_100us": 100_000, "burn_1ms": 1_000_000, "burn_10ms": 10_000_000}

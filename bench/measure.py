@@ -81,10 +81,11 @@ class Crew:
     """One supervisor with its workers, measured from outside."""
 
     def __init__(
-        self, folder: Path, name_server: str, handler: str, topic: str, settings: Mapping[str, object] = {}
+        self, folder: Path, name_server: str, handler: str, topic: str, settings: Mapping[str, object] = {},
+        group: str = "bench",
     ) -> None:  # fmt: skip
-        self.slot = folder / "state" / "bench" / "0"
-        words = ["run", f"handlers:{handler}", "--topic", topic, "--group", "bench", "-n", name_server]
+        self.slot = folder / "state" / group / "0"
+        words = ["run", f"handlers:{handler}", "--topic", topic, "--group", group, "-n", name_server]
         merged = {
             "supervisor.data_dir": folder / "state",
             "consumer.consume_from_where": "CONSUME_FROM_FIRST_OFFSET",

@@ -75,6 +75,8 @@ class Cluster:
         self._borrowed: dict[str, _Entry] = {}
         self._lookups: dict[str, asyncio.Task[TopicRouteData]] = {}
         self._brokers = BrokerTable()
+        self.without_route: set[str] = set()
+        """Topics in use that the name server had no route of at the last refresh (code 17)."""
 
     # Routes.
 
@@ -136,7 +138,10 @@ class Cluster:
                 try:
                     if await self.route(topic, refresh=True) != before:
                         changed.add(topic)
+                    self.without_route.discard(topic)
                 except RocketcrewError as error:
+                    if isinstance(error, BrokerError) and error.code == ResponseCode.TOPIC_NOT_EXIST:
+                        self.without_route.add(topic)
                     _log.warning("route_not_renewed", topic=topic, error=str(error))
 
         await asyncio.gather(*(renew(topic) for topic in list(self._routes)))
@@ -146,6 +151,7 @@ class Cluster:
         """The topic is not used any more: its route is not renewed, its brokers vanish unless others name them."""
         self._routes.pop(topic, None)
         self._borrowed.pop(topic, None)
+        self.without_route.discard(topic)
         self._rebuild()
 
     async def close(self) -> None:

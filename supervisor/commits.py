@@ -9,7 +9,8 @@ from collections.abc import Callable
 import structlog
 
 from ..client.operations import Operations
-from ..remoting.errors import RocketcrewError
+from ..remoting.codes import ResponseCode
+from ..remoting.errors import BrokerError, RocketcrewError
 from .actions import Commit
 from .core import Core
 
@@ -40,7 +41,8 @@ class Commits:
                     await self._operations.update_consumer_offset(self._group, action.mq, action.offset)
                 self._known.add(action.mq.topic)
         except RocketcrewError as error:
-            ok = False
+            # A topic that was deleted has no offset to be kept; asked again and again, a stop would wait for nothing.
+            ok = isinstance(error, BrokerError) and error.code == ResponseCode.TOPIC_NOT_EXIST
             log.warning("commit_failed", queue=tuple(action.mq), offset=action.offset, error=str(error))
         self._core.committed(action.handle, action.offset, ok, self._now())
 

@@ -41,6 +41,7 @@ from .first_offset import FirstOffset
 from .heartbeats import Heartbeats
 from .look_ups import LookUps
 from .pulls import Pulls
+from .recreated import LastBodies, deleted_queues
 from .requests import Asked, Requests
 from .running_info import Clocks, offsets_of, running_info
 from .send_back import SendBacks
@@ -86,14 +87,17 @@ class GroupMember:
         }
         self._found: set[str] = set()
         """Topics that have a route."""
+        self._begun_anew: set[MessageQueue] = set()
+        """Queues whose topic was deleted and has no route yet: they open at 0, whatever a broker still remembers."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._route_timer: asyncio.TimerHandle | None = None
         interval_ms = settings.cluster.heartbeat_interval_ms
         self._heartbeats = Heartbeats(self._cluster, self._operations, self._heartbeat_data, interval_ms, self._run)
         self._commits = Commits(self._operations, core, self._group, self._loop.time)
         self._pulls = Pulls(
-            self._cluster, core, view, settings.consumer, self._subscriptions, self._commits.known, self._loop.time
-        )
+            self._cluster, LastBodies(self._operations), core, view, settings.consumer, self._subscriptions,
+            self._commits.known, self._loop.time,
+        )  # fmt: skip
         self._look_ups = LookUps(self._cluster, self._operations, self._heartbeats, settings.consumer, client_id)
         asked = Asked(
             rebalance=self._rebalance,
@@ -203,6 +207,16 @@ class GroupMember:
             self._heartbeats.now()
         if changed:
             self._rebalance()
+        await self._look_for_deleted()
+
+    async def _look_for_deleted(self) -> None:
+        """Queues of deleted topics begin at 0, so that nothing is passed when the topic is made again."""
+        self._begun_anew = {mq for mq in self._begun_anew if mq.topic in self._cluster.without_route}
+        deleted = await deleted_queues(self._cluster, self._core.state.by_mq)
+        if deleted:
+            log.warning("topic_deleted", queues=[tuple(mq) for mq in deleted])
+            self._begun_anew.update(deleted)
+            self._reset_offsets(dict.fromkeys(deleted, 0))
 
     def _rebalance(self) -> None:
         self._core.rebalance(self._loop.time())
@@ -224,7 +238,10 @@ class GroupMember:
     async def _fetch_offset(self, action: act.FetchOffset) -> None:
         offset: int | None = None
         try:
-            offset, why = await self._first_offset.find(action.mq)
+            if action.mq in self._begun_anew:
+                offset, why = 0, "its topic was deleted"
+            else:
+                offset, why = await self._first_offset.find(action.mq)
             log.info("queue_opened", topic=action.mq.topic, broker=action.mq.broker_name,
                      queue_id=action.mq.queue_id, offset=offset, because=why)  # fmt: skip
         except RocketcrewError as error:

@@ -23,6 +23,7 @@ from ..remoting.queues import MessageQueue
 from .actions import Pull
 from .core import Core
 from .pulling import PullResult
+from .recreated import LastBodies
 from .slab import Slot
 
 PULL_BYTES_MAX = 256 * 1024
@@ -44,10 +45,11 @@ class Pulls:
     says whether a commit of the topic is in already (the first must be alone, see commits.py); `now` is the loop's clock."""
 
     def __init__(
-        self, cluster: Cluster, core: Core, view: memoryview, settings: ConsumerSettings,
+        self, cluster: Cluster, last: LastBodies, core: Core, view: memoryview, settings: ConsumerSettings,
         subscriptions: Mapping[str, SubscriptionData], commits_known: Callable[[str], bool], now: Callable[[], float],
     ) -> None:  # fmt: skip
         self._cluster = cluster
+        self._last = last
         self._core = core
         self._view = view
         self._settings = settings
@@ -72,6 +74,8 @@ class Pulls:
                 address, self._command(action, is_master), timeout_ms=self._settings.pull_timeout_ms, body_sink=sink
             )
             result = self._result(action, response, slot)
+            if result.code == ResponseCode.PULL_OFFSET_MOVED:
+                result.next_offset = await self._last.corrected(action.mq, action.offset, result.next_offset)
         except RocketcrewError as error:
             log.warning("pull_failed", queue=tuple(action.mq), offset=action.offset, error=str(error))
             self._core.pull_failed(action.handle, self._now(), slot)
@@ -110,9 +114,11 @@ class Pulls:
             self._suggested[action.mq] = header.suggest_which_broker_id
             if response.dropped:
                 return PullResult(response.code, action.offset, dropped=True)
+            self._last.note(action.mq, response.body)
             return PullResult(response.code, header.next_begin_offset, len(response.body), slot)
         return PullResult(response.code, action.offset, slot=slot, remark=response.remark or "")
 
     def forget(self, mq: MessageQueue) -> None:
         """The queue is not ours any more."""
         self._suggested.pop(mq, None)
+        self._last.forget(mq)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 from proxy import Proxy
 from servers import (
@@ -34,6 +35,7 @@ from rocketcrew.remoting.admin_bodies import TopicConfig
 
 Settings = Mapping[str, object]
 NAME_SERVER_STOP_S = 0.5
+NONE: Settings = MappingProxyType({})
 OWN: Settings = {
     "registerNameServerPeriod": 10_000,  # how soon a broker is known to a name server that was away
     "timerWheelEnable": "true",  # without it 5.5.0 cannot delete a topic
@@ -43,8 +45,9 @@ OWN: Settings = {
 class GenuineBroker:
     """One broker: `kill`, `stop` and `start` keep its ports and its store."""
 
-    def __init__(self, folder: Path, classes: str, name: str, name_server_port: int) -> None:
+    def __init__(self, folder: Path, classes: str, name: str, name_server_port: int, options: Sequence[str]) -> None:
         self.name = name
+        self._options = options
         self._folder = folder / name
         self._folder.mkdir()
         write_logging(self._folder)
@@ -52,11 +55,11 @@ class GenuineBroker:
         self._name_server_port = name_server_port
         self.port, self._replication_port = broker_ports()
         self.address = f"127.0.0.1:{self.port}"
-        self.settings: Settings = {}
+        self.settings: Settings = NONE
         self._java: Java | None = None
         self._starts = 0
 
-    def start(self, settings: Settings = {}) -> None:
+    def start(self, settings: Settings = NONE) -> None:
         """Returns as soon as it listens."""
         self._starts += 1
         self.settings = dict(settings)
@@ -65,7 +68,7 @@ class GenuineBroker:
         file = self._folder / "broker.conf"
         file.write_text(text + "".join(f"{key}={value}\n" for key, value in own.items()))  # the last one holds
         words = ["org.apache.rocketmq.broker.BrokerStartup", "-c", "broker.conf"]
-        self._java = Java(f"broker-{self._starts}", self._folder, self._classes, words, JAVA_OPTIONS)
+        self._java = Java(f"broker-{self._starts}", self._folder, self._classes, words, self._options)
         self._java.wait_for(lambda: listens(self.port), "listen")
 
     def kill(self) -> None:
@@ -87,8 +90,10 @@ class GenuineBroker:
 class Site:
     """See the module's text. `name_server` is what clients are given."""
 
-    def __init__(self, version: str, folder: Path) -> None:
+    def __init__(self, version: str, folder: Path, options: Sequence[str] = JAVA_OPTIONS) -> None:
+        """`options` are for the brokers' JVMs."""
         self.version = version
+        self._options = options
         self.folder = folder
         self.classes = class_path(version)
         write_logging(folder)
@@ -117,10 +122,10 @@ class Site:
     def broker(self, name: str = "broker-a") -> GenuineBroker:
         """The broker of that name, made at its first mention; not started."""
         if name not in self.brokers:
-            self.brokers[name] = GenuineBroker(self.folder, self.classes, name, self._name_server_port)
+            self.brokers[name] = GenuineBroker(self.folder, self.classes, name, self._name_server_port, self._options)
         return self.brokers[name]
 
-    def make_whole(self, *names: str, settings: Settings = {}) -> None:
+    def make_whole(self, *names: str, settings: Settings = NONE) -> None:
         """The name server and exactly these brokers run, with these settings, and are known: restarts what must be."""
         if self._name_server_java is None:
             self.start_name_server()
@@ -180,9 +185,9 @@ class Site:
 
 
 @contextmanager
-def run_site(version: str, folder: Path) -> Iterator[Site]:
+def run_site(version: str, folder: Path, options: Sequence[str] = JAVA_OPTIONS) -> Iterator[Site]:
     """A site with nothing started yet; everything of it is stopped at the end."""
-    site = Site(version, folder)
+    site = Site(version, folder, options)
     try:
         yield site
     finally:

@@ -57,12 +57,14 @@ class Load:
         self._thread.join(timeout_s)
         if self._failure is not None:
             raise self._failure
-        assert len(self.stored) == len(self._numbers), f"{len(self.stored)} of {len(self._numbers)} sent in {timeout_s} s"
+        assert len(self.stored) == len(self._numbers), (
+            f"{len(self.stored)} of {len(self._numbers)} sent in {timeout_s} s"
+        )
 
     def _run(self) -> None:
         try:
             asyncio.run(self._send_all())
-        except BaseException as error:  # told by `finish`
+        except BaseException as error:  # noqa: BLE001  told by `finish`
             self._failure = error
 
     async def _send_all(self) -> None:

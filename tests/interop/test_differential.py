@@ -43,7 +43,19 @@ EXPRESSION = "tagA || tagB"
 MAX_RECONSUME_TIMES = 2
 PULL_SUBSCRIPTION = 0x4
 """PullSysFlag.java: the request itself says what is wanted."""
-RULES = ("ok:0", "later:1", "ok:0", "throw:2", "none:1", "level:1:2", "level:9:-1", "ok:0", "later:9", "ok:0", "level:2:1")
+RULES = (
+    "ok:0",
+    "later:1",
+    "ok:0",
+    "throw:2",
+    "none:1",
+    "level:1:2",
+    "level:9:-1",
+    "ok:0",
+    "later:9",
+    "ok:0",
+    "level:2:1",
+)
 """By number: how the handler fails, and until which retry; see script_handler.py."""
 SENDS = (range(60), range(60, 110), range(110, 150), range(150, 180))
 BATCHED = range(160, 170)

@@ -190,7 +190,9 @@ def test_topic_recreated(site: Site, scene: Scene) -> None:
     half = len(scene.numbers) // 2
     with scene.crew() as crew:
         send_numbers(site, scene.topic, scene.numbers[:half])
-        wait_until(lambda: crew.counter("done_messages") >= half - half // 1000 and crew.lag() == 0, scene.limit_s, "half")
+        wait_until(
+            lambda: crew.counter("done_messages") >= half - half // 1000 and crew.lag() == 0, scene.limit_s, "half"
+        )
         site.admin("deleteTopic", "-c", "DefaultCluster", "-t", scene.topic)
         wait_until(lambda: not site.exists(scene.topic), WAIT_S, "the end of the topic")
         site.create_topic(scene.topic, QUEUES)

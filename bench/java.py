@@ -1,0 +1,198 @@
+"""Java's DefaultMQPushConsumer and rocketcrew side by side on one genuine RocketMQ broker.
+
+Rate: both consume the same backlog of a topic with 8 queues, each run as a new group, no-op handlers, Java with its 20
+threads, we with a worker per core; consume batch 1 and 32. The first tenth warms up and is not counted. Runs alternate;
+medians and the ratio of the medians are printed. Latency: messages stored at a steady rate; milliseconds from the
+broker's store timestamp (whole milliseconds, so 0.5 ms of it on average are rounding, for both) to the handler's first act.
+
+    python bench/java.py [--version 5.5.0] [--runs 5] [--messages 300000] [--body-bytes 1024] [--rate 1000] [--seconds 10]
+
+Needs java, javac and mvn; says so in one line where they are missing, and measures nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow.ipc
+from measure import HERE, Crew, interruptible, median, report, wait_done
+
+sys.path.insert(0, str(HERE.parent / "tests" / "interop"))
+
+from fault_servers import Site, run_site
+from servers import JAVA_OPTIONS, Java, compiled, missing_programs
+
+from rocketcrew.client.outgoing import OutgoingMessage
+from rocketcrew.client.producer import Producer
+
+QUEUES = 8
+BATCHES = {1: "no_op", 32: "no_op_batch"}
+SEND_BATCH = 32
+SENDS_IN_FLIGHT = 8
+WARM_UP_LATENCIES = 500
+RUN_S = 300.0
+SERVER_OPTIONS = tuple(option for option in JAVA_OPTIONS if not option.startswith("-XX:TieredStop"))
+JAVA_CONSUMER_OPTIONS = ("-Xms512m", "-Xmx512m", "-Djava.net.preferIPv4Stack=true")
+
+
+async def fill(name_server: str, topic: str, messages: int, body_bytes: int) -> None:
+    """A backlog of messages with tags and keys, in batches."""
+    turns = asyncio.Semaphore(SENDS_IN_FLIGHT)
+
+    async def send(producer: Producer, start: int) -> None:
+        numbers = range(start, min(start + SEND_BATCH, messages))
+        body = os.urandom(body_bytes)
+        async with turns:
+            await producer.send_batch([OutgoingMessage(topic, body, tags="tag", keys=f"n{n}") for n in numbers])
+
+    async with Producer.create(name_server, "bench-producer") as producer:
+        for part in range(0, messages, SEND_BATCH * 64):
+            starts = range(part, min(part + SEND_BATCH * 64, messages), SEND_BATCH)
+            await asyncio.gather(*(send(producer, start) for start in starts))
+
+
+async def send_steadily(name_server: str, topic: str, rate: int, count: int) -> None:
+    """One message after the other at a steady rate, whatever the answers take."""
+    async with Producer.create(name_server, "bench-producer") as producer, asyncio.TaskGroup() as tasks:
+        loop = asyncio.get_running_loop()
+        begin = loop.time()
+        for number in range(count):
+            await asyncio.sleep(max(0.0, begin + number / rate - loop.time()))
+            tasks.create_task(producer.send(OutgoingMessage(topic, b"x" * 100)))
+
+
+class Bench:
+    """One site, its topics filled, and runs of both consumers on it."""
+
+    def __init__(self, site: Site, folder: Path, classes: str, options: argparse.Namespace) -> None:
+        self.site, self.folder, self.classes = site, folder, classes
+        self.messages: int = options.messages
+        self.rate: int = options.rate
+        self.latency_messages: int = WARM_UP_LATENCIES + options.rate * options.seconds
+        self._runs = 0
+
+    def _group(self) -> str:
+        self._runs += 1
+        return f"bench-{self._runs}"
+
+    @contextmanager
+    def _java(self, topic: str, batch: int, warm_up: int, count: int, latencies: str) -> Iterator[Java]:
+        words = ["Bench", self.site.name_server, self._group(), topic, str(batch), str(warm_up), str(count), latencies]
+        folder = Path(tempfile.mkdtemp(dir=self.folder))
+        java = Java("bench", folder, self.classes, words, JAVA_CONSUMER_OPTIONS)
+        try:
+            java.wait_for(lambda: "STARTED" in java.lines(), "start")
+            yield java
+        finally:
+            java.stop()
+
+    @contextmanager
+    def _crew(self, handler: str, topic: str, **settings: object) -> Iterator[Crew]:
+        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+            crew = Crew(Path(folder), self.site.name_server, handler, topic, settings, group=self._group())
+            try:
+                yield crew
+            finally:
+                crew.stop()
+
+    def java_rate(self, batch: int) -> float:
+        with self._java("backlog", batch, self.messages // 10, self.messages, "-") as java:
+            java.wait_for(lambda: any(line.startswith("RATE ") for line in java.lines()), "consume", RUN_S)
+            _, count, seconds = next(line for line in java.lines() if line.startswith("RATE ")).split()
+        return int(count) / float(seconds)
+
+    def our_rate(self, batch: int) -> float:
+        settings = {"consumer.consume_message_batch_max_size": batch}
+        with self._crew(BATCHES[batch], "backlog", **settings) as crew:
+            begin = wait_done(crew, self.messages // 10)
+            first = crew.done()
+            return (self.messages - first) / (wait_done(crew, self.messages) - begin)
+
+    def java_latency(self, topic: str) -> list[float]:
+        file = self.folder / "latencies"
+        with self._java(topic, 1, WARM_UP_LATENCIES, self.latency_messages, str(file)) as java:
+            asyncio.run(send_steadily(self.site.name_server, topic, self.rate, self.latency_messages))
+            java.finish()
+        return [float(line) for line in file.read_text().split()]
+
+    def our_latency(self, topic: str) -> list[float]:
+        with self._crew("store_latency", topic) as crew:
+            asyncio.run(send_steadily(self.site.name_server, topic, self.rate, self.latency_messages))
+            wait_done(crew, self.latency_messages)
+            crew.stop()
+            rows = [
+                row
+                for path in sorted((crew.slot / "segments" / "ready").glob("*.arrows"))
+                for row in pyarrow.ipc.open_stream(path.read_bytes()).read_all().to_pylist()
+            ]
+        rows.sort(key=lambda row: row["handled_ns"])
+        return [row["handled_ns"] / 1e6 - row["stored_ms"] for row in rows[WARM_UP_LATENCIES:]]
+
+
+def rates(bench: Bench, runs: int) -> list[dict[str, object]]:
+    """A row for each batch size; runs of both alternate."""
+    found: dict[tuple[str, int], list[float]] = {}
+    for _ in range(runs):
+        for batch in BATCHES:
+            found.setdefault(("java", batch), []).append(bench.java_rate(batch))
+            found.setdefault(("ours", batch), []).append(bench.our_rate(batch))
+    rows: list[dict[str, object]] = []
+    for batch in BATCHES:
+        java, ours = median(found["java", batch]), median(found["ours", batch])
+        rows.append({"batch": batch, "runs": runs, "java_per_s": java, "ours_per_s": ours, "ratio": ours / java})
+    return rows
+
+
+def latencies(bench: Bench, runs: int) -> list[dict[str, object]]:
+    """p50 and p99 of both, each the median of alternating runs."""
+    found: dict[str, list[list[float]]] = {"java": [], "ours": []}
+    for number in range(runs):
+        for name, measure in (("java", bench.java_latency), ("ours", bench.our_latency)):
+            topic = f"latency-{name}-{number}"
+            bench.site.create_topic(topic, QUEUES)
+            found[name].append(statistics.quantiles(measure(topic), n=100))
+    return [
+        {"consumer": name, "runs": runs, "rate": bench.rate, "p50_ms": median(run[49] for run in quantiles),
+         "p99_ms": median(run[98] for run in quantiles)}
+        for name, quantiles in found.items()
+    ]  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--version", default="5.5.0")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--messages", type=int, default=300_000)
+    parser.add_argument("--body-bytes", type=int, default=1024)
+    parser.add_argument("--rate", type=int, default=1000)
+    parser.add_argument("--seconds", type=int, default=10)
+    options = parser.parse_args()
+    if missing := missing_programs("java", "javac", "mvn"):
+        print(f"no comparison with Java: {' and '.join(missing)} missing on the PATH")
+        return 0
+    interruptible()
+    with tempfile.TemporaryDirectory() as name, run_site(options.version, Path(name), SERVER_OPTIONS) as site:
+        classes_folder = Path(name) / "classes"
+        classes_folder.mkdir()
+        classes = compiled(options.version, classes_folder)
+        site.make_whole("broker-a")
+        site.create_topic("backlog", QUEUES)
+        asyncio.run(fill(site.name_server, "backlog", options.messages, options.body_bytes))
+        bench = Bench(site, Path(name), classes, options)
+        load_before = os.getloadavg()[0]
+        report("java-rate", rates(bench, options.runs))
+        report("java-latency", latencies(bench, max(1, options.runs // 2)))
+        print(f"load average {load_before:.1f} before, {os.getloadavg()[0]:.1f} after")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

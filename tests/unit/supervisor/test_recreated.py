@@ -1,0 +1,85 @@
+"""Deleted topics and offsets that go backwards, against the embedded broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from rocketcrew.broker.server import EmbeddedBroker
+from rocketcrew.client.admin import Admin
+from rocketcrew.client.cluster import Cluster
+from rocketcrew.client.opening import open_cluster
+from rocketcrew.client.operations import Operations
+from rocketcrew.client.outgoing import OutgoingMessage
+from rocketcrew.client.producer import Producer
+from rocketcrew.client.selection import to_queue
+from rocketcrew.remoting.admin_bodies import TopicConfig
+from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.remoting.stored import StoredMessage, encode_message
+from rocketcrew.supervisor.process_queue import ProcessQueue
+from rocketcrew.supervisor.recreated import LastBodies, deleted_queues
+from rocketcrew.supervisor.states import Queue
+
+TOPIC = "orders"
+MQ = MessageQueue(TOPIC, "broker-a", 0)
+TOPIC_CONFIG = TopicConfig(TOPIC, read_queue_nums=1, write_queue_nums=1)
+
+
+def read_to(offset: int) -> Mapping[MessageQueue, ProcessQueue]:
+    """Our one queue, read so far."""
+    pq = ProcessQueue(1, MQ)
+    pq.state, pq.next_offset = Queue.ASSIGNED, offset
+    return {MQ: pq}
+
+
+async def send(cluster: Cluster, count: int) -> None:
+    producer = Producer(cluster, "senders")
+    for _ in range(count):
+        await producer.send(OutgoingMessage(TOPIC, b"x"), selector=to_queue(MQ))
+
+
+def test_a_queue_of_a_deleted_topic_is_found_once_and_an_unread_one_never() -> None:
+    async def run() -> None:
+        async with EmbeddedBroker() as broker, open_cluster(broker.name_server) as cluster:
+            admin = Admin(cluster)
+            await admin.create_topic(broker.address, TOPIC_CONFIG)
+            await cluster.route(TOPIC)
+            await cluster.refresh()
+            assert await deleted_queues(cluster, read_to(5)) == []
+            await admin.delete_topic(broker.address, TOPIC)
+            await cluster.refresh()
+            assert cluster.without_route == {TOPIC}
+            assert await deleted_queues(cluster, read_to(5)) == [MQ]
+            assert await deleted_queues(cluster, read_to(0)) == []
+            await admin.create_topic(broker.address, TOPIC_CONFIG)
+            await cluster.refresh()
+            assert cluster.without_route == set()
+
+    asyncio.run(run())
+
+
+def test_a_route_that_is_missing_while_the_broker_has_the_topic_means_nothing() -> None:
+    async def run() -> None:
+        async with EmbeddedBroker() as broker, open_cluster(broker.name_server) as cluster:
+            await Admin(cluster).create_topic(broker.address, TOPIC_CONFIG)
+            await cluster.route(TOPIC)
+            cluster.without_route.add(TOPIC)
+            assert await deleted_queues(cluster, read_to(5)) == []
+
+    asyncio.run(run())
+
+
+def test_an_offset_that_is_corrected_backwards_goes_on_at_the_first_message_since_our_last_body() -> None:
+    async def run() -> None:
+        async with EmbeddedBroker() as broker, open_cluster(broker.name_server) as cluster:
+            await Admin(cluster).create_topic(broker.address, TOPIC_CONFIG)
+            await send(cluster, 3)
+            last = LastBodies(Operations(cluster))
+            assert await last.corrected(MQ, asked=9, told=3) == 3  # nothing known
+            last.note(MQ, encode_message(StoredMessage(TOPIC, b"x", store_timestamp_ms=1000)))
+            assert await last.corrected(MQ, asked=9, told=3) == 0  # all three are newer
+            assert await last.corrected(MQ, asked=1, told=3) == 3  # forwards: what is gone is gone
+            last.forget(MQ)
+            assert await last.corrected(MQ, asked=9, told=3) == 3
+
+    asyncio.run(run())
