@@ -1,0 +1,99 @@
+"""Brokers lose commits of a topic that come at once while it has none of the group; ours come one by one until one is in.
+
+ConsumerOffsetManager.commitOffset of 4.9 makes the table of a topic and group with the first offset, and puts it over what
+another thread has put there meanwhile: both are answered with success, one is lost. Here the race is forced: every queue has
+a connection of its own, so that commits of one group arrive at once, until one is lost; the commits that a member makes over
+the same connections are all there, for as many groups and more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from load import VERDICTS
+from servers import Kind, Servers
+
+from rocketcrew.client.cluster import Cluster
+from rocketcrew.client.opening import open_cluster
+from rocketcrew.client.operations import OFFSET_TIMEOUT_MS, Operations
+from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.supervisor.actions import Commit
+from rocketcrew.supervisor.allocation import average
+from rocketcrew.supervisor.commits import Commits
+from rocketcrew.supervisor.core import Core
+from rocketcrew.supervisor.slab import UNIT_BYTES, Slab
+from rocketcrew.supervisor.state import CoreConfig
+
+TOPIC, QUEUES = "first_commits", 16
+GROUPS_MIN, GROUPS_MAX = 200, 2000
+GroupCommit = Callable[[str, Sequence[MessageQueue]], Awaitable[None]]
+
+
+class Spread(Operations):
+    """Commits over a connection for each queue."""
+
+    def __init__(self, clusters: Sequence[Cluster]) -> None:
+        super().__init__(clusters[0])
+        self._each = [Operations(cluster) for cluster in clusters]
+
+    async def update_consumer_offset(
+        self, group: str, mq: MessageQueue, offset: int, *, oneway: bool = False, timeout_ms: int = OFFSET_TIMEOUT_MS
+    ) -> None:
+        await self._each[mq.queue_id].update_consumer_offset(group, mq, offset, oneway=oneway, timeout_ms=timeout_ms)
+
+    async def connect(self, mq: MessageQueue) -> None:
+        for operations in self._each:
+            await operations.max_offset(mq)
+
+
+async def lost_of(operations: Operations, group: str, mqs: Sequence[MessageQueue], commit: GroupCommit) -> int:
+    """Commit offset 1 of all queues of a fresh group; how many of them the broker does not have."""
+    await commit(group, mqs)
+    ask = operations.query_consumer_offset
+    stored = await asyncio.gather(*(ask(group, mq, set_zero_if_not_found=False) for mq in mqs))
+    return sum(offset != 1 for offset in stored)
+
+
+async def both_ways(operations: Spread, mqs: Sequence[MessageQueue]) -> tuple[int, int, int]:
+    """(groups, commits lost of a member, commits lost of plain ones)."""
+
+    async def plain(group: str, mqs: Sequence[MessageQueue]) -> None:
+        await asyncio.gather(*(operations.update_consumer_offset(group, mq, 1) for mq in mqs))
+
+    async def members(group: str, mqs: Sequence[MessageQueue]) -> None:
+        core = Core(CoreConfig("me", group, (TOPIC,), average), Slab(2), bytearray(2 * UNIT_BYTES))
+        commits = Commits(operations, core, group, asyncio.get_running_loop().time)
+        await asyncio.gather(*(commits.commit(Commit(number, mq, 1, guarded=False)) for number, mq in enumerate(mqs)))
+
+    await operations.connect(mqs[0])
+    groups = lost_plain = lost_ours = 0
+    while groups < GROUPS_MIN or (lost_plain == 0 and groups < GROUPS_MAX):
+        groups += 1
+        lost_plain += await lost_of(operations, f"plain-{groups}", mqs, plain)
+        lost_ours += await lost_of(operations, f"ours-{groups}", mqs, members)
+    return groups, lost_ours, lost_plain
+
+
+@pytest.mark.parametrize("servers", [Kind("4.9.7")], ids=str, indirect=True, scope="session")
+def test_the_first_commits_of_a_topic_are_all_kept(servers: Servers) -> None:
+    servers.create_topic(TOPIC, QUEUES)
+
+    async def run() -> tuple[int, int, int]:
+        async with AsyncExitStack() as open_ones:
+            clusters = [await open_ones.enter_async_context(open_cluster(servers.name_server)) for _ in range(QUEUES)]
+            return await both_ways(Spread(clusters), await clusters[0].queues_to_read(TOPIC))
+
+    groups, ours, plain = asyncio.run(run())
+    VERDICTS.append(
+        f"VERDICT first_commits 4.9.7: {groups} fresh groups of {QUEUES} queues, lost {ours} of a member's commits,"
+        f" {plain} of plain ones"
+    )
+    assert ours == 0
