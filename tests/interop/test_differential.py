@@ -252,8 +252,13 @@ def end_of(servers: Servers, subject: Subject, meanings: Mapping[str, str]) -> E
         record.offset_message_id: f"offset id of {record.properties['number']}"
         for record in stored(servers, subject.group, subject.topic)
     }  # a delayed message is stored anew when it is due
-    names = {**meanings, **delivered, subject.topic: "TOPIC", f"%RETRY%{subject.group}": "RETRY", f"%DLQ%{subject.group}": "DLQ",
-             subject.group: "GROUP"}  # fmt: skip
+    own = {
+        subject.topic: "TOPIC",
+        f"%RETRY%{subject.group}": "RETRY",
+        f"%DLQ%{subject.group}": "DLQ",
+        subject.group: "GROUP",
+    }
+    names = {**meanings, **delivered, **own}
     attempts: list[tuple[str, ...]] = []
     for line in subject.lines():
         _, number, times, topic, queue, length, text = line.split("\t")
