@@ -9,6 +9,7 @@ import pytest
 
 from rocketcrew.conf.settings import Settings, load
 from rocketcrew.remoting.bodies import (
+    ConsumeDirectlyResult,
     ConsumerRunningInfo,
     ConsumerStatus,
     ResetOffsetBody,
@@ -17,9 +18,12 @@ from rocketcrew.remoting.bodies import (
 from rocketcrew.remoting.codes import FLAG_ONEWAY, RequestCode, ResponseCode
 from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.remoting.stored import StoredMessage, encode_message
 from rocketcrew.supervisor import actions as act
+from rocketcrew.supervisor.direct import Refused
 from rocketcrew.supervisor.requests import Asked, Requests
 from rocketcrew.supervisor.running_info import Clocks, offsets_of, running_info
+from rocketcrew.workers.packets import QueueInfo
 
 from .conftest import TOPIC, Bench
 
@@ -32,6 +36,8 @@ class Member:
 
     def __init__(self) -> None:
         self.rebalanced = 0
+        self.busy = False
+        self.consumed: tuple[QueueInfo, bytes] | None = None
         self.reset: Mapping[MessageQueue, int] = {}
         self.requests = Requests(
             GROUP,
@@ -41,6 +47,7 @@ class Member:
                 offsets=lambda topic: {MQ: 5} if topic == TOPIC else {},
                 info=lambda stacks: ConsumerRunningInfo(jstack=stacks),
                 stacks=self._stacks,
+                consume=self._consume,
             ),
         )
 
@@ -52,6 +59,12 @@ class Member:
 
     async def _stacks(self) -> str:
         return "stacks"
+
+    async def _consume(self, queue: QueueInfo, record: bytes) -> ConsumeDirectlyResult:
+        if self.busy:
+            raise Refused("no worker is ready")
+        self.consumed = (queue, record)
+        return ConsumeDirectlyResult("CR_LATER", remark="why", spent_time_mills=3)
 
     def ask(self, code: int, fields: Mapping[str, str], body: bytes = b"", flag: int = 0) -> Command | None:
         command = Command(code, dict(fields), body, opaque=7, flag=flag)
@@ -127,6 +140,29 @@ def test_a_question_that_lacks_a_field_is_answered_with_why() -> None:
     answer = Member().answer(RequestCode.GET_CONSUMER_RUNNING_INFO, {})
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "consumerGroup" in (answer.remark or "")
+
+
+DIRECTLY = {"consumerGroup": GROUP, "clientId": "me", "brokerName": "b", "msgId": "x"}
+
+
+def test_a_message_is_consumed_directly() -> None:
+    member = Member()
+    record = encode_message(StoredMessage(TOPIC, b"body", queue_id=3, queue_offset=9))
+    answer = member.answer(RequestCode.CONSUME_MESSAGE_DIRECTLY, DIRECTLY, record)
+    assert member.consumed == (QueueInfo(GROUP, TOPIC, "b", 3), record)
+    wanted = b'{"autoCommit":true,"consumeResult":"CR_LATER","order":false,"remark":"why","spentTimeMills":3}'
+    assert bytes(answer.body) == wanted
+
+
+def test_what_cannot_be_consumed_directly_is_refused() -> None:
+    member = Member()
+    assert member.answer(RequestCode.CONSUME_MESSAGE_DIRECTLY, DIRECTLY, b"junk").code == ResponseCode.SYSTEM_ERROR
+    another = {**DIRECTLY, "consumerGroup": "another"}
+    assert member.answer(RequestCode.CONSUME_MESSAGE_DIRECTLY, another, b"junk").code == ResponseCode.SYSTEM_ERROR
+    member.busy = True
+    record = encode_message(StoredMessage(TOPIC, b"body"))
+    answer = member.answer(RequestCode.CONSUME_MESSAGE_DIRECTLY, DIRECTLY, record)
+    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_BUSY, "no worker is ready")
 
 
 def test_an_unknown_code_is_not_supported() -> None:
