@@ -114,6 +114,10 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
         "chunks_in_flight": Whole(1, 16, "chunks"),
         "flush_interval_us": Whole(0, 100_000, "us"),
         "boot_timeout_ms": _ms(1000, 3_600_000),
+        "soft_time_limit_ms": _ms(0, 604_800_000),
+        "hard_time_limit_ms": _ms(0, 604_800_000),
+        "stall_timeout_ms": _ms(1000, 3_600_000),
+        "max_worker_deaths": Whole(1, 100, "deaths"),
     },
     "memory": {
         "pulled_bytes_mib": _mib(1, 65_536),
@@ -207,6 +211,10 @@ def _answered_in_time(pull_timeout_ms: object, suspend_timeout_ms: object) -> bo
     )
 
 
+def _below_unless_off(soft_ms: object, hard_ms: object) -> bool:
+    return isinstance(soft_ms, int) and isinstance(hard_ms, int) and (not hard_ms or soft_ms < hard_ms)
+
+
 def _two_ports(first: object, second: object) -> bool:
     return first != second or first == 0
 
@@ -265,6 +273,13 @@ RELATIONS: Final[tuple[Relation, ...]] = (
         _at_least,
         "must be at least",
         "a handler's batch is cut from one chunk",
+    ),
+    Relation(
+        "workers.soft_time_limit_ms",
+        "workers.hard_time_limit_ms",
+        _below_unless_off,
+        "must be below",
+        "the worker is killed at the hard limit",
     ),
     Relation(
         "consumer.pull_timeout_ms",

@@ -101,6 +101,10 @@ class WorkersSettings:
     chunks_in_flight: int
     flush_interval_us: int
     boot_timeout_ms: int
+    soft_time_limit_ms: int
+    hard_time_limit_ms: int
+    stall_timeout_ms: int
+    max_worker_deaths: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,9 @@ class SendBack:
     """From 0. The edge tries the broker's send-back and then an ordinary send to the retry topic, in each attempt."""
     reconsume_times: int = -1
     """Not negative: how often an ordered message was tried; it goes by an ordinary send, as Java's orderly service does."""
+    facts: dict[str, str] | None = None
+    """Of a message that cost too many workers their lives: it goes to the dead-letter topic with these as properties; where
+    that is refused, without them, by a send-back at level -1."""
 
 
 @dataclass(slots=True, eq=False)
@@ -182,6 +185,11 @@ class JournalCommitted:
 
 
 @dataclass(slots=True, eq=False)
+class ChargesChanged:
+    """`State.charges` is to be written before anything behind this is done: a count must outlive the next death."""
+
+
+@dataclass(slots=True, eq=False)
 class Log:
     """One event for the log, with its keys."""
 
@@ -221,6 +229,7 @@ Action = (
     | JournalDone
     | JournalSealed
     | JournalCommitted
+    | ChargesChanged
     | Log
     | Heartbeat
     | Finished

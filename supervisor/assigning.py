@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..remoting.queues import MessageQueue
-from .actions import Commit, FetchAssignment, FetchOffset, Finished, Heartbeat, JournalCommitted
+from .actions import ChargesChanged, Commit, FetchAssignment, FetchOffset, Finished, Heartbeat, JournalCommitted
 from .allocation import allocate
 from .dispatching import Dispatching
 from .intervals import Intervals
@@ -279,6 +279,8 @@ class Assigning:
         if ok:
             self.s.counters.commits += 1
             pq.committed_at = now
+            if self.s.charges.forget_below(pq.mq, offset):
+                self.s.out.append(ChargesChanged())
             if offset != pq.committed:
                 pq.committed = offset
                 # A queue that was moved is not finished up to there; what is below only does not concern us any more.

@@ -42,11 +42,13 @@ class PullRun:
 class Failure:
     """One failed message of a chunk, open until its send-back is accepted."""
 
-    __slots__ = ("attempts", "delay_level", "error", "reconsume_times", "sent")
+    __slots__ = ("attempts", "delay_level", "error", "facts", "reconsume_times", "sent")
 
-    def __init__(self, delay_level: int, error: str) -> None:
+    def __init__(self, delay_level: int, error: str, facts: dict[str, str] | None = None) -> None:
         self.delay_level = delay_level
         self.error = error
+        self.facts = facts
+        """Of a crash: it is a dead letter with these."""
         self.attempts = 0
         self.reconsume_times = -1
         """Not negative: an ordered message at its limit, and how often it was tried."""
@@ -61,7 +63,7 @@ class Chunk:
     """
 
     __slots__ = (
-        "begin", "chunk_id", "count", "failed", "handle", "held", "lost", "offsets", "positions", "reported",
+        "alone", "begin", "chunk_id", "count", "failed", "handle", "held", "lost", "offsets", "positions", "reported",
         "slot", "tokens", "worker_id",
     )  # fmt: skip
 
@@ -86,6 +88,8 @@ class Chunk:
         self.held = True
         """Its reference on the slot is still held."""
         self.worker_id: str | None = None
+        self.alone = False
+        """It is suspected of having killed a worker, see quarantine.py."""
 
     @property
     def finished(self) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import asdict, replace
 from ..remoting.queues import MessageQueue
 from .actions import Action
 from .assigning import Assigning
+from .blame import Death, End
 from .dispatching import Dispatching
 from .intervals import Intervals
 from .lanes import Lanes
@@ -224,9 +225,10 @@ class Core:
         """Give the worker nothing more; the action Retired says when it has nothing in hand."""
         self.settling.retire(worker_id)
 
-    def worker_died(self, worker_id: str, *, expected: bool = False) -> None:
-        """Everything it had reported was read before this call. `expected` = it was told to leave."""
-        self.settling.worker_died(worker_id, expected=expected)
+    def worker_died(self, worker_id: str, *, expected: bool = False, death: Death | None = None) -> None:
+        """Everything it had reported was read before this call. `death` says how it ended and what it had in hand;
+        without one, nobody is charged, and `expected` = it was told to leave."""
+        self.settling.worker_died(worker_id, death or Death(End.TOLD if expected else End.CRASHED))
 
     def salvaged(
         self, worker_id: str, seq: int, records: Sequence[tuple[MessageQueue, Sequence[tuple[int, int]]]], now: float
@@ -271,13 +273,10 @@ class Core:
         """Sequence numbers of the worker's segments that hold reported rows and are not known to be sealed."""
         return sorted(seq for owner, seq in self.state.unsealed if owner == worker_id)
 
-    def queue_offset(self, chunk_id: int, position: int) -> tuple[MessageQueue, int] | None:
-        """Which record a worker's cell names, None when its chunk is finished or its queue has ended."""
-        chunk = self.state.chunks.get(chunk_id)
-        pq = self.state.queues.get(chunk.handle) if chunk is not None else None
-        if chunk is None or pq is None or position >= chunk.count:
-            return None
-        return pq.mq, chunk.offsets[position]
+    def is_busy(self, worker_id: str) -> bool:
+        """The worker has chunks that it has not reported on."""
+        worker = self.state.workers.get(worker_id)
+        return worker is not None and bool(worker.in_flight)
 
     def sent_back(self, handle: int, chunk_id: int, index: int, accepted: bool, now: float) -> None:
         """Answer to SendBack."""

@@ -40,6 +40,10 @@ class Counters:
     locks_lost: int = 0
     """Locks of open queues that a broker gave to another member, forgot, or did not confirm in time."""
     worker_deaths: int = 0
+    charged_deaths: int = 0
+    """Deaths of workers for which a message is to blame."""
+    timed_out_messages: int = 0
+    """Failed because their handler call was stopped at its hard time limit."""
     commits: int = 0
     commit_errors: int = 0
     rebalances: int = 0

@@ -1,6 +1,7 @@
 """Hand-over: chunks are cut from what waits and given to the least loaded worker, two in flight each.
 
-What a dead worker left goes first; queues are served in turn, so that a busy one does not starve the others.
+What a dead worker left goes first, what may have killed it apart from all else (quarantine.py); queues are served in
+turn, so that a busy one does not starve the others.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from .actions import Dispatch
 from .chunks import Chunk
 from .process_queue import ProcessQueue
+from .quarantine import Quarantine
 from .state import State, WorkerView
 from .states import Queue, Worker
 
@@ -24,11 +26,16 @@ class Dispatching:
 
     def __init__(self, state: State) -> None:
         self.s = state
+        self.quarantine = Quarantine(state, self._hand_again, self.apart)
 
     def run(self) -> None:
         """Give out as much as the workers' windows take."""
         s = self.s
-        while s.redo or s.ready:
+        while s.redo or s.ready or s.quarantine or s.isolated:
+            if s.quarantine or s.isolated:
+                self.quarantine.run()
+            if not (s.redo or s.ready):
+                return
             worker, free = self._choose_worker()
             if worker is None:
                 return
@@ -42,7 +49,10 @@ class Dispatching:
             if pq.waiting:
                 s.ready.append(pq)
             pq.flight.append(chunk)
-            self._hand(worker, chunk, pq)
+            if chunk.alone:
+                self.quarantine.admit(pq, chunk)
+            else:
+                self._hand(worker, chunk, pq)
 
     def _choose_worker(self) -> tuple[WorkerView | None, int]:
         """The worker for the next chunk, None when no place is free, and how many workers have a free place.
@@ -57,7 +67,7 @@ class Dispatching:
         best_load = -1 if pack else window
         for worker in self.s.workers.values():
             load = len(worker.in_flight)
-            if load < window and worker.state is Worker.READY:
+            if load < window and worker.state is Worker.READY and worker.worker_id != self.s.isolated:
                 free += 1
                 if load > best_load if pack else load < best_load:
                     best, best_load = worker, load
@@ -66,16 +76,20 @@ class Dispatching:
     def _cut(self, pq: ProcessQueue, size: int) -> Chunk:
         run = pq.waiting[0]
         start, begin = run.at, run.begin
-        end = min(start + size, run.end)
+        end, alone = min(start + size, run.end), False
+        if len(self.s.charges):
+            end, alone = self.quarantine.bound(pq.mq, run.offsets, start, end)
         self.s.waiting_messages -= end - start
         if end == run.end:
             pq.waiting.popleft()  # the run's reference on the slot passes to the chunk
         else:
             run.at, run.begin = end, run.offsets[end - 1] + 1
             run.slot.refs += 1
-        return Chunk(
+        chunk = Chunk(
             next(self.s.chunk_ids), pq.handle, run.slot, run.positions[start : end + 1], run.offsets[start:end], begin
         )
+        chunk.alone = alone
+        return chunk
 
     def _hand(self, worker: WorkerView, chunk: Chunk, pq: ProcessQueue) -> None:
         s = self.s
@@ -103,6 +117,20 @@ class Dispatching:
         del pq
         self.s.redo.append(chunk)
 
+    def apart(self, pq: ProcessQueue, chunk: Chunk) -> None:
+        """It is suspected of having killed a worker: it is handed to one that has nothing else."""
+        del pq
+        self.s.quarantine.append(chunk)
+
+    def timed_out(self, pq: ProcessQueue, chunk: Chunk, error: str, now: float) -> bool:
+        """Its worker was stopped at the hard time limit with all of it in hand. False: it is sent back (settling.py); ordered
+        modes count a failed attempt by their own rules."""
+        del pq, chunk, error, now
+        return False
+
+    def sending(self, pq: ProcessQueue, offset: int) -> None:
+        """A message that no worker failed is being sent back. Ordered modes hold its lane until that is accepted."""
+
     def finished(self, chunk: Chunk, pq: ProcessQueue | None) -> None:
         """No worker has the chunk any more: all of it was reported, or its worker is dead. Ordered modes wait for this."""
 
@@ -126,13 +154,14 @@ class Dispatching:
 
     def withdraw(self, pq: ProcessQueue) -> None:
         """Leave those of its chunks that wait for another worker because theirs died."""
-        if any(chunk.handle == pq.handle for chunk in self.s.redo):
-            for _ in range(len(self.s.redo)):
-                chunk = self.s.redo.popleft()
-                if chunk.handle == pq.handle:
-                    self.leave(chunk)
-                else:
-                    self.s.redo.append(chunk)
+        for line in (self.s.redo, self.s.quarantine):
+            if any(chunk.handle == pq.handle for chunk in line):
+                for _ in range(len(line)):
+                    chunk = line.popleft()
+                    if chunk.handle == pq.handle:
+                        self.leave(chunk)
+                    else:
+                        line.append(chunk)
 
     def drop_waiting(self, pq: ProcessQueue) -> int:
         """Forget what was pulled and not dispatched: it is not run, and for us the queue ends before it."""

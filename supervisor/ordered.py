@@ -80,6 +80,8 @@ class Ordered(Dispatching):
         items: list[OrderedChunk] = []
         until = float("inf")
         for chunk, pq, lane in chunks:
+            if len(s.charges) and self.quarantine.exhausted(pq, chunk):
+                continue
             chunk.worker_id = worker.worker_id
             worker.in_flight[chunk.chunk_id] = chunk
             s.chunks[chunk.chunk_id] = chunk
@@ -89,7 +91,8 @@ class Ordered(Dispatching):
             until = min(until, pq.locked_until)
             number = numbers.setdefault(id(lane), len(numbers))
             items.append(OrderedChunk(chunk, pq.mq, number, self._tried(pq, chunk)))
-        s.out.append(DispatchOrdered(worker.worker_id, items, until))
+        if items:
+            s.out.append(DispatchOrdered(worker.worker_id, items, until))
 
     def _tried(self, pq: ProcessQueue, chunk: Chunk) -> tuple[int, ...]:
         attempts = self.order_of(pq).attempts
@@ -130,6 +133,24 @@ class Ordered(Dispatching):
         chunk.worker_id = None
         _insert(lane, chunk)
         self.offer(lane)
+
+    def apart(self, pq: ProcessQueue, chunk: Chunk) -> None:
+        """In its place in the lane, by itself: the order matters more than who else its worker has in hand."""
+        self.again(pq, chunk)
+
+    def timed_out(self, pq: ProcessQueue, chunk: Chunk, error: str, now: float) -> bool:
+        lane = self.lane_at(pq, chunk.offsets[0])
+        chunk.worker_id = None
+        held = self._failed(pq, lane, chunk, chunk.count, 0, error)
+        if held is not None:
+            self._keep(pq, lane, held)
+        if held is chunk:
+            self._suspend(lane, -1, now)
+        self.offer(lane)
+        return True
+
+    def sending(self, pq: ProcessQueue, offset: int) -> None:
+        self.lane_at(pq, offset).sending = offset
 
     def sent(self, pq: ProcessQueue, offset: int) -> None:
         lane = self.lane_at(pq, offset)

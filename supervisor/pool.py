@@ -27,6 +27,7 @@ from .core import Core
 from .direct import Directing
 from .hearing import Hearing
 from .pool_member import BootMaker, HandlerError, Member, NewWorker
+from .post_mortem import PostMortem
 from .stacks import ProcessStack, Running, worker_stacks
 
 RESPAWN_DELAY_MIN_S = 0.1
@@ -53,6 +54,7 @@ class Pool:
         self._transport = transport
         self._segments = segments
         self._cells = cells
+        self._post_mortem = PostMortem(cells)
         self._queue_info = queue_info
         self._slab = slab
         self._acted = acted
@@ -152,6 +154,7 @@ class Pool:
         member = self.members.get(worker_id)
         if member is not None:
             log.error("worker_killed", worker=worker_id, pid=member.process.pid, reason=reason)
+            member.killed = True
             member.process.kill()
 
     def _send(self, member: Member, packet: bytes, payload: memoryview | None = None) -> None:
@@ -175,7 +178,7 @@ class Pool:
         for packet in member.link.receive():
             self.hearing.packet(member, packet)
         if member.link.closed:
-            self._ended(member)
+            self._link_ended(member)
         self._acted()
 
     def _is_ready(self, _member: Member, ready: packets.Ready) -> None:
@@ -188,6 +191,14 @@ class Pool:
         log.error("worker_boot_failed", worker=member.worker_id, error=failed.error)
 
     # --- deaths -------------------------------------------------------------------------------------------------
+
+    def _link_ended(self, member: Member) -> None:
+        """Its end of the link is closed: it dies, or has closed what is not its own. How it ended is known with its death."""
+        if not member.ended:
+            self._loop.remove_writer(member.link.fileno())
+            self._loop.remove_reader(member.link.fileno())
+            member.process.kill()
+            self._loop.call_later(KILL_WAIT_S, self._ended, member)
 
     def _process_ended(self, member: Member) -> None:
         """The process is dead; the link may still hold what it said."""
@@ -209,20 +220,16 @@ class Pool:
         self._loop.remove_reader(member.link.fileno())
         self._loop.remove_reader(member.process.sentinel)
         member.process.kill()  # the link may be closed by a process that lives on
-        code = member.process.exitcode
         member.link.close()
-        member.stack_file.close()
         del self.members[member.worker_id]
         self.direct.died(member.worker_id)
         now = self._loop.time()
-        running = self.running(member)
+        self._core.worker_died(member.worker_id, death=self._post_mortem.look(member))
+        self._acted()  # what it is charged to is written before its cell is cleared
         self._cells.clear(member.cell_slot)
         self._cell_slots.append(member.cell_slot)
-        self._core.worker_died(member.worker_id, expected=member.stopping)
         self._seal_renamed(member.worker_id, now)
-        if not member.stopping:
-            log.warning("worker_died", worker=member.worker_id, pid=member.process.pid, exit_code=code,
-                        **({} if running is None else {"running": str(running)}))  # fmt: skip
+        member.stack_file.close()
         member.process.close()
         files = sorted((self._segments / OPEN_DIR).glob(f"{member.worker_id}-*{SEGMENT_SUFFIX}"))
         dead = [*member.salvage_of, member.worker_id]
@@ -237,13 +244,11 @@ class Pool:
 
     def running(self, member: Member) -> Running | None:
         """Which message the worker is running, or was when it died, from its cell."""
-        cell = self._cells.read(member.cell_slot)
-        found = self._core.queue_offset(cell.chunk_id, cell.position) if cell is not None else None
-        if cell is None or found is None:
+        cell, mq = self._cells.read(member.cell_slot), self._cells.queue(member.cell_slot)
+        if cell is None or mq is None:
             return None
-        mq, offset = found
         seconds = max(0.0, self._loop.time() - cell.started_ns / 1e9)
-        return Running(mq.topic, mq.broker_name, mq.queue_id, offset, seconds)
+        return Running(mq.topic, mq.broker_name, mq.queue_id, cell.offset, seconds)
 
     async def stacks(self) -> list[ProcessStack]:
         """The stacks of every worker, also of those that start or leave."""

@@ -14,6 +14,7 @@ from ..workers.link import SupervisorLink
 from ..workers.slab_memory import SharedFd
 from ..workers.spawn import WorkerProcess
 from ..workers.stack_dump import StackFile
+from .time_limits import Look
 
 
 class HandlerError(RocketcrewError):
@@ -60,4 +61,11 @@ class Member:
     ready: bool = False
     stopping: bool = False
     """It was told to leave: its end is expected and charged to nobody."""
+    killed: bool = False
+    """We killed it, for what it said or did not do: charged to nobody."""
     ended: bool = False
+    look: Look = field(default_factory=Look)
+    """Of the time limits' watch (watching.py)."""
+    rss_peak_bytes: int = 0
+    rss_last_bytes: int = 0
+    """Resident memory as sampled during long calls, 0 = never."""

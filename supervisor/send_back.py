@@ -7,6 +7,7 @@ broker has the retry record; it is sent again, because two retry records are rep
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from struct import Struct
 
 import structlog
@@ -35,6 +36,9 @@ DELAY_LEVEL_OFFSET = 3
 INNER_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
 _KEPT_FLAGS = SYSFLAG_COMPRESSED | SYSFLAG_COMPRESSION_MASK | SYSFLAG_MULTI_TAGS
 """What describes the body and tags; host families and transactions belong to the old record."""
+FACT_PREFIX = "ROCKETCREW_"
+PROPERTIES_BYTES_MAX = 30_000
+"""A broker takes 32767 bytes of properties and adds some of its own."""
 _PHYSICAL_OFFSET = Struct(">28xq")
 
 log = structlog.get_logger("rocketcrew.send_back")
@@ -51,12 +55,18 @@ class SendBacks:
 
     async def send(self, action: SendBackAction, record: bytes, message: StoredMessage | None) -> bool:
         """True when a broker has accepted it. `message` None = `record` cannot be decoded."""
+        if action.facts is not None and message is not None:
+            try:
+                await self._to_dead_letters(action.facts, message)
+                return True
+            except RocketcrewError as error:
+                log.warning("dead_letter_refused", queue=tuple(action.mq), error=str(error), attempt=action.attempt)
         try:
             await self._to_its_broker(action, record, message)
             return True
         except RocketcrewError as error:
             log.warning("send_back_failed", queue=tuple(action.mq), error=str(error), attempt=action.attempt)
-        if message is None:
+        if message is None or action.facts is not None:
             return False
         try:
             await self._to_retry_topic(action, message)
@@ -83,14 +93,29 @@ class SendBacks:
         times = message.reconsume_times + 1
         level = action.delay_level if action.delay_level > 0 else DELAY_LEVEL_OFFSET + message.reconsume_times
         properties = {
-            **message.properties,
-            "ORIGIN_MESSAGE_ID": message.properties.get("ORIGIN_MESSAGE_ID") or message.offset_message_id,
-            "RETRY_TOPIC": _origin_topic(message),
+            **_of_a_retry(message),
             "RECONSUME_TIME": str(times),
             "MAX_RECONSUME_TIMES": str(self._max),
             "DELAY": str(level),
         }
-        properties.pop("TRAN_MSG", None)
+        await self._send(message, properties, times, self._max)
+
+    async def _to_dead_letters(self, facts: Mapping[str, str], message: StoredMessage) -> None:
+        """An ordinary send to the retry topic with its attempts used up: the broker puts it into %DLQ%, which it makes when
+        it is not there (SendMessageProcessor.handleRetryAndDLQ); only so do properties of ours come along."""
+        times = message.reconsume_times + 1
+        properties = {
+            **_of_a_retry(message),
+            "RECONSUME_TIME": str(times),
+            "MAX_RECONSUME_TIMES": str(message.reconsume_times),
+            **crash_properties(facts, sum(len(name) + len(value) + 2 for name, value in message.properties.items())),
+        }
+        await self._send(message, properties, times, message.reconsume_times)
+
+    async def _send(
+        self, message: StoredMessage, properties: Mapping[str, str], times: int, max_reconsume_times: int
+    ) -> None:
+        """To a queue of the retry topic, with the message's body and birth flags."""
         topic = RETRY_PREFIX + self._group
         queues = await self._cluster.queues_to_write(topic)
         if not queues:
@@ -109,12 +134,40 @@ class SendBacks:
             properties=encode_properties(properties),
             reconsume_times=times,
             unit_mode=False,
-            max_reconsume_times=self._max,
+            max_reconsume_times=max_reconsume_times,
             batch=False,
             broker_name=mq.broker_name,
         )
         code = RequestCode.SEND_MESSAGE_V2
         await ask(self._cluster.remoting, address, code, header, body=message.body, timeout_ms=SEND_BACK_TIMEOUT_MS)
+
+
+def crash_properties(facts: Mapping[str, str], others_bytes: int) -> dict[str, str]:
+    """The facts as ROCKETCREW_* properties, the long ones cut where the message's own `others_bytes` leave no room.
+
+    A control character would be taken for a separator.
+    """
+    room = PROPERTIES_BYTES_MAX - others_bytes
+    found: dict[str, str] = {}
+    for name, value in sorted(facts.items(), key=lambda fact: len(fact[1])):
+        clean = "".join(char if char >= " " or char in "\n\t" else " " for char in value)
+        room -= len(FACT_PREFIX) + len(name) + 2
+        text = clean.encode("utf-8", "replace")[: max(room, 0)].decode("utf-8", "ignore")
+        if text:
+            found[FACT_PREFIX + name.upper()] = text
+            room -= len(text.encode())
+    return found
+
+
+def _of_a_retry(message: StoredMessage) -> dict[str, str]:
+    """The properties that every record after the first has."""
+    properties = {
+        **message.properties,
+        "ORIGIN_MESSAGE_ID": message.properties.get("ORIGIN_MESSAGE_ID") or message.offset_message_id,
+        "RETRY_TOPIC": _origin_topic(message),
+    }
+    properties.pop("TRAN_MSG", None)
+    return properties
 
 
 def _origin_topic(message: StoredMessage) -> str:

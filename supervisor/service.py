@@ -34,6 +34,7 @@ from ..workers.slab_memory import SlabMemory
 from ..workers.spawn import Forkserver
 from . import actions as act
 from .acting import Acting
+from .charges_file import CELLS_FILE, charge_left_cells, read_charges, write_charges
 from .checks import check_consumer, subscriptions
 from .control import ControlServer
 from .core import Core
@@ -47,7 +48,8 @@ from .slot import adopt, take_slot, write_settled
 from .stacks import ProcessStack, as_text, own_stack
 from .states import SERVICE, Service, ServiceEvent, move
 from .status import picture
-from .wiring import CELL_SLOTS, CELLS_FILE, Boots, core_config
+from .watching import Watch
+from .wiring import CELL_SLOTS, Boots, core_config
 
 EXIT_FINE = 0
 EXIT_FORCED = 5
@@ -120,12 +122,15 @@ class Supervisor:
         self.client_id = client_id(client_ip(settings.cluster.client_ip), instance, settings.cluster.unit_name)
         self.core = Core(core_config(settings, self.client_id, tuple(self.topics)), slab, self._view)
         self.core.state.settled = self._settled
+        read_charges(self._slot.path, self.core.state.charges)
+        charge_left_cells(self._slot.path, self.core.state.charges)
         self._acting = Acting(
             self.core,
             {
                 act.Seal: lambda a: self._pool.seal(a.worker_id),
                 act.KillWorker: lambda a: self._pool.kill_worker(a.worker_id, a.reason),
                 act.Finished: self._core_finished,
+                act.ChargesChanged: lambda _: write_charges(self._slot.path, self.core.state.charges),
             },
             self._slot.journal,
         )
@@ -149,6 +154,9 @@ class Supervisor:
         )  # fmt: skip
         self._acting.do[act.Dispatch] = self._pool.dispatch
         self._to_end.append(self._pool.kill)
+        watch = Watch(self._cells, self._pool.members.values, self.core.is_busy, settings.workers.stall_timeout_ms)
+        watch.start()
+        self._to_end.append(watch.stop)
         await self._pool.start(count, self._slot.open_segments(), settings.workers.boot_timeout_ms)
         self._recover()
         self._to_end.append(self._acting.close_journal)

@@ -10,10 +10,13 @@ from collections.abc import Callable, Sequence
 
 from ..remoting.queues import MessageQueue
 from .actions import JournalDone, JournalSealed, KillWorker, Retired, SendBack
+from .blame import Death, End
 from .chunks import Chunk, Failure, Token
 from .dispatching import Dispatching
+from .failing import Failing
 from .intervals import Intervals
 from .process_queue import ProcessQueue
+from .quarantine import Lot, pieces_of
 from .state import State, WorkerView
 from .states import Worker, WorkerEvent
 
@@ -32,6 +35,7 @@ class Settling:
         self._dispatching = dispatching
         self._progress = progress
         self._restart = restart
+        self._failing = Failing(state, dispatching, self.send_back, self.reported)
 
     # --- outcomes -----------------------------------------------------------------------------------------------
 
@@ -63,6 +67,8 @@ class Settling:
             s.stats.consumed(pq.mq.topic, count, len(failures), busy_us)
             self._settle(pq, chunk, start, end, worker_id, seq, failures)
             pq.last_consume = now
+            if chunk.alone:
+                self._cleared(pq, chunk, start, end)
         if end == chunk.count:
             del worker.in_flight[chunk_id]
             if worker.state is Worker.LEAVING and not worker.in_flight:
@@ -98,6 +104,12 @@ class Settling:
                 s.out.append(JournalDone(pq.mq, chunk.begin_of(index), chunk.offsets[index] + 1, worker_id, seq))
         for index in sorted(failed_here):
             self.send_back(pq, chunk, index)
+
+    def _cleared(self, pq: ProcessQueue, chunk: Chunk, start: int, end: int) -> None:
+        """Suspects that came through: they are charged with nothing any more."""
+        failed = chunk.failed or {}
+        for index in range(start, end):
+            self._dispatching.quarantine.finished(pq, chunk, index, sent_back=index in failed)
 
     def _wait_for_seal(self, pq: ProcessQueue, chunk: Chunk, token: Token) -> None:
         if chunk.tokens is None:
@@ -140,6 +152,7 @@ class Settling:
                 failure.delay_level,
                 failure.attempts,
                 failure.reconsume_times,
+                failure.facts,
             )
         )
 
@@ -154,7 +167,9 @@ class Settling:
         if not accepted:
             self._refused(pq, chunk, index, now)
             return
-        del chunk.failed[index]
+        if chunk.failed.pop(index).facts is not None:
+            s.counters.dead_letter_messages += 1
+            self._dispatching.quarantine.finished(pq, chunk, index, sent_back=False)
         s.counters.sent_back_messages += 1
         pq.unfinished -= 1
         s.out.append(JournalDone(pq.mq, chunk.begin_of(index), chunk.offsets[index] + 1, "", 0))
@@ -221,12 +236,13 @@ class Settling:
         if not worker.in_flight:
             self.s.out.append(Retired(worker_id))
 
-    def worker_died(self, worker_id: str, *, expected: bool = False) -> None:
+    def worker_died(self, worker_id: str, death: Death) -> None:
         """Its last outcomes were read. Its chunks wait until its open segment is salvaged: rows in it are done."""
         worker = self.s.workers[worker_id]
-        if worker.state in (Worker.READY, Worker.LEAVING) and not expected:
+        if worker.state in (Worker.READY, Worker.LEAVING) and death.end is not End.TOLD:
             self.s.counters.worker_deaths += 1
         self.s.move_worker(worker, WorkerEvent.DIED)
+        self._dispatching.quarantine.judge(worker, death)
 
     def salvaged(
         self, worker_id: str, seq: int, records: Sequence[tuple[MessageQueue, Sequence[tuple[int, int]]]], now: float
@@ -271,6 +287,7 @@ class Settling:
                 continue
             touched[pq.handle] = pq
             self._split(pq, chunk, worker)
+        self._failing.time_outs(worker, now)
         for token in [token for token in s.unsealed if token[0] == worker_id]:
             self._lost(token, now)
         for pq in touched.values():
@@ -281,21 +298,14 @@ class Settling:
         """Trim the chunk to what was reported; what was salvaged is finished, the rest becomes new chunks."""
         s = self.s
         salvaged = worker.salvaged.get(pq.mq, Intervals())
-        pieces: list[tuple[int, int, bool]] = []
-        for index in range(chunk.reported, chunk.count):
-            done = chunk.offsets[index] in salvaged
-            if pieces and pieces[-1][2] is done:
-                pieces[-1] = (pieces[-1][0], index + 1, done)
-            else:
-                pieces.append((index, index + 1, done))
-        children: list[Chunk] = []
-        for start, end, done in pieces:
+        children: list[tuple[Chunk, Lot | None]] = []
+        for start, end, fate in pieces_of(chunk, salvaged, worker.blamed):
             child = Chunk(
                 next(s.chunk_ids), pq.handle, chunk.slot, chunk.positions[start : end + 1], chunk.offsets[start:end],
                 chunk.begin_of(start),
             )  # fmt: skip
-            children.append(child)
-            if done:
+            children.append((child, fate))
+            if fate is None:
                 child.reported, child.held = child.count, False
                 self._dispatching.finished(child, pq)
                 pq.unfinished -= child.count
@@ -304,18 +314,18 @@ class Settling:
                 s.counters.done_messages += child.count
             else:
                 chunk.slot.refs += 1
-        pq.insert_after(chunk, children)
+        pq.insert_after(chunk, (child for child, _ in children))
         chunk.positions, chunk.offsets = chunk.positions[: chunk.reported + 1], chunk.offsets[: chunk.reported]
         chunk.count = chunk.reported
         if chunk.failed:
             s.chunks[chunk.chunk_id] = chunk
         pq.unfinished_bytes -= chunk.positions[-1] - chunk.positions[0]
         s.release_chunk(chunk)
-        for child in children:
-            if not child.held:
+        for child, fate in children:
+            if fate is None:
                 continue
             if s.finishes(pq):
-                self._dispatching.again(pq, child)
+                self._failing.again(pq, child, fate, worker, alone=chunk.alone)
             else:
                 self._dispatching.leave(child)
 

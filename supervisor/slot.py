@@ -17,6 +17,7 @@ from pathlib import Path
 from ..conf.segment_format import BAD_DIR, OPEN_DIR, PLAN_DIR, READY_DIR, SEGMENT_NAME, SETTLED_FILE
 from ..remoting.errors import UsageError
 from ..remoting.queues import MessageQueue
+from .charges_file import take_over_charges
 from .intervals import Intervals
 from .journal import JournalState
 from .journal_file import read_journal
@@ -123,6 +124,7 @@ def _adopt_one(slot: Slot, other: Slot, state: JournalState, settled: Settled) -
                 shutil.rmtree(path)
             elif path.name != LOADER_LOCK:
                 path.unlink()
+        take_over_charges(slot.path, other.path)
         write_settled(slot.segments, slot.group, settled)
         (other.segments / SETTLED_FILE).unlink(missing_ok=True)
         known = other.journal.exists()

@@ -9,10 +9,12 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
+from typing import TYPE_CHECKING
 
 from ..remoting.queues import MessageQueue
 from .actions import Action, Log, Seal
 from .allocation import Strategy
+from .charges import Charges
 from .chunks import Chunk, Token
 from .counters import Counters
 from .intervals import Intervals
@@ -21,6 +23,9 @@ from .sizing import ChunkSizer
 from .slab import Slab, Slot
 from .states import WORKER, Queue, Seen, Worker, WorkerEvent, move
 from .stats import ConsumerStats
+
+if TYPE_CHECKING:
+    from .quarantine import Blamed
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,7 @@ class CoreConfig:
     chunk_messages_max: int = 64
     chunks_in_flight: int = 2
     send_back_retry_ms: int = 5000
+    max_worker_deaths: int = 3
     order: str = "concurrent"
     """concurrent, queue or key."""
     locks: bool = False
@@ -80,7 +86,7 @@ class CoreConfig:
 class WorkerView:
     """One worker process as the core sees it."""
 
-    __slots__ = ("in_flight", "salvaged", "seal_asked", "sealed_seq", "state", "worker_id")
+    __slots__ = ("blamed", "in_flight", "salvaged", "seal_asked", "sealed_seq", "state", "timed_out", "worker_id")
 
     def __init__(self, worker_id: str) -> None:
         self.worker_id = worker_id
@@ -90,6 +96,10 @@ class WorkerView:
         self.seal_asked = False
         self.sealed_seq = 0
         """Its newest segment that is known to be sealed; it begins one only when the one before it is."""
+        self.blamed: Blamed | None = None
+        """What its death is charged to."""
+        self.timed_out: list[tuple[ProcessQueue, Chunk]] = []
+        """What it had in hand when it was stopped at the hard time limit."""
         self.salvaged: dict[MessageQueue, Intervals] = {}
         """Records whose rows were found complete in the segment it left behind."""
 
@@ -120,6 +130,11 @@ class State:
         """Queues with something to dispatch, each once, served in turn."""
         self.redo: deque[Chunk] = deque()
         """What dead workers left: handed out before anything new."""
+        self.quarantine: deque[Chunk] = deque()
+        """What may have killed a worker: handed out before all else, to a worker that has nothing else."""
+        self.isolated: str | None = None
+        """The worker that is kept for the quarantine."""
+        self.charges = Charges()
         self.starved: deque[ProcessQueue] = deque()
         """Queues that wait for bytes of the slab, first come first served."""
         self.lingering: dict[MessageQueue, set[int]] = {}

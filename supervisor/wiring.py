@@ -10,6 +10,7 @@ from ..workers.link import Transport
 from ..workers.loading import HandlerSpec
 from ..workers.slab_memory import SlabMemory
 from .allocation import strategy_of
+from .charges_file import CELLS_FILE
 from .pool_member import NewWorker
 from .slot import Slot
 from .state import CoreConfig
@@ -17,8 +18,6 @@ from .state import CoreConfig
 RETRY_PREFIX = "%RETRY%"
 CELL_SLOTS = 512
 """Workers at one time: twice the most that may be configured, for each may have its successor beside it."""
-CELLS_FILE = "cells"
-"""In the slot: what each worker is running, readable after its death."""
 
 
 def core_config(settings: Settings, client_id: str, topics: tuple[str, ...]) -> CoreConfig:
@@ -39,6 +38,7 @@ def core_config(settings: Settings, client_id: str, topics: tuple[str, ...]) -> 
         chunk_messages_max=s.workers.chunk_messages_max,
         chunks_in_flight=s.workers.chunks_in_flight,
         send_back_retry_ms=s.supervisor.send_back_retry_ms,
+        max_worker_deaths=s.workers.max_worker_deaths,
         drain_deadline_ms=s.supervisor.drain_deadline_ms,
         stop_deadline_ms=s.supervisor.stop_deadline_ms,
     )
@@ -80,6 +80,8 @@ class Boots:
                 seal_rows=s.results.seal_rows,
                 seal_bytes=s.results.seal_bytes_mib << 20,
                 seal_idle_ms=s.results.seal_idle_ms,
+                soft_time_limit_ms=s.workers.soft_time_limit_ms,
+                hard_time_limit_ms=s.workers.hard_time_limit_ms or s.consumer.consume_timeout_min * 60_000,
             ),
             log_format=s.log.format,
             log_level=s.log.level,

@@ -42,6 +42,7 @@ EDGES: dict[str, frozenset[str]] = {
         {
             "access",
             "acting",
+            "charges_file",
             "commits",
             "consume",
             "control",
@@ -55,6 +56,7 @@ EDGES: dict[str, frozenset[str]] = {
             "metrics",
             "pool",
             "pool_member",
+            "post_mortem",
             "pulls",
             "requests",
             "send_back",
@@ -62,6 +64,7 @@ EDGES: dict[str, frozenset[str]] = {
             "slot",
             "stacks",
             "user_strategy",
+            "watching",
             "wiring",
         }
     ),

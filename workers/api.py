@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 Hook = Callable[[], object]
 
+TIME_LIMIT_MAX_S: Final = 7 * 24 * 3600
 ACK_ALL: Final = None
 """`BatchResult.ack_index` of a batch that was consumed whole."""
 
@@ -51,6 +52,21 @@ class Retry(Exception):
 
     def __str__(self) -> str:
         return self.reason or "the handler asked for a retry"
+
+
+class SoftTimeLimitExceeded(Exception):
+    """Raised inside a handler that has run for its soft time limit: clean up, then return, raise or ask for a retry.
+
+    Not caught, it fails the message as a time-out does: it is sent back with delay level 3 (ProcessQueue.java). It comes
+    between two steps of Python code; a C loop that never returns to Python is stopped by the hard limit only.
+    """
+
+    def __init__(self, limit_s: float = 0.0) -> None:
+        super().__init__(limit_s)
+        self.limit_s = limit_s
+
+    def __str__(self) -> str:
+        return f"the soft time limit of {self.limit_s:g} s is over"
 
 
 class BatchResult:
@@ -79,9 +95,14 @@ class Handler:
         batch: bool = False,
         setup: Hook | None = None,
         teardown: Hook | None = None,
+        soft_time_limit: float | None = None,
+        hard_time_limit: float | None = None,
     ) -> None:
         if not callable(function):
             raise UsageError(f"handler: {function!r} cannot be called; decorate a function")
+        _check_limits(soft_time_limit, hard_time_limit)
+        self.soft_time_limit = soft_time_limit
+        self.hard_time_limit = hard_time_limit
         self.function = function
         self.schema = schema
         self.batch = batch
@@ -112,6 +133,8 @@ def handler(
     batch: bool = False,
     setup: Hook | None = None,
     teardown: Hook | None = None,
+    soft_time_limit: float | None = None,
+    hard_time_limit: float | None = None,
 ) -> Callable[[Callable[..., Any]], Handler]: ...
 def handler(
     function: Callable[..., Any] | None = None,
@@ -121,18 +144,35 @@ def handler(
     batch: bool = False,
     setup: Hook | None = None,
     teardown: Hook | None = None,
+    soft_time_limit: float | None = None,
+    hard_time_limit: float | None = None,
 ) -> Handler | Callable[[Callable[..., Any]], Handler]:
     """Decorate a handler, bare or with arguments.
 
     schema: columns of its rows, as Spark DDL (`"module string, line int"`), pyarrow schema or dataclass.
     batch: it takes a list of messages. setup, teardown: called without arguments once per worker, before the first and
     after the last message (a set-up that raises is a failed start).
+    soft_time_limit, hard_time_limit: seconds that one call (one message, or one batch) may take, 0 = no limit; None =
+    `workers.soft_time_limit_ms` and `workers.hard_time_limit_ms`. Over the soft one SoftTimeLimitExceeded is raised in the
+    handler, over the hard one the worker is killed and replaced; both are one failed attempt. Raises UsageError for a
+    negative limit, or a soft one that is not below the hard one.
     """
 
     def decorate(target: Callable[..., Any]) -> Handler:
-        return Handler(target, schema=schema, batch=batch, setup=setup, teardown=teardown)
+        return Handler(
+            target, schema=schema, batch=batch, setup=setup, teardown=teardown, soft_time_limit=soft_time_limit,
+            hard_time_limit=hard_time_limit,
+        )  # fmt: skip
 
     return decorate if function is None else decorate(function)
+
+
+def _check_limits(soft_s: float | None, hard_s: float | None) -> None:
+    for name, value in (("soft_time_limit", soft_s), ("hard_time_limit", hard_s)):
+        if value is not None and not 0 <= value <= TIME_LIMIT_MAX_S:
+            raise UsageError(f"handler: {name}={value!r}: seconds from 0 (no limit) to {TIME_LIMIT_MAX_S}")
+    if soft_s and hard_s and soft_s >= hard_s:
+        raise UsageError(f"handler: soft_time_limit={soft_s} must be below hard_time_limit={hard_s}")
 
 
 def as_handler(target: object) -> Handler:

@@ -31,6 +31,9 @@ class WorkerLimits:
     seal_bytes: int = 16 * 1024 * 1024
     seal_idle_ms: int = 1_000
     """A segment is sealed when no row was added for this long, and at ten times this age."""
+    soft_time_limit_ms: int = 0
+    hard_time_limit_ms: int = 0
+    """Of one handler call, 0 = none; a handler's own limits go before these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +59,7 @@ class WorkerBoot:
     cells_path: Path | None = None
     cell_slot: int = 0
     stacks: SharedFd | None = None
-    """Where it writes its stacks when asked (stack_dump.py)."""
+    """Where it writes its stacks when asked, and when a signal that can be caught ends it (stack_dump.py)."""
     member: str = ""
     limits: WorkerLimits = field(default_factory=WorkerLimits)
     log_format: str = "auto"

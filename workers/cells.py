@@ -1,43 +1,67 @@
-"""One cell per worker in a mapped file: which message it is about to run.
+"""One cell per worker in a mapped file: which message it is about to run, since when, and that its loop moves.
 
 The worker writes its cell before each call of the handler and clears it when the chunk is over; the supervisor reads it
-after the worker's death. The file lies in the slot's folder, so that it also outlives a machine-wide kill. No lock: one
-writer per cell, aligned 8-byte stores, the state word last; a death between two stores blames nobody wrongly, since the
-handler is not running then.
+while it watches the time limits, and after the worker's death. The file lies in the slot's folder, so that it also
+outlives a machine-wide kill: hence the queue's name is in it too, not only numbers of this run. No lock: one writer per
+cell, aligned 8-byte stores, the state word last; a death between two stores blames nobody wrongly, since the handler is
+not running then.
 
-    word 0 state: position of the record in its chunk + 1, 0 = no handler call is under way
-    word 1 chunk id | word 2 monotonic start of the call (ns) | word 3 records given to this call | word 4 pid
-    words 5-7 free
+    file      16 words of header (MAGIC in the first), then the cells of CELL_BYTES each
+    word 0    STATE: queue offset of the (first) record in hand + 1; 0 = no handler call is under way
+    word 1    CHUNK_ID | 2 STARTED_NS, monotonic start of the call | 3 RECORDS given to this call | 4 PID
+    word 5    LAST: queue offset of the call's last record | 6 TAKEN: of a batch that is being iterated, offset + 1 of the
+              record whose message was taken last; 0 = none, or all were taken
+    word 7    BEATS: turns of the worker's loop | 8 RSS_PEAK in bytes, as last measured by the worker itself
+    word 9    SOFT_NS, 10 HARD_NS: the time limits of one call, 0 = none (told once, before the first call)
+    word 11   TEXT_BYTES | from word 16: JSON [topic, broker, queue id] of the chunk's queue
 """
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from ..remoting.errors import UsageError
+from ..remoting.queues import MessageQueue
 
-CELL_BYTES: Final = 64
+CELL_BYTES: Final = 1024
+CELL_WORDS: Final = CELL_BYTES // 8
+HEAD_WORDS: Final = 16
+MAGIC: Final = int.from_bytes(b"RCCELLS2", "little")
+
 STATE: Final = 0
 CHUNK_ID: Final = 1
 STARTED_NS: Final = 2
 RECORDS: Final = 3
 PID: Final = 4
+LAST: Final = 5
+TAKEN: Final = 6
+BEATS: Final = 7
+RSS_PEAK: Final = 8
+SOFT_NS: Final = 9
+HARD_NS: Final = 10
+TEXT_BYTES: Final = 11
+TEXT: Final = 16
 
 CellView = memoryview
-"""Eight words, `memoryview.cast("Q")`; index it by STATE, CHUNK_ID, ..."""
+"""The words of one cell, `memoryview.cast("Q")`; index it by STATE, CHUNK_ID, ..."""
 
 
 class Cell(NamedTuple):
-    """The call that was under way: records `position .. position+records-1` of the chunk. `started_ns` is monotonic."""
+    """The call that was under way: records `offset .. last` of the queue, `records` of them. `started_ns` is monotonic."""
 
     chunk_id: int
-    position: int
+    offset: int
+    last: int
     records: int
+    taken: int | None
+    """Of a batch: the record whose message the handler took last, None when it takes them otherwise or has all."""
     started_ns: int
     pid: int
+    rss_peak_bytes: int
 
 
 class CellFile:
@@ -48,25 +72,47 @@ class CellFile:
         if slots < 1:
             raise UsageError(f"cell file {path}: {slots} slots, at least 1 is needed")
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        size = max(slots * CELL_BYTES, os.fstat(self._fd).st_size)
+        if os.pread(self._fd, 8, 0) != MAGIC.to_bytes(8, "little"):
+            os.ftruncate(self._fd, 0)  # new, or of another layout: there is nothing to be read in it
+        head = HEAD_WORDS * 8
+        size = max(slots * CELL_BYTES + head, os.fstat(self._fd).st_size)
         os.ftruncate(self._fd, size)
         self._map = mmap.mmap(self._fd, size)
         self._words = memoryview(self._map).cast("Q")
-        self.slots = size // CELL_BYTES
+        self._words[0] = MAGIC
+        self.slots = (size - head) // CELL_BYTES
+
+    def view(self, slot: int) -> CellView:
+        """The live words of one cell; for reading."""
+        base = HEAD_WORDS + slot * CELL_WORDS
+        return self._words[base : base + CELL_WORDS]
 
     def read(self, slot: int) -> Cell | None:
         """The call under way in `slot`, None when there is none."""
-        base = slot * 8
-        words = self._words[base : base + 8]
+        words = self.view(slot)
         if not words[STATE]:
             return None
-        return Cell(words[CHUNK_ID], words[STATE] - 1, words[RECORDS], words[STARTED_NS], words[PID])
+        taken = words[TAKEN] - 1 if words[TAKEN] else None
+        return Cell(
+            words[CHUNK_ID], words[STATE] - 1, words[LAST] if words[RECORDS] > 1 else words[STATE] - 1, words[RECORDS],
+            taken, words[STARTED_NS], words[PID], words[RSS_PEAK],
+        )  # fmt: skip
+
+    def queue(self, slot: int) -> MessageQueue | None:
+        """Which queue the chunk of that cell is of; None when it does not say (or cannot be read)."""
+        words = self.view(slot)
+        text = bytes(words[TEXT:])[: words[TEXT_BYTES]]
+        try:
+            topic, broker, queue_id = json.loads(text)
+            return MessageQueue(str(topic), str(broker), int(queue_id))
+        except (ValueError, TypeError):
+            return None
 
     def clear(self, slot: int) -> None:
         """Forget it, before a new worker gets the slot."""
-        base = slot * 8
-        for word in range(8):
-            self._words[base + word] = 0
+        words = self.view(slot)
+        for word in range(TEXT):
+            words[word] = 0
 
     def close(self) -> None:
         """Unmap and close; the file stays."""
@@ -80,12 +126,14 @@ def map_cell(path: Path, slot: int, pid: int) -> CellView:
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         size = os.fstat(fd).st_size
-        if not 0 <= slot < size // CELL_BYTES:
-            raise UsageError(f"cell file {path} has {size // CELL_BYTES} cells, slot {slot} is not one of them")
+        slots = (size - HEAD_WORDS * 8) // CELL_BYTES
+        if not 0 <= slot < slots:
+            raise UsageError(f"cell file {path} has {slots} cells, slot {slot} is not one of them")
         mapped = mmap.mmap(fd, size)
     finally:
         os.close(fd)
-    cell = memoryview(mapped).cast("Q")[slot * 8 : slot * 8 + 8]
+    base = HEAD_WORDS + slot * CELL_WORDS
+    cell = memoryview(mapped).cast("Q")[base : base + CELL_WORDS]
     cell[STATE] = 0
     cell[PID] = pid
     return cell
@@ -94,3 +142,12 @@ def map_cell(path: Path, slot: int, pid: int) -> CellView:
 def private_cell() -> CellView:
     """A cell that nobody reads, for workers without a cell file."""
     return memoryview(bytearray(CELL_BYTES)).cast("Q")
+
+
+def queue_words(topic: str, broker_name: str, queue_id: int) -> tuple[memoryview, int]:
+    """The text part of a cell for a queue, in whole words, and its bytes. A name too long for it is left out."""
+    text = json.dumps([topic, broker_name, queue_id], separators=(",", ":"), ensure_ascii=False).encode()
+    if len(text) > (CELL_WORDS - TEXT) * 8:
+        text = b""
+    padded = text.ljust(-(-len(text) // 8) * 8)
+    return memoryview(padded).cast("Q"), len(text)

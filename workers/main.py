@@ -23,14 +23,15 @@ from ..remoting.errors import UsageError
 from . import preload
 from .api import Handler
 from .boot import EXIT_BOOT, EXIT_OK, WorkerBoot
-from .cells import map_cell
+from .cells import map_cell, private_cell
 from .ddl import as_schema, to_ddl
+from .limits import SoftLimit, limits_of, obey
 from .link import LinkClosedError, WorkerLink
 from .loading import HandlerLoadError, describe_error, load, user_traceback
 from .packets import BootFailed, Ready, encode_boot_failed, encode_ready, encode_salvaged
 from .parent_death import die_with_parent, end_forks_as_usual, keep_through_stop_signals
 from .rows import RowBuffer
-from .runner import Place
+from .runner import HANDLER_CALLERS, NEVER_INTERRUPTED, Place
 from .salvage import salvage
 from .segment import SegmentWriter
 from .stack_dump import answer_with_stacks
@@ -104,6 +105,7 @@ def make_worker(boot: WorkerBoot, link: WorkerLink, handler: Handler, schema: pa
         slab = boot.slab.map_read_only()
         boot.slab.close_fd()
     limits = boot.limits
+    cell = private_cell() if boot.cells_path is None else map_cell(boot.cells_path, boot.cell_slot, os.getpid())
     rows: RowBuffer[Place] | None = None
     segments = None
     if boot.segments_dir is not None:
@@ -115,9 +117,10 @@ def make_worker(boot: WorkerBoot, link: WorkerLink, handler: Handler, schema: pa
             seal_rows=limits.seal_rows,
             seal_bytes=limits.seal_bytes,
             seal_idle_ms=limits.seal_idle_ms,
-            pause=SegmentPause(link, lambda ms: time.sleep(ms / 1_000), log),
+            pause=SegmentPause(link, lambda ms: time.sleep(ms / 1_000), log, cell),
         )
-    cell = None if boot.cells_path is None else map_cell(boot.cells_path, boot.cell_slot, os.getpid())
+    soft_ns, hard_ns = limits_of(handler, limits)
+    obey(SoftLimit(cell, time.monotonic_ns, soft_ns, HANDLER_CALLERS, NEVER_INTERRUPTED), cell, soft_ns, hard_ns)
     return Worker(
         link,
         handler,

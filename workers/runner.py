@@ -5,8 +5,9 @@ message one small object, two stores into the cell, one call, one look at the cl
 the next), no allocation on the way of a handler that returns None. What is rare stands apart: inner batches (one record,
 several messages, finished or failed as one) and batch handlers.
 
-The cell names the record that the handler is about to run, so that a death has one culprit; it is cleared when the chunk is
-over and before anything is written, because what happens there is not the handler's fault.
+The cell names the record that the handler is about to run, so that a death has one culprit, and since when, so that the
+supervisor can keep the time limits; a batch handler's list notes which message was taken last. The cell is cleared when
+the chunk is over and before anything is written, because what happens there is not the handler's fault.
 
 Between calls the runner asks for a flush when the oldest unreported outcome is older than the flush interval, when many
 rows are kept, or when a run has so many failures that they would not fit one packet.
@@ -14,24 +15,45 @@ rows are kept, or when a run has so many failures that they would not fit one pa
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from resource import RUSAGE_SELF, getrusage
+from typing import Any, Final
 
 import structlog
 
 from ..remoting.errors import ProtocolError, RocketcrewError
 from ..remoting.properties import PROPERTY_KEYS
 from ..remoting.stored import record_info, walk
-from .api import Handler, Retry
+from .api import Handler, Retry, SoftTimeLimitExceeded
 from .batch_results import batch_results
 from .boot import WorkerLimits
-from .cells import CHUNK_ID, RECORDS, STARTED_NS, STATE, CellView
+from .cells import (
+    CHUNK_ID,
+    LAST,
+    RECORDS,
+    RSS_PEAK,
+    STARTED_NS,
+    STATE,
+    TAKEN,
+    TEXT,
+    TEXT_BYTES,
+    CellView,
+    queue_words,
+)
 from .fitting import RowError
 from .loading import describe_error, user_traceback
 from .message import INNER_BATCH_BIT, SYSFLAG_LOW_BYTE, Message, expand_inner_batch
+from .one_by_one import OneByOne
 from .packets import Failure, QueueInfo, clip
 from .rows import Prepared, RowBuffer
 from .run import FAILURES_PER_RUN_MAX, NS_PER_US, Run
+
+RSS_EVERY_NS: Final = 50_000_000
+"""How often the peak of resident memory is noted, between chunks: a system call of about a microsecond."""
+RSS_UNIT: Final = 1 if sys.platform == "darwin" else 1024
+TIME_OUT_DELAY_LEVEL: Final = 3
+"""ProcessQueue.cleanExpiredMsg sends what timed out back at this level."""
 
 Place = tuple[Run, int]
 """A record: its run and its position in the chunk. Owner of kept rows."""
@@ -65,6 +87,9 @@ class Runner:
         self._due_ns = 0
         """When a flush is due; meaningful while anything is unreported."""
         self._slowest_ns = 0
+        self._cell_queue: QueueInfo | None = None
+        """The queue that the cell names."""
+        self._rss_due_ns = 0
 
     @property
     def pending(self) -> bool:
@@ -92,7 +117,7 @@ class Runner:
             return
         if not self._runs:
             self._due_ns = self._clock() + self._interval_ns
-        self._cell[CHUNK_ID] = chunk_id
+        self._begin(chunk_id, queue)
         self._slowest_ns = 0
         run = Run(chunk_id, queue, offsets, 0)
         if self._batch:
@@ -100,6 +125,20 @@ class Runner:
         else:
             self._run_each(run, data, positions)
         self._cell[STATE] = 0
+
+    def _begin(self, chunk_id: int, queue: QueueInfo) -> None:
+        """Name the chunk in the cell, while no message is in hand."""
+        cell = self._cell
+        cell[CHUNK_ID] = chunk_id
+        if queue is not self._cell_queue:
+            self._cell_queue = queue
+            words, size = queue_words(queue.topic, queue.broker_name, queue.queue_id)
+            cell[TEXT : TEXT + len(words)] = words
+            cell[TEXT_BYTES] = size
+        now = self._clock()
+        if now >= self._rss_due_ns:
+            self._rss_due_ns = now + RSS_EVERY_NS
+            cell[RSS_PEAK] = getrusage(RUSAGE_SELF).ru_maxrss * RSS_UNIT
 
     def _fail_chunk(self, chunk_id: int, queue: QueueInfo, records: int, error: Exception) -> None:
         for start in range(0, records, FAILURES_PER_RUN_MAX):
@@ -116,13 +155,14 @@ class Runner:
         function, clock, cell, queue = self._function, self._clock, self._cell, run.queue
         tags = None if queue.tags is None else frozenset(queue.tags)
         cell[RECORDS] = 1
+        offsets = run.offsets
         slowest = 0
         started = last = clock()
         for index in range(len(positions) - 1):
             position = positions[index]
             message = Message(data, position, queue)
             cell[STARTED_NS] = last
-            cell[STATE] = index + 1
+            cell[STATE] = offsets[index] + 1
             try:
                 if data[position + SYSFLAG_LOW_BYTE] & INNER_BATCH_BIT:
                     self._run_unit(run, index, data, position, positions[index + 1], tags)
@@ -211,7 +251,8 @@ class Runner:
             self._log.info("message_retry", **keys, delay_level=error.delay_level, reason=error.reason)
             return
         text = describe_error(error)
-        self._note(run, index, self._limits.delay_level, text)
+        level = TIME_OUT_DELAY_LEVEL if isinstance(error, SoftTimeLimitExceeded) else self._limits.delay_level
+        self._note(run, index, level, text)
         if isinstance(error, RocketcrewError):
             self._log.warning("message_failed", **keys, error=clip(text))
         else:
@@ -244,7 +285,9 @@ class Runner:
             if batch:
                 cell[STARTED_NS] = started
                 cell[RECORDS] = index - first
-                cell[STATE] = first + 1
+                cell[LAST] = run.offsets[index - 1]
+                cell[TAKEN] = 0
+                cell[STATE] = run.offsets[first] + 1
                 self._run_batch(run, batch, places)
                 cell[STATE] = 0
             took = clock() - started
@@ -278,7 +321,9 @@ class Runner:
     def _run_batch(self, run: Run, batch: list[Message], places: list[int]) -> None:
         """One call of a batch handler. Nothing of it is kept before everything that fails is known."""
         try:
-            results = batch_results(batch, self._function(list(batch)))
+            offsets = run.offsets
+            given = OneByOne(batch, [offsets[place] for place in places], self._cell)
+            results = batch_results(batch, self._function(given))
         except BaseException as error:  # noqa: BLE001  whatever it is, it is the handler's
             for message, index in zip(batch, places, strict=True):
                 self._fail(run, index, message, error)
@@ -292,6 +337,18 @@ class Runner:
         for index, part in prepared:
             if index not in run.failures:
                 self._keep(run, index, [part])
+
+
+HANDLER_CALLERS: Final = frozenset(
+    function.__code__
+    for function in (Runner._run_each, Runner._run_unit, Runner._prepare, Runner._run_batch)  # pyright: ignore[reportPrivateUsage]
+)
+"""Frames under which the handler's code runs, and which take whatever it raises for the message's failure."""
+NEVER_INTERRUPTED: Final = frozenset(
+    function.__code__
+    for function in (Runner._fail, Runner._keep, Runner._close, Runner._note)  # pyright: ignore[reportPrivateUsage]
+)
+"""They run beside a call, not in it: what is raised in them would be nobody's failure."""
 
 
 def _message_keys(message: Message) -> dict[str, object]:

@@ -63,6 +63,12 @@ class WorkerProcess:
         """None while it lives; then its exit code, -N for signal N, EXIT_UNKNOWN when the forkserver died as well."""
         return self._popen.poll()
 
+    @property
+    def unattended(self) -> bool:
+        """Its forkserver died before it, or with it: how it ended is not known."""
+        self._popen.poll()
+        return self._popen.unattended
+
     def wait(self, timeout_ms: int | None = None) -> int | None:
         """Wait for its death; the exit code, or None when the time is over."""
         poll = select.poll()
@@ -171,7 +177,20 @@ class _Popen(popen_forkserver.Popen):
         self._timeout_ms = timeout_ms
         self.pidfd = -1
         """Names the process for good, where the kernel has such descriptors; else -1."""
+        self.unattended = False
+        """The forkserver died, and nobody tells the exit code."""
         super().__init__(process)
+
+    def poll(self, flag: int = os.WNOHANG) -> int | None:
+        """The exit code, None while it lives. As multiprocess has it, but an exit code of 255 and none are told apart."""
+        ready = select.poll()
+        ready.register(self.sentinel, select.POLLIN)
+        if self.returncode is None and ready.poll(0 if flag == os.WNOHANG else None):
+            try:
+                self.returncode = read_signed(self.sentinel)
+            except (OSError, EOFError):
+                self.returncode, self.unattended = EXIT_UNKNOWN, True
+        return self.returncode
 
     def _launch(self, process_obj: BaseProcess) -> None:
         preparation = spawn.get_preparation_data(process_obj.name)

@@ -23,6 +23,8 @@ STACK_SIGNAL: Final[int] = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") el
 """Asks a worker for its stacks."""
 STACK_BYTES_MAX: Final = 256 * 1024
 """What is read of one answer: faulthandler writes at most 100 frames a thread."""
+FATAL_MARK: Final = "Fatal Python error: "
+"""How faulthandler begins when the process is dying."""
 _FD_FROM: Final = 200
 """Out of the way of code that closes low descriptors and opens its own under the same numbers."""
 
@@ -49,6 +51,12 @@ class StackFile:
         """Drop what was said before; call it before the signal is sent."""
         os.ftruncate(self._fd, 0)
 
+    def last_words(self) -> str:
+        """What it wrote when a signal ended it; empty when none did that can be caught."""
+        text = self.text()
+        at = text.rfind(FATAL_MARK)
+        return text[at:].strip() if at >= 0 else ""
+
     def size(self) -> int:
         """Bytes said so far."""
         return os.fstat(self._fd).st_size
@@ -62,13 +70,15 @@ class StackFile:
 
 
 def answer_with_stacks(shared: SharedFd) -> None:
-    """In the worker: from now on STACK_SIGNAL writes the stacks of all threads."""
+    """In the worker: from now on STACK_SIGNAL writes the stacks of all threads, and so does a signal that ends it (SEGV, BUS,
+    ILL, FPE, ABRT): nothing can be opened in a process that is just dying."""
     fd = shared.fd
     with contextlib.suppress(OSError):  # a low limit of open files
         high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FD_FROM)
         os.close(fd)
         fd = high
     faulthandler.register(STACK_SIGNAL, file=fd, all_threads=True, chain=False)
+    faulthandler.enable(file=fd, all_threads=True)
 
 
 def ignore_until_ready() -> None:

@@ -24,7 +24,7 @@ import structlog
 from ..remoting.errors import ProtocolError
 from .api import Handler
 from .boot import WorkerLimits
-from .cells import CellView, private_cell
+from .cells import BEATS, CellView, private_cell
 from .direct import DirectRunner
 from .direct_packets import decode_direct, encode_directed
 from .link import LinkClosedError, WorkerLink
@@ -79,13 +79,14 @@ class Worker:
         self._clock = clock
         self._log = log if log is not None else structlog.get_logger()
         self._queues: dict[int, QueueInfo] = {}
+        self._cell = private_cell() if cell is None else cell
         self._stopped = False
         self._idle = False
         """The last step found no packet, and left nothing unreported."""
         self._runner = Runner(
             handler,
             rows,
-            cell=private_cell() if cell is None else cell,
+            cell=self._cell,
             limits=limits,
             clock=clock,
             flush=self.flush,
@@ -108,6 +109,7 @@ class Worker:
 
     def step(self) -> bool:
         """Handle one packet, or do what is due when none waits. False after STOP. Never blocks for a packet."""
+        self._cell[BEATS] += 1
         packet = self._link.receive()
         self._idle = packet is None
         if packet is None:
@@ -210,9 +212,10 @@ class Worker:
 class SegmentPause:
     """What a worker does while its segment cannot be written: say so, wait, and end when the supervisor is gone."""
 
-    def __init__(self, link: WorkerLink, sleep: Callable[[int], None], log: Any) -> None:
-        """`sleep` takes milliseconds."""
+    def __init__(self, link: WorkerLink, sleep: Callable[[int], None], log: Any, cell: CellView | None = None) -> None:
+        """`sleep` takes milliseconds. Waiting for a disk is progress too: a beat in the `cell`."""
         self._link = link
+        self._cell = private_cell() if cell is None else cell
         self._sleep = sleep
         self._log = log
         self._tries = 0
@@ -222,6 +225,7 @@ class SegmentPause:
         if self._tries % SEGMENT_LOG_EVERY == 0:
             self._log.error("segment_write_failed", what=what, error=str(error), retry_ms=SEGMENT_RETRY_MS)
         self._tries += 1
+        self._cell[BEATS] += 1
         if self._link.gone():
             raise LinkClosedError("supervisor link: closed while a segment could not be written")
         self._sleep(SEGMENT_RETRY_MS)

@@ -1,7 +1,7 @@
 """rocketcrew: a RocketMQ push consumer for CPU-heavy Python.
 
-What a handler's module needs is here: `handler`, `Message`, `Retry`, `BatchResult`; and `consume`, which runs one. What
-sends messages is here too (`Producer`, `SyncProducer`), loaded when it is first named: workers do not pay for it.
+What a handler's module needs is here: `handler`, `Message`, `Retry`, `BatchResult`, `SoftTimeLimitExceeded`; and `consume`,
+which runs one. What sends messages is here too (`Producer`, `SyncProducer`), loaded when it is first named: workers do not pay for it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .workers.api import BatchResult, Handler, Retry, handler
+from .workers.api import BatchResult, Handler, Retry, SoftTimeLimitExceeded, handler
 from .workers.message import Message
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ __all__ = [
     "SendResult",
     "SendRules",
     "SendStatus",
+    "SoftTimeLimitExceeded",
     "SyncProducer",
     "TransactionSendResult",
     "__version__",

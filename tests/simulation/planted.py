@@ -14,6 +14,7 @@ from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import decode_message
 from rocketcrew.supervisor.actions import JournalCommitted, JournalDone
 from rocketcrew.supervisor.assigning import Assigning
+from rocketcrew.supervisor.blame import Death
 from rocketcrew.supervisor.chunks import Chunk, Token
 from rocketcrew.supervisor.core import Core
 from rocketcrew.supervisor.dispatching import Dispatching
@@ -288,9 +289,9 @@ class HandsOutTwice(CoreParts):
     """Chunks of a worker that died are handed out again at once, and after the salvage once more."""
 
     class settling_class(Settling):
-        def worker_died(self, worker_id: str, *, expected: bool = False) -> None:
+        def worker_died(self, worker_id: str, death: Death) -> None:
             chunks = list(self.s.workers[worker_id].in_flight.values())
-            super().worker_died(worker_id, expected=expected)
+            super().worker_died(worker_id, death)
             for chunk in chunks:
                 pq = self.s.queues.get(chunk.handle)
                 if pq is not None and not chunk.reported:

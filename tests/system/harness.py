@@ -25,9 +25,14 @@ import pyarrow.parquet as pq
 
 from rocketcrew.cli.children import Child, free_port, listens
 from rocketcrew.cli.watch import Watch
+from rocketcrew.client.opening import open_cluster
+from rocketcrew.client.operations import Operations, PullStatus, parse_pull
 from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.client.sync import SyncProducer
+from rocketcrew.remoting.codes import PULL_SUBSCRIPTION
 from rocketcrew.remoting.errors import RocketcrewError, UsageError
+from rocketcrew.remoting.headers import PullRequest
+from rocketcrew.remoting.stored import StoredMessage, decode_messages
 from rocketcrew.spark.loader import Loader
 from rocketcrew.spark.parquet_target import ParquetTarget
 from rocketcrew.spark.plan import Limits, Trigger
@@ -219,6 +224,29 @@ def send_numbers(broker: Cluster, topic: str, numbers: range) -> None:
     """One message for each number, its body the number in decimal; keys too."""
     with SyncProducer(broker.name_server) as producer:
         producer.send_many(OutgoingMessage(topic, str(number).encode(), keys=f"n{number}") for number in numbers)
+
+
+def stored_messages(name_server: str, topic: str) -> list[StoredMessage]:
+    """All messages that the topic has."""
+
+    async def read() -> list[StoredMessage]:
+        found: list[StoredMessage] = []
+        async with open_cluster(name_server) as cluster:
+            operations = Operations(cluster)
+            for mq in await cluster.queues_to_read(topic, refresh=True):
+                address, offset = await cluster.address_of(mq), 0
+                while offset < await operations.max_offset(mq):
+                    header = PullRequest(
+                        "TOOLS_CONSUMER", topic, mq.queue_id, offset, 32, PULL_SUBSCRIPTION, 0, 0, 0, "*", "TAG",
+                        broker_name=mq.broker_name,
+                    )  # fmt: skip
+                    result = parse_pull(await operations.pull(address, header), address)
+                    if result.status is PullStatus.FOUND:
+                        found += decode_messages(bytes(result.body))
+                    offset = result.header.next_begin_offset
+        return found
+
+    return asyncio.run(read())
 
 
 def duplicate_keys(rows: pa.Table) -> int:

@@ -63,7 +63,7 @@ def test_a_killed_worker_is_seen_at_once_and_its_cell_names_the_message(crew: Wo
     crew.chunk(victim, 7, [b"a", b"b", b"spin", b"c"])
     cell = crew.until_running(0)
     deadline = time.monotonic() + WAIT_S
-    while cell.position != 2:
+    while cell.offset != 2:
         assert time.monotonic() < deadline
         cell = crew.until_running(0)
     assert (cell.chunk_id, cell.records, cell.pid) == (7, 1, victim.process.pid)

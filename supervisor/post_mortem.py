@@ -1,0 +1,95 @@
+"""What can be said of a dead worker: how it ended, what it had in hand, its memory, its last stack.
+
+Of a process that was killed outright nothing can be asked any more, so everything is read from what was laid down before:
+its cell, the memory that was sampled, the file that faulthandler wrote into, and the kernel's count of processes that it
+killed for want of memory in our control group.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+from typing import Final
+
+from ..workers.cells import Cell, CellFile
+from .blame import Death, InHand, how_ended
+from .pool_member import Member
+
+CGROUP: Final = Path("/sys/fs/cgroup")
+FAULTS: Final = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT})
+"""Signals that a process brings upon itself; nobody sends them to make it leave."""
+
+
+class PostMortem:
+    """Looks at dead workers of one pool."""
+
+    def __init__(self, cells: CellFile) -> None:
+        self._cells = cells
+        self._oom_kills = oom_kills()
+
+    def look(self, member: Member) -> Death:
+        """How it ended and what it had in hand. Its process is dead; its cell is left as it is."""
+        cell = self._cells.read(member.cell_slot)
+        code = member.process.exitcode
+        look = member.look
+        timed_out = cell is not None and look.timed_out(cell.offset + 1, cell.started_ns)
+        end = how_ended(
+            told=member.stopping,
+            ours=member.killed or (look.ended is not None and not timed_out),
+            timed_out=timed_out,
+            unattended=member.process.unattended,
+            by_itself=by_itself(code),
+        )
+        facts: dict[str, object] = {"pid": member.process.pid, "exit_code": code}
+        if cell is not None:
+            facts["run_ms"] = (time.monotonic_ns() - cell.started_ns) // 1_000_000
+        if peak := max(member.rss_peak_bytes, cell.rss_peak_bytes if cell is not None else 0):
+            facts["rss_peak_bytes"] = peak
+        if member.rss_last_bytes:
+            facts["rss_last_bytes"] = member.rss_last_bytes
+        if code == -signal.SIGKILL and (more := self._new_oom_kills()):
+            facts["oom_kills"] = more
+        if stack := member.stack_file.last_words():
+            facts["stack"] = stack
+        return Death(end, in_hand_of(cell) if cell is not None else None, cause_of(code), facts)
+
+    def _new_oom_kills(self) -> int:
+        """How many processes the kernel has killed for want of memory since the last look."""
+        now = oom_kills()
+        more, self._oom_kills = now - self._oom_kills, now
+        return more
+
+
+def by_itself(exit_code: int | None) -> bool:
+    """It ended by a fault, or with an exit code that no worker of ours has when it leaves."""
+    return exit_code is not None and (exit_code > 0 or -exit_code in FAULTS)
+
+
+def cause_of(exit_code: int | None) -> str:
+    """In words that people look for: the signal's name, or the exit code."""
+    if exit_code is None:
+        return "unknown"
+    if exit_code >= 0:
+        return f"exit code {exit_code}"
+    try:
+        return signal.Signals(-exit_code).name
+    except ValueError:
+        return f"signal {-exit_code}"
+
+
+def in_hand_of(cell: Cell) -> InHand:
+    """The call that a cell names."""
+    mark = f"{cell.pid}:{cell.started_ns}"
+    return InHand(cell.chunk_id, cell.offset, cell.last, cell.records, cell.taken, mark)
+
+
+def oom_kills() -> int:
+    """`oom_kill` of this process's control group (version 2); 0 where there is none."""
+    try:
+        own = Path("/proc/self/cgroup").read_text().splitlines()
+        path = next(line[3:] for line in own if line.startswith("0::"))
+        lines = (CGROUP / path.lstrip("/") / "memory.events").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+    except (OSError, StopIteration, ValueError):
+        return 0

@@ -1,0 +1,91 @@
+"""Time limits and liveness of one worker: pure, from what its cell says and the time.
+
+A call over its soft limit gets the soft signal once; over its hard limit the worker is sent ABRT, which writes the stack,
+and after a grace KILL. Outside of the handler only progress counts: a worker that has messages, runs none of them and whose
+loop does not move for the stall limit is ended in the same way. `due_ns` says when to look again at the latest, so that
+limits are kept to the millisecond without looking all the time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+NS_PER_MS = 1_000_000
+ABORT_GRACE_NS = 1_000 * NS_PER_MS
+"""Between ABRT and KILL: time to write a stack of many threads, and a core where those are wanted."""
+
+
+class Step(Enum):
+    NOTHING = "nothing"
+    SOFT = "soft"
+    ABORT = "abort"
+    KILL = "kill"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a look at a worker's cell shows. `state` 0 = no call is under way; limits 0 = none."""
+
+    state: int
+    started_ns: int
+    beats: int
+    soft_ns: int
+    hard_ns: int
+    busy: bool
+    """It has chunks that it has not reported on."""
+
+
+@dataclass(slots=True)
+class Look:
+    """What is remembered of one worker between two looks."""
+
+    soft_sent: int = 0
+    """Start of the call that got the soft signal."""
+    ended: tuple[int, int] | None = None
+    """State and start of the call whose worker was sent ABRT; (0, 0) = it stood still outside of any."""
+    ended_ns: int = 0
+    killed: bool = False
+    beats: int = -1
+    beat_ns: int = 0
+    """When `beats` was first seen."""
+
+    def next(self, seen: Progress, now_ns: int, stall_ns: int) -> tuple[Step, int]:
+        """What to do now, and when to look again at the latest (ns)."""
+        if self.ended is not None:
+            return self._ending(now_ns)
+        if not seen.state:
+            return self._outside(seen, now_ns, stall_ns)
+        self.beats = -1
+        ran_ns = now_ns - seen.started_ns
+        if seen.hard_ns and ran_ns >= seen.hard_ns:
+            self.ended, self.ended_ns = (seen.state, seen.started_ns), now_ns
+            return Step.ABORT, now_ns + ABORT_GRACE_NS
+        due = [seen.started_ns + seen.hard_ns] if seen.hard_ns else []
+        if seen.soft_ns and self.soft_sent != seen.started_ns:
+            if ran_ns >= seen.soft_ns:
+                self.soft_sent = seen.started_ns
+                return Step.SOFT, min(due, default=now_ns + stall_ns)
+            due.append(seen.started_ns + seen.soft_ns)
+        return Step.NOTHING, min(due, default=now_ns + stall_ns)
+
+    def _ending(self, now_ns: int) -> tuple[Step, int]:
+        due = self.ended_ns + ABORT_GRACE_NS
+        if self.killed or now_ns < due:
+            return Step.NOTHING, due if not self.killed else now_ns + ABORT_GRACE_NS
+        self.killed = True
+        return Step.KILL, now_ns + ABORT_GRACE_NS
+
+    def _outside(self, seen: Progress, now_ns: int, stall_ns: int) -> tuple[Step, int]:
+        if not seen.busy or seen.beats != self.beats:
+            self.beats, self.beat_ns = seen.beats, now_ns
+        elif now_ns - self.beat_ns >= stall_ns:
+            self.ended, self.ended_ns = (0, 0), now_ns
+            return Step.ABORT, now_ns + ABORT_GRACE_NS
+        # A call that begins right behind this look is over its limit after the shorter of the two.
+        limits = [limit for limit in (seen.soft_ns, seen.hard_ns, stall_ns) if limit]
+        return Step.NOTHING, now_ns + min(limits)
+
+    def timed_out(self, state: int, started_ns: int) -> bool:
+        """The call that it died in is the one that it was ended for, and not one that came after it."""
+        return self.ended is not None and self.ended != (0, 0) and self.ended == (state, started_ns)

@@ -1,0 +1,109 @@
+"""Handlers for messages whose body is a number, one of which ends the process, or does not end at all."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import resource
+import sys
+import time
+from collections.abc import Sequence
+
+from rocketcrew import Message, Retry, SoftTimeLimitExceeded, handler
+
+POISON = 777
+SCHEMA = "number long"
+MEMORY_BYTES = 1 << 30
+
+
+def number_of(message: Message) -> int:
+    return int(message.body)
+
+
+def row(number: int) -> dict[str, int]:
+    return {"number": number}
+
+
+@handler(schema=SCHEMA)
+def exits(message: Message) -> dict[str, int]:
+    """The poison ends the process, with an exit code of its own."""
+    if number_of(message) == POISON:
+        os._exit(7)
+    return row(number_of(message))
+
+
+@handler(schema=SCHEMA)
+def segfaults(message: Message) -> dict[str, int]:
+    if number_of(message) == POISON:
+        follow_a_wild_pointer()
+    return row(number_of(message))
+
+
+def follow_a_wild_pointer() -> None:
+    ctypes.string_at(8)
+
+
+@handler(schema=SCHEMA, batch=True)
+def segfaults_in_a_batch(messages: Sequence[Message]) -> list[dict[str, int]]:
+    """A true batch handler: it works on all of them at once, and none is in hand by itself."""
+    numbers = [number_of(message) for message in messages]
+    if POISON in numbers:
+        follow_a_wild_pointer()
+    return [row(number) for number in numbers]
+
+
+@handler(schema=SCHEMA, batch=True)
+def exits_in_a_batch_one_by_one(messages: Sequence[Message]) -> list[dict[str, int]]:
+    rows: list[dict[str, int]] = []
+    for message in messages:
+        if number_of(message) == POISON:
+            os._exit(8)
+        rows.append(row(number_of(message)))
+    return rows
+
+
+@handler(schema=SCHEMA, hard_time_limit=1)
+def endless_c_loop(message: Message) -> dict[str, int]:
+    """The poison counts for ever in C, with the interpreter's lock held, at its first attempt."""
+    if number_of(message) == POISON and not message.reconsume_times:
+        sum(itertools.repeat(0))
+    return row(number_of(message))
+
+
+@handler(schema=SCHEMA, soft_time_limit=0.3)
+def sleeps(message: Message) -> dict[str, int]:
+    """The poison sleeps for ever at its first two attempts; at the second it cleans up and asks for a retry itself."""
+    if number_of(message) == POISON and message.reconsume_times < 2:
+        try:
+            time.sleep(3600)
+        except SoftTimeLimitExceeded:
+            if message.reconsume_times:
+                raise Retry(1, "cleaned up") from None
+            raise
+    return row(number_of(message))
+
+
+def limit_memory() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+
+
+@handler(schema=SCHEMA, setup=limit_memory)
+def allocates(message: Message) -> dict[str, int]:
+    """The poison takes memory up to the limit, at its first attempt; what fails to get any ends the process."""
+    if number_of(message) == POISON and not message.reconsume_times:
+        taken: list[bytearray] = []
+        try:
+            while True:
+                taken.append(bytearray(1 << 24))
+        finally:
+            del taken
+    return row(number_of(message))
+
+
+@handler(schema=SCHEMA)
+def naps(message: Message) -> dict[str, int]:
+    """A millisecond each, so that a kill finds something in hand; numbers from a million on only say who runs them."""
+    time.sleep(0.001)
+    sys.stdout.flush()
+    return row(number_of(message))

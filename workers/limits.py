@@ -1,0 +1,81 @@
+"""The worker's part in time limits: the exception of the soft limit.
+
+The supervisor watches the cells and knows when a call is over its limit (supervisor/watching.py); it sends SOFT_SIGNAL
+for the soft one, ABRT and then KILL for the hard one. A timer in the worker would cost two system calls a message, and
+SIGALRM belongs to the handler.
+
+Between the supervisor's look and the signal the worker may have gone on to the next message. So the signal's handler looks
+again: it raises only while a call is under way that is over its limit, and only into the handler's own frames. In the
+loop's frames the exception would fail nobody's message and end the worker.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Final
+
+from .api import Handler, SoftTimeLimitExceeded
+from .boot import WorkerLimits
+from .cells import HARD_NS, SOFT_NS, STARTED_NS, STATE, CellView
+
+SOFT_SIGNAL: Final[int] = signal.SIGRTMIN + 6 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR1
+"""A real-time signal, where there are any, because no library uses them; the usual two are the handler's own."""
+EARLY_NS: Final = 1_000_000
+"""The supervisor's clock is read before its signal is sent: a call that is a millisecond short of its limit is over it."""
+PACKAGE: Final = __name__.partition(".workers.")[0] + "."
+NS_PER_MS: Final = 1_000_000
+NS_PER_S: Final = 1_000_000_000
+
+
+def limits_of(handler: Handler, limits: WorkerLimits) -> tuple[int, int]:
+    """(soft, hard) limit of one call in ns, 0 = none: the handler's own where it has them, else the settings'."""
+    soft = limits.soft_time_limit_ms * NS_PER_MS
+    hard = limits.hard_time_limit_ms * NS_PER_MS
+    if handler.soft_time_limit is not None:
+        soft = int(handler.soft_time_limit * NS_PER_S)
+    if handler.hard_time_limit is not None:
+        hard = int(handler.hard_time_limit * NS_PER_S)
+    return soft, hard
+
+
+class SoftLimit:
+    """Raises SoftTimeLimitExceeded into the handler. `callers` are the frames from which the handler is called, `never`
+    those in which nothing may be raised although they stand above a call."""
+
+    def __init__(
+        self, cell: CellView, clock: Callable[[], int], limit_ns: int, callers: frozenset[CodeType],
+        never: frozenset[CodeType],
+    ) -> None:  # fmt: skip
+        self._cell = cell
+        self._clock = clock
+        self._limit_ns = limit_ns
+        self._callers = callers
+        self._never = never
+
+    def on_signal(self, _number: int, frame: FrameType | None) -> None:
+        """The signal's handler. Raises SoftTimeLimitExceeded when the call under way is over its limit."""
+        cell = self._cell
+        if not cell[STATE] or self._clock() - cell[STARTED_NS] < self._limit_ns - EARLY_NS:
+            return  # it was meant for a call that is over
+        if self._in_handler(frame):
+            raise SoftTimeLimitExceeded(self._limit_ns / NS_PER_S)
+
+    def _in_handler(self, frame: FrameType | None) -> bool:
+        """Somewhere between the interrupted frame and the one that called the handler stands the user's code."""
+        users = False
+        while frame is not None:
+            if frame.f_code in self._never:
+                return False
+            if frame.f_code in self._callers:
+                return users
+            users = users or not str(frame.f_globals.get("__name__", "")).startswith(PACKAGE)
+            frame = frame.f_back
+        return False
+
+
+def obey(soft: SoftLimit, cell: CellView, soft_ns: int, hard_ns: int) -> None:
+    """Listen to the soft limit's signal, and only then tell the supervisor the limits: before, it would be deadly."""
+    signal.signal(SOFT_SIGNAL, soft.on_signal)
+    cell[SOFT_NS], cell[HARD_NS] = soft_ns, hard_ns
