@@ -42,7 +42,7 @@ def runtime_info(state: BrokerState, now_ms: int) -> dict[str, str]:
         "bootTimestamp": str(state.started_ms),
         "runtime": f"{max(0, now_ms - state.started_ms) // 1000} s",
         "brokerVersion": str(VERSION),
-        "brokerVersionDesc": "V5_3_1_ROCKETCREW",
+        "brokerVersionDesc": "V5_5_0_ROCKETCREW",
         "commitLogMinOffset": str(state.store.log_start),
         "commitLogMaxOffset": str(state.store.log_end),
         "heldPulls": str(len(state.held)),

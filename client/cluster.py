@@ -8,8 +8,10 @@ Rules:
 - A route that cannot be renewed stays in use, as in Java: the name server may be away for hours while brokers work. Also when
   the name server has lost the topic, since a restarting broker looks just like that. Callers that must know ask with
   `refresh=True`, which never answers from memory.
+- A route that nobody could be asked for comes from the last run, when one was offered (`offer`; route_cache.py): so a start
+  works while every name server is away. "No such topic" is an answer, and not made up for.
 - Which brokers exist follows from the routes in use alone. A broker that no route names any more is gone from
-  `broker_address` and from heartbeats at once; its idle connection closes by itself.
+  `broker_address` and from heartbeats at once, and its connection ends at the next refresh, when its requests are answered.
 - A producer's topic that does not exist yet borrows the default topic's route (`publish_route`), for 30 s and only for
   sending.
 """
@@ -18,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -33,6 +35,8 @@ from .access import Access, NameServerList, access_to
 from .asking import refusal
 from .name_servers import NameServers
 from .remoting_client import Remoting
+from .request_rules import vip_address
+from .route_cache import KnownRoutes
 from .routes import MASTER_ID, BrokerTable, default_route, queues_to_read, queues_to_write
 
 DEFAULT_TOPIC = "TBW102"
@@ -77,6 +81,7 @@ class Cluster:
         self._brokers = BrokerTable()
         self.without_route: set[str] = set()
         """Topics in use that the name server had no route of at the last refresh (code 17)."""
+        self._offered: Mapping[str, TopicRouteData] = {}
 
     # Routes.
 
@@ -95,6 +100,10 @@ class Cluster:
         try:
             return await self._lookup(topic)
         except RocketcrewError as error:
+            if entry is None and not refresh and topic in self._offered and _nobody_knew(error):
+                _log.warning("route_of_the_last_run", topic=topic, error=str(error))
+                self._keep(self._routes, topic, self._offered[topic])
+                return self._offered[topic]
             if entry is None or refresh:
                 raise
             entry.checked_s = now_s  # not again before the next interval: each try may cost seconds
@@ -145,7 +154,24 @@ class Cluster:
                     _log.warning("route_not_renewed", topic=topic, error=str(error))
 
         await asyncio.gather(*(renew(topic) for topic in list(self._routes)))
+        self._leave_vanished()
         return changed
+
+    def offer(self, known: KnownRoutes) -> None:
+        """What the last run knew, for what nobody can be asked for now."""
+        self._offered = known.routes
+        self.name_servers.offer(known.name_servers)
+
+    def known_routes(self) -> KnownRoutes:
+        """What the next run may be offered."""
+        told = self.name_servers.addresses if self.name_servers.told else []
+        return KnownRoutes(sorted(told), {topic: entry.route for topic, entry in self._routes.items()})
+
+    def _leave_vanished(self) -> None:
+        """End the connections to brokers and name servers that are no more (MQClientInstance.java cleanOfflineBroker)."""
+        brokers = self.all_broker_addresses()
+        vip = map(vip_address, brokers) if self.access.vip_channel_enabled else ()
+        self.remoting.retire_all_but({*brokers, *vip, *self.name_servers.addresses})
 
     def forget(self, topic: str) -> None:
         """The topic is not used any more: its route is not renewed, its brokers vanish unless others name them."""
@@ -245,3 +271,10 @@ class Cluster:
     def _rebuild(self) -> None:
         entries = [*self._routes.values(), *self._borrowed.values()]
         self._brokers = BrokerTable(entry.route for entry in entries)
+
+
+def _nobody_knew(error: RocketcrewError) -> bool:
+    """Whether no name server could say: none answered, or those that did were not ready."""
+    return isinstance(error, UnreachableError) or (
+        isinstance(error, BrokerError) and error.code != ResponseCode.TOPIC_NOT_EXIST
+    )

@@ -20,7 +20,7 @@ import asyncio
 import os
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import structlog
@@ -150,6 +150,12 @@ class Remoting:
                 connection.close(f"unused for {idle_ms:.0f} ms")
                 count += 1
         return count
+
+    def retire_all_but(self, addresses: Collection[str]) -> None:
+        """End connections to other addresses than these, each when its requests are answered."""
+        for connection in tuple(self._connections.values()):
+            if connection.open and connection.address not in addresses:
+                connection.retire("nobody names this address any more")
 
     async def close(self) -> None:
         """Send what is buffered (at most a second), close all connections; pending requests fail. Idempotent."""

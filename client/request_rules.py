@@ -5,7 +5,7 @@ then the signature, which covers every field that is on the wire.
 
 The signature (acl/common/AclClientRPCHook.java, AclUtils.java) is the Base64 of HMAC-SHA1 over the values of all fields in
 the order of their names, then the body; names, code and opaque are not in it. Both eras take the same one: PlainAccess of
-4.x and the authentication of 5.x. Name servers of 5.x check it too, so nothing is left out.
+4.x and the authentication of 5.x. Name servers do not look at it, and get it all the same, as from Java.
 
 The vip channel is a second port of each broker, two below the first (common/MixAll.java brokerVIPChannel): for all but
 heartbeats, pulls, and what name servers answer. Off by default, as in Java since 4.x.

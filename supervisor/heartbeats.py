@@ -3,6 +3,14 @@
 They go to every address known, masters and slaves, as Java's do (MQClientInstance.sendHeartbeatToAllBroker). A wish for a
 heartbeat that comes while a round runs makes one more round after it, not many. Remembered is which brokers have had one on
 the connection that stands: a broker that does not know us yet leaves us out of the group's list.
+
+A new connection gets one at once (as Java's enableHeartbeatChannelEventListener), because a broker forgets us with the old
+connection and refuses our pulls until it hears from us.
+
+Subscriptions that brokers must be able to filter by (SQL) are checked with them before the first heartbeat, and again when
+they change (MQClientInstance.checkClientInBroker): a broker that cannot would drop them without a word.
+
+The second version of heartbeats, which leaves subscriptions out, is off in Java by default, and not built.
 """
 
 from __future__ import annotations
@@ -15,8 +23,12 @@ import structlog
 
 from ..client.cluster import Cluster
 from ..client.operations import Operations
-from ..remoting.bodies import HeartbeatData
-from ..remoting.errors import RocketcrewError, UnreachableError
+from ..remoting.bodies import CheckClientConfig, HeartbeatData
+from ..remoting.errors import BrokerError, RocketcrewError, UnreachableError
+from ..remoting.subscription import EXPRESSION_TAG
+
+UNREGISTER_TIMEOUT_MS = 3_000
+SQL_HINT = "enablePropertyFilter=true in broker.conf switches SQL filters on"
 
 log = structlog.get_logger("rocketcrew.member")
 
@@ -36,16 +48,21 @@ class Heartbeats:
         self._loop = asyncio.get_running_loop()
         self._greeted: set[str] = set()
         """Brokers that have had our heartbeat on the connection that stands."""
+        self._greeting: set[str] = set()
+        """Brokers that one is on its way to."""
         self._timer: asyncio.TimerHandle | None = None
+        self._armed = False
         self._running = False
         self._again = False
 
     def arm(self) -> None:
-        """Send them at the interval from now on."""
+        """Send them at the interval from now on, and to every new connection."""
+        self._armed = True
         self._timer = self._loop.call_later(self._interval_s, self._due)
 
     def disarm(self) -> None:
-        """No more by the timer."""
+        """No more by themselves."""
+        self._armed = False
         if self._timer is not None:
             self._timer.cancel()
 
@@ -54,14 +71,14 @@ class Heartbeats:
         self.arm()
 
     def now(self) -> None:
-        """Send a round soon: at once, or behind the one that runs."""
+        """Send a round soon: at once, or behind the one that runs. For subscriptions that changed, too."""
         if self._running:
             self._again = True
         else:
+            self._running = True
             self._run(self._rounds())
 
     async def _rounds(self) -> None:
-        self._running = True
         try:
             again = True
             while again:
@@ -77,17 +94,31 @@ class Heartbeats:
         """One round, to every address known; one that fails is logged. Raises UnreachableError when all fail."""
         addresses = self._cluster.all_broker_addresses()
         data = self._data()
-        answers = await asyncio.gather(
-            *(self._operations.heartbeat(address, data) for address in addresses), return_exceptions=True
-        )
+        answers = await asyncio.gather(*(self._greet(address, data) for address in addresses), return_exceptions=True)
         failures = [answer for answer in answers if isinstance(answer, BaseException)]
-        self._greeted.update(
-            address for address, answer in zip(addresses, answers, strict=True) if not isinstance(answer, BaseException)
-        )
         for failure in failures:
             log.warning("heartbeat_failed", error=str(failure))
         if failures and len(failures) == len(addresses) and isinstance(failures[0], UnreachableError):
             raise failures[0]
+
+    async def _greet(self, address: str, data: HeartbeatData) -> None:
+        self._greeting.add(address)
+        try:
+            await self._operations.heartbeat(address, data)
+            self._greeted.add(address)
+        finally:
+            self._greeting.discard(address)
+
+    def connected(self, address: str) -> None:
+        """A connection is new: if it leads to a broker, and not made for a heartbeat anyway, it gets one."""
+        if self._armed and address not in self._greeting and address in self._cluster.all_broker_addresses():
+            self._run(self._greet_logged(address))
+
+    async def _greet_logged(self, address: str) -> None:
+        try:
+            await self._greet(address, self._data())
+        except RocketcrewError as error:
+            log.warning("heartbeat_failed", error=str(error))
 
     def forget(self, address: str) -> None:
         """The connection is gone, and with it what the broker knew of us."""
@@ -96,3 +127,48 @@ class Heartbeats:
     def known_to_all(self) -> bool:
         """Every broker has had one on the connection that stands."""
         return self._greeted.issuperset(self._cluster.all_broker_addresses())
+
+    async def check_filters(self) -> None:
+        """Ask a broker of each topic whether it can filter by the subscription's expression, where that is not by tags.
+
+        Raises RocketcrewError naming topic and expression when it says no; an UnreachableError passes through.
+        """
+        data = self._data()
+        for consumer in data.consumer_data_set:
+            for subscription in consumer.subscription_data_set:
+                if subscription.expression_type == EXPRESSION_TAG:
+                    continue
+                address = await self._a_broker_of(subscription.topic)
+                if address is None:
+                    continue  # as in Java: a topic that does not exist yet is no reason not to start
+                check = CheckClientConfig(data.client_id, consumer.group_name, subscription)
+                try:
+                    await self._operations.check_client_config(address, check)
+                except BrokerError as error:
+                    raise RocketcrewError(
+                        f"the broker refuses the {subscription.expression_type} filter of topic {subscription.topic}"
+                        f" ({subscription.sub_string}): {error.remark or error} ({SQL_HINT})"
+                    ) from error
+
+    async def _a_broker_of(self, topic: str) -> str | None:
+        """A random broker of the topic's route, its master where it has one (findBrokerAddrByTopic)."""
+        try:
+            route = await self._cluster.route(topic)
+        except BrokerError:
+            return None
+        if not route.broker_datas:
+            return None
+        name = self._cluster.random.choice(route.broker_datas).broker_name
+        return self._cluster.broker_address(name, only_this=False)
+
+    async def sign_off(self, client_id: str, group: str, producer_group: str | None = None) -> None:
+        """Tell every broker that we leave, so that the group rebalances at once. Brokers that are away find out alone."""
+        await asyncio.gather(
+            *(
+                self._operations.unregister(
+                    address, client_id, group, producer_group=producer_group, timeout_ms=UNREGISTER_TIMEOUT_MS
+                )
+                for address in self._cluster.all_broker_addresses()
+            ),
+            return_exceptions=True,
+        )

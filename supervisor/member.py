@@ -7,9 +7,9 @@ gives the failure event: the core decides what then. Nothing here decides about 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -17,6 +17,7 @@ import structlog
 from ..client.cluster import Cluster
 from ..client.operations import Operations
 from ..client.remoting_client import Remoting
+from ..client.route_cache import RouteCache
 from ..conf.settings import Settings
 from ..remoting.bodies import (
     ConsumeDirectlyResult,
@@ -26,9 +27,8 @@ from ..remoting.bodies import (
     ProducerData,
     SubscriptionData,
 )
-from ..remoting.codes import ResponseCode
 from ..remoting.command import Command
-from ..remoting.errors import BrokerError, RocketcrewError
+from ..remoting.errors import RocketcrewError
 from ..remoting.queues import MessageQueue
 from ..remoting.stored import StoredMessage, decode_message
 from ..workers.packets import QueueInfo
@@ -43,12 +43,12 @@ from .look_ups import LookUps
 from .pulls import Pulls
 from .recreated import LastBodies, deleted_queues
 from .requests import Asked, Requests
+from .route_keeper import RouteKeeper
 from .running_info import Clocks, offsets_of, running_info
 from .send_back import SendBacks
 
 RETRY_PREFIX = "%RETRY%"
 INNER_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
-UNREGISTER_TIMEOUT_MS = 3000
 
 log = structlog.get_logger("rocketcrew.member")
 
@@ -59,9 +59,12 @@ class GroupMember:
     def __init__(
         self, settings: Settings, client_id: str, topics: Mapping[str, str], core: Core, view: memoryview,
         acted: Callable[[], None], stacks: Callable[[], Awaitable[str]],
-        consume: Callable[[QueueInfo, bytes], Awaitable[ConsumeDirectlyResult]],
+        consume: Callable[[QueueInfo, bytes], Awaitable[ConsumeDirectlyResult]], routes_file: Path | None = None,
     ) -> None:  # fmt: skip
-        """For administrators: `stacks` says what every process does, `consume` gives one record to a worker."""
+        """For administrators: `stacks` says what every process does, `consume` gives one record to a worker.
+
+        `routes_file` keeps routes for the next start.
+        """
         self._settings = settings
         self._group = settings.consumer.group
         self._client_id = client_id
@@ -70,7 +73,9 @@ class GroupMember:
         self._acted = acted
         self._loop = asyncio.get_running_loop()
         access = access_of(settings)
-        self._remoting = Remoting(on_request=self._asked, on_close=self._connection_lost, access=access)
+        self._remoting = Remoting(
+            on_request=self._asked, on_connect=self._connected, on_close=self._connection_lost, access=access
+        )
         self._cluster = Cluster(access, client_id=client_id, remoting=self._remoting)
         self._operations = Operations(self._cluster)
         self._first_offset = FirstOffset(
@@ -85,14 +90,15 @@ class GroupMember:
             topic: SubscriptionData.of(topic, expression, now_ms)
             for topic, expression in {**topics, RETRY_PREFIX + self._group: "*"}.items()
         }
-        self._found: set[str] = set()
-        """Topics that have a route."""
         self._begun_anew: set[MessageQueue] = set()
         """Queues whose topic was deleted and has no route yet: they open at 0, whatever a broker still remembers."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._route_timer: asyncio.TimerHandle | None = None
         interval_ms = settings.cluster.heartbeat_interval_ms
         self._heartbeats = Heartbeats(self._cluster, self._operations, self._heartbeat_data, interval_ms, self._run)
+        self._routes = RouteKeeper(
+            self._cluster, lambda: list(self._subscriptions), RouteCache(routes_file) if routes_file else None,
+            changed=self._rebalance, new_brokers=self._heartbeats.now, renewed=self._look_for_deleted, run=self._run,
+        )  # fmt: skip
         self._commits = Commits(self._operations, core, self._group, self._loop.time)
         self._pulls = Pulls(
             self._cluster, LastBodies(self._operations), core, view, settings.consumer, self._subscriptions,
@@ -127,32 +133,17 @@ class GroupMember:
 
     async def start(self) -> None:
         """Find the topics and join the group. Raises UnreachableError when no name server or broker answers."""
-        for topic in self._subscriptions:
-            if topic.startswith(RETRY_PREFIX):
-                continue  # made by the first heartbeat
-            try:
-                await self._cluster.route(topic)
-                self._found.add(topic)
-            except BrokerError as error:
-                if error.code != ResponseCode.TOPIC_NOT_EXIST:
-                    raise
-                log.warning("topic_not_found", topic=topic, hint="consumed as soon as it exists: looked up again every"
-                            f" {self._settings.cluster.poll_name_server_interval_ms} ms")  # fmt: skip
+        await self._routes.start()
         await self._look_ups.start()
+        await self._heartbeats.check_filters()
         await self._heartbeats.send()
         self._heartbeats.arm()
-        self._arm_routes()
+        self._routes.arm()
 
     async def stop(self) -> None:
         """Sign off from every broker, so that the group rebalances at once, and close."""
         self._disarm()
-        await asyncio.gather(
-            *(
-                self._operations.unregister(address, self._client_id, self._group, timeout_ms=UNREGISTER_TIMEOUT_MS)
-                for address in self._cluster.all_broker_addresses()
-            ),
-            return_exceptions=True,
-        )
+        await self._heartbeats.sign_off(self._client_id, self._group, INNER_PRODUCER_GROUP)
         await self.kill()
 
     async def kill(self) -> None:
@@ -166,8 +157,7 @@ class GroupMember:
 
     def _disarm(self) -> None:
         self._heartbeats.disarm()
-        if self._route_timer is not None:
-            self._route_timer.cancel()
+        self._routes.disarm()
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
@@ -183,31 +173,9 @@ class GroupMember:
             message_model=self._settings.consumer.message_model,
             consume_from_where=self._settings.consumer.consume_from_where,
             subscription_data_set=tuple(self._subscriptions.values()),
+            unit_mode=self._settings.cluster.unit_mode,
         )
         return HeartbeatData(self._client_id, (ProducerData(INNER_PRODUCER_GROUP),), (consumer,))
-
-    def _arm_routes(self) -> None:
-        delay_s = self._settings.cluster.poll_name_server_interval_ms / 1000
-        self._route_timer = self._loop.call_later(delay_s, self._routes_due)
-
-    def _routes_due(self) -> None:
-        self._run(self._refresh_routes())
-        self._arm_routes()
-
-    async def _refresh_routes(self) -> None:
-        """Renew the routes; topics that were not found before are asked for again; a changed one is rebalanced at once."""
-        known = set(self._cluster.all_broker_addresses())
-        changed = await self._cluster.refresh()
-        for topic in self._missing_topics():
-            with contextlib.suppress(RocketcrewError):
-                await self._cluster.route(topic)
-                self._found.add(topic)
-                changed.add(topic)
-        if set(self._cluster.all_broker_addresses()) - known:
-            self._heartbeats.now()
-        if changed:
-            self._rebalance()
-        await self._look_for_deleted()
 
     async def _look_for_deleted(self) -> None:
         """Queues of deleted topics begin at 0, so that nothing is passed when the topic is made again."""
@@ -222,16 +190,13 @@ class GroupMember:
         self._core.rebalance(self._loop.time())
         self._acted()
 
-    def _missing_topics(self) -> list[str]:
-        return [topic for topic in self._subscriptions if topic not in self._found]
-
     # --- the core's requests ------------------------------------------------------------------------------------
 
     async def _fetch_assignment(self, action: act.FetchAssignment) -> None:
         topic = action.topic
         found = await self._look_ups.assignment(topic)
         if found.queues is not None:
-            self._found.add(topic)
+            self._routes.has_route(topic)
         self._core.members(topic, found.queues, found.members, self._loop.time(), found.mine)
         self._acted()
 
@@ -287,6 +252,9 @@ class GroupMember:
             self._core.state, self._settings, self._subscriptions, name_servers=self._cluster.name_servers.addresses,
             started_ms=self._started_ms, clocks=Clocks(self._loop.time(), int(time.time() * 1000)), jstack=stacks,
         )  # fmt: skip
+
+    def _connected(self, address: str) -> None:
+        self._heartbeats.connected(address)
 
     def _connection_lost(self, address: str) -> None:
         self._heartbeats.forget(address)

@@ -43,6 +43,7 @@ from .loader_child import LoaderChild
 from .member import GroupMember
 from .metrics import MetricsServer
 from .pool import Pool
+from .route_keeper import ROUTES_FILE
 from .slab import SLAB_BYTES_MIN, Slab
 from .slot import adopt, take_slot, write_settled
 from .stacks import ProcessStack, as_text, own_stack
@@ -169,6 +170,7 @@ class Supervisor:
             self.acted,
             self._stacks_text,
             self._pool.direct.consume,
+            self._slot.path / ROUTES_FILE,
         )
         self._to_end.append(self._member.kill)
         self._acting.do |= self._member.performs

@@ -59,6 +59,7 @@ EDGES: dict[str, frozenset[str]] = {
             "post_mortem",
             "pulls",
             "requests",
+            "route_keeper",
             "send_back",
             "service",
             "slot",

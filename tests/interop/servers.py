@@ -18,11 +18,12 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
 from rocketcrew.cli.children import listens
+from rocketcrew.client.access import Access
 from rocketcrew.client.admin import Admin
 from rocketcrew.client.sync import run_with_cluster
 from rocketcrew.remoting.admin_bodies import TopicConfig
@@ -319,13 +320,20 @@ class Servers:
     name_server: str
     address: str
     """The broker's."""
+    access: Access | None = None
+    """How an administrator reaches them, where the address alone is not enough."""
+
+    @property
+    def target(self) -> Access | str:
+        """What clients take in place of addresses."""
+        return self.access or self.name_server
 
     def create_topic(self, topic: str, queues: int) -> None:
         """A topic with so many queues; it has a route when this returns."""
         config = TopicConfig(topic, read_queue_nums=queues, write_queue_nums=queues)
-        run_with_cluster(self.name_server, lambda cluster: Admin(cluster).create_topic(self.address, config))
+        run_with_cluster(self.target, lambda cluster: Admin(cluster).create_topic(self.address, config))
         wait_until_answered(
-            lambda: run_with_cluster(self.name_server, lambda cluster: cluster.route(topic)) is not None,
+            lambda: run_with_cluster(self.target, lambda cluster: cluster.route(topic)) is not None,
             f"a route of {topic}",
         )
 
@@ -361,10 +369,15 @@ def answers(condition: Callable[[], bool]) -> bool:
 
 
 @contextmanager
-def run_servers(kind: Kind, folder: Path) -> Iterator[Servers]:
-    """Start both servers, wait until the broker is known to the name server and has a route, stop both."""
+def run_servers(
+    kind: Kind, folder: Path, *, java_options: Sequence[str] = (), settings: str = "", access: Access | None = None
+) -> Iterator[Servers]:
+    """Start both servers, wait until the broker is known to the name server and has a route, stop both.
+
+    `settings` are further lines of broker.conf. `access` without addresses: how such servers are reached.
+    """
     classes = class_path(kind.version)
-    options = (*JAVA_OPTIONS, *([BINARY_HEADERS] if kind.binary_headers else []))
+    options = (*JAVA_OPTIONS, *java_options, *([BINARY_HEADERS] if kind.binary_headers else []))
     write_logging(folder)
     name_server_port = free_ports(1)[0]
     (folder / "namesrv.conf").write_text(f"listenPort={name_server_port}\nbindAddress=127.0.0.1\n")
@@ -374,11 +387,15 @@ def run_servers(kind: Kind, folder: Path) -> Iterator[Servers]:
     broker: Java | None = None
     try:
         port, replication_port = broker_ports()
-        (folder / "broker.conf").write_text(broker_settings(folder, name_server_port, port, replication_port))
+        (folder / "broker.conf").write_text(
+            broker_settings(folder, name_server_port, port, replication_port) + settings
+        )
         broker = Java(
             "broker", folder, classes, ["org.apache.rocketmq.broker.BrokerStartup", "-c", "broker.conf"], options
         )
-        servers = Servers(kind, folder, classes, f"127.0.0.1:{name_server_port}", f"127.0.0.1:{port}")
+        address = f"127.0.0.1:{name_server_port}"
+        reached = replace(access, name_servers=address) if access is not None else None
+        servers = Servers(kind, folder, classes, address, f"127.0.0.1:{port}", reached)
         name_server.wait_for(lambda: listens(name_server_port), "listen")
         broker.wait_for(lambda: listens(port), "listen")
         broker.wait_for(lambda: answers(lambda: is_known(servers)), "register with the name server")
@@ -391,8 +408,8 @@ def run_servers(kind: Kind, folder: Path) -> Iterator[Servers]:
 
 
 def is_known(servers: Servers) -> bool:
-    addresses = run_with_cluster(servers.name_server, lambda cluster: Admin(cluster).master_addresses())
-    run_with_cluster(servers.name_server, lambda cluster: cluster.route("TBW102"))
+    addresses = run_with_cluster(servers.target, lambda cluster: Admin(cluster).master_addresses())
+    run_with_cluster(servers.target, lambda cluster: cluster.route("TBW102"))
     return addresses == [servers.address]
 
 

@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 
 from rocketcrew.cli.children import Child, free_port, listens
 from rocketcrew.cli.watch import Watch
+from rocketcrew.client.access import Access
 from rocketcrew.client.opening import open_cluster
 from rocketcrew.client.operations import Operations, PullStatus, parse_pull
 from rocketcrew.client.outgoing import OutgoingMessage
@@ -80,6 +81,11 @@ class Cluster(Protocol):
     @property
     def name_server(self) -> str: ...
 
+    @property
+    def target(self) -> Access | str:
+        """What clients take: the address, or all that it needs to be let in."""
+        ...
+
 
 class Broker:
     """An embedded broker process on free ports; `kill` and `start` keep its folder and ports."""
@@ -94,6 +100,10 @@ class Broker:
     @property
     def name_server(self) -> str:
         return f"127.0.0.1:{self.name_server_port}"
+
+    @property
+    def target(self) -> str:
+        return self.name_server
 
     def start(self) -> None:
         self.starts += 1
@@ -210,19 +220,19 @@ class Crew:
     def lag(self) -> int:
         """Messages of the topic and of the retry topic that are not committed yet; -1 while the broker is away."""
         try:
-            with Watch(self.broker.name_server) as watch:
+            with Watch(self.broker.target) as watch:
                 return sum(row.lag for row in watch.lag(self.group, [self.topic, f"%RETRY%{self.group}"]))
         except RocketcrewError:
             return -1
 
     def dead_letters(self) -> int:
-        with Watch(self.broker.name_server) as watch:
+        with Watch(self.broker.target) as watch:
             return watch.stored(self.group, f"%DLQ%{self.group}")
 
 
 def send_numbers(broker: Cluster, topic: str, numbers: range) -> None:
     """One message for each number, its body the number in decimal; keys too."""
-    with SyncProducer(broker.name_server) as producer:
+    with SyncProducer(broker.target) as producer:
         producer.send_many(OutgoingMessage(topic, str(number).encode(), keys=f"n{number}") for number in numbers)
 
 

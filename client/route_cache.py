@@ -1,0 +1,97 @@
+"""Routes on disk, so that a start finds its brokers while every name server is away.
+
+One JSON file: version, name servers as an address server told them, and the routes in the form of the wire. Written whole
+beside the old one and renamed, so that a reader finds the old or the new. A file that is damaged, from another version or
+too large is no error: it is only not used, and replaced by the next save.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from ..remoting.bodies import TopicRouteData
+from ..remoting.errors import ProtocolError
+
+VERSION = 1
+FILE_BYTES_MAX = 16 << 20
+
+_log = structlog.get_logger("rocketcrew.client")
+
+
+@dataclass(frozen=True, slots=True)
+class KnownRoutes:
+    """What a cluster knows of where things are."""
+
+    name_servers: Sequence[str] = ()
+    routes: Mapping[str, TopicRouteData] = field(default_factory=dict[str, TopicRouteData])
+
+
+def encode_routes(known: KnownRoutes) -> bytes:
+    """The file's content; routes are dropped, the last by name first, that would make it too large."""
+    head = json.dumps({"version": VERSION, "name_servers": list(known.name_servers)})
+    parts: list[bytes] = []
+    left = FILE_BYTES_MAX - len(head) - 64
+    for topic in sorted(known.routes):
+        part = json.dumps(topic).encode() + b":" + known.routes[topic].encode()
+        left -= len(part) + 2
+        if left < 0:
+            break
+        parts.append(part)
+    return head[:-1].encode() + b',"routes":{\n' + b",\n".join(parts) + b"\n}}\n"
+
+
+def decode_routes(data: bytes) -> KnownRoutes:
+    """What a file says. Raises ValueError when it is none of ours."""
+    try:
+        found: Any = json.loads(data)
+        if found["version"] != VERSION:
+            raise ValueError(f"version {found['version']}, not {VERSION}")
+        routes = {
+            str(topic): TopicRouteData.decode(json.dumps(route).encode()) for topic, route in found["routes"].items()
+        }
+        return KnownRoutes(tuple(str(address) for address in found["name_servers"]), routes)
+    except (KeyError, TypeError, AttributeError, RecursionError, ProtocolError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from None
+
+
+class RouteCache:
+    """The file of one client."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._saved = b""
+
+    def load(self) -> KnownRoutes:
+        """What was known when it was last saved; nothing when there is no file that can be used."""
+        try:
+            with self._path.open("rb") as file:
+                data = file.read(FILE_BYTES_MAX + 1)
+            if len(data) > FILE_BYTES_MAX:
+                raise ValueError(f"more than {FILE_BYTES_MAX} bytes")
+            return decode_routes(data)
+        except FileNotFoundError:
+            return KnownRoutes()
+        except (OSError, ValueError) as error:
+            _log.warning("saved_routes_not_used", path=str(self._path), error=str(error))
+            return KnownRoutes()
+
+    def save(self, known: KnownRoutes) -> None:
+        """Write it if it changed. A failure is logged: without the file only a start without name servers fails."""
+        data = encode_routes(known)
+        if data == self._saved:
+            return
+        part = self._path.with_suffix(".part")
+        try:
+            part.write_bytes(data)
+            os.replace(part, self._path)
+        except OSError as error:
+            _log.warning("routes_not_saved", path=str(self._path), error=str(error))
+        else:
+            self._saved = data

@@ -1,0 +1,121 @@
+"""Servers that let nobody in without a certificate and a signature: who has both consumes, who lacks one is told which."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
+
+from conftest import need_jars
+from guarded import CREW, Papers, as_crew, run_guarded
+from harness import WAIT_S, Crew, send_numbers, wait_until
+from servers import VERSIONS, Servers
+
+Guarded = tuple[Servers, Papers]
+ON_BOTH = pytest.mark.parametrize("guarded", VERSIONS, ids=str, indirect=True, scope="module")
+QUEUES = 4
+NUMBERS = range(100, 400)
+ATTEMPTS = {number: 2 * (number % 50 == 7) for number in NUMBERS}
+
+
+@pytest.fixture(scope="module")
+def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    kind = request.param
+    need_jars(kind.version)
+    with run_guarded(kind, tmp_path_factory.mktemp(f"guarded-{kind}")) as found:
+        yield found
+
+
+def settings_of(servers: Servers) -> dict[str, object]:
+    """The settings that make the access of these servers."""
+    access = servers.access
+    assert access is not None
+    found: dict[str, object] = {
+        "cluster.namespace": access.namespace,
+        "cluster.namespace_v2": access.namespace_v2,
+        "cluster.vip_channel_enabled": access.vip_channel_enabled,
+    }
+    if access.credentials is not None:
+        found["security.access_key"] = access.credentials.access_key
+        found["security.secret_key"] = access.credentials.secret_key
+    if access.tls is not None:
+        found["security.tls_enable"] = True
+        found["security.tls_trust_cert_path"] = access.tls.trust_cert_path
+        found["security.tls_cert_path"] = access.tls.cert_path
+        found["security.tls_key_path"] = access.tls.key_path
+    return found
+
+
+def rocketcrew(servers: Servers, *words: str) -> subprocess.CompletedProcess[str]:
+    """One command of ours against these servers."""
+    given = [word for name, value in settings_of(servers).items() for word in ("--set", f"{name}={value}")]
+    command = [sys.executable, "-m", "rocketcrew", *words, "-n", servers.name_server, *given]
+    return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
+
+
+def consume_all(servers: Servers, folder: Path, topic: str) -> Crew:
+    """Send the numbers and consume them, with retries; nothing is lost and nothing comes twice."""
+    crew = Crew(folder, servers, "numbers_handler:number", topic, load=False, group=f"{topic}-group",
+                **{"consumer.max_reconsume_times": 3, **settings_of(servers)})  # fmt: skip
+    crew.start()
+    try:
+        send_numbers(servers, topic, NUMBERS)
+        wait_until(lambda: crew.counter("done_messages") >= len(NUMBERS), WAIT_S, "all messages finished")
+        wait_until(lambda: crew.lag() == 0, WAIT_S, "all offsets committed")
+    finally:
+        code = crew.stop()
+    assert code == 0
+    rows = crew.staged_rows()
+    found = list(zip(rows.column("number").to_pylist(), rows.column("attempt").to_pylist(), strict=True))
+    assert sorted(found) == sorted(ATTEMPTS.items())
+    return crew
+
+
+@ON_BOTH
+def test_with_key_and_certificate_everything_works(guarded: Guarded, tmp_path: Path) -> None:
+    servers, papers = guarded
+    servers.create_topic("guarded", QUEUES)
+    crew = consume_all(as_crew(servers, papers), tmp_path, "guarded")
+    lag = rocketcrew(as_crew(servers, papers), "lag", "-g", crew.group, "--json")
+    assert '"total": 0' in lag.stdout or "NO_PERMISSION" in lag.stderr, lag.stderr
+    sent = rocketcrew(as_crew(servers, papers), "send", "-t", "guarded", "one more", "--json")
+    assert '"status": "SEND_OK"' in sent.stdout, sent.stderr
+    log = crew.child.log.read_text()
+    assert CREW.secret_key not in log
+
+
+@ON_BOTH
+def test_what_is_missing_is_said_in_one_line(guarded: Guarded, tmp_path: Path) -> None:
+    servers, papers = guarded
+    servers.create_topic("refused", QUEUES)
+    from dataclasses import replace
+
+    cases = {
+        "a wrong secret": (
+            as_crew(servers, papers, credentials=replace(CREW, secret_key="wrong-secret-1")),
+            "(?i)16|signature",
+        ),
+        "no key at all": (as_crew(servers, papers, credentials=None), "(?i)16|accesskey|username"),
+        "no TLS": (as_crew(servers, papers, tls=None), "set security.tls_enable"),
+        "an unknown authority": (
+            as_crew(servers, papers, tls=papers.options(ca="other-ca")),
+            "its certificate is not trusted",
+        ),
+        "a stranger's certificate": (
+            as_crew(servers, papers, tls=papers.options(client="stranger")),
+            "client certificate",
+        ),
+    }
+    for what, (access, says) in cases.items():
+        done = rocketcrew(access, "send", "-t", "refused", "x", "--log-level", "error")
+        assert done.returncode in (1, 3), (what, done.stderr)
+        assert re.search(says, done.stderr), (what, done.stderr)
+        assert len(done.stderr.strip().splitlines()) == 1, (what, done.stderr)
+        assert "wrong-secret" not in done.stderr

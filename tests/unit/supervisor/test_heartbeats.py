@@ -1,0 +1,190 @@
+"""Heartbeats and the sign-off against a broker of our own: who gets them, when, and what is asked before."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+
+import pytest
+
+from rocketcrew.client.cluster import Cluster
+from rocketcrew.client.operations import Operations
+from rocketcrew.client.remoting_client import Remoting
+from rocketcrew.remoting.bodies import (
+    BrokerData,
+    ConsumerData,
+    HeartbeatData,
+    ProducerData,
+    QueueData,
+    SubscriptionData,
+    TopicRouteData,
+)
+from rocketcrew.remoting.codes import RequestCode
+from rocketcrew.remoting.command import Command
+from rocketcrew.remoting.errors import RocketcrewError, UnreachableError
+from rocketcrew.remoting.frame import FrameReader, encode
+from rocketcrew.supervisor.heartbeats import Heartbeats
+
+LONG_MS = 9_000
+
+
+class Peer:
+    """Answers every frame by `answers[code]` (a response code and remark), else with success; keeps what it was asked."""
+
+    def __init__(self):
+        self.asked = []
+        self.answers = {}
+        self.route = b""
+        self.writers = []
+
+    async def serve(self, reader, writer):
+        self.writers.append(writer)
+        frames = FrameReader()
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(65536):
+                frames.feed(data)
+                while (command := frames.next()) is not None:
+                    self.asked.append(command)
+                    code, remark = self.answers.get(command.code, (0, None))
+                    body = self.route if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC else b""
+                    writer.write(encode(command.response(code, body=body, remark=remark)))
+
+    def of(self, code):
+        return [command for command in self.asked if command.code == code]
+
+
+def data(*subscriptions):
+    subscriptions = subscriptions or (SubscriptionData("t"), SubscriptionData("%RETRY%g"))
+    consumer = ConsumerData("g", subscription_data_set=subscriptions, unit_mode=True)
+    return HeartbeatData("me", (ProducerData("CLIENT_INNER_PRODUCER"),), (consumer,))
+
+
+def beats_of(found):
+    return found[0]
+
+
+@contextlib.asynccontextmanager
+async def site(subscriptions=()):
+    """A name server, a master and a slave; heartbeats that start their tasks in `tasks`."""
+    async with contextlib.AsyncExitStack() as stack:
+        peers, addresses, tasks = [Peer(), Peer(), Peer()], [], []
+        for peer in peers:
+            server = await stack.enter_async_context(await asyncio.start_server(peer.serve, "127.0.0.1", 0))
+            addresses.append(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        names, master, slave = peers
+        brokers = (BrokerData("a", {0: addresses[1], 1: addresses[2]}),)
+        names.route = TopicRouteData((QueueData("a", 1, 1, 6),), brokers).encode()
+        found = []
+        remoting = Remoting(
+            on_connect=lambda address: beats_of(found).connected(address),
+            on_close=lambda address: beats_of(found).forget(address),
+        )
+        cluster = Cluster(addresses[0], client_id="me", remoting=remoting)
+        run = lambda work: tasks.append(asyncio.ensure_future(work))  # noqa: E731
+        beats = Heartbeats(cluster, Operations(cluster), lambda: data(*subscriptions), LONG_MS, run)
+        found.append(beats)
+        await cluster.route("t")
+        try:
+            yield beats, master, slave, remoting, addresses[1:], tasks
+        finally:
+            beats.disarm()
+            await cluster.close()
+            await remoting.close()
+            for peer in peers:
+                for writer in peer.writers:
+                    writer.close()
+
+
+def run(work):
+    async def bounded():
+        async with asyncio.timeout(10):
+            await work()
+
+    asyncio.run(bounded())
+
+
+def test_masters_and_slaves_get_them_with_all_fields():
+    async def work():
+        async with site() as (beats, master, slave, _, _, tasks):
+            assert not beats.known_to_all()
+            await beats.send()
+            assert beats.known_to_all()
+            for broker in (master, slave):
+                (beat,) = broker.of(RequestCode.HEART_BEAT)
+                body = json.loads(bytes(beat.body))
+                assert set(body) == {
+                    "clientID", "consumerDataSet", "producerDataSet", "heartbeatFingerprint", "withoutSub"
+                }  # fmt: skip
+                (consumer,) = body["consumerDataSet"]
+                assert set(consumer) == {
+                    "consumeFromWhere", "consumeType", "groupName", "messageModel", "subscriptionDataSet", "unitMode"
+                }  # fmt: skip
+                assert consumer["unitMode"] is True
+            assert not tasks
+
+    run(work)
+
+
+def test_a_new_connection_gets_one_at_once_and_only_one():
+    async def work():
+        async with site() as (beats, master, _, remoting, (address, _), tasks):
+            await beats.send()
+            beats.arm()
+            remoting.connection_of(address).close()
+            while not beats.known_to_all() or not tasks:
+                with contextlib.suppress(UnreachableError):
+                    await remoting.request(address, Command(RequestCode.PULL_MESSAGE), timeout_ms=LONG_MS)
+            await asyncio.gather(*tasks)
+            assert len(master.of(RequestCode.HEART_BEAT)) == 2
+
+    run(work)
+
+
+def test_wishes_during_a_round_make_one_more():
+    async def work():
+        async with site() as (beats, master, _, _, _, tasks):
+            for _ in range(5):
+                beats.now()
+            await asyncio.sleep(0)
+            for _ in range(5):
+                beats.now()
+            await asyncio.gather(*tasks)
+            assert len(master.of(RequestCode.HEART_BEAT)) == 2
+
+    run(work)
+
+
+def test_sql_filters_are_checked_with_a_master_and_tags_are_not():
+    sql = SubscriptionData.of("t", "n > 10", 7, "SQL92")
+
+    async def work():
+        async with site((sql, SubscriptionData("%RETRY%g"))) as (beats, master, slave, _, _, _):
+            await beats.check_filters()
+            (asked,) = master.of(RequestCode.CHECK_CLIENT_CONFIG)
+            body = json.loads(bytes(asked.body))
+            assert (body["clientId"], body["group"]) == ("me", "g")
+            assert body["subscriptionData"]["subString"] == "n > 10"
+            assert not slave.asked
+            master.answers[RequestCode.CHECK_CLIENT_CONFIG] = (1, "The broker does not support SQL92")
+            with pytest.raises(
+                RocketcrewError, match=r"topic t \(n > 10\): The broker does not support SQL92 .enableProp"
+            ):
+                await beats.check_filters()
+
+    run(work)
+
+
+def test_leaving_is_told_to_every_broker():
+    async def work():
+        async with site() as (beats, master, slave, _, _, _):
+            await beats.sign_off("me", "g", "CLIENT_INNER_PRODUCER")
+            for broker in (master, slave):
+                (asked,) = broker.of(RequestCode.UNREGISTER_CLIENT)
+                assert asked.fields == {
+                    "clientID": "me",
+                    "consumerGroup": "g",
+                    "producerGroup": "CLIENT_INNER_PRODUCER",
+                }
+
+    run(work)
