@@ -89,6 +89,8 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
         "pull_interval_ms": _ms(0, 65_535),
         "pull_threshold_for_queue": Whole(1, 65_535, "messages"),
         "pull_threshold_size_for_queue_mib": _mib(1, 1024),
+        "pull_threshold_for_topic": Whole(1, 6_553_500, "messages", also=(-1,), also_means="off"),
+        "pull_threshold_size_for_topic_mib": Whole(1, 102_400, "MiB", also=(-1,), also_means="off"),
         "consume_concurrently_max_span": Whole(1, 65_535, "offsets"),
         "consume_message_batch_max_size": Whole(1, 1024, "messages"),
         "consume_timeout_min": Whole(1, 10_080, "minutes"),

@@ -74,6 +74,8 @@ class ConsumerSettings:
     pull_interval_ms: int
     pull_threshold_for_queue: int
     pull_threshold_size_for_queue_mib: int
+    pull_threshold_for_topic: int
+    pull_threshold_size_for_topic_mib: int
     consume_concurrently_max_span: int
     consume_message_batch_max_size: int
     consume_timeout_min: int

@@ -141,6 +141,12 @@ class Assigning:
         if pq.state is Queue.ASSIGNED:
             self.revoke(pq, now, send_failures=True)
 
+    def heal(self, now: float) -> None:
+        """Open those queues anew whose pull was never answered, as Java's rebalance does."""
+        for pq in list(self.s.queues.values()):
+            if pq.state is Queue.ASSIGNED and self._pulling.expired(pq, now):
+                self.restart(pq, now)
+
     def moved(self, pq: ProcessQueue, offset: int, now: float) -> None:
         """The broker says that the offset is not in the queue: commit what it says, end, and open again there.
 

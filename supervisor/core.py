@@ -129,6 +129,7 @@ class Core:
 
     def _persist_timer(self, now: float) -> None:
         self.assigning.persist(now)
+        self.assigning.heal(now)
         self.state.at(now + self.state.config.persist_interval_ms / 1000, self._persist_timer)
 
     def tick(self, now: float) -> None:

@@ -13,6 +13,8 @@ class Counters:
     pulled_messages: int = 0
     pulled_bytes: int = 0
     pull_errors: int = 0
+    pulls_expired: int = 0
+    """Pulls without any answer for 120 s (never expected, their time-out is shorter): the queue was opened anew."""
     pull_bodies_dropped: int = 0
     """Responses that found no room in the slab: read, dropped and pulled again."""
     skipped_messages: int = 0

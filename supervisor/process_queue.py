@@ -30,8 +30,8 @@ class ProcessQueue:
     __slots__ = (
         "blocked", "commit_asked", "committed", "committed_at", "drops", "final_commit", "flight", "handle",
         "last_body_bytes", "last_consume", "last_pull", "locked", "locked_until", "moved_to", "mq", "next_offset",
-        "opened_at", "order", "pull_pending", "recovered", "send_failures", "starved", "state", "unfinished",
-        "unfinished_bytes", "waiting",
+        "opened_at", "order", "pull_pending", "recovered", "refusals", "refused_code", "send_failures", "starved",
+        "state", "unfinished", "unfinished_bytes", "waiting",
     )  # fmt: skip
 
     def __init__(self, handle: int, mq: MessageQueue) -> None:
@@ -62,6 +62,9 @@ class ProcessQueue:
         self.drops = 0
         """How often in a row a response found no room."""
         self.last_body_bytes = 0
+        self.refused_code = -1
+        """The code of the refusal of its last pull, -1 when it was none; and how often in a row it came."""
+        self.refusals = 0
         self.recovered = Intervals()
         """Finished before a restart or an earlier assignment: not run again."""
         self.send_failures = True

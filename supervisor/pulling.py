@@ -21,6 +21,12 @@ from .slab import Slot
 from .state import State
 from .states import Queue
 
+ANSWERED = (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
+REFUSALS_LOGGED_EVERY = 60
+"""A queue that is refused again and again, say for want of permission, is told of once a minute, not once a second."""
+PULL_MAX_IDLE_S = 120.0
+"""ProcessQueue.PULL_MAX_IDLE_TIME."""
+
 
 @dataclass(slots=True)
 class PullResult:
@@ -48,11 +54,11 @@ class Pulling:
         if self.s.paused:
             pq.blocked = True
             return
-        config = self.s.config
+        messages_max, bytes_max = thresholds(self.s, pq)
         pq.blocked = (
-            pq.unfinished > config.pull_threshold_for_queue
-            or pq.unfinished_bytes > config.pull_threshold_size_bytes
-            or pq.span > config.consume_concurrently_max_span
+            pq.unfinished > messages_max
+            or pq.unfinished_bytes > bytes_max
+            or pq.span > self.s.config.consume_concurrently_max_span
         )
         if pq.blocked:
             return
@@ -146,12 +152,14 @@ class Pulling:
             self._stand_in_line(pq, now)
             return
         pq.drops = 0
+        if result.code in ANSWERED:
+            pq.refused_code = -1
         if result.code == ResponseCode.SUCCESS and result.slot is not None:
             self._found(pq, result, result.slot, now)
             return
         if result.slot is not None:
             self.s.release(result.slot)  # a refusal with a body, which no broker sends: nobody wants it
-        if result.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.SUCCESS):
+        if result.code in ANSWERED:
             if result.code == ResponseCode.PULL_NOT_FOUND:
                 # At its end: the broker will hold the next pull and answer it with the first message that arrives. Idle
                 # queues must not sit on bytes that busy ones wait for.
@@ -228,9 +236,24 @@ class Pulling:
         delay_ms = config.pull_delay_on_error_ms
         if result.code == ResponseCode.FLOW_CONTROL:
             delay_ms = config.pull_delay_on_flow_control_ms
-        self.s.log("warning", "pull_refused", queue=pq.mq, code=result.code, remark=result.remark, retry_in_ms=delay_ms)
+        if result.code != pq.refused_code:
+            pq.refused_code, pq.refusals = result.code, 0
+        level = "debug" if pq.refusals % REFUSALS_LOGGED_EVERY else "warning"
+        pq.refusals += 1
+        self.s.log(level, "pull_refused", queue=pq.mq, code=result.code, remark=result.remark, times=pq.refusals,
+                   retry_in_ms=delay_ms)  # fmt: skip
         pq.pull_pending = True
         self._later(pq, now + delay_ms / 1000)
+
+    def expired(self, pq: ProcessQueue, now: float) -> bool:
+        """Whether its pull has been out for longer than any answer takes (ProcessQueue.isPullExpired). Its bytes are given
+        back then; an answer that comes all the same finds the queue leaving and is dropped."""
+        if not (pq.pull_pending and pq.handle in self.s.reserved and now - pq.last_pull > PULL_MAX_IDLE_S):
+            return False
+        self.s.slab.unreserve(self.s.reserved.pop(pq.handle))
+        self.s.counters.pulls_expired += 1
+        self.s.log("error", "pull_expired", queue=pq.mq, offset=pq.next_offset, sent_s_ago=round(now - pq.last_pull))
+        return True
 
     def failed(self, handle: int, delay_ms: int, now: float, *, answered: bool = False) -> None:
         """No usable answer (connection lost, time-out, garbage): pull again after `delay_ms`."""
@@ -240,6 +263,20 @@ class Pulling:
             pq.pull_pending = True
             self._later(pq, now + delay_ms / 1000)
         self.feed_starved(now)
+
+
+def thresholds(state: State, pq: ProcessQueue) -> tuple[int, int]:
+    """(unfinished messages, their bytes) above which the queue is not pulled; a topic's are shared out to its queues here
+    (RebalancePushImpl.messageQueueChanged, which divides by the queues of all topics)."""
+    config = state.config
+    messages, size = config.pull_threshold_for_queue, config.pull_threshold_size_bytes
+    if config.pull_threshold_for_topic > 0 or config.pull_threshold_size_for_topic_bytes > 0:
+        queues = sum(other.mq.topic == pq.mq.topic for other in state.queues.values())
+        if config.pull_threshold_for_topic > 0:
+            messages = max(1, config.pull_threshold_for_topic // queues)
+        if config.pull_threshold_size_for_topic_bytes > 0:
+            size = max(1 << 20, config.pull_threshold_size_for_topic_bytes // queues)
+    return messages, size
 
 
 def _unfinished_runs(offsets: list[int], pq: ProcessQueue) -> list[tuple[int, int]]:

@@ -99,6 +99,8 @@ def properties(
         "consumeConcurrentlyMaxSpan": c.consume_concurrently_max_span,
         "pullThresholdForQueue": c.pull_threshold_for_queue,
         "pullThresholdSizeForQueue": c.pull_threshold_size_for_queue_mib,
+        "pullThresholdForTopic": c.pull_threshold_for_topic,
+        "pullThresholdSizeForTopic": c.pull_threshold_size_for_topic_mib,
         "pullInterval": c.pull_interval_ms,
         "consumeMessageBatchMaxSize": c.consume_message_batch_max_size,
         "pullBatchSize": c.pull_batch_size,

@@ -39,6 +39,9 @@ class CoreConfig:
     strategy: Strategy
     pull_threshold_for_queue: int = 1000
     pull_threshold_size_bytes: int = 100 * 1024 * 1024
+    pull_threshold_for_topic: int = -1
+    pull_threshold_size_for_topic_bytes: int = -1
+    """-1 = off; else shared out to the topic's assigned queues, instead of the two above."""
     consume_concurrently_max_span: int = 2000
     pull_interval_ms: int = 0
     pull_delay_on_error_ms: int = 1000

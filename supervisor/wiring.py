@@ -30,6 +30,8 @@ def core_config(settings: Settings, client_id: str, topics: tuple[str, ...]) -> 
         strategy=strategy_of(c),
         pull_threshold_for_queue=c.pull_threshold_for_queue,
         pull_threshold_size_bytes=c.pull_threshold_size_for_queue_mib << 20,
+        pull_threshold_for_topic=c.pull_threshold_for_topic,
+        pull_threshold_size_for_topic_bytes=max(-1, c.pull_threshold_size_for_topic_mib << 20),
         consume_concurrently_max_span=c.consume_concurrently_max_span,
         pull_interval_ms=c.pull_interval_ms,
         persist_interval_ms=c.persist_consumer_offset_interval_ms,

@@ -12,7 +12,7 @@ from rocketcrew.remoting.stored import StoredMessage, encode_message
 from rocketcrew.supervisor import actions as act
 from rocketcrew.supervisor.intervals import Intervals
 from rocketcrew.supervisor.process_queue import RESERVE_BYTES_MAX, RESERVE_BYTES_MIN
-from rocketcrew.supervisor.pulling import PullResult
+from rocketcrew.supervisor.pulling import PullResult, thresholds
 from rocketcrew.supervisor.slab import UNIT_BYTES
 
 if TYPE_CHECKING:
@@ -69,6 +69,46 @@ def test_a_refused_pull_is_sent_again_after_a_while(bench: Bench, code: int, del
     bench.one(act.Pull)
     assert bench.counters.pull_errors == 1
     assert "pull_refused" in bench.logged()
+
+
+def test_a_refusal_that_repeats_is_told_once_a_minute(bench: Bench) -> None:
+    (handle,) = bench.open(0)
+    levels: list[str] = []
+    for code in [ResponseCode.NO_PERMISSION] * 61 + [ResponseCode.SYSTEM_BUSY, ResponseCode.PULL_NOT_FOUND] * 2:
+        bench.take(act.Pull)
+        bench.answer(handle, code, 0)
+        bench.pass_ms(1_000)
+        levels += [log.level for log in bench.take(act.Log) if log.event == "pull_refused"]
+    assert levels == ["warning", *["debug"] * 59, "warning", "warning", "warning"]
+
+
+def test_a_pull_without_an_answer_opens_the_queue_anew(bench: Bench) -> None:
+    bench.core.start(bench.now)
+    (handle,) = bench.open(0)
+    bench.pass_ms(119_000)
+    assert bench.pq(handle).pull_pending
+    bench.pass_ms(6_000)
+    assert "pull_expired" in bench.logged()
+    assert bench.slab.reserved_units == 0
+    while bench.commits():
+        pass
+    assert handle not in bench.core.state.queues
+    bench.answer(handle, ResponseCode.PULL_NOT_FOUND, 0)
+    assert bench.counters.late_answers == 1
+    assert bench.take(act.FetchAssignment)
+    bench.take(act.Pull)
+    bench.open(0)
+    bench.one(act.Pull)
+
+
+def test_a_queue_that_flow_control_holds_does_not_expire(make: type[Bench]) -> None:
+    bench = make(pull_threshold_for_queue=1)
+    bench.core.start(bench.now)
+    (handle,) = bench.open(0)
+    bench.found(handle, range(5))
+    bench.pass_ms(300_000)
+    assert bench.counters.pulls_expired == 0
+    assert handle in bench.core.state.queues
 
 
 def test_a_refusal_with_a_body_gives_its_bytes_back(bench: Bench) -> None:
@@ -223,6 +263,27 @@ def test_too_many_unfinished_bytes_hold_the_next_pull(make: type[Bench]) -> None
         bench.done(chunk)
     bench.one(act.Pull)
     assert bench.pq(handle).unfinished_bytes == 0
+
+
+@pytest.mark.parametrize(("queues", "messages"), [(1, 7), (2, 4), (4, 2)])
+def test_a_topics_threshold_is_shared_out_to_its_queues(make: type[Bench], queues: int, messages: int) -> None:
+    bench = make(pull_threshold_for_topic=6)
+    handles = bench.open(*range(queues))
+    bench.take(act.Pull)
+    bench.found(handles[0], range(messages - 1))
+    bench.one(act.Pull)
+    bench.found(handles[0], [messages - 1])
+    bench.none(act.Pull)
+
+
+def test_a_topics_bytes_are_shared_out_and_at_least_a_mib_each(make: type[Bench]) -> None:
+    bench = make(units=512, pull_threshold_size_for_topic_bytes=5 << 20)
+    handles = bench.open(0, 1)
+    pq = bench.pq(handles[0])
+    assert thresholds(bench.core.state, pq) == (1000, 5 << 19)
+    bench = make(pull_threshold_size_for_topic_bytes=1 << 20)
+    handles = bench.open(0, 1)
+    assert thresholds(bench.core.state, bench.pq(handles[0])) == (1000, 1 << 20)
 
 
 def test_a_wide_span_holds_the_next_pull_but_unsealed_rows_do_not_count(make: type[Bench]) -> None:
