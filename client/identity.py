@@ -82,10 +82,13 @@ def ip_for_ids(ip: str) -> str:
         return "127.0.0.1"
 
 
-def instance_name(configured: str, *, pid: int, nanos: int) -> str:
-    """`pid#nanos` for the default name, else the configured name as it is (ClientConfig.changeInstanceNameToPID)."""
-    name = configured.strip()
-    return f"{pid}#{nanos}" if name in ("", DEFAULT_INSTANCE_NAME) else name
+def instance_name(configured: str, *, pid: int, nanos: int, keep_default: bool = False) -> str:
+    """`pid#nanos` for the default name, else the configured name as it is (ClientConfig.changeInstanceNameToPID).
+
+    `keep_default` is for a broadcasting consumer, whose offsets are found again by its id: it stays DEFAULT.
+    """
+    name = configured.strip() or DEFAULT_INSTANCE_NAME
+    return f"{pid}#{nanos}" if name == DEFAULT_INSTANCE_NAME and not keep_default else name
 
 
 def client_id(ip: str, instance: str, unit_name: str = "") -> str:

@@ -11,6 +11,9 @@ import datetime
 import ipaddress
 import re
 
+from ..remoting.errors import UsageError
+from ..remoting.subscription import parse_filter
+
 NAME_CHARACTERS = r"[%|a-zA-Z0-9_-]+"
 TOPIC_LENGTH_MAX = 127
 # Validators.java allows 255, but the broker makes a topic `%RETRY%<group>` that must itself stay within 255.
@@ -86,13 +89,17 @@ def topic_of(subscription: str) -> str:
 
 
 def subscription(text: str) -> str:
-    """`topic` or `topic:tagA || tagB`; the expression is checked where it is parsed, when the consumer starts."""
+    """`topic`, `topic:tagA || tagB` or `topic:SQL92:expression`; brokers know whether an SQL expression is one."""
     topic = topic_of(text)
     if not topic or len(topic) > TOPIC_LENGTH_MAX:
         raise ValueError(f"holds {text!r}, whose topic has not 1 to {TOPIC_LENGTH_MAX} characters")
     if not re.fullmatch(NAME_CHARACTERS, topic):
         raise ValueError(f"holds {text!r}, whose topic has a character that RocketMQ does not allow")
     expression = text.partition(":")[2].strip()
+    try:
+        parse_filter(expression)
+    except UsageError as error:
+        raise ValueError(f"holds {text!r}: {error}") from None
     return f"{topic}:{expression}" if expression else topic
 
 
@@ -116,6 +123,19 @@ def queue(text: str) -> str:
     if match is None:
         raise ValueError(f"holds {text!r}, which is not topic@broker:queueId")
     return f"{match[1]}@{match[2]}:{int(match[3])}"
+
+
+def split_subscriptions(text: str) -> list[str]:
+    """Subscriptions separated by commas, but not by those in quotes or parentheses: `a:SQL92:x IN ('p', 'q'),b`."""
+    parts, depth, quoted = [""], 0, False
+    for character in text:
+        quoted ^= character == "'"
+        depth += not quoted and ((character == "(") - (character == ")"))
+        if character == "," and not quoted and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
 
 
 def consume_timestamp(text: str) -> str:

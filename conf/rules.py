@@ -149,6 +149,8 @@ class Texts:
     separators: str = ","
     entries_max: int = 1024
     key: Callable[[str], str] = any_text
+    split: Callable[[str], list[str]] | None = None
+    """For entries that may hold a separator themselves."""
 
     def check(self, value: object) -> tuple[str, ...]:
         if not isinstance(value, (list, tuple)):
@@ -167,7 +169,8 @@ class Texts:
         return tuple(found.values())
 
     def parse(self, text: str) -> tuple[str, ...]:
-        return self.check([part for part in re.split(f"[{re.escape(self.separators)}]", text) if part.strip()])
+        parts = self.split(text) if self.split else re.split(f"[{re.escape(self.separators)}]", text)
+        return self.check([part for part in parts if part.strip()])
 
 
 @dataclass(frozen=True, slots=True)

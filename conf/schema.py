@@ -37,7 +37,10 @@ def _mib(low: int, high: int) -> Whole:
 
 _BROKER_NAME = f"1 to {formats.TOPIC_LENGTH_MAX} of the characters letters, digits, % | _ -"
 _GROUP = f"1 to {formats.GROUP_LENGTH_MAX} of the characters letters, digits, % | _ - and not DEFAULT_CONSUMER"
-_TOPICS = f'each "topic" or "topic:tagA || tagB", a topic once, at most {formats.TOPIC_LENGTH_MAX} characters'
+_TOPICS = (
+    'each "topic", "topic:tagA || tagB" or "topic:SQL92:expression", a topic once,'
+    f" at most {formats.TOPIC_LENGTH_MAX} characters"
+)
 _STRATEGIES = f"{', '.join(formats.STRATEGIES)}, or package.module:function"
 _LEVELS = f"numbers above 0 with ms, s, m, h or d behind them, at most {formats.DELAY_LEVELS_MAX}, at most 30d each"
 
@@ -74,7 +77,7 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
     },
     "consumer": {
         "group": Text(_GROUP, formats.group),
-        "topics": Texts(_TOPICS, formats.subscription, key=formats.topic_of),
+        "topics": Texts(_TOPICS, formats.subscription, key=formats.topic_of, split=formats.split_subscriptions),
         "message_model": Choice(("CLUSTERING", "BROADCASTING")),
         "consume_from_where": Choice(
             ("CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_FIRST_OFFSET", "CONSUME_FROM_TIMESTAMP")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from ..remoting.errors import UsageError
+from .java_words import JAVA_WORDS
 from .schema import ALIASES, RELATIONS, SCHEMA
 
 ENV_PREFIX: Final = "ROCKETCREW_"
@@ -231,7 +232,8 @@ def _check(given: Mapping[str, _Given], problems: list[Problem]) -> Gathered:
             try:
                 value = rule.parse(str(entry.value)) if entry.is_text else rule.check(entry.value)
             except ValueError as error:
-                problems.append(Problem(name, show_setting(name, entry.value), entry.origin, str(error), rule.legal))
+                legal = f"{rule.legal} (RocketMQ: {JAVA_WORDS[name]})" if name in JAVA_WORDS else rule.legal
+                problems.append(Problem(name, show_setting(name, entry.value), entry.origin, str(error), legal))
             else:
                 gathered.values[section][key] = value
                 gathered.origin[name] = entry.origin

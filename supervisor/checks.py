@@ -1,98 +1,178 @@
-"""Checks before the start, with the rules and the wording of Java (DefaultMQPushConsumerImpl.checkConfig, Validators.java).
+"""Checks before the start: one table with every check of DefaultMQPushConsumerImpl.checkConfig, in its order and wording.
 
-What a single setting may hold is checked when the configuration is loaded (conf/); here is what concerns the consumer as
-a whole. All problems are reported at once.
+Most of them are made a first time when the configuration is loaded (conf/, which ends its messages with Java's words from
+conf/java_words.py); who comes by another way is caught here. All problems are reported at once, each with Java's words, the
+setting that is meant, its value, and what to do.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
-from ..conf.settings import Settings
+from ..conf.java_words import JAVA_RANGES, JavaRange
+from ..conf.settings import Settings, value_of
 from ..remoting.errors import UsageError
+from ..remoting.subscription import FilterExpression, split_subscription
 from .machine_rooms import NEARBY_PREFIX
 
 CHARACTER_MAX_LENGTH = 255
 TOPIC_MAX_LENGTH = 127
 DEFAULT_GROUP = "DEFAULT_CONSUMER"
-_LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+")
-SYSTEM_TOPICS = frozenset({"TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "OFFSET_MOVED_EVENT", "SELF_TEST_TOPIC"})
-CONSUME_FROM_WHERE = frozenset({"CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_FIRST_OFFSET", "CONSUME_FROM_TIMESTAMP"})
+LEGAL = "^[%|a-zA-Z0-9_-]+$"
+MESSAGE_MODELS = ("CLUSTERING", "BROADCASTING")
+CONSUME_FROM_WHERE = ("CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_FIRST_OFFSET", "CONSUME_FROM_TIMESTAMP")
 
 
-def group_problem(group: str) -> str | None:
-    """What is wrong with a consumer group's name, None when it may be used."""
-    if not group.strip():
-        return "consumerGroup is null: the specified group is blank; set consumer.group (--group)"
-    if len(group) > CHARACTER_MAX_LENGTH:
-        return f"the specified group is longer than group max length {CHARACTER_MAX_LENGTH}: it has {len(group)} characters"
-    if not _LEGAL.fullmatch(group):
-        return f"the specified group[{group}] contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
-    if group == DEFAULT_GROUP:
-        return f"consumerGroup can not equal {DEFAULT_GROUP}, please specify another one"
-    return None
+class Subject(NamedTuple):
+    """What is checked: the settings, the subscriptions, and the handler's name (empty = there is none)."""
+
+    settings: Settings
+    topics: Mapping[str, FilterExpression]
+    handler: str = "handler"
 
 
-def topic_problem(topic: str) -> str | None:
-    """What is wrong with a topic's name, None when it may be subscribed."""
-    if not topic.strip():
-        return "the specified topic is blank"
-    if len(topic) > TOPIC_MAX_LENGTH:
-        return f"the specified topic is longer than topic max length {TOPIC_MAX_LENGTH}: it has {len(topic)} characters"
-    if not _LEGAL.fullmatch(topic):
-        return f"the specified topic[{topic}] contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
-    return None
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the table. `wrong` gives the value that is wrong, None when all is well."""
+
+    words: str
+    """Java's; {value} stands for what was found."""
+    setting: str
+    wrong: Callable[[Subject], object]
+    remedy: str
 
 
-def subscriptions(topics: tuple[str, ...]) -> dict[str, str]:
-    """Topic -> tag expression, from `topic` or `topic:tagA || tagB`; a topic named twice is a UsageError."""
-    found: dict[str, str] = {}
+def _group(test: Callable[[str], bool]) -> Callable[[Subject], object]:
+    return lambda subject: subject.settings.consumer.group if test(subject.settings.consumer.group) else None
+
+
+def _topic(test: Callable[[str], bool]) -> Callable[[Subject], object]:
+    return lambda subject: next((topic for topic in subject.topics if test(topic)), None)
+
+
+def _not_among(setting: str, legal: tuple[str, ...]) -> Callable[[Subject], object]:
+    def wrong(subject: Subject) -> object:
+        value = value_of(subject.settings, setting)
+        return None if value in legal else value
+
+    return wrong
+
+
+def _outside(setting: str, java: JavaRange) -> Callable[[Subject], object]:
+    def wrong(subject: Subject) -> object:
+        try:
+            value = value_of(subject.settings, setting)
+        except AttributeError:
+            return None  # not a setting here
+        ours_too = value in (0, -1)  # "one per core", "off": what the schema allows beside Java's range
+        return None if not isinstance(value, int) or ours_too or java.low <= value <= java.high else value
+
+    return wrong
+
+
+def _illegal(name: str) -> bool:
+    return bool(name.strip()) and re.fullmatch(LEGAL, name) is None
+
+
+def _bad_timestamp(subject: Subject) -> object:
+    text = subject.settings.consumer.consume_timestamp
+    return text if text and consume_timestamp_ms(text) is None else None
+
+
+def _strategy_without(name: str, setting: str) -> Callable[[Subject], object]:
+    def wrong(subject: Subject) -> object:
+        strategy = subject.settings.consumer.allocate_strategy
+        return strategy if strategy.startswith(name) and not value_of(subject.settings, setting) else None
+
+    return wrong
+
+
+CHECKS: tuple[Check, ...] = (
+    Check("the specified group is blank", "consumer.group", _group(lambda name: not name.strip()),
+          "consumerGroup is null: give the group's name (--group)"),
+    Check(f"the specified group is longer than group max length {CHARACTER_MAX_LENGTH}.", "consumer.group",
+          _group(lambda name: len(name) > CHARACTER_MAX_LENGTH), "give it a shorter name"),
+    Check("the specified group[{value}] contains illegal characters, allowing only " + LEGAL, "consumer.group",
+          _group(_illegal), "use the letters, digits, % | _ - only"),
+    Check(f"consumerGroup can not equal {DEFAULT_GROUP}, please specify another one.", "consumer.group",
+          _group(lambda name: name == DEFAULT_GROUP), "RocketMQ reserves it for no group at all"),
+    Check("messageModel is null", "consumer.message_model", _not_among("consumer.message_model", MESSAGE_MODELS),
+          "use CLUSTERING or BROADCASTING"),
+    Check("consumeFromWhere is null", "consumer.consume_from_where",
+          _not_among("consumer.consume_from_where", CONSUME_FROM_WHERE), f"use one of {', '.join(CONSUME_FROM_WHERE)}"),
+    Check("consumeTimestamp is invalid, the valid format is yyyyMMddHHmmss,but received {value}",
+          "consumer.consume_timestamp", _bad_timestamp, "give 14 digits in local time, or nothing for half an hour ago"),
+    Check("allocateMessageQueueStrategy is null", "consumer.allocate_strategy",
+          lambda subject: None if subject.settings.consumer.allocate_strategy else "", "name one, such as AVG"),
+    Check("allocateMessageQueueStrategy is CONFIG without messageQueueList", "consumer.allocate_queues",
+          _strategy_without("CONFIG", "consumer.allocate_queues"), "name the queues of this member"),
+    Check("allocateMessageQueueStrategy is MACHINE_ROOM without consumeridcs", "consumer.machine_room_ids",
+          _strategy_without("MACHINE_ROOM", "consumer.machine_room_ids"), "name the rooms to consume from"),
+    Check("machineRoomResolver is null", "consumer.machine_rooms",
+          _strategy_without(NEARBY_PREFIX, "consumer.machine_rooms"), "say by patterns which broker and client is where"),
+    Check("subscription is null", "consumer.topics", lambda subject: None if subject.topics else "",
+          "name at least one topic (--topic)"),
+    Check("the specified topic is blank", "consumer.topics", _topic(lambda name: not name.strip()),
+          "name the topic in front of the colon"),
+    Check(f"the specified topic is longer than topic max length {TOPIC_MAX_LENGTH}.", "consumer.topics",
+          _topic(lambda name: len(name) > TOPIC_MAX_LENGTH), "no broker has such a topic"),
+    Check("the specified topic[{value}] contains illegal characters, allowing only " + LEGAL, "consumer.topics",
+          _topic(_illegal), "use the letters, digits, % | _ - only"),
+    Check("messageListener is null", "HANDLER", lambda subject: None if subject.handler.strip() else "",
+          "name a function as package.module:function"),
+    *(
+        Check(java.words, setting, _outside(setting, java), "give a value in the range")
+        for setting, ranges in JAVA_RANGES.items()
+        for java in ranges
+    ),
+)  # fmt: skip
+"""In Java's order. That a listener is "instanceof MessageListenerOrderly or MessageListenerConcurrently" is checked where
+the handler is loaded (workers/api.as_handler): only a worker imports it. Java's "consumeThreadMin (..) is larger than
+consumeThreadMax (..)" cannot happen to one number of workers. Those with CONFIG and MACHINE_ROOM fail in Java at the first
+rebalance."""
+# MACHINE_ROOM_NEARBY-... begins with MACHINE_ROOM and needs no room ids.
+_EXCEPT = {"consumer.machine_room_ids": NEARBY_PREFIX}
+
+
+def problems_of(subject: Subject) -> list[str]:
+    """Every reason why this consumer must not start, in Java's words and ours."""
+    found: list[str] = []
+    strategy = subject.settings.consumer.allocate_strategy
+    for check in CHECKS:
+        if check.setting in _EXCEPT and strategy.startswith(_EXCEPT[check.setting]):
+            continue
+        value = check.wrong(subject)
+        if value is not None:
+            words = check.words.format(value=value)
+            shown = "" if value == "" else f" = {str(value)[:100]!r}"
+            found.append(f"{words} ({check.setting}{shown}: {check.remedy})")
+    if subject.settings.results.commit_after != "sealed":
+        found.append(
+            f"results.commit_after = {subject.settings.results.commit_after!r}: this version commits when results are sealed"
+        )
+    return found
+
+
+def subscriptions(topics: tuple[str, ...]) -> dict[str, FilterExpression]:
+    """Topic -> filter; a topic named twice, or a filter that is none, is a UsageError."""
+    found: dict[str, FilterExpression] = {}
     for text in topics:
-        topic, _, expression = text.partition(":")
-        topic = topic.strip()
+        topic, wish = split_subscription(text)
         if topic in found:
             raise UsageError(
                 f"consumer.topics names {topic} twice: give one entry a topic, such as '{topic}:tagA || tagB'"
             )
-        found[topic] = expression.strip() or "*"
+        found[topic] = wish
     return found
 
 
-def check_consumer(settings: Settings, topics: Mapping[str, str]) -> None:
+def check_consumer(settings: Settings, topics: Mapping[str, FilterExpression], handler: str = "handler") -> None:
     """Raise one UsageError with every reason why this consumer must not start."""
-    consumer = settings.consumer
-    problems: list[str | None] = [group_problem(consumer.group)]
-    if not topics:
-        problems.append("subscription is null: set consumer.topics (--topic)")
-    problems.extend(topic_problem(topic) for topic in topics)
-    if consumer.message_model != "CLUSTERING":
-        problems.append(f"consumer.message_model = {consumer.message_model!r}: this version consumes CLUSTERING only")
-    if settings.results.commit_after != "sealed":
-        problems.append(
-            f"results.commit_after = {settings.results.commit_after!r}: this version commits when results are sealed"
-        )
-    if consumer.consume_from_where not in CONSUME_FROM_WHERE:
-        problems.append(
-            f"consumer.consume_from_where = {consumer.consume_from_where!r}: use {', '.join(sorted(CONSUME_FROM_WHERE))}"
-        )
-    if consumer.consume_timestamp and consume_timestamp_ms(consumer.consume_timestamp) is None:
-        problems.append(
-            f"consumeTimestamp is invalid, the valid format is yyyyMMddHHmmss, but received {consumer.consume_timestamp}"
-        )
-    strategy = consumer.allocate_strategy
-    if strategy == "CONFIG" and not consumer.allocate_queues:
-        problems.append(
-            "consumer.allocate_strategy = 'CONFIG' needs consumer.allocate_queues: the queues of this member"
-        )
-    if strategy == "MACHINE_ROOM" and not consumer.machine_room_ids:
-        problems.append(
-            "consumer.allocate_strategy = 'MACHINE_ROOM' needs consumer.machine_room_ids: rooms to consume from"
-        )
-    if strategy.startswith(NEARBY_PREFIX) and not consumer.machine_rooms:
-        problems.append(f"consumer.allocate_strategy = {strategy!r} needs consumer.machine_rooms: which room is where")
-    found = [problem for problem in problems if problem]
+    found = problems_of(Subject(settings, topics, handler))
     if found:
         raise UsageError("the consumer cannot start:\n" + "\n".join(f"  - {problem}" for problem in found))
 

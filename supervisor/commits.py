@@ -8,9 +8,10 @@ from collections.abc import Callable
 
 import structlog
 
+from ..client.cluster import Cluster
 from ..client.operations import Operations
 from ..remoting.codes import ResponseCode
-from ..remoting.errors import BrokerError, RocketcrewError
+from ..remoting.errors import BrokerError, RocketcrewError, UnreachableError
 from .actions import Commit
 from .core import Core
 
@@ -20,7 +21,10 @@ log = structlog.get_logger("rocketcrew.member")
 class Commits:
     """Performs `Commit` for the group; `now` is the loop's clock, in seconds."""
 
-    def __init__(self, operations: Operations, core: Core, group: str, now: Callable[[], float]) -> None:
+    def __init__(
+        self, cluster: Cluster, operations: Operations, core: Core, group: str, now: Callable[[], float]
+    ) -> None:
+        self._cluster = cluster
         self._operations = operations
         self._core = core
         self._group = group
@@ -34,17 +38,32 @@ class Commits:
         ok = True
         try:
             async with self._alone_if_first(action.mq.topic):
-                stored = (
-                    await self._operations.query_consumer_offset(self._group, action.mq) if action.guarded else None
-                )
-                if stored is None or stored < action.offset:
-                    await self._operations.update_consumer_offset(self._group, action.mq, action.offset)
+                await self._tell(action)
                 self._known.add(action.mq.topic)
         except RocketcrewError as error:
             # A topic that was deleted has no offset to be kept; asked again and again, a stop would wait for nothing.
             ok = isinstance(error, BrokerError) and error.code == ResponseCode.TOPIC_NOT_EXIST
             log.warning("commit_failed", queue=tuple(action.mq), offset=action.offset, error=str(error))
         self._core.committed(action.handle, action.offset, ok, self._now())
+
+    async def _tell(self, action: Commit) -> None:
+        """To the master that the route names; when it cannot be reached, once more to the one that a new route names."""
+        try:
+            await self._store(action)
+        except UnreachableError:
+            before = self._cluster.broker_address(action.mq.broker_name)
+            await self._cluster.route(action.mq.topic, refresh=True)
+            if self._cluster.broker_address(action.mq.broker_name) == before:
+                raise
+            await self._store(action)
+
+    async def _store(self, action: Commit) -> None:
+        mq = action.mq
+        if action.guarded:
+            stored = await self._operations.query_consumer_offset(self._group, mq)
+            if stored is not None and not action.known <= stored < action.offset:
+                return
+        await self._operations.update_consumer_offset(self._group, mq, action.offset)
 
     def known(self, topic: str) -> bool:
         """A commit of the topic is in for certain."""

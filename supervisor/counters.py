@@ -27,6 +27,8 @@ class Counters:
     sent_back_messages: int = 0
     send_back_refused: int = 0
     dead_letter_messages: int = 0
+    dropped_messages: int = 0
+    """Failed while broadcasting: nobody retries them."""
     redispatched_messages: int = 0
     """Given to another worker because theirs died."""
     salvaged_messages: int = 0

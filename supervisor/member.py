@@ -19,33 +19,27 @@ from ..client.operations import Operations
 from ..client.remoting_client import Remoting
 from ..client.route_cache import RouteCache
 from ..conf.settings import Settings
-from ..remoting.bodies import (
-    ConsumeDirectlyResult,
-    ConsumerData,
-    ConsumerRunningInfo,
-    HeartbeatData,
-    ProducerData,
-    SubscriptionData,
-)
+from ..remoting.bodies import ConsumeDirectlyResult, ConsumerData, ConsumerRunningInfo, HeartbeatData, ProducerData
 from ..remoting.command import Command
 from ..remoting.errors import RocketcrewError
 from ..remoting.queues import MessageQueue
 from ..remoting.stored import StoredMessage, decode_message
 from ..workers.packets import QueueInfo
+from ..remoting.subscription import FilterExpression
 from . import actions as act
 from .access import access_of
-from .checks import consume_timestamp_ms
-from .commits import Commits
 from .core import Core
-from .first_offset import FirstOffset
 from .heartbeats import Heartbeats
 from .look_ups import LookUps
+from .offset_store import offset_store
 from .pulls import Pulls
 from .recreated import LastBodies, deleted_queues
 from .requests import Asked, Requests
 from .route_keeper import RouteKeeper
 from .running_info import Clocks, offsets_of, running_info
 from .send_back import SendBacks
+from .subscriptions import Subscriptions
+from .wiring import is_broadcasting
 
 RETRY_PREFIX = "%RETRY%"
 INNER_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
@@ -57,7 +51,7 @@ class GroupMember:
     """One client id in the group: heartbeats, look-ups, pulls, commits, send-backs, and the sign-off."""
 
     def __init__(
-        self, settings: Settings, client_id: str, topics: Mapping[str, str], core: Core, view: memoryview,
+        self, settings: Settings, client_id: str, topics: Mapping[str, FilterExpression], core: Core, view: memoryview,
         acted: Callable[[], None], stacks: Callable[[], Awaitable[str]],
         consume: Callable[[QueueInfo, bytes], Awaitable[ConsumeDirectlyResult]], routes_file: Path | None = None,
     ) -> None:  # fmt: skip
@@ -78,18 +72,13 @@ class GroupMember:
         )
         self._cluster = Cluster(access, client_id=client_id, remoting=self._remoting)
         self._operations = Operations(self._cluster)
-        self._first_offset = FirstOffset(
-            self._operations, self._group, settings.consumer.consume_from_where,
-            consume_timestamp_ms(settings.consumer.consume_timestamp) or int(time.time() * 1000) - 30 * 60 * 1000,
-        )  # fmt: skip
         self._send_backs = SendBacks(
             self._cluster, self._operations, self._group, settings.consumer.max_reconsume_times
         )
+        alone = is_broadcasting(settings)
         now_ms = int(time.time() * 1000)
-        self._subscriptions = {
-            topic: SubscriptionData.of(topic, expression, now_ms)
-            for topic, expression in {**topics, RETRY_PREFIX + self._group: "*"}.items()
-        }
+        self._subscriptions = Subscriptions(topics, self._group, now_ms, broadcasting=alone)
+        self.wanted_tags = self._subscriptions.wanted_tags
         self._begun_anew: set[MessageQueue] = set()
         """Queues whose topic was deleted and has no route yet: they open at 0, whatever a broker still remembers."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -99,7 +88,9 @@ class GroupMember:
             self._cluster, lambda: list(self._subscriptions), RouteCache(routes_file) if routes_file else None,
             changed=self._rebalance, new_brokers=self._heartbeats.now, renewed=self._look_for_deleted, run=self._run,
         )  # fmt: skip
-        self._commits = Commits(self._operations, core, self._group, self._loop.time)
+        self._commits, self._first_offset = offset_store(
+            settings, client_id, self._cluster, self._operations, core, self._loop.time
+        )
         self._pulls = Pulls(
             self._cluster, LastBodies(self._operations), core, view, settings.consumer, self._subscriptions,
             self._commits.known, self._loop.time,
@@ -123,11 +114,6 @@ class GroupMember:
             act.SendBack: self._send_back,
             act.Heartbeat: lambda _: self._heartbeats.now(),
         }
-
-    def wanted_tags(self, topic: str) -> tuple[str, ...] | None:
-        """Tags that a worker must check once more (the broker filters by hash); None = every message is wanted."""
-        data = self._subscriptions.get(topic)
-        return tuple(sorted(data.tags_set)) if data is not None and data.tags_set else None
 
     # --- life ---------------------------------------------------------------------------------------------------
 

@@ -24,7 +24,6 @@ from typing import Any
 
 import structlog
 
-from ..client.identity import client_id, client_ip, instance_name
 from ..conf.settings import Settings
 from ..workers.cells import CellFile
 from ..workers.link import Transport, choose_transport
@@ -36,6 +35,7 @@ from . import actions as act
 from .acting import Acting
 from .charges_file import CELLS_FILE, charge_left_cells, read_charges, write_charges
 from .checks import check_consumer, subscriptions
+from .client_lock import lock_client, unlock_client
 from .control import ControlServer
 from .core import Core
 from .journal_file import JournalFile
@@ -47,10 +47,10 @@ from .route_keeper import ROUTES_FILE
 from .slab import SLAB_BYTES_MIN, Slab
 from .slot import adopt, take_slot, write_settled
 from .stacks import ProcessStack, as_text, own_stack
-from .states import SERVICE, Service, ServiceEvent, move
+from .states import Service, ServiceEvent, move_service
 from .status import picture
 from .watching import Watch
-from .wiring import CELL_SLOTS, Boots, core_config
+from .wiring import CELL_SLOTS, Boots, core_config, is_broadcasting, own_client_id
 
 EXIT_FINE = 0
 EXIT_FORCED = 5
@@ -77,7 +77,7 @@ class Supervisor:
         self.settings = settings
         self.handler = handler
         self.topics = subscriptions(settings.consumer.topics)
-        check_consumer(settings, self.topics)
+        check_consumer(settings, self.topics, handler.name)
         self.service = Service.CREATE_JUST
         self._on_ready = on_ready
         self._stop_asked = asyncio.Event()
@@ -89,22 +89,28 @@ class Supervisor:
 
     async def run(self) -> Summary:
         """Run until a signal stops it. Raises what keeps it from starting."""
+        self.service = move_service(self.service, ServiceEvent.START)
         self._loop = asyncio.get_running_loop()
-        self._slot = take_slot(Path(self.settings.supervisor.data_dir), self.settings.consumer.group)
+        self.client_id = own_client_id(self.settings)
+        data_dir, group = Path(self.settings.supervisor.data_dir), self.settings.consumer.group
+        self._slot = take_slot(data_dir, group, self.client_id if is_broadcasting(self.settings) else "")
+        lock: int | None = None
         try:
+            lock = lock_client(data_dir, group, self.client_id)
             self._prepare()
             try:
                 await self._start()
             except BaseException:
-                self.service = move(SERVICE, self.service, ServiceEvent.FAILED)
                 await self._abandon()
                 raise
-            self.service = move(SERVICE, self.service, ServiceEvent.STARTED)
+            self.service = move_service(self.service, ServiceEvent.STARTED)
             if self._on_ready is not None:
                 self._on_ready()
             await self._stop_asked.wait()
             return await self._stop()
         finally:
+            if lock is not None:
+                unlock_client(data_dir, group, self.client_id, lock)
             self._slot.release()
 
     # --- start --------------------------------------------------------------------------------------------------
@@ -119,8 +125,6 @@ class Supervisor:
         slab = Slab(max(settings.memory.pulled_bytes_mib << 20, SLAB_BYTES_MIN))
         self._memory = SlabMemory(slab.size_bytes) if self._transport is Transport.SLAB else None
         self._view = self._memory.view if self._memory is not None else memoryview(bytearray(slab.size_bytes))
-        instance = instance_name(settings.cluster.instance_name, pid=os.getpid(), nanos=time.monotonic_ns())
-        self.client_id = client_id(client_ip(settings.cluster.client_ip), instance, settings.cluster.unit_name)
         self.core = Core(core_config(settings, self.client_id, tuple(self.topics)), slab, self._view)
         self.core.state.settled = self._settled
         read_charges(self._slot.path, self.core.state.charges)
@@ -222,7 +226,7 @@ class Supervisor:
 
     def _publish_settled(self) -> None:
         try:
-            write_settled(self._slot.segments, self.settings.consumer.group, self.core.state.settled)
+            write_settled(self._slot.segments, self._slot.key_group, self.core.state.settled)
         except OSError as error:
             log.error("settled_write_failed", error=str(error))
         delay_s = self.settings.consumer.persist_consumer_offset_interval_ms / 1000
@@ -289,7 +293,7 @@ class Supervisor:
         await self._member.stop()
         await self._loader.stop(forced=self._forced)
         await self._abandon()
-        self.service = move(SERVICE, self.service, ServiceEvent.STOPPED)
+        self.service = move_service(self.service, ServiceEvent.STOPPED)
         clean = not (self._left.unfinished or self._left.unsealed or killed)
         log.info("stopped", clean=clean, unfinished=self._left.unfinished, unsealed=self._left.unsealed)
         return self._summary(EXIT_FINE)
@@ -301,7 +305,7 @@ class Supervisor:
         unsealed = sum(chunk.reported for chunks in state.unsealed.values() for chunk in chunks)
         self._left = act.Finished(unfinished, unsealed)
         await self._abandon()
-        self.service = move(SERVICE, self.service, ServiceEvent.STOPPED)
+        self.service = move_service(self.service, ServiceEvent.STOPPED)
         log.warning("stopped_by_force", to_be_repeated=unfinished, unsealed=unsealed)
         return self._summary(EXIT_FORCED)
 

@@ -137,6 +137,9 @@ class Settling:
     def send_back(self, pq: ProcessQueue, chunk: Chunk, index: int) -> None:
         """Ask for the send-back of a failed message, unless its queue was taken away."""
         failure = (chunk.failed or {})[index]
+        if self.s.config.broadcasting:
+            self._drop(pq, chunk, index)
+            return
         if not pq.send_failures:
             self.s.counters.discarded_failures += 1
             return
@@ -155,6 +158,16 @@ class Settling:
                 failure.facts,
             )
         )
+
+    def _drop(self, pq: ProcessQueue, chunk: Chunk, index: int) -> None:
+        """Broadcasting: a failure is logged and is over (ConsumeMessageConcurrentlyService.processConsumeResult)."""
+        s = self.s
+        failure = (chunk.failed or {}).pop(index)
+        s.counters.dropped_messages += 1
+        s.log("warning", "message_dropped", queue=pq.mq, offset=chunk.offsets[index], error=failure.error,
+              why="broadcasting: nothing is consumed again")  # fmt: skip
+        pq.unfinished -= 1
+        s.out.append(JournalDone(pq.mq, chunk.begin_of(index), chunk.offsets[index] + 1, "", 0))
 
     def sent_back(self, handle: int, chunk_id: int, index: int, accepted: bool, now: float) -> None:
         """The answer to a SendBack. Refused: the message stays in the process queue and is sent again later."""

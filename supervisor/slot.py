@@ -24,6 +24,7 @@ from .journal_file import read_journal
 
 SLOTS_MAX = 256
 """Supervisors of one group on one host; more is a sign of a loop that starts them."""
+MEMBER_FILE = "member"
 LOADER_LOCK = "lock"
 """In plan/; held by the loader of that staging folder (spark/staging.py)."""
 
@@ -37,6 +38,13 @@ class Slot:
     path: Path
     group: str
     lock_fd: int
+    member: str = ""
+    """The client id when broadcasting: what one member finished says nothing about another, so a slot is one member's."""
+
+    @property
+    def key_group(self) -> str:
+        """The group as it stands in the keys of rows: with the member's id behind it when broadcasting."""
+        return f"{self.group}@{self.member}" if self.member else self.group
 
     @property
     def segments(self) -> Path:
@@ -64,18 +72,24 @@ class Slot:
         os.close(self.lock_fd)
 
 
-def take_slot(data_dir: Path, group: str) -> Slot:
-    """Lock the lowest free slot of the group, making it if need be. Raises UsageError when the folder is unusable."""
+def take_slot(data_dir: Path, group: str, member: str = "") -> Slot:
+    """Lock the lowest free slot of the group, making it if need be. Raises UsageError when the folder is unusable.
+
+    `member` is the client id of a broadcasting member: it takes a new slot or its own, never another's.
+    """
     home = data_dir / group
     try:
         for number in range(SLOTS_MAX):
             path = home / str(number)
             path.mkdir(parents=True, exist_ok=True)
             fd = _try_lock(path / "lock")
-            if fd is not None:
-                slot = Slot(path, group, fd)
+            if fd is None:
+                continue
+            slot = Slot(path, group, fd, member)
+            if _suits(slot):
                 _make_folders(slot.segments)
                 return slot
+            slot.release()
     except OSError as error:
         raise UsageError(
             f"supervisor.data_dir = {str(data_dir)!r} cannot be used: {error.strerror} ({error.filename}). Name a folder"
@@ -96,11 +110,28 @@ def adopt(slot: Slot) -> tuple[JournalState, Settled, list[str]]:
         if fd is None:
             continue
         try:
-            if _adopt_one(slot, Slot(other, slot.group, fd), state, settled):
+            neighbour = Slot(other, slot.group, fd, slot.member)
+            if _member_of(neighbour) == slot.member and _adopt_one(slot, neighbour, state, settled):
                 adopted.append(other.name)
         finally:
             os.close(fd)
     return state, settled, adopted
+
+
+def _suits(slot: Slot) -> bool:
+    """Whether the slot is this member's, or new, and then made this member's."""
+    if (slot.path / "segments").is_dir():
+        return _member_of(slot) == slot.member
+    (slot.path / MEMBER_FILE).write_text(slot.member)
+    return True
+
+
+def _member_of(slot: Slot) -> str:
+    """The client id of the broadcasting member whose slot it is, empty for one of clustering members."""
+    try:
+        return (slot.path / MEMBER_FILE).read_text()
+    except FileNotFoundError:
+        return ""
 
 
 def _adopt_one(slot: Slot, other: Slot, state: JournalState, settled: Settled) -> bool:
@@ -125,7 +156,7 @@ def _adopt_one(slot: Slot, other: Slot, state: JournalState, settled: Settled) -
             elif path.name != LOADER_LOCK:
                 path.unlink()
         take_over_charges(slot.path, other.path)
-        write_settled(slot.segments, slot.group, settled)
+        write_settled(slot.segments, slot.key_group, settled)
         (other.segments / SETTLED_FILE).unlink(missing_ok=True)
         known = other.journal.exists()
         other.journal.unlink(missing_ok=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -36,6 +36,8 @@ class CoreConfig:
     group: str
     topics: tuple[str, ...]
     """Subscribed topics, the retry topic included."""
+    broadcasting: bool = field(default=False, kw_only=True)
+    """Every member reads everything: a message that fails is dropped, nothing is sent back."""
     strategy: Strategy
     pull_threshold_for_queue: int = 1000
     pull_threshold_size_bytes: int = 100 * 1024 * 1024

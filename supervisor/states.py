@@ -23,8 +23,9 @@ class Service(Enum):
 
 
 class ServiceEvent(Enum):
+    START = "start"
     STARTED = "started"
-    FAILED = "failed"
+    USE = "use"
     STOPPED = "stopped"
 
 
@@ -64,10 +65,19 @@ class WorkerEvent(Enum):
 
 
 SERVICE: dict[tuple[Service, ServiceEvent], Service] = {
-    (Service.CREATE_JUST, ServiceEvent.STARTED): Service.RUNNING,
-    (Service.CREATE_JUST, ServiceEvent.FAILED): Service.START_FAILED,
+    # As in Java, a start has failed until it is done: so neither a second one beside it nor one behind it begins.
+    (Service.CREATE_JUST, ServiceEvent.START): Service.START_FAILED,
+    (Service.START_FAILED, ServiceEvent.STARTED): Service.RUNNING,
+    (Service.RUNNING, ServiceEvent.USE): Service.RUNNING,
     (Service.RUNNING, ServiceEvent.STOPPED): Service.SHUTDOWN_ALREADY,
 }
+
+SERVICE_REFUSALS: dict[ServiceEvent, str] = {
+    ServiceEvent.START: "The PushConsumer service state not OK, maybe started once, {state}: a supervisor is started once;"
+    " make a new one",
+    ServiceEvent.USE: "The consumer service state not OK, {state}: only one that runs can do this",
+}
+"""Java's words (DefaultMQPushConsumerImpl.start, makeSureStateOK), and what to do."""
 
 QUEUE: dict[tuple[Queue, QueueEvent], Queue] = {
     (Queue.OPENING, QueueEvent.OPENED): Queue.ASSIGNED,
@@ -90,6 +100,13 @@ WORKER: dict[tuple[Worker, WorkerEvent], Worker] = {
 
 class StateError(RocketcrewError):
     """An event that the state's table does not know, e.g. a service that is started twice."""
+
+
+def move_service(state: Service, event: ServiceEvent) -> Service:
+    """`move` over SERVICE, with the words of Java where a user did it; raises StateError."""
+    if (state, event) not in SERVICE and event in SERVICE_REFUSALS:
+        raise StateError(SERVICE_REFUSALS[event].format(state=state.value))
+    return move(SERVICE, state, event)
 
 
 S = TypeVar("S", bound=Enum)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import time
 from dataclasses import dataclass
 
+from ..client.identity import client_id, client_ip, instance_name
 from ..conf.settings import Settings
 from ..workers.boot import WorkerBoot, WorkerLimits
 from ..workers.link import Transport
@@ -20,13 +23,28 @@ CELL_SLOTS = 512
 """Workers at one time: twice the most that may be configured, for each may have its successor beside it."""
 
 
+def is_broadcasting(settings: Settings) -> bool:
+    """Every member gets everything, and nothing is retried."""
+    return settings.consumer.message_model == "BROADCASTING"
+
+
+def own_client_id(settings: Settings) -> str:
+    """`ip@instance[@unit]`, the instance being pid#nanos for a clustering member without a name of its own."""
+    cluster = settings.cluster
+    instance = instance_name(
+        cluster.instance_name, pid=os.getpid(), nanos=time.monotonic_ns(), keep_default=is_broadcasting(settings)
+    )
+    return client_id(client_ip(cluster.client_ip), instance, cluster.unit_name)
+
+
 def core_config(settings: Settings, client_id: str, topics: tuple[str, ...]) -> CoreConfig:
     """The settings that the core decides by; `topics` are the subscribed ones."""
     s, c = settings, settings.consumer
     return CoreConfig(
         client_id=client_id,
         group=c.group,
-        topics=(*topics, RETRY_PREFIX + c.group),
+        topics=topics if is_broadcasting(settings) else (*topics, RETRY_PREFIX + c.group),
+        broadcasting=is_broadcasting(settings),
         strategy=strategy_of(c),
         pull_threshold_for_queue=c.pull_threshold_for_queue,
         pull_threshold_size_bytes=c.pull_threshold_size_for_queue_mib << 20,
@@ -67,7 +85,7 @@ class Boots:
             link=new.link,
             transport=self.transport,
             slab=self.memory.handle() if self.memory is not None else None,
-            group=s.consumer.group,
+            group=self.slot.key_group,
             segments_dir=self.slot.segments if s.results.enabled else None,
             schema=s.results.schema,
             salvage=new.salvage,

@@ -1,61 +1,132 @@
-"""The rules of DefaultMQPushConsumerImpl.checkConfig, each with its message."""
+"""The table of DefaultMQPushConsumerImpl.checkConfig: each line fails alone, in Java's words, and says what to do."""
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 import pytest
 
+from rocketcrew.conf.java_words import JAVA_RANGES
 from rocketcrew.conf.settings import Settings, load
 from rocketcrew.remoting.errors import UsageError
+from rocketcrew.remoting.subscription import FilterExpression
 from rocketcrew.supervisor.checks import (
+    CHECKS,
+    Subject,
     check_consumer,
     consume_timestamp_ms,
-    group_problem,
+    problems_of,
     subscriptions,
-    topic_problem,
 )
 
+EVERYTHING = FilterExpression()
+GOOD_TOPICS = {"orders": EVERYTHING}
 
-def settings(**flags: object) -> Settings:
-    return load({key.replace("__", "."): value for key, value in flags.items()}, {}, None)
+
+def settings(**values: Any) -> Settings:
+    """Good settings with some replaced behind the loader's back, as somebody who calls us from Python might do."""
+    found = load({"consumer.group": "CID_orders-1%x|y", "consumer.topics": ["orders"]}, {}, None)
+    for name, value in values.items():
+        section, _, key = name.partition("__")
+        replaced = dataclasses.replace(getattr(found, section), **{key: value})
+        found = dataclasses.replace(found, **{section: replaced})
+    return found
+
+
+def problems(topics: dict[str, FilterExpression] | None = None, handler: str = "m:f", **values: Any) -> list[str]:
+    return problems_of(Subject(settings(**values), GOOD_TOPICS if topics is None else topics, handler))
 
 
 @pytest.mark.parametrize(
-    ("group", "text"),
+    ("words", "values"),
     [
-        ("", "the specified group is blank"),
-        (" ", "the specified group is blank"),
-        ("g" * 256, "longer than group max length 255"),
-        ("a b", "illegal characters"),
-        ("DEFAULT_CONSUMER", "can not equal DEFAULT_CONSUMER"),
+        ("the specified group is blank", {"consumer__group": ""}),
+        ("the specified group is blank", {"consumer__group": " "}),
+        ("the specified group is longer than group max length 255.", {"consumer__group": "g" * 256}),
+        ("the specified group[a b] contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$",
+         {"consumer__group": "a b"}),
+        ("consumerGroup can not equal DEFAULT_CONSUMER, please specify another one.",
+         {"consumer__group": "DEFAULT_CONSUMER"}),
+        ("messageModel is null", {"consumer__message_model": ""}),
+        ("consumeFromWhere is null", {"consumer__consume_from_where": ""}),
+        ("consumeTimestamp is invalid, the valid format is yyyyMMddHHmmss,but received 2025",
+         {"consumer__consume_timestamp": "2025"}),
+        ("allocateMessageQueueStrategy is null", {"consumer__allocate_strategy": ""}),
+        ("allocateMessageQueueStrategy is CONFIG without messageQueueList", {"consumer__allocate_strategy": "CONFIG"}),
+        ("allocateMessageQueueStrategy is MACHINE_ROOM without consumeridcs",
+         {"consumer__allocate_strategy": "MACHINE_ROOM"}),
+        ("machineRoomResolver is null", {"consumer__allocate_strategy": "MACHINE_ROOM_NEARBY-AVG"}),
+        ("subscription is null", {"topics": {}}),
+        ("the specified topic is blank", {"topics": {" ": EVERYTHING}}),
+        ("the specified topic is longer than topic max length 127.", {"topics": {"t" * 128: EVERYTHING}}),
+        ("the specified topic[orders!] contains illegal characters, allowing only", {"topics": {"orders!": EVERYTHING}}),
+        ("messageListener is null", {"handler": " "}),
+        ("consumeThreadMin Out of range [1, 1000]", {"workers__count": 1001}),
+        ("consumeConcurrentlyMaxSpan Out of range [1, 65535]", {"consumer__consume_concurrently_max_span": 65_536}),
+        ("pullThresholdForQueue Out of range [1, 65535]", {"consumer__pull_threshold_for_queue": 65_536}),
+        ("pullThresholdSizeForQueue Out of range [1, 1024]", {"consumer__pull_threshold_size_for_queue_mib": 1025}),
+        ("pullInterval Out of range [0, 65535]", {"consumer__pull_interval_ms": 65_536}),
+        ("consumeMessageBatchMaxSize Out of range [1, 1024]", {"consumer__consume_message_batch_max_size": 1025}),
+        ("pullBatchSize Out of range [1, 1024]", {"consumer__pull_batch_size": -7}),
     ],
-)
-def test_groups_that_java_refuses(group: str, text: str) -> None:
-    assert text in (group_problem(group) or "")
+)  # fmt: skip
+def test_every_check_has_javas_words_and_a_remedy(words: str, values: dict[str, Any]) -> None:
+    found = problems(**values)
+    assert [problem for problem in found if problem.startswith(words)], found
+    assert all("(" in problem and ": " in problem for problem in found)
 
 
-def test_groups_and_topics_that_java_takes() -> None:
-    assert group_problem("CID_orders-1%x|y") is None
-    assert topic_problem("orders_1") is None
-    assert "longer than topic max length 127" in (topic_problem("t" * 128) or "")
-    assert "illegal characters" in (topic_problem("orders!") or "")
-    assert "blank" in (topic_problem("") or "")
+def test_what_java_takes_is_taken() -> None:
+    assert problems() == []
+    assert problems(consumer__message_model="BROADCASTING", workers__count=0) == []
+    assert problems(consumer__consume_timestamp="20250101000000") == []
 
 
-def test_topics_with_tags() -> None:
-    assert subscriptions(("a", "b:x || y", "c: ")) == {"a": "*", "b": "x || y", "c": "*"}
+def test_the_table_has_every_range_of_java() -> None:
+    words = {check.words for check in CHECKS}
+    assert {java.words for ranges in JAVA_RANGES.values() for java in ranges} <= words
+
+
+def test_all_problems_are_told_at_once() -> None:
+    with pytest.raises(UsageError) as caught:
+        check_consumer(settings(consumer__group="", consumer__message_model="X", results__commit_after="loaded"), {})
+    text = str(caught.value)
+    assert text.count("\n  - ") == 4
+    assert "consumer.message_model = 'X': use CLUSTERING or BROADCASTING" in text
+
+
+def test_the_loader_says_it_in_javas_words_too() -> None:
+    with pytest.raises(UsageError) as caught:
+        load({"consumer.pull_batch_size": 0, "consumer.message_model": "MULTICAST", "consumer.group": "a b"}, {}, None)
+    text = str(caught.value)
+    assert "1 to 1024 messages (RocketMQ: pullBatchSize Out of range [1, 1024])" in text
+    assert "(RocketMQ: messageModel is null)" in text
+    assert "contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$" in text
+
+
+def test_topics_with_tags_and_sql() -> None:
+    found = subscriptions(("a", "b:x || y", "c: ", "d:sql92: price > 3 AND name = 'a:b'"))
+    assert found == {
+        "a": FilterExpression("*"),
+        "b": FilterExpression("x || y"),
+        "c": FilterExpression("*"),
+        "d": FilterExpression("price > 3 AND name = 'a:b'", "SQL92"),
+    }
     with pytest.raises(UsageError, match="names a twice"):
         subscriptions(("a", "a:x"))
 
 
-def test_all_problems_are_told_at_once() -> None:
-    found = settings(consumer__message_model="BROADCASTING", results__commit_after="loaded")
-    with pytest.raises(UsageError) as caught:
-        check_consumer(found, {})
-    text = str(caught.value)
-    assert "group is blank" in text
-    assert "subscription is null" in text
-    assert "BROADCASTING" in text
-    assert "results.commit_after" in text
+@pytest.mark.parametrize("text", ["a:||", "a:SQL92:", "a:SQL92:  "])
+def test_a_filter_that_is_none_is_refused_when_settings_are_loaded(text: str) -> None:
+    with pytest.raises(UsageError, match=r"consumer\.topics"):
+        load({"consumer.topics": [text]}, {}, None)
+
+
+def test_subscriptions_as_text_are_split_at_their_own_commas_only() -> None:
+    text = "a, b:SQL92:x IN ('p,q', 'r') AND f(1,2), c:t1 || t2"
+    found = load({"consumer.topics": text}, {}, None).consumer.topics
+    assert found == ("a", "b:SQL92:x IN ('p,q', 'r') AND f(1,2)", "c:t1 || t2")
 
 
 def test_consume_timestamps() -> None:

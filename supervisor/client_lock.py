@@ -1,0 +1,53 @@
+"""One client id is in a group once: the second is refused at its start (MQClientInstance.registerConsumer).
+
+Java knows the consumers of its own process. Here a client is a process, so the lock is a file beside the group's slots,
+which goes with the process however it ends. Two members with one id would both take the queues that fall to that id; two
+broadcasting ones would write one file of offsets.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from pathlib import Path
+
+from ..remoting.errors import UsageError
+
+CLIENTS_FOLDER = "clients"
+NAME_CHARACTERS_MAX = 200
+
+
+def lock_client(data_dir: Path, group: str, client_id: str) -> int:
+    """Lock the client id for this process; the descriptor that holds the lock. Raises UsageError when it is held."""
+    folder = data_dir / group / CLIENTS_FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    name = re.sub(r"[^A-Za-z0-9._#@-]", "_", client_id)[:NAME_CHARACTERS_MAX]
+    path = folder / f"{name}.lock"
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            raise UsageError(
+                f"The consumer group[{group}] has been created before, specify another name please: a supervisor with the"
+                f" client id {client_id} already runs in it on this host. Give each its own cluster.instance_name"
+            ) from None
+        if _is_still(path, fd):
+            return fd
+        os.close(fd)  # the one who held it has removed the file in between
+
+
+def unlock_client(data_dir: Path, group: str, client_id: str, fd: int) -> None:
+    """Give the id back and remove its file: client ids of clustering members are new at each start."""
+    name = re.sub(r"[^A-Za-z0-9._#@-]", "_", client_id)[:NAME_CHARACTERS_MAX]
+    (data_dir / group / CLIENTS_FOLDER / f"{name}.lock").unlink(missing_ok=True)
+    os.close(fd)
+
+
+def _is_still(path: Path, fd: int) -> bool:
+    try:
+        return os.fstat(fd).st_ino == path.stat().st_ino
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,151 @@
+"""Broadcasting: all queues, failures dropped with a line in the log, own offsets in Java's file, slots of one member."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from rocketcrew.client.identity import client_id, instance_name
+from rocketcrew.remoting.errors import UsageError
+from rocketcrew.remoting.fastjson import loads
+from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.supervisor import actions as act
+from rocketcrew.supervisor.client_lock import lock_client, unlock_client
+from rocketcrew.supervisor.core import Core
+from rocketcrew.supervisor.local_offsets import LocalCommits, LocalOffsets, offsets_path
+from rocketcrew.supervisor.slot import adopt, take_slot
+
+A, B = MessageQueue("orders", "broker-a", 0), MessageQueue("orders", "broker-a", 1)
+MakeBench = Callable[..., Any]
+
+
+def test_a_failure_is_dropped_and_does_not_hold_the_offset(make: MakeBench) -> None:
+    bench = make(broadcasting=True)
+    bench.worker("w")
+    [handle] = bench.open(0)
+    bench.found(handle, [0, 1, 2])
+    while chunks := bench.dispatched():
+        for chunk in chunks:
+            bench.done(chunk, failures=[(0, 0, "ValueError: no")] if chunk.offsets == [1] else [])
+    bench.none(act.SendBack)
+    [line] = [log for log in bench.take(act.Log) if log.event == "message_dropped"]
+    assert (line.keys["offset"], line.keys["error"]) == (1, "ValueError: no")
+    assert bench.persist() == [3]
+    assert (bench.counters.failed_messages, bench.counters.dropped_messages) == (1, 1)
+    assert (bench.slab.used_units, bench.core.state.chunks) == (0, {})
+    pq = bench.pq(handle)
+    assert (pq.unfinished, pq.unfinished_bytes) == (0, 0)
+
+
+def test_the_file_stands_where_java_looks_for_it() -> None:
+    name = instance_name("DEFAULT", pid=7, nanos=9, keep_default=True)
+    own = client_id("10.0.0.5", name)
+    assert own == "10.0.0.5@DEFAULT"
+    assert offsets_path("", own, "g", Path("/home/u")) == Path(
+        "/home/u/.rocketmq_offsets/10.0.0.5@DEFAULT/g/offsets.json"
+    )
+    assert offsets_path("/data", own, "g", Path("/home/u")) == Path("/data/10.0.0.5@DEFAULT/g/offsets.json")
+
+
+def test_the_file_has_javas_form_and_a_bak(tmp_path: Path) -> None:
+    offsets = LocalOffsets(tmp_path / "c" / "g" / "offsets.json")
+    assert offsets.read(A) is None
+    offsets.write({A: 5})
+    assert offsets.path.read_text() == '{"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"orders"}:5}}'
+    offsets.write({B: 7})
+    assert loads((tmp_path / "c" / "g" / "offsets.json.bak").read_bytes())["offsetTable"] == {A: 5}
+    assert LocalOffsets(offsets.path).table == {A: 5, B: 7}
+
+
+def test_java_pretty_prints_it(tmp_path: Path) -> None:
+    path = tmp_path / "offsets.json"
+    path.write_text(
+        '{\n\t"offsetTable":{{\n\t\t\t"brokerName":"broker-a",\n\t\t\t"queueId":0,\n\t\t\t"topic":"orders"\n\t\t}:12\n\t}\n}'
+    )
+    assert LocalOffsets(path).read(A) == 12
+
+
+def test_a_damaged_file_is_replaced_by_its_bak_and_two_are_an_error(tmp_path: Path) -> None:
+    offsets = LocalOffsets(tmp_path / "offsets.json")
+    offsets.write({A: 5})
+    offsets.write({A: 6})
+    for damage in ("", '{"offsetTable":{{"bro'):
+        offsets.path.write_text(damage)
+        assert LocalOffsets(offsets.path).read(A) == 5
+    (tmp_path / "offsets.json.bak").write_text('{"offsetTable":{"orders":1}}')
+    with pytest.raises(UsageError, match="Move the file away"):
+        LocalOffsets(offsets.path)
+
+
+class Answers:
+    """A core of which only the answers to commits are looked at."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int, bool]] = []
+
+    def committed(self, handle: int, offset: int, ok: bool, now: float) -> None:
+        del now
+        self.seen.append((handle, offset, ok))
+
+
+def test_commits_of_one_turn_are_one_write_and_a_late_one_undoes_nothing(tmp_path: Path) -> None:
+    async def commit() -> None:
+        core = Answers()
+        offsets = LocalOffsets(tmp_path / "offsets.json")
+        commits = LocalCommits(offsets, cast("Core", core), lambda: 0.0)
+        await asyncio.gather(
+            commits.commit(act.Commit(1, A, 9, guarded=False)),
+            commits.commit(act.Commit(2, B, 3, guarded=False)),
+            commits.commit(act.Commit(3, A, 4, guarded=True)),
+        )
+        assert sorted(core.seen) == [(1, 9, True), (2, 3, True), (3, 4, True)]
+        assert offsets.table == {A: 9, B: 3}
+        assert not (tmp_path / "offsets.json.bak").exists(), "one write"
+        await commits.commit(act.Commit(1, A, 2, guarded=False))
+        assert LocalOffsets(offsets.path).read(A) == 2, "the broker's word, as after a reset"
+        assert not commits.known("orders")
+
+    asyncio.run(commit())
+
+
+def test_a_file_that_cannot_be_written_is_told_to_the_core(tmp_path: Path) -> None:
+    async def commit() -> None:
+        core = Answers()
+        (tmp_path / "file").write_text("")
+        commits = LocalCommits(LocalOffsets(tmp_path / "new" / "offsets.json"), cast("Core", core), lambda: 0.0)
+        (tmp_path / "new").write_text("a file where the folder should be")
+        await commits.commit(act.Commit(1, A, 9, guarded=False))
+        assert core.seen == [(1, 9, False)]
+
+    asyncio.run(commit())
+
+
+def test_a_slot_belongs_to_one_broadcasting_member(tmp_path: Path) -> None:
+    one = take_slot(tmp_path, "g", "10.0.0.1@a")
+    one.release()
+    other = take_slot(tmp_path, "g", "10.0.0.1@b")
+    cluster = take_slot(tmp_path, "g")
+    assert [slot.path.name for slot in (one, other, cluster)] == ["0", "1", "2"]
+    assert (other.key_group, cluster.key_group) == ("g@10.0.0.1@b", "g")
+    assert adopt(other)[2] == []
+    assert adopt(cluster)[2] == []
+    again = take_slot(tmp_path, "g", "10.0.0.1@a")
+    assert again.path == one.path
+
+
+def test_one_client_id_is_in_a_group_once(tmp_path: Path) -> None:
+    fd = lock_client(tmp_path, "g", "10.0.0.1@a/b")
+    with pytest.raises(
+        UsageError, match=r"The consumer group\[g\] has been created before, specify another name please"
+    ):
+        lock_client(tmp_path, "g", "10.0.0.1@a/b")
+    others: list[Any] = [lock_client(tmp_path, "g", "10.0.0.1@b"), lock_client(tmp_path, "h", "10.0.0.1@a/b")]
+    assert len(set(others)) == 2
+    unlock_client(tmp_path, "g", "10.0.0.1@a/b", fd)
+    fd = lock_client(tmp_path, "g", "10.0.0.1@a/b")
+    unlock_client(tmp_path, "g", "10.0.0.1@a/b", fd)
+    assert [path.name for path in (tmp_path / "g" / "clients").iterdir()] == ["10.0.0.1@b.lock"]
