@@ -1,6 +1,6 @@
 """CHECK_CLIENT_CONFIG 46 (BR/processor/ClientManageProcessor.checkClientConfig).
 
-Clients ask before they subscribe with a filter that is no tag expression, which this broker has not.
+Clients ask before they subscribe with a filter that is no tag expression: it must be an SQL92 one that parses.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 from ..remoting.bodies import CheckClientConfig
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import Command
-from .pull import refuse_sql
+from .pull import wanted_by
 from .state import BrokerState, Call
 
 CODES = (RequestCode.CHECK_CLIENT_CONFIG,)
 
 
 def handle(_state: BrokerState, call: Call) -> Command:
-    refuse_sql(CheckClientConfig.decode(call.command.body).subscription_data.expression_type)
+    wanted_by(CheckClientConfig.decode(call.command.body).subscription_data)
     return call.command.response(ResponseCode.SUCCESS)

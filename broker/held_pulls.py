@@ -16,24 +16,28 @@ can be answered twice.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 from ..remoting.command import Command
 from ..remoting.headers import PullRequest
+from .wanted import Wanted
+
+NO_PROPERTIES: Mapping[str, str] = {}
 
 _Key = TypeVar("_Key")
 
 
 @dataclass(slots=True, eq=False)
 class HeldPull:
-    """One waiting pull; `codes` are the tag hashes it wants, None = all."""
+    """One waiting pull, and what it waits for."""
 
     channel: int
     address: str
     command: Command
     request: PullRequest
-    codes: frozenset[int] | None
+    wanted: Wanted
     deadline_ms: int
     number: int = 0
     skipped: bool = False
@@ -69,11 +73,13 @@ class HeldPulls:
     def waits(self, topic: str, queue_id: int) -> bool:
         return (topic, queue_id) in self._by_queue
 
-    def arrived(self, topic: str, queue_id: int, tags_code: int) -> list[HeldPull]:
-        """Pulls to repeat because a message with this tag hash was stored."""
+    def arrived(
+        self, topic: str, queue_id: int, tags_code: int, properties: Mapping[str, str] = NO_PROPERTIES
+    ) -> list[HeldPull]:
+        """Pulls to repeat because a message with this tag hash and these properties was stored."""
         woken: list[HeldPull] = []
         for pull in self._by_queue.get((topic, queue_id), {}).values():
-            if pull.codes is None or tags_code in pull.codes:
+            if pull.wanted.takes(tags_code, properties):
                 woken.append(pull)
             else:
                 self._skipped[pull.number] = pull

@@ -29,6 +29,7 @@ from ..remoting.properties import PROPERTY_TAGS
 from ..remoting.stored import StoredMessage, decode_message, encode_message, record_info
 from .consume_queue import SEGMENT_BYTES, ConsumeQueue
 from .storage import Storage, StorageError
+from .wanted import EVERYTHING, Wanted
 
 LOG = "commitlog"
 QUEUES = "consumequeue"
@@ -130,10 +131,8 @@ class MessageStore:
         queue = self._queues.get((topic, queue_id))
         return queue.max_offset if queue else 0
 
-    def get(
-        self, topic: str, queue_id: int, offset: int, messages_max: int, codes: frozenset[int] | None = None
-    ) -> Fetched:
-        """Read from `offset` on (DefaultMessageStore.getMessage); `codes` are the tag hashes wanted, None = all."""
+    def get(self, topic: str, queue_id: int, offset: int, messages_max: int, wanted: Wanted = EVERYTHING) -> Fetched:
+        """Read the messages that are `wanted` from `offset` on (DefaultMessageStore.getMessage)."""
         queue = self._queues.get((topic, queue_id))
         if queue is None:  # the genuine store makes an empty queue here; the caller checked that the topic has this one
             return Fetched(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
@@ -146,10 +145,11 @@ class MessageStore:
             return Fetched(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
         if offset > high:
             return Fetched(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
-        return self._collect(queue, offset, max(1, min(messages_max, self._limits.messages_max)), codes)
+        return self._collect(queue, offset, max(1, min(messages_max, self._limits.messages_max)), wanted)
 
-    def _collect(self, queue: ConsumeQueue, offset: int, messages_max: int, codes: frozenset[int] | None) -> Fetched:
+    def _collect(self, queue: ConsumeQueue, offset: int, messages_max: int, wanted: Wanted) -> Fetched:
         """Take matching records until count, bytes or the scan window end; neighbours in the log are read at once."""
+        codes, sql = wanted.codes, wanted.sql
         bytes_left = self._limits.bytes_max
         runs: list[list[int]] = []  # [position, length] of log ranges
         count = 0
@@ -158,7 +158,9 @@ class MessageStore:
         full = False
         while at < scan_end and not full:
             for position, size, tags_code in queue.entries(at, min(messages_max, scan_end - at)):
-                if codes is None or tags_code in codes:
+                if (codes is None or tags_code in codes) and (
+                    sql is None or wanted.takes_record(self._log.read(position, size))
+                ):
                     if count == messages_max or (size > bytes_left and count):
                         full = True
                         break

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ..remoting.bodies import SubscriptionData
 from ..remoting.codes import (
     FORBIDDEN_BROADCASTING,
     FORBIDDEN_GROUP,
@@ -32,6 +33,7 @@ from .message_store import Fetched, GetStatus
 from .refusal import FAQ, Refused
 from .state import BrokerState, Call
 from .topic_table import readable
+from .wanted import Wanted, by_expression
 
 CODES = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
@@ -49,21 +51,21 @@ ANSWERS = {
 def handle(state: BrokerState, call: Call) -> Command | None:
     """Answer, or None when the pull is held."""
     request = PullRequest.from_fields(call.command.fields)
-    codes = check(state, request)
-    fetched = fetch(state, request, codes)
+    wanted = check(state, request)
+    fetched = fetch(state, request, wanted)
     code = answer_code(fetched, request.queue_offset)
     if request.sys_flag & PULL_COMMIT_OFFSET:
         state.offsets.commit(request.topic, request.consumer_group, request.queue_id, request.commit_offset)
     if code == ResponseCode.PULL_NOT_FOUND and request.sys_flag & PULL_SUSPEND:
         wait_ms = min(max(request.suspend_timeout_millis, 0), state.config.hold_timeout_max_ms)
-        held = HeldPull(call.channel, call.address, call.command, request, codes, call.now_ms + wait_ms)
+        held = HeldPull(call.channel, call.address, call.command, request, wanted, call.now_ms + wait_ms)
         if state.held.hold(held):
             return None
     return answer(call.command, fetched, code)
 
 
-def check(state: BrokerState, request: PullRequest) -> frozenset[int] | None:
-    """The tag hashes to filter by, None for all. Raises Refused."""
+def check(state: BrokerState, request: PullRequest) -> Wanted:
+    """What the pull is for. Raises Refused."""
     group = state.groups.get(request.consumer_group)
     if group is None:
         remark = f"subscription group [{request.consumer_group}] does not exist, {FAQ}"
@@ -84,52 +86,54 @@ def check(state: BrokerState, request: PullRequest) -> frozenset[int] | None:
             f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{request.consumer_group}]",
         )
     if request.sys_flag & PULL_SUBSCRIPTION:
-        return codes_in_request(request)
+        return wanted_in_request(request)
     members = state.clients.consumer_group(request.consumer_group)
     if members is None:
         raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{FAQ}")
     if not group.consume_broadcast_enable and members.is_broadcasting:
         remark = f"the consumer group[{request.consumer_group}] can not consume by broadcast way"
         raise Refused(ResponseCode.NO_PERMISSION, remark, {"forbiddenType": str(FORBIDDEN_BROADCASTING)})
-    return codes_of_group(members, request)
+    return wanted_of_group(members, request)
 
 
-def codes_in_request(request: PullRequest) -> frozenset[int] | None:
-    refuse_sql(request.expression_type)
+def wanted_in_request(request: PullRequest) -> Wanted:
+    text = request.subscription or "*"
     try:
-        parsed = parse_subscription(request.subscription or "*")
+        if request.expression_type in (None, "", EXPRESSION_TAG):
+            parsed = parse_subscription(text)
+            return by_expression(EXPRESSION_TAG, parsed.sub_string, frozenset(parsed.codes))
+        return by_expression(request.expression_type, text, frozenset())
     except UsageError as error:
         remark = f"parse the consumer's subscription failed: {error}"
         raise Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark) from None
-    return frozenset(parsed.codes) or None
 
 
-def codes_of_group(members: ConsumerGroup, request: PullRequest) -> frozenset[int] | None:
+def wanted_of_group(members: ConsumerGroup, request: PullRequest) -> Wanted:
     subscription = members.subscriptions.get(request.topic)
     if subscription is None:
         raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{FAQ}")
     if subscription.sub_version < request.sub_version:
         raise Refused(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
-    refuse_sql(subscription.expression_type)
-    if subscription.sub_string == "*":
-        return None
-    return frozenset(subscription.code_set)
+    return wanted_by(subscription)
 
 
-def refuse_sql(expression_type: str | None) -> None:
-    if expression_type is not None and expression_type != EXPRESSION_TAG:
-        remark = f"The broker does not support consumer to filter message by {expression_type}"
-        raise Refused(ResponseCode.SYSTEM_ERROR, remark)
+def wanted_by(subscription: SubscriptionData) -> Wanted:
+    """What a subscription of a heartbeat wants. Raises Refused."""
+    codes = frozenset(subscription.code_set)
+    try:
+        return by_expression(subscription.expression_type, subscription.sub_string, codes)
+    except UsageError as error:
+        raise Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
 
 
-def fetch(state: BrokerState, request: PullRequest, codes: frozenset[int] | None) -> Fetched:
+def fetch(state: BrokerState, request: PullRequest, wanted: Wanted) -> Fetched:
     """Read from the queue, unless an operator's reset of the offset waits for this pull."""
     reset = state.offsets.take_reset(request.topic, request.consumer_group, request.queue_id)
     if reset is not None:
         low = state.store.min_offset(request.topic, request.queue_id)
         high = state.store.max_offset(request.topic, request.queue_id)
         return Fetched(GetStatus.OFFSET_RESET, reset, low, high)
-    fetched = state.store.get(request.topic, request.queue_id, request.queue_offset, request.max_msg_nums, codes)
+    fetched = state.store.get(request.topic, request.queue_id, request.queue_offset, request.max_msg_nums, wanted)
     state.get_count += fetched.count
     return fetched
 
@@ -158,8 +162,8 @@ def answer(command: Command, fetched: Fetched, code: ResponseCode) -> Command:
 def wake_arrived(state: BrokerState) -> list[Reply]:
     """Answer the held pulls that what was stored lately is for. Empties `state.arrivals`."""
     replies: list[Reply] = []
-    for topic, queue_id, tags_code in state.arrivals:
-        replies += repeat(state, state.held.arrived(topic, queue_id, tags_code))
+    for topic, queue_id, tags_code, properties in state.arrivals:
+        replies += repeat(state, state.held.arrived(topic, queue_id, tags_code, properties))
     state.arrivals.clear()
     return replies
 
@@ -176,8 +180,8 @@ def repeat(state: BrokerState, pulls: Iterable[HeldPull]) -> list[Reply]:
     replies: list[Reply] = []
     for pull in pulls:
         try:
-            codes = check(state, pull.request)
-            fetched = fetch(state, pull.request, codes)
+            wanted = check(state, pull.request)
+            fetched = fetch(state, pull.request, wanted)
             response = answer(pull.command, fetched, answer_code(fetched, pull.request.queue_offset))
         except Refused as refused:
             response = pull.command.response(refused.code, refused.fields, remark=refused.remark)

@@ -7,7 +7,7 @@ request: `notices` (requests of the broker's own, written before the answer, as 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import NamedTuple
 
@@ -87,7 +87,7 @@ class BrokerState:
         self.store = MessageStore(storage, limits, host, config.port)
         self.ids = UniqueIds(host, 0, random.getrandbits(32))
         self.notices: list[Effect] = []
-        self.arrivals: list[tuple[str, int, int]] = []
+        self.arrivals: list[tuple[str, int, int, Mapping[str, str]]] = []
         self.forwarded: dict[int, Forwarded] = {}
         self.started_ms = 0
         self.put_count = 0
@@ -230,7 +230,7 @@ class BrokerState:
         self.store.put(now_ms, message, tags_code)
         self.put_count += 1
         if self.held.waits(message.topic, message.queue_id):
-            self.arrivals.append((message.topic, message.queue_id, tags_code))
+            self.arrivals.append((message.topic, message.queue_id, tags_code, message.properties))
 
     # Speaking first
 

@@ -140,7 +140,9 @@ def test_connections(broker):
     assert broker.call(RequestCode.GET_PRODUCER_CONNECTION_LIST, none).code == ResponseCode.SYSTEM_ERROR
 
 
-@pytest.mark.parametrize(("kind", "code"), [("TAG", 0), ("SQL92", ResponseCode.SYSTEM_ERROR)])
+@pytest.mark.parametrize(
+    ("kind", "code"), [("TAG", 0), ("SQL92", 0), ("XPATH", ResponseCode.SUBSCRIPTION_PARSE_FAILED)]
+)
 def test_check_client_config(broker, kind, code):
     body = CheckClientConfig("c1", "g", SubscriptionData.of("T", "a > 1", 1, kind)).encode()
     assert broker.call(RequestCode.CHECK_CLIENT_CONFIG, body=body).code == code

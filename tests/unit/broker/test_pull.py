@@ -98,13 +98,6 @@ def test_broadcasting_can_be_forbidden(broker):
     assert (answer.code, answer.fields["forbiddenType"]) == (ResponseCode.NO_PERMISSION, "4")
 
 
-def test_sql_is_refused_as_by_a_broker_without_property_filter(broker):
-    broker.send()
-    answer = broker.pull(expression_type="SQL92")
-    assert answer.code == ResponseCode.SYSTEM_ERROR
-    assert "does not support" in answer.remark
-
-
 def test_the_offset_that_comes_along(broker):
     broker.send()
     header = broker.pull_header(1, sys_flag=PULL_COMMIT_OFFSET | 4, commit_offset=1)
