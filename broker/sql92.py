@@ -259,10 +259,18 @@ class _Parser:
             self._at += 1
         else:
             raise self._wrong("a property, a literal or ( is expected")
-        return Node("constant", lambda _: value, value)
+        return Node("constant", _constant(value), value)
 
     def _text(self) -> str:
         return self._take("text").text[1:-1].replace("''", "'")
+
+
+def _constant(value: Value) -> Evaluate:
+    def constant(properties: Mapping[str, str]) -> Value:
+        del properties
+        return value
+
+    return constant
 
 
 def _cast(inner: Evaluate) -> Evaluate:

@@ -24,8 +24,8 @@ from ..remoting.command import Command
 from ..remoting.errors import RocketcrewError
 from ..remoting.queues import MessageQueue
 from ..remoting.stored import StoredMessage, decode_message
-from ..workers.packets import QueueInfo
 from ..remoting.subscription import FilterExpression
+from ..workers.packets import QueueInfo
 from . import actions as act
 from .access import access_of
 from .core import Core
