@@ -1,0 +1,259 @@
+"""Which workers there should be: filled, replaced warm, recycled by share, backed off, scaled, and given up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rocketcrew.supervisor.posts import POST, GiveUp, Kill, Note, Order, Policy, Post, PostEvent, Retire, Start
+from rocketcrew.supervisor.staffing import BACK_OFF_MAX_S, LEAVING_PATIENCE_S, Staff
+
+
+class Office:
+    """A staff with its orders carried out by hand, and a clock."""
+
+    def __init__(self, count: int = 2, *, left_behind: tuple[str, ...] = (), **policy: Any) -> None:
+        self.now = 100.0
+        self.staff = Staff(Policy(count, **policy), "r", left_behind=left_behind)
+        self.orders: list[Order] = []
+        self.run()
+
+    def run(self, after_s: float = 0.0) -> None:
+        self.now += after_s
+        self.orders += self.staff.run(self.now)
+
+    def take(self, kind: type[Order]) -> list[Any]:
+        found = [order for order in self.orders if isinstance(order, kind)]
+        self.orders = [order for order in self.orders if not isinstance(order, kind)]
+        return found
+
+    def started(self) -> list[str]:
+        return [order.worker_id for order in self.take(Start)]
+
+    def retired(self) -> list[tuple[str, str]]:
+        return [(order.worker_id, order.reason) for order in self.take(Retire)]
+
+    def ready(self, *worker_ids: str) -> None:
+        for worker_id in worker_ids:
+            self.staff.ready(worker_id, self.now)
+            self.run()
+
+    def ended(self, worker_id: str, *, expected: bool = False, charged: bool = True, leaves: bool = False) -> None:
+        self.staff.ended(worker_id, self.now, expected=expected, charged=charged, leaves=leaves)
+        self.run()
+
+    def all_ready(self) -> list[str]:
+        started = self.started()
+        self.ready(*started)
+        return started
+
+    def boot_fails(self, worker_id: str, error: str = "ImportError: x") -> None:
+        self.staff.boot_failed(worker_id, error)
+        self.ended(worker_id, charged=False)
+
+    def indexes(self) -> list[int]:
+        return sorted(hand.index for hand in self.staff.serving())
+
+
+def test_every_index_is_filled_and_what_was_left_behind_goes_to_the_first() -> None:
+    office = Office(3, left_behind=("earlier",))
+    starts = office.take(Start)
+    assert [(s.worker_id, s.index, s.salvages) for s in starts] == [
+        ("r.1", 0, ("earlier",)), ("r.2", 1, ()), ("r.3", 2, ()),
+    ]  # fmt: skip
+    assert not office.staff.tried
+    office.ready("r.1", "r.2", "r.3")
+    assert office.staff.tried
+    assert office.orders == []
+
+
+def test_a_dead_worker_is_replaced_at_once_by_one_that_salvages() -> None:
+    office = Office()
+    one, _ = office.all_ready()
+    office.ended(one, leaves=True)
+    (start,) = office.take(Start)
+    assert (start.index, start.salvages) == (0, (one,))
+    # Its successor dies while it salvages: the next one gets both.
+    office.ended(start.worker_id, leaves=True, charged=False)
+    office.run(after_s=1)
+    (again,) = office.take(Start)
+    assert again.salvages == (one, start.worker_id)
+
+
+def test_a_worker_that_left_something_when_it_was_one_too_many_is_salvaged_by_an_extra_one() -> None:
+    office = Office(2)
+    _, two = office.all_ready()
+    office.staff.set_policy(Policy(1))
+    office.run()
+    assert office.retired() == [(two, "scaled down")]
+    office.ended(two, leaves=True)
+    (extra,) = office.take(Start)
+    assert extra.salvages == (two,)
+    office.ready(extra.worker_id)
+    ((old, reason),) = office.retired()
+    assert (old, reason) == ("r.1", "one too many")
+    office.ended(old, expected=True)
+    assert office.orders == []
+    assert office.indexes() == [0]
+
+
+@pytest.mark.parametrize(("share", "at_once"), [(1, 1), (25, 1), (50, 2), (100, 4)])
+def test_recycling_replaces_a_share_at_a_time_and_warm(share: int, at_once: int) -> None:
+    office = Office(4, recycle_messages=10, recycle_share_percent=share)
+    olds = office.all_ready()
+    for old in olds:
+        office.staff.progress(old, 10, 0)
+    office.run()
+    seen = 0
+    while seen < 4:
+        successors = office.started()
+        assert len(successors) == min(at_once, 4 - seen)
+        assert office.retired() == []  # warm: nobody leaves before
+        for successor in successors:
+            office.ready(successor)
+            ((old, reason),) = office.retired()
+            assert reason == "messages"
+            if len(successors) == 1:
+                assert office.started() == []  # the old one is still leaving
+            office.ended(old, expected=True)
+            seen += 1
+            assert office.indexes() == [0, 1, 2, 3]
+    assert office.staff.counts["left: messages"] == 4
+    assert office.staff.counts["respawned"] == 0
+
+
+def test_one_that_is_slow_to_leave_does_not_hold_up_the_others() -> None:
+    office = Office(2, recycle_age_s=10.0)
+    office.all_ready()
+    office.run(after_s=10)
+    (successor,) = office.started()
+    office.ready(successor)
+    assert office.started() == []
+    assert office.staff.next_due(office.now) == office.now + LEAVING_PATIENCE_S
+    office.run(after_s=LEAVING_PATIENCE_S)
+    assert len(office.started()) == 1
+
+
+def test_a_successor_that_cannot_boot_costs_nobody_his_post() -> None:
+    office = Office(1)
+    (only,) = office.all_ready()
+    office.staff.wants_out(only, "memory")
+    office.run()
+    delays: list[float] = []
+    for _ in range(8):
+        (successor,) = office.started()
+        before = office.now
+        office.boot_fails(successor)
+        while not any(isinstance(order, Start) for order in office.orders):
+            due = office.staff.next_due(office.now)
+            assert due is not None
+            office.run(after_s=due - office.now)
+        delays.append(round(office.now - before, 3))
+    assert delays == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, BACK_OFF_MAX_S, BACK_OFF_MAX_S]
+    assert office.indexes() == [0]
+    office.ready(*office.started())
+    assert office.retired() == [(only, "memory")]
+    assert office.staff.counts["boot_failures"] == 8
+
+
+def test_jitter_spreads_the_limits_downwards() -> None:
+    office = Office(8, recycle_messages=1000, recycle_jitter_percent=20)
+    limits = [hand.messages_max for hand in office.staff.hands.values()]
+    assert len(set(limits)) > 4
+    assert all(800 <= limit <= 1000 for limit in limits)
+
+
+def test_nobody_can_boot_at_the_start() -> None:
+    office = Office(2)
+    one, two = office.started()
+    office.boot_fails(one, "ImportError: no such thing")
+    assert office.take(GiveUp) == []
+    office.boot_fails(two, "ImportError: no such thing")
+    assert [order.error for order in office.take(GiveUp)] == ["ImportError: no such thing"]
+    office.run(after_s=100)
+    assert office.started() == []
+
+
+def test_one_that_cannot_boot_is_tried_again_while_others_serve() -> None:
+    office = Office(2)
+    one, two = office.started()
+    office.ready(one)
+    office.boot_fails(two)
+    assert office.staff.tried
+    assert office.take(GiveUp) == []
+    office.run(after_s=0.1)
+    (again,) = office.started()
+    office.ready(again)
+    assert office.indexes() == [0, 1]
+
+
+def test_later_the_service_gives_up_when_nobody_served_for_the_boot_time() -> None:
+    office = Office(1, boot_timeout_s=3.0)
+    (only,) = office.all_ready()
+    office.ended(only)
+    while not office.take(GiveUp):
+        assert office.now < 110
+        office.boot_fails(*office.started())
+        if (due := office.staff.next_due(office.now)) is not None:
+            office.run(after_s=due - office.now)
+    assert office.now >= 103
+
+
+def test_a_boot_that_hangs_is_ended_and_told() -> None:
+    office = Office(1, boot_timeout_s=5.0)
+    (only,) = office.started()
+    assert office.staff.next_due(office.now) == 105.0
+    office.run(after_s=5)
+    assert [order.worker_id for order in office.take(Kill)] == [only]
+    office.run(after_s=1)
+    assert office.take(Kill) == []
+    office.ended(only, charged=False)
+    (given_up,) = office.take(GiveUp)
+    assert "workers.boot_timeout_ms = 5000" in given_up.error
+
+
+def test_deaths_without_a_message_to_blame_are_delayed_after_a_few() -> None:
+    office = Office(1)
+    office.all_ready()
+    immediate = 0
+    for _ in range(5):
+        office.ended(office.staff.serving()[0].worker_id, charged=False)
+        if started := office.started():
+            immediate += 1
+        else:
+            assert len(office.take(Note)) == 1
+            office.run(after_s=1.0)
+            started = office.started()
+        office.ready(*started)
+    assert immediate == 3
+    office.ended(office.staff.serving()[0].worker_id, charged=True)
+    assert len(office.started()) == 1  # a message was to blame: that has an end
+
+
+def test_scaling_up_and_down() -> None:
+    office = Office(1)
+    office.all_ready()
+    office.staff.set_policy(Policy(3))
+    office.run()
+    new = office.all_ready()
+    assert office.indexes() == [0, 1, 2]
+    office.staff.set_policy(Policy(1))
+    office.run()
+    assert office.retired() == [(worker, "scaled down") for worker in new]
+    for worker in new:
+        office.ended(worker, expected=True)
+    assert office.orders == []
+
+
+def test_after_stop_nothing_is_started() -> None:
+    office = Office(2)
+    one, _ = office.all_ready()
+    office.staff.stop()
+    office.ended(one, leaves=True)
+    assert office.orders == []
+
+
+def test_the_table_of_posts_is_whole() -> None:
+    assert {state for state, _ in POST} == {Post.BOOTING, Post.SERVING}
+    assert {event for _, event in POST} == set(PostEvent)
