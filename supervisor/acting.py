@@ -89,7 +89,7 @@ class Acting:
 
 
 def _log(action: act.Log) -> None:
-    log.log(_LEVELS[action.level], action.event, **action.keys)
+    log.log(LEVELS[action.level], action.event, **action.keys)
 
 
-_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
+LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}

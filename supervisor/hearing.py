@@ -16,6 +16,9 @@ from .pool_member import Member
 
 Records = Sequence[tuple[MessageQueue, Sequence[tuple[int, int]]]]
 
+LEFT_BEHIND = "left behind"
+"""Stands for what earlier runs left in open/."""
+
 log = structlog.get_logger("rocketcrew.pool")
 
 
@@ -24,14 +27,16 @@ class Hearing:
 
     def __init__(
         self, core: Core, *, run_id: str, is_ready: Callable[[Member, packets.Ready], None],
-        boot_failed: Callable[[Member, packets.BootFailed], None], kill: Callable[[str, str], None],
-        directed: Callable[[DirectResult], None],
+        boot_failed: Callable[[Member, packets.BootFailed], None], progress: Callable[[Member], None],
+        kill: Callable[[str, str], None], directed: Callable[[DirectResult], None],
     ) -> None:  # fmt: skip
-        """`kill(worker_id, reason)` ends a worker that said what cannot be."""
+        """`progress` is called when a worker has done `look_at_messages`; `kill(worker_id, reason)` ends one that said what
+        cannot be."""
         self._core = core
         self._run_id = run_id
         self._is_ready = is_ready
         self._boot_failed = boot_failed
+        self._progress = progress
         self._kill = kill
         self._directed = directed
         self._loop = asyncio.get_running_loop()
@@ -65,15 +70,20 @@ class Hearing:
         for chunk_id, start, records, seq, busy_us, slowest_us, filtered, failed in entries:
             reports = [(f.position, f.delay_level, f.error) for f in failures[at : at + failed]] if failed else ()
             at += failed
+            member.messages += records
+            member.failed += failed
             self._core.outcome(
                 member.worker_id, chunk_id, start, records, seq, busy_us, slowest_us, filtered, reports, now
             )
+        if member.messages >= member.look_at_messages:
+            self._progress(member)
 
     def _ready(self, member: Member, ready: packets.Ready, now: float) -> None:
         member.ready = True
         for dead in member.salvage_of:
-            self._core.salvage_complete(dead, now)
-        member.salvage_of, member.salvage_files = [], []
+            if dead != LEFT_BEHIND:
+                self._core.salvage_complete(dead, now)
+        member.salvage_of = ()
         self._core.state.stats.calls_are_batches = ready.batch
         self._core.worker_ready(member.worker_id)
         log.debug("worker_ready", worker=member.worker_id, pid=member.process.pid)

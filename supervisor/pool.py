@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -20,21 +21,24 @@ from ..workers import packets
 from ..workers.cells import CellFile
 from ..workers.link import LinkClosedError, Transport, link_pair
 from ..workers.packets import QueueInfo
-from ..workers.spawn import Forkserver, WorkerStartError
+from ..workers.spawn import WorkerProcess, WorkerStartError
 from ..workers.stack_dump import StackFile
+from .acting import LEVELS
 from .actions import Dispatch
 from .core import Core
 from .direct import Directing
-from .hearing import Hearing
-from .pool_member import BootMaker, HandlerError, Member, NewWorker
+from .hearing import LEFT_BEHIND, Hearing
+from .launching import Launcher
+from .pool_member import NEVER, HandlerError, Member, NewWorker
 from .post_mortem import PostMortem
+from .posts import DropGeneration, GiveUp, Kill, Note, Policy, Retire, Start
 from .stacks import ProcessStack, Running, worker_stacks
+from .staffing import Staff
 
-RESPAWN_DELAY_MIN_S = 0.1
-RESPAWN_DELAY_MAX_S = 5.0
-"""Workers that die before they are ready are replaced with doubling delays: a broken host is not made worse."""
 KILL_WAIT_S = 2.0
 """Within this a killed process is gone, unless the kernel holds it."""
+LEAVE_S = 10.0
+"""For sealing and the user's teardown hook of a worker that leaves; then it is killed."""
 
 log = structlog.get_logger("rocketcrew.pool")
 
@@ -43,14 +47,16 @@ class Pool:
     """All workers of this supervisor; `acted` is called after each batch of events that reached the core."""
 
     def __init__(
-        self, core: Core, forkserver: Forkserver, make_boot: BootMaker, *, run_id: str, transport: Transport,
-        segments: Path, cells: CellFile, queue_info: Callable[[MessageQueue], QueueInfo], slab: memoryview,
-        acted: Callable[[], None], direct_timeout_s: float,
+        self, core: Core, policy: Policy, *, run_id: str, transport: Transport, segments: Path, left_behind: list[Path],
+        cells: CellFile, queue_info: Callable[[MessageQueue], QueueInfo], slab: memoryview, acted: Callable[[], None],
+        gave_up: Callable[[str], None], direct_timeout_s: float,
     ) -> None:  # fmt: skip
+        """`left_behind` are open segments of earlier runs; `gave_up(error)` is called when no worker can boot."""
         self._core = core
-        self._forkserver = forkserver
-        self._make_boot = make_boot
-        self._run_id = run_id
+        self.staff = Staff(policy, run_id, left_behind=(LEFT_BEHIND,) if left_behind else ())
+        self.launcher = Launcher()
+        self._left_behind = left_behind
+        self._gave_up = gave_up
         self._transport = transport
         self._segments = segments
         self._cells = cells
@@ -61,38 +67,45 @@ class Pool:
         self._loop = asyncio.get_running_loop()
         self.members: dict[str, Member] = {}
         self._cell_slots = list(reversed(range(cells.slots)))
-        self._started = 0
-        self._respawn_delay_s = RESPAWN_DELAY_MIN_S
+        self._staff_timer: asyncio.TimerHandle | None = None
         self._stopping = False
         self.direct = Directing(core, slab, self.members, self._send, self.kill_worker, timeout_s=direct_timeout_s)
         """Messages that an administrator wants consumed."""
+        self.failure = ""
+        """Why no worker can boot."""
         self.hearing = Hearing(
-            core, run_id=run_id, is_ready=self._is_ready, boot_failed=self._boot_failed, kill=self.kill_worker,
-            directed=self.direct.done,
+            core, run_id=run_id, is_ready=self._is_ready, boot_failed=self._boot_failed, progress=self._progress,
+            kill=self.kill_worker, directed=self.direct.done,
         )  # fmt: skip
         self.schema: str | None = None
-        self.boot_failure: packets.BootFailed | None = None
+        self._carry_out: dict[type, Callable[[Any], None]] = {
+            Start: self._start, Retire: self._retire, Kill: self._end_boot, DropGeneration: self._drop,
+            GiveUp: self._give_up, Note: _note,
+        }  # fmt: skip
         self.changed = asyncio.Event()
         """Set whenever a worker became ready or ended."""
 
     # --- starting -----------------------------------------------------------------------------------------------
 
-    async def start(self, count: int, leftovers: list[Path], timeout_ms: int) -> None:
-        """Start `count` workers and wait until all are ready; the first salvages `leftovers`.
+    async def start(self) -> None:
+        """Start the workers and wait until each is ready, or has failed while others are. Raises HandlerError, with what
+        the last one said, when none can boot."""
+        self.run_staff()
+        while not self.staff.tried and not self.failure:
+            await self._wait_changed(self._loop.time() + 1.0)
+        if self.failure:
+            raise HandlerError(self.failure)
 
-        Raises HandlerError when the handler cannot be used, WorkerStartError when a worker is not ready in time.
-        """
-        for index in range(count):
-            self._start_one(index, [], leftovers if index == 0 else [])
-        deadline = self._loop.time() + timeout_ms / 1000
-        while len(self.members) < count or not all(member.ready for member in self.members.values()):
-            if self.boot_failure is not None:
-                raise HandlerError(f"{self.boot_failure.error}\n{self.boot_failure.traceback}".rstrip())
-            if not await self._wait_changed(deadline):
-                raise WorkerStartError(
-                    f"a worker was not ready within workers.boot_timeout_ms = {timeout_ms}: does the handler's module do"
-                    " long work when it is imported? Move it into the set-up hook, or raise the limit"
-                )
+    def run_staff(self) -> None:
+        """Do what the staffing wants now, and be there when it wants something next."""
+        now = self._loop.time()
+        for order in self.staff.run(now):
+            self._carry_out[type(order)](order)
+        if self._staff_timer is not None:
+            self._staff_timer.cancel()
+        due = self.staff.next_due(now)
+        self._staff_timer = None if due is None else self._loop.call_at(due, self.run_staff)
+        self._acted()
 
     async def _wait_changed(self, deadline: float) -> bool:
         """Wait for the next change; False when the time is over."""
@@ -103,25 +116,79 @@ class Pool:
             return False
         return True
 
-    def _start_one(self, index: int, salvage_of: list[str], files: list[Path]) -> None:
-        self._started += 1
-        worker_id = f"{self._run_id}.{self._started}"
+    def _start(self, order: Start) -> None:
         link, theirs = link_pair(self._transport)
-        stacks = StackFile()
-        slot = self._cell_slots.pop()
-        boot = self._make_boot(NewWorker(worker_id, index, slot, theirs, stacks.shared, tuple(files)))
-        try:
-            process = self._forkserver.start_worker(boot)
-        except WorkerStartError:
-            link.close()
-            stacks.close()
-            self._cell_slots.append(slot)
-            raise
-        member = Member(worker_id, index, slot, process, link, stacks, salvage_of, files)
-        self.members[worker_id] = member
-        self._core.worker_started(worker_id)
-        self._loop.add_reader(link.fileno(), self._readable, member)
-        self._loop.add_reader(process.sentinel, self._process_ended, member)
+        stacks, slot = StackFile(), self._cell_slots.pop()
+        files = [path for dead in order.salvages for path in self._files_of(dead)]
+        new = NewWorker(order.worker_id, order.index, slot, theirs, stacks.shared, tuple(files))
+
+        def launched(process: WorkerProcess | WorkerStartError) -> None:
+            if isinstance(process, WorkerStartError):
+                link.close()
+                stacks.close()
+                self._cell_slots.append(slot)
+                self._not_launched(order.worker_id, str(process))
+                return
+            member = Member(
+                order.worker_id, order.index, slot, process, link, stacks, order.salvages, generation=order.generation
+            )
+            self.members[order.worker_id] = member
+            self._core.worker_started(order.worker_id)
+            self._loop.add_reader(link.fileno(), self._readable, member)
+            self._loop.add_reader(process.sentinel, self._process_ended, member)
+            if self._stopping:
+                process.kill()
+
+        self.launcher.launch(order.generation, new, launched)
+
+    def _not_launched(self, worker_id: str, error: str) -> None:
+        if not self._stopping:
+            log.error("worker_not_started", worker=worker_id, error=error)
+        self.staff.boot_failed(worker_id, error)
+        self.staff.ended(worker_id, self._loop.time(), expected=False, charged=False, leaves=False)
+        self.changed.set()
+        self._loop.call_soon(self.run_staff)
+
+    def _files_of(self, dead: str) -> list[Path]:
+        """Open segments of a dead worker, or of earlier runs."""
+        if dead == LEFT_BEHIND:
+            return [path for path in self._left_behind if path.exists()]
+        return sorted((self._segments / OPEN_DIR).glob(f"{dead}-*{SEGMENT_SUFFIX}"))
+
+    def _end_boot(self, order: Kill) -> None:
+        log.error("worker_not_ready", worker=order.worker_id, reason=order.reason)
+        member = self.members.get(order.worker_id)
+        if member is not None:
+            member.process.kill()
+        else:
+            self.launcher.interrupt(self.staff.hands[order.worker_id].generation)
+
+    def _drop(self, order: DropGeneration) -> None:
+        self.launcher.drop(order.generation)
+
+    def _give_up(self, order: GiveUp) -> None:
+        self.failure = order.error
+        self.changed.set()
+        self._gave_up(order.error)
+
+    # --- leaving ------------------------------------------------------------------------------------------------
+
+    def _retire(self, order: Retire) -> None:
+        log.info("worker_leaves", worker=order.worker_id, reason=order.reason)
+        self._core.retire(order.worker_id)
+
+    def let_leave(self, worker_id: str) -> None:
+        """It has nothing in hand any more: it may seal, tear down and end."""
+        member = self.members.get(worker_id)
+        if member is not None:
+            member.stopping = True
+            self._send(member, packets.encode_stop())
+            self._loop.call_later(LEAVE_S, self._end_late, member)
+
+    def _end_late(self, member: Member) -> None:
+        if not member.ended:
+            log.warning("worker_killed", worker=member.worker_id, pid=member.process.pid, reason="did not leave")
+            member.process.kill()
 
     # --- feeding ------------------------------------------------------------------------------------------------
 
@@ -181,14 +248,24 @@ class Pool:
             self._link_ended(member)
         self._acted()
 
-    def _is_ready(self, _member: Member, ready: packets.Ready) -> None:
+    def _is_ready(self, member: Member, ready: packets.Ready) -> None:
         self.schema = ready.schema
-        self._respawn_delay_s = RESPAWN_DELAY_MIN_S
+        self.staff.ready(member.worker_id, self._loop.time())
+        self._look_again(member)
+        self.run_staff()
         self.changed.set()
 
     def _boot_failed(self, member: Member, failed: packets.BootFailed) -> None:
-        self.boot_failure = failed
         log.error("worker_boot_failed", worker=member.worker_id, error=failed.error)
+        self.staff.boot_failed(member.worker_id, f"{failed.error}\n{failed.traceback}".rstrip())
+
+    def _progress(self, member: Member) -> None:
+        self.staff.progress(member.worker_id, member.messages, member.failed)
+        self._look_again(member)
+        self._loop.call_soon(self.run_staff)
+
+    def _look_again(self, member: Member) -> None:
+        member.look_at_messages = self.staff.look_at(member.worker_id) or NEVER
 
     # --- deaths -------------------------------------------------------------------------------------------------
 
@@ -224,23 +301,23 @@ class Pool:
         del self.members[member.worker_id]
         self.direct.died(member.worker_id)
         now = self._loop.time()
-        self._core.worker_died(member.worker_id, death=self._post_mortem.look(member))
+        death = self._post_mortem.look(member)
+        self._core.worker_died(member.worker_id, death=death)
         self._acted()  # what it is charged to is written before its cell is cleared
         self._cells.clear(member.cell_slot)
         self._cell_slots.append(member.cell_slot)
         self._seal_renamed(member.worker_id, now)
         member.stack_file.close()
         member.process.close()
-        files = sorted((self._segments / OPEN_DIR).glob(f"{member.worker_id}-*{SEGMENT_SUFFIX}"))
-        dead = [*member.salvage_of, member.worker_id]
-        self.changed.set()
-        if self._stopping:
-            # Nothing is started any more: what is left is salvaged by the next start, and was not committed.
-            return
-        if not files and not member.salvage_of:
+        leaves = bool(self._files_of(member.worker_id))
+        if not leaves and not self._stopping:
+            # When stopping, what is left is salvaged by the next start, and was not committed.
             self._core.salvage_complete(member.worker_id, now)
-            dead = []
-        self._replace(member, dead, [*member.salvage_files, *files])
+        self.staff.ended(
+            member.worker_id, now, expected=member.stopping, charged=death.in_hand is not None, leaves=leaves
+        )
+        self.changed.set()
+        self._loop.call_soon(self.run_staff)
 
     def running(self, member: Member) -> Running | None:
         """Which message the worker is running, or was when it died, from its cell."""
@@ -265,27 +342,11 @@ class Pool:
             if not (self._segments / OPEN_DIR / segment_name(worker_id, seq)).exists():
                 self._core.sealed(worker_id, seq, now)
 
-    def _replace(self, member: Member, dead: list[str], files: list[Path]) -> None:
-        def start() -> None:
-            if self._stopping:
-                return
-            try:
-                self._start_one(member.index, dead, files)
-            except WorkerStartError as error:
-                log.error("worker_not_started", error=str(error), retry_in_s=RESPAWN_DELAY_MAX_S)
-                self._loop.call_later(RESPAWN_DELAY_MAX_S, start)
-
-        if member.ready:
-            start()
-            return
-        self._loop.call_later(self._respawn_delay_s, start)
-        self._respawn_delay_s = min(self._respawn_delay_s * 2, RESPAWN_DELAY_MAX_S)
-
     # --- stopping -----------------------------------------------------------------------------------------------
 
     async def stop(self, timeout_ms: int) -> int:
         """Let the workers seal and leave; kill those that do not within `timeout_ms`. Returns how many were killed."""
-        self._stopping = True
+        self._stop_staff()
         for member in self.members.values():
             member.stopping = True
             self._send(member, packets.encode_stop())
@@ -299,14 +360,24 @@ class Pool:
 
     async def kill(self) -> None:
         """End every worker now, and the forkserver; what they had said is still read."""
-        self._stopping = True
+        self._stop_staff()
         for member in list(self.members.values()):
             member.stopping = True
             member.process.kill()
         while self.members and await self._wait_changed(self._loop.time() + KILL_WAIT_S):
             pass
-        self._forkserver.stop()
+        await self.launcher.stop()
+
+    def _stop_staff(self) -> None:
+        self._stopping = True
+        self.staff.stop()
+        if self._staff_timer is not None:
+            self._staff_timer.cancel()
 
     def pids(self) -> dict[str, int]:
         """Process ids by worker id."""
         return {worker_id: member.process.pid for worker_id, member in self.members.items()}
+
+
+def _note(order: Note) -> None:
+    log.log(LEVELS[order.level], order.event, **order.keys)

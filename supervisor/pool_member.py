@@ -16,6 +16,8 @@ from ..workers.spawn import WorkerProcess
 from ..workers.stack_dump import StackFile
 from .time_limits import Look
 
+NEVER = 1 << 62
+
 
 class HandlerError(RocketcrewError):
     """The handler cannot be imported or set up: the text names it, with the user's own frames."""
@@ -52,12 +54,17 @@ class Member:
     process: WorkerProcess
     link: SupervisorLink
     stack_file: StackFile
-    salvage_of: list[str]
+    salvage_of: tuple[str, ...]
     """Dead workers whose segments it salvages before it is ready."""
-    salvage_files: list[Path]
     salvaged: dict[str, list[packets.QueueRanges]] = field(default_factory=dict[str, list[packets.QueueRanges]])
     """Parts of SALVAGED packets so far, by file."""
     known_queues: set[int] = field(default_factory=set[int])
+    generation: int = 0
+    messages: int = 0
+    """Finished by it, failed ones included."""
+    failed: int = 0
+    look_at_messages: int = NEVER
+    """When so many are finished, the staffing is asked."""
     ready: bool = False
     stopping: bool = False
     """It was told to leave: its end is expected and charged to nobody."""

@@ -14,7 +14,6 @@ finds our offsets; the loader last, since it may take its time. A second signal 
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import time
 from collections.abc import Awaitable, Callable
@@ -30,7 +29,6 @@ from ..workers.link import Transport, choose_transport
 from ..workers.loading import HandlerSpec
 from ..workers.packets import QueueInfo
 from ..workers.slab_memory import SlabMemory
-from ..workers.spawn import Forkserver
 from . import actions as act
 from .acting import Acting
 from .charges_file import CELLS_FILE, charge_left_cells, read_charges, write_charges
@@ -43,6 +41,7 @@ from .loader_child import LoaderChild
 from .member import GroupMember
 from .metrics import MetricsServer
 from .pool import Pool
+from .pool_member import HandlerError
 from .route_keeper import ROUTES_FILE
 from .slab import SLAB_BYTES_MIN, Slab
 from .slot import adopt, take_slot, write_settled
@@ -50,7 +49,7 @@ from .stacks import ProcessStack, as_text, own_stack
 from .states import Service, ServiceEvent, move_service
 from .status import picture
 from .watching import Watch
-from .wiring import CELL_SLOTS, Boots, core_config, is_broadcasting, own_client_id
+from .wiring import CELL_SLOTS, Boots, core_config, forkserver_for, is_broadcasting, own_client_id, staff_policy
 
 EXIT_FINE = 0
 EXIT_FORCED = 5
@@ -107,6 +106,8 @@ class Supervisor:
             if self._on_ready is not None:
                 self._on_ready()
             await self._stop_asked.wait()
+            if self._pool.failure:
+                return await self._fail()
             return await self._stop()
         finally:
             if lock is not None:
@@ -146,23 +147,24 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._signal, number)
         self._loop.add_signal_handler(signal.SIGUSR1, self._log_stacks_soon)
-        self._forkserver = Forkserver([self.handler.module] if self.handler.module else [])
-        self._forkserver.start()
-        count = settings.workers.count or os.cpu_count() or 1
         self._cells = CellFile(self._slot.path / CELLS_FILE, CELL_SLOTS)
         run_id = f"w{time.time_ns() // 1_000_000:x}"
         boots = Boots(settings, self.handler, self._slot, self._transport, self._memory, self.client_id)
+        policy = staff_policy(settings)
         self._pool = Pool(
-            self.core, self._forkserver, boots, run_id=run_id, transport=self._transport,
-            segments=self._slot.segments, cells=self._cells, queue_info=self._queue_info, slab=self._view, acted=self.acted,
+            self.core, policy, run_id=run_id, transport=self._transport, segments=self._slot.segments,
+            left_behind=self._slot.open_segments(), cells=self._cells, queue_info=self._queue_info, slab=self._view,
+            acted=self.acted, gave_up=self._gave_up,
             direct_timeout_s=settings.consumer.consume_timeout_min * 60,
         )  # fmt: skip
+        self._pool.launcher.add(0, forkserver_for(self.handler, settings), boots)
         self._acting.do[act.Dispatch] = self._pool.dispatch
         self._to_end.append(self._pool.kill)
         watch = Watch(self._cells, self._pool.members.values, self.core.is_busy, settings.workers.stall_timeout_ms)
         watch.start()
         self._to_end.append(watch.stop)
-        await self._pool.start(count, self._slot.open_segments(), settings.workers.boot_timeout_ms)
+        self._acting.do[act.Retired] = lambda a: self._pool.let_leave(a.worker_id)
+        await self._pool.start()
         self._recover()
         self._to_end.append(self._acting.close_journal)
         self._member = GroupMember(
@@ -196,7 +198,7 @@ class Supervisor:
         self.core.start(self._loop.time())
         self._publish_settled()
         self.acted()
-        log.info("running", group=settings.consumer.group, client_id=self.client_id, workers=count,
+        log.info("running", group=settings.consumer.group, client_id=self.client_id, workers=policy.count,
                  topics=list(self.topics), slot=str(self._slot.path))  # fmt: skip
 
     def _recover(self) -> None:
@@ -297,6 +299,16 @@ class Supervisor:
         clean = not (self._left.unfinished or self._left.unsealed or killed)
         log.info("stopped", clean=clean, unfinished=self._left.unfinished, unsealed=self._left.unsealed)
         return self._summary(EXIT_FINE)
+
+    def _gave_up(self, error: str) -> None:
+        log.critical("no_worker_can_boot", error=error)
+        self._stop_asked.set()
+
+    async def _fail(self) -> Summary:
+        """No worker can boot, so nothing can be finished: leave the group, and say why."""
+        await self._member.stop()
+        await self._force()
+        raise HandlerError(self._pool.failure)
 
     async def _force(self) -> Summary:
         """At once: nothing is drained, nothing signs off; the journal has every outcome that was written."""

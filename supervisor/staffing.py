@@ -142,8 +142,12 @@ class Staff:
 
     def look_at(self, worker_id: str) -> int:
         """After so many messages of the worker, progress() and run() may have something to decide; 0 = never."""
-        hand = self.hands[worker_id]
-        return 1 if worker_id == self._probe else hand.messages_max
+        hand = self.hands.get(worker_id)
+        if hand is None:
+            return 0
+        if worker_id == self._probe:
+            return hand.messages + 1
+        return hand.messages_max if hand.messages < hand.messages_max else 0
 
     def wants_out(self, worker_id: str, reason: str) -> None:
         """It asked to be replaced (memory), or somebody did."""

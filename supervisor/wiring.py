@@ -12,9 +12,11 @@ from ..workers.boot import WorkerBoot, WorkerLimits
 from ..workers.link import Transport
 from ..workers.loading import HandlerSpec
 from ..workers.slab_memory import SlabMemory
+from ..workers.spawn import Forkserver
 from .allocation import strategy_of
 from .charges_file import CELLS_FILE
 from .pool_member import NewWorker
+from .posts import Policy
 from .slot import Slot
 from .state import CoreConfig
 
@@ -62,6 +64,24 @@ def core_config(settings: Settings, client_id: str, topics: tuple[str, ...]) -> 
         drain_deadline_ms=s.supervisor.drain_deadline_ms,
         stop_deadline_ms=s.supervisor.stop_deadline_ms,
     )
+
+
+def staff_policy(settings: Settings) -> Policy:
+    """How many workers there are, and when they are replaced."""
+    w = settings.workers
+    return Policy(w.count or available_cores(), boot_timeout_s=w.boot_timeout_ms / 1000)
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def forkserver_for(handler: HandlerSpec, settings: Settings) -> Forkserver:
+    """The forkserver of one generation, with the handler's module to import."""
+    return Forkserver([handler.module] if handler.module else [], start_timeout_ms=settings.workers.boot_timeout_ms)
 
 
 @dataclass(frozen=True, slots=True)

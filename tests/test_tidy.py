@@ -51,6 +51,7 @@ EDGES: dict[str, frozenset[str]] = {
             "hearing",
             "heartbeats",
             "journal_file",
+            "launching",
             "loader_child",
             "local_offsets",
             "look_ups",

@@ -18,6 +18,7 @@ import json
 import os
 import select
 import signal
+import threading
 from collections.abc import Generator, Sequence
 from typing import Final
 
@@ -91,11 +92,22 @@ class WorkerProcess:
         self._popen.close()
 
 
+class _Server(ForkServer):
+    """multiprocess' own, but only the main thread starts a process: its parent-death signal is that thread's."""
+
+    def ensure_running(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            super().ensure_running()
+        elif self._forkserver_pid is None:
+            raise OSError("the forkserver is gone")
+
+
 class Forkserver:
     """The process that workers are forked from. `modules` (the handler's) are imported in it."""
 
     def __init__(self, modules: Sequence[str] = (), *, start_timeout_ms: int = START_TIMEOUT_MS) -> None:
-        self._server = ForkServer()
+        self._server = _Server()
+        self._warm_pid: int | None = None
         self._server.set_forkserver_preload([PRELOAD_MODULE])
         self._modules = list(modules)
         self._start_timeout_ms = start_timeout_ms
@@ -104,6 +116,17 @@ class Forkserver:
     def pid(self) -> int | None:
         """Process id, None before the start and after stop()."""
         return self._server._forkserver_pid  # pyright: ignore[reportPrivateUsage]
+
+    @property
+    def warm(self) -> bool:
+        """It has started a worker and lives: the next one takes milliseconds. (Else it may be importing.)"""
+        pid = self.pid
+        if pid is None or pid != self._warm_pid:
+            return False
+        try:
+            return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+        except ChildProcessError:
+            return False
 
     def start(self) -> None:
         """Start it unless it runs; returns before its imports are done. Call from the main thread."""
@@ -132,7 +155,9 @@ class Forkserver:
 
     def _launch(self, process: BaseProcess, worker_id: str) -> WorkerProcess:
         with self._orders():
-            return WorkerProcess(_Popen(process, self._server, self._start_timeout_ms), worker_id)
+            worker = WorkerProcess(_Popen(process, self._server, self._start_timeout_ms), worker_id)
+        self._warm_pid = self.pid
+        return worker
 
     def _is_dying(self) -> bool:
         pid = self.pid
@@ -161,6 +186,9 @@ class Forkserver:
     @contextlib.contextmanager
     def _orders(self) -> Generator[None]:
         """A forkserver that is started inside finds its orders in the environment (see preload.py)."""
+        if threading.current_thread() is not threading.main_thread():
+            yield  # none is started here, and the environment is everybody's
+            return
         orders = {"supervisor_pid": os.getpid(), "sys_path": search_path(), "modules": self._modules}
         os.environ[ENVIRONMENT_KEY] = json.dumps(orders)
         try:
