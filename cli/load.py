@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from ..conf.segment_format import LOADER_STATUS_FILE
+from ..conf.segment_format import FOLDER_FORMATS, LOADER_STATUS_FILE
 from ..conf.settings import Settings, require
 from ..spark.config import LoaderConfig
 from ..spark.front import run_loader
@@ -31,7 +31,11 @@ def _pairs(context: click.Context, parameter: click.Parameter, value: tuple[str,
 @click.command()
 @click.option("--staging", metavar="DIR", type=click.Path(file_okay=False, path_type=Path), required=True,
               help="The folder that workers seal segments into: <data_dir>/<group>/<slot>/segments.")  # fmt: skip
-@click.option("--target", metavar="PATH", help="The table's folder; made when it is not there.")
+@click.option(
+    "--target",
+    metavar="PATH",
+    help="The table's folder, made when it is not there; for other formats what Spark saves to.",
+)
 @click.option("--once/--follow", "once", default=True,
               help="Load what is sealed and end (default), or go on as more is sealed.")  # fmt: skip
 @click.option("--master", metavar="URL", help="Spark's master, such as local[4] or spark://host:7077.")
@@ -57,12 +61,16 @@ def load(
       rocketcrew load --staging segments --target table --follow --set spark.max_wait_ms=5000
     """
     spark = settings.spark
-    require(settings, {"spark.target": "--target PATH"}, flag_names={"spark.target": "--target PATH"})
+    if spark.format in FOLDER_FORMATS:
+        require(settings, ["spark.target"], flag_names={"spark.target": "--target PATH"})
     config = LoaderConfig(
         staging=staging,
-        target=Path(spark.target),
+        target=spark.target,
         follow=not once,
         format=spark.format,
+        function=spark.function,
+        options=spark.options,
+        delta_jars=spark.delta_jars,
         master=spark.master,
         driver_memory=spark.driver_memory,
         java_home=spark.java_home,

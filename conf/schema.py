@@ -138,13 +138,18 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
     "spark": {
         "load": Switch(),
         "target": Text("a folder's path, or empty", length_max=4096),
-        "format": Choice(("parquet",)),
+        "format": Text(
+            "parquet, delta, deltalake, foreach, or another format of Spark", empty_ok=False, length_max=255
+        ),
+        "function": Text("module:function, or empty", length_max=4096),
+        "delta_jars": Text("a folder, or files with commas", length_max=65_536),
         "master": Text("a Spark master URL", empty_ok=False, length_max=4096),
         "driver_memory": Text("a number with k, m or g behind it", formats.java_memory, empty_ok=False),
         "max_wait_ms": _ms(100, 3_600_000),
         "max_rows": Whole(1, 100_000_000, "rows"),
         "max_bytes_mib": _mib(1, 65_536),
         "conf": Pairs(),
+        "options": Pairs(),
         "java_home": Text("a folder's path, or empty", length_max=4096),
     },
     "supervisor": {

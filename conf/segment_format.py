@@ -103,3 +103,7 @@ def key_fields() -> list[pa.Field[Any]]:
         pa.field(RECONSUME_TIMES, pa.int32(), nullable=False),
         pa.field(STORE_TIME, pa.timestamp("us", tz="UTC"), nullable=False),
     ]
+
+
+FOLDER_FORMATS = ("parquet", "delta", "deltalake")
+"""Values of `spark.format` whose tables are folders that know what they hold. Any other target is at least once."""

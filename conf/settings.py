@@ -135,12 +135,15 @@ class SparkSettings:
     load: bool
     target: str
     format: str
+    function: str
+    delta_jars: str
     master: str
     driver_memory: str
     max_wait_ms: int
     max_rows: int
     max_bytes_mib: int
     conf: Mapping[str, str]
+    options: Mapping[str, str]
     java_home: str
 
 

@@ -116,6 +116,43 @@ _NESTED_TYPES: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any], str]],
 """Decimals stand before fixed-size binary: Arrow counts a decimal as one."""
 
 
+_WIDER: dict[pa.DataType, pa.DataType] = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.date64(): pa.date32(),
+    pa.large_string(): pa.string(),
+    pa.large_binary(): pa.binary(),
+}
+
+
+def plain_schema(schema: Any) -> Any:
+    """The schema with the Arrow types that table formats have, where they differ: what `spark_type` names, in Arrow."""
+    kind: Any = pa
+    return kind.schema(
+        [kind.field(name, _plain(arrow)) for name, arrow in zip(schema.names, schema.types, strict=True)]
+    )
+
+
+def _plain(arrow: Any) -> Any:
+    kind: Any = pa
+    if arrow in _WIDER:
+        return _WIDER[arrow]
+    if kind.types.is_timestamp(arrow):
+        return kind.timestamp("us", None if arrow.tz is None else "UTC")
+    if kind.types.is_dictionary(arrow):
+        return _plain(arrow.value_type)
+    if kind.types.is_fixed_size_binary(arrow):
+        return kind.binary()
+    if kind.types.is_map(arrow):
+        return kind.map_(_plain(arrow.key_type), _plain(arrow.item_type))
+    if kind.types.is_struct(arrow):
+        return kind.struct([kind.field(field.name, _plain(field.type)) for field in arrow])
+    if kind.types.is_list(arrow) or kind.types.is_large_list(arrow) or kind.types.is_fixed_size_list(arrow):
+        return kind.list_(_plain(arrow.value_type))
+    return arrow
+
+
 def columns_of(schema: pa.Schema) -> tuple[Column, ...]:
     """The columns of an Arrow schema. Raises TypeNotForSparkError naming the column."""
     columns: list[Column] = []

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..conf.segment_format import FOLDER_FORMATS
 from ..remoting.errors import UsageError
 from .loader import POINTS
 from .plan import Limits, Trigger
 
-FORMATS = ("parquet",)
+PARQUET, DELTA, DELTA_RS, FOREACH = "parquet", "delta", "deltalake", "foreach"
 PLAN_TRIGGERS = 8
 """A plan takes up to this many times what triggers it: behind a backlog, fewer and larger commits are cheaper, while
 the copies on disk and the time until a stop takes effect stay bounded."""
@@ -29,13 +30,17 @@ class LoaderConfig:
     `follow`: go on until told to stop; else load what is sealed, and end. `stop_deadline_ms`: what a running batch may
     still take after TERM before it is cancelled. `watch_stdin`: end when stdin does, as the parent is gone then, and
     obey the lines `drain` (load everything sealed, then end) and `load` (load now); None: if stdin is a pipe or socket.
+    `target`: a folder for the formats of `FOLDER_FORMATS`, else what `df.write` saves to. `function` is for `foreach`.
     `env`: the environment, for JAVA_HOME and PATH. `crash_point`: for tests, a name of `POINTS`, with `:n` its n-th time.
     """
 
     staging: Path
-    target: Path
+    target: Path | str
     follow: bool = False
     format: str = "parquet"
+    function: str = ""
+    options: Mapping[str, str] = field(default_factory=dict[str, str])
+    delta_jars: str = ""
     master: str = "local[2]"
     driver_memory: str = "1g"
     java_home: str = ""
@@ -57,7 +62,11 @@ class LoaderConfig:
     def _problems(self) -> list[str]:
         point, _, nth = self.crash_point.partition(":")
         return [
-            "" if self.format in FORMATS else f"spark.format is {self.format!r}, it can be: {', '.join(FORMATS)}",
+            "" if self.format else "spark.format is empty; for example parquet",
+            ""
+            if bool(self.function) == (self.format == FOREACH)
+            else "spark.function goes with spark.format = foreach only",
+            "" if self.target or self.format not in FOLDER_FORMATS else f"format {self.format} needs a target",
             "" if self.master else "spark.master is empty; for example local[2], or spark://host:7077",
             ""
             if _MEMORY.fullmatch(self.driver_memory)
@@ -68,8 +77,21 @@ class LoaderConfig:
             _range("poll_interval_ms", self.poll_interval_ms, 1, 60_000),
             _range("stop_deadline_ms", self.stop_deadline_ms, 0, 3_600_000),
             "" if point in ("", *POINTS) and (not nth or nth.isdigit()) else f"no crash point {self.crash_point!r}",
-            _nested(self.staging, self.target),
+            _nested(self.staging, self.folder) if self.format in FOLDER_FORMATS else "",
         ]
+
+    @property
+    def folder(self) -> Path:
+        """The target as a folder of this file system."""
+        return Path(self.target)
+
+    @property
+    def identity(self) -> str:
+        """What is loaded into, in one line: a table that is known by its path keeps it wherever we are started from."""
+        if self.format in FOLDER_FORMATS:
+            return str(self.folder.absolute())
+        options = "".join(f" {name}={value}" for name, value in sorted(self.options.items()))
+        return " ".join(word for word in (self.format, self.function, str(self.target)) if word) + options
 
     @property
     def trigger(self) -> Trigger:

@@ -21,10 +21,9 @@ import structlog
 
 from .config import LoaderConfig
 from .errors import EXIT_FORCED
-from .session import SessionSettings
-from .spark_writer import SparkWriter
 from .stopping import TRANSITIONS, Action, Happening, Phase
 from .target import Writer
+from .targets import spark_writer
 from .work import Work
 
 CANCEL_DEADLINE_S = 10.0
@@ -40,14 +39,14 @@ class _Told:
     exit_code: int = 0
 
 
-def run_loader(config: LoaderConfig, writer_of: Callable[[LoaderConfig], Writer] | None = None) -> int:
+def run_loader(config: LoaderConfig, writer_of: Callable[[LoaderConfig], Writer] = spark_writer) -> int:
     """Run the loader in this process; returns its exit code: 0 fine, 1 failure, 2 usage, 5 forced, 6 Spark can't start.
 
     Call it from the main thread of a process of its own: it handles SIGTERM and SIGINT, and may end the process without
     return when it is to stop and Spark does not. `writer_of` makes another writer than Spark.
     """
     queue: SimpleQueue[_Told] = SimpleQueue()
-    work = Work(config, (writer_of or spark_writer)(config))
+    work = Work(config, writer_of(config))
     if _watches_stdin(config):
         threading.Thread(target=_watch_stdin, args=(queue, work), name="stdin", daemon=True).start()
     worker = threading.Thread(
@@ -56,20 +55,6 @@ def run_loader(config: LoaderConfig, writer_of: Callable[[LoaderConfig], Writer]
     with _signals_to(queue):
         worker.start()
         return _Front(work, queue, config.stop_deadline_ms / 1000).wait()
-
-
-def spark_writer(config: LoaderConfig) -> Writer:
-    """The writer that `config` describes. Nothing is started yet."""
-    settings = SessionSettings(
-        folder=config.staging.absolute() / "spark",
-        master=config.master,
-        driver_memory=config.driver_memory,
-        java_home=config.java_home,
-        conf=config.conf,
-        env=config.env,
-        app_name="rocketcrew-loader",
-    )
-    return SparkWriter(settings)
 
 
 class _Front:

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import re
 import threading
@@ -31,18 +30,17 @@ from typing import Any
 import pyarrow.parquet
 
 from ..remoting.errors import UsageError
-from .columns import Column
 from .convert import Staged
 from .errors import BatchTakenError, LoaderError
 from .files import make_folders, remove_tree, sync_path, sync_tree, try_lock
 from .intervals import OffsetSet
 from .plan import Plan
+from .table_state import read_state, write_state
 from .target import TableState, Writer
 
 pq: Any = pyarrow.parquet
 
 STATE_FILE = "_loaded.json"
-STATE_VERSION = 1
 TMP_DIR = "_tmp"
 _BATCH_NAME = re.compile(r"batch_id=([1-9]\d*)")
 _TAKEN = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
@@ -65,7 +63,7 @@ class ParquetTarget:
         if not batch:
             self._refuse_foreign()
             return TableState(0, "", OffsetSet(), ())
-        return read_state(self._batch_dir(batch))
+        return read_state(self._batch_dir(batch) / STATE_FILE)
 
     def _refuse_foreign(self) -> None:
         """Rows of somebody else beside ours would be read as one table, or make both unreadable."""
@@ -88,7 +86,7 @@ class ParquetTarget:
     def has(self, plan: Plan) -> bool:
         """Whether batch `plan.batch` is this plan: it is the only number that a plan can ever get."""
         folder = self._batch_dir(plan.batch)
-        return folder.exists() and read_state(folder).plan_id == plan.id
+        return folder.exists() and read_state(folder / STATE_FILE).plan_id == plan.id
 
     def start(self) -> None:
         """Start the writer."""
@@ -123,17 +121,7 @@ class ParquetTarget:
     def commit(self, plan: Plan, loaded: OffsetSet, rows: int) -> None:
         """Rename the written folder to the plan's batch; see the top of this file."""
         output = self._tmp_dir(plan)
-        state = {
-            "version": STATE_VERSION,
-            "plan": plan.id,
-            "batch": plan.batch,
-            "rows": rows,
-            "segments": len(plan.takes),
-            "columns": plan.columns,
-            "loaded": loaded.to_json(),
-        }
-        text = json.dumps(state, separators=(",", ":"))
-        (output / STATE_FILE).write_text(text + "\n", encoding="utf-8")
+        write_state(output / STATE_FILE, plan, loaded, rows, durable=False)
         sync_tree(output, self._threads)
         try:
             output.rename(self._batch_dir(plan.batch))
@@ -195,26 +183,6 @@ def last_batch(table: Path) -> int:
     except OSError as error:
         raise UsageError(f"the table folder {table} can't be read: {error}") from None
     return max((int(match[1]) for match in names if match), default=0)
-
-
-def read_state(batch_dir: Path) -> TableState:
-    """The state file of one batch. Raises LoaderError when it is missing or not understood."""
-    path = batch_dir / STATE_FILE
-    try:
-        data = json.loads(path.read_bytes())
-        if data["version"] != STATE_VERSION:
-            raise ValueError(f"version {data['version']!r}, this program knows {STATE_VERSION}")
-        return TableState(
-            batch=int(data["batch"]),
-            plan_id=str(data["plan"]),
-            loaded=OffsetSet.from_json(data["loaded"]),
-            columns=tuple(Column(str(name), str(type_)) for name, type_ in data["columns"]),
-        )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise LoaderError(
-            f"{path} can't be used ({type(error).__name__}: {error}), so it is unknown what is in the table. Restore the"
-            f" file, or move {batch_dir} away if it was not made by rocketcrew"
-        ) from None
 
 
 @contextlib.contextmanager

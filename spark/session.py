@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..remoting.errors import UsageError
 from .errors import SparkStartError
 from .files import remove_tree
 from .java import Java, find_java, make_shim
@@ -165,6 +166,33 @@ def spark_conf(settings: SessionSettings) -> dict[str, str]:
     theirs = settings.conf.get("spark.driver.extraJavaOptions", "")
     conf["spark.driver.extraJavaOptions"] = f"{options} {theirs}".strip()
     return conf
+
+
+DELTA_PACKAGE = "io.delta:delta-spark_{spark}_2.13:4.4.0"
+"""The newest build of Delta that the package repositories have; {spark} is the version of pyspark, such as 4.2."""
+
+
+def delta_conf(jars: str) -> dict[str, str]:
+    """What a session needs for Delta tables. `jars`: a folder of jars, or a list of files with commas; empty: fetched.
+
+    Raises UsageError when the folder has no Delta jar in it.
+    """
+    conf = {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    }
+    if not jars:
+        import pyspark
+
+        version = ".".join(pyspark.__version__.split(".")[:2])
+        return conf | {"spark.jars.packages": DELTA_PACKAGE.format(spark=version)}
+    files = sorted(str(file) for file in Path(jars).glob("*.jar")) if Path(jars).is_dir() else jars.split(",")
+    if not any(Path(file).name.startswith("delta-spark") for file in files):
+        raise UsageError(
+            f"spark.delta_jars {jars!r} holds no delta-spark jar: give the folder that has it, or its files"
+        )
+    # On the class path of the JVM itself: the catalog is looked up before jars are added to a running session.
+    return conf | {"spark.jars": ",".join(file.strip() for file in files)}
 
 
 def _prepare_folder(folder: Path, java: Java) -> Path:

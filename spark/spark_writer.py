@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from .java import Java, find_java
 from .session import Session, SessionSettings, open_session
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 JOB_GROUP = "rocketcrew-load"
 _NEVER_REPEATING = (OFFSET, MESSAGE_ID, ORIGIN_MESSAGE_ID)
@@ -60,21 +60,30 @@ class SparkWriter:
                 self._load_session.conf.set(name, _ONE_FILE_A_TASK)
 
     def write(self, files: Sequence[Path], output: Path, columns: Sequence[Column], bytes_in: int) -> None:
-        """Run the job. `bytes_in` only names it."""
-        session = self._load_session
-        if self.session is None or session is None:
-            raise RuntimeError("start() comes before write()")
-        if self._cancelled:
-            raise StoppedError("the loader is to stop: no Spark job was started")
-        context: Any = session.sparkContext
-        try:
-            context.setJobGroup(JOB_GROUP, f"{len(files)} files, {bytes_in} bytes to {output.name}")
-            reader = session.read.schema(ddl(columns))
-            rows = reader.parquet(*(file.absolute().as_uri() for file in files))
+        """Write the files' rows as Parquet files into the folder `output`. `bytes_in` only names the job."""
+
+        def as_parquet(rows: DataFrame) -> None:
             writing = rows.write.mode("overwrite")
             for name in _NEVER_REPEATING:
                 writing = writing.option(f"parquet.enable.dictionary#{name}", "false")
             writing.parquet(output.absolute().as_uri())
+
+        self.run(files, columns, f"{bytes_in} bytes to {output.name}", as_parquet)
+
+    def run(
+        self, files: Sequence[Path], columns: Sequence[Column], what: str, action: Callable[[DataFrame], None]
+    ) -> None:
+        """Do `action` with the rows of `files`, as a job that `cancel` ends. Raises as `write` does."""
+        session = self._load_session
+        if self.session is None or session is None:
+            raise RuntimeError("start() comes before a job")
+        if self._cancelled:
+            raise StoppedError("the loader is to stop: no Spark job was started")
+        context: Any = session.sparkContext
+        try:
+            context.setJobGroup(JOB_GROUP, f"{len(files)} files, {what}")
+            reader = session.read.schema(ddl(columns))
+            action(reader.parquet(*(file.absolute().as_uri() for file in files)))
         except Exception as error:
             raise self._translated(error) from error
 

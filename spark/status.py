@@ -54,11 +54,11 @@ class LoaderStatus:
 class StatusFile:
     """Reads what an earlier run left, then writes this run's status."""
 
-    def __init__(self, staging: Path, target: Path) -> None:
+    def __init__(self, staging: Path, target: str) -> None:
         """Takes over the totals of an earlier run with the same target."""
         self._path = staging / LOADER_STATUS_FILE
         before = read_status(self._path)
-        self.status = LoaderStatus(target=str(target.absolute()))
+        self.status = LoaderStatus(target=target)
         if before is not None:
             self.status.restarts = before.restarts + (before.state != STOPPED)
             if before.target == self.status.target:

@@ -5,8 +5,11 @@ alone follows the promise, whatever crashes: before `commit` nothing of a plan i
 whatever comes again. Numbers of batches are claimed by that same step, so that two loaders (two supervisors on two state
 folders) may load one table: the later one gets BatchTakenError, reads the table anew, and plans again.
 
-The Parquet folder (parquet_target.py) is one; a table format with transactions would write in `write` and set its
-transaction id in `commit`; one that can't tell what it holds is none.
+    parquet      parquet_target.py   a folder per batch, visible by one rename that carries the loaded set
+    delta        delta_target.py     Spark's Delta commit, numbered by a transaction id of the application
+    deltalake    delta_target.py     the same commit by delta-rs: no JVM, small batches cheap
+    any other    ledger_target.py    a user's function or any format of `df.write`: the loaded set lies apart, so a crash
+                                     between the two repeats one batch: the same rows with the same number
 """
 
 from __future__ import annotations
@@ -64,8 +67,8 @@ class Target(Protocol):
         ...
 
 
-class Writer(Protocol):
-    """Turns staged Parquet files into the table's data files. Spark in production."""
+class Engine(Protocol):
+    """What does the writing: started when the first batch is there, cancelled when there is no time left."""
 
     def check(self) -> None:
         """Look, cheaply, whether `start` has a chance, or whether what was started is still there. Raises LoaderError."""
@@ -75,17 +78,21 @@ class Writer(Protocol):
         """Be ready to write; slow the first time. Raises SparkStartError."""
         ...
 
+    def cancel(self) -> None:
+        """Make a running job end soon; called from another thread, harmless when none runs."""
+        ...
+
+    def close(self) -> None:
+        """End whatever `start` started; bounded, and never raises."""
+        ...
+
+
+class Writer(Engine, Protocol):
+    """Turns staged Parquet files into the table's data files. Spark in production."""
+
     def write(self, files: Sequence[Path], output: Path, columns: Sequence[Column], bytes_in: int) -> None:
         """Write all rows of `files` as Parquet files of `columns` into the folder `output`, replacing what is there.
 
         Raises SparkDiedError, StoppedError after `cancel`, LoaderError for anything else.
         """
-        ...
-
-    def cancel(self) -> None:
-        """Make a running `write` end soon; called from another thread, harmless when none runs."""
-        ...
-
-    def close(self) -> None:
-        """End whatever `start` started; bounded, and never raises."""
         ...

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..remoting.errors import UsageError
 from .columns import Column, ddl
-from .parquet_target import last_batch, read_state
+from .parquet_target import STATE_FILE, last_batch
+from .table_state import read_state
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,11 +32,18 @@ SELECT * EXCEPT (_rank) FROM (
 
 def open_table(spark: SparkSession, table: Path) -> DataFrame:
     """The table as a DataFrame, with the schema that it has itself written down. Raises UsageError when it is empty."""
+    if is_delta(table):
+        return spark.read.format("delta").load(table.absolute().as_uri())
     batch = last_batch(table)
     if not batch:
         raise UsageError(f"{table} holds no batch yet: nothing was loaded")
-    columns = [*read_state(table / f"{BATCH_COLUMN}={batch}").columns, Column(BATCH_COLUMN, "bigint")]
+    columns = [*read_state(table / f"{BATCH_COLUMN}={batch}" / STATE_FILE).columns, Column(BATCH_COLUMN, "bigint")]
     return spark.read.schema(ddl(columns)).parquet(table.absolute().as_uri())
+
+
+def is_delta(table: Path) -> bool:
+    """Whether the folder is a Delta table; a session needs `session.delta_conf` to read it."""
+    return (table / "_delta_log").is_dir()
 
 
 def register_views(spark: Any, table: Path) -> None:

@@ -21,11 +21,11 @@ from ..remoting.errors import RocketcrewError
 from .config import LoaderConfig
 from .errors import EXIT_FAILURE, EXIT_FINE, StoppedError, exit_code
 from .loader import BatchReport, Loader
-from .parquet_target import ParquetTarget
 from .spark_writer import SparkWriter
 from .staging import Staging
 from .status import FAILED, LOADING, STARTING, STOPPED, WAITING, StatusFile
 from .target import Writer
+from .targets import make_target
 
 STATUS_INTERVAL_S = 1.0
 """Between two writings of loader.json while nothing happens."""
@@ -116,7 +116,7 @@ class Work:
         config = self._config
         staging = Staging(config.staging)
         staging.lock()
-        self._status = StatusFile(config.staging, config.target)
+        self._status = StatusFile(config.staging, config.identity)
         self._status.status.pid = os.getpid()
         self._status.status.master = config.master
         self._status.status.started_ms = wall_ms()
@@ -124,7 +124,7 @@ class Work:
         with ThreadPoolExecutor(max(2, config.cores), "loader") as threads:
             loader = Loader(
                 staging,
-                ParquetTarget(config.target, self._writer, threads),
+                make_target(config, self._writer, threads),
                 config.trigger,
                 config.limits,
                 threads=threads,

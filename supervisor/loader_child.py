@@ -17,8 +17,9 @@ from typing import Any
 
 import structlog
 
-from ..conf.segment_format import LOADER_STATUS_FILE
-from ..conf.settings import Settings
+from ..conf.segment_format import FOLDER_FORMATS, LOADER_STATUS_FILE
+from ..conf.settings import Settings, SparkSettings
+from ..conf.sources import environment_name
 from ..workers.parent_death import die_with_parent
 from .slot import Slot
 
@@ -29,7 +30,18 @@ EXIT_NO_SPARK = 6
 STOP_TIMEOUT_S = 60.0
 """A batch under way is finished first; a kill after that loses nothing, the batch is loaded by the next start."""
 
+_PASSED = (
+    "format", "function", "delta_jars", "master", "driver_memory", "max_wait_ms", "max_rows", "max_bytes_mib", "java_home",
+)  # fmt: skip
+
 log = structlog.get_logger("rocketcrew.loader")
+
+
+def where(spark: SparkSettings, table: Path) -> str:
+    """What the loader loads into: a folder, `table` when none is named, or what a format of Spark's saves to."""
+    if spark.format in FOLDER_FORMATS:
+        return str((Path(spark.target) if spark.target else table).absolute())
+    return spark.target
 
 
 class LoaderChild:
@@ -38,7 +50,7 @@ class LoaderChild:
     def __init__(self, settings: Settings, slot: Slot) -> None:
         self._settings = settings
         self._segments = slot.segments
-        self.target = Path(settings.spark.target) if settings.spark.target else slot.table
+        self.target = where(settings.spark, slot.table)
         self._process: asyncio.subprocess.Process | None = None
         self._care: asyncio.Task[None] | None = None
         self._stopping = False
@@ -53,14 +65,18 @@ class LoaderChild:
         spark = self._settings.spark
         words = [
             sys.executable, "-m", "rocketcrew", "load", "--follow",
-            "--staging", str(self._segments), "--target", str(self.target.absolute()),
+            "--staging", str(self._segments), "--target", self.target,
             "--set", f"log.level={self._settings.log.level}", "--set", f"log.format={self._settings.log.format}",
         ]  # fmt: skip
-        for key in ("format", "master", "driver_memory", "max_wait_ms", "max_rows", "max_bytes_mib", "java_home"):
+        for key in _PASSED:
             words += ["--set", f"spark.{key}={getattr(spark, key)}"]
-        if spark.conf:
-            words += ["--set", "spark.conf=" + ",".join(f"{key}={value}" for key, value in spark.conf.items())]
         return words
+
+    def environment(self) -> dict[str, str]:
+        """Settings that may hold passwords or commas: other users do not see them in the list of processes."""
+        spark = self._settings.spark
+        tables = {"conf": dict(spark.conf), "options": dict(spark.options)}
+        return {environment_name(f"spark.{key}"): json.dumps(table) for key, table in tables.items()}
 
     async def _keep_running(self) -> None:
         loop = asyncio.get_running_loop()
@@ -89,10 +105,11 @@ class LoaderChild:
         self._process = await asyncio.create_subprocess_exec(
             *self.arguments(),
             stdin=asyncio.subprocess.PIPE,  # its end tells the loader that we are gone
+            env={**os.environ, **self.environment()},
             start_new_session=True,
             preexec_fn=lambda: die_with_parent(parent),
         )
-        log.info("loader_started", pid=self._process.pid, target=str(self.target))
+        log.info("loader_started", pid=self._process.pid, target=self.target)
         return await self._process.wait()
 
     def status(self) -> dict[str, Any]:
@@ -100,7 +117,7 @@ class LoaderChild:
         facts: dict[str, Any] = {
             "pid": self._process.pid if self._process is not None else 0,
             "restarts": max(self.restarts, 0),
-            "target": str(self.target),
+            "target": self.target,
         }
         with contextlib.suppress(OSError, ValueError):
             facts |= json.loads((self._segments / LOADER_STATUS_FILE).read_bytes())

@@ -70,27 +70,33 @@ def cache_folder() -> Path:
 
 def class_path(version: str) -> str:
     """The class path of servers, tools and client of one version; resolved on first use. Raises ServerError."""
-    folder = cache_folder() / version
+    return resolved(version, [f"org.apache.rocketmq:{name}:{version}" for name in ARTIFACTS])
+
+
+def resolved(name: str, coordinates: Sequence[str]) -> str:
+    """The class path of `group:artifact:version` artifacts and all they need, kept in the folder `name` of the cache."""
+    folder = cache_folder() / name
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         pom, found = folder / "pom.xml", folder / "classpath.txt"
-        wanted = pom_text(version)
+        wanted = pom_text(name, coordinates)
         if not (pom.exists() and pom.read_text() == wanted and is_complete(found)):
             pom.write_text(wanted)
             resolve(pom, found)
         return found.read_text().strip()
 
 
-def pom_text(version: str) -> str:
+def pom_text(name: str, coordinates: Sequence[str]) -> str:
     dependencies = "".join(
-        f"<dependency><groupId>org.apache.rocketmq</groupId><artifactId>{name}</artifactId>"
-        f"<version>{version}</version></dependency>\n"
-        for name in ARTIFACTS
+        "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>\n".format(
+            *one.split(":")
+        )
+        for one in coordinates
     )
     return (
         '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>\n'
-        f"<groupId>rocketcrew</groupId><artifactId>interop</artifactId><version>{version}</version>\n"
+        f"<groupId>rocketcrew</groupId><artifactId>interop</artifactId><version>{name}</version>\n"
         f"<dependencies>\n{dependencies}</dependencies></project>\n"
     )
 

@@ -13,7 +13,8 @@ from segment_helpers import ArrowWriter
 
 from rocketcrew.conf.logging import set_up
 from rocketcrew.spark.config import LoaderConfig
-from rocketcrew.spark.front import run_loader, spark_writer
+from rocketcrew.spark.front import run_loader
+from rocketcrew.spark.targets import spark_writer
 
 
 def main() -> None:

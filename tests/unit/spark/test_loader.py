@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -14,96 +13,20 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from loader_world import Crash, World
 
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.intervals import IntervalSet, OffsetSet, QueueKey
-from rocketcrew.spark.loader import POINTS, RACES_LOST_MAX, BatchReport, Loader
+from rocketcrew.spark.loader import POINTS, RACES_LOST_MAX
 from rocketcrew.spark.parquet_target import ParquetTarget
-from rocketcrew.spark.plan import Limits, Trigger
+from rocketcrew.spark.plan import Limits
 from rocketcrew.spark.staging import Staging
 
 QUEUE = QueueKey("g", "orders", "broker-a", 0)
 
-WIDE = Limits(10**6, 10**9)
-
-
-class Crash(BaseException):
-    """Stands for kill -9: nothing in the loader catches it, so nothing is cleaned up."""
-
-
-class World:
-    """A staging folder and a table, and loaders that come and go."""
-
-    def __init__(self, root: Path, helpers: Any, threads: Executor) -> None:
-        self.helpers = helpers
-        self.threads = threads
-        self.table = root / "table"
-        self.roots = [root / "stage-0", root / "stage-1"]
-        self.loaders_made = 0
-        self.segments_made = 0
-        self.written: list[Any] = []
-
-    def loader(
-        self,
-        at: int = 0,
-        on_point: Callable[[str], None] = lambda _: None,
-        known_batch: int = 0,
-        limits: Limits = WIDE,
-    ) -> Loader:
-        self.loaders_made += 1
-        number = self.loaders_made
-        loader = Loader(
-            Staging(self.roots[at]),
-            ParquetTarget(self.table, self.helpers.ArrowWriter(), self.threads),
-            Trigger(rows=100, bytes=10**6, wait_ms=1000),
-            limits,
-            threads=self.threads,
-            cores=2,
-            new_id=lambda batch: f"{batch:08d}-{number}",
-            on_point=on_point,
-        )
-        loader.recover(known_batch)
-        return loader
-
-    def seal(self, *flushes: list[Any], at: int = 0, columns: Any = ()) -> Path:
-        self.segments_made += 1
-        path: Path = self.helpers.write_segment(self.roots[at], "w", self.segments_made, flushes, columns)
-        os.utime(path, (self.segments_made, self.segments_made))
-        self.written += [record for flush in flushes for record in flush]
-        return path
-
-    def drain(self, loader: Loader) -> list[BatchReport]:
-        return list(loader.drain(lambda: 10**13, lambda: False))
-
-    def drain_with_crash(self, point: str) -> None:
-        def crash(here: str) -> None:
-            if here == point:
-                raise Crash
-
-        with pytest.raises(Crash):
-            self.drain(self.loader(on_point=crash))
-
-    def assert_exact(self) -> None:
-        """Each record ever written is in the table once, and nothing else is; the staging folder is empty again."""
-        first: dict[tuple[object, ...], Any] = {}
-        for record in self.written:
-            first.setdefault((record.group, record.topic, record.broker, record.queue_id, record.offset), record)
-        assert self.rows() == self.helpers.expected(first.values())
-
-    def assert_clean(self, at: int = 0) -> None:
-        assert list((self.roots[at] / "ready").iterdir()) == []
-        assert [path.name for path in (self.roots[at] / "plan").iterdir() if path.name != "lock"] == []
-        assert not (self.table / "_tmp").exists()
-
-    def rows(self) -> list[Any]:
-        rows: list[Any] = self.helpers.read_table(self.table)
-        return rows
-
-    def state(self) -> dict[str, Any]:
-        newest = max(self.table.glob("batch_id=*"), key=lambda path: int(path.name.split("=")[1]))
-        state: dict[str, Any] = json.loads((newest / "_loaded.json").read_text())
-        return state
+every_target = pytest.mark.parametrize("world", ["parquet", "deltalake"], indirect=True)
+"""What follows from the steps alone holds for every table that knows what it holds."""
 
 
 @pytest.fixture(scope="module")
@@ -113,8 +36,8 @@ def threads() -> Iterator[Executor]:
 
 
 @pytest.fixture
-def world(tmp_path: Path, segments: Any, threads: Executor) -> World:
-    return World(tmp_path, segments, threads)
+def world(request: pytest.FixtureRequest, tmp_path: Path, segments: Any, threads: Executor) -> World:
+    return World(tmp_path, segments, threads, getattr(request, "param", "parquet"))
 
 
 def test_segments_become_one_batch_and_go(world: World, segments: Any) -> None:
@@ -132,6 +55,7 @@ def test_segments_become_one_batch_and_go(world: World, segments: Any) -> None:
     assert ["g", "orders", "broker-a", 0, [1, 3]] in state["loaded"]
 
 
+@every_target
 def test_redelivered_records_are_dropped_wherever_they_come_back(world: World, segments: Any) -> None:
     record = segments.Record
     again = record(2, ["other", "rows", "this", "time"])
@@ -144,6 +68,7 @@ def test_redelivered_records_are_dropped_wherever_they_come_back(world: World, s
     world.assert_exact()
 
 
+@every_target
 def test_segments_with_nothing_new_are_deleted_without_a_batch(world: World, segments: Any) -> None:
     world.seal([segments.Record(1)])
     world.drain(world.loader())
@@ -158,6 +83,7 @@ def test_segments_with_nothing_new_are_deleted_without_a_batch(world: World, seg
     world.assert_clean()
 
 
+@every_target
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("second", [None, *POINTS])
 def test_a_crash_at_any_point_and_another_one_in_the_recovery(
@@ -180,6 +106,7 @@ def test_a_crash_at_any_point_and_another_one_in_the_recovery(
     world.assert_exact()
 
 
+@every_target
 def test_a_crashed_plan_is_run_again_unchanged(world: World, segments: Any) -> None:
     world.seal([segments.Record(1)])
     world.drain_with_crash("job_done")
@@ -189,6 +116,7 @@ def test_a_crashed_plan_is_run_again_unchanged(world: World, segments: Any) -> N
     world.assert_exact()
 
 
+@every_target
 def test_a_plan_whose_segments_are_gone_is_made_anew(world: World, segments: Any) -> None:
     path = world.seal([segments.Record(1)])
     world.seal([segments.Record(2)])
@@ -199,6 +127,7 @@ def test_a_plan_whose_segments_are_gone_is_made_anew(world: World, segments: Any
     world.assert_clean()
 
 
+@every_target
 @pytest.mark.parametrize("point", ["planned", "staged", "job_done"])
 def test_two_loaders_one_table_the_loser_plans_again(world: World, segments: Any, point: str) -> None:
     """The other loader commits while this one is at `point`: also records that both have."""
@@ -220,6 +149,7 @@ def test_two_loaders_one_table_the_loser_plans_again(world: World, segments: Any
     world.assert_clean(1)
 
 
+@every_target
 def test_a_frozen_plan_whose_number_is_gone_is_dropped_at_the_next_start(world: World, segments: Any) -> None:
     record = segments.Record
     world.seal([record(1), record(2)])
@@ -253,6 +183,7 @@ def test_what_dead_loaders_left_in_the_table_is_swept_and_what_living_ones_write
     world.assert_clean()
 
 
+@every_target
 def test_losing_every_race_ends(world: World, segments: Any) -> None:
     world.seal([segments.Record(1)])
     lost = 0
@@ -347,6 +278,7 @@ def test_a_segment_damaged_after_planning_is_set_aside(world: World, segments: A
     world.assert_clean()
 
 
+@every_target
 def test_the_table_grows_by_columns_and_refuses_other_types(world: World, segments: Any) -> None:
     record = segments.Record
     world.seal([record(1)])
@@ -358,7 +290,7 @@ def test_the_table_grows_by_columns_and_refuses_other_types(world: World, segmen
     loader = world.loader()
     world.drain(loader)
     assert world.state()["columns"][-2:] == [["value", "string"], ["note", "string"]]
-    rows = segments.read_table(world.table / "batch_id=2", ["_offset", "value", "note"])
+    rows = world.rows("_offset", "value", "note")[1:]
     assert rows == [(2, "row", "n"), (3, "row", None)]
     assert loader.totals.quarantined == 1
     (reason,) = (world.roots[0] / "bad").glob("*.reason.json")
@@ -534,6 +466,7 @@ class Story:
             assert values in runs[key]
 
 
+@every_target
 @pytest.mark.parametrize("seed", range(40))
 def test_random_stories_end_exact(world: World, seed: int) -> None:
     story = Story(world, seed)

@@ -25,8 +25,8 @@ from rocketcrew.spark.work import explained
 
 def test_every_problem_of_a_configuration_is_named_at_once() -> None:
     with pytest.raises(UsageError) as refused:
-        LoaderConfig(Path("s"), Path("t"), format="orc", master="", driver_memory="lots", max_rows=0, crash_point="x")
-    for name in ("spark.format is 'orc'", "spark.master", "'lots'", "spark.max_rows is 0", "crash point 'x'"):
+        LoaderConfig(Path("s"), Path("t"), function="m:f", master="", driver_memory="lots", max_rows=0, crash_point="x")
+    for name in ("spark.function goes with", "spark.master", "'lots'", "spark.max_rows is 0", "crash point 'x'"):
         assert name in str(refused.value)
 
 
@@ -115,7 +115,7 @@ def test_segments_of_other_columns_are_parts_of_their_own() -> None:
 
 
 def test_status_carries_totals_over_and_counts_unclean_ends(tmp_path: Path) -> None:
-    target = tmp_path / "table"
+    target = str(tmp_path / "table")
     first = StatusFile(tmp_path, target)
     first.status.rows_total, first.status.batch_id, first.status.state = 7, 3, STOPPED
     first.write(123)
@@ -124,7 +124,7 @@ def test_status_carries_totals_over_and_counts_unclean_ends(tmp_path: Path) -> N
     second.status.state = FAILED
     second.write(124)
     assert StatusFile(tmp_path, target).status.restarts == 1
-    other = StatusFile(tmp_path, tmp_path / "other table").status
+    other = StatusFile(tmp_path, "other table").status
     assert (other.rows_total, other.batch_id) == (0, 0)
     status = read_status(tmp_path / "loader.json")
     assert status is not None

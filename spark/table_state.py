@@ -1,0 +1,52 @@
+"""The table's state as a file: which batch, by which plan, which records, which columns.
+
+Every target keeps one such file per batch where its commit makes it count: inside the batch's folder (Parquet), beside the
+Delta log under the name that the commit carries, or in a ledger of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from .columns import Column
+from .errors import LoaderError
+from .files import write_atomically
+from .intervals import OffsetSet
+from .plan import Plan
+from .target import TableState
+
+STATE_VERSION = 1
+
+
+def write_state(path: Path, plan: Plan, loaded: OffsetSet, rows: int, *, durable: bool) -> None:
+    """Write what the table is after `plan`, whole or not at all. Raises OSError."""
+    state = {
+        "version": STATE_VERSION,
+        "plan": plan.id,
+        "batch": plan.batch,
+        "rows": rows,
+        "segments": len(plan.takes),
+        "columns": plan.columns,
+        "loaded": loaded.to_json(),
+    }
+    write_atomically(path, json.dumps(state, separators=(",", ":")) + "\n", durable=durable)
+
+
+def read_state(path: Path) -> TableState:
+    """The state in the file `path`. Raises LoaderError when it is missing or not understood."""
+    try:
+        data = json.loads(path.read_bytes())
+        if data["version"] != STATE_VERSION:
+            raise ValueError(f"version {data['version']!r}, this program knows {STATE_VERSION}")
+        return TableState(
+            batch=int(data["batch"]),
+            plan_id=str(data["plan"]),
+            loaded=OffsetSet.from_json(data["loaded"]),
+            columns=tuple(Column(str(name), str(type_)) for name, type_ in data["columns"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise LoaderError(
+            f"{path} can't be used ({type(error).__name__}: {error}), so it is unknown what is in the table. Restore the"
+            f" file, or move {path.parent} away if it was not made by rocketcrew"
+        ) from None

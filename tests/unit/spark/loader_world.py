@@ -1,0 +1,118 @@
+"""A staging folder, a table, and loaders that come and go: what the tests of the loader's steps play in."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from rocketcrew.spark.delta_target import DeltaTarget, append_by_delta_rs
+from rocketcrew.spark.loader import BatchReport, Loader
+from rocketcrew.spark.parquet_target import ParquetTarget
+from rocketcrew.spark.plan import Limits, Trigger
+from rocketcrew.spark.staging import Staging
+
+WIDE = Limits(10**6, 10**9)
+
+
+class Crash(BaseException):
+    """Stands for kill -9: nothing in the loader catches it, so nothing is cleaned up."""
+
+
+class World:
+    """A staging folder and a table, and loaders that come and go."""
+
+    def __init__(self, root: Path, helpers: Any, threads: Executor, format_: str = "parquet") -> None:
+        self.helpers = helpers
+        self.threads = threads
+        self.format = format_
+        self.table = root / "table"
+        self.roots = [root / "stage-0", root / "stage-1"]
+        self.loaders_made = 0
+        self.segments_made = 0
+        self.written: list[Any] = []
+
+    def loader(
+        self,
+        at: int = 0,
+        on_point: Callable[[str], None] = lambda _: None,
+        known_batch: int = 0,
+        limits: Limits = WIDE,
+    ) -> Loader:
+        self.loaders_made += 1
+        number = self.loaders_made
+        loader = Loader(
+            Staging(self.roots[at]),
+            self.target(),
+            Trigger(rows=100, bytes=10**6, wait_ms=1000),
+            limits,
+            threads=self.threads,
+            cores=2,
+            new_id=lambda batch: f"{batch:08d}-{number}",
+            on_point=on_point,
+        )
+        loader.recover(known_batch)
+        return loader
+
+    def target(self) -> Any:
+        if self.format == "deltalake":
+            return DeltaTarget(self.table, append_by_delta_rs, lambda: None)
+        return ParquetTarget(self.table, self.helpers.ArrowWriter(), self.threads)
+
+    def seal(self, *flushes: list[Any], at: int = 0, columns: Any = ()) -> Path:
+        self.segments_made += 1
+        path: Path = self.helpers.write_segment(self.roots[at], "w", self.segments_made, flushes, columns)
+        os.utime(path, (self.segments_made, self.segments_made))
+        self.written += [record for flush in flushes for record in flush]
+        return path
+
+    def drain(self, loader: Loader) -> list[BatchReport]:
+        return list(loader.drain(lambda: 10**13, lambda: False))
+
+    def drain_with_crash(self, point: str) -> None:
+        def crash(here: str) -> None:
+            if here == point:
+                raise Crash
+
+        with pytest.raises(Crash):
+            self.drain(self.loader(on_point=crash))
+
+    def assert_exact(self) -> None:
+        """Each record ever written is in the table once, and nothing else is; the staging folder is empty again."""
+        first: dict[tuple[object, ...], Any] = {}
+        for record in self.written:
+            first.setdefault((record.group, record.topic, record.broker, record.queue_id, record.offset), record)
+        assert self.rows() == self.helpers.expected(first.values())
+
+    def assert_clean(self, at: int = 0) -> None:
+        assert list((self.roots[at] / "ready").iterdir()) == []
+        assert [path.name for path in (self.roots[at] / "plan").iterdir() if path.name != "lock"] == []
+        assert not (self.table / "_tmp").exists()
+
+    def rows(self, *columns: str) -> list[Any]:
+        """The table's rows as any other program would read them."""
+        if self.format != "deltalake":
+            if columns:
+                tables = [pq.read_table(file) for file in sorted(self.table.glob("batch_id=*/*.parquet"))]
+                merged: Any = pa.concat_tables(tables, promote_options="default").select(list(columns))
+                return sorted(tuple(row.values()) for row in merged.to_pylist())
+            rows: list[Any] = self.helpers.read_table(self.table)
+            return rows
+        wanted = list(columns or ("_topic", "_broker", "_queue_id", "_offset", "_seq", "value"))
+        table: Any = DeltaTable(str(self.table)).to_pyarrow_table(columns=wanted)
+        return sorted(tuple(row.values()) for row in table.to_pylist())
+
+    def state(self) -> dict[str, Any]:
+        batch = self.target().state().batch
+        folder = self.table / f"batch_id={batch}"
+        (path,) = folder.glob("_loaded.json") if folder.exists() else self.table.glob(f"_rocketcrew/{batch}-*.json")
+        state: dict[str, Any] = json.loads(path.read_text())
+        return state
