@@ -14,7 +14,8 @@ from rocketcrew import Message, Retry, SoftTimeLimitExceeded, handler
 
 POISON = 777
 SCHEMA = "number long"
-MEMORY_BYTES = 1 << 30
+MEMORY_BYTES = 512 << 20
+"""What a worker may take beyond what it has when it starts."""
 
 
 def number_of(message: Message) -> int:
@@ -84,8 +85,18 @@ def sleeps(message: Message) -> dict[str, int]:
     return row(number_of(message))
 
 
+@handler(schema=SCHEMA)
+def sleeps_for_ever_at_the_poison(message: Message) -> dict[str, int]:
+    """The rest of the world is killed around it."""
+    if number_of(message) == POISON:
+        time.sleep(3600)
+    return row(number_of(message))
+
+
 def limit_memory() -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    with open("/proc/self/statm") as statm:
+        taken = int(statm.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (taken + MEMORY_BYTES, taken + MEMORY_BYTES))
 
 
 @handler(schema=SCHEMA, setup=limit_memory)

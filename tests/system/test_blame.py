@@ -6,7 +6,11 @@ table exactly once, the poison is where it belongs, and no other message was cha
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
+import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,11 +20,14 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from harness import WAIT_S, Broker, Crew, duplicate_keys, send_numbers, stored_messages, wait_until
+from harness import WAIT_S, Broker, Crew, alive, duplicate_keys, send_numbers, stored_messages, wait_until
 from poison_handlers import POISON
 
+from rocketcrew.remoting.errors import UsageError
+from rocketcrew.supervisor.control import ask
+
 MESSAGES = 2_000
-TOPIC = "numbers"
+KILLS = 10
 CrewMaker = Callable[..., Crew]
 
 
@@ -105,3 +112,96 @@ def test_a_message_that_ends_its_worker_is_a_dead_letter(
     if cause == "SIGSEGV":
         assert "follow_a_wild_pointer" in properties["ROCKETCREW_STACK"]
         assert "follow_a_wild_pointer" in deaths[-1]["stack"]
+
+
+def test_an_endless_c_loop_is_stopped_at_its_hard_limit(start: CrewMaker) -> None:
+    """It holds the interpreter's lock: nothing in the process could stop it. One failed attempt, then it succeeds."""
+    crew = start("endless_c_loop")
+    send_numbers(crew.broker, crew.topic, range(MESSAGES))
+    verdict(crew, dead=False)
+    [death] = events(crew, "worker_died")
+    assert death["end"] == "hard time limit"
+    assert death["verdict"] == "timed out"
+    assert "endless_c_loop" in death["stack"]
+    assert death["run_ms"] >= 1000
+    assert "charged_to" not in death
+
+
+def test_a_soft_limit_is_raised_in_the_handler(start: CrewMaker) -> None:
+    crew = start("sleeps")
+    send_numbers(crew.broker, crew.topic, range(MESSAGES))
+    verdict(crew, dead=False)
+    assert not events(crew, "worker_died"), "a soft limit costs no worker"
+    assert len(events(crew, "message_failed")) == 1
+    assert "soft time limit" in events(crew, "message_failed")[0]["error"]
+    assert len(events(crew, "message_retry")) == 1
+
+
+def test_a_message_that_takes_all_memory_fails_by_itself(start: CrewMaker) -> None:
+    crew = start("allocates")
+    send_numbers(crew.broker, crew.topic, range(MESSAGES))
+    verdict(crew, dead=False)
+    attempts = [*events(crew, "message_failed"), *events(crew, "worker_died")]
+    assert len(attempts) == 1, "one attempt, whether Python could still say MemoryError or not"
+
+
+def test_a_count_outlives_the_death_of_everything(start: CrewMaker, broker: Broker) -> None:
+    """kill -9 of the whole group, as a container's end, each time with the poison in hand: the third is the last."""
+    crew = start("sleeps_for_ever_at_the_poison", **{"workers.max_worker_deaths": 3})
+    send_numbers(broker, crew.topic, range(MESSAGES))
+    for _ in range(3):
+        wait_until(lambda: poison_in_hand(crew), what="the poison in hand")
+        victims = [*crew.workers(), crew.forkserver(), crew.child.pid]
+        for victim in victims:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(victim, signal.SIGKILL)
+        crew.child.stop(WAIT_S)
+        wait_until(lambda pids=victims: not list(alive(pids)), what="the end of all")
+        crew.start()
+    verdict(crew, dead=True)
+    properties = dead_letter(broker, crew)
+    assert properties["ROCKETCREW_DEATHS"] == "3"
+    assert properties["ROCKETCREW_END"] == "whole run died"
+
+
+def poison_in_hand(crew: Crew) -> bool:
+    """One worker is at the poison, and everything else is done or waits behind it."""
+    try:
+        answer = asyncio.run(ask(crew.slot, "stacks"))
+    except UsageError:
+        return False
+    return any("sleeps_for_ever_at_the_poison" in each["stack"] for each in answer["processes"])
+
+
+def test_deaths_that_are_nobodys_fault_charge_nobody(start: CrewMaker) -> None:
+    """A killed forkserver takes all workers along, each with a message in hand."""
+    crew = start("naps")
+    send_numbers(crew.broker, crew.topic, range(MESSAGES))
+    for _ in range(4):
+        wait_until(lambda: len(crew.workers()) == 2, what="two workers")
+        victims = crew.workers()
+        os.kill(crew.forkserver(), signal.SIGKILL)
+        wait_until(lambda pids=victims: not set(pids) & set(crew.workers()), what="other workers")
+    verdict(crew, dead=False)
+    deaths = events(crew, "worker_died")
+    assert len(deaths) >= 4
+    assert {death["end"] for death in deaths} == {"forkserver died"}
+    assert not any("charged_to" in death for death in deaths)
+
+
+def test_random_kills_are_charged_to_what_was_in_hand(start: CrewMaker) -> None:
+    """kill -9 of workers at random instants: nothing is lost, and each death is charged to at most one message."""
+    crew = start("naps", **{"workers.max_worker_deaths": 100})
+    send_numbers(crew.broker, crew.topic, range(MESSAGES))
+    kills = 0
+    while crew.lag() and kills < KILLS:
+        for pid in crew.workers()[:1]:
+            os.kill(pid, signal.SIGKILL)
+            kills += 1
+            wait_until(lambda victim=pid: victim not in crew.workers() and len(crew.workers()) == 2, what="the next")
+    verdict(crew, dead=False)
+    deaths = events(crew, "worker_died")
+    assert len(deaths) == kills
+    assert all(death["cause"] == "SIGKILL" for death in deaths)
+    for death in deaths:
+        assert death.get("charged_to") == death.get("running"), "who is charged is who was in hand"

@@ -1,0 +1,308 @@
+"""Who is charged with a worker's death, what becomes of the records it had in hand, and when a record is a dead letter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+
+import pytest
+
+from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.supervisor import actions as act
+from rocketcrew.supervisor.blame import VERDICTS, Death, End, Hand, InHand, Verdict, how_ended
+from rocketcrew.supervisor.charges import CHARGES_MAX, Charges
+from rocketcrew.supervisor.chunks import Chunk
+
+from .conftest import Bench
+
+MQ = MessageQueue("orders", "b", 0)
+
+
+def crash(chunk: Chunk, index: int, records: int = 1, *, taken: int | None = None, mark: str = "m", end: End = End.CRASHED
+          ) -> Death:  # fmt: skip
+    offsets = chunk.offsets
+    in_hand = InHand(chunk.chunk_id, offsets[index], offsets[index + records - 1], records, taken, mark)
+    return Death(end, in_hand, "SIGSEGV", {"pid": 7, "run_ms": 12, "stack": "Fatal Python error", "oom_kills": None})
+
+
+def wide(make: Callable[..., Bench], records: int = 8, **config: object) -> tuple[Bench, int, Chunk]:
+    """One worker with one chunk of `records` records in hand."""
+    bench = make(chunk_messages_max=records, chunks_in_flight=1, **config)
+    bench.core.state.sizer.tail_us = 1.0
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.found(handle, range(records))
+    (chunk,) = bench.dispatched()
+    assert chunk.count == records
+    return bench, handle, chunk
+
+
+def die(bench: Bench, worker_id: str, death: Death, *heirs: str) -> list[list[int]]:
+    """The worker dies, nothing is salvaged, the heirs come; offsets of the chunks that are handed out then."""
+    bench.core.worker_died(worker_id, death=death)
+    bench.core.salvage_complete(worker_id, bench.now)
+    bench.worker(*heirs)
+    return [list(chunk.offsets) for chunk in bench.dispatched()]
+
+
+# --- the table --------------------------------------------------------------------------------------------------
+
+
+def test_every_end_has_a_verdict() -> None:
+    assert set(VERDICTS) == set(product(End, Hand))
+    assert {end for (end, _), verdict in VERDICTS.items() if verdict is Verdict.CHARGED} == {End.CRASHED, End.RUN}
+
+
+@pytest.mark.parametrize(
+    ("facts", "end"),
+    [
+        ({}, End.CRASHED),
+        ({"told": True}, End.TOLD),
+        ({"told": True, "by_itself": True}, End.CRASHED),
+        ({"unattended": True}, End.FORKSERVER),
+        ({"told": True, "unattended": True}, End.FORKSERVER),
+        ({"ours": True, "by_itself": True}, End.OURS),
+        ({"timed_out": True, "by_itself": True}, End.TIME_LIMIT),
+        ({"timed_out": True, "ours": True, "told": True}, End.TIME_LIMIT),
+    ],
+)
+def test_how_a_worker_ended(facts: dict[str, bool], end: End) -> None:
+    all_facts = dict.fromkeys(("told", "ours", "timed_out", "unattended", "by_itself"), False) | facts
+    assert how_ended(**all_facts) is end
+
+
+# --- one record in hand -----------------------------------------------------------------------------------------
+
+
+def test_only_the_record_in_hand_is_charged_and_runs_alone(make: Callable[..., Bench]) -> None:
+    bench, _, chunk = wide(make)
+    bench.done(chunk, count=2)
+    given = die(bench, "w1", crash(chunk, 4), "w2", "w3")
+    assert sorted(given) == [[2, 3], [4], [5, 6, 7]] or sorted(given) == [[2, 3], [4]]
+    charges = list(bench.core.state.charges)
+    assert [(c.offset, c.deaths) for c in charges] == [(4, 1)]
+    assert bench.counters.charged_deaths == 1
+    bench.one(act.ChargesChanged)
+    alone = next(c for w in bench.core.state.workers.values() for c in w.in_flight.values() if c.alone)
+    assert list(alone.offsets) == [4]
+    keeper = bench.core.state.workers[alone.worker_id or ""]
+    assert list(keeper.in_flight.values()) == [alone], "nothing else is in that worker's hands"
+
+
+def test_a_suspect_that_comes_through_is_charged_with_nothing(make: Callable[..., Bench]) -> None:
+    bench, _, chunk = wide(make, 1)
+    assert die(bench, "w1", crash(chunk, 0), "w2") == [[0]]
+    (alone,) = bench.core.state.workers["w2"].in_flight.values()
+    bench.take(act.ChargesChanged)
+    bench.done(alone)
+    assert len(bench.core.state.charges) == 0
+    bench.one(act.ChargesChanged)
+    assert bench.core.state.isolated is None
+    assert bench.persist() == [1]
+
+
+def test_a_record_that_was_reported_is_not_charged(make: Callable[..., Bench]) -> None:
+    """The cell may still name it: it was read after the outcome."""
+    bench, _, chunk = wide(make)
+    bench.done(chunk, count=3)
+    die(bench, "w1", crash(chunk, 2), "w2")
+    assert len(bench.core.state.charges) == 0
+
+
+@pytest.mark.parametrize("end", [End.TOLD, End.FORKSERVER, End.OURS])
+def test_deaths_that_are_nobodys_fault(end: End, make: Callable[..., Bench]) -> None:
+    bench, _, chunk = wide(make)
+    assert die(bench, "w1", crash(chunk, 4, end=end), "w2") == [[0, 1, 2, 3, 4, 5, 6, 7]]
+    assert len(bench.core.state.charges) == 0
+
+
+def test_at_the_limit_it_is_a_dead_letter_with_the_facts_and_one_log_event(make: Callable[..., Bench]) -> None:
+    bench, handle, chunk = wide(make, 1, max_worker_deaths=3)
+    for number in range(3):
+        bench.none(act.SendBack)
+        heir = f"x{number}"
+        die(bench, chunk.worker_id or "", crash(chunk, 0, mark=str(number)), heir)
+        if number < 2:
+            (chunk,) = bench.core.state.workers[heir].in_flight.values()
+    back = bench.one(act.SendBack)
+    assert back.delay_level == -1
+    assert back.facts is not None
+    assert back.facts["deaths"] == "3"
+    assert back.facts["cause"] == "SIGSEGV"
+    assert back.facts["stack"] == "Fatal Python error"
+    assert "oom_kills" not in back.facts
+    assert bench.logged().count("message_dead_lettered") == 1
+    assert bench.persist() == []
+    assert [c.deaths for c in bench.core.state.charges] == [3], "until it is accepted: a restart must not run it again"
+    bench.core.sent_back(handle, back.chunk_id, 0, accepted=True, now=0.0)
+    assert len(bench.core.state.charges) == 0
+    assert bench.counters.dead_letter_messages == 1
+    assert bench.persist() == [1]
+    assert bench.slab.used_units == 0
+
+
+def test_a_refused_dead_letter_is_sent_again_with_its_facts(make: Callable[..., Bench]) -> None:
+    bench, handle, chunk = wide(make, 1, max_worker_deaths=1)
+    assert die(bench, "w1", crash(chunk, 0), "w2") == []
+    back = bench.one(act.SendBack)
+    bench.core.sent_back(handle, back.chunk_id, 0, accepted=False, now=0.0)
+    bench.core.tick(10.0)
+    again = bench.one(act.SendBack)
+    assert (again.facts, again.attempt) == (back.facts, 1)
+
+
+def test_counts_of_an_earlier_run_hold(make: Callable[..., Bench]) -> None:
+    """What was charged before the restart is cut out of its chunk, runs alone, or not at all."""
+    bench = make(chunk_messages_max=8, chunks_in_flight=4)
+    bench.core.state.sizer.tail_us = 1.0
+    before = Charges()
+    before.charge(MQ, 2, "1", {"cause": "SIGKILL"})
+    for mark in "123":
+        before.charge(MQ, 5, mark, {"cause": "SIGKILL"})
+    bench.core.state.charges.add_json(before.to_json(), "test")
+    (handle,) = bench.open(0)
+    bench.worker("w1", "w2")
+    bench.found(handle, range(8))
+    given = [list(chunk.offsets) for chunk in bench.dispatched()]
+    assert [0, 1] in given
+    assert [3, 4] in given
+    assert [6, 7] in given
+    assert [5] not in given, "three deaths: it is not run again"
+    assert [back.facts and back.facts["deaths"] for back in bench.take(act.SendBack)] == ["3"]
+
+
+def test_the_count_follows_the_message_through_its_retries(make: Callable[..., Bench]) -> None:
+    charges = Charges()
+    charges.charge(MQ, 7, "a", {}, "ID1")
+    assert charges.finished(MQ, 7, sent_back=True)
+    assert len(charges) == 0
+    assert not charges.empty
+    retry = MQ._replace(topic="%RETRY%g")
+    assert charges.charge(retry, 0, "b", {}, "ID1").deaths == 2
+    assert charges.empty is False
+
+
+# --- batches ----------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_halved_until_the_killer_is_alone(make: Callable[..., Bench]) -> None:
+    bench, _, chunk = wide(make)
+    killer, worker, number = 5, "w1", 0
+    bench.core.worker_died(worker, death=crash(chunk, 0, 8))
+    bench.core.salvage_complete(worker, bench.now)
+    tried: list[list[int]] = []
+    while bench.counters.dead_letter_messages == 0 and not (backs := bench.take(act.SendBack)):
+        number += 1
+        worker = f"x{number}"
+        bench.worker(worker)
+        for part in bench.dispatched():
+            assert list(bench.core.state.workers[worker].in_flight) == [part.chunk_id]
+            tried.append(list(part.offsets))
+            while killer not in part.offsets:
+                bench.done(part)
+                (part,) = bench.dispatched()
+                tried.append(list(part.offsets))
+            bench.core.worker_died(worker, death=crash(part, 0, part.count, mark=str(number)))
+            bench.core.salvage_complete(worker, bench.now)
+    assert tried[:2] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert tried.count([5]) == 3
+    assert [back.facts and back.facts["deaths"] for back in backs] == ["3"]
+    assert {c.offset for c in bench.core.state.charges} == {5}
+    assert bench.counters.charged_deaths == 3
+
+
+def test_of_a_batch_taken_one_by_one_the_last_is_charged_and_the_rest_looked_at(make: Callable[..., Bench]) -> None:
+    bench, _, chunk = wide(make)
+    bench.core.worker_died("w1", death=crash(chunk, 0, 8, taken=3))
+    bench.core.salvage_complete("w1", bench.now)
+    bench.worker("w2")
+    assert [(c.offset, c.deaths) for c in bench.core.state.charges] == [(3, 1)]
+    order: list[list[int]] = []
+    while parts := bench.dispatched():
+        for part in parts:
+            order.append(list(part.offsets))
+            bench.done(part)
+    assert order == [[0, 1, 2], [3], [4, 5, 6, 7]]
+    assert bench.core.state.charges.empty
+    assert bench.persist() == [8]
+
+
+# --- time limits ------------------------------------------------------------------------------------------------
+
+
+def test_a_time_out_is_one_failed_attempt_at_javas_level(make: Callable[..., Bench]) -> None:
+    bench, handle, chunk = wide(make)
+    bench.done(chunk, count=4)
+    assert die(bench, "w1", crash(chunk, 4, end=End.TIME_LIMIT), "w2") == [[5, 6, 7]]
+    back = bench.one(act.SendBack)
+    assert (back.delay_level, back.facts) == (3, None)
+    assert back.start == chunk.positions[0] or back.end > back.start
+    bench.core.sent_back(handle, back.chunk_id, 0, accepted=True, now=0.0)
+    assert len(bench.core.state.charges) == 0
+    assert (bench.counters.timed_out_messages, bench.counters.dead_letter_messages) == (1, 0)
+    for rest in list(bench.core.state.workers["w2"].in_flight.values()):
+        bench.done(rest)
+    assert bench.persist() == [8]
+
+
+def test_of_a_batch_over_its_limit_every_message_has_failed(make: Callable[..., Bench]) -> None:
+    bench, _, chunk = wide(make, 4)
+    assert die(bench, "w1", crash(chunk, 1, 3, end=End.TIME_LIMIT), "w2") == [[0]]
+    assert [back.delay_level for back in bench.take(act.SendBack)] == [3, 3, 3]
+
+
+# --- queues that go away ----------------------------------------------------------------------------------------
+
+
+def test_a_queue_that_was_taken_away_leaves_its_suspects_to_the_next_owner(make: Callable[..., Bench]) -> None:
+    bench, _, chunk = wide(make, 2)
+    bench.core.worker_died("w1", death=crash(chunk, 0, 2))
+    bench.core.salvage_complete("w1", bench.now)
+    assert bench.core.state.quarantine
+    bench.revoke()
+    assert not bench.core.state.quarantine
+    bench.worker("w2")
+    assert bench.dispatched() == []
+    assert bench.slab.used_units == 0
+
+
+def test_the_kept_worker_is_free_again_when_it_retires_or_dies(make: Callable[..., Bench]) -> None:
+    bench, _, chunk = wide(make, 1)
+    die(bench, "w1", crash(chunk, 0), "w2")
+    assert bench.core.state.isolated == "w2"
+    (alone,) = bench.core.state.workers["w2"].in_flight.values()
+    die(bench, "w2", crash(alone, 0, mark="2", end=End.FORKSERVER), "w3")
+    assert bench.core.state.isolated == "w3"
+    assert [c.deaths for c in bench.core.state.charges] == [1]
+
+
+# --- the ledger -------------------------------------------------------------------------------------------------
+
+
+def test_the_ledger_is_bounded_and_drops_suspects_first() -> None:
+    charges = Charges()
+    charges.charge(MQ, 0, "m", {})
+    for offset in range(1, CHARGES_MAX + 10):
+        charges.suspect(MQ, offset)
+    assert len(charges) == CHARGES_MAX
+    assert charges.get(MQ, 0) is not None
+
+
+def test_one_death_is_counted_once() -> None:
+    charges = Charges()
+    charges.charge(MQ, 3, "4711:1", {})
+    again = Charges()
+    again.add_json(charges.to_json(), "test")
+    assert again.charge(MQ, 3, "4711:1", {}).deaths == 1
+    assert again.charge(MQ, 3, "4711:2", {}).deaths == 2
+
+
+def test_what_the_committed_offset_has_passed_is_forgotten() -> None:
+    charges = Charges()
+    for offset in (1, 5, 9):
+        charges.suspect(MQ, offset)
+    assert not charges.forget_below(MQ, 1)
+    assert charges.forget_below(MQ, 6)
+    assert [c.offset for c in charges] == [9]
+    assert charges.first_in(MQ, 0, 8) is None
+    assert charges.first_in(MQ, 0, 9) == 9

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from rocketcrew.supervisor.time_limits import ABORT_GRACE_NS, NS_PER_MS, Look, Progress, Step
+
+SOFT, HARD, STALL = 100 * NS_PER_MS, 300 * NS_PER_MS, 5_000 * NS_PER_MS
+START = 1_000 * NS_PER_MS
+
+
+def call(state: int = 8, started_ns: int = START, *, soft: int = SOFT, hard: int = HARD, beats: int = 1) -> Progress:
+    return Progress(state, started_ns, beats, soft, hard, busy=True)
+
+
+def look_at(look: Look, seen: Progress, after_ms: int) -> tuple[Step, int]:
+    """Step, and milliseconds after START of the next look."""
+    step, due_ns = look.next(seen, START + after_ms * NS_PER_MS, STALL)
+    return step, (due_ns - START) // NS_PER_MS
+
+
+def test_soft_then_hard_then_kill() -> None:
+    look = Look()
+    assert look_at(look, call(), 10) == (Step.NOTHING, 100)
+    assert look_at(look, call(), 99) == (Step.NOTHING, 100)
+    assert look_at(look, call(), 100) == (Step.SOFT, 300)
+    assert look_at(look, call(), 150) == (Step.NOTHING, 300), "once a call"
+    assert look_at(look, call(), 300) == (Step.ABORT, 1300)
+    assert look_at(look, call(), 310) == (Step.NOTHING, 1300)
+    assert look_at(look, call(), 300 + ABORT_GRACE_NS // NS_PER_MS)[0] is Step.KILL
+    assert look_at(look, call(), 2_000)[0] is Step.NOTHING
+    assert look.timed_out(8, START)
+
+
+def test_a_call_that_followed_the_one_over_its_limit_has_not_timed_out() -> None:
+    look = Look()
+    look_at(look, call(), 300)
+    assert not look.timed_out(9, START + 301 * NS_PER_MS)
+    assert not look.timed_out(8, START + 301 * NS_PER_MS)
+
+
+def test_each_call_has_its_own_soft_limit() -> None:
+    look = Look()
+    assert look_at(look, call(), 100)[0] is Step.SOFT
+    later = call(9, START + 120 * NS_PER_MS)
+    assert look_at(look, later, 130) == (Step.NOTHING, 220)
+    assert look_at(look, later, 220)[0] is Step.SOFT
+
+
+def test_without_limits_nothing_happens() -> None:
+    look = Look()
+    assert look_at(look, call(soft=0, hard=0), 10**9) == (Step.NOTHING, 10**9 + 5_000)
+
+
+def test_a_worker_with_messages_whose_loop_stands_still_is_ended() -> None:
+    look = Look()
+    still = call(0)
+    assert look_at(look, still, 0) == (Step.NOTHING, 100), "a call may begin right behind the look"
+    assert look_at(look, still, 4_999)[0] is Step.NOTHING
+    assert look_at(look, still, 5_000)[0] is Step.ABORT
+    assert not look.timed_out(0, START)
+
+
+def test_progress_and_idleness_are_no_standstill() -> None:
+    look = Look()
+    for beat in range(5):
+        assert look_at(look, call(0, beats=beat), beat * 4_000)[0] is Step.NOTHING
+    idle = Progress(0, START, 4, SOFT, HARD, busy=False)
+    assert look_at(look, idle, 60_000)[0] is Step.NOTHING
+    assert look_at(look, call(0, beats=4), 61_000)[0] is Step.NOTHING, "counted from when it got something"
+    assert look_at(look, call(), 62_000)[0] is Step.ABORT, "a call has its own limit"
