@@ -24,7 +24,7 @@ SOFT_SIGNAL: Final[int] = signal.SIGRTMIN + 6 if hasattr(signal, "SIGRTMIN") els
 """A real-time signal, where there are any, because no library uses them; the usual two are the handler's own."""
 EARLY_NS: Final = 1_000_000
 """The supervisor's clock is read before its signal is sent: a call that is a millisecond short of its limit is over it."""
-PACKAGE: Final = __name__.partition(".workers.")[0] + "."
+OURS: Final = __name__.rpartition(".")[0] + "."
 NS_PER_MS: Final = 1_000_000
 NS_PER_S: Final = 1_000_000_000
 
@@ -70,7 +70,7 @@ class SoftLimit:
                 return False
             if frame.f_code in self._callers:
                 return users
-            users = users or not str(frame.f_globals.get("__name__", "")).startswith(PACKAGE)
+            users = users or not str(frame.f_globals.get("__name__", "")).startswith(OURS)
             frame = frame.f_back
         return False
 

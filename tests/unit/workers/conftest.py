@@ -15,6 +15,7 @@ from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.stored import StoredMessage, encode_message
 from rocketcrew.workers.api import as_handler
 from rocketcrew.workers.boot import WorkerLimits
+from rocketcrew.workers.cells import private_cell
 from rocketcrew.workers.ddl import parse_ddl
 from rocketcrew.workers.link import SupervisorLink, Transport, WorkerLink, link_pair
 from rocketcrew.workers.packets import (
@@ -102,6 +103,7 @@ class Bench:
         self.link, sock = link_pair(transport)
         self.worker_link = WorkerLink(sock, transport)
         self.paused: list[str] = []
+        self.cell = private_cell()
         self.slab = mmap.mmap(-1, 1 << 20) if transport is Transport.SLAB else None
         self._slab_end = 0
         limits = limits or WorkerLimits()
@@ -127,6 +129,7 @@ class Bench:
             rows=rows,
             segments=segments,
             clock=self.clock,
+            cell=self.cell,
             log=self.log,
         )
         self.queue(QUEUE)

@@ -1,0 +1,181 @@
+"""Time limits in the worker: what is told to the supervisor, and when the soft signal raises."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from rocketcrew import Message, SoftTimeLimitExceeded, handler
+from rocketcrew.remoting.errors import UsageError
+from rocketcrew.workers.api import Handler, as_handler
+from rocketcrew.workers.boot import WorkerLimits
+from rocketcrew.workers.cells import RECORDS, STARTED_NS, STATE, TAKEN, private_cell
+from rocketcrew.workers.limits import SoftLimit, limits_of
+from rocketcrew.workers.runner import HANDLER_CALLERS, NEVER_INTERRUPTED
+
+from .conftest import Bench
+
+LIMIT_NS = 50_000_000
+
+
+class Interrupted(Bench):
+    """A bench whose handler can be interrupted by the soft signal: `interrupt()` in it is the signal's arrival."""
+
+    def __init__(self, function: Callable[..., object], **more: Any) -> None:
+        super().__init__(function, **more)
+        self.soft = SoftLimit(self.cell, self.clock, LIMIT_NS, HANDLER_CALLERS, NEVER_INTERRUPTED)
+
+    def interrupt(self) -> None:
+        self.soft.on_signal(0, sys._getframe())
+
+
+@pytest.fixture
+def interrupted() -> Iterator[Callable[..., Interrupted]]:
+    made: list[Interrupted] = []
+
+    def make(function: Callable[..., object], **more: Any) -> Interrupted:
+        made.append(Interrupted(function, **more))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def test_the_signal_raises_in_a_handler_that_is_over_its_limit(
+    interrupted: Callable[..., Interrupted], make_record: Callable[..., bytes]
+) -> None:
+    def late(message: Message) -> None:
+        if message.queue_offset == 1:
+            bench.clock.advance_ms(50)
+            bench.interrupt()
+
+    bench = interrupted(late)
+    bench.chunk([make_record(offset=offset) for offset in range(3)])
+    bench.steps(3)
+    (entry, *_), failures = bench.outcomes()
+    assert [(f.position, f.delay_level) for f in failures] == [(1, 3)]
+    assert "soft time limit of 0.05 s" in failures[0].error
+    assert entry.start == 0
+
+
+def test_a_signal_that_comes_too_late_or_too_early_does_nothing(
+    interrupted: Callable[..., Interrupted], make_record: Callable[..., bytes]
+) -> None:
+    """The supervisor meant the call before; the next one is still within its limit."""
+    bench = interrupted(lambda _message: bench.interrupt())
+    bench.chunk([make_record()])
+    bench.steps(2)
+    assert bench.outcomes()[1] == []
+    bench.interrupt()
+
+
+def test_a_handler_may_catch_it_and_finish(
+    interrupted: Callable[..., Interrupted], make_record: Callable[..., bytes]
+) -> None:
+    def tidy(_message: Message) -> None:
+        bench.clock.advance_ms(60)
+        with pytest.raises(SoftTimeLimitExceeded):
+            bench.interrupt()
+
+    bench = interrupted(tidy)
+    bench.chunk([make_record()])
+    bench.steps(2)
+    assert bench.outcomes()[1] == []
+
+
+def test_it_is_never_raised_beside_a_call(
+    interrupted: Callable[..., Interrupted], make_record: Callable[..., bytes]
+) -> None:
+    """The log of a failure is written in the frames of the loop: what is raised there would end the worker."""
+
+    class Failing(Exception):
+        def __str__(self) -> str:
+            bench.interrupt()
+            return "failed"
+
+    def fails(_message: Message) -> None:
+        bench.clock.advance_ms(70)
+        raise Failing
+
+    bench = interrupted(fails)
+    bench.chunk([make_record()])
+    bench.steps(2)
+    (failure,) = bench.outcomes()[1]
+    assert failure.error.startswith("Failing: failed")
+    assert failure.delay_level == 0
+
+
+def test_rows_of_a_generator_are_made_within_the_limit_too(
+    interrupted: Callable[..., Interrupted], make_record: Callable[..., bytes], tmp_path: Any
+) -> None:
+    def rows(_message: Message) -> Iterator[dict[str, int]]:
+        yield {"n": 1}
+        bench.clock.advance_ms(80)
+        bench.interrupt()
+
+    bench = interrupted(rows, schema="n int", folder=tmp_path)
+    bench.chunk([make_record()])
+    bench.steps(2)
+    assert [f.delay_level for f in bench.outcomes()[1]] == [3]
+
+
+def test_a_batch_is_one_call(interrupted: Callable[..., Interrupted], make_record: Callable[..., bytes]) -> None:
+    seen: list[tuple[int, int, int]] = []
+
+    def batch(messages: list[Message]) -> None:
+        seen.extend((m.queue_offset, bench.cell[TAKEN] - 1, bench.cell[RECORDS]) for m in messages)
+        assert bench.cell[TAKEN] == 0, "all were taken: it says nothing about who is worked on"
+        assert messages[-1].queue_offset == bench.cell[TAKEN] - 1
+        bench.clock.advance_ms(60)
+        bench.interrupt()
+
+    bench = interrupted(handler(batch=True)(batch), limits=WorkerLimits(batch_messages_max=4))
+    bench.chunk([make_record(offset=offset) for offset in (4, 6, 7)])
+    bench.steps(2)
+    assert seen == [(4, 4, 3), (6, 6, 3), (7, 7, 3)]
+    assert [(f.position, f.delay_level) for f in bench.outcomes()[1]] == [(0, 3), (1, 3), (2, 3)]
+    assert bench.cell[STATE] == 0
+
+
+def test_the_cell_names_the_record_while_the_handler_runs(
+    bench: Callable[..., Bench], make_record: Callable[..., bytes]
+) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def look(_message: Message) -> None:
+        seen.append((made.cell[STATE] - 1, made.cell[STARTED_NS]))
+        made.clock.advance_ms(1)
+
+    made = bench(look)
+    made.chunk([make_record(offset=offset) for offset in (10, 11)])
+    made.steps(2)
+    assert seen == [(10, 1_000_000_000), (11, 1_001_000_000)]
+    assert made.cell[STATE] == 0
+
+
+@pytest.mark.parametrize(
+    ("own", "expected_ms"),
+    [((None, None), (200, 900)), ((0.05, None), (50, 900)), ((None, 2), (200, 2000)), ((0, 0), (0, 0))],
+)
+def test_a_handlers_own_limits_go_before_the_settings(
+    own: tuple[float | None, float | None], expected_ms: tuple[int, int]
+) -> None:
+    limited = Handler(len, soft_time_limit=own[0], hard_time_limit=own[1])
+    found = limits_of(limited, WorkerLimits(soft_time_limit_ms=200, hard_time_limit_ms=900))
+    assert found == tuple(ms * 1_000_000 for ms in expected_ms)
+    assert limits_of(as_handler(len), WorkerLimits()) == (0, 0)
+
+
+@pytest.mark.parametrize("limits", [{"soft_time_limit": -1}, {"hard_time_limit": 10**9},
+                                    {"soft_time_limit": 3, "hard_time_limit": 2}])  # fmt: skip
+def test_limits_that_cannot_be(limits: dict[str, float]) -> None:
+    with pytest.raises(UsageError, match="time_limit"):
+        handler(**limits)(len)
+
+
+def test_outside_of_any_call_nothing_is_raised() -> None:
+    SoftLimit(private_cell(), lambda: 10**12, 1, HANDLER_CALLERS, NEVER_INTERRUPTED).on_signal(0, sys._getframe())
