@@ -61,6 +61,10 @@ class WorkerBoot:
     stacks: SharedFd | None = None
     """Where it writes its stacks when asked, and when a signal that can be caught ends it (stack_dump.py)."""
     member: str = ""
+    traces: bool = False
+    """Message trace records are made and sent to the supervisor (`trace.enabled`)."""
+    spans: bool = False
+    """OpenTelemetry spans are made where its API is installed (`trace.spans`)."""
     limits: WorkerLimits = field(default_factory=WorkerLimits)
     log_format: str = "auto"
     log_level: str = "info"

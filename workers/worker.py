@@ -48,6 +48,8 @@ from .rows import RowBuffer
 from .run import Run
 from .runner import Place, Runner
 from .segment import NS_PER_MS, SegmentWriter
+from .trace_packets import encode_traces
+from .watching import TraceLog
 
 SEGMENT_RETRY_MS: Final = 250
 """Pause between two tries to write a segment; the supervisor's end is looked at as often."""
@@ -69,9 +71,11 @@ class Worker:
         segments: SegmentWriter | None,
         clock: Callable[[], int],
         cell: CellView | None = None,
+        traces: TraceLog | None = None,
         log: Any = None,
     ) -> None:
         """`rows` and `segments` come together, both None = results are off. `clock` is monotonic, in ns."""
+        self._traces = traces
         self._link = link
         self._limits = limits
         self._slab = slab
@@ -188,6 +192,9 @@ class Worker:
             runs = self._runner.take()
         if runs:
             self._report(runs)
+        if self._traces is not None:
+            for packet in encode_traces(self._traces.take()):
+                self._link.send(packet)
         self._seal_if_due()
 
     def _report(self, runs: list[Run]) -> None:

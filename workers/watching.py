@@ -1,0 +1,177 @@
+"""What looks at every call of the handler: message traces and OpenTelemetry spans, each only where it is asked for.
+
+They wrap the handler's function once, at the start, so that a worker without them pays nothing. Neither changes what the
+handler returns or raises, and neither may fail a message: one that cannot be decoded is run unwatched (and fails by
+itself).
+
+Trace records wait here until the next flush, bounded: what does not fit is dropped and counted, never waited for. Their
+fields are Java's (client/trace/hook/ConsumeMessageTraceHookImpl.java), with one difference: a message without a region,
+as 4.9 brokers without a send hook store them, is traced under the default region, where Java drops its record.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..client.spans import SpanApi, processing
+from ..remoting.errors import ProtocolError
+from ..remoting.properties import PROPERTY_KEYS, PROPERTY_MSG_REGION, PROPERTY_TRACE_ON
+from ..remoting.traces import (
+    REGION_DEFAULT,
+    ConsumeReturn,
+    TracedMessage,
+    TraceRecord,
+    sub_after_record,
+    sub_before_record,
+)
+from .api import Handler, Retry
+from .message import Message
+
+RECORDS_MAX = 2_048
+NS_PER_MS = 1_000_000
+
+Call = Callable[[Any], object]
+
+
+class TraceLog:
+    """Trace records of one worker since the last flush."""
+
+    def __init__(self, *, now_ms: Callable[[], int], clock: Callable[[], int], next_id: Callable[[], str]) -> None:
+        """`now_ms` is the wall clock, `clock` monotonic in ns, `next_id` makes request ids."""
+        self._now_ms = now_ms
+        self._clock = clock
+        self._next_id = next_id
+        self._records: deque[TraceRecord] = deque()
+        self.dropped = 0
+
+    def take(self) -> list[TraceRecord]:
+        """The records, in order; they are the caller's now."""
+        records = list(self._records)
+        self._records.clear()
+        return records
+
+    def watch(self, call: Call, group: str, messages: Sequence[Message]) -> object:
+        """Call the handler between its two records."""
+        region, seen = _traced(messages)
+        if not seen:
+            return call(None)
+        request_id = self._next_id()
+        self._add(
+            sub_before_record(
+                timestamp_ms=self._now_ms(), region=region, group=group, request_id=request_id, messages=seen
+            )
+        )
+        began_ns = self._clock()
+        code = ConsumeReturn.EXCEPTION
+        try:
+            result = call(None)
+            code = ConsumeReturn.FAILED if isinstance(result, BaseException) else ConsumeReturn.SUCCESS
+        except Retry:
+            code = ConsumeReturn.FAILED
+            raise
+        else:
+            return result
+        finally:
+            cost_ms = (self._clock() - began_ns) // NS_PER_MS // len(messages)
+            self._add(
+                sub_after_record(
+                    timestamp_ms=self._now_ms(),
+                    group=group,
+                    request_id=request_id,
+                    cost_ms=cost_ms,
+                    success=code is ConsumeReturn.SUCCESS,
+                    code=code,
+                    messages=seen,
+                )
+            )
+
+    def _add(self, record: TraceRecord) -> None:
+        if len(self._records) >= RECORDS_MAX:
+            self.dropped += 1
+            return
+        self._records.append(record)
+
+
+def _traced(messages: Sequence[Message]) -> tuple[str, list[TracedMessage]]:
+    """The region, and those of the messages whose broker wants them traced; none when one cannot be decoded."""
+    region, found = REGION_DEFAULT, list[TracedMessage]()
+    try:
+        for message in messages:
+            properties = message.properties
+            if properties.get(PROPERTY_TRACE_ON) == "false":
+                continue
+            region = properties.get(PROPERTY_MSG_REGION) or REGION_DEFAULT
+            keys = properties.get(PROPERTY_KEYS, "")
+            found.append(TracedMessage(message.message_id, keys, message.reconsume_times))
+    except ProtocolError:
+        return region, []
+    return region, found
+
+
+class ProcessSpans:
+    """A span around every call."""
+
+    def __init__(self, api: SpanApi) -> None:
+        self._api = api
+
+    def watch(self, call: Call, group: str, messages: Sequence[Message]) -> object:
+        """Call the handler under its span, as soon as somebody has set up a provider."""
+        api = self._api
+        if not api.active:
+            return call(None)
+        try:
+            carriers = [message.properties for message in messages]
+            attributes = process_attributes(group, messages)
+            topic = messages[0].topic
+        except ProtocolError:
+            return call(None)
+        return processing(api, topic, attributes, carriers, lambda: call(None))
+
+
+def process_attributes(group: str, messages: Sequence[Message]) -> dict[str, Any]:
+    """Raises ProtocolError for a message that cannot be decoded."""
+    first = messages[0]
+    found: dict[str, Any] = {
+        "messaging.system": "rocketmq",
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "messaging.destination.name": first.topic,
+        "messaging.destination.partition.id": str(first.queue_id),
+        "messaging.consumer.group.name": group,
+        "messaging.rocketmq.consumption_model": "clustering",
+    }
+    if len(messages) > 1:
+        return found | {"messaging.batch.message_count": len(messages)}
+    found["messaging.message.id"] = first.message_id
+    found["messaging.rocketmq.reconsume_times"] = first.reconsume_times
+    if first.tags:
+        found["messaging.rocketmq.message.tag"] = first.tags
+    keys = first.properties.get(PROPERTY_KEYS, "").split()
+    if keys:
+        found["messaging.rocketmq.message.keys"] = keys
+    return found
+
+
+Watcher = TraceLog | ProcessSpans
+
+
+def watched(handler: Handler, group: str, watchers: Sequence[Watcher]) -> Handler:
+    """The handler with the watchers around it, the first one outermost; itself when there are none."""
+    function: Callable[[Any], object] = handler.function
+    for watcher in reversed(watchers):
+        function = _wrapped(function, group, watcher, batch=handler.batch)
+    if not watchers:
+        return handler
+    wrapped = Handler(
+        function, schema=handler.schema, batch=handler.batch, setup=handler.setup, teardown=handler.teardown
+    )
+    wrapped.function.__module__, wrapped.function.__qualname__ = handler.name.split(":", 1)
+    return wrapped
+
+
+def _wrapped(function: Callable[[Any], object], group: str, watcher: Watcher, *, batch: bool) -> Callable[[Any], object]:
+    if batch:
+        return lambda messages: watcher.watch(lambda _: function(messages), group, messages)
+    return lambda message: watcher.watch(lambda _: function(message), group, (message,))
