@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import contextvars
 import threading
 from collections.abc import Coroutine
 from typing import Any, Protocol, TypeVar
@@ -18,7 +19,7 @@ T = TypeVar("T")
 class Runner(Protocol):
     """Runs coroutines for somebody without a loop; `asyncio.Runner` is one."""
 
-    def run(self, coro: Coroutine[Any, Any, T], /) -> T: ...
+    def run(self, coro: Coroutine[Any, Any, T], /, *, context: contextvars.Context | None = None) -> T: ...
 
     def close(self) -> None: ...
 
@@ -35,9 +36,9 @@ class LoopThread:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
 
-    def run(self, coro: Coroutine[Any, Any, T], /) -> T:
-        """Wait for the result; an interrupt of the caller cancels the work."""
-        future = self.submit(coro)
+    def run(self, coro: Coroutine[Any, Any, T], /, *, context: contextvars.Context | None = None) -> T:
+        """Wait for the result; an interrupt of the caller cancels the work. Without a context, it runs in the caller's."""
+        future = self.submit(coro) if context is None else context.run(self.submit, coro)
         try:
             return future.result()
         except BaseException:

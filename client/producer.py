@@ -13,13 +13,12 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
 import structlog
 
-from ..remoting.bodies import HeartbeatData, ProducerData
 from ..remoting.codes import RequestCode
 from ..remoting.compression import LEVEL_DEFAULT, Compression
 from ..remoting.errors import RocketcrewError, UsageError
@@ -29,7 +28,6 @@ from .access import Access, NameServerList
 from .cluster import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUE_NUMS, Cluster
 from .identity import ip_for_ids
 from .opening import new_cluster
-from .operations import Operations
 from .outgoing import (
     BODY_MAX_BYTES,
     COMPRESS_FROM_BYTES,
@@ -39,11 +37,14 @@ from .outgoing import (
     prepare_batch,
     prepare_half,
 )
+from .presence import HEARTBEAT_INTERVAL_MS, Presence
 from .recall import recall
 from .selection import QueueSelector
 from .send_hooks import SendHook
 from .send_result import SendResult, SendStatus
 from .sending import RETRIES, SEND_TIMEOUT_MS, Sender, SendRules
+from .spans import SendSpans, span_api
+from .trace import ProducerTrace, keys_of
 from .transactions import (
     Check,
     CheckBack,
@@ -59,8 +60,6 @@ from .validation import check_group
 
 __all__ = ["Producer", "SendResult", "SendStatus"]
 
-HEARTBEAT_INTERVAL_MS = 30_000
-FIRST_HEARTBEAT_MS = 1_000
 PROBE_INTERVAL_MS = 3_000
 IN_FLIGHT_MAX = 256
 DEFAULT_GROUP = "rocketcrew_producer"
@@ -86,6 +85,8 @@ class Producer:
         rules: SendRules | None = None,
         check: Check | None = None,
         hooks: Sequence[SendHook] = (),
+        trace: bool | str = False,
+        spans: bool = True,
         body_max_bytes: int = BODY_MAX_BYTES,
         compress_from_bytes: int = COMPRESS_FROM_BYTES,
         compression: Compression = Compression.ZLIB,
@@ -97,6 +98,9 @@ class Producer:
     ) -> None:
         """`rules` say more than `retries` and replace it; `check` answers brokers that ask after transactions.
 
+        `trace`: message traces to RMQ_SYS_TRACE_TOPIC, or to the topic given. `spans`: OpenTelemetry spans, where its API is
+        installed and set up.
+
         Raises UsageError for a bad group name.
         """
         check_group(group)
@@ -107,7 +111,6 @@ class Producer:
         self._owns_cluster = owns_cluster
         self._send_timeout_ms = send_timeout_ms
         self._rules = rules or SendRules(retries=retries)
-        self._heartbeat_interval_ms = heartbeat_interval_ms
         self._now_ms = now_ms
         self._options = SendOptions(
             group,
@@ -120,10 +123,14 @@ class Producer:
         )
         ip = cluster.client_id.partition("@")[0]
         self._ids = UniqueIds(ip_for_ids(ip), os.getpid(), cluster.random.getrandbits(32))
+        self._trace = ProducerTrace(cluster, group, trace, self._next_id, now_ms) if trace else None
+        if self._trace is not None:
+            hooks = (*hooks, self._trace)
+        self._spans = SendSpans(group, span_api(spans))
         self._sender = Sender(cluster, self._options, self._rules, hooks, now_ms)
-        self._operations = Operations(cluster)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._check_back = CheckBack(cluster.remoting, group, check) if check is not None else None
+        self._presence = Presence(cluster, group, heartbeat_interval_ms, refresh=owns_cluster)
+        ended = self._trace.ended if self._trace is not None else None
+        self._check_back = CheckBack(cluster.remoting, group, check, ended) if check is not None else None
         self._closed = False
 
     @classmethod
@@ -137,6 +144,8 @@ class Producer:
         rules: SendRules | None = None,
         check: Check | None = None,
         hooks: Sequence[SendHook] = (),
+        trace: bool | str = False,
+        spans: bool = True,
         compression: Compression = Compression.ZLIB,
         compress_from_bytes: int = COMPRESS_FROM_BYTES,
     ) -> Self:
@@ -150,6 +159,8 @@ class Producer:
             rules=rules,
             check=check,
             hooks=hooks,
+            trace=trace,
+            spans=spans,
             compression=compression,
             compress_from_bytes=compress_from_bytes,
         )
@@ -167,27 +178,27 @@ class Producer:
         """Begin the background work. Nothing is connected before the first send."""
         if self._closed:
             raise UsageError("this producer is closed: make a new one")
-        if self._tasks:
+        if self._presence.started:
             return
-        self._in_background(self._keep_alive())
-        if self._rules.latency_faults and self._rules.probe_unreachable:
-            self._in_background(self._keep_probing())
         if self._check_back is not None:
             self.cluster.remoting.serve(RequestCode.CHECK_TRANSACTION_STATE, self._check_back.asked)
-            self.cluster.remoting.on_connect(self._connected)
+        if self._trace is not None:
+            self._trace.start()
+        self._presence.start(at_once=self._check_back is not None)
+        if self._rules.latency_faults and self._rules.probe_unreachable:
+            self._presence.repeat(self._sender.probe, PROBE_INTERVAL_MS)
 
     async def close(self) -> None:
         """Leave the group on the brokers in use, and close the connections if they are the producer's own. Idempotent."""
         if self._closed:
             return
         self._closed = True
-        if self._tasks:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._presence.started:
             if self._check_back is not None:
                 await self._check_back.close()
-            await asyncio.gather(*(self._unregister(address) for address in self._connected_masters()))
+            if self._trace is not None:
+                await self._trace.close()
+            await self._presence.leave()
         if self._owns_cluster:
             await self.cluster.close()
             await self.cluster.remoting.close()
@@ -203,8 +214,9 @@ class Producer:
         Raises UsageError when the message cannot be sent as it is, BrokerError when it was refused,
         UnreachableError (TimedOutError) when no broker, or no name server, could be asked.
         """
-        prepared = prepare(message, self._options, unique_id=self._next_id(), now_ms=self._now_ms())
-        return await self._sender.send(prepared, self._timeout(timeout_ms), selector)
+        with self._spans.sending(message) as sending:
+            prepared = prepare(sending.messages[0], self._options, unique_id=self._next_id(), now_ms=self._now_ms())
+            return sending.sent(await self._sender.send(prepared, self._timeout(timeout_ms), selector))
 
     async def send_batch(
         self,
@@ -214,8 +226,9 @@ class Producer:
         selector: QueueSelector | None = None,
     ) -> SendResult:
         """Send messages of one topic in one request, into one queue, all or none. Raises as `send`."""
-        prepared = prepare_batch(messages, self._options, next_id=self._next_id, now_ms=self._now_ms())
-        return await self._sender.send(prepared, self._timeout(timeout_ms), selector)
+        with self._spans.sending(*messages) as sending:
+            prepared = prepare_batch(sending.messages, self._options, next_id=self._next_id, now_ms=self._now_ms())
+            return sending.sent(await self._sender.send(prepared, self._timeout(timeout_ms), selector))
 
     async def send_oneway(
         self, message: OutgoingMessage, *, timeout_ms: int | None = None, selector: QueueSelector | None = None
@@ -224,8 +237,9 @@ class Producer:
 
         Raises UsageError, UnreachableError (not connected) and, for a topic that does not exist, BrokerError.
         """
-        prepared = prepare(message, self._options, unique_id=self._next_id(), now_ms=self._now_ms())
-        await self._sender.send_oneway(prepared, self._timeout(timeout_ms), selector)
+        with self._spans.sending(message) as sending:
+            prepared = prepare(sending.messages[0], self._options, unique_id=self._next_id(), now_ms=self._now_ms())
+            await self._sender.send_oneway(prepared, self._timeout(timeout_ms), selector)
         return prepared.message_id
 
     async def send_many(
@@ -279,7 +293,7 @@ class Producer:
             except Exception as raised:  # noqa: BLE001 - the user's code; the broker asks for the state later
                 state, error = LocalTransactionState.UNKNOW, raised
                 _log.exception("local_transaction_failed", topic=message.topic, message_id=result.message_id)
-        await self.end_transaction(result, state, error)
+        await self.end_transaction(result, state, error, message)
         return TransactionSendResult(result, state, error)
 
     async def send_half(self, message: OutgoingMessage, *, timeout_ms: int | None = None) -> SendResult:
@@ -288,16 +302,26 @@ class Producer:
             raise UsageError(
                 "transaction messages need a check: Producer(..., check=function) says what became of a transaction"
             )
-        prepared = prepare_half(message, self._options, unique_id=self._next_id(), now_ms=self._now_ms())
-        return await self._sender.send(prepared, self._timeout(timeout_ms), None)
+        with self._spans.sending(message, kind="transaction") as sending:
+            half = prepare_half(sending.messages[0], self._options, unique_id=self._next_id(), now_ms=self._now_ms())
+            return sending.sent(await self._sender.send(half, self._timeout(timeout_ms), None))
 
     async def end_transaction(
-        self, result: SendResult, state: LocalTransactionState, error: BaseException | None = None
+        self,
+        result: SendResult,
+        state: LocalTransactionState,
+        error: BaseException | None = None,
+        message: OutgoingMessage | None = None,
     ) -> None:
-        """Tell the broker how the transaction of a half message ended. A notice that cannot be sent is logged only."""
+        """Tell the broker how the transaction of a half message ended. A notice that cannot be sent is logged only.
+
+        `message` is for the message trace: its tags and keys.
+        """
         end = end_of_sent(self.group, result, state)
         try:
             address = await self._sender.master_of(result.mq)
+            if self._trace is not None:
+                self._trace.ended(address, end, message.tags if message else "", keys_of(message) if message else "")
             await send_end(self.cluster.remoting, address, end, error)
         except RocketcrewError as lost:
             _log.warning("transaction_end_not_sent", topic=result.mq.topic, state=state.name, error=str(lost))
@@ -307,55 +331,13 @@ class Producer:
 
         Returns its message id. Raises UsageError for what is no handle, BrokerError when it is too late or not allowed.
         """
-        return await recall(self.cluster, self.group, topic, recall_handle, timeout_ms=self._send_timeout_ms)
+        message_id = await recall(self.cluster, self.group, topic, recall_handle, timeout_ms=self._send_timeout_ms)
+        if self._trace is not None:
+            self._trace.recalled(topic, message_id)
+        return message_id
 
     def _timeout(self, timeout_ms: int | None) -> int:
         return self._send_timeout_ms if timeout_ms is None else timeout_ms
 
     def _next_id(self) -> str:
         return self._ids.next(self._now_ms())
-
-    # In the background.
-
-    def _in_background(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def _connected_masters(self) -> list[str]:
-        connected = set(self.cluster.remoting.addresses)
-        return [address for address in self.cluster.all_broker_addresses(masters_only=True) if address in connected]
-
-    def _connected(self, address: str) -> None:
-        if address in self.cluster.all_broker_addresses(masters_only=True) and not self._closed:
-            self._in_background(self._heartbeat(address))
-
-    async def _keep_alive(self) -> None:
-        wait_ms = min(FIRST_HEARTBEAT_MS, self._heartbeat_interval_ms)
-        while True:
-            await asyncio.sleep(wait_ms / 1000)
-            wait_ms = self._heartbeat_interval_ms
-            if self._owns_cluster:
-                await self.cluster.refresh()
-            for address in self._connected_masters():
-                await self._heartbeat(address)
-
-    async def _keep_probing(self) -> None:
-        while True:
-            await asyncio.sleep(PROBE_INTERVAL_MS / 1000)
-            await self._sender.probe()
-
-    async def _heartbeat(self, address: str) -> None:
-        data = HeartbeatData(self.cluster.client_id, producer_data_set=(ProducerData(self.group),))
-        try:
-            await self._operations.heartbeat(address, data)
-        except RocketcrewError as error:
-            _log.warning("heartbeat_failed", address=address, error=str(error))
-
-    async def _unregister(self, address: str) -> None:
-        try:
-            await self._operations.unregister(
-                address, self.cluster.client_id, producer_group=self.group, timeout_ms=1_000
-            )
-        except RocketcrewError as error:
-            _log.info("unregister_failed", address=address, error=str(error))

@@ -11,7 +11,7 @@ has (the API's own provider is a proxy), a message costs one look at that.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -41,7 +41,9 @@ class SpanApi:
     def start(self, name: str, kind: str, attributes: Attributes, **more: Any) -> Any:
         """A context manager that makes the span current, and ends it; what is raised inside is recorded in it."""
         tracer = self.trace.get_tracer(TRACER)
-        return tracer.start_as_current_span(name, kind=getattr(self.trace.SpanKind, kind), attributes=attributes, **more)
+        return tracer.start_as_current_span(
+            name, kind=getattr(self.trace.SpanKind, kind), attributes=attributes, **more
+        )
 
     def failed(self, span: Any, reason: str) -> None:
         span.set_status(self.trace.Status(self.trace.StatusCode.ERROR, reason))
@@ -79,7 +81,7 @@ class SendSpans:
         self._api = api
 
     @contextlib.contextmanager
-    def sending(self, *messages: OutgoingMessage, kind: str = "normal") -> Iterator[Sending]:
+    def sending(self, *messages: OutgoingMessage, kind: str = "normal") -> Generator[Sending]:
         """A span around a send, if spans are wanted; its context is put into the messages."""
         api = self._api
         if api is None or not api.active or not messages:
@@ -140,7 +142,5 @@ def processing(
 
 
 def _links(api: SpanApi, carriers: Sequence[Mapping[str, str]]) -> list[Any]:
-    contexts = [
-        api.trace.get_current_span(api.propagate.extract(carrier)).get_span_context() for carrier in carriers
-    ]
+    contexts = [api.trace.get_current_span(api.propagate.extract(carrier)).get_span_context() for carrier in carriers]
     return [api.trace.Link(context) for context in contexts if context.is_valid]

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextvars
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -72,6 +73,8 @@ class SyncProducer:
         rules: SendRules | None = None,
         check: Check | None = None,
         hooks: Sequence[SendHook] = (),
+        trace: bool | str = False,
+        spans: bool = True,
         compression: Compression = Compression.ZLIB,
         compress_from_bytes: int = COMPRESS_FROM_BYTES,
         idle_ms: int = IDLE_MS,
@@ -92,6 +95,8 @@ class SyncProducer:
                 rules=rules,
                 check=check,
                 hooks=hooks,
+                trace=trace,
+                spans=spans,
                 compression=compression,
                 compress_from_bytes=compress_from_bytes,
             )
@@ -164,7 +169,7 @@ class SyncProducer:
             except Exception as raised:  # noqa: BLE001 - the user's code; the broker asks for the state later
                 state, error = LocalTransactionState.UNKNOW, raised
                 _log.exception("local_transaction_failed", topic=message.topic, message_id=result.message_id)
-        self._run(self._producer.end_transaction(result, state, error))
+        self._run(self._producer.end_transaction(result, state, error, message))
         return TransactionSendResult(result, state, error)
 
     def recall(self, topic: str, recall_handle: str) -> str:
@@ -192,7 +197,7 @@ class SyncProducer:
             raise
         if self._thread is None:
             runner.run(self._notice_lost_connections())
-        return runner.run(work)
+        return runner.run(work, context=contextvars.copy_context())  # the caller's span is the parent of what is sent
 
     async def _notice_lost_connections(self) -> None:
         self._producer.cluster.remoting.close_idle(self._idle_ms)

@@ -4,13 +4,14 @@
 full, up to `batch_max` (10, at most 20) records become one message for the trace topic; a few such messages are on their way
 at once. What cannot be sent is logged and gone: traces are a convenience, they never hold up what they describe.
 
-Sources: client/trace/AsyncTraceDispatcher.java, client/trace/hook/{SendMessageTraceHookImpl,EndTransactionTraceHookImpl}.java.
+Sources: client/trace/AsyncTraceDispatcher.java and the hooks in client/trace/hook/.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -18,13 +19,26 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from ..remoting.errors import RocketcrewError
+from ..remoting.headers import EndTransaction
+from ..remoting.ids import UniqueIds
 from ..remoting.properties import PROPERTY_TRAN_MSG
-from ..remoting.traces import TRACE_GROUP_PREFIX, TRACE_TOPIC, MessageType, TraceRecord, pub_record
+from ..remoting.traces import (
+    REGION_DEFAULT,
+    TRACE_GROUP_PREFIX,
+    TRACE_TOPIC,
+    MessageType,
+    TraceRecord,
+    end_transaction_record,
+    pub_record,
+    recall_record,
+)
 from .cluster import Cluster
+from .identity import ip_for_ids
 from .outgoing import OutgoingMessage, SendOptions, prepare
 from .send_hooks import SendContext
 from .send_result import SendStatus
 from .sending import Sender, SendRules
+from .transactions import LocalTransactionState
 
 BATCH_DEFAULT = 10
 BATCH_MAX = 20
@@ -34,6 +48,8 @@ MESSAGE_MAX_BYTES = 128_000
 SEND_TIMEOUT_MS = 5_000
 SENDS_MAX = 4
 CLOSE_TIMEOUT_MS = 5_000
+
+STATE_NAMES = {state.value: state.name for state in LocalTransactionState}
 
 _log = structlog.get_logger("rocketcrew.client")
 _instances = itertools.count(1)
@@ -134,6 +150,20 @@ class TraceDispatcher:
             _log.warning("traces_not_sent", topic=self.topic, error=str(error))
 
 
+def consumer_traces(cluster: Cluster, group: str, topic: str, batch_max: int) -> TraceDispatcher:
+    """The dispatcher of a consumer, with ids of its own."""
+    ip = ip_for_ids(cluster.client_id.partition("@")[0])
+    ids = UniqueIds(ip, os.getpid(), cluster.random.getrandbits(32))
+    return TraceDispatcher(
+        cluster,
+        group,
+        "CONSUME",
+        next_id=lambda: ids.next(time.time_ns() // 1_000_000),
+        topic=topic,
+        batch_max=batch_max,
+    )
+
+
 def trace_messages(records: Sequence[TraceRecord], topic: str) -> list[OutgoingMessage]:
     """Records as messages of at most 128,000 bytes; a single record is never cut."""
     found: list[OutgoingMessage] = []
@@ -153,36 +183,78 @@ def trace_messages(records: Sequence[TraceRecord], topic: str) -> list[OutgoingM
     return found
 
 
-class SendTrace:
-    """The hook that makes a Pub record of each attempt that was answered."""
+class ProducerTrace:
+    """What a producer traces: a Pub record for each message of an attempt that was answered, ends of transactions, recalls.
 
-    def __init__(self, dispatcher: TraceDispatcher, now_ms: Callable[[], int]) -> None:
-        self._dispatcher = dispatcher
+    Java makes one Pub record for a batch, under all its ids at once, where no tool finds it.
+    """
+
+    def __init__(
+        self, cluster: Cluster, group: str, trace: bool | str, next_id: Callable[[], str], now_ms: Callable[[], int]
+    ) -> None:
+        """`trace` True: the default topic; a text: that topic."""
+        topic = trace if isinstance(trace, str) else ""
+        self._group = group
         self._now_ms = now_ms
+        self.dispatcher = TraceDispatcher(cluster, group, "PRODUCE", next_id=next_id, topic=topic, now_ms=now_ms)
+        self.start = self.dispatcher.start
+        self.close = self.dispatcher.close
 
     def before_send(self, context: SendContext) -> None:
         """Nothing: the record has both times."""
 
     def after_send(self, context: SendContext) -> None:
         result = context.result
-        if result is None or not result.trace_on or context.mq.topic.startswith(self._dispatcher.topic):
+        if result is None or not result.trace_on or context.mq.topic.startswith(self.dispatcher.topic):
             return
-        first = context.messages[0] if len(context.messages) == 1 else None
-        self._dispatcher.append(
-            pub_record(
-                timestamp_ms=context.began_ms,
-                region=result.region_id,
-                group=context.group,
-                topic=context.mq.topic,
-                message_id=result.message_id,
-                tags=first.tags if first is not None else "",
-                keys=keys_of(first) if first is not None else "",
-                store_host=context.address,
-                body_bytes=context.body_bytes,
-                cost_ms=max(0, self._now_ms() - context.began_ms),
-                kind=kind_of(first),
-                offset_message_id=result.offset_message_id,
-                success=result.status is SendStatus.SEND_OK,
+        ids, offset_ids = result.message_id.split(","), result.offset_message_id.split(",")
+        for index, (message, message_id) in enumerate(zip(context.messages, ids, strict=False)):
+            self.dispatcher.append(
+                pub_record(
+                    timestamp_ms=context.began_ms,
+                    region=result.region_id,
+                    group=context.group,
+                    topic=context.mq.topic,
+                    message_id=message_id,
+                    tags=message.tags,
+                    keys=keys_of(message),
+                    store_host=context.address,
+                    body_bytes=context.body_bytes if len(ids) == 1 else memoryview(message.body).nbytes,
+                    cost_ms=max(0, self._now_ms() - context.began_ms),
+                    kind=kind_of(message),
+                    offset_message_id=offset_ids[index] if index < len(offset_ids) else "",
+                    success=result.status is SendStatus.SEND_OK,
+                )
+            )
+
+    def ended(self, address: str, end: EndTransaction, tags: str, keys: str) -> None:
+        """The broker at `address` is told how a transaction ended."""
+        self.dispatcher.append(
+            end_transaction_record(
+                timestamp_ms=self._now_ms(),
+                region=REGION_DEFAULT,
+                group=self._group,
+                topic=end.topic or "",
+                message_id=end.msg_id,
+                tags=tags,
+                keys=keys,
+                store_host=address,
+                transaction_id=end.transaction_id or "",
+                state=STATE_NAMES[end.commit_or_rollback],
+                from_check=end.from_transaction_check,
+            )
+        )
+
+    def recalled(self, topic: str, message_id: str) -> None:
+        """A delayed message was taken back."""
+        self.dispatcher.append(
+            recall_record(
+                timestamp_ms=self._now_ms(),
+                region=REGION_DEFAULT,
+                group=self._group,
+                topic=topic,
+                message_id=message_id,
+                success=True,
             )
         )
 
@@ -191,9 +263,7 @@ def keys_of(message: OutgoingMessage) -> str:
     return message.keys if isinstance(message.keys, str) else " ".join(message.keys)
 
 
-def kind_of(message: OutgoingMessage | None) -> MessageType:
-    if message is None:
-        return MessageType.NORMAL
+def kind_of(message: OutgoingMessage) -> MessageType:
     if message.is_delayed:
         return MessageType.DELAY
     half = message.system_properties.get(PROPERTY_TRAN_MSG) == "true"

@@ -167,13 +167,18 @@ async def send_end(remoting: Remoting, address: str, end: EndTransaction, error:
     await remoting.oneway(address, command, timeout_ms=END_TIMEOUT_MS)
 
 
+Ended = Callable[[str, EndTransaction, str, str], None]
+
+
 class CheckBack:
     """Answers the broker's questions with the user's `check`; at most `CHECKS_MAX` wait, one runs at a time, as in Java.
 
     A question that is not answered (too many wait, the check raises, the broker is away) is asked again by the broker.
     """
 
-    def __init__(self, remoting: Remoting, group: str, check: Check) -> None:
+    def __init__(self, remoting: Remoting, group: str, check: Check, ended: Ended | None = None) -> None:
+        """`ended` is told of every answer: the broker's address, the answer, the message's tags and keys."""
+        self._ended = ended
         self._remoting = remoting
         self._group = group
         self._check = check
@@ -210,8 +215,12 @@ class CheckBack:
         except Exception as raised:  # noqa: BLE001 - the user's code; the broker asks again
             error = raised
             _log.exception("transaction_check_failed", topic=message.topic, message_id=message.message_id)
+        end = end_of_checked(self._group, header, message, state)
+        if self._ended is not None:
+            properties = message.properties
+            self._ended(address, end, properties.get(PROPERTY_TAGS, ""), properties.get(PROPERTY_KEYS, ""))
         try:
-            await send_end(self._remoting, address, end_of_checked(self._group, header, message, state), error)
+            await send_end(self._remoting, address, end, error)
         except RocketcrewError as lost:
             _log.warning("transaction_end_not_sent", address=address, error=str(lost))
 

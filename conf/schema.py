@@ -37,6 +37,7 @@ def _mib(low: int, high: int) -> Whole:
 
 _BROKER_NAME = f"1 to {formats.TOPIC_LENGTH_MAX} of the characters letters, digits, % | _ -"
 _GROUP = f"1 to {formats.GROUP_LENGTH_MAX} of the characters letters, digits, % | _ - and not DEFAULT_CONSUMER"
+_TRACE_TOPIC = f"at most {formats.TOPIC_LENGTH_MAX} of the characters letters, digits, % | _ -, or empty"
 _TOPICS = (
     'each "topic", "topic:tagA || tagB" or "topic:SQL92:expression", a topic once,'
     f" at most {formats.TOPIC_LENGTH_MAX} characters"
@@ -163,6 +164,12 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
         "port": Whole(0, 65_535),
         "host": _HOST,
     },
+    "trace": {
+        "enabled": Switch(),
+        "topic": Text(_TRACE_TOPIC, formats.broker_name),
+        "batch_max": Whole(1, 20, "records"),
+        "spans": Switch(),
+    },
     "log": {
         "level": Choice(("debug", "info", "warning", "error")),
         "format": Choice(("auto", "human", "json")),
@@ -194,6 +201,10 @@ ALIASES: Final[Mapping[str, str]] = {
     "mq_client_api_timeout": "cluster.request_timeout_ms",
     "vip_channel": "cluster.vip_channel_enabled",
     "use_tls": "security.tls_enable",
+    "enable_msg_trace": "trace.enabled",
+    "enable_trace": "trace.enabled",
+    "customized_trace_topic": "trace.topic",
+    "trace_msg_batch_num": "trace.batch_max",
     "await_termination_millis_when_shutdown": "supervisor.stop_deadline_ms",
 }
 

@@ -167,6 +167,16 @@ class MetricsSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class TraceSettings:
+    """`[trace]`: what is told of each message to others."""
+
+    enabled: bool
+    topic: str
+    batch_max: int
+    spans: bool
+
+
+@dataclass(frozen=True, slots=True)
 class LogSettings:
     """`[log]`."""
 
@@ -202,6 +212,7 @@ class Settings:
     spark: SparkSettings
     supervisor: SupervisorSettings
     metrics: MetricsSettings
+    trace: TraceSettings
     log: LogSettings
     broker: BrokerSettings
     origin: Mapping[str, str] = field(compare=False, repr=False)
@@ -233,6 +244,7 @@ def load(
         spark=SparkSettings(**sections["spark"]),
         supervisor=SupervisorSettings(**sections["supervisor"]),
         metrics=MetricsSettings(**sections["metrics"]),
+        trace=TraceSettings(**sections["trace"]),
         log=LogSettings(**sections["log"]),
         broker=BrokerSettings(**sections["broker"]),
         origin=gathered.origin,

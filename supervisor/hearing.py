@@ -9,8 +9,10 @@ import structlog
 
 from ..remoting.errors import ProtocolError
 from ..remoting.queues import MessageQueue
+from ..remoting.traces import TraceRecord
 from ..workers import packets
 from ..workers.direct_packets import DirectResult, decode_directed
+from ..workers.trace_packets import TRACES, decode_traces
 from .core import Core
 from .pool_member import Member
 
@@ -40,6 +42,8 @@ class Hearing:
         self._kill = kill
         self._directed = directed
         self._loop = asyncio.get_running_loop()
+        self.traced: Callable[[Sequence[TraceRecord]], None] | None = None
+        """Takes trace records."""
         self.leftovers: list[tuple[str, int, Records]] = []
         """What was salvaged of earlier runs: (worker id, segment, records whose rows are complete in it)."""
 
@@ -53,6 +57,9 @@ class Hearing:
                 self._core.sealed(member.worker_id, packets.decode_sealed(packet).seq, now)
             elif kind == packets.DIRECTED:
                 self._directed(decode_directed(packet))
+            elif kind == TRACES:
+                if self.traced is not None:
+                    self.traced(decode_traces(packet))
             elif kind == packets.READY:
                 self._ready(member, packets.decode_ready(packet), now)
             elif kind == packets.SALVAGED:

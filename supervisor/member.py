@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from ..client.cluster import Cluster
 from ..client.operations import Operations
 from ..client.remoting_client import Remoting
 from ..client.route_cache import RouteCache
+from ..client.trace import consumer_traces
 from ..conf.settings import Settings
 from ..remoting.bodies import ConsumeDirectlyResult, ConsumerData, ConsumerRunningInfo, HeartbeatData, ProducerData
 from ..remoting.command import Command
@@ -25,6 +26,7 @@ from ..remoting.errors import RocketcrewError
 from ..remoting.queues import MessageQueue
 from ..remoting.stored import StoredMessage, decode_message
 from ..remoting.subscription import FilterExpression
+from ..remoting.traces import TraceRecord
 from ..workers.packets import QueueInfo
 from . import actions as act
 from .access import access_of
@@ -72,6 +74,10 @@ class GroupMember:
         )
         self._cluster = Cluster(access, client_id=client_id, remoting=self._remoting)
         self._operations = Operations(self._cluster)
+        trace = settings.trace
+        self._traces = (
+            consumer_traces(self._cluster, self._group, trace.topic, trace.batch_max) if trace.enabled else None
+        )
         self._send_backs = SendBacks(
             self._cluster, self._operations, self._group, settings.consumer.max_reconsume_times
         )
@@ -115,11 +121,19 @@ class GroupMember:
             act.Heartbeat: lambda _: self._heartbeats.now(),
         }
 
+    def traced(self, records: Sequence[TraceRecord]) -> None:
+        """Take workers' trace records; what finds no room is dropped."""
+        if self._traces is not None:
+            for record in records:
+                self._traces.append(record)
+
     # --- life ---------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Find the topics and join the group. Raises UnreachableError when no name server or broker answers."""
         await self._routes.start()
+        if self._traces is not None:
+            self._traces.start()
         await self._look_ups.start()
         await self._heartbeats.check_filters()
         await self._heartbeats.send()
@@ -129,6 +143,8 @@ class GroupMember:
     async def stop(self) -> None:
         """Sign off from every broker, so that the group rebalances at once, and close."""
         self._disarm()
+        if self._traces is not None:
+            await self._traces.close()
         await self._heartbeats.sign_off(self._client_id, self._group, INNER_PRODUCER_GROUP)
         await self.kill()
 

@@ -178,6 +178,7 @@ class Supervisor:
             self._pool.direct.consume,
             self._slot.path / ROUTES_FILE,
         )
+        self._pool.hearing.traced = self._member.traced
         self._to_end.append(self._member.kill)
         self._acting.do |= self._member.performs
         await self._member.start()

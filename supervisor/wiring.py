@@ -113,6 +113,8 @@ class Boots:
             cell_slot=new.cell_slot,
             stacks=new.stacks,
             member=self.client_id,
+            traces=s.trace.enabled,
+            spans=s.trace.spans,
             limits=WorkerLimits(
                 batch_messages_max=s.consumer.consume_message_batch_max_size,
                 delay_level=s.consumer.delay_level_when_next_consume,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
+import random
 import sys
 import time
 from typing import Any
@@ -18,8 +19,10 @@ import pyarrow as pa
 import structlog
 from multiprocess import forkserver
 
+from ..client.spans import span_api
 from ..conf.logging import set_up
 from ..remoting.errors import UsageError
+from ..remoting.ids import UniqueIds
 from . import preload
 from .api import Handler
 from .boot import EXIT_BOOT, EXIT_OK, WorkerBoot
@@ -35,6 +38,7 @@ from .runner import HANDLER_CALLERS, NEVER_INTERRUPTED, Place
 from .salvage import salvage
 from .segment import SegmentWriter
 from .stack_dump import answer_with_stacks
+from .watching import ProcessSpans, TraceLog, watched
 from .worker import SegmentPause, Worker
 
 
@@ -121,17 +125,33 @@ def make_worker(boot: WorkerBoot, link: WorkerLink, handler: Handler, schema: pa
         )
     soft_ns, hard_ns = limits_of(handler, limits)
     obey(SoftLimit(cell, time.monotonic_ns, soft_ns, HANDLER_CALLERS, NEVER_INTERRUPTED), cell, soft_ns, hard_ns)
+    traces = trace_log(boot.member) if boot.traces else None
+    api = span_api(boot.spans)
+    watchers = [each for each in (traces, ProcessSpans(api) if api is not None else None) if each is not None]
     return Worker(
         link,
-        handler,
+        watched(handler, boot.group, watchers),
         limits=limits,
         slab=slab,
         rows=rows,
         segments=segments,
         clock=time.monotonic_ns,
         cell=cell,
+        traces=traces,
         log=log,
     )
+
+
+def trace_log(member: str) -> TraceLog:
+    """With this process's clocks; request ids look like message ids, as Java's do. `member` is the client id."""
+    from ..client.identity import ip_for_ids
+
+    ids = UniqueIds(ip_for_ids(member.partition("@")[0]), os.getpid(), random.getrandbits(32))
+    return TraceLog(now_ms=_now_ms, clock=time.monotonic_ns, next_id=lambda: ids.next(_now_ms()))
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _drop_inherited() -> None:

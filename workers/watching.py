@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any
 
 from ..client.spans import SpanApi, processing
@@ -164,14 +165,15 @@ def watched(handler: Handler, group: str, watchers: Sequence[Watcher]) -> Handle
         function = _wrapped(function, group, watcher, batch=handler.batch)
     if not watchers:
         return handler
-    wrapped = Handler(
-        function, schema=handler.schema, batch=handler.batch, setup=handler.setup, teardown=handler.teardown
-    )
+    wrapped = copy(handler)
+    wrapped.function = function
     wrapped.function.__module__, wrapped.function.__qualname__ = handler.name.split(":", 1)
     return wrapped
 
 
-def _wrapped(function: Callable[[Any], object], group: str, watcher: Watcher, *, batch: bool) -> Callable[[Any], object]:
+def _wrapped(
+    function: Callable[[Any], object], group: str, watcher: Watcher, *, batch: bool
+) -> Callable[[Any], object]:
     if batch:
         return lambda messages: watcher.watch(lambda _: function(messages), group, messages)
     return lambda message: watcher.watch(lambda _: function(message), group, (message,))

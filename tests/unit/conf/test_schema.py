@@ -68,7 +68,7 @@ def test_relations_and_aliases_name_settings_that_exist() -> None:
 
 
 def test_integers_have_their_unit_in_the_name_or_are_counts() -> None:
-    counts = {"messages", "offsets", "attempts", "processes", "chunks", "rows", "places", "deaths", ""}
+    counts = {"messages", "offsets", "attempts", "processes", "chunks", "rows", "places", "records", "deaths", ""}
     for name in KNOWN:
         section, _, key = name.partition(".")
         rule = SCHEMA[section][key]

@@ -1,0 +1,116 @@
+"""Spans of sends, with the SDK's exporter in memory. The provider is global, hence one for the whole module."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from rocketcrew.broker.server import EmbeddedBroker
+from rocketcrew.client.admin import Admin
+from rocketcrew.client.outgoing import OutgoingMessage
+from rocketcrew.client.producer import Producer
+from rocketcrew.client.spans import SpanApi, span_api
+from rocketcrew.client.sync import SyncProducer
+from rocketcrew.remoting.errors import UsageError
+
+TOPIC = "orders"
+
+
+class OwnProvider(SpanApi):
+    """The API with a provider of the test's, so that nothing global is touched."""
+
+    def __init__(self):
+        super().__init__()
+        self.spans = InMemorySpanExporter()
+        self.provider = TracerProvider()
+        self.provider.add_span_processor(SimpleSpanProcessor(self.spans))
+        self.tracer = self.provider.get_tracer("test")
+
+    @property
+    def active(self):
+        return True
+
+    def start(self, name, kind, attributes, **more):
+        return self.tracer.start_as_current_span(name, kind=getattr(SpanKind, kind), attributes=attributes, **more)
+
+
+@contextlib.asynccontextmanager
+async def sending():
+    api = OwnProvider()
+    async with (
+        EmbeddedBroker() as broker,
+        Producer.create(broker.name_server, "senders") as producer,
+    ):
+        producer._spans._api = api
+        yield producer, api, Admin(producer.cluster)
+
+
+async def test_a_send_has_a_span_whose_context_travels():
+    async with sending() as (producer, api, admin):
+        with api.tracer.start_as_current_span("request") as parent:
+            result = await producer.send(
+                OutgoingMessage(TOPIC, b"body", tags="t", keys="a b", properties={"mine": "1"})
+            )
+        stored = await admin.view_message(result.offset_message_id)
+    span, _ = api.spans.get_finished_spans()
+    assert (span.name, span.kind) == (f"send {TOPIC}", SpanKind.PRODUCER)
+    assert span.parent.span_id == parent.get_span_context().span_id
+    context = span.get_span_context()
+    assert stored.properties["traceparent"].startswith(f"00-{context.trace_id:032x}-{context.span_id:016x}-")
+    assert stored.properties["mine"] == "1"
+    assert dict(span.attributes) == {
+        "messaging.system": "rocketmq",
+        "messaging.operation.name": "send",
+        "messaging.operation.type": "send",
+        "messaging.destination.name": TOPIC,
+        "messaging.destination.partition.id": str(result.mq.queue_id),
+        "messaging.message.id": result.message_id,
+        "messaging.message.body.size": 4,
+        "messaging.rocketmq.producer_group": "senders",
+        "messaging.rocketmq.message.type": "normal",
+        "messaging.rocketmq.message.tag": "t",
+        "messaging.rocketmq.message.keys": ("a", "b"),
+    }
+
+
+async def test_a_failure_is_the_spans():
+    async with sending() as (producer, api, _):
+        with pytest.raises(UsageError):
+            await producer.send(OutgoingMessage(TOPIC, b""))
+    (span,) = api.spans.get_finished_spans()
+    assert span.status.status_code is StatusCode.ERROR
+    assert span.events[0].name == "exception"
+
+
+async def test_a_batch_has_one_span():
+    async with sending() as (producer, api, admin):
+        result = await producer.send_batch([OutgoingMessage(TOPIC, b"a"), OutgoingMessage(TOPIC, b"b")])
+        stored = [await admin.view_message(message_id) for message_id in result.offset_message_id.split(",")]
+    (span,) = api.spans.get_finished_spans()
+    assert span.attributes["messaging.batch.message_count"] == 2
+    assert len({message.properties["traceparent"] for message in stored}) == 1
+
+
+def test_without_a_provider_nothing_is_done():
+    api = span_api()
+    assert api is not None
+    assert isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+    assert not api.active
+    assert span_api(wanted=False) is None
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_blocking_sends_stand_below_the_callers_span(broker_thread, background):
+    api = OwnProvider()
+    with SyncProducer(broker_thread(), "senders", background=background) as producer:
+        producer._producer._spans._api = api
+        with api.tracer.start_as_current_span("request") as parent:
+            producer.send(OutgoingMessage(TOPIC, b"x"))
+    span = api.spans.get_finished_spans()[0]
+    assert span.parent.span_id == parent.get_span_context().span_id
