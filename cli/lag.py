@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import click
 
@@ -51,10 +51,14 @@ def lag(settings: Settings, topics: tuple[str, ...], as_json: bool) -> None:
     flags = {"cluster.name_servers": "-n HOST:PORT", "consumer.group": "-g GROUP"}
     require(settings, flags, flag_names=flags)
 
-    async def ask(cluster: Cluster) -> list[QueueLag]:
-        return await queue_lags(Admin(cluster), settings.consumer.group, topics)
+    access = access_of(settings)
 
-    found = run_with_cluster(access_of(settings), ask)
+    async def ask(cluster: Cluster) -> list[QueueLag]:
+        wanted = tuple(access.wrap(topic) for topic in topics)
+        found = await queue_lags(Admin(cluster), access.wrap(settings.consumer.group), wanted)
+        return [replace(queue, topic=access.unwrap(queue.topic)) for queue in found]
+
+    found = run_with_cluster(access, ask)
     total = sum(queue.lag for queue in found)
     if as_json:
         answer = {"group": settings.consumer.group, "total": total, "queues": [asdict(queue) for queue in found]}

@@ -18,9 +18,11 @@ from ..remoting.command import Command
 from ..remoting.compression import LEVEL_DEFAULT, Compression, compress, compression_sysflag
 from ..remoting.errors import UsageError
 from ..remoting.headers import SendRequestV2
+from ..remoting.namespaces import wrap
 from ..remoting.properties import (
     PROPERTIES_MAX_BYTES,
     PROPERTY_DELAY,
+    PROPERTY_INSTANCE_ID,
     PROPERTY_KEYS,
     PROPERTY_MAX_RECONSUME_TIMES,
     PROPERTY_PRODUCER_GROUP,
@@ -133,6 +135,15 @@ class SendOptions:
     compress_from_bytes: int = COMPRESS_FROM_BYTES
     compression: Compression = Compression.ZLIB
     compress_level: int = LEVEL_DEFAULT
+    namespace: str = ""
+    unit_mode: bool = False
+
+    def placed(self, message: OutgoingMessage) -> OutgoingMessage:
+        """The message as it goes out, in the producer's namespace (DefaultMQProducerImpl.sendKernelImpl)."""
+        if not self.namespace:
+            return message
+        marks = {**message.system_properties, PROPERTY_INSTANCE_ID: self.namespace}
+        return replace(message, topic=wrap(self.namespace, message.topic), system_properties=marks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +165,7 @@ class Prepared:
 
 def prepare(message: OutgoingMessage, options: SendOptions, *, unique_id: str, now_ms: int) -> Prepared:
     """Make one message ready. Raises UsageError as `OutgoingMessage.check`, or when its properties are too long."""
+    given, message = message, options.placed(message)
     message.check(options.body_max_bytes)
     properties = message.all_properties(unique_id)
     body, sysflag = _maybe_compressed(message.body, options)
@@ -165,7 +177,7 @@ def prepare(message: OutgoingMessage, options: SendOptions, *, unique_id: str, n
             reconsume_times=_number(properties, PROPERTY_RECONSUME_TIME) or 0,
             max_reconsume_times=_number(properties, PROPERTY_MAX_RECONSUME_TIMES),
         )
-    return Prepared(message.topic, properties[PROPERTY_UNIQ_KEY], RequestCode.SEND_MESSAGE_V2, header, body, (message,))
+    return Prepared(message.topic, properties[PROPERTY_UNIQ_KEY], RequestCode.SEND_MESSAGE_V2, header, body, (given,))
 
 
 def prepare_half(message: OutgoingMessage, options: SendOptions, *, unique_id: str, now_ms: int) -> Prepared:
@@ -190,6 +202,7 @@ def prepare_batch(
     """
     if not 0 < len(messages) <= BATCH_MAX:
         raise UsageError(f"a batch has 1..{BATCH_MAX} messages, not {len(messages)}")
+    given, messages = messages, [options.placed(message) for message in messages]
     first = messages[0]
     for message in messages:
         message.check(options.body_max_bytes)
@@ -214,7 +227,7 @@ def prepare_batch(
     own = {PROPERTY_WAIT: "true" if first.wait_stored else "false", PROPERTY_UNIQ_KEY: next_id()}
     header = replace(_header(first, options, now_ms, 0, encode_properties(own)), flag=0, batch=True)
     ids = ",".join(properties[PROPERTY_UNIQ_KEY] for properties in all_properties)
-    return Prepared(first.topic, ids, RequestCode.SEND_BATCH_MESSAGE, header, body, tuple(messages))
+    return Prepared(first.topic, ids, RequestCode.SEND_BATCH_MESSAGE, header, body, tuple(given))
 
 
 def _header(
@@ -231,7 +244,7 @@ def _header(
         flag=message.flag,
         properties=properties,
         reconsume_times=0,
-        unit_mode=False,
+        unit_mode=options.unit_mode,
         batch=False,
     )
 

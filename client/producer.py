@@ -14,6 +14,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -106,6 +107,7 @@ class Producer:
         check_group(group)
         if group == JAVA_DEFAULT_GROUP:
             raise UsageError(f"producer group {group} is reserved: choose another name")
+        group = cluster.access.wrap(group)
         self.cluster = cluster
         self.group = group
         self._owns_cluster = owns_cluster
@@ -120,6 +122,8 @@ class Producer:
             compress_from_bytes,
             compression,
             compress_level,
+            cluster.access.namespace,
+            cluster.access.unit_mode,
         )
         ip = cluster.client_id.partition("@")[0]
         self._ids = UniqueIds(ip_for_ids(ip), os.getpid(), cluster.random.getrandbits(32))
@@ -130,7 +134,7 @@ class Producer:
         self._sender = Sender(cluster, self._options, self._rules, hooks, now_ms)
         self._presence = Presence(cluster, group, heartbeat_interval_ms, refresh=owns_cluster)
         ended = self._trace.ended if self._trace is not None else None
-        self._check_back = CheckBack(cluster.remoting, group, check, ended) if check is not None else None
+        self._check_back = CheckBack(cluster, group, check, ended) if check is not None else None
         self._closed = False
 
     @classmethod
@@ -273,7 +277,8 @@ class Producer:
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues a selector would choose from."""
-        return list(await self._sender.queues(topic))
+        found = await self._sender.queues(self.cluster.access.wrap(topic))
+        return [mq._replace(topic=topic) for mq in found]
 
     # Transactions.
 
@@ -317,6 +322,7 @@ class Producer:
 
         `message` is for the message trace: its tags and keys.
         """
+        result = replace(result, mq=result.mq._replace(topic=self.cluster.access.wrap(result.mq.topic)))
         end = end_of_sent(self.group, result, state)
         try:
             address = await self._sender.master_of(result.mq)
@@ -331,7 +337,9 @@ class Producer:
 
         Returns its message id. Raises UsageError for what is no handle, BrokerError when it is too late or not allowed.
         """
-        message_id = await recall(self.cluster, self.group, topic, recall_handle, timeout_ms=self._send_timeout_ms)
+        message_id = await recall(
+            self.cluster, self.group, self.cluster.access.wrap(topic), recall_handle, timeout_ms=self._send_timeout_ms
+        )
         if self._trace is not None:
             self._trace.recalled(topic, message_id)
         return message_id

@@ -70,6 +70,7 @@ class Sender:
         now_ms: Callable[[], int],
     ) -> None:
         self._cluster = cluster
+        self._access = cluster.access
         self._options = options
         self._rules = rules
         self._hooks = hooks
@@ -159,7 +160,8 @@ class Sender:
         began_s = time.monotonic()
         try:
             answer = await self._cluster.remoting.request(address, prepared.command(mq), timeout_ms=left_ms)
-            context.result = result_of(answer, prepared.message_id, prepared.topic, mq.broker_name, attempt)
+            topic = self._access.unwrap(prepared.topic)
+            context.result = result_of(answer, prepared.message_id, topic, mq.broker_name, attempt)
             if context.result is None:
                 raise refusal(answer, prepared.code, address)
         except RocketcrewError as error:
@@ -175,11 +177,11 @@ class Sender:
 
     def _context(self, prepared: Prepared, mq: MessageQueue, address: str, *, oneway: bool = False) -> SendContext:
         return SendContext(
-            self._options.group,
+            self._access.unwrap(self._options.group),
             prepared.messages,
             prepared.message_id,
             len(prepared.body),
-            mq,
+            mq._replace(topic=self._access.unwrap(mq.topic)),
             address,
             self._now_ms(),
             oneway,
@@ -201,7 +203,8 @@ class Sender:
         self, prepared: Prepared, queues: Sequence[MessageQueue], selector: QueueSelector | None, avoid: str | None
     ) -> MessageQueue:
         if selector is not None:
-            return selector(queues)
+            chosen = selector([mq._replace(topic=self._access.unwrap(mq.topic)) for mq in queues])
+            return chosen._replace(topic=self._access.wrap(chosen.topic))
         return self._turns.select(prepared.topic, queues, avoid, self._preferences())
 
     def _preferences(self) -> Sequence[Wanted]:

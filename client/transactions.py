@@ -42,6 +42,7 @@ from ..remoting.properties import (
     PROPERTY_UNIQ_KEY,
 )
 from ..remoting.stored import StoredMessage, decode_message
+from .cluster import Cluster
 from .outgoing import OutgoingMessage
 from .remoting_client import Remoting
 from .send_result import SendResult, SendStatus
@@ -145,12 +146,12 @@ def end_of_checked(
     )
 
 
-def checked_message(message: StoredMessage) -> CheckedMessage:
+def checked_message(message: StoredMessage, topic: str) -> CheckedMessage:
     """As the user gets it. Raises ProtocolError when it cannot be read."""
     properties = dict(message.properties)
     times = properties.get(PROPERTY_TRANSACTION_CHECK_TIMES, "")
     return CheckedMessage(
-        message.topic,
+        topic,
         message.decompressed_body(),
         properties.get(PROPERTY_TAGS, ""),
         properties.get(PROPERTY_KEYS, "").split(),
@@ -176,10 +177,11 @@ class CheckBack:
     A question that is not answered (too many wait, the check raises, the broker is away) is asked again by the broker.
     """
 
-    def __init__(self, remoting: Remoting, group: str, check: Check, ended: Ended | None = None) -> None:
+    def __init__(self, cluster: Cluster, group: str, check: Check, ended: Ended | None = None) -> None:
         """`ended` is told of every answer: the broker's address, the answer, the message's tags and keys."""
         self._ended = ended
-        self._remoting = remoting
+        self._remoting = cluster.remoting
+        self._access = cluster.access
         self._group = group
         self._check = check
         self._waiting = 0
@@ -211,7 +213,7 @@ class CheckBack:
         state, error = LocalTransactionState.UNKNOW, None
         try:
             async with self._turn:
-                state = await call(self._check, checked_message(message))
+                state = await call(self._check, checked_message(message, self._access.unwrap(message.topic)))
         except Exception as raised:  # noqa: BLE001 - the user's code; the broker asks again
             error = raised
             _log.exception("transaction_check_failed", topic=message.topic, message_id=message.message_id)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from ..client.access import Access, Credentials, TlsOptions, parse_key_file
+from ..conf.formats import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX, topic_of
 from ..conf.settings import SecuritySettings, Settings
 from ..remoting.errors import UsageError
+from ..remoting.namespaces import wrap
 
 KEY_FILE_BYTES_MAX = 64 * 1024
 
@@ -31,6 +34,27 @@ def access_of(settings: Settings) -> Access:
         connect_timeout_ms=c.connect_timeout_ms,
         poll_interval_ms=c.poll_name_server_interval_ms,
     )
+
+
+def in_namespace(settings: Settings) -> Settings:
+    """The settings with group and topics as brokers know them; the same where there is no namespace.
+
+    Everything inside works with these names; only messages and results of tools show the plain ones. Raises UsageError for
+    names that are too long with the namespace.
+    """
+    namespace, consumer = settings.cluster.namespace, settings.consumer
+    if not namespace:
+        return settings
+    group = wrap(namespace, consumer.group)
+    topics = tuple(f"{wrap(namespace, topic_of(text))}{text[len(topic_of(text)) :]}" for text in consumer.topics)
+    if len(group) > GROUP_LENGTH_MAX:
+        raise UsageError(f"consumer.group {group}: more than {GROUP_LENGTH_MAX} characters with the namespace")
+    for text in topics:
+        if len(topic_of(text)) > TOPIC_LENGTH_MAX:
+            raise UsageError(
+                f"consumer.topics: {topic_of(text)} has more than {TOPIC_LENGTH_MAX} characters with the namespace"
+            )
+    return replace(settings, consumer=replace(consumer, group=group, topics=topics))
 
 
 def _credentials(s: SecuritySettings) -> Credentials | None:

@@ -110,7 +110,7 @@ class GroupMember:
             stacks=stacks,
             consume=consume,
         )
-        self._requests = Requests(self._group, asked)
+        self._requests = Requests(self._group, asked, settings.cluster.namespace)
         self._started_ms = now_ms
         self.performs: dict[type, Callable[[Any], None]] = {
             act.FetchAssignment: lambda a: self._run(self._fetch_assignment(a)),

@@ -52,7 +52,8 @@ class Asked:
 class Requests:
     """Serves what brokers ask of the member of `group`."""
 
-    def __init__(self, group: str, asked: Asked) -> None:
+    def __init__(self, group: str, asked: Asked, namespace: str = "") -> None:
+        self._namespace = namespace
         self._group = group
         self._do = asked
         self._table: Mapping[int, Answer] = {
@@ -109,7 +110,7 @@ class Requests:
             return self._not_ours(command, header.consumer_group)
         record = bytes(command.body)
         stored = decode_message(record)
-        queue = QueueInfo(self._group, stored.topic, header.broker_name or "", stored.queue_id)
+        queue = QueueInfo(self._group, stored.topic, header.broker_name or "", stored.queue_id, None, self._namespace)
         try:
             result = await self._do.consume(queue, record)
         except Refused as error:

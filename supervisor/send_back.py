@@ -133,7 +133,7 @@ class SendBacks:
             flag=message.flag,
             properties=encode_properties(properties),
             reconsume_times=times,
-            unit_mode=False,
+            unit_mode=self._cluster.access.unit_mode,
             max_reconsume_times=max_reconsume_times,
             batch=False,
             broker_name=mq.broker_name,

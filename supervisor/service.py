@@ -30,6 +30,7 @@ from ..workers.loading import HandlerSpec
 from ..workers.packets import QueueInfo
 from ..workers.slab_memory import SlabMemory
 from . import actions as act
+from .access import in_namespace
 from .acting import Acting
 from .charges_file import CELLS_FILE, charge_left_cells, read_charges, write_charges
 from .checks import check_consumer, subscriptions
@@ -73,7 +74,7 @@ class Supervisor:
     """One member of the consumer group. Made and run once: `await Supervisor(...).run()`."""
 
     def __init__(self, settings: Settings, handler: HandlerSpec, *, on_ready: Callable[[], None] | None = None) -> None:
-        self.settings = settings
+        self.settings = settings = in_namespace(settings)
         self.handler = handler
         self.topics = subscriptions(settings.consumer.topics)
         check_consumer(settings, self.topics, handler.name)
@@ -222,8 +223,9 @@ class Supervisor:
 
     def _queue_info(self, mq: Any) -> QueueInfo:
         return QueueInfo(
-            self.settings.consumer.group, mq.topic, mq.broker_name, mq.queue_id, self._member.wanted_tags(mq.topic)
-        )
+            self.settings.consumer.group, mq.topic, mq.broker_name, mq.queue_id, self._member.wanted_tags(mq.topic),
+            self.settings.cluster.namespace,
+        )  # fmt: skip
 
     # --- run ----------------------------------------------------------------------------------------------------
 

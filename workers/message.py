@@ -20,6 +20,7 @@ from ..remoting.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_COMPRESSED, SYSFLAG_S
 from ..remoting.compression import decompress
 from ..remoting.errors import ProtocolError, UsageError
 from ..remoting.ids import host_text
+from ..remoting.namespaces import unwrap
 from ..remoting.properties import (
     PROPERTY_KEYS,
     PROPERTY_ORIGIN_MESSAGE_ID,
@@ -132,11 +133,12 @@ class Message:
 
     @property
     def topic(self) -> str:
-        """The topic the message was sent to, also when it comes back as a retry."""
+        """The topic the message was sent to, also when it comes back as a retry; without the namespace."""
         queue = self._queue
-        if queue.topic.startswith(RETRY_PREFIX):
-            return self._decoded().get(PROPERTY_RETRY_TOPIC, queue.topic)
-        return queue.topic
+        topic = queue.topic
+        if topic.startswith(RETRY_PREFIX):
+            topic = self._decoded().get(PROPERTY_RETRY_TOPIC, topic)
+        return unwrap(queue.namespace, topic) if queue.namespace else topic
 
     @property
     def queue(self) -> QueueInfo:

@@ -68,13 +68,17 @@ _SEALED = Struct("<BIQQ")
 
 
 class QueueInfo(NamedTuple):
-    """The queue that records are pulled from, as the worker needs it. `tags` None = every message is wanted."""
+    """The queue that records are pulled from, as the worker needs it. `tags` None = every message is wanted.
+
+    `group` and `topic` are as brokers know them; with a `namespace` messages show the plain topic.
+    """
 
     group: str
     topic: str
     broker_name: str
     queue_id: int
     tags: tuple[str, ...] | None = None
+    namespace: str = ""
 
 
 class ChunkDescriptor(NamedTuple):
@@ -180,7 +184,10 @@ def decode_queue(packet: Buffer) -> tuple[int, QueueInfo]:
     try:
         tags = data["tags"]
         wanted = None if tags is None else tuple(str(tag) for tag in tags)
-        return handle, QueueInfo(data["group"], data["topic"], data["broker_name"], int(data["queue_id"]), wanted)
+        namespace = str(data["namespace"])
+        return handle, QueueInfo(
+            data["group"], data["topic"], data["broker_name"], int(data["queue_id"]), wanted, namespace
+        )
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"unusable field {error}", "QUEUE packet") from error
 
