@@ -9,7 +9,7 @@ import pytest
 from rocketcrew.client.access import Access, Credentials, TlsOptions
 from rocketcrew.conf.settings import load
 from rocketcrew.remoting.errors import UsageError
-from rocketcrew.supervisor.access import access_of
+from rocketcrew.supervisor.access import access_of, in_namespace
 
 
 def access(**settings: object) -> Access:
@@ -48,3 +48,16 @@ def test_a_key_file_is_used_unless_a_key_is_given(tmp_path: Path) -> None:
     file.write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match="is not UTF-8"):
         access(security__key_file=str(file))
+
+
+def test_inside_a_namespace_group_and_topics_are_the_brokers() -> None:
+    def consumer(namespace: str, group: str, topics: str) -> tuple[str, tuple[str, ...]]:
+        settings = {"cluster.namespace": namespace, "consumer.group": group, "consumer.topics": topics}
+        found = in_namespace(in_namespace(load(settings, {}, None))).consumer  # twice does no harm
+        return found.group, found.topics
+
+    assert consumer("", "g", "a,b:x || y") == ("g", ("a", "b:x || y"))
+    assert consumer("n", "g", "a,b:x || y") == ("n%g", ("n%a", "n%b:x || y"))
+    assert consumer("n", "n%g", "n%a") == ("n%g", ("n%a",))
+    with pytest.raises(UsageError, match="more than 127 characters with the namespace"):
+        consumer("n" * 60, "g", "t" * 100)

@@ -148,3 +148,11 @@ def test_messages_made_by_hand() -> None:
     assert "offset 3" in repr(message)
     with pytest.raises(UsageError, match="TAGS"):
         make_message(b"", tags="")
+
+
+def test_in_a_namespace_the_topic_is_the_plain_one() -> None:
+    queue = QueueInfo("n%group", "n%orders", "broker-a", 3, None, "n")
+    assert Message(encode_message(stored()), 0, queue).topic == "orders"
+    retried = encode_message(stored(properties={"RETRY_TOPIC": "n%orders"}))
+    assert Message(retried, 0, queue._replace(topic="%RETRY%n%group")).topic == "orders"
+    assert Message(retried, 0, queue._replace(topic="%RETRY%n%group")).queue.topic == "%RETRY%n%group"
