@@ -14,7 +14,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from ..remoting.bodies import CheckClientConfig, ConsumerIds, HeartbeatData, LockBatch, LockBatchResponse
+from ..remoting.admin_bodies import ConsumerConnections
+from ..remoting.admin_headers import ConsumerConnectionRequest
+from ..remoting.bodies import (
+    CheckClientConfig,
+    ConsumerIds,
+    ConsumerRunningInfo,
+    HeartbeatData,
+    LockBatch,
+    LockBatchResponse,
+)
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import Command
 from ..remoting.errors import UnreachableError
@@ -26,6 +35,7 @@ from ..remoting.headers import (
     PullRequest,
     PullResponse,
     QueryOffset,
+    RunningInfoRequest,
     SearchOffset,
     SendBack,
     Unregister,
@@ -43,6 +53,7 @@ MEMBERS_TIMEOUT_MS = 3_000
 HEARTBEAT_TIMEOUT_MS = 3_000
 SEND_BACK_TIMEOUT_MS = 5_000
 LOCK_TIMEOUT_MS = 1_000
+RUNNING_INFO_TIMEOUT_MS = 12_000
 PULL_TIMEOUT_MS = 30_000
 
 _SUCCESS = int(ResponseCode.SUCCESS)
@@ -186,6 +197,23 @@ class Operations:
         """Ask whether the broker takes this (SQL) subscription; BrokerError (1, 23) when not."""
         body = data.encode()
         await ask(self._remoting, address, RequestCode.CHECK_CLIENT_CONFIG, body=body, timeout_ms=timeout_ms)
+
+    async def group_on(
+        self, address: str, group: str, *, timeout_ms: int = MEMBERS_TIMEOUT_MS
+    ) -> ConsumerConnections | None:
+        """What a broker holds of the group: members and subscriptions; None when it has no member there (206)."""
+        header, code = ConsumerConnectionRequest(group), RequestCode.GET_CONSUMER_CONNECTION_LIST
+        accept = (_SUCCESS, int(ResponseCode.CONSUMER_NOT_ONLINE))
+        answer = await ask(self._remoting, address, code, header, timeout_ms=timeout_ms, accept=accept)
+        return ConsumerConnections.decode(answer.body) if answer.code == _SUCCESS else None
+
+    async def running_info(
+        self, address: str, group: str, client_id: str, *, timeout_ms: int = RUNNING_INFO_TIMEOUT_MS
+    ) -> ConsumerRunningInfo:
+        """What a member says of itself, asked by way of the broker (which waits for it up to 10 s)."""
+        header, code = RunningInfoRequest(group, client_id), RequestCode.GET_CONSUMER_RUNNING_INFO
+        answer = await ask(self._remoting, address, code, header, timeout_ms=timeout_ms)
+        return ConsumerRunningInfo.decode(answer.body)
 
     async def unregister(
         self,

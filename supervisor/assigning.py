@@ -39,7 +39,7 @@ class Assigning:
         del now
         if not self.s.stopping:
             self.s.counters.rebalances += 1
-            self.s.out.extend(FetchAssignment(topic) for topic in self.s.config.topics)
+            self.s.out.extend(FetchAssignment(topic) for topic in self.s.topics)
 
     def members(
         self, topic: str, queues: Sequence[MessageQueue] | None, members: Sequence[str] | None, now: float,
@@ -50,7 +50,7 @@ class Assigning:
         `mine` are the own queues where the edge knows them already (a user's strategy runs in another process).
         """
         s = self.s
-        if s.stopping or not queues or not members:
+        if s.stopping or not queues or not members or topic not in s.topics:
             return
         try:
             mine = allocate(s.config.strategy, s.config.client_id, queues, members) if mine is None else mine
@@ -70,6 +70,25 @@ class Assigning:
         if changed or new:
             s.log("info", "assignment_changed", topic=topic, queues=len(wanted), of=len(queues), members=len(members))
             s.out.append(Heartbeat())
+
+    def subscribe(self, topic: str, now: float) -> None:
+        """The topic is new, or its filter has changed: then its queues end, and are opened again with the new filter.
+
+        An assignment keeps the filter that it began with, here and in the workers: a message that the broker lets through
+        by the new one must not be dropped by the old one, and its offset passed.
+        """
+        self.s.topics = tuple(dict.fromkeys((*self.s.topics, topic)))
+        for pq in list(self.s.queues.values()):
+            if pq.mq.topic == topic:
+                self.restart(pq, now)
+        self.look_up(topic)
+
+    def unsubscribe(self, topic: str, now: float) -> None:
+        """The topic's queues end: what runs is finished, and failures are sent back."""
+        self.s.topics = tuple(name for name in self.s.topics if name != topic)
+        for pq in list(self.s.queues.values()):
+            if pq.mq.topic == topic and pq.state in (Queue.OPENING, Queue.ASSIGNED):
+                self.revoke(pq, now, send_failures=True)
 
     def _open(self, mqs: list[MessageQueue]) -> None:
         opening = [ProcessQueue(next(self.s.handles), mq) for mq in mqs]
@@ -113,7 +132,7 @@ class Assigning:
     def look_up(self, topic: str) -> None:
         """Ask for the topic's queues and members again, once for all queues that ended in this turn."""
         asked = any(isinstance(action, FetchAssignment) and action.topic == topic for action in self.s.out)
-        if not self.s.stopping and not asked:
+        if not self.s.stopping and not asked and topic in self.s.topics:
             self.s.out.append(FetchAssignment(topic))
 
     # --- closing ------------------------------------------------------------------------------------------------

@@ -158,6 +158,14 @@ class Core:
         """Answer to FetchAssignment; `mine` = the own queues, where the strategy ran elsewhere."""
         self.assigning.members(topic, queues, members, now, mine)
 
+    def subscribe(self, topic: str, now: float) -> None:
+        """The topic is subscribed from now on, or with another filter. The edge tells the brokers in the same step."""
+        self.assigning.subscribe(topic, now)
+
+    def unsubscribe(self, topic: str, now: float) -> None:
+        """The topic is not subscribed any more."""
+        self.assigning.unsubscribe(topic, now)
+
     def opened(self, handle: int, offset: int | None, now: float) -> None:
         """Answer to FetchOffset."""
         self.assigning.opened(handle, offset, now)

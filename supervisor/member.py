@@ -31,6 +31,7 @@ from ..workers.packets import QueueInfo
 from . import actions as act
 from .access import access_of
 from .core import Core
+from .group_watch import GroupWatch
 from .heartbeats import Heartbeats
 from .look_ups import LookUps
 from .offset_store import offset_store
@@ -110,6 +111,10 @@ class GroupMember:
             stacks=stacks,
             consume=consume,
         )
+        self._group_watch = GroupWatch(
+            self._cluster, self._operations, self._subscriptions, self._group, interval_ms, self._run
+        )
+        self._pulls.refused = self._group_watch.pull_refused
         self._requests = Requests(self._group, asked, settings.cluster.namespace)
         self._started_ms = now_ms
         self.performs: dict[type, Callable[[Any], None]] = {
@@ -138,6 +143,7 @@ class GroupMember:
         await self._heartbeats.check_filters()
         await self._heartbeats.send()
         self._heartbeats.arm()
+        self._group_watch.arm()
         self._routes.arm()
 
     async def stop(self) -> None:
@@ -159,6 +165,7 @@ class GroupMember:
 
     def _disarm(self) -> None:
         self._heartbeats.disarm()
+        self._group_watch.disarm()
         self._routes.disarm()
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
@@ -191,6 +198,38 @@ class GroupMember:
     def _rebalance(self) -> None:
         self._core.rebalance(self._loop.time())
         self._acted()
+
+    def subscribe(self, topic: str, wish: FilterExpression) -> bool:
+        """Consume the topic from now on, or with another filter; False when it is so already. Raises UsageError."""
+        if not self._subscriptions.subscribe(topic, wish, int(time.time() * 1000)):
+            return False
+        log.info("subscribed", topic=topic, filter=str(wish))
+        self._core.subscribe(topic, self._loop.time())
+        self._tell_subscriptions()
+        return True
+
+    def unsubscribe(self, topic: str) -> bool:
+        """Consume the topic no more; False when it is not subscribed. Raises UsageError for the last topic."""
+        if not self._subscriptions.unsubscribe(topic):
+            return False
+        log.info("unsubscribed", topic=topic)
+        self._core.unsubscribe(topic, self._loop.time())
+        self._tell_subscriptions()
+        return True
+
+    def _tell_subscriptions(self) -> None:
+        self._heartbeats.now()
+        self._acted()
+
+    def picture(self) -> dict[str, Any]:
+        """What the status shows of the subscriptions."""
+        return {
+            "subscriptions": {
+                topic: {"filter": data.sub_string, "type": data.expression_type, "version": data.sub_version}
+                for topic, data in self._subscriptions.items()
+            },
+            "subscription_mismatch": self._group_watch.mismatches,
+        }
 
     # --- the core's requests ------------------------------------------------------------------------------------
 

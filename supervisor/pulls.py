@@ -58,6 +58,8 @@ class Pulls:
         self._now = now
         self._suggested: dict[MessageQueue, int] = {}
         """Broker id to pull from, as the last response of the queue suggested; 0 = the master."""
+        self.refused: Callable[[int], None] = lambda _code: None
+        """Called with the code of every answer that is a refusal."""
 
     async def pull(self, action: Pull) -> None:
         """One pull, answered by `Core.pulled` or `Core.pull_failed`."""
@@ -70,6 +72,8 @@ class Pulls:
 
         try:
             address, is_master = await self._where(action.mq)
+            if action.mq.topic not in self._subscriptions:
+                raise RocketcrewError(f"{action.mq.topic} was unsubscribed meanwhile")
             response = await self._cluster.remoting.request(
                 address, self._command(action, is_master), timeout_ms=self._settings.pull_timeout_ms, body_sink=sink
             )
@@ -116,6 +120,7 @@ class Pulls:
                 return PullResult(response.code, action.offset, dropped=True)
             self._last.note(action.mq, response.body)
             return PullResult(response.code, header.next_begin_offset, len(response.body), slot)
+        self.refused(response.code)
         return PullResult(response.code, action.offset, slot=slot, remark=response.remark or "")
 
     def forget(self, mq: MessageQueue) -> None:

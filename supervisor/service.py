@@ -185,7 +185,13 @@ class Supervisor:
         await self._member.start()
         self._control = ControlServer(
             self._slot.path,
-            {"status": lambda _: self.picture(), "stop": self._asked_to_stop, "stacks": self._asked_for_stacks},
+            {
+                "status": lambda _: self.picture(),
+                "stop": self._asked_to_stop,
+                "stacks": self._asked_for_stacks,
+                "subscribe": self._asked_to_subscribe,
+                "unsubscribe": self._asked_to_unsubscribe,
+            },
         )
         await self._control.start()
         self._to_end.append(self._control.stop)
@@ -239,7 +245,12 @@ class Supervisor:
 
     def picture(self) -> dict[str, Any]:
         """The status, as the control socket and the metrics page show it."""
-        extra = {"loader": self._loader.status(), "schema": self._pool.schema, "slot": str(self._slot.path)}
+        extra = {
+            "loader": self._loader.status(),
+            "schema": self._pool.schema,
+            "slot": str(self._slot.path),
+            **self._member.picture(),
+        }
         return picture(self.core, self.service, self._pool.pids(), extra)
 
     async def _asked_for_stacks(self, _request: Any) -> dict[str, Any]:
@@ -259,6 +270,27 @@ class Supervisor:
 
     async def _stacks_text(self) -> str:
         return as_text(await self.stacks())
+
+    def subscribe(self, topic: str, expression: str = "*") -> bool:
+        """Consume the topic too, or with another filter: tags, or SQL92:expression; False when it is so already.
+
+        Raises StateError unless it runs, UsageError for a topic or filter that cannot be.
+        """
+        self.service = move_service(self.service, ServiceEvent.USE)
+        [wish] = subscriptions((f"{topic}:{expression}",)).values()
+        check_consumer(self.settings, {topic: wish}, self.handler.name)
+        return self._member.subscribe(topic, wish)
+
+    def unsubscribe(self, topic: str) -> bool:
+        """Consume the topic no more; False when it is not subscribed. Raises StateError, UsageError for the last one."""
+        self.service = move_service(self.service, ServiceEvent.USE)
+        return self._member.unsubscribe(topic)
+
+    def _asked_to_subscribe(self, request: Any) -> dict[str, Any]:
+        return {"changed": self.subscribe(str(request.get("topic", "")), str(request.get("filter", "*")))}
+
+    def _asked_to_unsubscribe(self, request: Any) -> dict[str, Any]:
+        return {"changed": self.unsubscribe(str(request.get("topic", "")))}
 
     # --- stop ---------------------------------------------------------------------------------------------------
 

@@ -116,6 +116,8 @@ class State:
         self.config = config
         self.slab = slab
         self.view = view
+        self.topics = config.topics
+        """Subscribed now."""
         self.recovered: dict[MessageQueue, tuple[int, Intervals]] = {}
         """Finished offsets of queues that are not assigned: (the committed offset they were noted above, the offsets)."""
         self.counters = Counters()

@@ -75,3 +75,24 @@ def same_filter(one: SubscriptionData, other: SubscriptionData) -> bool:
 
 def _data(topic: str, wish: FilterExpression, version: int) -> SubscriptionData:
     return SubscriptionData.of(topic, wish.expression, version, wish.type)
+
+
+def differences(ours: Mapping[str, SubscriptionData], theirs: Mapping[str, SubscriptionData]) -> list[str]:
+    """How another's subscriptions differ from ours, one text a topic; retry topics are made by the clients."""
+    found: list[str] = []
+    for topic in sorted({*ours, *theirs}):
+        if topic.startswith(RETRY_PREFIX):
+            continue
+        mine, other = ours.get(topic), theirs.get(topic)
+        if mine is None:
+            found.append(f"topic {topic} is subscribed there, and not by us")
+        elif other is None:
+            found.append(f"topic {topic} is subscribed by us, and not there")
+        elif not same_filter(mine, other):
+            found.append(f"topic {topic} is filtered there by {_shown(other)}, by us by {_shown(mine)}")
+    return found
+
+
+def _shown(data: SubscriptionData) -> str:
+    kind = "" if data.expression_type == EXPRESSION_TAG else f"{data.expression_type} "
+    return f"{kind}{data.sub_string!r}"

@@ -49,6 +49,7 @@ EDGES: dict[str, frozenset[str]] = {
             "control",
             "direct",
             "hearing",
+            "group_watch",
             "heartbeats",
             "journal_file",
             "launching",

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from rocketcrew.remoting.bodies import SubscriptionData
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.subscription import FilterExpression
-from rocketcrew.supervisor.subscriptions import Subscriptions, same_filter
+from rocketcrew.supervisor import actions as act
+from rocketcrew.supervisor.subscriptions import Subscriptions, differences, same_filter
 
+TOPIC = "orders"
 TAGS = FilterExpression("a || b")
 
 
@@ -56,3 +60,62 @@ def test_filters_are_the_same_by_what_they_let_through() -> None:
     assert not same_filter(of("t", "a", 1), of("t", "*", 1))
     assert not same_filter(of("t", "a = 1", 1, "SQL92"), of("t", "a = 1", 1))
     assert same_filter(of("t", "a = 1", 1, "SQL92"), of("t", "a = 1", 2, "SQL92"))
+
+
+def table(**filters: str) -> dict[str, SubscriptionData]:
+    return {topic: SubscriptionData.of(topic, text, 1) for topic, text in filters.items()}
+
+
+def test_differences_name_the_topic_and_both_filters() -> None:
+    assert differences(table(t="a || b", u="*"), table(t="b || a", u="*")) == []
+    ours = {**table(t="a", u="*"), "%RETRY%g": SubscriptionData.of("%RETRY%g", "*", 1)}
+    assert differences(ours, table(t="b", v="*")) == [
+        "topic t is filtered there by 'b', by us by 'a'",
+        "topic u is subscribed by us, and not there",
+        "topic v is subscribed there, and not by us",
+    ]
+    sql = {"t": SubscriptionData.of("t", "a = 1", 1, "SQL92")}
+    assert differences(table(t="a"), sql) == ["topic t is filtered there by SQL92 'a = 1', by us by 'a'"]
+
+
+def test_a_changed_filter_ends_the_queues_and_opens_them_again(bench: Any) -> None:
+    bench.worker("w")
+    first, second = bench.open(0, 1)
+    bench.take(act.Pull)
+    bench.take(act.FetchAssignment)
+    bench.core.subscribe(TOPIC, bench.now)
+    bench.commits()
+    assert bench.take(act.FetchAssignment)
+    bench.members([0, 1])
+    assert len(bench.take(act.FetchOffset)) == 2
+    assert not bench.core.state.queues.keys() & {first, second}
+
+
+def test_an_answer_by_the_old_filter_is_dropped(bench: Any) -> None:
+    bench.worker("w")
+    [handle] = bench.open(0)
+    bench.core.subscribe(TOPIC, bench.now)
+    bench.found(handle, [0, 1])
+    assert bench.dispatched() == []
+    assert bench.commits() == [0]
+
+
+def test_a_topic_that_is_subscribed_while_running_is_looked_up(bench: Any) -> None:
+    bench.open(0)
+    bench.take(act.FetchAssignment)
+    bench.core.subscribe("more", bench.now)
+    assert [action.topic for action in bench.take(act.FetchAssignment)] == ["more"]
+    bench.core.rebalance(bench.now)
+    assert [action.topic for action in bench.take(act.FetchAssignment)] == [TOPIC, "more"]
+
+
+def test_a_topic_that_is_unsubscribed_ends_and_does_not_come_back(bench: Any) -> None:
+    bench.worker("w")
+    bench.open(0, 1)
+    bench.take(act.FetchAssignment)
+    bench.core.unsubscribe(TOPIC, bench.now)
+    bench.commits()
+    assert bench.core.state.queues == {}
+    assert bench.take(act.FetchAssignment) == []
+    bench.members([0, 1])
+    bench.none(act.FetchOffset)
