@@ -58,6 +58,8 @@ class Folder:
         self.open: dict[tuple[str, int], Segment] = {}
         self.ready: dict[tuple[str, int], Segment] = {}
         self.settled: dict[MessageQueue, Intervals] = {}
+        self.offsets: dict[MessageQueue, int] = {}
+        """A broadcasting member's file of offsets."""
         self.held = False
 
     def floor(self, topic: str, queue_id: int) -> int | None:

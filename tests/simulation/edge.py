@@ -57,18 +57,18 @@ class Edge:
         self._link: Link | None = None
         self._routes: dict[str, tuple[float, list[MessageQueue]]] = {}
         self._revoked: set[int] = set()
-        data = (
-            SubscriptionData.of(TOPIC, member.script.subscription, 1),
-            SubscriptionData.of(RETRY_TOPIC, "*", 1),
-        )
-        self._heartbeat_body = HeartbeatData(
-            member.client_id, (), (ConsumerData(GROUP, subscription_data_set=data),)
-        ).encode()
+        self._alone = member.script.broadcasting
+        data = [SubscriptionData.of(TOPIC, member.script.subscription, 1)]
+        if not self._alone:
+            data.append(SubscriptionData.of(RETRY_TOPIC, "*", 1))
+        model = "BROADCASTING" if self._alone else "CLUSTERING"
+        consumer = ConsumerData(GROUP, message_model=model, subscription_data_set=tuple(data))
+        self._heartbeat_body = HeartbeatData(member.client_id, (), (consumer,)).encode()
         self.performs: dict[type, Callable[[Any], None]] = {
             act.FetchAssignment: self._fetch_assignment,
             act.FetchOffset: self._fetch_offset,
             act.Pull: self._pull,
-            act.Commit: self._commit,
+            act.Commit: self._commit_to_file if self._alone else self._commit,
             act.SendBack: self._send_back,
             act.Heartbeat: lambda _: self._heartbeat(),
         }
@@ -162,6 +162,10 @@ class Edge:
         self._ask(Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRoute(topic).to_fields()), routed)
 
     def _fetch_members(self, topic: str, queues: list[MessageQueue]) -> None:
+        if self._alone:
+            self._core.members(topic, queues, [self._member.client_id], self._world.now)
+            return
+
         def listed(response: Command | None, _slot: Slot | None) -> None:
             members: list[str] | None = None
             if response is not None and response.code == ResponseCode.SUCCESS:
@@ -182,6 +186,10 @@ class Edge:
 
     def _fetch_offset(self, action: act.FetchOffset) -> None:
         self._member.askers[action.mq] = Asker(self._world.now_ms)
+        if self._alone:
+            offset = self._member.folder.offsets.get(action.mq, 0)
+            self._world.after(0.1, self._member.event, self._core.opened, action.handle, offset, self._world.now)
+            return
 
         def found(response: Command | None, _slot: Slot | None) -> None:
             offset: int | None = None
@@ -203,7 +211,7 @@ class Edge:
         header = PullRequest(
             consumer_group=GROUP, topic=action.mq.topic, queue_id=action.mq.queue_id, queue_offset=action.offset,
             max_msg_nums=self._member.script.pull_batch,
-            sys_flag=PULL_SUSPEND | (PULL_COMMIT_OFFSET if action.commit_offset > 0 else 0),
+            sys_flag=PULL_SUSPEND | (PULL_COMMIT_OFFSET if action.commit_offset > 0 and not self._alone else 0),
             commit_offset=action.commit_offset, suspend_timeout_millis=SUSPEND_MS, sub_version=1,
         )  # fmt: skip
 
@@ -230,6 +238,23 @@ class Edge:
             return PullResult(response.code, action.offset, dropped=True)
         header = PullResponse.from_fields(response.fields)
         return PullResult(response.code, header.next_begin_offset, len(response.body), slot)
+
+    def _commit_to_file(self, action: act.Commit) -> None:
+        """As supervisor/local_offsets.py does it: whole or not at all; sometimes the disk refuses."""
+        self._world.after(0.2, self._member.event, self._write_offset, action)
+
+    def _write_offset(self, action: act.Commit) -> None:
+        mq, offsets = action.mq, self._member.folder.offsets
+        refused = self._world.chance(0.05) and not self._world.calm
+        if refused:
+            self._world.note("a local offset was not written")
+        elif not action.guarded or offsets.get(mq, -1) < action.offset:
+            key = (mq.topic, mq.queue_id)
+            self._member.truth.may_pass(key, action.offset, "the local offset", self._member.askers[mq])
+            if action.offset < offsets.get(mq, 0):
+                raise Violation(f"the local offset of {mq} goes back from {offsets[mq]} to {action.offset}")
+            offsets[mq] = action.offset
+        self._core.committed(action.handle, action.offset, not refused, self._world.now)
 
     def _commit(self, action: act.Commit) -> None:
         asker = Asker(self._member.askers[action.mq].opened_ms, guarded=action.guarded)
@@ -264,6 +289,8 @@ class Edge:
 
     def _send_back(self, action: act.SendBack) -> None:
         """The record's bytes are read now: they must be those of the message that failed."""
+        if self._alone:
+            raise Violation(f"a broadcasting member sends {action.mq} back")
         if action.handle in self._revoked:
             raise Violation(f"a failed message of {action.mq} is sent back, though its queue is another's")
         view, start = self._member.view, action.start

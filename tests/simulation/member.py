@@ -12,7 +12,7 @@ from typing import Any
 
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor import actions as act
-from rocketcrew.supervisor.allocation import strategy_named
+from rocketcrew.supervisor.allocation import everything, strategy_named
 from rocketcrew.supervisor.intervals import Intervals
 from rocketcrew.supervisor.journal import Entry, snapshot
 from rocketcrew.supervisor.slab import UNIT_BYTES, Slab
@@ -77,8 +77,9 @@ class SimMember:
     def _config(self) -> CoreConfig:
         script = self.script
         return CoreConfig(
-            client_id=self.client_id, group=GROUP, topics=(TOPIC, RETRY_TOPIC),
-            strategy=strategy_named(script.strategy),
+            client_id=self.client_id, group=GROUP,
+            topics=(TOPIC,) if script.broadcasting else (TOPIC, RETRY_TOPIC), broadcasting=script.broadcasting,
+            strategy=everything if script.broadcasting else strategy_named(script.strategy),
             pull_threshold_for_queue=script.threshold_messages, pull_threshold_size_bytes=script.threshold_bytes,
             consume_concurrently_max_span=script.span_max, pull_interval_ms=script.pull_interval_ms,
             pull_delay_on_error_ms=60, pull_delay_on_flow_control_ms=20, persist_interval_ms=250, recommit_interval_ms=1_500,
@@ -149,6 +150,7 @@ class SimMember:
 
     def _act(self) -> None:
         while todo := self.core.take_actions():
+            self._note_dropped(todo)
             entries: list[Entry] = [
                 a for a in todo if isinstance(a, (act.JournalDone, act.JournalSealed, act.JournalCommitted))
             ]
@@ -164,6 +166,16 @@ class SimMember:
         if due is not None and due * 1000 < self._tick_at:
             self._tick_at = due * 1000
             self.world.at(self._tick_at, self.event, self._tick, self._tick_at)
+
+    def _note_dropped(self, todo: list[act.Action]) -> None:
+        """A failed message of a broadcasting member is over as soon as the core says so; the journal says it next."""
+        for action in todo:
+            if isinstance(action, act.Log) and action.event == "message_dropped":
+                mq, offset = action.keys["queue"], action.keys["offset"]
+                if not self.script.broadcasting:
+                    raise Violation(f"{mq} {offset} is dropped, though its group retries")
+                self.world.note("a message was dropped")
+                self.truth.done_without_rows((mq.topic, mq.queue_id), offset)  # type: ignore[attr-defined,arg-type]
 
     def _tick(self, due_ms: float) -> None:
         if due_ms != self._tick_at:

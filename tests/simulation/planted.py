@@ -362,7 +362,17 @@ class ForgetsToResume(CoreParts):
             self.s.paused = False
 
 
+class DropsSilently(CoreParts):
+    """A broadcasting member drops a failed message without a word."""
+
+    class settling_class(Settling):
+        def _drop(self, pq: ProcessQueue, chunk: Chunk, index: int) -> None:
+            super()._drop(pq, chunk, index)
+            self.s.out = [action for action in self.s.out if getattr(action, "event", "") != "message_dropped"]
+
+
 PLANTED = {
+    "drop without a word": Planted(DropsSilently, 10, (), ONE_SLOT | {"broadcasting": True}),
     "resume wakes nobody": Planted(ForgetsToResume, 20, ("pause",)),
     "commit before seal": Planted(CommitBeforeSeal, 10),
     "commit what was pulled": Planted(CommitNext, 20),

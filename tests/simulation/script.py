@@ -61,6 +61,8 @@ class Script:
     strategy: str
     refusing: float
     """Share of messages whose handling fails by chance."""
+    broadcasting: bool = False
+    """The one member reads all queues, keeps its offsets itself, and drops what fails."""
 
     @classmethod
     def draw(cls, random: Random) -> Script:
@@ -86,13 +88,21 @@ class Script:
             pull_interval_ms=random.choice([0, 0, 0, 5]),
             strategy=random.choice(["AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"]),
             refusing=random.choice([0.0, 0.01, 0.1]),
-        )
+            broadcasting=members_max == 1 and random.random() < 0.3,
+        ).without_operators()
+
+    def without_operators(self) -> Script:
+        """Nobody can reset the offsets of a broadcasting member: the brokers have none."""
+        if not self.broadcasting:
+            return self
+        return replace(self, faults=self.faults | {"reset back": 0, "reset forward": 0})
 
     def focused(self, kinds: Iterable[str], fields: Mapping[str, Any]) -> Script:
         """The same, with some faults more often and some fields given."""
         weights = self.faults | {kind: self.faults[kind] + FOCUS_WEIGHT for kind in kinds}
         rate = max(self.fault_rate, 0.02) if weights != self.faults else self.fault_rate
-        return replace(self, faults=weights, fault_rate=rate, **fields)
+        alone = {"broadcasting": False} if weights != self.faults or fields else {}
+        return replace(self, faults=weights, fault_rate=rate, **alone | fields).without_operators()
 
 
 def broker_config() -> BrokerConfig:

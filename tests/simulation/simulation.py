@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from enum import Enum
 
+from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.states import Queue
 
 from .broker_host import BrokerHost
@@ -16,8 +17,8 @@ from .disk import Folder, Table
 from .faults import Faults
 from .member import SimMember
 from .parts import Parts
-from .script import DLQ_TOPIC, RETRY_TOPIC, Script
-from .truth import Truth
+from .script import BROKER, DLQ_TOPIC, RETRY_TOPIC, Script
+from .truth import QueueKey, Truth
 from .world import Violation, World
 
 REST_MS = 90_000
@@ -159,6 +160,12 @@ class Simulation:
             self.table.load(folder, all_of_it=True)
         self._reckon()
 
+    def _committed(self, key: QueueKey) -> int | None:
+        """The group's offset at the broker, or that of the one member's file when it broadcasts."""
+        if not self.script.broadcasting:
+            return self.broker.committed(key)
+        return self.folders[0].offsets.get(MessageQueue(key[0], BROKER, key[1]))
+
     def _at_rest(self) -> bool:
         return not self._unrest()
 
@@ -172,7 +179,7 @@ class Simulation:
         if not self.living() or not all(member.running for member in self.living()):
             return "no member runs"
         for key in self.broker.queues():
-            if self.broker.max_offset(key) and self.broker.committed(key) != self.broker.max_offset(key):
+            if self.broker.max_offset(key) and self._committed(key) != self.broker.max_offset(key):
                 owners = [
                     (
                         member.client_id,
@@ -187,7 +194,7 @@ class Simulation:
                     for pq in member.core.state.queues.values()
                     if (pq.mq.topic, pq.mq.queue_id) == key
                 ]
-                return f"{key} is at {self.broker.committed(key)} of {self.broker.max_offset(key)}, held by {owners}"
+                return f"{key} is at {self._committed(key)} of {self.broker.max_offset(key)}, held by {owners}"
         for member in self.living():
             state = member.core.state
             if any(pq.state is not Queue.ASSIGNED for pq in state.queues.values()):
