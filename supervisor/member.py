@@ -117,7 +117,11 @@ class GroupMember:
         self._pulls.refused = self._group_watch.pull_refused
         self._requests = Requests(self._group, asked, settings.cluster.namespace)
         self._started_ms = now_ms
-        self.performs: dict[type, Callable[[Any], None]] = {
+        self.performs = self._performs()
+
+    def _performs(self) -> dict[type, Callable[[Any], None]]:
+        """What is done for each kind of the core's actions."""
+        return {
             act.FetchAssignment: lambda a: self._run(self._fetch_assignment(a)),
             act.FetchOffset: lambda a: self._run(self._fetch_offset(a)),
             act.Pull: lambda a: self._run(self._pull(a)),

@@ -37,9 +37,7 @@ def finished(crew: Crew) -> int:
 
 
 @ON_BOTH
-def test_offsets_are_taken_over_from_java_and_back(
-    servers: Servers, tmp_path: Path, java_classes: JavaClasses
-) -> None:
+def test_offsets_are_taken_over_from_java_and_back(servers: Servers, tmp_path: Path, java_classes: JavaClasses) -> None:
     topic = group = "broadcast"
     servers.create_topic(topic, QUEUES)
     file = tmp_path / "offsets" / "127.0.0.1@radio" / group / "offsets.json"
