@@ -81,10 +81,10 @@ class Cluster(Protocol):
     @property
     def name_server(self) -> str: ...
 
-    @property
-    def target(self) -> Access | str:
-        """What clients take: the address, or all that it needs to be let in."""
-        ...
+
+def target_of(cluster: Cluster) -> Access | str:
+    """What clients take: the address, or where servers have an `access`, all that it needs to be let in."""
+    return getattr(cluster, "access", None) or cluster.name_server
 
 
 class Broker:
@@ -100,10 +100,6 @@ class Broker:
     @property
     def name_server(self) -> str:
         return f"127.0.0.1:{self.name_server_port}"
-
-    @property
-    def target(self) -> str:
-        return self.name_server
 
     def start(self) -> None:
         self.starts += 1
@@ -220,19 +216,19 @@ class Crew:
     def lag(self) -> int:
         """Messages of the topic and of the retry topic that are not committed yet; -1 while the broker is away."""
         try:
-            with Watch(self.broker.target) as watch:
+            with Watch(target_of(self.broker)) as watch:
                 return sum(row.lag for row in watch.lag(self.group, [self.topic, f"%RETRY%{self.group}"]))
         except RocketcrewError:
             return -1
 
     def dead_letters(self) -> int:
-        with Watch(self.broker.target) as watch:
+        with Watch(target_of(self.broker)) as watch:
             return watch.stored(self.group, f"%DLQ%{self.group}")
 
 
 def send_numbers(broker: Cluster, topic: str, numbers: range) -> None:
     """One message for each number, its body the number in decimal; keys too."""
-    with SyncProducer(broker.target) as producer:
+    with SyncProducer(target_of(broker)) as producer:
         producer.send_many(OutgoingMessage(topic, str(number).encode(), keys=f"n{number}") for number in numbers)
 
 
