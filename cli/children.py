@@ -53,6 +53,10 @@ class Child:
     def pid(self) -> int:
         return self._process.pid
 
+    def poll(self) -> int | None:
+        """Its exit code, None while it runs."""
+        return self._process.poll()
+
     def wait_for(self, condition: Callable[[], bool], timeout_s: float, what: str) -> None:
         """Wait until `condition()` is true. Raises ChildError when the child ends or the time is over first."""
         deadline = time.monotonic() + timeout_s

@@ -26,6 +26,7 @@ from .surroundings import surroundings
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_REREAD: Final = "rocketcrew.reread"
 DEFAULT_FILE: Final = "rocketcrew.toml"
 COMMON: Final[Mapping[str, str]] = {
     "name_servers": "cluster.name_servers",
@@ -119,12 +120,19 @@ def with_settings(**named: str) -> Callable[[Callable[Concatenate[Settings, P], 
             context = click.get_current_context()
             sources = read_sources(context, arguments, named)
             settings = sources.load()
+            context.meta[_REREAD] = sources.load
             set_up_logging(settings, sources.env, context.info_name or "rocketcrew")
             return function(settings, **arguments)  # type: ignore[call-arg]  # click gives arguments by name only
 
         return common_options(command)
 
     return decorate
+
+
+def reread_settings() -> Callable[[], Settings]:
+    """For a command that is running: reads flags, environment and file again, as at its start."""
+    reread: Callable[[], Settings] = click.get_current_context().meta[_REREAD]
+    return reread
 
 
 def with_sources(function: Callable[Concatenate[Sources, P], R]) -> Callable[..., R]:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import click
@@ -17,7 +17,7 @@ from ..supervisor.service import EXIT_FORCED, Summary, Supervisor
 from ..workers.loading import HandlerSpec, describe
 from .children import Child, listens
 from .exit_codes import ForcedStopError
-from .options import with_settings
+from .options import reread_settings, with_settings
 
 BROKER_START_S = 30.0
 BROKER_STOP_S = 10.0
@@ -53,7 +53,10 @@ def run(settings: Settings, handler: str, embedded: bool) -> None:
 
     \b
     Signals: TERM or INT (Ctrl-C) finish what was begun, commit and leave the group; a second one forces, and tells how
-    many messages will come again.
+    many messages will come again. QUIT stops at once. HUP reloads the handler's code and the settings, worker by worker,
+    and goes back when the new code does not start. TTIN and TTOU start and stop one worker. USR1 logs what every process
+    is doing. TSTP and CONT pause and resume pulling. `rocketcrew status`, `top`, `stacks`, `scale`, `reload`, `pause`,
+    `resume` and `stop` do the same from another terminal.
 
     \b
     Examples:
@@ -65,14 +68,17 @@ def run(settings: Settings, handler: str, embedded: bool) -> None:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     with _name_servers(settings, embedded) as settings_to_use:
-        summary = asyncio.run(_supervise(settings_to_use, spec))
+        summary = asyncio.run(_supervise(settings_to_use, spec, reread_settings()))
     _tell(summary)
     if summary.exit_code == EXIT_FORCED:
         raise ForcedStopError(f"stopped by force: {summary.unfinished + summary.unsealed} messages will come again")
 
 
-async def _supervise(settings: Settings, spec: HandlerSpec) -> Summary:
-    return await Supervisor(settings, spec).run()
+async def _supervise(settings: Settings, spec: HandlerSpec, reread: Callable[[], Settings]) -> Summary:
+    def again() -> Settings:
+        return dataclasses.replace(reread(), cluster=settings.cluster)  # an embedded broker's address is not on disk
+
+    return await Supervisor(settings, spec, reread=again).run()
 
 
 @contextlib.contextmanager

@@ -103,6 +103,17 @@ class WorkersSettings:
     chunks_in_flight: int
     flush_interval_us: int
     boot_timeout_ms: int
+    recycle_messages: int
+    recycle_jitter_percent: int
+    recycle_memory_mib: int
+    recycle_age_s: int
+    recycle_share_percent: int
+    reload_canary_messages: int
+    reload_canary_ms: int
+    capture_output: bool
+    nice: int
+    cpu_affinity: str
+    async_concurrency: int
     soft_time_limit_ms: int
     hard_time_limit_ms: int
     stall_timeout_ms: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import structlog
 
@@ -12,6 +13,7 @@ from ..remoting.queues import MessageQueue
 from ..remoting.traces import TraceRecord
 from ..workers import packets
 from ..workers.direct_packets import DirectResult, decode_directed
+from ..workers.notices import NOTICE, decode_notice
 from ..workers.trace_packets import TRACES, decode_traces
 from .core import Core
 from .pool_member import Member
@@ -30,6 +32,7 @@ class Hearing:
     def __init__(
         self, core: Core, *, run_id: str, is_ready: Callable[[Member, packets.Ready], None],
         boot_failed: Callable[[Member, packets.BootFailed], None], progress: Callable[[Member], None],
+        notice: Callable[[Member, dict[str, Any]], None],
         kill: Callable[[str, str], None], directed: Callable[[DirectResult], None],
     ) -> None:  # fmt: skip
         """`progress` is called when a worker has done `look_at_messages`; `kill(worker_id, reason)` ends one that said what
@@ -39,6 +42,7 @@ class Hearing:
         self._is_ready = is_ready
         self._boot_failed = boot_failed
         self._progress = progress
+        self._notice = notice
         self._kill = kill
         self._directed = directed
         self._loop = asyncio.get_running_loop()
@@ -64,6 +68,8 @@ class Hearing:
                 self._ready(member, packets.decode_ready(packet), now)
             elif kind == packets.SALVAGED:
                 self._salvaged(member, packets.decode_salvaged(packet), now)
+            elif kind == NOTICE:
+                self._notice(member, decode_notice(packet))
             elif kind == packets.BOOT_FAILED:
                 self._boot_failed(member, packets.decode_boot_failed(packet))
             else:

@@ -20,6 +20,7 @@ from ..remoting.queues import MessageQueue
 from ..workers import packets
 from ..workers.cells import CellFile
 from ..workers.link import LinkClosedError, Transport, link_pair
+from ..workers.notices import LEAVES, WANTS_OUT
 from ..workers.packets import QueueInfo
 from ..workers.spawn import WorkerProcess, WorkerStartError
 from ..workers.stack_dump import StackFile
@@ -32,6 +33,7 @@ from .launching import Launcher
 from .pool_member import NEVER, HandlerError, Member, NewWorker
 from .post_mortem import PostMortem
 from .posts import DropGeneration, GiveUp, Kill, Note, Policy, Retire, Start
+from .reloading import Reload
 from .stacks import ProcessStack, Running, worker_stacks
 from .staffing import Staff
 
@@ -67,6 +69,8 @@ class Pool:
         self._loop = asyncio.get_running_loop()
         self.members: dict[str, Member] = {}
         self._cell_slots = list(reversed(range(cells.slots)))
+        self.reload_ended: Callable[[int], None] = lambda _generation: None
+        """Called with the generation that serves after a reload."""
         self._staff_timer: asyncio.TimerHandle | None = None
         self._stopping = False
         self.direct = Directing(core, slab, self.members, self._send, self.kill_worker, timeout_s=direct_timeout_s)
@@ -75,6 +79,7 @@ class Pool:
         """Why no worker can boot."""
         self.hearing = Hearing(
             core, run_id=run_id, is_ready=self._is_ready, boot_failed=self._boot_failed, progress=self._progress,
+            notice=self._noticed,
             kill=self.kill_worker, directed=self.direct.done,
         )  # fmt: skip
         self.schema: str | None = None
@@ -99,8 +104,11 @@ class Pool:
     def run_staff(self) -> None:
         """Do what the staffing wants now, and be there when it wants something next."""
         now = self._loop.time()
+        reloading = self.staff.reload is not Reload.IDLE
         for order in self.staff.run(now):
             self._carry_out[type(order)](order)
+        if reloading and self.staff.reload is Reload.IDLE:
+            self.reload_ended(self.staff.generation)
         if self._staff_timer is not None:
             self._staff_timer.cancel()
         due = self.staff.next_due(now)
@@ -263,6 +271,12 @@ class Pool:
         self.staff.progress(member.worker_id, member.messages, member.failed)
         self._look_again(member)
         self._loop.call_soon(self.run_staff)
+
+    def _noticed(self, member: Member, notice: dict[str, Any]) -> None:
+        if notice["about"] in (WANTS_OUT, LEAVES):
+            member.stopping = member.stopping or notice["about"] == LEAVES
+            self.staff.wants_out(member.worker_id, str(notice.get("reason", "asked")))
+            self._loop.call_soon(self.run_staff)
 
     def _look_again(self, member: Member) -> None:
         member.look_at_messages = self.staff.look_at(member.worker_id) or NEVER

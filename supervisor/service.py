@@ -14,6 +14,7 @@ finds our offsets; the loader last, since it may take its time. A second signal 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
 from collections.abc import Awaitable, Callable
@@ -41,12 +42,13 @@ from .journal_file import JournalFile
 from .loader_child import LoaderChild
 from .member import GroupMember
 from .metrics import MetricsServer
+from .operating import Operator
 from .pool import Pool
 from .pool_member import HandlerError
 from .route_keeper import ROUTES_FILE
 from .slab import SLAB_BYTES_MIN, Slab
 from .slot import adopt, take_slot, write_settled
-from .stacks import ProcessStack, as_text, own_stack
+from .stacks import ProcessStack, as_text, own_stack, worker_facts
 from .states import Service, ServiceEvent, move_service
 from .status import picture
 from .watching import Watch
@@ -73,7 +75,12 @@ class Summary:
 class Supervisor:
     """One member of the consumer group. Made and run once: `await Supervisor(...).run()`."""
 
-    def __init__(self, settings: Settings, handler: HandlerSpec, *, on_ready: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, settings: Settings, handler: HandlerSpec, *, on_ready: Callable[[], None] | None = None,
+        reread: Callable[[], Settings] | None = None,
+    ) -> None:  # fmt: skip
+        """`reread` reads the configuration again, for a reload."""
+        self._reread = None if reread is None else lambda: in_namespace(reread())
         self.settings = settings = in_namespace(settings)
         self.handler = handler
         self.topics = subscriptions(settings.consumer.topics)
@@ -147,7 +154,6 @@ class Supervisor:
         settings = self.settings
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._signal, number)
-        self._loop.add_signal_handler(signal.SIGUSR1, self._log_stacks_soon)
         self._cells = CellFile(self._slot.path / CELLS_FILE, CELL_SLOTS)
         run_id = f"w{time.time_ns() // 1_000_000:x}"
         boots = Boots(settings, self.handler, self._slot, self._transport, self._memory, self.client_id)
@@ -183,16 +189,21 @@ class Supervisor:
         self._to_end.append(self._member.kill)
         self._acting.do |= self._member.performs
         await self._member.start()
+        operator = Operator(
+            self.core, self._pool, boots, topics=tuple(self.topics), acted=self.acted, reread=self._reread,
+            stacks=self.stacks, quick=self._quick,
+        )  # fmt: skip
         self._control = ControlServer(
             self._slot.path,
             {
                 "status": lambda _: self.picture(),
                 "stop": self._asked_to_stop,
-                "stacks": self._asked_for_stacks,
                 "subscribe": self._asked_to_subscribe,
                 "unsubscribe": self._asked_to_unsubscribe,
+                **operator.commands(),
             },
         )
+        operator.listen()
         await self._control.start()
         self._to_end.append(self._control.stop)
         if settings.metrics.port:
@@ -245,24 +256,22 @@ class Supervisor:
 
     def picture(self) -> dict[str, Any]:
         """The status, as the control socket and the metrics page show it."""
+        staff = self._pool.staff
         extra = {
-            "loader": self._loader.status(),
-            "schema": self._pool.schema,
-            "slot": str(self._slot.path),
+            "loader": self._loader.status(), "schema": self._pool.schema, "slot": str(self._slot.path),
+            "pid": os.getpid(),
+            "staff": {
+                "workers": staff.policy.count, "generation": staff.generation, "reload": staff.reload.value,
+                "last_reload": staff.last_reload, "last_boot_error": staff.last_boot_error,
+                "counts": dict(sorted(staff.counts.items())),
+            },
             **self._member.picture(),
-        }
-        return picture(self.core, self.service, self._pool.pids(), extra)
-
-    async def _asked_for_stacks(self, _request: Any) -> dict[str, Any]:
-        return {"processes": [each.as_dict() for each in await self.stacks()]}
-
-    def _log_stacks_soon(self) -> None:
-        self._logging_stacks = self._loop.create_task(self._log_stacks())
-
-    async def _log_stacks(self) -> None:
-        for each in await self.stacks():
-            log.info("stack", of=each.process, name=each.name, of_pid=each.pid, running=each.running and str(each.running),
-                     stack=each.text, **({"note": each.note} if each.note else {}))  # fmt: skip
+        }  # fmt: skip
+        found = picture(self.core, self.service, self._pool.pids(), extra)
+        facts = worker_facts(self._pool.members.values(), self._pool.running)
+        for worker in found["workers"]:
+            worker |= facts.get(worker["worker_id"], {})
+        return found
 
     async def stacks(self) -> list[ProcessStack]:
         """What every process does at this instant: the supervisor first, then the workers. Takes at most a second."""
@@ -306,8 +315,16 @@ class Supervisor:
         """Begin to stop, as TERM does."""
         self._stop_asked.set()
 
-    def _asked_to_stop(self, _request: Any) -> dict[str, Any]:
-        self.stop()
+    def _quick(self) -> None:
+        log.warning("stopping_quickly")
+        self._forced.set()
+        self._stop_asked.set()
+
+    def _asked_to_stop(self, request: Any) -> dict[str, Any]:
+        if request.get("quick"):
+            self._quick()
+        else:
+            self.stop()
         return {"stopping": True}
 
     def _core_finished(self, action: act.Finished) -> None:

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -100,6 +100,31 @@ def _kernel_state(pid: int) -> str:
     except OSError:
         return ""
     return next((f", state: {line[6:].strip()}" for line in lines if line.startswith("State:")), "")
+
+
+def worker_facts(
+    members: Iterable[Member], running: Callable[[Member], Running | None]
+) -> dict[str, dict[str, object]]:
+    """What is known of each worker without asking it, by its id: JSON types."""
+    facts: dict[str, dict[str, object]] = {}
+    for member in members:
+        found = running(member)
+        facts[member.worker_id] = {
+            "index": member.index,
+            "generation": member.generation,
+            "done": member.messages,
+            "failed": member.failed,
+            "rss_bytes": _resident_bytes(member.process.pid),
+            "running": None if found is None else str(found),
+        }
+    return facts
+
+
+def _resident_bytes(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError, ValueError):
+        return 0
 
 
 def own_stack(name: str) -> ProcessStack:

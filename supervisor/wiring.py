@@ -69,7 +69,16 @@ def core_config(settings: Settings, client_id: str, topics: tuple[str, ...]) -> 
 def staff_policy(settings: Settings) -> Policy:
     """How many workers there are, and when they are replaced."""
     w = settings.workers
-    return Policy(w.count or available_cores(), boot_timeout_s=w.boot_timeout_ms / 1000)
+    return Policy(
+        w.count or available_cores(),
+        recycle_messages=w.recycle_messages,
+        recycle_jitter_percent=w.recycle_jitter_percent,
+        recycle_age_s=float(w.recycle_age_s),
+        recycle_share_percent=w.recycle_share_percent,
+        boot_timeout_s=w.boot_timeout_ms / 1000,
+        canary_messages=w.reload_canary_messages,
+        canary_s=w.reload_canary_ms / 1000,
+    )
 
 
 def available_cores() -> int:
@@ -112,6 +121,7 @@ class Boots:
             cells_path=self.slot.path / CELLS_FILE,
             cell_slot=new.cell_slot,
             stacks=new.stacks,
+            recycle_memory_mib=s.workers.recycle_memory_mib,
             member=self.client_id,
             traces=s.trace.enabled,
             spans=s.trace.spans,

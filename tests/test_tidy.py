@@ -59,6 +59,7 @@ EDGES: dict[str, frozenset[str]] = {
             "member",
             "offset_store",
             "metrics",
+            "operating",
             "pool",
             "pool_member",
             "post_mortem",

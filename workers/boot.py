@@ -58,6 +58,8 @@ class WorkerBoot:
     salvage: tuple[Path, ...] = ()
     cells_path: Path | None = None
     cell_slot: int = 0
+    recycle_memory_mib: int = 0
+    """It asks to be replaced above this resident memory; 0 = never."""
     stacks: SharedFd | None = None
     """Where it writes its stacks when asked, and when a signal that can be caught ends it (stack_dump.py)."""
     member: str = ""

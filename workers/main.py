@@ -31,6 +31,7 @@ from .ddl import as_schema, to_ddl
 from .limits import SoftLimit, limits_of, obey
 from .link import LinkClosedError, WorkerLink
 from .loading import HandlerLoadError, describe_error, load, user_traceback
+from .memory_watch import LeavingError, watch_memory
 from .packets import BootFailed, Ready, encode_boot_failed, encode_ready, encode_salvaged
 from .parent_death import die_with_parent, end_forks_as_usual, keep_through_stop_signals
 from .rows import RowBuffer
@@ -76,7 +77,8 @@ def run_worker_on(boot: WorkerBoot, link: WorkerLink, log: Any) -> int:
         return EXIT_BOOT
     worker = make_worker(boot, link, handler, schema, log)
     link.send(encode_ready(Ready(os.getpid(), handler.name, None if schema is None else to_ddl(schema), handler.batch)))
-    worker.run()
+    with contextlib.suppress(LeavingError):
+        worker.run()
     if handler.teardown is not None:
         try:
             handler.teardown()
@@ -138,6 +140,7 @@ def make_worker(boot: WorkerBoot, link: WorkerLink, handler: Handler, schema: pa
         clock=time.monotonic_ns,
         cell=cell,
         traces=traces,
+        memory=watch_memory(boot.recycle_memory_mib, time.monotonic_ns, link, log),
         log=log,
     )
 

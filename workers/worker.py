@@ -28,6 +28,7 @@ from .cells import BEATS, CellView, private_cell
 from .direct import DirectRunner
 from .direct_packets import decode_direct, encode_directed
 from .link import LinkClosedError, WorkerLink
+from .memory_watch import MemoryWatch
 from .packets import (
     CHUNK,
     CHUNK_HEAD_BYTES,
@@ -72,6 +73,7 @@ class Worker:
         clock: Callable[[], int],
         cell: CellView | None = None,
         traces: TraceLog | None = None,
+        memory: MemoryWatch | None = None,
         log: Any = None,
     ) -> None:
         """`rows` and `segments` come together, both None = results are off. `clock` is monotonic, in ns."""
@@ -84,6 +86,7 @@ class Worker:
         self._log = log if log is not None else structlog.get_logger()
         self._queues: dict[int, QueueInfo] = {}
         self._cell = private_cell() if cell is None else cell
+        self._memory = memory
         self._stopped = False
         self._idle = False
         """The last step found no packet, and left nothing unreported."""
@@ -196,6 +199,8 @@ class Worker:
             for packet in encode_traces(self._traces.take()):
                 self._link.send(packet)
         self._seal_if_due()
+        if self._memory is not None:
+            self._memory(self._seal)
 
     def _report(self, runs: list[Run]) -> None:
         failures: list[Failure] = []

@@ -143,6 +143,7 @@ class Crew:
             "workers.count": 2,
             **settings,
         }
+        self.cwd = HANDLERS
         self.starts = 0
 
     def start(self) -> None:
@@ -151,7 +152,7 @@ class Crew:
         for key, value in self.settings.items():
             words += ["--set", f"{key}={value}"]
         self.child = Child(
-            "supervisor", words, log=self.folder / f"supervisor-{self.slot.name}-{self.starts}.log", cwd=HANDLERS
+            "supervisor", words, log=self.folder / f"supervisor-{self.slot.name}-{self.starts}.log", cwd=self.cwd
         )
         self.child.wait_for(lambda: self.status() is not None, WAIT_S, "start")
 

@@ -68,10 +68,23 @@ def test_relations_and_aliases_name_settings_that_exist() -> None:
 
 
 def test_integers_have_their_unit_in_the_name_or_are_counts() -> None:
-    counts = {"messages", "offsets", "attempts", "processes", "chunks", "rows", "places", "records", "deaths", ""}
+    counts = {
+        "messages",
+        "offsets",
+        "attempts",
+        "processes",
+        "chunks",
+        "rows",
+        "places",
+        "records",
+        "deaths",
+        "per cent",
+        "calls",
+        "",
+    }
     for name in KNOWN:
         section, _, key = name.partition(".")
         rule = SCHEMA[section][key]
         if isinstance(rule, Whole):
-            suffix = {"ms": "_ms", "us": "_us", "MiB": "_mib", "minutes": "_min"}.get(rule.unit)
+            suffix = {"ms": "_ms", "us": "_us", "MiB": "_mib", "minutes": "_min", "s": "_s"}.get(rule.unit)
             assert rule.unit in counts if suffix is None else key.endswith(suffix), name

@@ -1,0 +1,205 @@
+"""What an operator can ask of a running supervisor, by signal and by the control socket; both do the same.
+
+    TERM, INT   drain and stop; a second one forces       QUIT   stop now, without draining
+    HUP         reload the handler's code and settings    USR1   stacks of all processes into the log
+    TTIN, TTOU  one worker more, one fewer                TSTP   pause pulling        CONT   resume
+
+The names are those of gunicorn and Celery. A signal only starts what the loop then does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import signal
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import structlog
+
+from ..conf.settings import Settings
+from ..remoting.errors import RocketcrewError, UsageError
+from .changes import Merged, merge
+from .control import Command
+from .core import Core
+from .pool import Pool
+from .sizing import ChunkSizer
+from .stacks import ProcessStack
+from .wiring import Boots, core_config, forkserver_for, staff_policy
+
+WORKERS_MAX: Final = 256
+"""workers.count allows as many."""
+
+log = structlog.get_logger("rocketcrew.supervisor")
+
+
+class Operator:
+    """Carries out what is asked. `reread` reads the configuration again, None = it cannot be; `quick` stops at once."""
+
+    def __init__(
+        self, core: Core, pool: Pool, boots: Boots, *, topics: tuple[str, ...], acted: Callable[[], None],
+        reread: Callable[[], Settings] | None, stacks: Callable[[], Any], quick: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self._core = core
+        self._pool = pool
+        self._boots = boots
+        self._topics = topics
+        self._acted = acted
+        self._reread = reread
+        self._stacks = stacks
+        self._quick = quick
+        self._loop = asyncio.get_running_loop()
+        self._generations = 0
+        self._coming: tuple[int, Boots] | None = None
+        self._again = False
+        self._scaled: int | None = None
+        """What an operator scaled to, kept over reloads that do not change workers.count."""
+        self._logging: asyncio.Task[None] | None = None
+        pool.reload_ended = self._reload_ended
+
+    def listen(self) -> None:
+        """Obey the signals from now on."""
+        for number, do in self.signals().items():
+            self._loop.add_signal_handler(number, do)
+
+    def signals(self) -> dict[signal.Signals, Callable[[], object]]:
+        """What each signal does."""
+        return {
+            signal.SIGQUIT: self._quick,
+            signal.SIGHUP: self._reload_by_signal,
+            signal.SIGTTIN: lambda: self._scale_by_signal(1),
+            signal.SIGTTOU: lambda: self._scale_by_signal(-1),
+            signal.SIGUSR1: self._log_stacks_soon,
+            signal.SIGTSTP: self.pause,
+            signal.SIGCONT: self.resume,
+        }
+
+    def commands(self) -> dict[str, Command]:
+        """The same for the control socket."""
+        return {
+            "pause": lambda _: self.pause(),
+            "resume": lambda _: self.resume(),
+            "scale": lambda request: self.scale(_number(request)),
+            "reload": lambda _: self.reload(),
+            "stacks": self._asked_for_stacks,
+        }
+
+    # --- pause --------------------------------------------------------------------------------------------------
+
+    def pause(self) -> dict[str, Any]:
+        """Pull nothing; what was pulled is finished, and the membership stays."""
+        if not self._core.state.paused:
+            log.info("paused")
+            self._core.pause()
+        return {"paused": True}
+
+    def resume(self) -> dict[str, Any]:
+        if self._core.state.paused:
+            log.info("resumed")
+            self._core.resume(self._loop.time())
+            self._acted()
+        return {"paused": False}
+
+    # --- scale --------------------------------------------------------------------------------------------------
+
+    def scale(self, workers: int) -> dict[str, Any]:
+        """Have so many workers, 1 to WORKERS_MAX. Raises UsageError."""
+        if not 1 <= workers <= WORKERS_MAX:
+            raise UsageError(f"{workers} workers: 1 to {WORKERS_MAX} are possible")
+        before = self._pool.staff.policy.count
+        self._scaled = workers
+        self._pool.staff.set_policy(dataclasses.replace(self._pool.staff.policy, count=workers))
+        log.info("scaled", workers=workers, before=before)
+        self._pool.run_staff()
+        return {"workers": workers, "before": before}
+
+    def _scale_by_signal(self, by: int) -> None:
+        workers = self._pool.staff.policy.count + by
+        if 1 <= workers <= WORKERS_MAX:
+            self.scale(workers)
+
+    # --- reload -------------------------------------------------------------------------------------------------
+
+    def reload(self) -> dict[str, Any]:
+        """Begin to replace all workers by ones with the code and the settings as they are now on disk.
+
+        One that is asked for during another follows it. Raises UsageError for a configuration that is wrong: then
+        nothing changes.
+        """
+        if self._coming is not None:
+            self._again = True
+            return {"reloading": True, "after": "the reload that is under way"}
+        merged = self._read()
+        for name in merged.kept:
+            log.warning("setting_needs_restart", setting=name)
+        self._generations += 1
+        boots = dataclasses.replace(self._boots, settings=merged.settings)
+        self._coming = (self._generations, boots)
+        log.info("reloading", generation=self._generations, changed=list(merged.changed))
+        self._pool.launcher.add(self._generations, forkserver_for(boots.handler, boots.settings), boots)
+        policy = staff_policy(merged.settings)
+        count = self._pool.staff.policy.count
+        self._pool.staff.set_policy(dataclasses.replace(policy, count=count))
+        self._pool.staff.begin_reload(self._generations, self._loop.time())
+        self._pool.run_staff()
+        return {"reloading": True, "generation": self._generations, "changed": list(merged.changed),
+                "needs_restart": list(merged.kept)}  # fmt: skip
+
+    def _read(self) -> Merged:
+        if self._reread is None:
+            return Merged(self._boots.settings, (), ())
+        return merge(self._boots.settings, self._reread())
+
+    def _reload_by_signal(self) -> None:
+        try:
+            self.reload()
+        except RocketcrewError as error:
+            log.error("reload_refused", error=str(error))
+
+    def _reload_ended(self, generation: int) -> None:
+        """`generation` serves now: the new one, or the old one again."""
+        if self._coming is None:
+            return
+        (number, boots), self._coming = self._coming, None
+        if number == generation:
+            self._take_over(boots)
+        else:
+            count = self._pool.staff.policy.count
+            self._pool.staff.set_policy(dataclasses.replace(staff_policy(self._boots.settings), count=count))
+        if self._again:
+            self._again = False
+            self._loop.call_soon(self._reload_by_signal)
+
+    def _take_over(self, boots: Boots) -> None:
+        before, self._boots = self._boots, boots
+        settings = boots.settings
+        policy = staff_policy(settings)
+        if settings.workers.count != before.settings.workers.count:
+            self._scaled = None
+        self._pool.staff.set_policy(dataclasses.replace(policy, count=self._scaled or policy.count))
+        state = self._core.state
+        new = core_config(settings, boots.client_id, self._topics)
+        state.config = dataclasses.replace(new, topics=state.config.topics)  # subscriptions may have changed meanwhile
+        state.sizer = ChunkSizer(state.config.chunk_target_us, state.config.chunk_messages_max)
+        self._loop.call_soon(self._pool.run_staff)
+
+    # --- stacks -------------------------------------------------------------------------------------------------
+
+    async def _asked_for_stacks(self, _request: Mapping[str, Any]) -> dict[str, Any]:
+        return {"processes": [each.as_dict() for each in await self._stacks()]}
+
+    def _log_stacks_soon(self) -> None:
+        self._logging = self._loop.create_task(self._log_stacks())
+
+    async def _log_stacks(self) -> None:
+        found: list[ProcessStack] = await self._stacks()
+        for each in found:
+            log.info("stack", of=each.process, name=each.name, of_pid=each.pid, running=each.running and str(each.running),
+                     stack=each.text, **({"note": each.note} if each.note else {}))  # fmt: skip
+
+
+def _number(request: Mapping[str, Any]) -> int:
+    workers = request.get("workers")
+    if not isinstance(workers, int) or isinstance(workers, bool):
+        raise UsageError('scale needs "workers": a whole number')
+    return workers

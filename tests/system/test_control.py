@@ -1,0 +1,193 @@
+"""A running supervisor under orders: reload, scale, pause, stacks, by signal and by the control socket, under load."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocketcrew.supervisor.control import ask
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from harness import WAIT_S, Broker, Crew, duplicate_keys, send_numbers, wait_until
+
+TOPIC = "numbers"
+MESSAGES = 3_000
+HANDLER = """
+import os, time
+from rocketcrew import handler
+
+@handler(schema="number bigint, version int, pid bigint")
+def handle(message):
+    time.sleep(0.0005)
+    return {"number": int(message.body), "version": VERSION, "pid": os.getpid()}
+"""
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    found = Broker(tmp_path)
+    yield found
+    found.stop()
+
+
+class Reloadable(Crew):
+    """A crew whose handler lies in a folder of its own, to be rewritten."""
+
+    def __init__(self, folder: Path, broker: Broker, **settings: object) -> None:
+        super().__init__(folder, broker, "changing:handle", TOPIC, load=False, **settings)
+        self.code = folder / "code"
+        self.code.mkdir()
+        self.cwd = self.code
+        self.write("VERSION = 1\n" + HANDLER)
+
+    def write(self, text: str) -> None:
+        (self.code / "changing.py").write_text(text)
+
+    def signal(self, number: int) -> None:
+        os.kill(self.child.pid, number)
+
+    def ask(self, command: str, **arguments: Any) -> dict[str, Any]:
+        return asyncio.run(ask(self.slot, command, **arguments))
+
+    def staff(self) -> dict[str, Any]:
+        status = self.status()
+        assert status is not None
+        found: dict[str, Any] = status["staff"]
+        return found
+
+    def generations(self) -> set[int]:
+        status = self.status()
+        assert status is not None
+        return {worker["generation"] for worker in status["workers"] if worker["state"] == "ready"}
+
+    def finish(self, messages: int = MESSAGES) -> Any:
+        """Wait for everything, stop; the rows, each number once."""
+        wait_until(lambda: self.lag() == 0 and self.counter("done_messages") >= messages, 2 * WAIT_S, "all messages")
+        status = self.status()
+        assert status is not None
+        assert status["counters"]["invariant_violations"] == 0
+        assert self.stop() == 0
+        rows = self.staged_rows()
+        assert sorted(rows.column("number").to_pylist()) == list(range(messages))
+        assert duplicate_keys(rows) == 0
+        return rows
+
+
+def test_hup_under_load_changes_the_code_and_loses_nothing(tmp_path: Path, broker: Broker) -> None:
+    crew = Reloadable(tmp_path, broker)
+    crew.start()
+    send_numbers(broker, TOPIC, range(MESSAGES))
+    wait_until(lambda: crew.counter("done_messages") > MESSAGES // 10, what="the first tenth")
+    before = crew.status()
+    assert before is not None
+    crew.write("VERSION = 22\n" + HANDLER)
+    crew.signal(signal.SIGHUP)
+    wait_until(lambda: crew.staff()["counts"].get("reloaded") == 1, what="the reload")
+    assert crew.generations() == {1}
+    after = crew.status()
+    assert after is not None
+    assert [queue["topic"] for queue in after["queues"]] == [queue["topic"] for queue in before["queues"]]
+    assert after["counters"]["worker_deaths"] == 0
+    rows = crew.finish()
+    assert set(rows.column("version").to_pylist()) == {1, 22}
+    assert "reloading" in crew.child.log.read_text()
+
+
+def test_code_that_does_not_boot_is_not_taken(tmp_path: Path, broker: Broker) -> None:
+    crew = Reloadable(tmp_path, broker)
+    crew.start()
+    send_numbers(broker, TOPIC, range(MESSAGES))
+    workers = set(crew.workers())
+    crew.write("VERSION = 22\nthis is no Python\n")
+    assert crew.ask("reload")["reloading"]
+    wait_until(lambda: crew.staff()["last_reload"].startswith("rolled back"), what="the way back")
+    assert "SyntaxError" in crew.staff()["last_reload"]
+    assert set(crew.workers()) == workers
+    rows = crew.finish()
+    assert set(rows.column("version").to_pylist()) == {1}
+
+
+def test_a_canary_that_fails_is_taken_back(tmp_path: Path, broker: Broker) -> None:
+    crew = Reloadable(tmp_path, broker, **{"workers.reload_canary_messages": 5, "consumer.max_reconsume_times": 16})
+    crew.start()
+    send_numbers(broker, TOPIC, range(MESSAGES))
+    crew.write("VERSION = 22\n" + HANDLER.replace("    time.sleep", "    raise ValueError\n    time.sleep"))
+    crew.ask("reload")
+    wait_until(lambda: crew.staff()["last_reload"].startswith("rolled back"), what="the way back")
+    assert "messages failed" in crew.staff()["last_reload"]
+    wait_until(lambda: crew.generations() == {0}, what="the old code alone")
+    crew.finish()
+
+
+def test_scale_pause_and_stop_by_socket_and_by_signal(tmp_path: Path, broker: Broker) -> None:
+    crew = Reloadable(tmp_path, broker)
+    crew.start()
+    send_numbers(broker, TOPIC, range(MESSAGES))
+    crew.signal(signal.SIGTTIN)
+    wait_until(lambda: len(crew.workers()) == 3, what="a third worker")
+    crew.signal(signal.SIGTTOU)
+    wait_until(lambda: len(crew.workers()) == 2, what="two workers")  # the kernel does not count equal signals
+    crew.signal(signal.SIGTTOU)
+    wait_until(lambda: len(crew.workers()) == 1, what="one worker")
+    assert crew.ask("scale", workers=2) == {"workers": 2, "before": 1}
+    assert "error" in crew.ask("scale", workers=0)
+    assert crew.ask("pause") == {"paused": True}
+    wait_until(lambda: (s := crew.status()) is not None and s["waiting_messages"] == 0, what="what was pulled")
+    crew.signal(signal.SIGTSTP)
+    crew.signal(signal.SIGCONT)
+    wait_until(lambda: (s := crew.status()) is not None and not s["paused"], what="the end of the pause")
+    crew.signal(signal.SIGUSR1)
+    wait_until(lambda: crew.child.log.read_text().count('"event": "stack"') >= 3, what="the stacks")
+    crew.finish()
+
+
+def test_a_storm_of_recycling_loses_and_repeats_nothing(tmp_path: Path, broker: Broker) -> None:
+    crew = Reloadable(
+        tmp_path, broker,
+        **{"workers.recycle_messages": 100, "workers.recycle_share_percent": 100, "workers.recycle_jitter_percent": 50},
+    )  # fmt: skip
+    crew.start()
+    send_numbers(broker, TOPIC, range(MESSAGES))
+    wait_until(lambda: crew.staff()["counts"].get("left: messages", 0) >= 5, what="five that left")
+    assert crew.counter("worker_deaths") == 0
+    rows = crew.finish()
+    assert len(set(rows.column("pid").to_pylist())) >= 7
+
+
+def test_a_worker_that_grows_is_replaced_at_its_memory_limit(tmp_path: Path, broker: Broker) -> None:
+    crew = Reloadable(tmp_path, broker, **{"workers.recycle_memory_mib": 300})
+    crew.write(
+        "VERSION = 1\nkept = []\n"
+        + HANDLER.replace("    time.sleep(0.0005)\n", "    kept.append(bytearray(1 << 20))\n")
+    )
+    crew.start()
+    send_numbers(broker, TOPIC, range(1000))
+    wait_until(lambda: crew.staff()["counts"].get("left: memory", 0) >= 1, what="one that left")
+    rows = crew.finish(1000)
+    assert len(set(rows.column("pid").to_pylist())) >= 3
+
+
+def test_quit_stops_at_once(tmp_path: Path, broker: Broker) -> None:
+    crew = Crew(tmp_path, broker, "numbers_handler:endless_c_loop", TOPIC, load=False)
+    crew.start()
+    send_numbers(broker, TOPIC, range(16))
+    wait_until(lambda: (s := crew.status()) is not None and any(w["messages"] for w in s["workers"]), what="work")
+    os.kill(crew.child.pid, signal.SIGQUIT)
+    wait_until(lambda: crew.child.poll() is not None, 20.0, "the end")
+    assert crew.child.stop(WAIT_S) == 5
+
+
+def test_the_service_says_why_when_nobody_can_boot(tmp_path: Path, broker: Broker) -> None:
+    crew = Reloadable(tmp_path, broker)
+    crew.write("import no_such_module_here\n")
+    with pytest.raises(Exception, match="no_such_module_here"):
+        crew.start()
+    assert crew.child.stop(WAIT_S) == 4
