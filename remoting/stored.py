@@ -82,6 +82,10 @@ _FIXED = {
 }
 
 
+_RECONSUME_TIMES_BACK = 16
+"""From the end of the fixed part: reconsume times, prepared transaction offset and body length stand there."""
+
+
 class RecordInfo(NamedTuple):
     """The numbers of one record and where its parts stand; the `_start` and `end` positions are those of the buffer."""
 
@@ -275,6 +279,14 @@ class StoredMessage:
     def decompressed_body(self) -> bytes:
         """The body as the user sent it. Raises ProtocolError as `decompress`."""
         return decompress(self.body, self.sysflag)
+
+
+def raise_reconsume_times(buf: bytearray | memoryview, position: int) -> None:
+    """Count one attempt more in the record at `position`, in place; a record too short for that is left as it is."""
+    fixed = _FIXED[_INT32.unpack_from(buf, position + _SYSFLAG_AT)[0] & _HOSTS_V6]
+    if _INT32.unpack_from(buf, position)[0] >= fixed.size:
+        at = position + fixed.size - _RECONSUME_TIMES_BACK
+        _INT32.pack_into(buf, at, _INT32.unpack_from(buf, at)[0] + 1)
 
 
 def decode_message(buf: Buffer, position: int = 0, end: int | None = None, *, check_crc: bool = True) -> StoredMessage:

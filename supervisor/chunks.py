@@ -63,8 +63,8 @@ class Chunk:
     """
 
     __slots__ = (
-        "alone", "begin", "chunk_id", "count", "failed", "handle", "held", "lost", "offsets", "positions", "reported",
-        "slot", "tokens", "worker_id",
+        "alone", "begin", "chunk_id", "count", "failed", "handle", "held", "lost", "offsets", "origin", "positions",
+        "reported", "slot", "tokens", "worker_id",
     )  # fmt: skip
 
     def __init__(
@@ -88,6 +88,8 @@ class Chunk:
         self.held = True
         """Its reference on the slot is still held."""
         self.worker_id: str | None = None
+        self.origin: tuple[Chunk, int] | None = None
+        """Set: a shadow, see local_retry.py: it runs that failed message of that chunk again."""
         self.alone = False
         """It is suspected of having killed a worker, see quarantine.py."""
 

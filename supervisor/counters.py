@@ -26,6 +26,8 @@ class Counters:
     filtered_messages: int = 0
     sent_back_messages: int = 0
     send_back_refused: int = 0
+    local_retries: int = 0
+    """Run again here, because no broker took the send-back."""
     dead_letter_messages: int = 0
     dropped_messages: int = 0
     """Failed while broadcasting: nobody retries them."""

@@ -6,6 +6,8 @@ turn, so that a busy one does not starve the others.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from .actions import Dispatch
 from .chunks import Chunk
 from .process_queue import ProcessQueue
@@ -27,6 +29,8 @@ class Dispatching:
     def __init__(self, state: State) -> None:
         self.s = state
         self.quarantine = Quarantine(state, self._hand_again, self.apart)
+        self.left: Callable[[Chunk], None] = lambda _shadow: None
+        """Told of shadows (local_retry.py) that nobody will run."""
 
     def run(self) -> None:
         """Give out as much as the workers' windows take."""
@@ -151,6 +155,8 @@ class Dispatching:
         chunk.reported = chunk.count
         chunk.lost = True
         self.s.release_chunk(chunk)
+        if chunk.origin is not None:
+            self.left(chunk)
 
     def withdraw(self, pq: ProcessQueue) -> None:
         """Leave those of its chunks that wait for another worker because theirs died."""

@@ -15,6 +15,7 @@ from .chunks import Chunk, Failure, Token
 from .dispatching import Dispatching
 from .failing import Failing
 from .intervals import Intervals
+from .local_retry import LocalRetry
 from .process_queue import ProcessQueue
 from .quarantine import Lot, pieces_of
 from .state import State, WorkerView
@@ -35,6 +36,7 @@ class Settling:
         self._dispatching = dispatching
         self._progress = progress
         self._restart = restart
+        self._local = LocalRetry(state, dispatching, self.send_back, self._wait_for_seal, self._settled)
         self._failing = Failing(state, dispatching, self.send_back, self.reported)
 
     # --- outcomes -----------------------------------------------------------------------------------------------
@@ -65,7 +67,12 @@ class Settling:
             s.counters.late_outcomes += 1
         else:
             s.stats.consumed(pq.mq.topic, count, len(failures), busy_us)
-            self._settle(pq, chunk, start, end, worker_id, seq, failures)
+            if chunk.origin is None:
+                self._settle(pq, chunk, start, end, worker_id, seq, failures)
+            else:
+                s.release_chunk(chunk)
+                failed = (failures[0][1], failures[0][2]) if failures else None
+                self._local.outcome(pq, chunk, (worker_id, seq), failed)
             pq.last_consume = now
             if chunk.alone:
                 self._cleared(pq, chunk, start, end)
@@ -178,7 +185,8 @@ class Settling:
             s.counters.late_answers += 1
             return
         if not accepted:
-            self._refused(pq, chunk, index, now)
+            self._local.refused(pq, chunk, index, now)
+            self._progress(pq, now)
             return
         if chunk.failed.pop(index).facts is not None:
             s.counters.dead_letter_messages += 1
@@ -187,28 +195,14 @@ class Settling:
         pq.unfinished -= 1
         s.out.append(JournalDone(pq.mq, chunk.begin_of(index), chunk.offsets[index] + 1, "", 0))
         self._dispatching.sent(pq, chunk.offsets[index])
+        self._settled(chunk)
+        self._progress(pq, now)
+
+    def _settled(self, chunk: Chunk) -> None:
+        """A failure of it is over: forget it when it was the last."""
         if not chunk.failed and chunk.reported == chunk.count:
-            s.chunks.pop(chunk_id, None)
-            s.release_chunk(chunk)
-        self._progress(pq, now)
-
-    def _refused(self, pq: ProcessQueue, chunk: Chunk, index: int, now: float) -> None:
-        s = self.s
-        failure = (chunk.failed or {})[index]
-        failure.attempts += 1
-        failure.sent = False
-        s.counters.send_back_refused += 1
-        retry_ms = s.config.send_back_retry_ms
-        s.log("warning", "send_back_refused", queue=pq.mq, offset=chunk.offsets[index], attempts=failure.attempts,
-              retry_in_ms=retry_ms)  # fmt: skip
-
-        def again(_now: float) -> None:
-            current = s.queues.get(pq.handle)
-            if current is not None and chunk.failed and index in chunk.failed and not failure.sent:
-                self.send_back(current, chunk, index)
-
-        s.at(now + retry_ms / 1000, again)
-        self._progress(pq, now)
+            self.s.chunks.pop(chunk.chunk_id, None)
+            self.s.release_chunk(chunk)
 
     # --- seals --------------------------------------------------------------------------------------------------
 
@@ -299,7 +293,10 @@ class Settling:
                 self._dispatching.abandon(chunk)
                 continue
             touched[pq.handle] = pq
-            self._split(pq, chunk, worker)
+            if chunk.origin is None:
+                self._split(pq, chunk, worker)
+            else:
+                self._local.died(pq, chunk, worker)
         self._failing.time_outs(worker, now)
         for token in [token for token in s.unsealed if token[0] == worker_id]:
             self._lost(token, now)

@@ -311,6 +311,7 @@ class Edge:
             accepted = response is not None and response.code == ResponseCode.SUCCESS
             if not accepted:
                 self._world.note("a send-back was refused or its answer lost")
+                self._member.notebook.refused(action.handle, expected)
             self._core.sent_back(action.handle, action.chunk_id, action.index, accepted, self._world.now)
 
         self._ask(Command(RequestCode.CONSUMER_SEND_MSG_BACK, header.to_fields()), answered)

@@ -67,8 +67,13 @@ class Notebook:
         self._committed[mq] = entry.offset
         self._finished[mq] = Intervals(self.no_repeat[mq].pairs()) if mq in self.no_repeat else Intervals()
 
+    def refused(self, handle: int, offset: int) -> None:
+        """No broker took the send-back of a message: it may be handed out once more."""
+        self._held.setdefault(handle, {}).pop(offset, None)
+
     def handed(self, handle: int, offsets: Sequence[int], worker_id: str) -> None:
-        """A chunk is handed to a worker: each message goes to one at a time, to the next when that one is dead."""
+        """A chunk is handed to a worker: each message goes to one at a time, to the next when that one is dead, or when it
+        failed there and no broker took it back."""
         held = self._held.setdefault(handle, {})
         for offset in offsets:
             before = held.get(offset)

@@ -15,10 +15,11 @@ from rocketcrew.remoting.stored import decode_message
 from rocketcrew.supervisor.actions import JournalCommitted, JournalDone
 from rocketcrew.supervisor.assigning import Assigning
 from rocketcrew.supervisor.blame import Death
-from rocketcrew.supervisor.chunks import Chunk, Token
+from rocketcrew.supervisor.chunks import Chunk, Failure, Token
 from rocketcrew.supervisor.core import Core
 from rocketcrew.supervisor.dispatching import Dispatching
 from rocketcrew.supervisor.journal import MAGIC, Entry, JournalState, _Names, _records, replay
+from rocketcrew.supervisor.local_retry import LocalRetry
 from rocketcrew.supervisor.process_queue import ProcessQueue
 from rocketcrew.supervisor.pulling import Pulling
 from rocketcrew.supervisor.settling import FailureReport, Settling
@@ -144,8 +145,24 @@ class DropsRefused(CoreParts):
     """A send-back that the broker refused counts as sent."""
 
     class settling_class(Settling):
-        def _refused(self, pq: ProcessQueue, chunk: Chunk, index: int, now: float) -> None:
-            self.sent_back(pq.handle, chunk.chunk_id, index, True, now)
+        def sent_back(self, handle: int, chunk_id: int, index: int, accepted: bool, now: float) -> None:
+            super().sent_back(handle, chunk_id, index, True, now)
+
+
+class ForgetsTheFailure(CoreParts):
+    """A message that runs again because no broker took it back is not a failed one any more: commits pass it."""
+
+    class settling_class(Settling):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            self._local._run = self._forget_and_run  # type: ignore[method-assign]
+
+        def _forget_and_run(self, pq: ProcessQueue, chunk: Chunk, index: int, failure: Failure) -> None:
+            LocalRetry._run(self._local, pq, chunk, index, failure)
+            assert chunk.failed is not None
+            del chunk.failed[index]
+            pq.unfinished -= 1
+            self._settled(chunk)
 
 
 class SendsRevoked(CoreParts):
@@ -380,6 +397,7 @@ PLANTED = {
     "skip one too many": Planted(SkipsOneTooMany, 40),
     "journal ignores a reset": Planted(IgnoresReset, 40, ("reset back",), ONE_SLOT | {"slow": 0.05}),
     "drop on a refused send-back": Planted(DropsRefused, 40),
+    "commit past a local retry": Planted(ForgetsTheFailure, 40, ("refuse send-backs",), {"slow": 0.15}),
     "revoked queue sends failures back": Planted(SendsRevoked, 40, COMING_AND_GOING, SEVERAL | {"slow": 0.05}),
     "late outcome of an ended assignment accepted": Planted(
         AcceptsLate, 120, ("reset back", "reset forward"), ONE_SLOT | {"slow": 0.15}

@@ -70,6 +70,8 @@ class SimPool:
                 if offset in done:
                     raise Violation(f"{action.mq} {offset} is run again, although it was finished before")
         self._member.notebook.handed(action.chunk.handle, action.chunk.offsets, action.worker_id)
+        if action.chunk.origin is not None:
+            self._member.world.note("a message ran again because no broker took it back")
         self._to(action.worker_id, Work(action))
 
     def _seal(self, action: act.Seal) -> None:

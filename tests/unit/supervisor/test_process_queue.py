@@ -111,6 +111,8 @@ class QueueMachine(RuleBasedStateMachine):
         seq = self.core.state.workers[name].sealed_seq + 1 if rows else 0
         for index in range(start, start + count):
             offset = chunk.offsets[index]
+            if chunk.origin is not None:
+                self.failed.remove(offset)  # a refused send-back: it runs here again
             assert self.status[offset] is None and offset not in self.failed, "run twice"
             if index in failed:
                 self.failed.add(offset)
@@ -164,6 +166,7 @@ class QueueMachine(RuleBasedStateMachine):
             records = [(offset, offset + 1) for offset in sorted([*self.rows[name], *written])]
             for offset in (*self.rows[name], *written):
                 self.status[offset] = "durable"
+                self.failed.discard(offset)
             self.core.salvaged(name, self.core.state.workers[name].sealed_seq + 1, [(MQ, records)], self.now)
         del self.hands[name], self.rows[name]
         self._worker()

@@ -47,8 +47,10 @@ def test_a_refused_send_back_keeps_the_message_and_is_tried_again(bench: Bench) 
         bench.none(act.SendBack)
         assert bench.persist() == []
         bench.pass_ms(4_999)
-        bench.none(act.SendBack)
+        bench.none(act.SendBack, act.Dispatch)
         bench.pass_ms(1)
+        bench.none(act.SendBack)
+        bench.done(bench.dispatched()[0], failures=[(0, 2, "no")])  # it runs here again: local_retry.py
         back = bench.one(act.SendBack)
         assert back.attempt == attempt
     bench.core.sent_back(handle, back.chunk_id, 0, accepted=True, now=bench.now)

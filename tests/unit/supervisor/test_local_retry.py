@@ -1,0 +1,182 @@
+"""A message that no broker takes back runs here again, and no offset passes it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rocketcrew.remoting.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_STORE_HOST_V6
+from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.remoting.stored import StoredMessage, encode_message, raise_reconsume_times, record_info
+from rocketcrew.supervisor import actions as act
+from rocketcrew.supervisor.chunks import Chunk
+
+if TYPE_CHECKING:
+    from .conftest import Bench
+
+RETRY_MS = 5_000
+
+
+def refused(bench: Bench, *, level: int = 0) -> tuple[int, Chunk]:
+    """A queue with one message that failed at w1 and was refused; its handle and chunk."""
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.found(handle, [0])
+    (chunk,) = bench.dispatched()
+    bench.done(chunk, failures=[(0, level, "no")])
+    refuse(bench)
+    return handle, chunk
+
+
+def refuse(bench: Bench) -> None:
+    back = bench.one(act.SendBack)
+    bench.core.sent_back(back.handle, back.chunk_id, back.index, accepted=False, now=bench.now)
+
+
+def shadow_of(bench: Bench) -> Chunk:
+    bench.pass_ms(RETRY_MS)
+    (shadow,) = bench.dispatched()
+    return shadow
+
+
+def test_after_a_while_it_runs_again_with_one_attempt_more(bench: Bench) -> None:
+    handle, chunk = refused(bench)
+    bench.pass_ms(RETRY_MS - 1)
+    bench.none(act.Dispatch, act.SendBack)
+    bench.pass_ms(1)
+    (shadow,) = bench.dispatched()
+    assert shadow.offsets == [0]
+    assert record_info(bench.view, shadow.positions[0]).reconsume_times == 1
+    assert bench.persist() == []
+    assert chunk.failed
+    bench.done(shadow)
+    assert bench.persist() == [1]
+    assert (bench.counters.local_retries, bench.counters.done_messages, bench.counters.sent_back_messages) == (1, 1, 0)
+    assert bench.pq(handle).unfinished == 0
+    assert bench.slab.used_units == 0
+
+
+def test_rows_of_it_are_waited_for(bench: Bench) -> None:
+    refused(bench)
+    bench.done(shadow_of(bench), seq=4)
+    assert bench.persist() == []
+    bench.sealed("w1", 4)
+    assert bench.persist() == [1]
+    assert [(done.start, done.end, done.seq) for done in bench.take(act.JournalDone)] == [(0, 1, 4)]
+
+
+def test_failing_again_it_is_sent_back_again_as_the_handler_says_now(bench: Bench) -> None:
+    refused(bench)
+    bench.done(shadow_of(bench), failures=[(0, 5, "again")])
+    back = bench.one(act.SendBack)
+    assert (back.delay_level, back.attempt) == (5, 1)
+    assert record_info(bench.view, back.start).reconsume_times == 1
+    bench.core.sent_back(back.handle, back.chunk_id, back.index, accepted=True, now=bench.now)
+    assert bench.persist() == [1]
+    assert bench.slab.used_units == 0
+
+
+def test_it_may_be_refused_many_times(bench: Bench) -> None:
+    refused(bench)
+    for attempt in range(1, 6):
+        shadow = shadow_of(bench)
+        assert record_info(bench.view, shadow.positions[0]).reconsume_times == attempt
+        bench.done(shadow, failures=[(0, 0, "no")])
+        refuse(bench)
+        assert bench.persist() == []
+    bench.done(shadow_of(bench))
+    assert bench.persist() == [1]
+
+
+def test_what_is_to_be_a_dead_letter_is_not_run_again(bench: Bench) -> None:
+    refused(bench, level=-1)
+    bench.pass_ms(RETRY_MS)
+    bench.none(act.Dispatch)
+    assert bench.one(act.SendBack).delay_level == -1
+
+
+def test_its_worker_may_die_with_it(bench: Bench) -> None:
+    refused(bench)
+    shadow_of(bench)
+    bench.core.worker_died("w1")
+    bench.core.salvage_complete("w1", bench.now)
+    assert bench.persist() == []
+    back = bench.one(act.SendBack)
+    bench.core.sent_back(back.handle, back.chunk_id, back.index, accepted=True, now=bench.now)
+    assert bench.persist() == [1]
+    assert bench.slab.used_units == 0
+
+
+def test_rows_that_its_dead_worker_left_complete_count(bench: Bench) -> None:
+    handle, _ = refused(bench)
+    shadow_of(bench)
+    bench.core.worker_died("w1")
+    bench.core.salvaged("w1", 1, [(MessageQueue("orders", "b", 0), [(0, 1)])], bench.now)
+    bench.core.salvage_complete("w1", bench.now)
+    bench.none(act.SendBack)
+    assert bench.persist() == [1]
+    assert bench.pq(handle).unfinished == 0
+    assert bench.slab.used_units == 0
+
+
+def test_while_we_stop_the_send_back_is_repeated(bench: Bench) -> None:
+    refused(bench)
+    bench.core.stop(bench.now)
+    bench.pass_ms(RETRY_MS)
+    bench.none(act.Dispatch)
+    back = bench.one(act.SendBack)
+    bench.core.sent_back(back.handle, back.chunk_id, back.index, accepted=True, now=bench.now)
+    bench.commits()
+    assert bench.one(act.Finished).unfinished == 0
+
+
+def test_of_a_queue_that_was_taken_away_nothing_runs_again(bench: Bench) -> None:
+    refused(bench)
+    bench.revoke()
+    bench.pass_ms(RETRY_MS)
+    bench.none(act.Dispatch, act.SendBack)
+    bench.commits()
+    assert not bench.core.state.queues
+    assert bench.slab.used_units == 0
+
+
+def test_a_shadow_that_nobody_has_yet_ends_with_a_reset(bench: Bench) -> None:
+    refused(bench)
+    bench.core.retire("w1")
+    bench.pass_ms(RETRY_MS)
+    bench.none(act.Dispatch)
+    bench.core.reset_offsets({bench.queue(0): 9}, bench.now)
+    back = bench.one(act.SendBack)
+    bench.core.sent_back(back.handle, back.chunk_id, back.index, accepted=True, now=bench.now)
+    assert bench.commits() == [9]
+    assert bench.slab.used_units == 0
+
+
+def test_the_neighbours_of_its_chunk_are_settled_apart(make: type[Bench]) -> None:
+    bench = make(chunk_messages_max=4)
+    (handle,) = bench.open(0)
+    bench.found(handle, range(12))
+    bench.worker("w1")
+    seen: list[int] = []
+    while chunks := bench.dispatched():
+        for chunk in chunks:
+            seen += chunk.offsets
+            bench.done(chunk, failures=[(0, 0, "no")] if chunk.offsets[0] == 0 else [])
+    assert seen == list(range(12))
+    refuse(bench)
+    assert bench.persist() == []
+    shadow = shadow_of(bench)
+    bench.done(shadow)
+    assert bench.persist() == [12]
+
+
+@pytest.mark.parametrize("hosts", [0, SYSFLAG_BORN_HOST_V6, SYSFLAG_STORE_HOST_V6])
+def test_attempts_are_counted_in_the_record(hosts: int) -> None:
+    born = "2001:db8::1" if hosts & SYSFLAG_BORN_HOST_V6 else "10.0.0.1"
+    store = "2001:db8::2" if hosts & SYSFLAG_STORE_HOST_V6 else "10.0.0.2"
+    message = StoredMessage("t", b"body", b"a\x01b", born_host=born, store_host=store, reconsume_times=7)
+    record = bytearray(b"xx" + encode_message(message))
+    before = record_info(record, 2)
+    raise_reconsume_times(record, 2)
+    assert record_info(record, 2) == before._replace(reconsume_times=8)
