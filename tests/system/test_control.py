@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -191,3 +193,37 @@ def test_the_service_says_why_when_nobody_can_boot(tmp_path: Path, broker: Broke
     with pytest.raises(Exception, match="no_such_module_here"):
         crew.start()
     assert crew.child.stop(WAIT_S) == 4
+
+
+def command(crew: Crew, *words: str) -> tuple[int, str]:
+    """Run a command against the crew's supervisor; exit code and output."""
+    done = subprocess.run(
+        [sys.executable, "-m", "rocketcrew", *words, "--set", f"supervisor.data_dir={crew.settings['supervisor.data_dir']}"],
+        capture_output=True, text=True, timeout=WAIT_S, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_every_command_for_people_and_for_programs(tmp_path: Path, broker: Broker) -> None:
+    crew = Reloadable(tmp_path, broker)
+    code, said = command(crew, "status")
+    assert (code, "no running supervisor" in said) == (2, True)
+    crew.start()
+    for words, wanted in (
+        (["status"], "group crew"), (["top", "--count", "2", "--interval", "0.1"], "done 0.0/s"),
+        (["stacks"], "=== supervisor"), (["pause"], "paused"), (["resume"], "resumed"),
+        (["scale", "3"], "3 workers (before: 2)"), (["reload"], "generation 1 serves"),
+    ):  # fmt: skip
+        code, said = command(crew, *words)
+        assert code == 0, said
+        assert wanted in said
+        code, said = command(crew, *words, "--json")
+        assert code == 0, said
+        assert all(isinstance(json.loads(line), dict) for line in said.splitlines())
+    crew.write("no Python")
+    code, said = command(crew, "reload")
+    assert code == 1
+    assert "rolled back" in said
+    assert command(crew, "stop", "--json") == (0, '{"stopping": true}\n')
+    wait_until(lambda: crew.child.poll() == 0, what="the end")
+    assert not (crew.slot / "control.sock").exists()

@@ -1,0 +1,88 @@
+"""What the commands to a running supervisor share: which one is meant, the question, and the answer for people or programs.
+
+A supervisor is found by its slot in supervisor.data_dir. Where several run (several members on one host, or several
+groups), `--group` and `--slot` say which.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..conf.settings import Settings
+from ..remoting.errors import RocketcrewError, UsageError
+from ..supervisor.control import SOCKET_NAME, ask
+from .options import with_settings
+
+
+class Target:
+    """One running supervisor."""
+
+    def __init__(self, slot: Path, as_json: bool) -> None:
+        self.slot = slot
+        self.as_json = as_json
+
+    def ask(self, command: str, **arguments: object) -> dict[str, Any]:
+        """Its answer. Raises RocketcrewError for a refusal, UsageError when none answers."""
+        answer = asyncio.run(ask(self.slot, command, **arguments))
+        if "error" in answer:
+            raise RocketcrewError(str(answer["error"]))
+        return answer
+
+    def tell(self, answer: dict[str, Any], line: str) -> None:
+        """The answer as JSON, or the line."""
+        click.echo(json.dumps(answer, ensure_ascii=False) if self.as_json else line)
+
+
+def to_supervisor(function: Callable[..., None]) -> Callable[..., None]:
+    """Make a command of a function that gets a Target as its first argument."""
+
+    def command(settings: Settings, /, slot: str | None, as_json: bool, **arguments: Any) -> None:
+        function(Target(find(settings, slot), as_json), **arguments)
+
+    made: Callable[..., None] = with_settings(group="consumer.group")(functools.update_wrapper(command, function))
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Print the answer as one JSON object."),
+        click.option("--slot", metavar="SLOT", help="Which supervisor, where several of the group run on this host."),
+        click.option("-g", "--group", metavar="GROUP", help="The consumer group, where several run on this host."),
+    ):
+        made = option(made)
+    return made
+
+
+def find(settings: Settings, slot: str | None) -> Path:
+    """The slot of the one running supervisor that is meant. Raises UsageError when there is none, or more than one."""
+    home = Path(settings.supervisor.data_dir)
+    group = settings.consumer.group
+    found = [
+        path.parent for path in sorted(home.glob(f"{_literal(group) or '*'}/{_literal(slot) or '*'}/{SOCKET_NAME}"))
+    ]
+    live = [path for path in found if _answers(path)]
+    if len(live) == 1:
+        return live[0]
+    where = f"under {home}" + (f" for group {group}" if group else "") + (f" in slot {slot}" if slot else "")
+    if not live:
+        raise UsageError(
+            f"no running supervisor {where}. Is it running, and is supervisor.data_dir the one it was started with?"
+        )
+    names = ", ".join(f"{path.parent.name}/{path.name}" for path in live)
+    raise UsageError(f"several supervisors run {where}: {names}. Say which, by --group and --slot")
+
+
+def _literal(name: str | None) -> str:
+    """As a pattern that matches just this."""
+    return "".join(f"[{char}]" if char in "*?[" else char for char in name or "")
+
+
+def _answers(slot: Path) -> bool:
+    try:
+        asyncio.run(ask(slot, "status"))
+    except UsageError:
+        return False
+    return True
