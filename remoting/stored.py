@@ -82,10 +82,6 @@ _FIXED = {
 }
 
 
-_RECONSUME_TIMES_BACK = 16
-"""From the end of the fixed part: reconsume times, prepared transaction offset and body length stand there."""
-
-
 class RecordInfo(NamedTuple):
     """The numbers of one record and where its parts stand; the `_start` and `end` positions are those of the buffer."""
 
@@ -285,7 +281,7 @@ def raise_reconsume_times(buf: bytearray | memoryview, position: int) -> None:
     """Count one attempt more in the record at `position`, in place; a record too short for that is left as it is."""
     fixed = _FIXED[_INT32.unpack_from(buf, position + _SYSFLAG_AT)[0] & _HOSTS_V6]
     if _INT32.unpack_from(buf, position)[0] >= fixed.size:
-        at = position + fixed.size - _RECONSUME_TIMES_BACK
+        at = position + fixed.size - 16  # behind it: prepared transaction offset and body length
         _INT32.pack_into(buf, at, _INT32.unpack_from(buf, at)[0] + 1)
 
 
