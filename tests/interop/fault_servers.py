@@ -77,6 +77,11 @@ class GenuineBroker:
             os.kill(self._java.pid, signal.SIGKILL)
             self.stop()
 
+    def terminate(self) -> None:
+        """TERM, and return at once: how it shuts down is what is looked at."""
+        if self._java is not None:
+            self._java.terminate()
+
     def stop(self) -> None:
         if self._java is not None:
             self._java.stop()
