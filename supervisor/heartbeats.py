@@ -24,7 +24,7 @@ import structlog
 from ..client.cluster import Cluster
 from ..client.operations import Operations
 from ..remoting.bodies import CheckClientConfig, HeartbeatData
-from ..remoting.errors import BrokerError, RocketcrewError, UnreachableError
+from ..remoting.errors import BrokerError, RocketcrewError
 from ..remoting.subscription import EXPRESSION_TAG
 
 UNREGISTER_TIMEOUT_MS = 3_000
@@ -91,14 +91,17 @@ class Heartbeats:
             self._running = False
 
     async def send(self) -> None:
-        """One round, to every address known; one that fails is logged. Raises UnreachableError when all fail."""
+        """One round, to every address known; one that fails is logged. Raises UnreachableError or BrokerError when all do.
+
+        So a member that no broker lets in (a wrong key) does not start, where Java would log it for ever.
+        """
         addresses = self._cluster.all_broker_addresses()
         data = self._data()
         answers = await asyncio.gather(*(self._greet(address, data) for address in addresses), return_exceptions=True)
         failures = [answer for answer in answers if isinstance(answer, BaseException)]
         for failure in failures:
             log.warning("heartbeat_failed", error=str(failure))
-        if failures and len(failures) == len(addresses) and isinstance(failures[0], UnreachableError):
+        if failures and len(failures) == len(addresses):
             raise failures[0]
 
     async def _greet(self, address: str, data: HeartbeatData) -> None:

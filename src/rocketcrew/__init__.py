@@ -14,6 +14,7 @@ from .workers.api import BatchResult, Handler, Retry, SoftTimeLimitExceeded, han
 from .workers.message import Message
 
 if TYPE_CHECKING:
+    from .client.access import Access, Credentials, TlsOptions
     from .client.outgoing import OutgoingMessage
     from .client.producer import Producer
     from .client.selection import by_key, by_machine_room, by_random, to_queue
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
     from .supervisor.service import Summary
 
 __all__ = [
+    "Access",
     "BatchResult",
     "CheckedMessage",
+    "Credentials",
     "Handler",
     "LocalTransactionState",
     "Message",
@@ -37,6 +40,7 @@ __all__ = [
     "SendStatus",
     "SoftTimeLimitExceeded",
     "SyncProducer",
+    "TlsOptions",
     "TransactionSendResult",
     "__version__",
     "by_key",
@@ -48,7 +52,9 @@ __all__ = [
 ]
 
 _OF_CLIENT = {
+    "Access": "access",
     "CheckedMessage": "transactions",
+    "Credentials": "access",
     "LocalTransactionState": "transactions",
     "OutgoingMessage": "outgoing",
     "Producer": "producer",
@@ -56,6 +62,7 @@ _OF_CLIENT = {
     "SendRules": "sending",
     "SendStatus": "send_result",
     "SyncProducer": "sync",
+    "TlsOptions": "access",
     "TransactionSendResult": "transactions",
     "by_key": "selection",
     "by_machine_room": "selection",

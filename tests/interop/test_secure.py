@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
 from conftest import need_jars
 from guarded import CREW, Papers, as_crew, run_guarded
-from harness import WAIT_S, Crew, send_numbers, wait_until
+from harness import HANDLERS, WAIT_S, Crew, send_numbers, wait_until
 from servers import VERSIONS, Servers
 
 Guarded = tuple[Servers, Papers]
@@ -53,11 +54,11 @@ def settings_of(servers: Servers) -> dict[str, object]:
     return found
 
 
-def rocketcrew(servers: Servers, *words: str) -> subprocess.CompletedProcess[str]:
+def rocketcrew(servers: Servers, *words: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
     """One command of ours against these servers."""
     given = [word for name, value in settings_of(servers).items() for word in ("--set", f"{name}={value}")]
     command = [sys.executable, "-m", "rocketcrew", *words, "-n", servers.name_server, *given]
-    return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False, cwd=folder)
 
 
 def consume_all(servers: Servers, folder: Path, topic: str) -> Crew:
@@ -95,8 +96,6 @@ def test_with_key_and_certificate_everything_works(guarded: Guarded, tmp_path: P
 def test_what_is_missing_is_said_in_one_line(guarded: Guarded, tmp_path: Path) -> None:
     servers, papers = guarded
     servers.create_topic("refused", QUEUES)
-    from dataclasses import replace
-
     cases = {
         "a wrong secret": (
             as_crew(servers, papers, credentials=replace(CREW, secret_key="wrong-secret-1")),
@@ -119,3 +118,16 @@ def test_what_is_missing_is_said_in_one_line(guarded: Guarded, tmp_path: Path) -
         assert re.search(says, done.stderr), (what, done.stderr)
         assert len(done.stderr.strip().splitlines()) == 1, (what, done.stderr)
         assert "wrong-secret" not in done.stderr
+
+
+@ON_BOTH
+def test_a_consumer_that_nobody_lets_in_does_not_start(guarded: Guarded, tmp_path: Path) -> None:
+    servers, papers = guarded
+    servers.create_topic("refused-consumer", QUEUES)
+    wrong = as_crew(servers, papers, credentials=replace(CREW, secret_key="wrong-secret-1"))
+    words = ["numbers_handler:number", "-t", "refused-consumer", "-g", "refused-group", "--log-level", "error"]
+    state = ["--set", f"supervisor.data_dir={tmp_path}", "--set", "spark.load=false"]
+    done = rocketcrew(wrong, "run", *words, *state, folder=HANDLERS)
+    assert done.returncode == 1, done.stderr
+    assert re.search("(?i)HEART_BEAT .*(signature|16)", done.stderr), done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr

@@ -22,7 +22,7 @@ from rocketcrew.remoting.bodies import (
 )
 from rocketcrew.remoting.codes import RequestCode
 from rocketcrew.remoting.command import Command
-from rocketcrew.remoting.errors import RocketcrewError, UnreachableError
+from rocketcrew.remoting.errors import BrokerError, RocketcrewError, UnreachableError
 from rocketcrew.remoting.frame import FrameReader, encode
 from rocketcrew.supervisor.heartbeats import Heartbeats
 
@@ -186,5 +186,18 @@ def test_leaving_is_told_to_every_broker():
                     "consumerGroup": "g",
                     "producerGroup": "CLIENT_INNER_PRODUCER",
                 }
+
+    run(work)
+
+
+def test_a_member_that_every_broker_refuses_is_told():
+    async def work():
+        async with site() as (beats, master, slave, _, _, _):
+            slave.answers[RequestCode.HEART_BEAT] = (16, "check signature failed")
+            await beats.send()  # one of two: logged
+            assert not beats.known_to_all()
+            master.answers[RequestCode.HEART_BEAT] = (16, "check signature failed")
+            with pytest.raises(BrokerError, match="check signature failed"):
+                await beats.send()
 
     run(work)
