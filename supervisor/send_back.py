@@ -98,7 +98,9 @@ class SendBacks:
             "MAX_RECONSUME_TIMES": str(self._max),
             "DELAY": str(level),
         }
-        await self._send(message, properties, times, self._max)
+        # Straight to the dead letters: the attempts are used up. Java's client asks for one more attempt here.
+        counted = times if action.delay_level >= 0 else self._max + 1
+        await self._send(message, properties, counted, self._max)
 
     async def _to_dead_letters(self, facts: Mapping[str, str], message: StoredMessage) -> None:
         """An ordinary send to the retry topic with its attempts used up: the broker puts it into %DLQ%, which it makes when

@@ -1,0 +1,192 @@
+"""Failed messages back to a broker: its own send-back, an ordinary send when that is refused, dead letters at the limit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+
+from rocketcrew.broker.server import EmbeddedBroker
+from rocketcrew.client.admin import Admin
+from rocketcrew.client.cluster import Cluster
+from rocketcrew.client.opening import open_cluster
+from rocketcrew.client.operations import Operations
+from rocketcrew.client.outgoing import OutgoingMessage
+from rocketcrew.client.producer import Producer
+from rocketcrew.remoting.admin_bodies import SubscriptionGroupConfig, TopicConfig
+from rocketcrew.remoting.codes import RequestCode, ResponseCode
+from rocketcrew.remoting.command import Command
+from rocketcrew.remoting.headers import PullRequest
+from rocketcrew.remoting.properties import encode_properties
+from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.remoting.stored import StoredMessage, decode_messages, encode_message
+from rocketcrew.supervisor.actions import SendBack
+from rocketcrew.supervisor.send_back import SendBacks
+
+GROUP, TOPIC = "g", "orders"
+MQ = MessageQueue(TOPIC, "broker-a", 0)
+SEND_BACK, SEND = RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2
+LEVELS = " ".join(["1ms"] * 18)
+
+
+class Scene:
+    """An embedded broker with one message of the topic, and a member's send-backs."""
+
+    def __init__(self, broker: EmbeddedBroker, cluster: Cluster, limit: int) -> None:
+        self.broker = broker
+        self.cluster = cluster
+        self.back = SendBacks(cluster, Operations(cluster), GROUP, limit)
+        self.asked: list[Command] = []
+        self.refused: dict[int, int] = {}
+        broker.intercepts.append(self._intercept)
+
+    def _intercept(self, command: Command) -> Command | None:
+        if command.code in (SEND_BACK, SEND):
+            self.asked.append(command)
+        code = self.refused.get(command.code)
+        return None if code is None else command.response(code, remark="refused by the test")
+
+    async def send(self, **properties: str) -> StoredMessage:
+        """One message into the queue; as it is pulled."""
+        admin = Admin(self.cluster)
+        await admin.create_topic(self.broker.address, TopicConfig(TOPIC, read_queue_nums=1, write_queue_nums=1))
+        await admin.create_group(self.broker.address, SubscriptionGroupConfig(GROUP))
+        retry = TopicConfig(f"%RETRY%{GROUP}", read_queue_nums=1, write_queue_nums=1)
+        await admin.create_topic(self.broker.address, retry)
+        producer = Producer(self.cluster, "senders")
+        await producer.send(OutgoingMessage(TOPIC, b"body", tags="A", keys="k", properties=properties))
+        self.asked.clear()
+        return (await self.stored(TOPIC))[0]
+
+    async def stored(self, topic: str, wanted: int = 1) -> list[StoredMessage]:
+        """What is in the topic's one queue; waited for until there are so many."""
+        for _ in range(2_000):
+            header = PullRequest(GROUP, topic, 0, 0, 32, 4, 0, 0, 0, subscription="*", expression_type="TAG")
+            command = Command(RequestCode.PULL_MESSAGE, header.to_fields())
+            answer = await self.cluster.remoting.request(self.broker.address, command, timeout_ms=3000)
+            found = decode_messages(answer.body) if answer.code == ResponseCode.SUCCESS else []
+            if len(found) >= wanted:
+                return found
+            await asyncio.sleep(0.005)
+        raise AssertionError(f"nothing arrived in {topic}")
+
+    async def give(self, message: StoredMessage, level: int = 0, **more: object) -> bool:
+        """Send it back, as the core asks."""
+        action = SendBack(1, 1, 0, MQ, 0, 0, level, 0)
+        for name, value in more.items():
+            setattr(action, name, value)
+        return await self.back.send(action, encode_message(message), message)
+
+
+def play(scene: Callable[[Scene], Awaitable[None]], limit: int = -1) -> None:
+    async def run() -> None:
+        async with EmbeddedBroker(delay_levels=LEVELS) as broker, open_cluster(broker.name_server) as cluster:
+            await scene(Scene(broker, cluster, limit))
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("limit", "told"), [(-1, "16"), (3, "3")])
+@pytest.mark.parametrize("level", [0, 2])
+def test_level_and_limit_are_in_the_request(level: int, limit: int, told: str) -> None:
+    async def scene(s: Scene) -> None:
+        message = await s.send()
+        assert await s.give(message, level)
+        (asked,) = s.asked
+        assert (asked.code, asked.fields["delayLevel"], asked.fields["maxReconsumeTimes"]) == (
+            SEND_BACK, str(level), told,
+        )  # fmt: skip
+        assert asked.fields["offset"] == str(message.physical_offset)
+        assert (asked.fields["originTopic"], asked.fields["originMsgId"]) == (TOPIC, message.message_id)
+        (again,) = await s.stored(f"%RETRY%{GROUP}")
+        assert (again.reconsume_times, again.properties["RETRY_TOPIC"]) == (1, TOPIC)
+        assert again.properties["ORIGIN_MESSAGE_ID"] == message.offset_message_id
+
+    play(scene, limit)
+
+
+@pytest.mark.parametrize("code", [ResponseCode.SYSTEM_ERROR, ResponseCode.NO_PERMISSION, ResponseCode.SYSTEM_BUSY])
+def test_a_refused_one_goes_out_as_an_ordinary_send_with_javas_properties(code: int) -> None:
+    async def scene(s: Scene) -> None:
+        sent = await s.send(mine="x")
+        prepared = encode_properties({**sent.properties, "TRAN_MSG": "true"}).encode()
+        message = replace(sent, reconsume_times=2, raw_properties=prepared)
+        s.refused[SEND_BACK] = code
+        assert await s.give(message)
+        resent = s.asked[-1]
+        assert resent.code == SEND
+        assert (resent.fields["a"], resent.fields["b"]) == ("CLIENT_INNER_PRODUCER", f"%RETRY%{GROUP}")
+        assert (resent.fields["j"], resent.fields["l"]) == ("3", "16")
+        (again,) = await s.stored(f"%RETRY%{GROUP}")
+        wanted = {
+            "RETRY_TOPIC": TOPIC, "RECONSUME_TIME": "3", "MAX_RECONSUME_TIMES": "16", "DELAY": "5", "TAGS": "A",
+            "KEYS": "k", "mine": "x", "ORIGIN_MESSAGE_ID": message.offset_message_id,
+        }  # fmt: skip
+        assert {name: again.properties.get(name) for name in wanted} == wanted
+        assert "TRAN_MSG" not in again.properties
+        assert (again.body, again.reconsume_times) == (b"body", 3)
+
+    play(scene)
+
+
+def test_the_levels_that_the_handler_asks_for_are_kept_in_an_ordinary_send() -> None:
+    async def scene(s: Scene) -> None:
+        message = await s.send()
+        s.refused[SEND_BACK] = ResponseCode.SYSTEM_ERROR
+        assert await s.give(message, 7)
+        assert (await s.stored(f"%RETRY%{GROUP}"))[0].properties["DELAY"] == "7"
+
+    play(scene)
+
+
+@pytest.mark.parametrize("refused", [False, True])
+@pytest.mark.parametrize(("times", "level"), [(3, 0), (0, -1)], ids=["at the limit", "asked for"])
+def test_dead_letters(refused: bool, times: int, level: int) -> None:
+    async def scene(s: Scene) -> None:
+        message = await s.send()
+        for _ in range(times):
+            assert await s.give(message, 1)
+            message = (await s.stored(f"%RETRY%{GROUP}", message.reconsume_times + 1))[-1]
+        if refused:
+            s.refused[SEND_BACK] = ResponseCode.SYSTEM_ERROR
+        assert await s.give(message, level)
+        (dead,) = await s.stored(f"%DLQ%{GROUP}")
+        assert (dead.body, dead.properties["RETRY_TOPIC"]) == (b"body", TOPIC)
+
+    play(scene, limit=3)
+
+
+@pytest.mark.parametrize("code", [ResponseCode.NO_PERMISSION, ResponseCode.SYSTEM_ERROR])
+def test_refused_both_ways_it_is_not_accepted(code: int) -> None:
+    async def scene(s: Scene) -> None:
+        message = await s.send()
+        s.refused |= {SEND_BACK: code, SEND: code}
+        assert not await s.give(message)
+        assert [asked.code for asked in s.asked] == [SEND_BACK, SEND]
+
+    play(scene)
+
+
+def test_a_broker_that_is_away_is_not_accepted() -> None:
+    async def run() -> None:
+        async with open_cluster("127.0.0.1:1") as cluster:
+            back = SendBacks(cluster, Operations(cluster), GROUP, -1)
+            message = StoredMessage(TOPIC, b"body")
+            action = SendBack(1, 1, 0, MQ, 0, 0, 0, 0)
+            assert not await back.send(action, encode_message(message), message)
+
+    asyncio.run(run())
+
+
+def test_one_that_cannot_be_decoded_is_sent_back_by_its_offset_only() -> None:
+    async def scene(s: Scene) -> None:
+        message = await s.send()
+        action = SendBack(1, 1, 0, MQ, 0, 0, 0, 0)
+        assert await s.back.send(action, encode_message(message), None)
+        s.refused[SEND_BACK] = ResponseCode.SYSTEM_ERROR
+        assert not await s.back.send(action, encode_message(message), None)
+        assert [asked.code for asked in s.asked] == [SEND_BACK, SEND_BACK]
+
+    play(scene)
