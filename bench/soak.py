@@ -1,23 +1,61 @@
 """The full numbers for kills, messages, seeds and steps; CI runs each fault once and small.
 
-    python bench/soak.py [--rounds 10] [--seeds 2000] [--steps 5000]
+    python bench/soak.py [--rounds 10] [--seeds 2000] [--steps 5000] [--messages 50000]
 
-Each round runs every system fault test anew; then the simulation runs with many seeds. Ends with pytest's closing line.
+Each round runs every system fault test anew; then the faults on genuine servers of both versions (where java and mvn are),
+the differential test, and the simulation with many seeds. A stage that fails does not keep the next ones from running. Ends
+with one line for each fault and stage.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import re
+import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+SYSTEM = ("tests/system/test_faults.py", "tests/system/test_stop.py", "tests/system/test_loader.py")
+GENUINE = ("tests/interop/test_faults.py", "tests/interop/test_first_commit.py", "tests/interop/test_differential.py")
 
 
-def pytest(*arguments: str) -> int:
-    """One run, its output ours."""
-    return subprocess.run([sys.executable, "-Im", "pytest", "-q", *arguments], cwd=ROOT, check=False).returncode
+class Soak:
+    """Runs stages and keeps their lines."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.failed = False
+
+    def stage(self, name: str, *arguments: str) -> None:
+        """One run of pytest: its output is ours; what it says of single faults, and how it ended, is kept."""
+        print(f"== {name}", flush=True)
+        begin = time.monotonic()
+        command = [sys.executable, "-Im", "pytest", "-q", *arguments]
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as run:
+            assert run.stdout is not None
+            last = ""
+            for line in run.stdout:
+                print(line, end="", flush=True)
+                if line.startswith(("VERDICT ", "FAILED ", "ERROR ")):
+                    self.lines.append(line.strip())
+                if line.strip():
+                    last = line.strip()
+        good = run.returncode == 0
+        self.failed |= not good
+        summary = re.sub(r" in [\d.]+s.*", "", last)
+        self.lines.append(f"{'ok' if good else 'FAILED'} {name}: {summary} in {time.monotonic() - begin:.0f} s")
+
+    def close(self) -> int:
+        """Print what was kept; the exit code."""
+        print("\n== verdicts")
+        for line in self.lines:
+            print(line)
+        print(f"load average {os.getloadavg()[0]:.1f}")
+        return int(self.failed)
 
 
 def main() -> int:
@@ -25,16 +63,23 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seeds", type=int, default=2000)
     parser.add_argument("--steps", type=int, default=5000)
-    options = parser.parse_args()
-    faults = ("tests/system/test_faults.py", "tests/system/test_stop.py", "tests/system/test_loader.py")
-    for number in range(options.rounds):
-        print(f"== faults, round {number + 1} of {options.rounds}", flush=True)
-        if code := pytest(*faults):
-            return code
-    print(f"== simulation, {options.seeds} seeds of {options.steps} steps", flush=True)
-    return pytest(
-        "tests/simulation", f"--sim-seeds={options.seeds}", f"--sim-steps={options.steps}", "-n", "2", "--timeout=0"
+    parser.add_argument(
+        "--messages", type=int, default=50_000, help="of each fault on genuine servers; 0 leaves them out"
     )
+    options = parser.parse_args()
+    soak = Soak()
+    for number in range(options.rounds):
+        soak.stage(f"kills, round {number + 1} of {options.rounds}", *SYSTEM)
+    if options.messages and shutil.which("java") and shutil.which("mvn"):
+        soak.stage(
+            f"genuine servers, {options.messages} messages", *GENUINE, f"--fault-messages={options.messages}",
+            "--timeout=3600",
+        )  # fmt: skip
+    soak.stage(
+        f"simulation, {options.seeds} seeds of {options.steps} steps",
+        "tests/simulation", f"--sim-seeds={options.seeds}", f"--sim-steps={options.steps}", "-n", "2", "--timeout=0",
+    )  # fmt: skip
+    return soak.close()
 
 
 if __name__ == "__main__":

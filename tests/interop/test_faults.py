@@ -23,6 +23,9 @@ from harness import WAIT_S, Crew, send_numbers, wait_until
 from load import Load, verdict
 from proxy import Proxy
 
+from rocketcrew.client.outgoing import OutgoingMessage
+from rocketcrew.client.sync import SyncProducer
+
 ON_BOTH = pytest.mark.parametrize("site", ["5.5.0", "4.9.7"], indirect=True, scope="session")
 
 A, B = "broker-a", "broker-b"
@@ -30,6 +33,8 @@ QUEUES = 4
 PER_SECOND_MAX = 3000
 LOAD_S = 4
 CUTS = 3
+SLAB_MIB = 32
+LARGE_BYTES, LARGE_MESSAGES_MAX = 100_000, 2_000
 BUSY: Mapping[str, object] = {
     # One thread and one place in the line for sends, and for pulls: whoever comes while they are taken is refused.
     "sendMessageThreadPoolNums": 1,
@@ -214,3 +219,18 @@ def test_one_of_two_brokers_dies(site: Site, scene: Scene) -> None:
         site.wait_until_known(A, B)
         scene.judge(crew, load)
     assert set(load.stored.values()) == {A, B}
+
+
+@ON_BOTH
+def test_send_backs_behind_pull_answers(site: Site, scene: Scene) -> None:
+    """The slab is full, pull answers stand in the connection, and behind them the answers that would free slots."""
+    site.make_whole(A)
+    site.create_topic(scene.topic, 4 * QUEUES)
+    scene.numbers = scene.numbers[:LARGE_MESSAGES_MAX]
+    with SyncProducer(site.name_server, compress_from_bytes=2 * LARGE_BYTES) as producer:
+        producer.send_many(
+            (OutgoingMessage(scene.topic, str(number).encode().ljust(LARGE_BYTES)) for number in scene.numbers),
+            in_flight_max=16, timeout_ms=30_000,
+        )  # fmt: skip
+    with scene.crew(**{"memory.pulled_bytes_mib": SLAB_MIB, "consumer.pull_threshold_for_queue": 32}) as crew:
+        scene.judge(crew, None)
