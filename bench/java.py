@@ -76,7 +76,8 @@ class Bench:
         self.site, self.folder, self.classes = site, folder, classes
         self.messages: int = options.messages
         self.rate: int = options.rate
-        self.latency_messages: int = WARM_UP_LATENCIES + options.rate * options.seconds
+        self.measured: int = options.rate * options.seconds
+        self.latency_messages = WARM_UP_LATENCIES + self.measured
         self._runs = 0
 
     def _group(self) -> str:
@@ -119,13 +120,17 @@ class Bench:
     def java_latency(self, topic: str) -> list[float]:
         file = self.folder / "latencies"
         with self._java(topic, 1, WARM_UP_LATENCIES, self.latency_messages, str(file)) as java:
-            asyncio.run(send_steadily(self.site.name_server, topic, self.rate, self.latency_messages))
+            asyncio.run(send_steadily(self.site.name_server, topic, self.rate, WARM_UP_LATENCIES))
+            java.wait_for(lambda: "WARM" in java.lines(), "warm up")
+            asyncio.run(send_steadily(self.site.name_server, topic, self.rate, self.measured))
             java.finish()
         return [float(line) for line in file.read_text().split()]
 
     def our_latency(self, topic: str) -> list[float]:
         with self._crew("store_latency", topic) as crew:
-            asyncio.run(send_steadily(self.site.name_server, topic, self.rate, self.latency_messages))
+            asyncio.run(send_steadily(self.site.name_server, topic, self.rate, WARM_UP_LATENCIES))
+            wait_done(crew, WARM_UP_LATENCIES)
+            asyncio.run(send_steadily(self.site.name_server, topic, self.rate, self.measured))
             wait_done(crew, self.latency_messages)
             crew.stop()
             rows = [

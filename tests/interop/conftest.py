@@ -12,6 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
+from fault_servers import Site, run_site
 from load import VERDICTS
 from servers import Kind, ServerError, Servers, class_path, compiled, missing_programs, run_servers
 
@@ -41,8 +42,13 @@ def need_jars(version: str) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without the programs, all tests of this folder become one skipped one, whose line tells why."""
+    """Without the programs, all tests of this folder become one skipped one, whose line tells why. What is marked `soak` runs
+    with `--fault-messages` only."""
     missing = missing_programs("java", "mvn")
+    if not config.getoption("--fault-messages", None):
+        for_soak = [item for item in items if item.get_closest_marker("soak")]
+        config.hook.pytest_deselected(items=for_soak)
+        items[:] = [item for item in items if item not in for_soak]
     ours = [item for item in items if item.path.parent == Path(__file__).parent]
     if not (missing and ours):
         return
@@ -58,6 +64,14 @@ def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     kind: Kind = request.param
     need_jars(kind.version)
     with run_servers(kind, tmp_path_factory.mktemp(str(kind))) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Servers of one version that can be killed and started again, for all tests of faults."""
+    need_jars(request.param)
+    with run_site(request.param, tmp_path_factory.mktemp(f"site-{request.param}")) as found:
         yield found
 
 

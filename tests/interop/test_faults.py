@@ -1,6 +1,7 @@
 """Faults on genuine servers while numbered messages flow: nothing is lost, and what repeats is counted and explained.
 
-Each fault once and small here; `make soak` runs them with 50,000 messages (`--fault-messages`). Every test has a topic, a
+Each fault small here, on the version that is named at its test; `make soak` runs them all on both with 50,000 messages
+(`--fault-messages`). Every test has a topic, a
 group and a crew of its own; the servers are shared, and made whole before each test.
 """
 
@@ -17,8 +18,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
-from conftest import need_jars
-from fault_servers import Site, run_site
+from fault_servers import Site
 from harness import WAIT_S, Crew, send_numbers, wait_until
 from load import Load, verdict
 from proxy import Proxy
@@ -26,7 +26,18 @@ from proxy import Proxy
 from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.client.sync import SyncProducer
 
-ON_BOTH = pytest.mark.parametrize("site", ["5.5.0", "4.9.7"], indirect=True, scope="session")
+NEW, OLD = "5.5.0", "4.9.7"
+
+
+def on(*small: str) -> pytest.MarkDecorator:
+    """Small on these versions; on both in `make soak`."""
+    versions = [
+        version if version in small else pytest.param(version, marks=pytest.mark.soak) for version in (NEW, OLD)
+    ]
+    return pytest.mark.parametrize("site", versions, indirect=True, scope="session")
+
+
+ON_BOTH = on(NEW, OLD)
 
 A, B = "broker-a", "broker-b"
 QUEUES = 4
@@ -42,14 +53,6 @@ BUSY: Mapping[str, object] = {
     "pullMessageThreadPoolNums": 1,
     "pullThreadPoolQueueCapacity": 1,
 }
-
-
-@pytest.fixture(scope="session")
-def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Servers of one version for all faults."""
-    need_jars(request.param)
-    with run_site(request.param, tmp_path_factory.mktemp(f"site-{request.param}")) as found:
-        yield found
 
 
 @pytest.fixture
@@ -110,14 +113,14 @@ def scene(request: pytest.FixtureRequest, site: Site, tmp_path: Path, numbers: r
     return Scene(request.node.name, site, tmp_path, numbers)
 
 
-def broker_killed(scene: Scene, _crew: Crew) -> None:
+def kill_broker(scene: Scene, _crew: Crew) -> None:
     broker = scene.site.broker(A)
     broker.kill()
     broker.start()
     scene.site.wait_until_known(A)
 
 
-def name_server_away(scene: Scene, crew: Crew) -> None:
+def take_name_server_away(scene: Scene, crew: Crew) -> None:
     """Routes are remembered: messages go on while it is away."""
     scene.site.stop_name_server()
     scene.wait_for_share(crew, 0.6)
@@ -125,7 +128,7 @@ def name_server_away(scene: Scene, crew: Crew) -> None:
     scene.site.wait_until_known(A)
 
 
-def queues_added_and_removed(scene: Scene, crew: Crew) -> None:
+def add_and_remove_queues(scene: Scene, crew: Crew) -> None:
     """As an operator does it: more of both; then fewer to write, and when those are empty fewer to read."""
     for step, (write, read) in enumerate(((8, 8), (2, 8), (2, 2))):
         scene.wait_for_share(crew, 0.3 + 0.2 * step)
@@ -141,13 +144,9 @@ def assigned(crew: Crew) -> int:
     return sum(queue["topic"] == crew.topic and queue["state"] == "assigned" for queue in found)
 
 
-@ON_BOTH
-@pytest.mark.parametrize("fault", [broker_killed, name_server_away, queues_added_and_removed])
-def test_under_load(site: Site, scene: Scene, fault: Callable[[Scene, Crew], None]) -> None:
-    scene.topic = fault.__name__
-    scene.group = f"{scene.topic}-group"
-    site.make_whole(A)
-    site.create_topic(scene.topic, QUEUES)
+def under_load(scene: Scene, fault: Callable[[Scene, Crew], None]) -> None:
+    scene.site.make_whole(A)
+    scene.site.create_topic(scene.topic, QUEUES)
     with scene.crew() as crew, scene.load() as load:
         scene.wait_for_share(crew, 0.2)
         fault(scene, crew)
@@ -155,6 +154,21 @@ def test_under_load(site: Site, scene: Scene, fault: Callable[[Scene, Crew], Non
 
 
 @ON_BOTH
+def test_broker_killed(scene: Scene) -> None:
+    under_load(scene, kill_broker)
+
+
+@on(OLD)
+def test_name_server_away(scene: Scene) -> None:
+    under_load(scene, take_name_server_away)
+
+
+@on(NEW)
+def test_queues_added_and_removed(scene: Scene) -> None:
+    under_load(scene, add_and_remove_queues)
+
+
+@on(OLD)
 def test_connections_cut(site: Site, scene: Scene) -> None:
     """In the middle of a pull answer, and in the middle of a request."""
     site.make_whole(A)
@@ -174,7 +188,7 @@ def cut(proxy: Proxy, number: int) -> None:
     wait_until(lambda: proxy.cuts == 2 * number + 2, WAIT_S, "a request to be cut")
 
 
-@ON_BOTH
+@on(NEW)
 def test_broker_busy(site: Site, scene: Scene) -> None:
     """The broker refuses pulls and send-backs by SYSTEM_BUSY, because its lines are full."""
     site.make_whole(A)
@@ -205,7 +219,7 @@ def test_topic_recreated(site: Site, scene: Scene) -> None:
         scene.judge(crew, None)
 
 
-@ON_BOTH
+@on(NEW)
 def test_one_of_two_brokers_dies(site: Site, scene: Scene) -> None:
     """The other's messages go on; those of the dead one come when it is back."""
     site.make_whole(A, B)
@@ -221,7 +235,7 @@ def test_one_of_two_brokers_dies(site: Site, scene: Scene) -> None:
     assert set(load.stored.values()) == {A, B}
 
 
-@ON_BOTH
+@on(OLD)
 def test_send_backs_behind_pull_answers(site: Site, scene: Scene) -> None:
     """The slab is full, pull answers stand in the connection, and behind them the answers that would free slots."""
     site.make_whole(A)

@@ -49,6 +49,8 @@ public class Bench implements MessageListenerConcurrently {
         if (before < warmUp && before + size >= warmUp) {
             first = before + size;
             begin = System.nanoTime();
+            System.out.println("WARM");
+            System.out.flush();
         }
         if (before < count && before + size >= count) {
             System.out.println("RATE " + (count - first) + " " + (System.nanoTime() - begin) / 1e9);
