@@ -2,8 +2,9 @@
 
 Rate: both consume the same backlog of a topic with 8 queues, each run as a new group, no-op handlers, Java with its 20
 threads, we with a worker per core; consume batch 1 and 32. The first tenth warms up and is not counted. Runs alternate;
-medians and the ratio of the medians are printed. Latency: messages stored at a steady rate; milliseconds from the
-broker's store timestamp (whole milliseconds, so 0.5 ms of it on average are rounding, for both) to the handler's first act.
+medians and the ratio of the medians are printed, and the CPU time by message of all processes of each consumer, which other
+load on the machine changes least. Latency: messages stored at a steady rate; milliseconds from the broker's store timestamp
+(whole milliseconds, so 0.5 ms of it on average are rounding, for both) to the handler's first act.
 
     python bench/java.py [--version 5.5.0] [--runs 5] [--messages 300000] [--body-bytes 1024] [--rate 1000] [--seconds 10]
 
@@ -18,12 +19,14 @@ import os
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow.ipc
-from measure import HERE, Crew, interruptible, median, report, wait_done
+from measure import HERE, Crew, cpu_us, interruptible, median, report, wait_done
 
 sys.path.insert(0, str(HERE.parent / "tests" / "interop"))
 
@@ -69,6 +72,13 @@ async def send_steadily(name_server: str, topic: str, rate: int, count: int) -> 
             tasks.create_task(producer.send(OutgoingMessage(topic, b"x" * 100)))
 
 
+class Rate(NamedTuple):
+    """Of one run: messages a second, and the CPU time of all processes of the consumer by message, in µs."""
+
+    per_s: float
+    cpu_us: float
+
+
 class Bench:
     """One site, its topics filled, and runs of both consumers on it."""
 
@@ -104,18 +114,23 @@ class Bench:
             finally:
                 crew.stop()
 
-    def java_rate(self, batch: int) -> float:
+    def java_rate(self, batch: int) -> Rate:
         with self._java("backlog", batch, self.messages // 10, self.messages, "-") as java:
+            java.wait_for(lambda: "WARM" in java.lines(), "warm up", RUN_S)
+            cpu, pulled = cpu_us(java.pid), self.messages // 10
             java.wait_for(lambda: any(line.startswith("RATE ") for line in java.lines()), "consume", RUN_S)
+            cpu = cpu_us(java.pid) - cpu
             _, count, seconds = next(line for line in java.lines() if line.startswith("RATE ")).split()
-        return int(count) / float(seconds)
+        return Rate(int(count) / float(seconds), cpu / (self.messages - pulled))
 
-    def our_rate(self, batch: int) -> float:
+    def our_rate(self, batch: int) -> Rate:
         settings = {"consumer.consume_message_batch_max_size": batch}
         with self._crew(BATCHES[batch], "backlog", **settings) as crew:
-            begin = wait_done(crew, self.messages // 10)
-            first = crew.done()
-            return (self.messages - first) / (wait_done(crew, self.messages) - begin)
+            wait_done(crew, self.messages // 10)
+            begin, first, cpu = time.perf_counter(), crew.done(), sum(crew.cpu())
+            seconds = wait_done(crew, self.messages) - begin
+            counted = self.messages - first
+            return Rate(counted / seconds, (sum(crew.cpu()) - cpu) / counted)
 
     def java_latency(self, topic: str) -> list[float]:
         file = self.folder / "latencies"
@@ -144,15 +159,19 @@ class Bench:
 
 def rates(bench: Bench, runs: int) -> list[dict[str, object]]:
     """A row for each batch size; runs of both alternate."""
-    found: dict[tuple[str, int], list[float]] = {}
+    found: dict[tuple[str, int], list[Rate]] = {}
     for _ in range(runs):
         for batch in BATCHES:
             found.setdefault(("java", batch), []).append(bench.java_rate(batch))
             found.setdefault(("ours", batch), []).append(bench.our_rate(batch))
     rows: list[dict[str, object]] = []
     for batch in BATCHES:
-        java, ours = median(found["java", batch]), median(found["ours", batch])
-        rows.append({"batch": batch, "runs": runs, "java_per_s": java, "ours_per_s": ours, "ratio": ours / java})
+        java, ours = found["java", batch], found["ours", batch]
+        per_s = {"java_per_s": median(run.per_s for run in java), "ours_per_s": median(run.per_s for run in ours)}
+        rows.append({
+            "batch": batch, "runs": runs, **per_s, "ratio": per_s["ours_per_s"] / per_s["java_per_s"],
+            "java_cpu_us": median(run.cpu_us for run in java), "ours_cpu_us": median(run.cpu_us for run in ours),
+        })  # fmt: skip
     return rows
 
 
