@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from pathlib import Path
 
 from rocketcrew import Message, handler
 
@@ -60,11 +62,21 @@ def latency(message: Message) -> dict[str, int]:
     return {"sent_ns": int(message.body), "handled_ns": time.time_ns()}
 
 
-@handler(schema="stored_ms bigint, handled_ns bigint")
-def store_latency(message: Message) -> dict[str, int]:
-    """When the broker stored it, and the time now."""
+LATENCIES: list[tuple[int, int]] = []
+"""(stored in ms, handled in ns) of every message of this worker."""
+
+
+def write_latencies() -> None:
+    """To a file of this worker's in the folder that BENCH_LATENCIES names."""
+    lines = "".join(f"{stored_ms} {handled_ns}\n" for stored_ms, handled_ns in LATENCIES)
+    (Path(os.environ["BENCH_LATENCIES"]) / f"latencies-{os.getpid()}").write_text(lines)
+
+
+@handler(schema=SCHEMA, teardown=write_latencies)
+def store_latency(message: Message) -> None:
+    """Notes when the broker stored it, and the time now."""
     handled_ns = time.time_ns()
-    return {"stored_ms": message.store_timestamp_ms, "handled_ns": handled_ns}
+    LATENCIES.append((message.store_timestamp_ms, handled_ns))
 
 
 BURNS = {"burn_100us": 100_000, "burn_1ms": 1_000_000, "burn_10ms": 10_000_000}

@@ -18,13 +18,21 @@ from typing import Self
 import pyarrow as pa
 from harness import KEY, Crew, wait_until
 
+from rocketcrew.client.cluster import Cluster
+from rocketcrew.client.operations import Operations, PullStatus, parse_pull
 from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.client.producer import RETRIES, Producer
+from rocketcrew.client.sync import run_with_cluster
 from rocketcrew.remoting.errors import RocketcrewError
+from rocketcrew.remoting.headers import PullRequest
+from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.remoting.stored import StoredMessage, decode_message, walk
 
 IN_FLIGHT_MAX = 32
 RETRY_S = 0.2
 SEND_TIMEOUT_MS = 1000
+PULL_SUBSCRIPTION = 0x4
+"""PullSysFlag.java: the request itself says what is wanted."""
 VERDICTS: list[str] = []
 """One line each, printed at the end of the session."""
 
@@ -93,6 +101,33 @@ class Load:
                 return
 
 
+def stored(name_server: str, group: str, topic: str) -> list[StoredMessage]:
+    """All records of the topic."""
+
+    async def read(cluster: Cluster) -> list[StoredMessage]:
+        found: list[StoredMessage] = []
+        for mq in await cluster.queues_to_read(topic):
+            found += await records_of(cluster, group, mq)
+        return found
+
+    return run_with_cluster(name_server, read)
+
+
+async def records_of(cluster: Cluster, group: str, mq: MessageQueue) -> list[StoredMessage]:
+    operations = Operations(cluster)
+    address = await cluster.address_of(mq)
+    found: list[StoredMessage] = []
+    offset = 0
+    while True:
+        header = PullRequest(group, mq.topic, mq.queue_id, offset, 32, PULL_SUBSCRIPTION, 0, 1000, 0, "*", "TAG")
+        result = parse_pull(await operations.pull(address, header), address)
+        if result.status is not PullStatus.FOUND:
+            return found
+        positions, _ = walk(result.body, 0, len(result.body))
+        found += [decode_message(bytes(result.body), position) for position in positions[:-1]]
+        offset = result.header.next_begin_offset
+
+
 @dataclass(frozen=True)
 class Verdict:
     """What became of the numbers that a broker accepted."""
@@ -105,15 +140,19 @@ class Verdict:
     """Second retry records of one origin."""
     sent_twice: int
     """Second records of the producer."""
+    dead: int
+    """Dead letters."""
+    wrongly_dead: tuple[int, ...]
+    """Dead letters of numbers that are not hopeless."""
 
     def line(self, name: str) -> str:
         """One line for people: what was sent, lost and repeated, and why it was repeated."""
         duplicates = self.ran_again + self.retried_twice + self.sent_twice
-        return (
-            f"VERDICT {name}: sent {self.sent}, lost {len(self.lost)}, duplicates {duplicates} ({self.sent_twice} stored"
-            f" twice by the producer, whose answer was lost; {self.retried_twice} sent back twice, whose answer was lost;"
-            f" {self.ran_again} run again)"
+        why = (
+            f"{self.sent_twice} stored twice by the producer, whose answer was lost; {self.retried_twice} sent back twice, whose"
+            f" answer was lost; {self.ran_again} run again"
         )
+        return f"VERDICT {name}: sent {self.sent}, lost {len(self.lost)}, dead letters {self.dead}, duplicates {duplicates} ({why})"
 
 
 def successes(numbers: range) -> set[int]:
@@ -121,19 +160,29 @@ def successes(numbers: range) -> set[int]:
     return {number for number in numbers if number % 1000 != 999}
 
 
-def judged(numbers: range, rows: pa.Table) -> Verdict:
-    """Compare rows with what was sent."""
+def judged(numbers: range, rows: pa.Table, dead: Counter[int]) -> Verdict:
+    """Compare rows and dead letters (by number) with what was sent."""
     names = (*KEY, "_origin_message_id", "number")
     found = Counter(zip(*(rows.column(name).to_pylist() for name in names), strict=True))
     origins = Counter((number, origin) for *_, origin, number in found)
     by_number = Counter(number for number, _ in origins)
     return Verdict(
         len(numbers),
-        tuple(sorted(successes(numbers) - by_number.keys())),
+        tuple(sorted(set(numbers) - by_number.keys() - dead.keys())),
         ran_again=sum(found.values()) - len(found),
         retried_twice=len(found) - len(origins),
         sent_twice=len(origins) - len(by_number),
+        dead=dead.total(),
+        wrongly_dead=tuple(sorted(dead.keys() & successes(numbers))),
     )
+
+
+def dead_letters(crew: Crew) -> Counter[int]:
+    """How many dead letters there are of each number."""
+    if crew.dead_letters() == 0:
+        return Counter()
+    records = stored(crew.broker.name_server, crew.group, f"%DLQ%{crew.group}")
+    return Counter(int(record.body) for record in records)
 
 
 def wait_until_finished(crew: Crew, numbers: range, timeout_s: float) -> None:
@@ -143,7 +192,7 @@ def wait_until_finished(crew: Crew, numbers: range, timeout_s: float) -> None:
     def finished() -> bool:
         if crew.lag() != 0 or crew.dead_letters() < hopeless:
             return False
-        return not judged(numbers, crew.staged_rows()).lost
+        return not judged(numbers, crew.staged_rows(), dead_letters(crew)).lost
 
     wait_until(finished, timeout_s, "a row or a dead letter for every number, and the commits")
 
@@ -155,10 +204,11 @@ def verdict(name: str, crew: Crew, numbers: range, load: Load | None, timeout_s:
     finally:
         status = crew.status()
         code = crew.stop()
-        found = judged(numbers, crew.staged_rows())
+        found = judged(numbers, crew.staged_rows(), dead_letters(crew))
         VERDICTS.append(found.line(name))
     line = found.line(name)
     assert not found.lost, f"{line}; {found.lost[:20]}"
+    assert not found.wrongly_dead, f"{line}; {found.wrongly_dead[:20]}"
     assert code == 0
     assert status is not None
     assert status["counters"]["invariant_violations"] == 0

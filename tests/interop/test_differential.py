@@ -23,26 +23,20 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
 from harness import WAIT_S, Crew, wait_until
-from load import VERDICTS
+from load import VERDICTS, stored
 from servers import CLIENT_OPTIONS, VERSIONS, Java, Servers
 
 from rocketcrew.cli.watch import Watch
-from rocketcrew.client.cluster import Cluster
-from rocketcrew.client.operations import Operations, PullStatus, parse_pull
 from rocketcrew.client.outgoing import OutgoingMessage
-from rocketcrew.client.sync import SyncProducer, run_with_cluster
-from rocketcrew.remoting.headers import PullRequest
+from rocketcrew.client.sync import SyncProducer
 from rocketcrew.remoting.properties import decode_properties
-from rocketcrew.remoting.queues import MessageQueue
-from rocketcrew.remoting.stored import StoredMessage, decode_message, walk
+from rocketcrew.remoting.stored import StoredMessage
 
 JavaClasses = Callable[[str], str]
 
 QUEUES = 4
 EXPRESSION = "tagA || tagB"
 MAX_RECONSUME_TIMES = 2
-PULL_SUBSCRIPTION = 0x4
-"""PullSysFlag.java: the request itself says what is wanted."""
 RULES = (
     "ok:0",
     "later:1",
@@ -248,7 +242,7 @@ def end_of(servers: Servers, subject: Subject) -> End:
         f"%DLQ%{subject.group}": "DLQ",
         subject.group: "GROUP",
     }
-    for record in stored(servers, subject.group, subject.topic):
+    for record in stored(servers.name_server, subject.group, subject.topic):
         # As delivered: a delayed message is stored anew when it is due, and 4.9 gives those of a batch one id.
         number = record.properties["number"]
         names[record.offset_message_id] = f"offset id of {number}"
@@ -264,7 +258,9 @@ def end_of(servers: Servers, subject: Subject) -> End:
         offsets = {(names[row.mq.topic], row.mq.queue_id): (row.end, row.committed)
                    for row in watch.lag(subject.group, topics)}  # fmt: skip
     records = {
-        names[topic]: tuple(sorted(recorded(record, names) for record in stored(servers, subject.group, topic)))
+        names[topic]: tuple(
+            sorted(recorded(record, names) for record in stored(servers.name_server, subject.group, topic))
+        )
         for topic in topics[1:]
     }
     return End(tuple(sorted(attempts)), offsets, records)
@@ -281,33 +277,6 @@ def recorded(record: StoredMessage, names: Mapping[str, str]) -> tuple[object, .
     properties = record.properties
     return (int(properties["number"]), record.reconsume_times, len(record.body), record.sysflag, record.flag,
             meant(properties, names))  # fmt: skip
-
-
-def stored(servers: Servers, group: str, topic: str) -> list[StoredMessage]:
-    """All records of the topic."""
-
-    async def read(cluster: Cluster) -> list[StoredMessage]:
-        found: list[StoredMessage] = []
-        for mq in await cluster.queues_to_read(topic):
-            found += await records_of(cluster, group, mq)
-        return found
-
-    return run_with_cluster(servers.name_server, read)
-
-
-async def records_of(cluster: Cluster, group: str, mq: MessageQueue) -> list[StoredMessage]:
-    operations = Operations(cluster)
-    address = await cluster.address_of(mq)
-    found: list[StoredMessage] = []
-    offset = 0
-    while True:
-        header = PullRequest(group, mq.topic, mq.queue_id, offset, 32, PULL_SUBSCRIPTION, 0, 1000, 0, "*", "TAG")
-        result = parse_pull(await operations.pull(address, header), address)
-        if result.status is not PullStatus.FOUND:
-            return found
-        positions, _ = walk(result.body, 0, len(result.body))
-        found += [decode_message(bytes(result.body), position) for position in positions[:-1]]
-        offset = result.header.next_begin_offset
 
 
 def differing(ours: Iterable[object], javas: Iterable[object]) -> set[object]:

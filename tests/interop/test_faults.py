@@ -82,7 +82,7 @@ class Scene:
         """A crew that runs; behind a proxy it is only itself, and what the test asks goes the straight way."""
         crew = Crew(
             self.folder, Through(name_server or self.site.name_server), f"numbers_handler:{handler}", self.topic,
-            load=False, group=self.group, **{"consumer.max_reconsume_times": 2, **settings},
+            load=False, group=self.group, **{"consumer.max_reconsume_times": 3, **settings},
         )  # fmt: skip
         crew.start()
         crew.broker = self.site
