@@ -149,10 +149,11 @@ class Verdict:
         """One line for people: what was sent, lost and repeated, and why it was repeated."""
         duplicates = self.ran_again + self.retried_twice + self.sent_twice
         why = (
-            f"{self.sent_twice} stored twice by the producer, whose answer was lost; {self.retried_twice} sent back twice, whose"
-            f" answer was lost; {self.ran_again} run again"
+            f"{self.sent_twice} stored twice as the producer got no answer; {self.retried_twice} sent back twice for"
+            f" the same reason; {self.ran_again} run again"
         )
-        return f"VERDICT {name}: sent {self.sent}, lost {len(self.lost)}, dead letters {self.dead}, duplicates {duplicates} ({why})"
+        counts = f"sent {self.sent}, lost {len(self.lost)}, dead letters {self.dead}, duplicates {duplicates}"
+        return f"VERDICT {name}: {counts} ({why})"
 
 
 def successes(numbers: range) -> set[int]:
