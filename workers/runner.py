@@ -323,7 +323,10 @@ class Runner:
         try:
             offsets = run.offsets
             given = OneByOne(batch, [offsets[place] for place in places], self._cell)
-            results = batch_results(batch, self._function(given))
+            result = self._function(given)
+            if result is None:
+                return  # all done, nothing to keep
+            results = batch_results(batch, result)
         except BaseException as error:  # noqa: BLE001  whatever it is, it is the handler's
             for message, index in zip(batch, places, strict=True):
                 self._fail(run, index, message, error)

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
 from fault_servers import Site
-from harness import WAIT_S, Crew, send_numbers, wait_until
+from harness import WAIT_S, Crew, wait_until
 from load import Load, verdict
 from proxy import Proxy
 
@@ -75,6 +75,7 @@ class Scene:
         self.topic = name.partition("[")[0].removeprefix("test_")
         self.group = f"{self.topic}-group"
         self.folder = folder
+        self.unanswered = 0
         self.limit_s = 2 * WAIT_S + len(numbers) / 200
 
     @contextmanager
@@ -102,10 +103,18 @@ class Scene:
         wanted = int(len(self.numbers) * share)
         wait_until(lambda: crew.counter("done_messages") >= wanted, self.limit_s, f"{wanted} messages done")
 
-    def judge(self, crew: Crew, load: Load | None) -> None:
+    def send(self, numbers: range) -> None:
+        """All at once, each until a broker has it."""
+        with Load(self.site.name_server, self.topic, numbers, PER_SECOND_MAX) as load:
+            load.finish(self.limit_s)
+        self.unanswered += load.unanswered
+
+    def judge(self, crew: Crew, load: Load | None, *, forgets: bool = False) -> None:
         if load is not None:
             load.finish(self.limit_s)
-        verdict(f"{self.topic} {self.site.version}", crew, self.numbers, load, self.limit_s)
+            self.unanswered += load.unanswered
+        name = f"{self.topic} {self.site.version}"
+        verdict(name, crew, self.numbers, self.unanswered, self.limit_s, forgets=forgets)
 
 
 @pytest.fixture
@@ -193,7 +202,7 @@ def test_broker_busy(site: Site, scene: Scene) -> None:
     """The broker refuses pulls and send-backs by SYSTEM_BUSY, because its lines are full."""
     site.make_whole(A)
     site.create_topic(scene.topic, 4 * QUEUES)
-    send_numbers(site, scene.topic, scene.numbers)
+    scene.send(scene.numbers)
     site.make_whole(A, settings=BUSY)
     with scene.crew() as crew:
         scene.judge(crew, None)
@@ -208,14 +217,14 @@ def test_topic_recreated(site: Site, scene: Scene) -> None:
     site.create_topic(scene.topic, QUEUES)
     half = len(scene.numbers) // 2
     with scene.crew() as crew:
-        send_numbers(site, scene.topic, scene.numbers[:half])
+        scene.send(scene.numbers[:half])
         wait_until(
             lambda: crew.counter("done_messages") >= half - half // 1000 and crew.lag() == 0, scene.limit_s, "half"
         )
         site.admin("deleteTopic", "-c", "DefaultCluster", "-t", scene.topic)
         wait_until(lambda: not site.exists(scene.topic), WAIT_S, "the end of the topic")
         site.create_topic(scene.topic, QUEUES)
-        send_numbers(site, scene.topic, scene.numbers[half:])
+        scene.send(scene.numbers[half:])
         scene.judge(crew, None)
 
 
@@ -231,7 +240,7 @@ def test_one_of_two_brokers_dies(site: Site, scene: Scene) -> None:
         wait_until(lambda: assigned(crew) == QUEUES, WAIT_S, "the queues of the broker that lives")
         site.broker(B).start()
         site.wait_until_known(A, B)
-        scene.judge(crew, load)
+        scene.judge(crew, load, forgets=True)
     assert set(load.stored.values()) == {A, B}
 
 
