@@ -14,6 +14,7 @@ from rocketcrew.spark.plan import Limits, SegmentFacts, first_fitting, make_take
 from rocketcrew.supervisor.intervals import Intervals
 from rocketcrew.supervisor.journal import replay
 
+from .coroner import Call
 from .script import GROUP
 from .truth import Truth
 from .world import Violation, World
@@ -60,6 +61,10 @@ class Folder:
         self.settled: dict[MessageQueue, Intervals] = {}
         self.offsets: dict[MessageQueue, int] = {}
         """A broadcasting member's file of offsets."""
+        self.charges = ""
+        """The file of worker deaths."""
+        self.cells: dict[str, Call] = {}
+        """What the workers of a dead run had in hand."""
         self.held = False
 
     def floor(self, topic: str, queue_id: int) -> int | None:

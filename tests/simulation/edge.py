@@ -19,6 +19,7 @@ from rocketcrew.remoting.headers import (
     UpdateOffset,
 )
 from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.remoting.stored import record_info
 from rocketcrew.supervisor import actions as act
 from rocketcrew.supervisor.allocation import allocate, strategy_named
 from rocketcrew.supervisor.pulling import PullResult
@@ -26,7 +27,7 @@ from rocketcrew.supervisor.slab import Slot
 from rocketcrew.supervisor.states import Queue
 
 from .network import Answer, Link, Sink
-from .script import GROUP, MAX_RECONSUME_TIMES, RETRY_TOPIC, TOPIC
+from .script import GROUP, MAX_RECONSUME_TIMES, RETRY_TOPIC, TOPIC, number_of
 from .truth import Asker
 from .world import Violation
 
@@ -299,6 +300,9 @@ class Edge:
         expected = self._core.state.chunks[action.chunk_id].offsets[action.index]
         if size != action.end - start or offset != expected:
             raise Violation(f"the bytes of {action.mq} {expected} are gone before it was sent back")
+        if action.facts is not None:
+            info = record_info(view, start, action.end)
+            self._member.coroner.dead_letter(action, number_of(view[info.body_start : info.body_start + 8]))
         header = SendBack(
             offset=int.from_bytes(view[start + 28 : start + 36], "big"),
             group=GROUP,

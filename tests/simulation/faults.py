@@ -33,6 +33,7 @@ class Faults:
             "kill worker while it writes": self._kill_writing,
             "kill worker behind its rename": lambda: self._kill_at("behind a rename"),
             "lose an open segment": self._lose_segment,
+            "kill forkserver": self._kill_forkserver,
             "recycle worker": self._recycle_worker,
             "pause": self._pause,
             "kill member": self._kill_member,
@@ -124,6 +125,16 @@ class Faults:
         if worker is None:
             return False
         worker.die()
+        return True
+
+    def _kill_forkserver(self) -> bool:
+        """It takes all its workers along."""
+        member = self._member()
+        if member is None:
+            return False
+        for worker in list(member.pool.workers.values()):
+            worker.unattended = True
+            worker.die()
         return True
 
     def _kill_writing(self) -> bool:

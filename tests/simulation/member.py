@@ -20,6 +20,7 @@ from rocketcrew.supervisor.state import CoreConfig
 from rocketcrew.supervisor.states import Queue
 
 from .broker_host import BrokerHost
+from .coroner import Coroner
 from .disk import Folder
 from .edge import Edge
 from .notebook import Notebook
@@ -67,11 +68,15 @@ class SimMember:
         self.view = bytearray(script.slab_units * UNIT_BYTES)
         self.core = parts.core(self._config(), Slab(len(self.view)), self.view)
         self.core.state.settled = {mq: Intervals(i.pairs()) for mq, i in folder.settled.items()}
+        self.coroner = Coroner(self, world, truth.deaths)
+        for one in (folder, *dead):
+            self._read_charges(one)
         self.edge = Edge(self)
         self.pool = SimPool(self)
         self._performs: dict[type, Callable[[Any], None]] = self.edge.performs | self.pool.performs
         self._performs[act.Finished] = self._core_finished
         self._performs[act.Log] = self._logged
+        self._performs[act.ChargesChanged] = self._write_charges
         self.pool.start()
 
     def _config(self) -> CoreConfig:
@@ -100,6 +105,21 @@ class SimMember:
         self.folder.ready |= other.ready
         other.journal = bytearray()
         other.open, other.ready, other.settled = {}, {}, {}
+
+    def _read_charges(self, folder: Folder) -> None:
+        """Its file of deaths and the cells that were left in it; noted, and only then the cells are cleared."""
+        charges = self.core.state.charges
+        text = self.parts.read_charges(folder)
+        if text:
+            charges.add_json(text, "deaths")
+        self.coroner.left(folder.cells, charges)
+        self._write_charges(act.ChargesChanged())
+        folder.cells = {}
+        if folder is not self.folder:
+            folder.charges = ""
+
+    def _write_charges(self, _action: act.ChargesChanged) -> None:
+        self.folder.charges = self.core.state.charges.to_json()
 
     def workers_ready(self) -> None:
         """All workers are there: join the journal with what was found, go on in a new one, and find the broker."""
@@ -143,12 +163,12 @@ class SimMember:
             return
         try:
             what(*args)
-            self._act()
+            self.act()
         except Killed:
             self.world.note("a member was killed in the middle of a step")
             self.die()
 
-    def _act(self) -> None:
+    def act(self) -> None:
         while todo := self.core.take_actions():
             self._note_dropped(todo)
             entries: list[Entry] = [
@@ -256,5 +276,6 @@ class SimMember:
             return
         self.alive = False
         self.folder.held = False
+        self.folder.cells = dict(self.coroner.cells)
         self.pool.kill_all()
         self.edge.lose()

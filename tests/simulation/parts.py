@@ -10,7 +10,7 @@ from rocketcrew.supervisor.journal import Entry, JournalState, replay
 from rocketcrew.supervisor.slab import Slab
 from rocketcrew.supervisor.state import CoreConfig
 
-from .disk import Segment
+from .disk import Folder, Segment
 from .worker import SimWorker
 
 if TYPE_CHECKING:
@@ -46,6 +46,10 @@ class Parts:
 
     def into_journal(self, journal: JournalState, entry: Entry) -> None:
         journal.apply(entry)
+
+    def read_charges(self, folder: Folder) -> str:
+        """The file of worker deaths."""
+        return folder.charges
 
     def left_open(self, member: SimMember, segments: list[Segment], truth: Truth) -> list[Segment]:
         """What a dead worker left open, to be salvaged."""

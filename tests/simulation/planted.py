@@ -7,6 +7,7 @@ of seeds within which each must be found, and the kind of world (which faults co
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from rocketcrew.remoting.properties import PROPERTY_RETRY_TOPIC
@@ -14,7 +15,7 @@ from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import decode_message
 from rocketcrew.supervisor.actions import JournalCommitted, JournalDone
 from rocketcrew.supervisor.assigning import Assigning
-from rocketcrew.supervisor.blame import Death
+from rocketcrew.supervisor.blame import Death, End
 from rocketcrew.supervisor.chunks import Chunk, Failure, Token
 from rocketcrew.supervisor.core import Core
 from rocketcrew.supervisor.dispatching import Dispatching
@@ -22,12 +23,13 @@ from rocketcrew.supervisor.journal import MAGIC, Entry, JournalState, _Names, _r
 from rocketcrew.supervisor.local_retry import LocalRetry
 from rocketcrew.supervisor.process_queue import ProcessQueue
 from rocketcrew.supervisor.pulling import Pulling
+from rocketcrew.supervisor.quarantine import Blamed, Quarantine
 from rocketcrew.supervisor.settling import FailureReport, Settling
 from rocketcrew.supervisor.slab import Slab
-from rocketcrew.supervisor.state import CoreConfig, WorkerView
-from rocketcrew.supervisor.states import QueueEvent
+from rocketcrew.supervisor.state import CoreConfig, State, WorkerView
+from rocketcrew.supervisor.states import QueueEvent, Worker
 
-from .disk import Segment
+from .disk import Folder, Segment
 from .member import SimMember
 from .parts import Parts
 from .truth import Truth
@@ -331,6 +333,84 @@ class KeepsEnded(CoreParts):
                 super().reported(chunk, pq)
 
 
+# --- deaths -----------------------------------------------------------------------------------------------------
+
+
+class QuarantineParts(CoreParts):
+    """Parts with another quarantine."""
+
+    quarantine_class: type[Quarantine] = Quarantine
+
+    def core(self, config: CoreConfig, slab: Slab, view: bytearray) -> Core:
+        made = self.quarantine_class
+
+        class BuggyDispatching(Dispatching):
+            def __init__(self, state: State) -> None:
+                super().__init__(state)
+                self.quarantine = made(state, self._hand_again, self.apart)
+
+        self.dispatching_class = BuggyDispatching
+        return super().core(config, slab, view)
+
+
+class ChargesFirst(QuarantineParts):
+    """A death is charged to the first message that was not reported, not to the one in hand."""
+
+    class quarantine_class(Quarantine):
+        def _find(self, worker: WorkerView, death: Death) -> Blamed | None:
+            blamed = super()._find(worker, death)
+            if blamed is not None and blamed.culprit is not None:
+                blamed.culprit = worker.in_flight[blamed.chunk_id].reported
+            return blamed
+
+
+class ChargesTimeOuts(QuarantineParts):
+    """A call that was stopped at its time limit counts as a death."""
+
+    class quarantine_class(Quarantine):
+        def judge(self, worker: WorkerView, death: Death) -> None:
+            super().judge(worker, replace(death, end=End.CRASHED) if death.end is End.TIME_LIMIT else death)
+
+
+class NotAlone(QuarantineParts):
+    """A suspect goes to the least loaded worker, whatever that has in hand."""
+
+    class quarantine_class(Quarantine):
+        def run(self) -> None:
+            ready = [worker for worker in self.s.workers.values() if worker.state is Worker.READY]
+            while self.s.quarantine and ready:
+                self._hand(min(ready, key=lambda worker: len(worker.in_flight)), self.s.quarantine.popleft())
+
+
+class OnceMore(QuarantineParts):
+    """The limit is passed by one."""
+
+    class quarantine_class(Quarantine):
+        def exhausted(self, pq: ProcessQueue, chunk: Chunk) -> bool:
+            charge = self.s.charges.get(pq.mq, chunk.offsets[0])
+            return (
+                charge is not None and charge.deaths > self.s.config.max_worker_deaths and super().exhausted(pq, chunk)
+            )
+
+
+class ForgetsTooEarly(QuarantineParts):
+    """A dead letter is charged with nothing any more before a broker has accepted it."""
+
+    class quarantine_class(Quarantine):
+        def exhausted(self, pq: ProcessQueue, chunk: Chunk) -> bool:
+            gone = super().exhausted(pq, chunk)
+            if gone:
+                self.finished(pq, chunk, 0, sent_back=False)
+            return gone
+
+
+class ForgetsCounts(Parts):
+    """A restart does not read what deaths were counted."""
+
+    def read_charges(self, folder: Folder) -> str:
+        return ""
+
+
 # --- the end ----------------------------------------------------------------------------------------------------
 
 
@@ -411,6 +491,18 @@ PLANTED = {
     "redispatch forgets a chunk": Planted(ForgetsChunk, 60),
     "wipe instead of salvage": Planted(WipesOpen, 40),
     "outcome before rows": Planted(OutcomeFirst, 10),
+    "death charged to the first unreported": Planted(
+        ChargesFirst, 20, ("kill worker",), {"deadly": 25, "chunk_messages_max": 8, "handler_us": 50}
+    ),
+    "time-out charged as a death": Planted(ChargesTimeOuts, 20, (), {"deadly": 25, "hard_limit_ms": 500}),
+    "suspect not alone": Planted(NotAlone, 20, (), {"deadly": 25}),
+    "limit of deaths passed by one": Planted(OnceMore, 20, (), {"deadly": 25}),
+    "dead letter forgotten before it is accepted": Planted(
+        ForgetsTooEarly, 120, ("refuse send-backs", "kill member"), ONE_SLOT | {"deadly": 25}
+    ),
+    "deaths not counted across a restart": Planted(
+        ForgetsCounts, 60, ("kill member", "kill member in a step"), ONE_SLOT | {"deadly": 25}
+    ),
     "key by restored topic": Planted(RestoredKey, 10),
     "queue ends with open send-backs": Planted(EndsEarly, 60),
     "finished messages forgotten at the end": Planted(ForgetsFinished, 80),

@@ -69,6 +69,7 @@ class SimPool:
             for offset in action.chunk.offsets:
                 if offset in done:
                     raise Violation(f"{action.mq} {offset} is run again, although it was finished before")
+        self._member.coroner.handed(action)
         self._member.notebook.handed(action.chunk.handle, action.chunk.offsets, action.worker_id)
         if action.chunk.origin is not None:
             self._member.world.note("a message ran again because no broker took it back")
@@ -90,6 +91,8 @@ class SimPool:
     def _retired(self, action: act.Retired) -> None:
         self._member.world.note("a worker left for its successor")
         self._left.add(action.worker_id)
+        if action.worker_id in self.workers:
+            self.workers[action.worker_id].told = True
         self._to(action.worker_id, "stop")
 
     # --- hearing ------------------------------------------------------------------------------------------------
@@ -149,7 +152,7 @@ class SimPool:
         member, core, now = self._member, self._member.core, self._member.world.now
         worker.read_all()
         del self.workers[worker.worker_id]
-        core.worker_died(worker.worker_id, expected=worker.stopping)
+        member.coroner.died(worker)
         for seq in core.unsealed_of(worker.worker_id):
             if (worker.worker_id, seq) in member.folder.ready:
                 member.world.note("a seal was found though not reported")
@@ -183,6 +186,7 @@ class SimPool:
         if not self.workers:
             self._member.workers_left()
         for worker in list(self.workers.values()):
+            worker.told = True
             self._to(worker.worker_id, "stop")
         self._member.world.after(WORKER_STOP_MS, self._kill_slow)
 

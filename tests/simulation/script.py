@@ -20,14 +20,15 @@ RETRY_TOPIC = "%RETRY%" + GROUP
 DLQ_TOPIC = "%DLQ%" + GROUP
 BROKER = "broker-a"
 MAX_RECONSUME_TIMES = 3
+MAX_WORKER_DEATHS = 3
 FOCUS_WEIGHT = 12
 DELAY_LEVELS = "40ms 80ms 150ms 300ms 600ms 1s"
 
 FAULTS = (
     "cut", "cut after delivery", "stall broker", "kill broker", "refuse send-backs", "refuse pulls", "refuse commits",
     "flow control", "kill worker", "kill worker while it writes", "kill worker behind its rename",
-    "lose an open segment", "recycle worker", "pause", "kill member", "kill member in a step", "stop member",
-    "start member", "reset back", "reset forward", "slow network",
+    "lose an open segment", "recycle worker", "kill forkserver", "pause", "kill member", "kill member in a step",
+    "stop member", "start member", "reset back", "reset forward", "slow network",
 )  # fmt: skip
 
 
@@ -63,6 +64,12 @@ class Script:
     """Share of messages whose handling fails by chance."""
     broadcasting: bool = False
     """The one member reads all queues, keeps its offsets itself, and drops what fails."""
+    batch: int = 1
+    """Messages a handler call gets."""
+    deadly: int = 0
+    """Of a thousand messages: how many end their worker, always or once."""
+    hard_limit_ms: int = 0
+    """0 = none. With a limit, as many messages as are deadly never come to an end at their first attempt."""
 
     @classmethod
     def draw(cls, random: Random) -> Script:
@@ -89,6 +96,9 @@ class Script:
             strategy=random.choice(["AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"]),
             refusing=random.choice([0.0, 0.01, 0.1]),
             broadcasting=members_max == 1 and random.random() < 0.3,
+            batch=random.choice([1, 1, 1, 4]),
+            deadly=random.choice([0, 0, 8, 25]),
+            hard_limit_ms=random.choice([0, 0, 500, 2_500]),
         ).without_operators()
 
     def without_operators(self) -> Script:
@@ -129,6 +139,17 @@ def fate(number: int, attempt: int, random: Random, refusing: float) -> tuple[in
     if draw < 80 or random.random() < refusing:
         return (-1 if draw == 0 else draw % 3), 0
     return None, (0 if draw % 5 == 0 else 1 + draw % 3)
+
+
+def doom(numbers: list[int], attempt: int, script: Script, cost: dict[int, int]) -> str:
+    """Whether a call with these messages "dies", "hangs", or (empty) comes to its end. `cost`: deaths by number so far."""
+    for number in numbers:
+        draw = crc32(f"doom {number}".encode()) % 1000
+        if draw < script.deadly and (draw % 3 or not cost.get(number)):
+            return "dies"
+        if 500 <= draw < 500 + script.deadly and script.hard_limit_ms and not attempt:
+            return "hangs"
+    return ""
 
 
 def body_of(number: int, size: int) -> bytes:

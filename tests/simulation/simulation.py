@@ -42,6 +42,7 @@ class Simulation:
         self.broker = BrokerHost(self.world, self.script, self.truth)
         self.truth.is_filtered = self.broker.is_filtered
         self.truth.max_offset = self.broker.max_offset
+        self.truth.deaths.one_ledger = self.script.members_max == 1
         self.truth.strict_resets = self.script.members_max == 1
         self.table = Table(self.world, self.truth)
         self.folders: list[Folder] = []
@@ -199,7 +200,8 @@ class Simulation:
             state = member.core.state
             if any(pq.state is not Queue.ASSIGNED for pq in state.queues.values()):
                 return f"{member.client_id} rebalances"
-            if state.slab.used_units or state.chunks or state.unsealed or state.redo or state.waiting_messages:
+            waits = state.redo or state.quarantine or state.waiting_messages
+            if state.slab.used_units or state.chunks or state.unsealed or waits:
                 return f"{member.client_id} holds {state.slab.used_units} units, chunks {list(state.chunks)}"
         return ""
 

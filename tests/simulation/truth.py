@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from .coroner import Deaths
 from .world import Violation, World
 
 OFFSET_MAX = 1 << 62
@@ -51,6 +52,7 @@ class Truth:
         """How often a worker began each record."""
         self.without_rows: dict[QueueKey, set[int]] = {}
         self.retried: dict[QueueKey, set[int]] = {}
+        self.deaths = Deaths()
         self.skipped_below: dict[QueueKey, int] = {}
         """An operator skipped what is below."""
         self.resets: dict[QueueKey, Reset] = {}
@@ -70,6 +72,7 @@ class Truth:
 
     def finished(self, key: QueueKey, offset: int) -> None:
         self.finished_ms.setdefault(key, {})[offset] = self.world.now_ms
+        self.deaths.finished(*key, offset)
 
     def done_without_rows(self, key: QueueKey, offset: int) -> None:
         self.without_rows.setdefault(key, set()).add(offset)
@@ -91,6 +94,7 @@ class Truth:
     def reset(self, key: QueueKey, target: int) -> None:
         """An operator's newest order. Going back asks for records to be run again; going forward asks for nothing, also
         not for what a reset before it wanted, which perhaps nobody met."""
+        self.deaths.reset(*key)
         skipped = self.skipped_below.get(key, 0)
         before = self.resets.get(key)
         remembered = max(skipped, before.skipped_below if before is not None else 0)

@@ -17,10 +17,11 @@ from rocketcrew.remoting.stored import record_info, walk
 from rocketcrew.supervisor.actions import Dispatch
 
 from .disk import Segment
-from .script import fate, number_of
+from .script import doom, fate, number_of
 from .world import Violation, World
 
 if TYPE_CHECKING:
+    from .coroner import Call
     from .member import SimMember
 
 
@@ -61,6 +62,15 @@ class SimWorker:
         self.in_pipe: deque[Work | str] = deque()
         self.inbox: deque[Work | str] = deque()
         self.work: Work | None = None
+        self.call: Call | None = None
+        """The handler call under way."""
+        self.told = False
+        """It was told to leave."""
+        self.condemned: Call | None = None
+        """The call that was over its hard limit when the supervisor looked: the worker is being killed for it."""
+        self.crashed = False
+        self.unattended = False
+        """Its forkserver died, and took it along."""
         self.unreported: list[Work] = []
         self.segment: Segment | None = None
         self.seq = 0
@@ -169,21 +179,50 @@ class SimWorker:
         self._run_one()
 
     def _run_one(self) -> None:
-        """Begin the next message of the chunk."""
+        """Begin the next call of the chunk: one message, or a batch."""
         work = self.work
         assert work is not None
-        index = len(work.results)
-        self.member.truth.began((work.mq.topic, work.mq.queue_id), work.offsets[index])
+        index, script = len(work.results), self.member.script
+        count = min(script.batch, work.count - index)
+        for at in range(index, index + count):
+            self.member.truth.began((work.mq.topic, work.mq.queue_id), work.offsets[at])
         random = self.world.random
         duration = random.expovariate(1.0)
         if random.random() < self.member.script.slow and not self.world.calm:
             duration = random.choice([30, 200, 600, 1_500, 4_000]) * random.random()
             self.world.note("a slow message")
-        self.world.after(duration, self._ran_one, work)
+        self.call = self.member.coroner.begin(self, work, index, count)
+        attempt = record_info(work.data, work.positions[index], work.positions[index + 1]).reconsume_times
+        end = doom(list(self.call.numbers.values()), attempt, script, self.member.coroner.cost)
+        if end == "dies":
+            self.world.after(duration * random.random(), self._crash, self.call)
+        elif end != "hangs":
+            self.world.after(duration, self._ran, work, self.call)
+        if script.hard_limit_ms:
+            self.world.after(script.hard_limit_ms, self._over_limit, self.call)
+
+    def _crash(self, call: Call) -> None:
+        """The handler ends its process."""
+        if self.alive and self.call is call:
+            self.crashed = True
+            self.die()
+
+    def _over_limit(self, call: Call) -> None:
+        """The supervisor sees it and kills; the call may end before that comes about, and another one begin."""
+        if self.alive and self.call is call:
+            self.condemned = call
+            self.world.after(self.world.random.random() * 5, self.die)
+
+    def _ran(self, work: Work, call: Call) -> None:
+        if not self.alive or self.work is not work or self.call is not call:
+            return
+        self.call = None
+        self.member.coroner.over(self)
+        for _ in call.numbers:
+            self._ran_one(work)
+        self._go_on(work)
 
     def _ran_one(self, work: Work) -> None:
-        if not self.alive or self.work is not work:
-            return
         index = len(work.results)
         info = record_info(work.data, work.positions[index], work.positions[index + 1])
         number = number_of(work.data[info.body_start : info.body_start + 8])
@@ -191,6 +230,8 @@ class SimWorker:
         work.results.append((failed, rows))
         if failed is None and not rows:
             self.member.truth.done_without_rows((work.mq.topic, work.mq.queue_id), work.offsets[index])
+
+    def _go_on(self, work: Work) -> None:
         done = len(work.results) == work.count
         if done:
             if bytes(self.member.view[work.start : work.end]) != work.data:

@@ -1,0 +1,187 @@
+"""Who had what in hand when a worker died, known from outside; and whether the core charges the right one.
+
+Beside the core's own bookkeeping this keeps: the cells (they outlive a member that is killed, as the real file does), which
+record each death must be charged to, and how often each message has cost a worker its life. After each death exactly the
+record that was alone in hand (or was taken last of a batch) may have been charged, with exactly one more; a record that is
+charged runs with nothing beside it; one that has reached the limit never runs again, and is a dead letter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.remoting.stored import record_info
+from rocketcrew.supervisor import actions as act
+from rocketcrew.supervisor.blame import Death, End, InHand, Verdict, how_ended
+from rocketcrew.supervisor.charges import Charges
+
+from .script import MAX_WORKER_DEATHS, number_of
+from .world import Violation, World
+
+if TYPE_CHECKING:
+    from .member import SimMember
+    from .worker import SimWorker, Work
+
+Record = tuple[MessageQueue, int]
+
+
+@dataclass(eq=False)
+class Call:
+    """One handler call under way: what its cell says, and which messages it has."""
+
+    mq: MessageQueue
+    in_hand: InHand
+    numbers: dict[int, int]
+    """Message number by queue offset."""
+    began_ms: float
+
+
+@dataclass
+class Deaths:
+    """What a whole world remembers of deaths; one for all members."""
+
+    of_number: dict[int, int] = field(default_factory=dict[int, int])
+    """How many deaths of workers each message is to blame for."""
+    of_record: dict[tuple[str, int, int], int] = field(default_factory=dict[tuple[str, int, int], int])
+    """The same of each record (topic, queue id, offset) that is not finished."""
+    one_ledger: bool = False
+    """There is only one slot: no record may cost more lives than the limit, whatever is killed and started again."""
+    _marks: set[tuple[Record, str]] = field(default_factory=set[tuple[Record, str]])
+
+    def charge(self, call: Call, offset: int) -> None:
+        """Once a call, however often its cell is found."""
+        mark = ((call.mq, offset), call.in_hand.mark)
+        if mark in self._marks:
+            return
+        self._marks.add(mark)
+        number, record = call.numbers[offset], (call.mq.topic, call.mq.queue_id, offset)
+        self.of_number[number] = self.of_number.get(number, 0) + 1
+        self.of_record[record] = self.of_record.get(record, 0) + 1
+        if self.one_ledger and self.of_record[record] > MAX_WORKER_DEATHS:
+            raise Violation(f"{record} has cost {self.of_record[record]} workers their lives")
+
+    def finished(self, topic: str, queue_id: int, offset: int) -> None:
+        self.of_record.pop((topic, queue_id, offset), None)
+
+    def reset(self, topic: str, queue_id: int) -> None:
+        """An operator moved the offset of the queue: what is run again begins anew."""
+        for record in [record for record in self.of_record if record[:2] == (topic, queue_id)]:
+            del self.of_record[record]
+
+
+class Coroner:
+    """Of one member."""
+
+    def __init__(self, member: SimMember, world: World, deaths: Deaths) -> None:
+        self._member = member
+        self._world = world
+        self._deaths = deaths
+        self.cells: dict[str, Call] = {}
+        self._calls = 0
+
+    @property
+    def cost(self) -> dict[int, int]:
+        """Deaths by message number, of the whole world."""
+        return self._deaths.of_number
+
+    # --- cells --------------------------------------------------------------------------------------------------
+
+    def begin(self, worker: SimWorker, work: Work, index: int, count: int) -> Call:
+        """The worker names what it is about to run."""
+        self._calls += 1
+        numbers: dict[int, int] = {}
+        for at in range(index, index + count):
+            info = record_info(work.data, work.positions[at], work.positions[at + 1])
+            numbers[work.offsets[at]] = number_of(work.data[info.body_start : info.body_start + 8])
+        first, last = work.offsets[index], work.offsets[index + count - 1]
+        taken = self._world.random.choice(list(numbers)) if count > 1 and self._world.chance(0.4) else None
+        mark = f"{self._member.client_id}/{self._calls}"
+        call = Call(work.mq, InHand(work.chunk_id, first, last, count, taken, mark), numbers, self._world.now_ms)
+        self.cells[worker.worker_id] = call
+        return call
+
+    def over(self, worker: SimWorker) -> None:
+        self.cells.pop(worker.worker_id, None)
+
+    # --- deaths -------------------------------------------------------------------------------------------------
+
+    def died(self, worker: SimWorker) -> None:
+        """Tell the core, and look at whom it charges. What it noted is written before the cell is cleared."""
+        core, call = self._member.core, self.cells.get(worker.worker_id)
+        end = how_ended(
+            told=worker.told or worker.stopping,
+            ours=worker.condemned is not None and worker.condemned is not call,
+            timed_out=worker.condemned is not None and worker.condemned is call,
+            unattended=worker.unattended,
+            by_itself=worker.crashed,
+        )
+        if call is not None:
+            self._world.note(f"died: {end.value}")
+        death = Death(end, call.in_hand if call is not None else None, "SIGSEGV", {"pid": 1})
+        expected = self._to_blame(call, death)
+        before = self._counts()
+        core.worker_died(worker.worker_id, death=death)
+        changed = {record for record, count in self._counts().items() if count != before.get(record, 0)}
+        if changed != expected:
+            raise Violation(f"a death ({end.value}) with {call} in hand is charged to {changed}, not to {expected}")
+        for _, offset in expected:
+            assert call is not None
+            self._deaths.charge(call, offset)
+        self._member.act()
+        self.cells.pop(worker.worker_id, None)
+
+    def _to_blame(self, call: Call | None, death: Death) -> set[Record]:
+        """Only of a queue that is still ours, and only where one record was in hand or was taken last."""
+        if call is None or death.verdict not in (Verdict.CHARGED, Verdict.SUSPECTED):
+            return set()
+        state = self._member.core.state
+        chunk = state.chunks.get(call.in_hand.chunk_id)
+        if chunk is None or chunk.handle not in state.queues:
+            return set()
+        offset = call.in_hand.offset if call.in_hand.records == 1 else call.in_hand.taken
+        self._world.note("a batch died" if call.in_hand.records > 1 else "a message died")
+        return set() if offset is None else {(call.mq, offset)}
+
+    def _counts(self) -> dict[Record, int]:
+        return {(charge.mq, charge.offset): charge.deaths for charge in self._member.core.state.charges}
+
+    def left(self, cells: dict[str, Call], charges: Charges) -> None:
+        """The cells that a dead run left, as supervisor/charges_file.py charges them."""
+        for call in cells.values():
+            self._world.note("a cell was left by a dead run")
+            verdict = Death(End.RUN, call.in_hand).verdict
+            if verdict is Verdict.CHARGED:
+                charges.charge(call.mq, call.in_hand.offset, call.in_hand.mark, {"end": End.RUN.value})
+                self._deaths.charge(call, call.in_hand.offset)
+            else:
+                for offset in call.numbers:
+                    charges.suspect(call.mq, offset)
+
+    # --- what is handed out -------------------------------------------------------------------------------------
+
+    def handed(self, action: act.Dispatch) -> None:
+        """A suspect runs alone, and not at all once it is at the limit."""
+        state, chunk = self._member.core.state, action.chunk
+        known = [charge for offset in chunk.offsets if (charge := state.charges.get(action.mq, offset)) is not None]
+        in_hand = state.workers[action.worker_id].in_flight.values()
+        if any(other.alone for other in in_hand) and len(in_hand) > 1:
+            raise Violation(
+                f"{action.mq} {chunk.offsets} and {[other.offsets for other in in_hand]}: a suspect isn't alone"
+            )
+        if not known and not chunk.alone:
+            return
+        self._world.note("a suspect was handed out")
+        if any(charge.deaths >= MAX_WORKER_DEATHS for charge in known):
+            raise Violation(f"{known} has cost {MAX_WORKER_DEATHS} workers, and is run again")
+        if known and chunk.count > 1:
+            raise Violation(f"{known} is not alone in its chunk {chunk.offsets}")
+
+    def dead_letter(self, action: act.SendBack, number: int) -> None:
+        """Only what has cost so many lives, and the facts say how many."""
+        facts: dict[str, Any] = dict(action.facts or {})
+        self._world.note("a message was dead-lettered for its deaths")
+        told, true = int(facts["deaths"]), self._deaths.of_number.get(number, 0)
+        if told < MAX_WORKER_DEATHS or told > true:
+            raise Violation(f"message {number} is a dead letter for {told} deaths, it has cost {true}")
