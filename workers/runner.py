@@ -49,6 +49,8 @@ from .packets import Failure, QueueInfo, clip
 from .rows import Prepared, RowBuffer
 from .run import FAILURES_PER_RUN_MAX, NS_PER_US, Run
 
+MARK_NS: Final = 1_000_000
+"""The start of a call is noted to the millisecond: a store for each of many short calls is felt."""
 RSS_EVERY_NS: Final = 50_000_000
 """How often the peak of resident memory is noted, between chunks: a system call of about a microsecond."""
 RSS_UNIT: Final = 1 if sys.platform == "darwin" else 1024
@@ -89,6 +91,8 @@ class Runner:
         self._slowest_ns = 0
         self._cell_queue: QueueInfo | None = None
         """The queue that the cell names."""
+        self._cell_texts: dict[QueueInfo, tuple[memoryview, int]] = {}
+        """How the cell names each queue; as many as the worker has seen, as with their handles."""
         self._rss_due_ns = 0
 
     @property
@@ -132,7 +136,10 @@ class Runner:
         cell[CHUNK_ID] = chunk_id
         if queue is not self._cell_queue:
             self._cell_queue = queue
-            words, size = queue_words(queue.topic, queue.broker_name, queue.queue_id)
+            text = self._cell_texts.get(queue)
+            if text is None:
+                text = self._cell_texts[queue] = queue_words(queue.topic, queue.broker_name, queue.queue_id)
+            words, size = text
             cell[TEXT : TEXT + len(words)] = words
             cell[TEXT_BYTES] = size
         now = self._clock()
@@ -155,14 +162,14 @@ class Runner:
         function, clock, cell, queue = self._function, self._clock, self._cell, run.queue
         tags = None if queue.tags is None else frozenset(queue.tags)
         cell[RECORDS] = 1
-        offsets = run.offsets
-        slowest = 0
+        slowest = mark_ns = 0
         started = last = clock()
-        for index in range(len(positions) - 1):
-            position = positions[index]
+        for index, (position, offset) in enumerate(zip(positions, run.offsets, strict=False)):
             message = Message(data, position, queue)
-            cell[STARTED_NS] = last
-            cell[STATE] = offsets[index] + 1
+            if last >= mark_ns:
+                cell[STARTED_NS] = last
+                mark_ns = last + MARK_NS
+            cell[STATE] = offset + 1
             try:
                 if data[position + SYSFLAG_LOW_BYTE] & INNER_BATCH_BIT:
                     self._run_unit(run, index, data, position, positions[index + 1], tags)
