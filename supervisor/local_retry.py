@@ -4,8 +4,8 @@ The broker did not take it, nor did any broker take it as an ordinary send: afte
 again with reconsumeTimes + 1, as in Java. It stays a failed message of its chunk all the time, so that no commit passes it:
 what runs is a *shadow*, a chunk of one record over the same bytes, which is in no queue. If the shadow succeeds the failure
 is settled; if it fails, or its worker dies, the failure is sent back anew, and so on until a broker takes it or the handler
-succeeds. A message that must go to the dead letters is not run again, and neither is anything of a queue that leaves or while
-we stop: there the send-back itself is repeated.
+succeeds. A message that must go to the dead letters, or has cost a worker its life here, is not run again, and neither is
+anything of a queue that leaves or while we stop: there the send-back itself is repeated.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class LocalRetry:
         failure = (chunk.failed or {}).get(index)
         if pq is None or failure is None or failure.sent:
             return
-        if self._runs_again(pq, failure):
+        charged = self.s.charges.get(pq.mq, chunk.offsets[index]) is not None
+        if self._runs_again(pq, failure) and not charged:
             self._run(pq, chunk, index, failure)
         else:
             self._send_back(pq, chunk, index)
