@@ -56,7 +56,7 @@ def workers_of(found: dict[str, Any]) -> list[dict[str, object]]:
             "FAILED": worker.get("failed", 0),
             "IN HAND": worker["messages"],
             "RSS MIB": worker.get("rss_bytes", 0) >> 20,
-            "RUNNING": worker.get("running") or "",
+            "RUNNING": " ".join(filter(None, (worker.get("running"), worker.get("progress")))),
         }
         for worker in found["workers"]
     ]

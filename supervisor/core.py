@@ -230,6 +230,10 @@ class Core:
     def worker_ready(self, worker_id: str) -> None:
         self.settling.worker_ready(worker_id)
 
+    def worker_window(self, worker_id: str, chunks: int) -> None:
+        """The worker runs so many chunks at one time (a coroutine handler), instead of one after another."""
+        self.state.workers[worker_id].window = chunks
+
     def retire(self, worker_id: str) -> None:
         """Give the worker nothing more; the action Retired says when it has nothing in hand."""
         self.settling.retire(worker_id)

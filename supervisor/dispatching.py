@@ -15,6 +15,7 @@ from .quarantine import Quarantine
 from .state import State, WorkerView
 from .states import Queue, Worker
 
+LOAD_MAX = 1 << 30
 CHEAP_US = 10.0
 """A message below this: a chunk of 32 takes less than a few hundred µs, about what two wake-ups and their caches cost."""
 
@@ -68,10 +69,14 @@ class Dispatching:
         free = 0
         pack = self.s.sizer.tail_us < CHEAP_US
         window = self.s.config.chunks_in_flight * (CHEAP_WINDOW if pack else 1)
-        best_load = -1 if pack else window
+        best_load = -1 if pack else LOAD_MAX
         for worker in self.s.workers.values():
             load = len(worker.in_flight)
-            if load < window and worker.state is Worker.READY and worker.worker_id != self.s.isolated:
+            if (
+                load < (worker.window or window)
+                and worker.state is Worker.READY
+                and worker.worker_id != self.s.isolated
+            ):
                 free += 1
                 if load > best_load if pack else load < best_load:
                     best, best_load = worker, load

@@ -15,12 +15,12 @@ from typing import Any
 
 import structlog
 
-from ..conf.segment_format import OPEN_DIR, SEGMENT_SUFFIX, segment_name
+from ..conf.segment_format import OPEN_DIR, SEGMENT_SUFFIX
 from ..remoting.queues import MessageQueue
 from ..workers import packets
 from ..workers.cells import CellFile
 from ..workers.link import LinkClosedError, Transport, link_pair
-from ..workers.notices import LEAVES, WANTS_OUT
+from ..workers.notices import LEAVES, PROGRESS, WANTS_OUT, WINDOW, progress_text
 from ..workers.packets import QueueInfo
 from ..workers.spawn import WorkerProcess, WorkerStartError
 from ..workers.stack_dump import StackFile
@@ -31,7 +31,7 @@ from .direct import Directing
 from .hearing import LEFT_BEHIND, Hearing
 from .launching import Launcher
 from .pool_member import NEVER, HandlerError, Member, NewWorker
-from .post_mortem import PostMortem
+from .post_mortem import PostMortem, seal_renamed
 from .posts import DropGeneration, GiveUp, Kill, Note, Policy, Retire, Start
 from .reloading import Reload
 from .stacks import ProcessStack, Running, worker_stacks
@@ -273,7 +273,11 @@ class Pool:
         self._loop.call_soon(self.run_staff)
 
     def _noticed(self, member: Member, notice: dict[str, Any]) -> None:
-        if notice["about"] in (WANTS_OUT, LEAVES):
+        if notice["about"] == PROGRESS:
+            member.progress = progress_text(notice)
+        elif notice["about"] == WINDOW:
+            self._core.worker_window(member.worker_id, int(notice["chunks"]))
+        elif notice["about"] in (WANTS_OUT, LEAVES):
             member.stopping = member.stopping or notice["about"] == LEAVES
             self.staff.wants_out(member.worker_id, str(notice.get("reason", "asked")))
             self._loop.call_soon(self.run_staff)
@@ -320,7 +324,7 @@ class Pool:
         self._acted()  # what it is charged to is written before its cell is cleared
         self._cells.clear(member.cell_slot)
         self._cell_slots.append(member.cell_slot)
-        self._seal_renamed(member.worker_id, now)
+        seal_renamed(self._core, self._segments, member.worker_id, now)
         member.stack_file.close()
         member.process.close()
         leaves = bool(self._files_of(member.worker_id))
@@ -346,16 +350,6 @@ class Pool:
         members = sorted(self.members.values(), key=lambda member: (member.index, member.worker_id))
         return await worker_stacks(members, self.running)
 
-    def _seal_renamed(self, worker_id: str, now: float) -> None:
-        """A worker killed between the rename and its report has sealed all the same.
-
-        A segment is there before its first outcome is reported, and leaves open/ by that rename only: one that is not in
-        open/ is sealed, wherever the loader has taken it since.
-        """
-        for seq in self._core.unsealed_of(worker_id):
-            if not (self._segments / OPEN_DIR / segment_name(worker_id, seq)).exists():
-                self._core.sealed(worker_id, seq, now)
-
     # --- stopping -----------------------------------------------------------------------------------------------
 
     async def stop(self, timeout_ms: int) -> int:
@@ -371,6 +365,11 @@ class Pool:
         killed = len(self.members)
         await self.kill()
         return killed
+
+    def cancel_handlers(self) -> None:
+        """Tell handlers that ask that the end is wanted."""
+        for member in self.members.values():
+            self._cells.cancel(member.cell_slot)
 
     async def kill(self) -> None:
         """End every worker now, and the forkserver; what they had said is still read."""

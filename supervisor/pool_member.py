@@ -65,6 +65,8 @@ class Member:
     failed: int = 0
     look_at_messages: int = NEVER
     """When so many are finished, the staffing is asked."""
+    progress: str = ""
+    """How far the handler says that it is with the message in hand."""
     ready: bool = False
     stopping: bool = False
     """It was told to leave: its end is expected and charged to nobody."""

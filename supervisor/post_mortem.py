@@ -12,8 +12,10 @@ import time
 from pathlib import Path
 from typing import Final
 
+from ..conf.segment_format import OPEN_DIR, segment_name
 from ..workers.cells import Cell, CellFile
 from .blame import Death, InHand, how_ended
+from .core import Core
 from .pool_member import Member
 
 CGROUP: Final = Path("/sys/fs/cgroup")
@@ -59,6 +61,17 @@ class PostMortem:
         now = oom_kills()
         more, self._oom_kills = now - self._oom_kills, now
         return more
+
+
+def seal_renamed(core: Core, segments: Path, worker_id: str, now: float) -> None:
+    """A worker killed between the rename and its report has sealed all the same.
+
+    A segment is there before its first outcome is reported, and leaves open/ by that rename only: one that is not in
+    open/ is sealed, wherever the loader has taken it since.
+    """
+    for seq in core.unsealed_of(worker_id):
+        if not (segments / OPEN_DIR / segment_name(worker_id, seq)).exists():
+            core.sealed(worker_id, seq, now)
 
 
 def by_itself(exit_code: int | None) -> bool:

@@ -332,6 +332,7 @@ class Supervisor:
         self._finished.set()
 
     async def _stop(self) -> Summary:
+        self._pool.cancel_handlers()
         self.core.stop(self._loop.time())
         self.acted()
         finished = asyncio.ensure_future(self._finished.wait())

@@ -116,6 +116,7 @@ def worker_facts(
             "failed": member.failed,
             "rss_bytes": _resident_bytes(member.process.pid),
             "running": None if found is None else str(found),
+            "progress": member.progress if found is not None else "",
         }
     return facts
 

@@ -91,11 +91,23 @@ class CoreConfig:
 class WorkerView:
     """One worker process as the core sees it."""
 
-    __slots__ = ("blamed", "in_flight", "salvaged", "seal_asked", "sealed_seq", "state", "timed_out", "worker_id")
+    __slots__ = (
+        "blamed",
+        "in_flight",
+        "salvaged",
+        "seal_asked",
+        "sealed_seq",
+        "state",
+        "timed_out",
+        "window",
+        "worker_id",
+    )
 
     def __init__(self, worker_id: str) -> None:
         self.worker_id = worker_id
         self.state = Worker.BOOTING
+        self.window = 0
+        """Chunks it can have in hand, 0 = as configured."""
         self.in_flight: dict[int, Chunk] = {}
         """Chunks handed to it and not reported to the end, in the order of hand-over."""
         self.seal_asked = False

@@ -58,6 +58,11 @@ class WorkerBoot:
     salvage: tuple[Path, ...] = ()
     cells_path: Path | None = None
     cell_slot: int = 0
+    capture_output: bool = False
+    nice: int = 0
+    cpu_affinity: str = "none"
+    async_concurrency: int = 16
+    """Calls of a coroutine handler at one time."""
     recycle_memory_mib: int = 0
     """It asks to be replaced above this resident memory; 0 = never."""
     stacks: SharedFd | None = None

@@ -13,6 +13,7 @@ not running then.
               record whose message was taken last; 0 = none, or all were taken
     word 7    BEATS: turns of the worker's loop | 8 RSS_PEAK in bytes, as last measured by the worker itself
     word 9    SOFT_NS, 10 HARD_NS: the time limits of one call, 0 = none (told once, before the first call)
+    word 12   CANCEL: not 0 = the handler had better come to an end; the one word that the supervisor writes
     word 11   TEXT_BYTES | from word 16: JSON [topic, broker, queue id] of the chunk's queue
 """
 
@@ -44,6 +45,7 @@ RSS_PEAK: Final = 8
 SOFT_NS: Final = 9
 HARD_NS: Final = 10
 TEXT_BYTES: Final = 11
+CANCEL: Final = 12
 TEXT: Final = 16
 
 CellView = memoryview
@@ -86,6 +88,10 @@ class CellFile:
         """The live words of one cell; for reading."""
         base = HEAD_WORDS + slot * CELL_WORDS
         return self._words[base : base + CELL_WORDS]
+
+    def cancel(self, slot: int) -> None:
+        """Let the handler know, when it asks, that its worker is wanted to end."""
+        self._words[HEAD_WORDS + slot * CELL_WORDS + CANCEL] = 1
 
     def read(self, slot: int) -> Cell | None:
         """The call under way in `slot`, None when there is none."""

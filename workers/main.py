@@ -26,7 +26,9 @@ from ..remoting.ids import UniqueIds
 from . import preload
 from .api import Handler
 from .boot import EXIT_BOOT, EXIT_OK, WorkerBoot
-from .cells import map_cell, private_cell
+from .capture import capture_output
+from .cells import CellView, map_cell, private_cell
+from .context import Context, enter
 from .ddl import as_schema, to_ddl
 from .limits import SoftLimit, limits_of, obey
 from .link import LinkClosedError, WorkerLink
@@ -34,6 +36,7 @@ from .loading import HandlerLoadError, describe_error, load, user_traceback
 from .memory_watch import LeavingError, watch_memory
 from .packets import BootFailed, Ready, encode_boot_failed, encode_ready, encode_salvaged
 from .parent_death import die_with_parent, end_forks_as_usual, keep_through_stop_signals
+from .placing import place
 from .rows import RowBuffer
 from .runner import HANDLER_CALLERS, NEVER_INTERRUPTED, Place
 from .salvage import salvage
@@ -69,13 +72,18 @@ def run_worker_on(boot: WorkerBoot, link: WorkerLink, log: Any) -> int:
         log.info("segment_salvaged", file=salvaged.file, sealed=salvaged.sealed_name, rows=salvaged.rows)
         for packet in encode_salvaged(salvaged):
             link.send(packet)
+    cell = private_cell() if boot.cells_path is None else map_cell(boot.cells_path, boot.cell_slot, os.getpid())
+    place(boot.index, boot.nice, boot.cpu_affinity, log)
+    enter(Context(boot.worker_id, boot.index, cell, link.send))
+    if boot.capture_output:
+        capture_output(log)
     try:
         handler, schema = prepare_handler(boot)
     except UsageError as error:
         trace = error.traceback if isinstance(error, HandlerLoadError) else ""
         link.send(encode_boot_failed(BootFailed(str(error), trace)))
         return EXIT_BOOT
-    worker = make_worker(boot, link, handler, schema, log)
+    worker = make_worker(boot, link, handler, schema, log, cell)
     link.send(encode_ready(Ready(os.getpid(), handler.name, None if schema is None else to_ddl(schema), handler.batch)))
     with contextlib.suppress(LeavingError):
         worker.run()
@@ -104,14 +112,15 @@ def prepare_handler(boot: WorkerBoot) -> tuple[Handler, pa.Schema | None]:
     return handler, schema
 
 
-def make_worker(boot: WorkerBoot, link: WorkerLink, handler: Handler, schema: pa.Schema | None, log: Any) -> Worker:
+def make_worker(
+    boot: WorkerBoot, link: WorkerLink, handler: Handler, schema: pa.Schema | None, log: Any, cell: CellView
+) -> Worker:
     """The loop with all it works on."""
     slab = None
     if boot.slab is not None:
         slab = boot.slab.map_read_only()
         boot.slab.close_fd()
     limits = boot.limits
-    cell = private_cell() if boot.cells_path is None else map_cell(boot.cells_path, boot.cell_slot, os.getpid())
     rows: RowBuffer[Place] | None = None
     segments = None
     if boot.segments_dir is not None:

@@ -1,7 +1,7 @@
 """rocketcrew: a RocketMQ push consumer for CPU-heavy Python.
 
-What a handler's module needs is here: `handler`, `Message`, `Retry`, `BatchResult`, `SoftTimeLimitExceeded`; and `consume`,
-which runs one. What sends messages is here too (`Producer`, `SyncProducer`), loaded when it is first named: workers do not pay for it.
+What a handler's module needs is here: `handler`, `Message`, `Retry`, `BatchResult`, `SoftTimeLimitExceeded`; `worker_index`, `logger`,
+`progress` and `cancelled`, what a running handler may ask; and `consume`, which runs one. What sends messages is here too (`Producer`, `SyncProducer`), loaded when it is first named: workers do not pay for it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .workers.api import BatchResult, Handler, Retry, SoftTimeLimitExceeded, handler
+from .workers.context import cancelled, logger, progress, worker_index
 from .workers.message import Message
 
 if TYPE_CHECKING:
@@ -46,9 +47,13 @@ __all__ = [
     "by_key",
     "by_machine_room",
     "by_random",
+    "cancelled",
     "consume",
     "handler",
+    "logger",
+    "progress",
     "to_queue",
+    "worker_index",
 ]
 
 _OF_CLIENT = {

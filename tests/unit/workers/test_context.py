@@ -1,0 +1,113 @@
+"""What a handler may ask: answers in a worker, harmless outside of one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from rocketcrew.workers import context
+from rocketcrew.workers.capture import LINE_MAX, Captured
+from rocketcrew.workers.cells import CANCEL, STATE, TEXT, TEXT_BYTES, private_cell, queue_words
+from rocketcrew.workers.context import Context, cancelled, enter, keys_in_hand, progress, worker_index
+from rocketcrew.workers.memory_watch import LOOK_EVERY_NS, LeavingError, MemoryWatch
+from rocketcrew.workers.notices import decode_notice, progress_text
+from rocketcrew.workers.placing import core_for
+
+
+class Log:
+    def __init__(self) -> None:
+        self.events: list[dict[str, object]] = []
+
+    def info(self, event: str, **keys: object) -> None:
+        self.events.append({"event": event} | keys)
+
+    warning = info
+
+
+@pytest.fixture
+def told() -> Iterator[list[bytes]]:
+    said: list[bytes] = []
+    cell = private_cell()
+    enter(Context("w.1", 3, cell, said.append))
+    yield said
+    enter(None)
+
+
+def test_outside_of_a_worker_everything_is_harmless() -> None:
+    assert (worker_index(), cancelled(), keys_in_hand()) == (0, False, {})
+    progress(1, 2)
+    context.logger().debug("said")
+
+
+def test_the_message_in_hand_is_read_from_the_cell() -> None:
+    cell = private_cell()
+    enter(Context("w.1", 3, cell, lambda _packet: None))
+    try:
+        assert (worker_index(), keys_in_hand()) == (3, {})
+        words, size = queue_words("orders", "broker-a", 2)
+        cell[TEXT : TEXT + len(words)] = words
+        cell[TEXT_BYTES] = size
+        cell[STATE] = 8
+        assert keys_in_hand() == {"topic": "orders", "broker": "broker-a", "queue_id": 2, "offset": 7}
+        assert not cancelled()
+        cell[CANCEL] = 1
+        assert cancelled()
+        log = Log()
+        stream = Captured("stdout", 1, log)
+        print("one\ntwo", file=stream, end="")
+        assert [(e["text"], e["offset"]) for e in log.events] == [("one", 7)]
+        stream.flush()
+        stream.flush()
+        assert [e["text"] for e in log.events] == ["one", "two"]
+    finally:
+        enter(None)
+
+
+def test_lines_without_an_end_come_in_pieces() -> None:
+    log = Log()
+    stream = Captured("stderr", 2, log)
+    stream.write("x" * (2 * LINE_MAX + 5))
+    assert [len(str(event["text"])) for event in log.events] == [LINE_MAX, LINE_MAX]
+
+
+def test_progress_is_told_seldom_but_its_end_always(told: list[bytes]) -> None:
+    for done in range(1, 100):
+        progress(done, 100, "pages")
+    progress(100, 100, "pages")
+    notices = [decode_notice(packet) for packet in told]
+    assert notices[-1]["done"] == 100
+    assert len(notices) < 50
+    assert progress_text(notices[-1]) == "100/100 pages"
+    assert progress_text({"done": 0.5, "total": None, "text": ""}) == "0.5"
+
+
+@pytest.mark.parametrize(
+    ("rss_mib", "abouts", "leaves"),
+    [((99, 99), [], False), ((100, 120), ["wants out"], False), ((120, 150), ["wants out", "leaves"], True)],
+)
+def test_memory_is_told_at_the_limit_and_ends_the_worker_above(
+    rss_mib: tuple[int, int], abouts: list[str], leaves: bool
+) -> None:
+    now_ns = [0]
+    said: list[bytes] = []
+    sealed: list[int] = []
+    values = iter(rss_mib)
+    watch = MemoryWatch(100 << 20, lambda: now_ns[0], lambda: next(values) << 20, said.append, Log())
+    left = False
+    for _ in rss_mib:
+        now_ns[0] += LOOK_EVERY_NS
+        try:
+            watch(lambda: sealed.append(1))
+            watch(lambda: sealed.append(1))  # too early for another look
+        except LeavingError:
+            left = True
+    assert [json.loads(packet[1:])["about"] for packet in said] == abouts
+    assert left is leaves
+    assert bool(sealed) is leaves
+
+
+def test_cores_in_turn() -> None:
+    assert [core_for(index, [6, 2, 4]) for index in range(4)] == [2, 4, 6, 2]
+    assert core_for(0, []) is None
