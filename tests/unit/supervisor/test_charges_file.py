@@ -1,0 +1,104 @@
+"""Counts of worker deaths on disk, and cells that a dead run left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.supervisor.charges import Charges
+from rocketcrew.supervisor.charges_file import (
+    CELLS_FILE,
+    CHARGES_FILE,
+    charge_left_cells,
+    read_charges,
+    take_over_charges,
+    write_charges,
+)
+from rocketcrew.workers.cells import LAST, RECORDS, STARTED_NS, STATE, TEXT, TEXT_BYTES, CellFile, map_cell, queue_words
+
+MQ = MessageQueue("orders", "broker-a", 1)
+
+
+def leave_cell(folder: Path, slot: int, offset: int, records: int = 1, *, named: bool = True) -> None:
+    """A worker dies with its supervisor, and this in hand."""
+    CellFile(folder / CELLS_FILE, 8).close()
+    cell = map_cell(folder / CELLS_FILE, slot, 4711)
+    words, size = queue_words(MQ.topic, MQ.broker_name, MQ.queue_id)
+    if named:
+        cell[TEXT : TEXT + len(words)], cell[TEXT_BYTES] = words, size
+    cell[STARTED_NS], cell[RECORDS], cell[LAST], cell[STATE] = 99, records, offset + records - 1, offset + 1
+
+
+def counts(charges: Charges) -> dict[int, int]:
+    return {charge.offset: charge.deaths for charge in charges}
+
+
+def read(folder: Path) -> Charges:
+    charges = Charges()
+    read_charges(folder, charges)
+    return charges
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    charges = Charges()
+    charges.charge(MQ, 7, "a", {"cause": "SIGSEGV"}, "ID")
+    write_charges(tmp_path, charges)
+    again = read(tmp_path)
+    found = again.get(MQ, 7)
+    assert found is not None
+    assert (found.deaths, found.origin, found.facts) == (1, "ID", {"cause": "SIGSEGV"})
+    charges.finished(MQ, 7, sent_back=False)
+    write_charges(tmp_path, charges)
+    assert not (tmp_path / CHARGES_FILE).exists()
+    assert read(tmp_path).empty
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"records": [{"offset": 1}], "origins": {}}', "\x00"])
+def test_a_damaged_file_begins_anew(text: str, tmp_path: Path) -> None:
+    (tmp_path / CHARGES_FILE).write_text(text)
+    assert read(tmp_path).empty
+
+
+def test_cells_of_a_dead_run_count_once_each(tmp_path: Path) -> None:
+    leave_cell(tmp_path, 0, 5)
+    leave_cell(tmp_path, 3, 9)
+    charges = Charges()
+    assert charge_left_cells(tmp_path, charges) == 2
+    assert counts(charges) == {5: 1, 9: 1}
+    assert counts(read(tmp_path)) == {5: 1, 9: 1}, "written before the cells are cleared"
+    assert charge_left_cells(tmp_path, read(tmp_path)) == 0
+    leave_cell(tmp_path, 0, 5)  # the same call: killed between the file and the clearing
+    charge_left_cells(tmp_path, charges)
+    assert counts(charges) == {5: 1, 9: 1}
+
+
+def test_of_a_batch_all_are_suspected(tmp_path: Path) -> None:
+    leave_cell(tmp_path, 0, 5, 3)
+    charges = Charges()
+    charge_left_cells(tmp_path, charges)
+    assert counts(charges) == {5: 0, 6: 0, 7: 0}
+
+
+def test_a_cell_without_a_name_is_cleared(tmp_path: Path) -> None:
+    leave_cell(tmp_path, 0, 5, named=False)
+    assert charge_left_cells(tmp_path, Charges()) == 1
+    assert charge_left_cells(tmp_path, Charges()) == 0
+
+
+def test_a_slot_of_a_dead_run_is_taken_over(tmp_path: Path) -> None:
+    ours, other = tmp_path / "0", tmp_path / "1"
+    ours.mkdir()
+    other.mkdir()
+    mine, theirs = Charges(), Charges()
+    mine.charge(MQ, 1, "a", {})
+    theirs.charge(MQ, 2, "b", {})
+    theirs.charge(MQ, 2, "c", {})
+    write_charges(ours, mine)
+    write_charges(other, theirs)
+    leave_cell(other, 0, 3)
+    for _ in range(2):
+        take_over_charges(ours, other)
+        assert counts(read(ours)) == {1: 1, 2: 2, 3: 1}
+    assert not (other / CHARGES_FILE).exists()
