@@ -17,6 +17,8 @@ import click
 
 from ..conf.settings import Settings
 from ..remoting.errors import RocketcrewError, UsageError
+from ..remoting.namespaces import wrap
+from ..supervisor.access import namespace_of
 from ..supervisor.control import SOCKET_NAME, ask
 from .options import with_settings
 
@@ -59,7 +61,7 @@ def to_supervisor(function: Callable[..., None]) -> Callable[..., None]:
 def find(settings: Settings, slot: str | None) -> Path:
     """The slot of the one running supervisor that is meant. Raises UsageError when there is none, or more than one."""
     home = Path(settings.supervisor.data_dir)
-    group = settings.consumer.group
+    group = wrap(namespace_of(settings), settings.consumer.group)
     found = [
         path.parent for path in sorted(home.glob(f"{_literal(group) or '*'}/{_literal(slot) or '*'}/{SOCKET_NAME}"))
     ]

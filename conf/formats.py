@@ -39,8 +39,8 @@ _DELAY_MAX_MS = 30 * 86_400_000
 
 
 def address(text: str) -> str:
-    """`host:port`; an IPv6 host in brackets."""
-    host, colon, port = text.strip().rpartition(":")
+    """`host:port`; an IPv6 host in brackets. Of an end point such as `http://host:port` only that part."""
+    host, colon, port = text.strip().removeprefix("http://").rpartition(":")
     if not colon or not re.fullmatch(r"[0-9]{1,5}", port) or not 1 <= int(port) <= 65535:
         raise ValueError(f"holds {text!r}, which has no port from 1 to 65535 at its end")
     if host.startswith("[") and host.endswith("]"):

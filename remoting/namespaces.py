@@ -9,6 +9,8 @@ Namespaces of the second version are two header fields of every request; see cli
 
 from __future__ import annotations
 
+import re
+
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 SEPARATOR = "%"
@@ -38,6 +40,15 @@ def unwrap(namespace: str, name: str) -> str:
     prefix, rest = _split(name)
     inside = rest.removeprefix(namespace + SEPARATOR)
     return prefix + inside if len(inside) < len(rest) else name
+
+
+def namespace_of_endpoint(address: str) -> str:
+    """The namespace in the name of a cloud instance's end point, `MQ_INST_<owner>_<id>.<domain>`; empty in others.
+
+    common/utils/NameServerAddressUtils.java parseInstanceIdFromEndpoint, ClientConfig.java getNamespace.
+    """
+    host = address.rpartition("/")[2].partition(".")[0]
+    return host if re.fullmatch(r"MQ_INST_\w+_\w+", host, re.ASCII) and "." in address else ""
 
 
 def _split(name: str) -> tuple[str, str]:

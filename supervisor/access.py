@@ -9,7 +9,7 @@ from ..client.access import Access, Credentials, TlsOptions, parse_key_file
 from ..conf.formats import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX, topic_of
 from ..conf.settings import SecuritySettings, Settings
 from ..remoting.errors import UsageError
-from ..remoting.namespaces import wrap
+from ..remoting.namespaces import namespace_of_endpoint, wrap
 
 KEY_FILE_BYTES_MAX = 64 * 1024
 
@@ -25,7 +25,7 @@ def access_of(settings: Settings) -> Access:
         instance_name=c.instance_name,
         unit_name=c.unit_name,
         unit_mode=c.unit_mode,
-        namespace=c.namespace,
+        namespace=namespace_of(settings),
         namespace_v2=c.namespace_v2,
         vip_channel_enabled=c.vip_channel_enabled,
         credentials=_credentials(settings.security),
@@ -36,13 +36,21 @@ def access_of(settings: Settings) -> Access:
     )
 
 
+def namespace_of(settings: Settings) -> str:
+    """The namespace that is set, or that the only name server's name tells (ClientConfig.java getNamespace)."""
+    cluster = settings.cluster
+    if cluster.namespace or len(cluster.name_servers) != 1:
+        return cluster.namespace
+    return namespace_of_endpoint(cluster.name_servers[0])
+
+
 def in_namespace(settings: Settings) -> Settings:
     """The settings with group and topics as brokers know them; the same where there is no namespace.
 
     Everything inside works with these names; only messages and results of tools show the plain ones. Raises UsageError for
     names that are too long with the namespace.
     """
-    namespace, consumer = settings.cluster.namespace, settings.consumer
+    namespace, consumer = namespace_of(settings), settings.consumer
     if not namespace:
         return settings
     group = wrap(namespace, consumer.group)
@@ -54,7 +62,8 @@ def in_namespace(settings: Settings) -> Settings:
             raise UsageError(
                 f"consumer.topics: {topic_of(text)} has more than {TOPIC_LENGTH_MAX} characters with the namespace"
             )
-    return replace(settings, consumer=replace(consumer, group=group, topics=topics))
+    cluster = replace(settings.cluster, namespace=namespace)
+    return replace(settings, cluster=cluster, consumer=replace(consumer, group=group, topics=topics))
 
 
 def _credentials(s: SecuritySettings) -> Credentials | None:

@@ -71,12 +71,23 @@ class Heartbeats:
         self.arm()
 
     def now(self) -> None:
-        """Send a round soon: at once, or behind the one that runs. For subscriptions that changed, too."""
+        """Send a round soon: at once, or behind the one that runs."""
         if self._running:
             self._again = True
         else:
             self._running = True
             self._run(self._rounds())
+
+    def subscriptions_changed(self) -> None:
+        """Tell every broker soon; a filter that brokers do not know is an error in the log, as we run already."""
+        self.now()
+        self._run(self._check_logged())
+
+    async def _check_logged(self) -> None:
+        try:
+            await self.check_filters()
+        except RocketcrewError as error:
+            log.error("filter_refused", error=str(error))
 
     async def _rounds(self) -> None:
         try:

@@ -23,6 +23,7 @@ from ..conf.settings import Settings
 from ..remoting.bodies import ConsumeDirectlyResult, ConsumerData, ConsumerRunningInfo, HeartbeatData, ProducerData
 from ..remoting.command import Command
 from ..remoting.errors import RocketcrewError
+from ..remoting.namespaces import wrap
 from ..remoting.queues import MessageQueue
 from ..remoting.stored import StoredMessage, decode_message
 from ..remoting.subscription import FilterExpression
@@ -205,6 +206,7 @@ class GroupMember:
 
     def subscribe(self, topic: str, wish: FilterExpression) -> bool:
         """Consume the topic from now on, or with another filter; False when it is so already. Raises UsageError."""
+        topic = wrap(self._settings.cluster.namespace, topic)
         if not self._subscriptions.subscribe(topic, wish, int(time.time() * 1000)):
             return False
         log.info("subscribed", topic=topic, filter=str(wish))
@@ -214,6 +216,7 @@ class GroupMember:
 
     def unsubscribe(self, topic: str) -> bool:
         """Consume the topic no more; False when it is not subscribed. Raises UsageError for the last topic."""
+        topic = wrap(self._settings.cluster.namespace, topic)
         if not self._subscriptions.unsubscribe(topic):
             return False
         log.info("unsubscribed", topic=topic)
@@ -222,7 +225,7 @@ class GroupMember:
         return True
 
     def _tell_subscriptions(self) -> None:
-        self._heartbeats.now()
+        self._heartbeats.subscriptions_changed()
         self._acted()
 
     def picture(self) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def test_addresses(good: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", ["", "localhost", ":1", "a:0", "a:65536", "a:-1", "a b:1", "[::g]:1", "http://a:1", "::1:x"]
+    "bad", ["", "localhost", ":1", "a:0", "a:65536", "a:-1", "a b:1", "[::g]:1", "http://a", "https://a:1", "::1:x"]
 )
 def test_not_addresses(bad: str) -> None:
     with pytest.raises(ValueError, match="holds"):

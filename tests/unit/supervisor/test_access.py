@@ -61,3 +61,16 @@ def test_inside_a_namespace_group_and_topics_are_the_brokers() -> None:
     assert consumer("n", "n%g", "n%a") == ("n%g", ("n%a",))
     with pytest.raises(UsageError, match="more than 127 characters with the namespace"):
         consumer("n" * 60, "g", "t" * 100)
+
+
+def test_an_instance_s_end_point_tells_its_namespace() -> None:
+    """ClientConfigTest.java: the name of a cloud instance begins with its namespace."""
+    point = "http://MQ_INST_1973_BX.cn-x.mq.example:80"
+    found = access_of(load({"cluster.name_servers": point}, {}, None))
+    assert (found.name_servers, found.namespace) == (("MQ_INST_1973_BX.cn-x.mq.example:80",), "MQ_INST_1973_BX")
+    assert access_of(load({"cluster.name_servers": point, "cluster.namespace": "own"}, {}, None)).namespace == "own"
+    assert access_of(load({"cluster.name_servers": f"{point};other:80"}, {}, None)).namespace == ""
+    assert access_of(load({"cluster.name_servers": "MQ_INST_1.x:80"}, {}, None)).namespace == ""
+    settings = load({"cluster.name_servers": point, "consumer.group": "g", "consumer.topics": "t"}, {}, None)
+    inside = in_namespace(settings)
+    assert (inside.consumer.group, inside.cluster.namespace) == ("MQ_INST_1973_BX%g", "MQ_INST_1973_BX")
