@@ -120,13 +120,16 @@ class Crew:
         self.child.stop(START_S)
 
 
-def wait_done(crew: Crew, count: int, timeout_s: float = 300.0) -> float:
-    """Wait until `count` messages are done; the moment (perf_counter) it was seen."""
+def wait_done(crew: Crew, count: int, timeout_s: float = 300.0, poll_s: float = 0.02) -> float:
+    """Wait until `count` messages are done; the moment (perf_counter) it was seen.
+
+    Each look costs the supervisor some milliseconds and makes the moment later by up to `poll_s`.
+    """
     deadline = time.monotonic() + timeout_s
     while crew.done() < count:
         crew.child.check()
         assert time.monotonic() < deadline, f"only {crew.done()} of {count} messages after {timeout_s} s"
-        time.sleep(0.02)
+        time.sleep(poll_s)
     return time.perf_counter()
 
 

@@ -176,7 +176,13 @@ class GroupMember:
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """What it was to tell the core is not told: say so at once, not when the task is collected."""
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("task_failed", task=repr(task.get_coro()), exc_info=error)
 
     # --- heartbeats and routes ----------------------------------------------------------------------------------
 
