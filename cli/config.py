@@ -10,6 +10,7 @@ from ..conf.schema import SCHEMA
 from ..conf.settings import Settings, value_of
 from ..conf.sources import HIDDEN, KNOWN, ConfigError, defaults_text, is_secret, show_setting
 from ..remoting.errors import UsageError
+from ..supervisor.access import check_files
 from .exit_codes import EXIT_USAGE
 from .options import Sources, with_sources
 
@@ -26,12 +27,13 @@ def config() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 @with_sources
 def check(sources: Sources, as_json: bool) -> None:
-    """Check the whole configuration and list every problem.
+    """Check the whole configuration and list every problem; keys and certificates that it names are read too.
 
     Exits with 0 when there is none, else with 2. Nothing is connected to and nothing is started.
     """
     try:
         settings = sources.load()
+        check_files(settings)
     except UsageError as error:
         if not as_json:
             raise

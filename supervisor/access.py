@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..client.access import Access, Credentials, TlsOptions, parse_key_file
+from ..client.tls import client_context
 from ..conf.formats import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX, topic_of
 from ..conf.settings import SecuritySettings, Settings
 from ..remoting.errors import UsageError
@@ -34,6 +35,13 @@ def access_of(settings: Settings) -> Access:
         connect_timeout_ms=c.connect_timeout_ms,
         poll_interval_ms=c.poll_name_server_interval_ms,
     )
+
+
+def check_files(settings: Settings) -> None:
+    """Read what a start would read: key file and certificates. Raises UsageError naming the setting."""
+    tls = access_of(settings).tls
+    if tls is not None:
+        client_context(tls)
 
 
 def namespace_of(settings: Settings) -> str:

@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-import structlog
-
 from .cells import CANCEL, STATE, TEXT, TEXT_BYTES, CellView
 from .message import Message
 from .notices import PROGRESS, encode_notice
@@ -106,4 +104,6 @@ def logger(message: Message | None = None) -> Any:
             "message_id": message.message_id,
             "keys": message.keys,
         }
+    import structlog  # not with the package: `rocketcrew --help` shall stay quick
+
     return structlog.get_logger("rocketcrew.handler").bind(**keys)

@@ -83,7 +83,9 @@ def consume_all(servers: Servers, folder: Path, topic: str) -> Crew:
 def test_with_key_and_certificate_everything_works(guarded: Guarded, tmp_path: Path) -> None:
     servers, papers = guarded
     servers.create_topic("guarded", QUEUES)
-    crew = consume_all(as_crew(servers, papers), tmp_path, "guarded")
+    # With the second port and the fields of a namespace, which the signature covers.
+    user = as_crew(servers, papers, namespace_v2="space", vip_channel_enabled=True)
+    crew = consume_all(user, tmp_path, "guarded")
     lag = rocketcrew(as_crew(servers, papers), "lag", "-g", crew.group, "--json")
     assert '"total": 0' in lag.stdout or "NO_PERMISSION" in lag.stderr, lag.stderr
     sent = rocketcrew(as_crew(servers, papers), "send", "-t", "guarded", "one more", "--json")

@@ -169,3 +169,15 @@ def test_config_show_hides_secrets(shell: Shell) -> None:
         assert "********" in out
     _, out, _ = shell("config", "show", "security.secret_key", "security.security_token")
     assert 'security.security_token = ""' in out  # that there is none may be seen
+
+
+def test_config_check_reads_keys_and_certificates(shell: Shell) -> None:
+    key = shell.write("key", "AccessKey=me\n")
+    code, _, err = shell("config", "check", "--set", f"security.key_file={key}")
+    assert code == 2
+    assert "needs the lines AccessKey=... and SecretKey=..." in err
+    tls = ("--set", "security.tls_enable=true", "--set", f"security.tls_trust_cert_path={key}")
+    code, out, _ = shell("config", "check", "--json", *tls)
+    assert code == 2
+    assert "is no usable PEM file" in json.loads(out)["problems"][0]["wrong"]
+    assert shell("config", "check", *tls[2:])[0] == 0  # what is off is not looked at

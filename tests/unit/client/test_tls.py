@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import ssl
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.errors import UnreachableError, UsageError
 from rocketcrew.remoting.frame import FrameReader, encode
 
+YESTERDAY = datetime.datetime(2020, 1, 2, tzinfo=datetime.UTC)
 BODY = bytes(range(256)) * 4096  # a megabyte: many TLS records, several reads
 
 
@@ -29,8 +31,9 @@ def pki(tmp_path_factory):
     made = {"ca": ours.cert_pem, "other_ca": other.cert_pem}
     for name, authority, identity in [
         ("server", ours, "broker.example"), ("client", ours, "client.example"), ("stranger", other, "client.example"),
+        ("expired", ours, "broker.example"),
     ]:  # fmt: skip
-        issued = authority.issue_cert(identity)
+        issued = authority.issue_cert(identity, not_after=YESTERDAY if name == "expired" else None)
         made[f"{name}_key"] = issued.private_key_pem
         made[name] = issued.cert_chain_pems[0]
     paths = {}
@@ -41,10 +44,10 @@ def pki(tmp_path_factory):
 
 
 @contextlib.asynccontextmanager
-async def tls_server(pki, wants_client=False):
+async def tls_server(pki, wants_client=False, name="server"):
     """Answers every request with its own body."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(pki["server"], pki["server_key"])
+    context.load_cert_chain(pki[name], pki[f"{name}_key"])
     if wants_client:
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(pki["ca"])
@@ -98,6 +101,12 @@ async def test_who_is_not_trusted_and_who_trusts_everybody(pki):
             assert "\n" not in str(caught.value)
             assert "_ssl.c" not in str(caught.value)
         assert (await ask(address, auth_server=False)).code == 0
+
+
+async def test_an_expired_certificate_is_called_so(pki):
+    async with tls_server(pki, name="expired") as address:
+        with pytest.raises(UnreachableError, match=r"its certificate is not trusted: certificate has expired$"):
+            await ask(address, trust_cert_path=pki["ca"])
 
 
 async def test_a_server_that_wants_a_certificate_gets_ours(pki):
