@@ -127,10 +127,12 @@ class Boots:
             async_concurrency=s.workers.async_concurrency,
             recycle_memory_mib=s.workers.recycle_memory_mib,
             member=self.client_id,
+            namespace=s.cluster.namespace or s.cluster.namespace_v2,
             traces=s.trace.enabled,
             spans=s.trace.spans,
             limits=WorkerLimits(
                 batch_messages_max=s.consumer.consume_message_batch_max_size,
+                consume_timeout_min=s.consumer.consume_timeout_min,
                 delay_level=s.consumer.delay_level_when_next_consume,
                 flush_interval_us=s.workers.flush_interval_us,
                 seal_rows=s.results.seal_rows,

@@ -20,13 +20,15 @@ This module imports nothing heavy: it is loaded by every user's script.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, overload
 
 from ..remoting.errors import UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from .consume_hooks import ConsumeMessageHook
 
 Hook = Callable[[], object]
 
@@ -73,15 +75,21 @@ class BatchResult:
     """Result of a batch handler in terms of Java's ack index.
 
     Messages up to and including `ack_index` are done, those after it are consumed later; None = all done, -1 = none.
+    `delay_level` is that of the messages consumed later, as in Retry (Java's delayLevelWhenNextConsume of the context).
     `rows` are rows of the batch. Give each as `(message, row)`, so that rows of messages that are not done can be left
     out; untagged rows are accepted only with a full ack, and are kept under the batch's first message.
     """
 
-    __slots__ = ("ack_index", "rows")
+    __slots__ = ("ack_index", "delay_level", "rows")
 
-    def __init__(self, rows: object = (), ack_index: int | None = ACK_ALL) -> None:
+    def __init__(self, rows: object = (), ack_index: int | None = ACK_ALL, delay_level: int = 0) -> None:
+        if not -1 <= delay_level <= 127:
+            raise UsageError(
+                f"BatchResult(delay_level={delay_level}): legal are -1 (dead letter), 0 (default) and 1 to 127"
+            )
         self.rows = rows
         self.ack_index = ack_index
+        self.delay_level = delay_level
 
 
 class Handler:
@@ -97,6 +105,7 @@ class Handler:
         teardown: Hook | None = None,
         soft_time_limit: float | None = None,
         hard_time_limit: float | None = None,
+        hooks: Sequence[ConsumeMessageHook] = (),
     ) -> None:
         if not callable(function):
             raise UsageError(f"handler: {function!r} cannot be called; decorate a function")
@@ -104,10 +113,13 @@ class Handler:
         self.soft_time_limit = soft_time_limit
         self.hard_time_limit = hard_time_limit
         self.function = function
+        self.plain = function
+        """As it was given, without what is put around `function` in a worker."""
         self.schema = schema
         self.batch = batch
         self.setup = setup
         self.teardown = teardown
+        self.hooks = tuple(hooks)
         functools.update_wrapper(self, function, updated=())
 
     @property
@@ -135,6 +147,7 @@ def handler(
     teardown: Hook | None = None,
     soft_time_limit: float | None = None,
     hard_time_limit: float | None = None,
+    hooks: Sequence[ConsumeMessageHook] = (),
 ) -> Callable[[Callable[..., Any]], Handler]: ...
 def handler(
     function: Callable[..., Any] | None = None,
@@ -146,6 +159,7 @@ def handler(
     teardown: Hook | None = None,
     soft_time_limit: float | None = None,
     hard_time_limit: float | None = None,
+    hooks: Sequence[ConsumeMessageHook] = (),
 ) -> Handler | Callable[[Callable[..., Any]], Handler]:
     """Decorate a handler, bare or with arguments.
 
@@ -156,12 +170,14 @@ def handler(
     `workers.soft_time_limit_ms` and `workers.hard_time_limit_ms`. Over the soft one SoftTimeLimitExceeded is raised in the
     handler, over the hard one the worker is killed and replaced; both are one failed attempt. Raises UsageError for a
     negative limit, or a soft one that is not below the hard one.
+    hooks: each has hook_name(), consume_message_before(context) and consume_message_after(context), see consume_hooks.py;
+    they are called around every call of the handler.
     """
 
     def decorate(target: Callable[..., Any]) -> Handler:
         return Handler(
             target, schema=schema, batch=batch, setup=setup, teardown=teardown, soft_time_limit=soft_time_limit,
-            hard_time_limit=hard_time_limit,
+            hard_time_limit=hard_time_limit, hooks=hooks,
         )  # fmt: skip
 
     return decorate if function is None else decorate(function)

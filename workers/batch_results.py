@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
-from .api import BatchResult
+from .api import BatchResult, Retry
 from .fitting import RowError
 from .message import Message
 
@@ -30,7 +30,7 @@ def batch_results(batch: list[Message], result: object) -> list[object]:
 
 
 def _spread(batch: list[Message], result: BatchResult) -> list[object]:
-    """A BatchResult as one result per message: rows by their message, a RowError for each that is not acknowledged."""
+    """A BatchResult as one result per message: rows by their message, a Retry for each that is not acknowledged."""
     ack_index = len(batch) - 1 if result.ack_index is None else min(result.ack_index, len(batch) - 1)
     given: Any = result.rows
     rows: Any = list(given) if isinstance(result.rows, Iterator) else given
@@ -44,7 +44,7 @@ def _spread(batch: list[Message], result: BatchResult) -> list[object]:
                 f"give rows as (message, row), so that those of unfinished messages can be left out"
             )
         results[0] = rows
-    refused = RowError(f"not acknowledged: the batch handler's ack_index is {ack_index}")
+    refused = Retry(result.delay_level, f"not acknowledged: the batch handler's ack_index is {ack_index}")
     return [each if number <= ack_index else refused for number, each in enumerate(results)]
 
 

@@ -23,6 +23,8 @@ class WorkerLimits:
 
     batch_messages_max: int = 1
     """Messages per call of a batch handler (`consumer.consume_message_batch_max_size`), >= 1."""
+    consume_timeout_min: int = 15
+    """Hooks are told of calls that took longer (`consumer.consume_timeout_min`)."""
     delay_level: int = 0
     """Delay level of a message whose handler raised (`consumer.delay_level_when_next_consume`), -1..127."""
     flush_interval_us: int = 1_000
@@ -68,6 +70,7 @@ class WorkerBoot:
     stacks: SharedFd | None = None
     """Where it writes its stacks when asked, and when a signal that can be caught ends it (stack_dump.py)."""
     member: str = ""
+    namespace: str = ""
     traces: bool = False
     """Message trace records are made and sent to the supervisor (`trace.enabled`)."""
     spans: bool = False

@@ -28,7 +28,7 @@ class DirectRunner:
     """Runs single records through the handler. `clock` is monotonic, in ns; `rows` None = results are off."""
 
     def __init__(self, handler: Handler, rows: RowBuffer[Any] | None, clock: Callable[[], int], log: Any) -> None:
-        self._function: Callable[[Any], object] = handler.function
+        self._function: Callable[[Any], object] = handler.plain
         self._batch = handler.batch
         self._rows = rows
         self._clock = clock

@@ -25,22 +25,24 @@ from ..remoting.errors import UsageError
 from ..remoting.ids import UniqueIds
 from . import preload
 from .api import Handler
-from .boot import EXIT_BOOT, EXIT_OK, WorkerBoot
+from .boot import EXIT_BOOT, EXIT_OK, WorkerBoot, WorkerLimits
 from .capture import capture_output
-from .cells import CellView, map_cell, private_cell
+from .cells import STARTED_NS, CellView, map_cell, private_cell
+from .consume_hooks import ConsumeHooks
 from .context import Context, enter
 from .ddl import as_schema, to_ddl
 from .limits import SoftLimit, limits_of, obey
 from .link import LinkClosedError, WorkerLink
 from .loading import HandlerLoadError, describe_error, load, user_traceback
 from .memory_watch import LeavingError, watch_memory
+from .message import Message
 from .packets import BootFailed, Ready, encode_boot_failed, encode_ready, encode_salvaged
 from .parent_death import die_with_parent, end_forks_as_usual, keep_through_stop_signals
 from .placing import place
 from .rows import RowBuffer
 from .runner import HANDLER_CALLERS, NEVER_INTERRUPTED, Place
 from .salvage import salvage
-from .segment import SegmentWriter
+from .segment import NS_PER_MS, SegmentWriter
 from .stack_dump import answer_with_stacks
 from .watching import ProcessSpans, TraceLog, watched
 from .worker import SegmentPause, Worker
@@ -138,7 +140,11 @@ def make_worker(
     obey(SoftLimit(cell, time.monotonic_ns, soft_ns, HANDLER_CALLERS, NEVER_INTERRUPTED), cell, soft_ns, hard_ns)
     traces = trace_log(boot.member) if boot.traces else None
     api = span_api(boot.spans)
-    watchers = [each for each in (traces, ProcessSpans(api) if api is not None else None) if each is not None]
+    spans = ProcessSpans(api) if api is not None else None
+    hooks = consume_hooks(handler, limits, boot.namespace, log)
+    watchers = [each for each in (traces, spans, hooks) if each is not None]
+    wall_ns = time.time_ns() - time.monotonic_ns()
+    Message.call_clock[:] = [lambda: (wall_ns + cell[STARTED_NS]) // NS_PER_MS]
     return Worker(
         link,
         watched(handler, boot.group, watchers),
@@ -150,6 +156,19 @@ def make_worker(
         cell=cell,
         traces=traces,
         memory=watch_memory(boot.recycle_memory_mib, time.monotonic_ns, link, log),
+        log=log,
+    )
+
+
+def consume_hooks(handler: Handler, limits: WorkerLimits, namespace: str, log: Any) -> ConsumeHooks | None:
+    """Around the handler's calls; None when it has none."""
+    if not handler.hooks:
+        return None
+    return ConsumeHooks(
+        handler.hooks,
+        clock=time.monotonic_ns,
+        consume_timeout_min=limits.consume_timeout_min,
+        namespace=namespace,
         log=log,
     )
 

@@ -11,10 +11,10 @@ message was sent to (CL/impl/consumer/DefaultMQPushConsumerImpl.java, resetRetry
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from struct import Struct
 from types import MappingProxyType
-from typing import Final
+from typing import ClassVar, Final
 
 from ..remoting.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_COMPRESSED, SYSFLAG_STORE_HOST_V6
 from ..remoting.compression import decompress
@@ -22,6 +22,7 @@ from ..remoting.errors import ProtocolError, UsageError
 from ..remoting.ids import host_text
 from ..remoting.namespaces import unwrap
 from ..remoting.properties import (
+    PROPERTY_CONSUME_START_TIME,
     PROPERTY_KEYS,
     PROPERTY_ORIGIN_MESSAGE_ID,
     PROPERTY_RETRY_TOPIC,
@@ -57,6 +58,9 @@ INNER_BATCH_BIT: Final = 0x80
 
 class Message:
     """One message. All attributes are read-only; those that decode may raise ProtocolError for a damaged record."""
+
+    call_clock: ClassVar[list[Callable[[], int]]] = []
+    """In a worker one entry: when the call in hand began, ms since 1970. It is the property CONSUME_START_TIME of Java."""
 
     __slots__ = ("_body", "_data", "_info", "_position", "_properties", "_queue")
 
@@ -110,6 +114,8 @@ class Message:
         if properties is None:
             info = self._record
             properties = self._properties = decode_properties(self._data[info.properties_start : info.end])
+            if Message.call_clock:
+                properties[PROPERTY_CONSUME_START_TIME] = str(Message.call_clock[0]())
         return properties
 
     @property

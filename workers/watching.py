@@ -28,6 +28,7 @@ from ..remoting.traces import (
     sub_before_record,
 )
 from .api import Handler, Retry
+from .consume_hooks import ConsumeHooks
 from .message import Message
 
 RECORDS_MAX = 2_048
@@ -155,7 +156,7 @@ def process_attributes(group: str, messages: Sequence[Message]) -> dict[str, Any
     return found
 
 
-Watcher = TraceLog | ProcessSpans
+Watcher = TraceLog | ProcessSpans | ConsumeHooks
 
 
 def watched(handler: Handler, group: str, watchers: Sequence[Watcher]) -> Handler:
