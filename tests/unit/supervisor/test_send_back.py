@@ -61,16 +61,12 @@ class Scene:
         return (await self.stored(TOPIC))[0]
 
     async def stored(self, topic: str, wanted: int = 1) -> list[StoredMessage]:
-        """What is in the topic's one queue; waited for until there are so many."""
-        for _ in range(2_000):
-            header = PullRequest(GROUP, topic, 0, 0, 32, 4, 0, 0, 0, subscription="*", expression_type="TAG")
-            command = Command(RequestCode.PULL_MESSAGE, header.to_fields())
-            answer = await self.cluster.remoting.request(self.broker.address, command, timeout_ms=3000)
-            found = decode_messages(answer.body) if answer.code == ResponseCode.SUCCESS else []
-            if len(found) >= wanted:
-                return found
-            await asyncio.sleep(0.005)
-        raise AssertionError(f"nothing arrived in {topic}")
+        """The topic's message number `wanted`, which the broker waits for."""
+        header = PullRequest(GROUP, topic, 0, wanted - 1, 1, 6, 0, 15_000, 0, subscription="*", expression_type="TAG")
+        command = Command(RequestCode.PULL_MESSAGE, header.to_fields())
+        answer = await self.cluster.remoting.request(self.broker.address, command, timeout_ms=20_000)
+        assert answer.code == ResponseCode.SUCCESS, (topic, answer.code, answer.remark)
+        return decode_messages(answer.body)
 
     async def give(self, message: StoredMessage, level: int = 0, **more: object) -> bool:
         """Send it back, as the core asks."""
