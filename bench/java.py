@@ -154,13 +154,20 @@ class Bench:
         return [handled_ns / 1e6 - stored_ms for stored_ms, handled_ns in found[WARM_UP_LATENCIES:]]
 
 
+def progress(line: str) -> None:
+    """A full run takes minutes."""
+    print(f"{line} (load {os.getloadavg()[0]:.1f})", file=sys.stderr, flush=True)
+
+
 def rates(bench: Bench, runs: int) -> list[dict[str, object]]:
     """A row for each batch size; runs of both alternate."""
     found: dict[tuple[str, int], list[Rate]] = {}
-    for _ in range(runs):
+    for number in range(runs):
         for batch in BATCHES:
-            found.setdefault(("java", batch), []).append(bench.java_rate(batch))
-            found.setdefault(("ours", batch), []).append(bench.our_rate(batch))
+            for name, measure in (("java", bench.java_rate), ("ours", bench.our_rate)):
+                run = measure(batch)
+                found.setdefault((name, batch), []).append(run)
+                progress(f"run {number + 1} of {runs}, batch {batch}, {name}: {run.per_s:,.0f}/s, {run.cpu_us:.1f} µs")
     rows: list[dict[str, object]] = []
     for batch in BATCHES:
         java, ours = found["java", batch], found["ours", batch]
@@ -179,11 +186,13 @@ def latencies(bench: Bench, runs: int) -> list[dict[str, object]]:
         for name, measure in (("java", bench.java_latency), ("ours", bench.our_latency)):
             topic = f"latency-{name}-{number}"
             bench.site.create_topic(topic, QUEUES)
-            found[name].append(statistics.quantiles(measure(topic), n=100))
+            quantiles = statistics.quantiles(measure(topic), n=100)
+            found[name].append(quantiles)
+            progress(f"run {number + 1} of {runs}, {name}: p50 {quantiles[49]:.2f} ms, p99 {quantiles[98]:.2f} ms")
     return [
-        {"consumer": name, "runs": runs, "rate": bench.rate, "p50_ms": median(run[49] for run in quantiles),
-         "p99_ms": median(run[98] for run in quantiles)}
-        for name, quantiles in found.items()
+        {"consumer": name, "runs": runs, "rate": bench.rate, "p50_ms": median(run[49] for run in of_runs),
+         "p99_ms": median(run[98] for run in of_runs)}
+        for name, of_runs in found.items()
     ]  # fmt: skip
 
 
