@@ -1,10 +1,10 @@
 """The full numbers for kills, messages, seeds and steps; CI runs each fault once and small.
 
-    python bench/soak.py [--rounds 10] [--seeds 2000] [--steps 5000] [--messages 50000]
+    python bench/soak.py [--rounds 10] [--kills 1000] [--seeds 2000] [--steps 5000] [--messages 50000]
 
-Each round runs every system fault test anew; then the faults on genuine servers of both versions (where java and mvn are),
-the differential test, and the simulation with many seeds. A stage that fails does not keep the next ones from running. Ends
-with one line for each fault and stage.
+Each round runs every system fault test anew; then come kills of random workers (kills.py), the faults on genuine servers of
+both versions (where java and mvn are), the differential test, and the simulation with many seeds. A stage that fails does
+not keep the next ones from running. Ends with one line for each fault and stage.
 """
 
 from __future__ import annotations
@@ -19,7 +19,12 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SYSTEM = ("tests/system/test_faults.py", "tests/system/test_stop.py", "tests/system/test_loader.py")
+SYSTEM = (
+    "tests/system/test_faults.py",
+    "tests/system/test_blame.py",
+    "tests/system/test_stop.py",
+    "tests/system/test_loader.py",
+)
 GENUINE = ("tests/interop/test_faults.py", "tests/interop/test_first_commit.py", "tests/interop/test_differential.py")
 
 
@@ -32,9 +37,12 @@ class Soak:
 
     def stage(self, name: str, *arguments: str) -> None:
         """One run of pytest: its output is ours; what it says of single faults, and how it ended, is kept."""
+        self.run(name, [sys.executable, "-Im", "pytest", "-q", *arguments])
+
+    def run(self, name: str, command: list[str]) -> None:
+        """The same with any command that prints such lines."""
         print(f"== {name}", flush=True)
         begin = time.monotonic()
-        command = [sys.executable, "-Im", "pytest", "-q", *arguments]
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as run:
             assert run.stdout is not None
             last = ""
@@ -61,6 +69,7 @@ class Soak:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--kills", type=int, default=1000, help="of random workers under load")
     parser.add_argument("--seeds", type=int, default=2000)
     parser.add_argument("--steps", type=int, default=5000)
     parser.add_argument(
@@ -69,7 +78,8 @@ def main() -> int:
     options = parser.parse_args()
     soak = Soak()
     for number in range(options.rounds):
-        soak.stage(f"kills, round {number + 1} of {options.rounds}", *SYSTEM)
+        soak.stage(f"faults, round {number + 1} of {options.rounds}", *SYSTEM)
+    soak.run("kills of workers", [sys.executable, "bench/kills.py", f"--kills={options.kills}"])
     if options.messages and shutil.which("java") and shutil.which("mvn"):
         soak.stage(
             f"genuine servers, {options.messages} messages", *GENUINE, f"--fault-messages={options.messages}",

@@ -35,6 +35,9 @@ def prepare_forkserver(orders: dict[str, Any]) -> None:
     sys.path[:] = orders["sys_path"]
     importlib.import_module(".main", __package__)
     importlib.import_module(".rows", __package__).warm_up()
+    with contextlib.suppress(Exception):
+        # Where OpenTelemetry is installed: 20 ms of imports, which every worker would take between its start and "ready".
+        importlib.import_module("..client.spans", __package__).span_api()
     for module in orders["modules"]:
         with contextlib.suppress(BaseException):
             importlib.import_module(module)
