@@ -101,6 +101,7 @@ class Handler:
         *,
         schema: str | pa.Schema | type[Any] | None = None,
         batch: bool = False,
+        filter: Callable[[Any], object] | None = None,
         setup: Hook | None = None,
         teardown: Hook | None = None,
         soft_time_limit: float | None = None,
@@ -109,6 +110,8 @@ class Handler:
     ) -> None:
         if not callable(function):
             raise UsageError(f"handler: {function!r} cannot be called; decorate a function")
+        if filter is not None and not callable(filter):
+            raise UsageError(f"handler: filter={filter!r} cannot be called; give a function that takes one message")
         _check_limits(soft_time_limit, hard_time_limit)
         self.soft_time_limit = soft_time_limit
         self.hard_time_limit = hard_time_limit
@@ -117,6 +120,7 @@ class Handler:
         """As it was given, without what is put around `function` in a worker."""
         self.schema = schema
         self.batch = batch
+        self.filter = filter
         self.setup = setup
         self.teardown = teardown
         self.hooks = tuple(hooks)
@@ -143,6 +147,7 @@ def handler(
     *,
     schema: str | pa.Schema | type[Any] | None = None,
     batch: bool = False,
+    filter: Callable[[Any], object] | None = None,
     setup: Hook | None = None,
     teardown: Hook | None = None,
     soft_time_limit: float | None = None,
@@ -155,6 +160,7 @@ def handler(
     *,
     schema: str | pa.Schema | type[Any] | None = None,
     batch: bool = False,
+    filter: Callable[[Any], object] | None = None,
     setup: Hook | None = None,
     teardown: Hook | None = None,
     soft_time_limit: float | None = None,
@@ -164,8 +170,11 @@ def handler(
     """Decorate a handler, bare or with arguments.
 
     schema: columns of its rows, as Spark DDL (`"module string, line int"`), pyarrow schema or dataclass.
-    batch: it takes a list of messages. setup, teardown: called without arguments once per worker, before the first and
-    after the last message (a set-up that raises is a failed start).
+    batch: it takes a list of messages.
+    filter: called with each message before the handler is; a message for which it does not return true is not consumed and
+    counts as done. It comes behind tags and SQL92; one that raises wants the message.
+    setup, teardown: called without arguments once per worker, before the first and after the last message (a set-up that
+    raises is a failed start).
     soft_time_limit, hard_time_limit: seconds that one call (one message, or one batch) may take, 0 = no limit; None =
     `workers.soft_time_limit_ms` and `workers.hard_time_limit_ms`. Over the soft one SoftTimeLimitExceeded is raised in the
     handler, over the hard one the worker is killed and replaced; both are one failed attempt. Raises UsageError for a
@@ -176,8 +185,8 @@ def handler(
 
     def decorate(target: Callable[..., Any]) -> Handler:
         return Handler(
-            target, schema=schema, batch=batch, setup=setup, teardown=teardown, soft_time_limit=soft_time_limit,
-            hard_time_limit=hard_time_limit, hooks=hooks,
+            target, schema=schema, batch=batch, filter=filter, setup=setup, teardown=teardown,
+            soft_time_limit=soft_time_limit, hard_time_limit=hard_time_limit, hooks=hooks,
         )  # fmt: skip
 
     return decorate if function is None else decorate(function)

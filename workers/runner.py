@@ -41,6 +41,7 @@ from .cells import (
     CellView,
     queue_words,
 )
+from .choosing import Wants, chooser
 from .fitting import RowError
 from .loading import describe_error, user_traceback
 from .message import INNER_BATCH_BIT, SYSFLAG_LOW_BYTE, Message, expand_inner_batch
@@ -79,6 +80,7 @@ class Runner:
         self.rows = rows
         self._function: Callable[[Any], object] = handler.function
         self._batch = handler.batch
+        self._filter = handler.filter
         self._cell = cell
         self._limits = limits
         self._interval_ns = limits.flush_interval_us * NS_PER_US
@@ -160,7 +162,7 @@ class Runner:
 
     def _run_each(self, run: Run, data: bytes, positions: list[int]) -> None:
         function, clock, cell, queue = self._function, self._clock, self._cell, run.queue
-        tags = None if queue.tags is None else frozenset(queue.tags)
+        wants = chooser(queue, self._filter, self._log)
         cell[RECORDS] = 1
         slowest = mark_ns = 0
         started = last = clock()
@@ -172,8 +174,8 @@ class Runner:
             cell[STATE] = offset + 1
             try:
                 if data[position + SYSFLAG_LOW_BYTE] & INNER_BATCH_BIT:
-                    self._run_unit(run, index, data, position, positions[index + 1], tags)
-                elif tags is not None and message.tags not in tags:
+                    self._run_unit(run, index, data, position, positions[index + 1], wants)
+                elif wants is not None and not wants(message):
                     run.filtered += 1
                 else:
                     result = function(message)
@@ -196,11 +198,9 @@ class Runner:
                 self._due_ns = last + self._interval_ns
         self._close(run, len(positions) - 1, last - started, slowest)
 
-    def _run_unit(
-        self, run: Run, index: int, data: bytes, position: int, end: int, tags: frozenset[str] | None
-    ) -> None:
+    def _run_unit(self, run: Run, index: int, data: bytes, position: int, end: int, wants: Wants | None) -> None:
         """One record that is an inner batch: all of its messages, rows kept only when none fails."""
-        messages = self._open_unit(run, index, data, position, end, tags)
+        messages = self._open_unit(run, index, data, position, end, wants)
         results = [
             self._prepare(message, result) for message in messages if (result := self._function(message)) is not None
         ]
@@ -209,11 +209,11 @@ class Runner:
         self._keep(run, index, results)
 
     def _open_unit(
-        self, run: Run, index: int, data: bytes, position: int, end: int, tags: frozenset[str] | None
+        self, run: Run, index: int, data: bytes, position: int, end: int, wants: Wants | None
     ) -> list[Message]:
         run.spans[index] = record_info(data, position, end).queue_offset
         messages = expand_inner_batch(data, position, end, run.queue)
-        return [message for message in messages if tags is None or message.tags in tags]
+        return [message for message in messages if wants is None or wants(message)]
 
     def _prepare(self, message: Message, result: object) -> Prepared | None:
         """The rows of one result. A Retry or another exception that was returned is raised."""
@@ -276,7 +276,7 @@ class Runner:
     def _run_batches(self, run: Run, data: bytes, positions: list[int]) -> None:
         """Call a batch handler with up to `batch_messages_max` messages; a record is never split over two calls."""
         cell, clock = self._cell, self._clock
-        tags = None if run.queue.tags is None else frozenset(run.queue.tags)
+        wants = chooser(run.queue, self._filter, self._log)
         total = len(positions) - 1
         index = 0
         while index < total:
@@ -284,7 +284,7 @@ class Runner:
             batch: list[Message] = []
             places: list[int] = []
             while index < total and len(batch) < self._limits.batch_messages_max:
-                messages = self._messages_of(run, index, data, positions, tags)
+                messages = self._messages_of(run, index, data, positions, wants)
                 batch.extend(messages)
                 places.extend([index] * len(messages))
                 index += 1
@@ -305,16 +305,16 @@ class Runner:
             run = Run(run.chunk_id, run.queue, run.offsets, index)
 
     def _messages_of(
-        self, run: Run, index: int, data: bytes, positions: list[int], tags: frozenset[str] | None
+        self, run: Run, index: int, data: bytes, positions: list[int], wants: Wants | None
     ) -> list[Message]:
         """The wanted messages of one record; none when it is filtered or damaged (then it has failed)."""
         position, end = positions[index], positions[index + 1]
         message = Message(data, position, run.queue)
         try:
             if data[position + SYSFLAG_LOW_BYTE] & INNER_BATCH_BIT:
-                messages = self._open_unit(run, index, data, position, end, tags)
+                messages = self._open_unit(run, index, data, position, end, wants)
             else:
-                messages = [message] if tags is None or message.tags in tags else []
+                messages = [message] if wants is None or wants(message) else []
             # A batch handler shall not fail as a whole for one damaged body.
             for each in messages:
                 _ = each.body

@@ -1,0 +1,145 @@
+"""What is subscribed: tags and their hash collisions, SQL92, changes while running, and groups that disagree."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
+
+from crowd import crowd_of
+from harness import Crew, wait_until
+from servers import VERSIONS, Servers
+
+from rocketcrew.client.outgoing import OutgoingMessage
+from rocketcrew.client.sync import SyncProducer
+from rocketcrew.supervisor.control import ask
+
+ON_BOTH = pytest.mark.parametrize("servers", VERSIONS, ids=str, indirect=True, scope="session")
+JavaClasses = Callable[[str], str]
+CrewMaker = Callable[..., Crew]
+QUEUES = 2
+FAR_S = 120.0
+SQL = "price BETWEEN 20 AND 60 AND (colour IN ('red', 'blue') OR colour IS NULL) AND NOT (price = 30)"
+
+
+@pytest.fixture
+def new_crew(tmp_path: Path, servers: Servers) -> Iterator[CrewMaker]:
+    made: list[Crew] = []
+
+    def make(topic: str, group: str, slot: int = 0, **settings: object) -> Crew:
+        crew = Crew(tmp_path, servers, "numbers_handler:number", topic, load=False, group=group, slot=slot,
+                    **{"workers.count": 1, "cluster.heartbeat_interval_ms": 1000, **settings})  # fmt: skip
+        crew.start()
+        made.append(crew)
+        return crew
+
+    yield make
+    for crew in made:
+        crew.stop()
+
+
+def send(servers: Servers, topic: str, numbers: range, tag: str = "", **properties: str) -> None:
+    with SyncProducer(servers.name_server) as producer:
+        producer.send_many(
+            OutgoingMessage(topic, str(number).encode(), tags=tag or None, properties=properties) for number in numbers
+        )
+
+
+def tell(crew: Crew, command: str, **arguments: Any) -> dict[str, Any]:
+    return asyncio.run(ask(crew.slot, command, **arguments))
+
+
+def numbers_of(crew: Crew) -> set[int]:
+    assert crew.stop() == 0
+    return set(crew.staged_rows().column("number").to_pylist())
+
+
+@ON_BOTH
+def test_tags_sql_and_changes_while_running(servers: Servers, new_crew: CrewMaker) -> None:
+    """ "Aa" and "BB" have the same Java hash: the broker lets both through, and only a second look tells them apart."""
+    for topic in ("tagged", "priced", "later"):
+        servers.create_topic(topic, QUEUES)
+    send(servers, "tagged", range(100, 110), "Aa")
+    send(servers, "tagged", range(110, 120), "BB")
+    send(servers, "tagged", range(120, 130), "other")
+    send(servers, "tagged", range(130, 140))
+    for number, price in enumerate((10, 20, 30, 40, 60, 70)):
+        send(servers, "priced", range(210 + number, 211 + number), price=str(price), colour="red")
+        send(servers, "priced", range(220 + number, 221 + number), price=str(price), colour="green")
+        send(servers, "priced", range(230 + number, 231 + number), price=str(price))
+    crew = new_crew(f"priced:SQL92:{SQL}", "filters")
+    assert tell(crew, "subscribe", topic="tagged", filter="Aa || more") == {"changed": True}
+    wanted = {*range(100, 110), 211, 213, 214, 231, 233, 234}
+    wait_until(lambda: crew.counter("done_messages") >= len(wanted), FAR_S, "what is wanted")
+    wait_until(lambda: crew.counter("filtered_messages") == 10, FAR_S, "the collisions")
+    # Another filter for one, another topic, and one topic less.
+    assert tell(crew, "subscribe", topic="later", filter="*") == {"changed": True}
+    assert tell(crew, "subscribe", topic="tagged", filter="other") == {"changed": True}
+    assert tell(crew, "subscribe", topic="tagged", filter=" other ") == {"changed": False}
+    assert "cannot start" in tell(crew, "subscribe", topic="no such!")["error"]
+    send(servers, "tagged", range(140, 150), "Aa")
+    send(servers, "tagged", range(150, 160), "other")
+    send(servers, "later", range(300, 310))
+    wanted |= {*range(150, 160), *range(300, 310)} - {157}
+    wait_until(lambda: crew.counter("done_messages") >= len(wanted) + 1, FAR_S, "what is wanted now")
+    assert tell(crew, "unsubscribe", topic="later") == {"changed": True}
+    wait_until(
+        lambda: not any(q["topic"] == "later" for q in (crew.status() or {})["queues"]), FAR_S, "the end of later"
+    )
+    status = crew.status()
+    assert status is not None
+    assert sorted(status["subscriptions"]) == ["%RETRY%filters", "priced", "tagged"]
+    assert status["subscription_mismatch"] == []
+    assert numbers_of(crew) == wanted | {157}
+
+
+@ON_BOTH
+def test_an_expression_that_is_none_keeps_us_from_starting(servers: Servers, new_crew: CrewMaker) -> None:
+    servers.create_topic("wrong", QUEUES)
+    with pytest.raises(Exception, match="supervisor ended"):
+        new_crew("wrong:SQL92:price >", "wrong")
+
+
+@ON_BOTH
+def test_a_group_that_disagrees_is_told(
+    servers: Servers, tmp_path: Path, java_classes: JavaClasses, new_crew: CrewMaker
+) -> None:
+    topic = group = "disagreed"
+    servers.create_topic(topic, QUEUES)
+    with crowd_of(tmp_path, java_classes(servers.kind.version), servers.name_server) as crowd:
+        crowd.join("java", group, topic, "a || b")
+        crew = new_crew(f"{topic}:c", group)  # the newest: the broker has our filter, and Java's messages vanish
+        wait_until(lambda: bool(mismatch(crew)), FAR_S, "the mismatch")
+        [text] = mismatch(crew)
+        assert text.startswith("member 127.0.0.1@")
+        assert f"topic {topic} is filtered there by 'a || b', by us by 'c'" in text
+        assert tell(crew, "subscribe", topic=topic, filter="b || a") == {"changed": True}
+        wait_until(lambda: not mismatch(crew), FAR_S, "the end of the mismatch")
+        assert tell(crew, "subscribe", topic=topic, filter="*") == {"changed": True}
+        wait_until(lambda: bool(mismatch(crew)), FAR_S, "another mismatch")
+        crowd.leave("java")
+        wait_until(lambda: not mismatch(crew), FAR_S, "its end with the member's")
+
+
+def mismatch(crew: Crew) -> list[str]:
+    status = crew.status()
+    return list(status["subscription_mismatch"]) if status else []
+
+
+@ON_BOTH
+def test_one_client_id_is_in_a_group_once(servers: Servers, new_crew: CrewMaker) -> None:
+    servers.create_topic("twice", QUEUES)
+    settings = {"cluster.instance_name": "same", "cluster.client_ip": "127.0.0.1"}
+    first = new_crew("twice", "twice", **settings)
+    with pytest.raises(Exception, match=r"The consumer group\[twice\] has been created before, specify another name"):
+        new_crew("twice", "twice", slot=1, **settings)
+    status = first.status()
+    assert status is not None
+    assert status["client_id"] == "127.0.0.1@same"
