@@ -26,7 +26,8 @@ BROKER_STOP_S = 10.0
 @click.command()
 @click.argument("handler", metavar="HANDLER")
 @click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC[:TAGS]",
-              help="A topic to consume, with tags as in 'orders:paid || shipped'. May be repeated.")  # fmt: skip
+              help="A topic to consume, with tags as in 'orders:paid || shipped', or 'orders:SQL92:price > 3'."
+                   " May be repeated.")  # fmt: skip
 @click.option("-g", "--group", metavar="GROUP", help="The consumer group.")
 @click.option("-w", "--workers", "workers", type=int, metavar="N", help="Worker processes; 0 = one for each core.")
 @click.option("--batch", type=int, metavar="N", help="Messages in one call of a batch handler.")
