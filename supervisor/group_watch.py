@@ -70,6 +70,10 @@ class GroupWatch:
         self._timer = self._loop.call_later(self._interval_s * 2, self._due)
         self._run(self.look())
 
+    def changed(self) -> None:
+        """Our own subscriptions have changed: the broker will show ours as the newest, so the members are asked anew."""
+        self._members = frozenset()
+
     def pull_refused(self, code: int) -> None:
         """A broker may refuse a pull because it does not know our subscription: somebody told it another."""
         if code in UNKNOWN_TO_BROKER and self._loop.time() - self._looked_at >= LOOK_AGAIN_S:

@@ -231,6 +231,7 @@ class GroupMember:
         return True
 
     def _tell_subscriptions(self) -> None:
+        self._group_watch.changed()
         self._heartbeats.subscriptions_changed()
         self._acted()
 

@@ -25,8 +25,11 @@ from typing import IO
 from rocketcrew.cli.children import listens
 from rocketcrew.client.access import Access
 from rocketcrew.client.admin import Admin
+from rocketcrew.client.cluster import Cluster
 from rocketcrew.client.sync import run_with_cluster
 from rocketcrew.remoting.admin_bodies import TopicConfig
+from rocketcrew.remoting.codes import RequestCode
+from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.errors import RocketcrewError
 from rocketcrew.workers.parent_death import die_with_parent
 
@@ -342,6 +345,16 @@ class Servers:
             lambda: run_with_cluster(self.target, lambda cluster: cluster.route(topic)) is not None,
             f"a route of {topic}",
         )
+
+    def set(self, name: str, value: object) -> None:
+        """Change a setting of the broker while it runs."""
+
+        async def tell(cluster: Cluster) -> None:
+            command = Command(RequestCode.UPDATE_BROKER_CONFIG, body=f"{name}={value}".encode())
+            answer = await cluster.remoting.request(self.address, command, timeout_ms=5000)
+            assert answer.code == 0, answer.remark
+
+        run_with_cluster(self.name_server, tell)
 
     def admin(self, *words: str) -> list[str]:
         """What RocketMQ's own `mqadmin` prints."""

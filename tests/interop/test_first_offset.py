@@ -19,12 +19,8 @@ from crowd import crowd_of
 from harness import send_numbers
 from servers import VERSIONS, Servers
 
-from rocketcrew.client.cluster import Cluster
 from rocketcrew.client.opening import open_cluster
 from rocketcrew.client.operations import Operations
-from rocketcrew.client.sync import run_with_cluster
-from rocketcrew.remoting.codes import RequestCode
-from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.first_offset import BrokersOffsets, FirstOffset
 
@@ -38,20 +34,11 @@ IN_MEMORY = "accessMessageInMemoryMaxRatio"
 @contextmanager
 def nothing_in_memory(servers: Servers) -> Iterator[None]:
     """While it lasts, the broker holds no message to be in memory, as it is with topics that have grown."""
-    tell_broker(servers, f"{IN_MEMORY}=0")
+    servers.set(IN_MEMORY, 0)
     try:
         yield
     finally:
-        tell_broker(servers, f"{IN_MEMORY}=40")
-
-
-def tell_broker(servers: Servers, setting: str) -> None:
-    async def tell(cluster: Cluster) -> None:
-        command = Command(RequestCode.UPDATE_BROKER_CONFIG, body=setting.encode())
-        answer = await cluster.remoting.request(servers.address, command, timeout_ms=5000)
-        assert answer.code == 0, answer.remark
-
-    run_with_cluster(servers.name_server, tell)
+        servers.set(IN_MEMORY, 40)
 
 
 def ours(servers: Servers, group: str, mq: MessageQueue, where: str, timestamp_ms: int) -> tuple[int, str]:

@@ -61,7 +61,16 @@ def numbers_of(crew: Crew) -> set[int]:
     return set(crew.staged_rows().column("number").to_pylist())
 
 
+@pytest.fixture
+def with_sql(servers: Servers) -> Iterator[None]:
+    """Brokers have SQL92 switched off."""
+    servers.set("enablePropertyFilter", "true")
+    yield
+    servers.set("enablePropertyFilter", "false")
+
+
 @ON_BOTH
+@pytest.mark.usefixtures("with_sql")
 def test_tags_sql_and_changes_while_running(servers: Servers, new_crew: CrewMaker) -> None:
     """ "Aa" and "BB" have the same Java hash: the broker lets both through, and only a second look tells them apart."""
     for topic in ("tagged", "priced", "later"):
@@ -101,6 +110,7 @@ def test_tags_sql_and_changes_while_running(servers: Servers, new_crew: CrewMake
 
 
 @ON_BOTH
+@pytest.mark.usefixtures("with_sql")
 def test_an_expression_that_is_none_keeps_us_from_starting(servers: Servers, new_crew: CrewMaker) -> None:
     servers.create_topic("wrong", QUEUES)
     with pytest.raises(Exception, match="supervisor ended"):

@@ -98,7 +98,7 @@ public class Crowd {
     }
 
     private static String first(DefaultMQPushConsumer member, String topic) throws Exception {
-        MessageQueue queue = member.fetchSubscribeMessageQueues(topic).iterator().next();
+        MessageQueue queue = new MessageQueue(topic, "broker-a", 0);
         return String.valueOf(member.getDefaultMQPushConsumerImpl().getRebalanceImpl().computePullFromWhere(queue));
     }
 
