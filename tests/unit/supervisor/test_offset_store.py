@@ -1,0 +1,143 @@
+"""Where a queue begins, by the table of computePullFromWhere; and commits that find their master gone."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from rocketcrew.client.cluster import Cluster
+from rocketcrew.client.operations import Operations
+from rocketcrew.remoting.errors import UnreachableError
+from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.supervisor.actions import Commit
+from rocketcrew.supervisor.commits import Commits
+from rocketcrew.supervisor.core import Core
+from rocketcrew.supervisor.first_offset import BrokersOffsets, FileOffsets, FirstOffset
+from rocketcrew.supervisor.local_offsets import LocalOffsets
+
+MQ, RETRY = MessageQueue("orders", "broker-a", 0), MessageQueue("%RETRY%g", "broker-a", 0)
+LAST, FIRST, TIMESTAMP = "CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_FIRST_OFFSET", "CONSUME_FROM_TIMESTAMP"
+
+
+class Brokers:
+    """The answers of brokers: a stored offset or none, a queue that is young or not, its end, and an offset by time."""
+
+    def __init__(self, stored: int | None = None, *, young: bool = False) -> None:
+        self.stored = stored
+        self.young = young
+        self.updated: list[tuple[str, int]] = []
+        self.master = "old:1"
+        self.living = {"new:1"}
+
+    async def query_consumer_offset(
+        self, _group: str, _mq: MessageQueue, *, set_zero_if_not_found: bool | None = None
+    ) -> int | None:
+        if self.stored is None and self.young and set_zero_if_not_found is not False:
+            return 0
+        return self.stored
+
+    async def max_offset(self, _mq: MessageQueue) -> int:
+        return 100
+
+    async def search_offset(self, _mq: MessageQueue, timestamp_ms: int) -> int:
+        return timestamp_ms // 10
+
+    async def update_consumer_offset(self, _group: str, _mq: MessageQueue, offset: int) -> None:
+        if self.master not in self.living:
+            raise UnreachableError(self.master, "gone")
+        self.updated.append((self.master, offset))
+
+    def broker_address(self, _name: str) -> str:
+        return self.master
+
+    async def route(self, _topic: str, refresh: bool = False) -> None:
+        assert refresh
+        self.master = "new:1"
+
+
+def begin(brokers: Brokers, mq: MessageQueue, where: str) -> tuple[int, str]:
+    operations = cast("Operations", brokers)
+    return asyncio.run(FirstOffset(operations, BrokersOffsets(operations, "g"), where, 420).find(mq))
+
+
+@pytest.mark.parametrize(
+    ("mq", "where", "offset", "reason"),
+    [
+        (MQ, LAST, 100, LAST), (MQ, FIRST, 0, FIRST), (MQ, TIMESTAMP, 42, f"{TIMESTAMP} 420"),
+        (RETRY, LAST, 0, "a retry topic: its beginning"), (RETRY, FIRST, 0, "a retry topic: its beginning"),
+        (RETRY, TIMESTAMP, 100, "a retry topic, CONSUME_FROM_TIMESTAMP: its end"),
+    ],
+)  # fmt: skip
+def test_a_new_group(mq: MessageQueue, where: str, offset: int, reason: str) -> None:
+    assert begin(Brokers(), mq, where) == (offset, reason)
+
+
+@pytest.mark.parametrize("where", [LAST, FIRST, TIMESTAMP])
+def test_a_stored_offset_counts_whatever_is_configured(where: str) -> None:
+    assert begin(Brokers(7), MQ, where) == (7, "the broker's stored offset")
+    assert begin(Brokers(0), MQ, where) == (0, "the broker's stored offset")
+
+
+@pytest.mark.parametrize("where", [LAST, FIRST, TIMESTAMP])
+def test_a_young_queue_begins_at_its_beginning_and_says_why(where: str) -> None:
+    offset, reason = begin(Brokers(young=True), MQ, where)
+    assert offset == 0
+    assert "young queue" in reason
+
+
+def test_a_broadcasting_member_has_its_own_offsets(tmp_path: Path) -> None:
+    local = LocalOffsets(tmp_path / "offsets.json")
+    local.write({MQ: 5})
+    operations = cast("Operations", Brokers(99))
+    first = FirstOffset(operations, FileOffsets(local), LAST, 420)
+    assert asyncio.run(first.find(MQ)) == (5, f"the offset in {local.path}")
+    assert asyncio.run(first.find(MQ._replace(queue_id=1))) == (100, LAST)
+
+
+class Answers:
+    """A core of which only the answers to commits are looked at."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, bool]] = []
+
+    def committed(self, _handle: int, offset: int, ok: bool, _now: float) -> None:
+        self.seen.append((offset, ok))
+
+
+def commit(brokers: Brokers, *actions: Commit) -> list[tuple[int, bool]]:
+    core: Any = Answers()
+    commits = Commits(cast("Cluster", brokers), cast("Operations", brokers), cast("Core", core), "g", lambda: 0.0)
+
+    async def one_after_the_other() -> None:
+        for action in actions:
+            await commits.commit(action)
+
+    asyncio.run(one_after_the_other())
+    return cast("Answers", core).seen
+
+
+def test_a_commit_follows_its_master() -> None:
+    brokers = Brokers()
+    assert commit(brokers, Commit(1, MQ, 5, guarded=False)) == [(5, True)]
+    assert brokers.updated == [("new:1", 5)]
+
+
+def test_without_another_master_the_commit_is_tried_at_the_next_persist() -> None:
+    brokers = Brokers()
+    brokers.living = set()
+    assert commit(brokers, Commit(1, MQ, 5, guarded=False)) == [(5, False)]
+
+
+@pytest.mark.parametrize(
+    ("stored", "known", "told"),
+    [(None, 3, True), (3, 3, True), (4, 3, True), (5, 3, False), (9, 3, False), (2, 3, False)],
+)
+def test_a_guarded_commit_neither_lowers_nor_undoes(stored: int | None, known: int, told: bool) -> None:
+    """What is higher is the new owner's, and what is lower than we know was reset by an operator."""
+    brokers = Brokers(stored)
+    brokers.master = "new:1"
+    assert commit(brokers, Commit(1, MQ, 5, guarded=True, known=known)) == [(5, True)]
+    assert bool(brokers.updated) is told
