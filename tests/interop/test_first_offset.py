@@ -77,7 +77,12 @@ def test_a_new_group_begins_where_javas_does(servers: Servers, tmp_path: Path, j
         assert found["first-old", where, True][0] == 0, "the young-topic rule"
     reasons = {found["first-old", where, True][1] for where in WHERE}
     assert all(("stored offset" if old_era else "young queue") in reason for reason in reasons)
+    if not old_era:  # an empty queue has no offset, and a 5.x broker takes what its system keeps cached for "in memory"
+        assert {where: found["first-empty", where, True][1].split()[0] for where in WHERE} == {
+            where: where for where in WHERE
+        }
+        return
     assert found["first-old", "CONSUME_FROM_LAST_OFFSET", False] == (MESSAGES, "CONSUME_FROM_LAST_OFFSET")
     assert found["first-old", "CONSUME_FROM_FIRST_OFFSET", False] == (0, "CONSUME_FROM_FIRST_OFFSET")
-    offset, reason = found["first-old", "CONSUME_FROM_TIMESTAMP", False]
-    assert (offset, reason) == (0, f"CONSUME_FROM_TIMESTAMP {half_an_hour_ago}")
+    wanted = (0, f"CONSUME_FROM_TIMESTAMP {half_an_hour_ago}")
+    assert found["first-old", "CONSUME_FROM_TIMESTAMP", False] == wanted

@@ -56,8 +56,8 @@ def tell(crew: Crew, command: str, **arguments: Any) -> dict[str, Any]:
     return asyncio.run(ask(crew.slot, command, **arguments))
 
 
-def numbers_of(crew: Crew) -> set[int]:
-    assert crew.stop() == 0
+def sealed(crew: Crew) -> set[int]:
+    """The numbers whose rows are in sealed segments."""
     return set(crew.staged_rows().column("number").to_pylist())
 
 
@@ -75,29 +75,28 @@ def test_tags_sql_and_changes_while_running(servers: Servers, new_crew: CrewMake
     """ "Aa" and "BB" have the same Java hash: the broker lets both through, and only a second look tells them apart."""
     for topic in ("tagged", "priced", "later"):
         servers.create_topic(topic, QUEUES)
-    send(servers, "tagged", range(100, 110), "Aa")
-    send(servers, "tagged", range(110, 120), "BB")
-    send(servers, "tagged", range(120, 130), "other")
-    send(servers, "tagged", range(130, 140))
+    send(servers, "tagged", range(110, 120), "Aa")
+    send(servers, "tagged", range(120, 130), "BB")
+    send(servers, "tagged", range(130, 140), "other")
+    send(servers, "tagged", range(140, 150))
     for number, price in enumerate((10, 20, 30, 40, 60, 70)):
         send(servers, "priced", range(210 + number, 211 + number), price=str(price), colour="red")
         send(servers, "priced", range(220 + number, 221 + number), price=str(price), colour="green")
         send(servers, "priced", range(230 + number, 231 + number), price=str(price))
     crew = new_crew(f"priced:SQL92:{SQL}", "filters")
     assert tell(crew, "subscribe", topic="tagged", filter="Aa || more") == {"changed": True}
-    wanted = {*range(100, 110), 211, 213, 214, 231, 233, 234}
-    wait_until(lambda: crew.counter("done_messages") >= len(wanted), FAR_S, "what is wanted")
-    wait_until(lambda: crew.counter("filtered_messages") == 10, FAR_S, "the collisions")
+    wanted = {*range(110, 120), 211, 213, 214, 231, 233, 234}
+    wait_until(lambda: wanted <= sealed(crew) and crew.counter("filtered_messages") == 10, FAR_S, "what is wanted")
     # Another filter for one, another topic, and one topic less.
     assert tell(crew, "subscribe", topic="later", filter="*") == {"changed": True}
     assert tell(crew, "subscribe", topic="tagged", filter="other") == {"changed": True}
     assert tell(crew, "subscribe", topic="tagged", filter=" other ") == {"changed": False}
     assert "cannot start" in tell(crew, "subscribe", topic="no such!")["error"]
-    send(servers, "tagged", range(140, 150), "Aa")
-    send(servers, "tagged", range(150, 160), "other")
-    send(servers, "later", range(300, 310))
-    wanted |= {*range(150, 160), *range(300, 310)} - {157}
-    wait_until(lambda: crew.counter("done_messages") >= len(wanted) + 1, FAR_S, "what is wanted now")
+    send(servers, "tagged", range(160, 170), "Aa")
+    send(servers, "tagged", range(170, 180), "other")
+    send(servers, "later", range(310, 320))
+    wanted |= {*range(170, 180), *range(310, 320)}
+    wait_until(lambda: wanted <= sealed(crew), FAR_S, "what is wanted now")
     assert tell(crew, "unsubscribe", topic="later") == {"changed": True}
     wait_until(
         lambda: not any(q["topic"] == "later" for q in (crew.status() or {})["queues"]), FAR_S, "the end of later"
@@ -106,7 +105,9 @@ def test_tags_sql_and_changes_while_running(servers: Servers, new_crew: CrewMake
     assert status is not None
     assert sorted(status["subscriptions"]) == ["%RETRY%filters", "priced", "tagged"]
     assert status["subscription_mismatch"] == []
-    assert numbers_of(crew) == wanted | {157}
+    # What the filter before had left out may come where the offset behind it was not committed yet.
+    assert crew.stop() == 0
+    assert wanted <= sealed(crew) <= wanted | {*range(130, 140)}
 
 
 @ON_BOTH
