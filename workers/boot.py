@@ -15,6 +15,8 @@ EXIT_OK: Final = 0
 """Stopped as asked, or the supervisor's end of the link was closed."""
 EXIT_BOOT: Final = 4
 """The handler cannot be imported or its set-up hook raised; a BOOT_FAILED packet says why."""
+EXIT_DESCRIPTORS: Final = 8
+"""The handler closed the descriptors that the worker works with; its cell names the messages that may have done it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

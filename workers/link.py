@@ -16,6 +16,7 @@ sent before may still be there, so the supervisor's end reads once more before i
 from __future__ import annotations
 
 import enum
+import os
 import select
 import socket
 from collections import deque
@@ -45,6 +46,10 @@ class Transport(enum.StrEnum):
 
 class LinkClosedError(RocketcrewError):
     """The other end is gone."""
+
+
+class DescriptorsClosedError(RocketcrewError):
+    """This process's own end was closed under it: code that closes every descriptor, as daemons do."""
 
 
 def choose_transport(setting: str) -> Transport:
@@ -214,10 +219,15 @@ class WorkerLink:
         sock.setblocking(True)
         self.transport = transport
         self._socket = sock
+        self._inode = os.fstat(sock.fileno()).st_ino
         self._view = memoryview(bytearray(RECEIVE_BYTES))
         self._framer = StreamFramer()
         self._poll = select.poll()
         self._poll.register(sock.fileno(), select.POLLIN)
+
+    def fileno(self) -> int:
+        """Descriptor that is readable when a packet waits."""
+        return self._socket.fileno()
 
     def receive(self) -> Buffer | None:
         """The next packet, None when none lies there; valid until the next call. Raises LinkClosedError at EOF."""
@@ -231,12 +241,22 @@ class WorkerLink:
             self._framer.feed(self._view[:count])
         return packet
 
+    def check(self) -> None:
+        """Raises DescriptorsClosedError when the descriptor is closed, or somebody else's by now."""
+        try:
+            found = os.fstat(self._socket.fileno()).st_ino
+        except OSError as error:
+            raise DescriptorsClosedError(f"supervisor link: {error}") from error
+        if found != self._inode:
+            raise DescriptorsClosedError("supervisor link: its descriptor is another file now")
+
     def _receive_some(self) -> int:
         try:
             count = self._socket.recv_into(self._view, 0, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return 0
         except OSError as error:
+            self.check()
             raise LinkClosedError(f"supervisor link: {error}") from error
         if not count:
             raise LinkClosedError("supervisor link: closed by the supervisor")
@@ -260,6 +280,7 @@ class WorkerLink:
             else:
                 self._socket.sendall(_LENGTH.pack(len(packet)) + packet)
         except OSError as error:
+            self.check()
             raise LinkClosedError(f"supervisor link: {error}") from error
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ its set-up; only then say READY. A handler that cannot be had is told by BOOT_FA
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import inspect
 import os
@@ -24,18 +25,20 @@ from ..conf.logging import set_up
 from ..remoting.errors import UsageError
 from ..remoting.ids import UniqueIds
 from . import preload
-from .api import Handler
-from .boot import EXIT_BOOT, EXIT_OK, WorkerBoot, WorkerLimits
+from .api import Handler, Hook
+from .async_runner import AsyncWorker
+from .boot import EXIT_BOOT, EXIT_DESCRIPTORS, EXIT_OK, WorkerBoot, WorkerLimits
 from .capture import capture_output
 from .cells import STARTED_NS, CellView, map_cell, private_cell
 from .consume_hooks import ConsumeHooks
 from .context import Context, enter
 from .ddl import as_schema, to_ddl
 from .limits import SoftLimit, limits_of, obey
-from .link import LinkClosedError, WorkerLink
+from .link import DescriptorsClosedError, LinkClosedError, WorkerLink
 from .loading import HandlerLoadError, describe_error, load, user_traceback
 from .memory_watch import LeavingError, watch_memory
 from .message import Message
+from .notices import WINDOW, encode_notice
 from .packets import BootFailed, Ready, encode_boot_failed, encode_ready, encode_salvaged
 from .parent_death import die_with_parent, end_forks_as_usual, keep_through_stop_signals
 from .placing import place
@@ -80,42 +83,62 @@ def run_worker_on(boot: WorkerBoot, link: WorkerLink, log: Any) -> int:
     if boot.capture_output:
         capture_output(log)
     try:
-        handler, schema = prepare_handler(boot)
+        handler, schema, loop = prepare_handler(boot)
     except UsageError as error:
         trace = error.traceback if isinstance(error, HandlerLoadError) else ""
         link.send(encode_boot_failed(BootFailed(str(error), trace)))
         return EXIT_BOOT
-    worker = make_worker(boot, link, handler, schema, log, cell)
+    worker = make_worker(boot, link, handler, schema, log, cell, loop)
     link.send(encode_ready(Ready(os.getpid(), handler.name, None if schema is None else to_ddl(schema), handler.batch)))
-    with contextlib.suppress(LeavingError):
+    os.register_at_fork(after_in_child=worker.forked)
+    try:
         worker.run()
+    except LeavingError:
+        pass
+    except DescriptorsClosedError as error:
+        worker.accuse()
+        log.error("handler_closed_descriptors", error=str(error))
+        return EXIT_DESCRIPTORS
     if handler.teardown is not None:
         try:
-            handler.teardown()
+            run_hook(handler.teardown, loop)
         except BaseException as error:  # noqa: BLE001  the work is done and reported: nothing may spoil the exit code
             log.warning("teardown_failed", error=describe_error(error), exception=user_traceback(error))
     return EXIT_OK
 
 
-def prepare_handler(boot: WorkerBoot) -> tuple[Handler, pa.Schema | None]:
-    """The handler, set up, and its columns: those of the configuration, else its own. Raises UsageError."""
+def run_hook(hook: Hook, loop: asyncio.AbstractEventLoop | None) -> None:
+    """Call a hook; a coroutine function runs on the loop that the handler's calls run on."""
+    result = hook()
+    if loop is not None and inspect.iscoroutine(result):
+        loop.run_until_complete(result)
+
+
+def prepare_handler(boot: WorkerBoot) -> tuple[Handler, pa.Schema | None, asyncio.AbstractEventLoop | None]:
+    """The handler, set up; its columns (the configuration's, else its own); a loop, if it needs one. Raises UsageError."""
     handler = load(boot.handler)
-    if inspect.iscoroutinefunction(handler.function):
-        raise HandlerLoadError(f"handler {handler.name} is a coroutine function; give a plain function")
+    functions = (handler.function, handler.setup, handler.teardown)
+    loop = asyncio.new_event_loop() if any(map(inspect.iscoroutinefunction, functions)) else None
     declared = boot.schema or handler.schema
     schema = None if declared is None or boot.segments_dir is None else as_schema(declared)
     if handler.setup is not None:
         try:
-            handler.setup()
+            run_hook(handler.setup, loop)
         except BaseException as error:
             raise HandlerLoadError(
                 f"the set-up hook of handler {handler.name} raised {describe_error(error)}", user_traceback(error)
             ) from error
-    return handler, schema
+    return handler, schema, loop
 
 
 def make_worker(
-    boot: WorkerBoot, link: WorkerLink, handler: Handler, schema: pa.Schema | None, log: Any, cell: CellView
+    boot: WorkerBoot,
+    link: WorkerLink,
+    handler: Handler,
+    schema: pa.Schema | None,
+    log: Any,
+    cell: CellView,
+    loop: asyncio.AbstractEventLoop | None,
 ) -> Worker:
     """The loop with all it works on."""
     slab = None
@@ -136,7 +159,16 @@ def make_worker(
             seal_idle_ms=limits.seal_idle_ms,
             pause=SegmentPause(link, lambda ms: time.sleep(ms / 1_000), log, cell),
         )
+    memory = watch_memory(boot.recycle_memory_mib, time.monotonic_ns, link, log)
     soft_ns, hard_ns = limits_of(handler, limits)
+    if loop is not None and inspect.iscoroutinefunction(handler.function):
+        obey(SoftLimit(cell, time.monotonic_ns, 0, HANDLER_CALLERS, NEVER_INTERRUPTED), cell, 0, hard_ns)
+        link.send(encode_notice(WINDOW, chunks=boot.async_concurrency))
+        return AsyncWorker(
+            link, handler, limits=limits, slab=slab, rows=rows, segments=segments, clock=time.monotonic_ns, cell=cell,
+            memory=memory, log=log, loop=loop, concurrency=boot.async_concurrency,
+            limit_ns=min(filter(None, (soft_ns, hard_ns)), default=0),
+        )  # fmt: skip
     obey(SoftLimit(cell, time.monotonic_ns, soft_ns, HANDLER_CALLERS, NEVER_INTERRUPTED), cell, soft_ns, hard_ns)
     traces = trace_log(boot.member) if boot.traces else None
     api = span_api(boot.spans)
@@ -155,7 +187,7 @@ def make_worker(
         clock=time.monotonic_ns,
         cell=cell,
         traces=traces,
-        memory=watch_memory(boot.recycle_memory_mib, time.monotonic_ns, link, log),
+        memory=memory,
         log=log,
     )
 

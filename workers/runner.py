@@ -43,6 +43,7 @@ from .cells import (
 )
 from .choosing import Wants, chooser
 from .fitting import RowError
+from .forks import end_fork
 from .loading import describe_error, user_traceback
 from .message import INNER_BATCH_BIT, SYSFLAG_LOW_BYTE, Message, expand_inner_batch
 from .one_by_one import OneByOne
@@ -91,6 +92,7 @@ class Runner:
         self._due_ns = 0
         """When a flush is due; meaningful while anything is unreported."""
         self._slowest_ns = 0
+        self._forked = False
         self._cell_queue: QueueInfo | None = None
         """The queue that the cell names."""
         self._cell_texts: dict[QueueInfo, tuple[memoryview, int]] = {}
@@ -106,6 +108,11 @@ class Runner:
     def slowest_ns(self) -> int:
         """Longest handler call of the last chunk."""
         return self._slowest_ns
+
+    def forked(self) -> None:
+        """This is a child of the worker now: ask for a flush, which ends it, behind the call that is under way."""
+        self._forked = True
+        self._due_ns = 0
 
     def take(self) -> list[Run]:
         """The finished runs, in order; they are the caller's now."""
@@ -252,6 +259,8 @@ class Runner:
         self._log.warning("rows_do_not_fit", **_place_keys(run, index), error=str(error))
 
     def _fail(self, run: Run, index: int, message: Message, error: BaseException) -> None:
+        if self._forked:
+            end_fork(error)
         keys = _message_keys(message)
         if isinstance(error, Retry):
             self._note(run, index, error.delay_level or self._limits.delay_level, str(error))

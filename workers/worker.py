@@ -24,9 +24,10 @@ import structlog
 from ..remoting.errors import ProtocolError
 from .api import Handler
 from .boot import WorkerLimits
-from .cells import BEATS, CellView, private_cell
+from .cells import BEATS, CHUNK_ID, LAST, RECORDS, STARTED_NS, STATE, CellView, private_cell
 from .direct import DirectRunner
 from .direct_packets import decode_direct, encode_directed
+from .forks import end_fork
 from .link import LinkClosedError, WorkerLink
 from .memory_watch import MemoryWatch
 from .packets import (
@@ -75,6 +76,7 @@ class Worker:
         traces: TraceLog | None = None,
         memory: MemoryWatch | None = None,
         log: Any = None,
+        runner: type[Runner] = Runner,
     ) -> None:
         """`rows` and `segments` come together, both None = results are off. `clock` is monotonic, in ns."""
         self._traces = traces
@@ -88,9 +90,10 @@ class Worker:
         self._cell = private_cell() if cell is None else cell
         self._memory = memory
         self._stopped = False
+        self._forked = False
         self._idle = False
         """The last step found no packet, and left nothing unreported."""
-        self._runner = Runner(
+        self._runner = runner(
             handler,
             rows,
             cell=self._cell,
@@ -176,8 +179,31 @@ class Worker:
 
     # --- what goes out ----------------------------------------------------------------------------------------------
 
+    def forked(self) -> None:
+        """In a child that the handler forked: it is no worker, and ends at its next step out of the handler."""
+        self._forked = True
+        self._runner.forked()
+
+    def accuse(self) -> None:
+        """Name the messages that are not reported yet in the cell: one of them has spoilt the worker."""
+        runs = self._runner.take()
+        if runs:
+            last = [run for run in runs if run.chunk_id == runs[-1].chunk_id]
+            records = sum(run.records for run in last)
+            first = last[0].start
+            cell = self._cell
+            cell[STATE] = 0
+            cell[CHUNK_ID] = last[0].chunk_id
+            cell[RECORDS] = records
+            cell[LAST] = last[0].offsets[first + records - 1]
+            cell[STARTED_NS] = self._clock()
+            cell[STATE] = last[0].offsets[first] + 1
+
     def flush(self) -> None:
-        """Rows to the segment, then outcomes to the supervisor."""
+        """Rows to the segment, then outcomes to the supervisor. Raises DescriptorsClosedError before anything is written."""
+        if self._forked:
+            end_fork(None)
+        self._link.check()
         rows, segments = self._runner.rows, self._segments
         if rows is not None and segments is not None and rows.rows:
             batch, misfits = rows.take()

@@ -156,7 +156,6 @@ def test_a_handler_that_cannot_be_imported(crew: WorkerCrew, tmp_path: Path) -> 
             "system_handlers:broken_setup",
             "set-up hook of handler system_handlers:broken_setup raised ZeroDivisionError",
         ),
-        ("system_handlers:coroutine", "coroutine"),
         ("system_handlers:rwos", 'did you mean "rows"?'),
         ("no_such_module_here:f", 'cannot find module "no_such_module_here"'),
     ],

@@ -1,0 +1,54 @@
+"""Handlers of test_handler_harm.py, imported by worker processes from this folder."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+from rocketcrew import Message, Retry, handler, logger
+
+
+@handler(schema="number bigint")
+def harmful(message: Message) -> dict[str, int] | None:
+    """Forks that exit, forks that come back, prints, logs, and once closes every descriptor."""
+    number = int(message.body)
+    if number % 100 in (3, 5, 9):
+        pid = os.fork()
+        if pid == 0:
+            if number % 100 == 3:
+                sys.exit(4)
+            if number % 100 == 9:
+                raise ValueError("in the child")
+            return None
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == {3: 4, 5: 0, 9: 1}[number % 100]
+    if number % 100 == 7:
+        print("number", number)  # noqa: T201  that is the test
+    if number % 100 == 11:
+        logger(message).info("looked_at", number=number)
+    if number == 350:
+        os.closerange(3, 1024)
+    return {"number": number}
+
+
+calls = {"at once": 0, "most": 0}
+
+
+async def setup() -> None:
+    """On the same loop as the calls."""
+    asyncio.get_running_loop()
+
+
+@handler(schema="number bigint", setup=setup)
+async def waits(message: Message) -> dict[str, int]:
+    """Fifty milliseconds of waiting; the last one goes to the dead letters."""
+    calls["at once"] += 1
+    if calls["at once"] > calls["most"]:
+        calls["most"] = calls["at once"]
+        logger().info("more", at_once=calls["most"])
+    await asyncio.sleep(0.05)
+    calls["at once"] -= 1
+    number = int(message.body)
+    if number == 999:
+        raise Retry(-1)
+    return {"number": number}

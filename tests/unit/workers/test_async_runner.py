@@ -1,0 +1,178 @@
+"""Coroutine handlers: bounded concurrency, reports in order, failures and time limits of single messages."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rocketcrew.workers.api import BatchResult, Handler, handler
+from rocketcrew.workers.async_runner import AsyncWorker, blocking
+from rocketcrew.workers.boot import WorkerLimits
+from rocketcrew.workers.cells import RECORDS, STATE, private_cell
+from rocketcrew.workers.link import Transport, WorkerLink, link_pair
+from rocketcrew.workers.packets import (
+    OUTCOMES,
+    QueueInfo,
+    decode_outcomes,
+    encode_chunk,
+    encode_queue,
+    encode_stop,
+)
+
+if TYPE_CHECKING:
+    from rocketcrew.workers.message import Message
+
+WAIT_S = 20.0
+
+
+class Turn:
+    """Awaited, it lets the others on the loop go first, once."""
+
+    def __await__(self) -> Generator[None]:
+        yield
+
+
+class Crew:
+    """An async worker on this thread's own loop, and what it said until it stopped."""
+
+    def __init__(self, target: Handler, record: Callable[..., bytes], queue: QueueInfo, **more: Any) -> None:
+        self.link, sock = link_pair(Transport.STREAM)
+        self.cell = private_cell()
+        self.loop = asyncio.new_event_loop()
+        self.worker = AsyncWorker(
+            WorkerLink(sock, Transport.STREAM), target, limits=WorkerLimits(batch_messages_max=2), slab=None, rows=None,
+            segments=None, clock=time.monotonic_ns, cell=self.cell, log=None, loop=self.loop,
+            **({"concurrency": 2, "limit_ns": 0} | more),
+        )  # fmt: skip
+        self.record = record
+        self.link.send(encode_queue(1, queue))
+
+    def chunk(self, chunk_id: int, bodies: list[bytes]) -> None:
+        data = b"".join(self.record(body, offset=10 * chunk_id + n) for n, body in enumerate(bodies))
+        self.link.send(encode_chunk(chunk_id, 1, 0, len(data), len(bodies)), data)
+
+    def outcomes(self) -> list[tuple[int, int, int, list[tuple[int, int]]]]:
+        """(chunk, start, records, [(position, delay level) of failures]), in the order in which they were said."""
+        found: list[tuple[int, int, int, list[tuple[int, int]]]] = []
+        for packet in self.link.receive():
+            if packet[0] == OUTCOMES:
+                entries, failures = decode_outcomes(packet)
+                at = 0
+                for entry in entries:
+                    own = failures[at : at + entry.failed]
+                    at += entry.failed
+                    found.append(
+                        (entry.chunk_id, entry.start, entry.records, [(f.position, f.delay_level) for f in own])
+                    )
+        return found
+
+    def run_until_reported(self, records: int) -> list[tuple[int, int, int, list[tuple[int, int]]]]:
+        found: list[tuple[int, int, int, list[tuple[int, int]]]] = []
+
+        async def watch() -> None:
+            while sum(entry[2] for entry in found) < records:
+                await Turn()
+                found.extend(self.outcomes())
+            self.link.send(encode_stop())
+
+        watching = self.loop.create_task(asyncio.wait_for(watch(), WAIT_S))
+        self.worker.run()
+        self.loop.run_until_complete(watching)
+        self.loop.close()
+        self.link.close()
+        return found
+
+
+def test_a_slow_message_holds_up_only_the_reports_behind_it(
+    make_record: Callable[..., bytes], queue: QueueInfo
+) -> None:
+    order: list[bytes] = []
+    gate = asyncio.Event()
+    at_once = most = 0
+
+    async def handle(message: Message) -> None:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        if message.body == b"slow":
+            await gate.wait()
+        else:
+            await Turn()
+        if message.body == b"last":
+            gate.set()
+        order.append(message.body)
+        at_once -= 1
+
+    crew = Crew(Handler(handle), make_record, queue)
+    crew.chunk(1, [b"a", b"slow", b"b"])
+    crew.chunk(2, [b"c", b"last"])
+    found = crew.run_until_reported(5)
+    assert order[0] == b"a"
+    assert order.index(b"last") < order.index(b"slow")
+    assert most == 2
+    by_chunk = {number: [entry[1:3] for entry in found if entry[0] == number] for number in (1, 2)}
+    assert by_chunk[1][0] == (0, 1)
+    assert sum(records for _, records in by_chunk[1]) == 3
+    assert by_chunk[2][-1][0] + by_chunk[2][-1][1] == 2
+    assert crew.cell[STATE] == 0
+
+
+def test_failures_and_time_limits_are_of_single_messages(make_record: Callable[..., bytes], queue: QueueInfo) -> None:
+    async def handle(message: Message) -> None:
+        if message.body == b"bad":
+            raise ValueError("bad")
+        if message.body == b"hangs":
+            await asyncio.Event().wait()
+
+    crew = Crew(Handler(handle), make_record, queue, limit_ns=20_000_000)
+    crew.chunk(1, [b"good", b"bad", b"hangs", b"good"])
+    found = crew.run_until_reported(4)
+    failures = sorted(failure for entry in found for failure in entry[3])
+    assert failures == [(1, 0), (2, 3)]
+
+
+def test_a_batch_handler_may_be_a_coroutine_function(make_record: Callable[..., bytes], queue: QueueInfo) -> None:
+    sizes: list[int] = []
+
+    @handler(batch=True)
+    async def handle(messages: list[Message]) -> BatchResult:
+        sizes.append(len(messages))
+        await Turn()
+        return BatchResult(ack_index=0)
+
+    crew = Crew(handle, make_record, queue)
+    crew.chunk(1, [b"a", b"b", b"c"])
+    found = crew.run_until_reported(3)
+    assert sizes == [2, 1]
+    assert [failure for entry in found for failure in entry[3]] == [(1, 0)]
+
+
+def test_the_cell_names_the_oldest_chunk(make_record: Callable[..., bytes], queue: QueueInfo) -> None:
+    seen: list[tuple[int, int]] = []
+
+    async def handle(_message: Message) -> None:
+        await Turn()
+        seen.append((crew.cell[STATE] - 1, crew.cell[RECORDS]))
+
+    crew = Crew(Handler(handle), make_record, queue, concurrency=1)
+    crew.chunk(1, [b"a", b"b"])
+    crew.chunk(2, [b"c"])
+    crew.run_until_reported(3)
+    assert seen == [(10, 2), (11, 1), (20, 1)]
+
+
+def test_a_single_call_from_outside_of_the_loop() -> None:
+    async def double(value: int) -> int:
+        await Turn()
+        if value < 0:
+            raise ValueError(value)
+        return 2 * value
+
+    plain = blocking(Handler(double))
+    assert plain.function(4) == 8
+    with pytest.raises(ValueError, match="-1"):
+        plain.function(-1)

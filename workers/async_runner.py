@@ -1,0 +1,272 @@
+"""Handlers that are coroutine functions: many messages in hand at one time, bounded, on one event loop.
+
+Each record of a chunk becomes a task; at most `concurrency` of them are in the handler. Several chunks are in hand at
+once (the supervisor is told how many), so that a slow message holds up nobody but the reports behind it in its own chunk:
+a chunk is reported in order. A worker that dies with several messages in hand has one chunk suspected, the oldest, and
+the supervisor finds out which message it was. The loop's heart beats into the cell as the start of a call: a handler that
+blocks the loop is over its time limit as one of a plain function is.
+
+The hard time limit of a handler call is kept here by cancelling it: the message failed, as Java's consume time-out has it.
+The soft one would be an exception in the middle of an `await`; it cancels too, so that the earlier of the two holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+from ..remoting.errors import ProtocolError
+from ..remoting.stored import walk
+from .api import Handler
+from .batch_results import batch_results
+from .cells import BEATS, CHUNK_ID, LAST, RECORDS, STARTED_NS, STATE
+from .direct import DirectRunner
+from .limits import NS_PER_S
+from .link import WorkerLink
+from .message import Message
+from .packets import QueueInfo
+from .rows import Prepared
+from .run import Run
+from .runner import TIME_OUT_DELAY_LEVEL, Runner
+from .worker import Worker
+
+HEART_S: Final = 0.05
+"""Between two beats; far below any sensible time limit."""
+CLOSING_S: Final = 5.0
+"""For calls that are cancelled at the end."""
+
+
+class AsyncChunk:
+    """One chunk in hand: a result a record, reported as far as they are there without a gap."""
+
+    def __init__(self, chunk_id: int, queue: QueueInfo, offsets: Sequence[int]) -> None:
+        self.chunk_id = chunk_id
+        self.queue = queue
+        self.offsets = offsets
+        self.run = Run(chunk_id, queue, offsets, 0)
+        """Collects what is not reported yet."""
+        self.done: dict[int, tuple[list[tuple[Message, BaseException]], list[Prepared | None], int, bool]] = {}
+        """By record: failures, rows, duration in ns, filtered."""
+        self.upto = 0
+
+
+class AsyncRunner(Runner):
+    """Runs a coroutine handler. `chunk` returns at once; `wake` is called when something can be reported."""
+
+    def begin(self, concurrency: int, wake: Callable[[], None], limit_ns: int) -> None:
+        """Before the first chunk, on the running loop. `limit_ns` of one call, 0 = none."""
+        self._loop = asyncio.get_running_loop()
+        self._free = asyncio.Semaphore(concurrency)
+        self._wake = wake
+        self._limit_s = limit_ns / NS_PER_S or None
+        self._chunks: dict[int, AsyncChunk] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._beat()
+
+    def _beat(self) -> None:
+        self._cell[STARTED_NS] = self._clock()
+        self._cell[BEATS] += 1
+        self._loop.call_later(HEART_S, self._beat)
+
+    @property
+    def due(self) -> bool:
+        """What is pending has waited for the flush interval."""
+        return self.pending and self._clock() >= self._due_ns
+
+    def run_chunk(self, chunk_id: int, queue: QueueInfo, data: bytes, records: int) -> None:
+        try:
+            positions, offsets = walk(data)
+            if len(offsets) != records:
+                raise ProtocolError(f"{len(offsets)} records where {records} were announced", f"chunk {chunk_id}")
+        except ProtocolError as error:
+            self._fail_chunk(chunk_id, queue, records, error)
+            return
+        chunk = self._chunks[chunk_id] = AsyncChunk(chunk_id, queue, offsets)
+        size = self._limits.batch_messages_max if self._batch else 1
+        for first in range(0, records, size):
+            task = self._loop.create_task(self._call(chunk, data, positions, first, min(first + size, records)))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        self._name_oldest()
+
+    def _name_oldest(self) -> None:
+        """The cell names what is open of the oldest chunk."""
+        cell = self._cell
+        cell[STATE] = 0
+        chunk = next(iter(self._chunks.values()), None)
+        if chunk is None:
+            return
+        self._begin(chunk.chunk_id, chunk.queue)
+        cell[CHUNK_ID] = chunk.chunk_id
+        cell[RECORDS] = len(chunk.offsets) - chunk.upto
+        cell[LAST] = chunk.offsets[-1]
+        cell[STARTED_NS] = self._clock()
+        cell[STATE] = chunk.offsets[chunk.upto] + 1
+
+    async def _call(self, chunk: AsyncChunk, data: bytes, positions: list[int], first: int, end: int) -> None:
+        """Records [first, end) in one call of the handler (a message each, unless it takes batches)."""
+        tags = None if chunk.queue.tags is None else frozenset(chunk.queue.tags)
+        async with self._free:
+            started = self._clock()
+            failures: dict[int, list[tuple[Message, BaseException]]] = {index: [] for index in range(first, end)}
+            rows: dict[int, list[Prepared | None]] = {index: [] for index in range(first, end)}
+            scratch = Run(chunk.chunk_id, chunk.queue, chunk.offsets, first)
+            found = {index: self._messages_of(scratch, index, data, positions, tags) for index in range(first, end)}
+            chunk.run.spans |= scratch.spans
+            pairs = [(index, message) for index, messages in found.items() for message in messages]
+            try:
+                results = await self._results([message for _, message in pairs])
+            except Exception as error:  # noqa: BLE001  whatever it is, it is the handler's
+                results = [error] * len(pairs)
+            for (index, message), result in zip(pairs, results, strict=True):
+                try:
+                    rows[index].append(self._prepare(message, result))
+                except BaseException as error:  # noqa: BLE001  a generator runs the handler's code
+                    failures[index].append((message, error))
+            took = self._clock() - started
+        for index in range(first, end):
+            if index in scratch.failures:
+                chunk.run.failures[index] = scratch.failures[index]  # it could not be decoded
+            chunk.done[index] = (failures[index], rows[index], took, not found[index])
+        self._advance(chunk)
+
+    async def _results(self, messages: list[Message]) -> list[object]:
+        """One result a message; exceptions are results. Raises what a batch handler raises."""
+        if not messages:
+            return []
+        if self._batch:
+            return list(batch_results(messages, await self._limited(self._function(list(messages)))))
+        results: list[object] = []
+        for message in messages:  # several only of an inner batch
+            try:
+                results.append(await self._limited(self._function(message)))
+            except Exception as error:  # noqa: BLE001
+                results.append(error)
+        return results
+
+    async def _limited(self, call: object) -> object:
+        if not inspect.isawaitable(call):
+            return call
+        awaited: Awaitable[object] = call
+        if self._limit_s is None:
+            return await awaited
+        limit = asyncio.timeout(self._limit_s)
+        try:
+            async with limit:
+                return await awaited
+        except TimeoutError:
+            if limit.expired():
+                raise CallTimedOutError(f"the call took more than {self._limit_s:g} s") from None
+            raise
+
+    def _advance(self, chunk: AsyncChunk) -> None:
+        """Take over what is finished without a gap; the flush reports it."""
+        run, before = chunk.run, chunk.upto
+        busy = slowest = 0
+        while chunk.upto in chunk.done:
+            failures, rows, took, filtered = chunk.done.pop(chunk.upto)
+            busy += took
+            slowest = max(slowest, took)
+            run.filtered += filtered and chunk.upto not in run.failures
+            for message, error in failures:
+                self._fail(run, chunk.upto, message, error)
+                if isinstance(error, CallTimedOutError):
+                    run.failures[chunk.upto] = run.failures[chunk.upto]._replace(delay_level=TIME_OUT_DELAY_LEVEL)
+            if not failures and chunk.upto not in run.failures:
+                self._keep(run, chunk.upto, rows)
+            chunk.upto += 1
+        if chunk.upto == before:
+            return
+        if not self._runs:
+            self._due_ns = self._clock() + self._interval_ns
+        self._close(run, chunk.upto, busy, slowest)
+        if chunk.upto == len(chunk.offsets):
+            del self._chunks[chunk.chunk_id]
+        else:
+            later = chunk.run = Run(chunk.chunk_id, chunk.queue, chunk.offsets, chunk.upto)
+            for index in [index for index in run.failures if index >= chunk.upto]:
+                later.failures[index] = run.failures.pop(index)
+        self._name_oldest()
+        self._wake()
+
+    async def close(self) -> None:
+        """Cancel what is still under way; it is not reported, and comes again."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=CLOSING_S)
+
+
+class CallTimedOutError(Exception):
+    """A call of a coroutine handler was over its time limit and was cancelled."""
+
+
+class AsyncWorker(Worker):
+    """A worker whose handler is a coroutine function. `loop` is the one that its set-up hook ran on, too."""
+
+    def __init__(
+        self, link: WorkerLink, handler: Handler, *, loop: asyncio.AbstractEventLoop, concurrency: int, limit_ns: int,
+        rows: Any, clock: Callable[[], int], log: Any, **more: Any,
+    ) -> None:  # fmt: skip
+        """`concurrency` calls at one time, `limit_ns` for each (0 = none); the rest as for Worker."""
+        super().__init__(link, handler, rows=rows, clock=clock, log=log, runner=AsyncRunner, **more)
+        self._direct = DirectRunner(blocking(handler), rows, clock, self._log)
+        assert isinstance(self._runner, AsyncRunner)
+        self._async_runner = self._runner
+        self._loop = loop
+        self._concurrency = concurrency
+        self._limit_ns = limit_ns
+
+    def run(self) -> None:
+        self._loop.run_until_complete(self._serve())
+
+    async def _serve(self) -> None:
+        something = asyncio.Event()
+        runner = self._async_runner
+        runner.begin(self._concurrency, something.set, self._limit_ns)
+        self._loop.add_reader(self._link.fileno(), something.set)
+        try:
+            while self.step():
+                if runner.due:
+                    self.flush()
+                if not self._idle:
+                    await asyncio.sleep(0)
+                    continue
+                something.clear()
+                if runner.pending:
+                    continue
+                sleep_ms = self._sleep_ms()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(something.wait(), None if sleep_ms is None else sleep_ms / 1000)
+        finally:
+            self._loop.remove_reader(self._link.fileno())
+            await runner.close()
+
+
+def blocking(handler: Handler) -> Handler:
+    """The same handler as a plain function, each call on a loop of its own in a thread: for the rare single call."""
+    wrapped = copy.copy(handler)
+
+    def call(messages: Any) -> Any:
+        answer: list[Any] = []
+
+        def run() -> None:
+            try:
+                answer.append(asyncio.run(handler.function(messages)))
+            except BaseException as error:  # noqa: BLE001  it is the handler's, and raised by the caller
+                answer.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+        if isinstance(answer[0], BaseException):
+            raise answer[0]
+        return answer[0]
+
+    wrapped.function = call
+    return wrapped
