@@ -27,6 +27,7 @@ ON_BOTH = pytest.mark.parametrize("servers", VERSIONS, ids=str, indirect=True, s
 JavaClasses = Callable[[str], str]
 QUEUES = 4
 NUMBERS = range(300, 400)
+SEND_TIMEOUT_MS = 30_000
 DONE = {number: 2 * (number % 50 == 7) for number in NUMBERS}
 
 
@@ -36,7 +37,7 @@ def crew_of(folder: Path, servers: Servers, topic: str, **settings: object) -> C
 
 
 def send(target: Access | str, topic: str) -> None:
-    with SyncProducer(target) as producer:
+    with SyncProducer(target, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
         producer.send_many(OutgoingMessage(topic, str(number).encode()) for number in NUMBERS)
 
 

@@ -16,13 +16,18 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
 from conftest import need_jars
 from guarded import CREW, Papers, as_crew, run_guarded
-from harness import HANDLERS, WAIT_S, Crew, send_numbers, wait_until
+from harness import HANDLERS, WAIT_S, Crew, target_of, wait_until
 from servers import VERSIONS, Servers
+
+from rocketcrew.client.outgoing import OutgoingMessage
+from rocketcrew.client.sync import SyncProducer
 
 Guarded = tuple[Servers, Papers]
 ON_BOTH = pytest.mark.parametrize("guarded", VERSIONS, ids=str, indirect=True, scope="module")
 QUEUES = 4
 NUMBERS = range(100, 400)
+SEND_TIMEOUT_MS = 30_000
+"""Servers that have just started, in TLS, on a machine that does other things too."""
 ATTEMPTS = {number: 2 * (number % 50 == 7) for number in NUMBERS}
 
 
@@ -67,7 +72,8 @@ def consume_all(servers: Servers, folder: Path, topic: str) -> Crew:
                 **{"consumer.max_reconsume_times": 3, **settings_of(servers)})  # fmt: skip
     crew.start()
     try:
-        send_numbers(servers, topic, NUMBERS)
+        with SyncProducer(target_of(servers), send_timeout_ms=SEND_TIMEOUT_MS) as producer:
+            producer.send_many(OutgoingMessage(topic, str(number).encode()) for number in NUMBERS)
         wait_until(lambda: crew.counter("done_messages") >= len(NUMBERS), WAIT_S, "all messages finished")
         wait_until(lambda: crew.lag() == 0, WAIT_S, "all offsets committed")
     finally:
