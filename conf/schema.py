@@ -146,6 +146,8 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
         "seal_bytes_mib": _mib(1, 1024),
         "seal_idle_ms": _ms(10, 3_600_000),
         "commit_after": Choice(("sealed", "loaded")),
+        "high_water_mib": _mib(0, 1 << 20),
+        "free_disk_min_mib": _mib(0, 1 << 20),
     },
     "spark": {
         "load": Switch(),

@@ -137,6 +137,8 @@ class ResultsSettings:
     seal_bytes_mib: int
     seal_idle_ms: int
     commit_after: str
+    high_water_mib: int
+    free_disk_min_mib: int
 
 
 @dataclass(frozen=True, slots=True)

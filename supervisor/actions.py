@@ -142,6 +142,11 @@ class Seal:
 
 
 @dataclass(slots=True, eq=False)
+class Load:
+    """Ask the loader to load what is sealed now: a queue that is to end waits for it. Answer `Core.loaded`."""
+
+
+@dataclass(slots=True, eq=False)
 class KillWorker:
     """The worker said what cannot be (an outcome out of order): it is killed, and its death handled as any other."""
 
@@ -224,6 +229,7 @@ Action = (
     | LockQueues
     | UnlockQueues
     | Seal
+    | Load
     | KillWorker
     | Retired
     | JournalDone

@@ -150,10 +150,6 @@ def problems_of(subject: Subject) -> list[str]:
             words = check.words.format(value=value)
             shown = "" if value == "" else f" = {str(value)[:100]!r}"
             found.append(f"{words} ({check.setting}{shown}: {check.remedy})")
-    if subject.settings.results.commit_after != "sealed":
-        found.append(
-            f"results.commit_after = {subject.settings.results.commit_after!r}: this version commits when results are sealed"
-        )
     return found
 
 

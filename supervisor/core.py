@@ -26,7 +26,7 @@ from .pulling import Pulling, PullResult
 from .returning import Returning
 from .settling import FailureReport, Settling
 from .slab import Slab, Slot
-from .state import CoreConfig, State
+from .state import OPERATOR, CoreConfig, State
 from .states import Queue
 from .stats import Window
 
@@ -215,12 +215,12 @@ class Core:
             self.state.release(slot)
         self.pulling.failed(handle, self.state.config.pull_delay_on_error_ms, now)
 
-    def pause(self) -> None:
-        """Pull nothing until `resume`; what was pulled is still consumed, and the membership stays."""
-        self.pulling.pause()
+    def pause(self, reason: str = OPERATOR) -> None:
+        """Pull nothing until `resume` with the same reason; what was pulled is still consumed, the membership stays."""
+        self.pulling.pause(reason)
 
-    def resume(self, now: float) -> None:
-        self.pulling.resume(now)
+    def resume(self, now: float, reason: str = OPERATOR) -> None:
+        self.pulling.resume(reason, now)
 
     # --- workers ------------------------------------------------------------------------------------------------
 
@@ -281,6 +281,10 @@ class Core:
 
     def sealed(self, worker_id: str, seq: int, now: float) -> None:
         self.settling.sealed(worker_id, seq, now)
+
+    def loaded(self, worker_id: str, seq: int, now: float) -> None:
+        """A sealed segment's rows are in the table; asked for with `commit_after_loaded` only."""
+        self.settling.loaded(worker_id, seq, now)
 
     def unsealed_of(self, worker_id: str) -> list[int]:
         """Sequence numbers of the worker's segments that hold reported rows and are not known to be sealed."""

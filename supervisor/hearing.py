@@ -16,9 +16,8 @@ from ..workers.direct_packets import DirectResult, decode_directed
 from ..workers.notices import NOTICE, decode_notice
 from ..workers.trace_packets import TRACES, decode_traces
 from .core import Core
+from .journal import Records
 from .pool_member import Member
-
-Records = Sequence[tuple[MessageQueue, Sequence[tuple[int, int]]]]
 
 LEFT_BEHIND = "left behind"
 """Stands for what earlier runs left in open/."""

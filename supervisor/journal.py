@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..remoting.errors import RocketcrewError
@@ -22,6 +22,9 @@ from ..remoting.queues import MessageQueue
 from .actions import JournalCommitted, JournalDone, JournalSealed
 from .chunks import Token
 from .intervals import Intervals
+
+Records = Sequence[tuple[MessageQueue, Sequence[tuple[int, int]]]]
+"""Per queue: intervals of records."""
 
 MAGIC = b"RCJ1"
 BLOCK_BYTES_MAX = 64 * 1024 * 1024
@@ -99,6 +102,16 @@ class JournalState:
         for mq, start, end in self.pending.pop(token, ()):
             log = self._log(mq)
             log.durable.add(max(start, log.committed), end)
+
+    def join(self, salvaged: Iterable[tuple[str, int, Records]], sealed: Iterable[Token]) -> None:
+        """What was found on disk: records of salvaged segments (worker id, number, records), and sealed segments."""
+        for worker_id, seq, records in salvaged:
+            for mq, pairs in records:
+                for start, end in pairs:
+                    self.apply(JournalDone(mq, start, end, worker_id, seq))
+            self.sealed((worker_id, seq))
+        for token in sealed:
+            self.sealed(token)
 
     def forget_pending(self) -> int:
         """Segments that nobody found: their messages run again. Returns how many segments."""

@@ -112,6 +112,11 @@ class LoaderChild:
         log.info("loader_started", pid=self._process.pid, target=self.target)
         return await self._process.wait()
 
+    def load_now(self) -> None:
+        """Do not wait for more: somebody waits for what is sealed."""
+        if self._process is not None and self._process.stdin is not None and self._process.returncode is None:
+            self._process.stdin.write(b"load\n")
+
     def status(self) -> dict[str, Any]:
         """Its own status file with the process's facts."""
         facts: dict[str, Any] = {

@@ -25,6 +25,7 @@ from .core import Core
 from .pool import Pool
 from .sizing import ChunkSizer
 from .stacks import ProcessStack
+from .state import OPERATOR
 from .wiring import Boots, core_config, forkserver_for, staff_policy
 
 WORKERS_MAX: Final = 256
@@ -88,17 +89,17 @@ class Operator:
 
     def pause(self) -> dict[str, Any]:
         """Pull nothing; what was pulled is finished, and the membership stays."""
-        if not self._core.state.paused:
+        if OPERATOR not in self._core.state.paused:
             log.info("paused")
-            self._core.pause()
+            self._core.pause(OPERATOR)
         return {"paused": True}
 
     def resume(self) -> dict[str, Any]:
-        if self._core.state.paused:
+        if OPERATOR in self._core.state.paused:
             log.info("resumed")
-            self._core.resume(self._loop.time())
+            self._core.resume(self._loop.time(), OPERATOR)
             self._acted()
-        return {"paused": False}
+        return {"paused": bool(self._core.state.paused)}
 
     # --- scale --------------------------------------------------------------------------------------------------
 

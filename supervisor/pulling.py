@@ -104,14 +104,16 @@ class Pulling:
             starved.popleft()
             pq.starved = False
 
-    def pause(self) -> None:
-        """Send no further pull. One that the broker holds is still answered, and its messages are consumed (as in Java,
-        CL/impl/consumer/DefaultMQPushConsumerImpl.java, suspend)."""
-        self.s.paused = True
+    def pause(self, reason: str) -> None:
+        """Send no further pull until every reason is gone. One that the broker holds is still answered, and its messages
+        are consumed (as in Java, CL/impl/consumer/DefaultMQPushConsumerImpl.java, suspend)."""
+        self.s.paused.add(reason)
 
-    def resume(self, now: float) -> None:
-        """Pull again."""
-        self.s.paused = False
+    def resume(self, reason: str, now: float) -> None:
+        """Pull again, unless there is another reason not to."""
+        self.s.paused.discard(reason)
+        if self.s.paused:
+            return
         for pq in list(self.s.queues.values()):
             self.consider(pq, now)
 

@@ -34,6 +34,7 @@ from ..workers.slab_memory import SlabMemory
 from . import actions as act
 from .access import in_namespace
 from .acting import Acting
+from .backlog import Backlog
 from .charges_file import CELLS_FILE, charge_left_cells, read_charges, write_charges
 from .checks import check_consumer, subscriptions
 from .client_lock import lock_client, unlock_client
@@ -53,7 +54,16 @@ from .stacks import ProcessStack, as_text, own_stack, worker_facts
 from .states import Service, ServiceEvent, move_service
 from .status import picture
 from .watching import Watch
-from .wiring import CELL_SLOTS, Boots, core_config, forkserver_for, is_broadcasting, own_client_id, staff_policy
+from .wiring import (
+    CELL_SLOTS,
+    Boots,
+    backlog_marks,
+    core_config,
+    forkserver_for,
+    is_broadcasting,
+    own_client_id,
+    staff_policy,
+)
 
 EXIT_FINE = 0
 EXIT_FORCED = 5
@@ -212,6 +222,10 @@ class Supervisor:
             await metrics.start()
             self._to_end.append(metrics.stop)
         self._loader = LoaderChild(settings, self._slot)
+        self._acting.do[act.Load] = lambda _: self._loader.load_now()
+        self._backlog = Backlog(self.core, self._slot.segments, backlog_marks(settings), self.acted)
+        self._backlog.start()
+        self._to_end.append(self._backlog.stop)
         if settings.results.enabled and settings.spark.load and self._pool.schema is not None:
             self._loader.start()
             self._to_end.append(self._loader.kill)
@@ -224,13 +238,8 @@ class Supervisor:
     def _recover(self) -> None:
         """Join the journal of the last run with the segments that were found, and go on in a new journal."""
         state = self._journal_state
-        for worker_id, seq, records in self._pool.hearing.leftovers:
-            for mq, pairs in records:
-                for start, end in pairs:
-                    state.apply(act.JournalDone(mq, start, end, worker_id, seq))
-            state.sealed((worker_id, seq))
-        for token in self._slot.sealed_tokens():
-            state.sealed(token)
+        if not self.core.state.config.commit_after_loaded:
+            state.join(self._pool.hearing.leftovers, self._slot.sealed_tokens())
         lost = state.forget_pending()
         recovered = state.recovered()
         self.core.recover(recovered)
@@ -259,7 +268,8 @@ class Supervisor:
         """The status, as the control socket and the metrics page show it."""
         staff = self._pool.staff
         extra = {
-            "loader": self._loader.status(), "schema": self._pool.schema, "slot": str(self._slot.path),
+            "loader": self._loader.status(), "backlog": self._backlog.status(), "schema": self._pool.schema,
+            "slot": str(self._slot.path),
             "pid": os.getpid(),
             "staff": {
                 "workers": staff.policy.count, "generation": staff.generation, "reload": staff.reload.value,

@@ -6,7 +6,7 @@ leaves a segment that is salvaged: records found complete in it count as done, t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ..remoting.queues import MessageQueue
 from .actions import JournalDone, JournalSealed, KillWorker, Retired, SendBack
@@ -126,8 +126,7 @@ class Settling:
             self.s.unsealed.setdefault(token, []).append(chunk)
         head = pq.flight[0]
         if head.tokens and pq.next_offset - head.offsets[0] > self.s.config.consume_concurrently_max_span // 2:
-            for worker_id, _ in head.tokens:
-                self.s.ask_seal(worker_id)
+            self.s.ask_seals(head.tokens)
 
     def reported(self, chunk: Chunk, pq: ProcessQueue | None) -> None:
         """Every message of it has an outcome: forget it unless send-backs are open, and free its bytes."""
@@ -207,14 +206,28 @@ class Settling:
     # --- seals --------------------------------------------------------------------------------------------------
 
     def sealed(self, worker_id: str, seq: int, now: float) -> None:
-        """The segment is safe on disk, and with it every earlier one of the worker: what waited for them is durable."""
+        """The segment is safe on disk, and with it every earlier one of the worker: what waited for them is durable, or
+        waits for the table (`commit_after_loaded`)."""
         worker = self.s.workers.get(worker_id)
         if worker is not None:
             worker.seal_asked = False
             worker.sealed_seq = max(worker.sealed_seq, seq)
         tokens = [token for token in self.s.unsealed if token[0] == worker_id and token[1] < seq]
+        tokens.append((worker_id, seq))
+        if self.s.config.commit_after_loaded:
+            self.s.unloaded.update(token for token in tokens if token in self.s.unsealed)
+        else:
+            self._durable(tokens, now)
+
+    def loaded(self, worker_id: str, seq: int, now: float) -> None:
+        """The segment's rows are in the table (only with `commit_after_loaded`)."""
+        if (worker_id, seq) in self.s.unloaded:
+            self.s.unloaded.discard((worker_id, seq))
+            self._durable([(worker_id, seq)], now)
+
+    def _durable(self, tokens: Iterable[Token], now: float) -> None:
         touched: dict[int, ProcessQueue] = {}
-        for token in (*tokens, (worker_id, seq)):
+        for token in tokens:
             self.s.out.append(JournalSealed(*token))
             for chunk in self.s.unsealed.pop(token, ()):
                 if chunk.tokens:
@@ -262,6 +275,7 @@ class Settling:
         worker = self.s.workers.get(worker_id)
         if worker is None:
             return
+        worker.salvaged_in.append((worker_id, seq))
         found: dict[MessageQueue, Intervals] = {}
         for mq, pairs in records:
             here, done = found.setdefault(mq, Intervals()), worker.salvaged.setdefault(mq, Intervals())
@@ -298,7 +312,7 @@ class Settling:
             else:
                 self._local.died(pq, chunk, worker)
         self._failing.time_outs(worker, now)
-        for token in [token for token in s.unsealed if token[0] == worker_id]:
+        for token in [token for token in s.unsealed if token[0] == worker_id and token not in s.unloaded]:
             self._lost(token, now)
         for pq in touched.values():
             self._progress(pq, now)
@@ -317,6 +331,8 @@ class Settling:
             children.append((child, fate))
             if fate is None:
                 child.reported, child.held = child.count, False
+                if s.config.commit_after_loaded:
+                    self._wait_for_load(child, worker)
                 self._dispatching.finished(child, pq)
                 pq.unfinished -= child.count
                 pq.unfinished_bytes -= child.positions[-1] - child.positions[0]
@@ -338,6 +354,13 @@ class Settling:
                 self._failing.again(pq, child, fate, worker, alone=chunk.alone)
             else:
                 self._dispatching.leave(child)
+
+    def _wait_for_load(self, child: Chunk, worker: WorkerView) -> None:
+        """Its rows are in one of the segments that were salvaged: which one, nobody noted."""
+        child.tokens = set(worker.salvaged_in)
+        for token in worker.salvaged_in:
+            self.s.unsealed.setdefault(token, []).append(child)
+            self.s.unloaded.add(token)
 
     def _lost(self, token: Token, now: float) -> None:
         """Rows were reported in a segment that is not there: run them again, from the committed offset."""

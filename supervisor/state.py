@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING
 
 from ..remoting.queues import MessageQueue
-from .actions import Action, Log, Seal
+from .actions import Action, Load, Log, Seal
 from .allocation import Strategy
 from .charges import Charges
 from .chunks import Chunk, Token
@@ -84,8 +84,14 @@ class CoreConfig:
     unlock_delay_ms: int = 20000
     """UNLOCK_DELAY_TIME_MILLS (RebalancePushImpl.java): a message that runs on after its queue was taken away keeps the
     lock at most so long."""
+    commit_after_loaded: bool = False
+    """An offset may be committed when its rows are in the table; False: when they are sealed."""
     drain_deadline_ms: int = 10000
     stop_deadline_ms: int = 30000
+
+
+OPERATOR = "operator"
+"""The reason of a pause that somebody asked for."""
 
 
 class WorkerView:
@@ -95,6 +101,7 @@ class WorkerView:
         "blamed",
         "in_flight",
         "salvaged",
+        "salvaged_in",
         "seal_asked",
         "sealed_seq",
         "state",
@@ -119,6 +126,7 @@ class WorkerView:
         """What it had in hand when it was stopped at the hard time limit."""
         self.salvaged: dict[MessageQueue, Intervals] = {}
         """Records whose rows were found complete in the segment it left behind."""
+        self.salvaged_in: list[Token] = []
 
 
 class State:
@@ -143,6 +151,9 @@ class State:
         self.chunks: dict[int, Chunk] = {}
         """Chunks that wait for an outcome or a send-back."""
         self.unsealed: dict[Token, list[Chunk]] = {}
+        """By segment: chunks with rows in it that are not durable yet."""
+        self.unloaded: set[Token] = set()
+        """Segments that are sealed and whose offsets wait for the table, with `commit_after_loaded`."""
         self.reserved: dict[int, int] = {}
         """Units set aside for the pull of a handle, also of an ended one."""
         self.ready: deque[ProcessQueue] = deque()
@@ -162,11 +173,10 @@ class State:
         """Per queue: offsets that are finished and durable by this member, for the loader."""
         self.waiting_messages = 0
         self.stopping = False
-        self.paused = False
-        """Nothing is pulled; what was pulled is still consumed."""
+        self.paused: set[str] = set()
+        """Who holds up pulling; what was pulled is still consumed."""
         self.finished = False
-        self.unfinished_at_stop = 0
-        self.unsealed_at_stop = 0
+        self.unfinished_at_stop = self.unsealed_at_stop = 0
         """Messages of queues that ended at their deadline, finished but unsealed or not committed: to be expected again."""
         self.sizer = ChunkSizer(config.chunk_target_us, config.chunk_messages_max)
         self.handles = count(1)
@@ -206,10 +216,21 @@ class State:
             self.out.append(Seal(worker_id))
 
     def ask_seals_of(self, pq: ProcessQueue) -> None:
-        """Ask every worker that holds unsealed rows of this queue."""
+        """Ask every worker that holds unsealed rows of this queue; and for a load when the queue waits for that to end."""
+        waits_for_load = False
         for chunk in pq.flight:
-            for worker_id, _ in chunk.tokens or ():
-                self.ask_seal(worker_id)
+            if chunk.tokens:
+                self.ask_seals(chunk.tokens)
+                waits_for_load = waits_for_load or not chunk.tokens.isdisjoint(self.unloaded)
+        asked = any(isinstance(action, Load) for action in self.out)
+        if waits_for_load and pq.state is Queue.DRAINING and not asked:
+            self.out.append(Load())
+
+    def ask_seals(self, tokens: Iterable[Token]) -> None:
+        """Ask for the segments that are not sealed yet."""
+        for token in tokens:
+            if token not in self.unloaded:
+                self.ask_seal(token[0])
 
     def finishes(self, pq: ProcessQueue) -> bool:
         """What was handed out of it is handed out again when its worker dies: not once it was taken away."""

@@ -14,7 +14,7 @@ def picture(core: Core, service: Service, pids: dict[str, int], extra: dict[str,
     state = core.state
     return {
         "service": service.value,
-        "paused": state.paused,
+        "paused": sorted(state.paused),
         "group": state.config.group,
         "client_id": state.config.client_id,
         "counters": state.counters.as_dict(),

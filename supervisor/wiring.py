@@ -14,6 +14,7 @@ from ..workers.loading import HandlerSpec
 from ..workers.slab_memory import SlabMemory
 from ..workers.spawn import Forkserver
 from .allocation import strategy_of
+from .backlog import Marks
 from .charges_file import CELLS_FILE
 from .pool_member import NewWorker
 from .posts import Policy
@@ -61,9 +62,16 @@ def core_config(settings: Settings, client_id: str, topics: tuple[str, ...]) -> 
         chunks_in_flight=s.workers.chunks_in_flight,
         send_back_retry_ms=s.supervisor.send_back_retry_ms,
         max_worker_deaths=s.workers.max_worker_deaths,
+        commit_after_loaded=s.results.enabled and s.results.commit_after == "loaded",
         drain_deadline_ms=s.supervisor.drain_deadline_ms,
         stop_deadline_ms=s.supervisor.stop_deadline_ms,
     )
+
+
+def backlog_marks(settings: Settings) -> Marks:
+    """When sealed segments and the disk hold up pulling: not at all where no rows are kept."""
+    results = settings.results
+    return Marks(results.high_water_mib << 20, results.free_disk_min_mib << 20) if results.enabled else Marks(0, 0)
 
 
 def staff_policy(settings: Settings) -> Policy:

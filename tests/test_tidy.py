@@ -42,6 +42,7 @@ EDGES: dict[str, frozenset[str]] = {
         {
             "access",
             "acting",
+            "backlog",
             "charges_file",
             "commits",
             "client_lock",

@@ -35,6 +35,8 @@ class Segment:
     seq: int
     rows: list[Record] = field(default_factory=list)
     finished: list[tuple[MessageQueue, int]] = field(default_factory=list)
+    salvaged: list[tuple[MessageQueue, int]] = field(default_factory=list)
+    """What counts as finished when it is loaded, also without rows, because its worker died before it told."""
 
     @property
     def token(self) -> tuple[str, int]:
@@ -66,6 +68,8 @@ class Folder:
         self.cells: dict[str, Call] = {}
         """What the workers of a dead run had in hand."""
         self.held = False
+        self.load_wanted = False
+        """Its member waits for the loader."""
 
     def floor(self, topic: str, queue_id: int) -> int | None:
         """What its journal knows as committed, None = nothing."""
@@ -74,11 +78,12 @@ class Folder:
         return floors[0] if floors else None
 
     def seal(self, segment: Segment, truth: Truth) -> None:
-        """The rename: from here on its rows are safe."""
+        """The rename: from here on its rows are safe, unless only the table's are."""
         del self.open[segment.token]
         self.ready[segment.token] = segment
-        for mq, offset, _ in segment.rows:
-            truth.finished((mq.topic, mq.queue_id), offset)
+        if not truth.only_loaded_counts:
+            for mq, offset, _ in segment.rows:
+                truth.finished((mq.topic, mq.queue_id), offset)
 
 
 class Table:
@@ -140,3 +145,6 @@ class Table:
         self.world.note("a batch was loaded")
         for segment in segments:
             del folder.ready[segment.token]
+            if self.truth.only_loaded_counts:
+                for mq, offset in (*((mq, offset) for mq, offset, _ in segment.rows), *segment.salvaged):
+                    self.truth.finished((mq.topic, mq.queue_id), offset)

@@ -31,6 +31,7 @@ from .truth import Asker, Truth
 from .world import Violation, World
 
 JOURNAL_MAX_BYTES = 6_000
+LOOK_MS = 30
 PUBLISH_MS = 250
 
 
@@ -77,6 +78,7 @@ class SimMember:
         self._performs[act.Finished] = self._core_finished
         self._performs[act.Log] = self._logged
         self._performs[act.ChargesChanged] = self._write_charges
+        self._performs[act.Load] = self._load_wanted
         self.pool.start()
 
     def _config(self) -> CoreConfig:
@@ -89,7 +91,8 @@ class SimMember:
             consume_concurrently_max_span=script.span_max, pull_interval_ms=script.pull_interval_ms,
             pull_delay_on_error_ms=60, pull_delay_on_flow_control_ms=20, persist_interval_ms=250, recommit_interval_ms=1_500,
             rebalance_interval_ms=1_500, open_retry_ms=80, chunk_messages_max=script.chunk_messages_max,
-            send_back_retry_ms=200, drain_deadline_ms=400, stop_deadline_ms=2_500,
+            send_back_retry_ms=200, drain_deadline_ms=400,
+            commit_after_loaded=script.commit_after_loaded, stop_deadline_ms=2_500,
         )  # fmt: skip
 
     # --- start --------------------------------------------------------------------------------------------------
@@ -125,13 +128,14 @@ class SimMember:
         """All workers are there: join the journal with what was found, go on in a new one, and find the broker."""
         self.running = True
         state = self.journal
-        for token, records in self.pool.leftovers:
-            for mq, pairs in records:
-                for start, end in pairs:
-                    state.apply(act.JournalDone(mq, start, end, *token))
-            state.sealed(token)
-        for token in self.folder.ready:
-            state.sealed(token)
+        if not self.script.commit_after_loaded:
+            for token, records in self.pool.leftovers:
+                for mq, pairs in records:
+                    for start, end in pairs:
+                        state.apply(act.JournalDone(mq, start, end, *token))
+                state.sealed(token)
+            for token in self.folder.ready:
+                state.sealed(token)
         if state.forget_pending():
             self.world.note("a segment of the last run was not found")
         recovered = state.recovered()
@@ -142,12 +146,24 @@ class SimMember:
         self._write_anew()
         self.edge.connect()
         self.core.start(self.world.now)
+        if self.script.commit_after_loaded:
+            self._look_for_loaded()
         self._publish()
 
     def _write_anew(self) -> None:
         data, self._encoder = snapshot(self.journal)
         self.folder.journal = bytearray(data)
         self.world.note("the journal was written anew")
+
+    def _load_wanted(self, _: act.Load) -> None:
+        self.folder.load_wanted = True
+
+    def _look_for_loaded(self) -> None:
+        """As the edge: a sealed segment that is gone was loaded."""
+        for token in list(self.core.state.unloaded):
+            if token not in self.folder.ready:
+                self.core.loaded(*token, self.world.now)
+        self.world.after(LOOK_MS, self.event, self._look_for_loaded)
 
     def _publish(self) -> None:
         """Write settled.json, now and every little while."""

@@ -454,9 +454,18 @@ class ForgetsToResume(CoreParts):
     """A resume waits for something of a queue to finish."""
 
     class pulling_class(Pulling):
-        def resume(self, now: float) -> None:
+        def resume(self, reason: str, now: float) -> None:
             del now
-            self.s.paused = False
+            self.s.paused.discard(reason)
+
+
+class CommitsSealed(CoreParts):
+    """With offsets that wait for the table, a sealed segment is enough after all."""
+
+    class settling_class(Settling):
+        def sealed(self, worker_id: str, seq: int, now: float) -> None:
+            super().sealed(worker_id, seq, now)
+            self.loaded(worker_id, seq, now)
 
 
 class DropsSilently(CoreParts):
@@ -470,6 +479,7 @@ class DropsSilently(CoreParts):
 
 PLANTED = {
     "drop without a word": Planted(DropsSilently, 10, (), ONE_SLOT | {"broadcasting": True}),
+    "sealed counts as loaded": Planted(CommitsSealed, 20, (), {"commit_after_loaded": True}),
     "resume wakes nobody": Planted(ForgetsToResume, 20, ("pause",)),
     "commit before seal": Planted(CommitBeforeSeal, 10),
     "commit what was pulled": Planted(CommitNext, 20),

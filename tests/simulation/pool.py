@@ -133,7 +133,10 @@ class SimPool:
         by_queue: dict[MessageQueue, list[tuple[int, int]]] = {}
         for mq, offset in segment.finished:
             # Also without rows: what it finished before a reset is taken for finished after it, as its rows are.
-            member.truth.finished((mq.topic, mq.queue_id), offset)
+            if member.truth.only_loaded_counts:
+                segment.salvaged.append((mq, offset))
+            else:
+                member.truth.finished((mq.topic, mq.queue_id), offset)
             by_queue.setdefault(mq, []).append((offset, offset + 1))
         worker.say(self._salvaged, segment.token, list(by_queue.items()))
 

@@ -60,6 +60,8 @@ class Script:
     """Share of messages that take long."""
     pull_interval_ms: int
     strategy: str
+    commit_after_loaded: bool
+    """Offsets wait for the table."""
     refusing: float
     """Share of messages whose handling fails by chance."""
     broadcasting: bool = False
@@ -94,6 +96,7 @@ class Script:
             slow=random.choice([0.0, 0.01, 0.05, 0.15]),
             pull_interval_ms=random.choice([0, 0, 0, 5]),
             strategy=random.choice(["AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"]),
+            commit_after_loaded=random.random() < 0.2,
             refusing=random.choice([0.0, 0.01, 0.1]),
             broadcasting=members_max == 1 and random.random() < 0.3,
             batch=random.choice([1, 1, 1, 4]),

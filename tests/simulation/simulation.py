@@ -44,6 +44,7 @@ class Simulation:
         self.truth.max_offset = self.broker.max_offset
         self.truth.deaths.one_ledger = self.script.members_max == 1
         self.truth.strict_resets = self.script.members_max == 1
+        self.truth.only_loaded_counts = self.script.commit_after_loaded
         self.table = Table(self.world, self.truth)
         self.folders: list[Folder] = []
         self.members: list[SimMember] = []
@@ -123,7 +124,13 @@ class Simulation:
             raise Violation("counters.invariant_violations is not 0")
         if not 0 <= slab.used_units <= slab.units or slab.reserved_units > slab.units:
             raise Violation(f"slab: {slab.used_units} used, {slab.reserved_units} reserved of {slab.units}")
-        lines = max(len(state.starved), len(state.ready), len(state.redo), len(state.reserved), len(state.unsealed))
+        lines = max(
+            len(state.starved),
+            len(state.ready),
+            len(state.redo),
+            len(state.reserved),
+            len(state.unsealed) - len(state.unloaded),
+        )
         if len(state._timers) > TIMERS_MAX or len(state.chunks) > CHUNKS_MAX or lines > LINE_MAX:
             raise Violation(f"unbounded: {len(state._timers)} timers, {len(state.chunks)} chunks, {lines} in a line")
 
@@ -139,6 +146,11 @@ class Simulation:
 
     def _load(self) -> None:
         """One slot's loader makes a batch."""
+        for folder in self.folders:
+            if folder.load_wanted:
+                folder.load_wanted = False
+                self.world.note("a load was asked for")
+                self.table.load(folder, all_of_it=True)
         if self.folders:
             self.table.load(self.world.random.choice(self.folders))
         self.world.after(50 + self.world.random.random() * 500, self._load)

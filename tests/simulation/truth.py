@@ -61,6 +61,8 @@ class Truth:
         self.strict_resets = True
         """All runs after a reset are looked at. Only where there is one slot: a member that was away during a reset cannot
         know of it once the others have come past the offset that it remembers."""
+        self.only_loaded_counts = False
+        """A record with rows is finished when they are in the table; otherwise when they are sealed."""
         self.is_filtered: Callable[[QueueKey, int], bool] = lambda _key, _offset: False
         self.max_offset: Callable[[QueueKey], int] = lambda _key: 0
 
