@@ -221,6 +221,16 @@ class Supervisor:
             metrics = MetricsServer(settings.metrics.host, settings.metrics.port, self.picture)
             await metrics.start()
             self._to_end.append(metrics.stop)
+        self._start_loading()
+        self.core.start(self._loop.time())
+        self._publish_settled()
+        self.acted()
+        log.info("running", group=settings.consumer.group, client_id=self.client_id, workers=policy.count,
+                 topics=list(self.topics), slot=str(self._slot.path))  # fmt: skip
+
+    def _start_loading(self) -> None:
+        """The loader, and the look at what waits for it."""
+        settings = self.settings
         self._loader = LoaderChild(settings, self._slot)
         self._acting.do[act.Load] = lambda _: self._loader.load_now()
         self._backlog = Backlog(self.core, self._slot.segments, backlog_marks(settings), self.acted)
@@ -229,11 +239,6 @@ class Supervisor:
         if settings.results.enabled and settings.spark.load and self._pool.schema is not None:
             self._loader.start()
             self._to_end.append(self._loader.kill)
-        self.core.start(self._loop.time())
-        self._publish_settled()
-        self.acted()
-        log.info("running", group=settings.consumer.group, client_id=self.client_id, workers=policy.count,
-                 topics=list(self.topics), slot=str(self._slot.path))  # fmt: skip
 
     def _recover(self) -> None:
         """Join the journal of the last run with the segments that were found, and go on in a new journal."""
