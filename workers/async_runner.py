@@ -25,6 +25,7 @@ from ..remoting.stored import walk
 from .api import Handler
 from .batch_results import batch_results
 from .cells import BEATS, CHUNK_ID, LAST, RECORDS, STARTED_NS, STATE
+from .choosing import chooser
 from .direct import DirectRunner
 from .limits import NS_PER_S
 from .link import WorkerLink
@@ -110,13 +111,13 @@ class AsyncRunner(Runner):
 
     async def _call(self, chunk: AsyncChunk, data: bytes, positions: list[int], first: int, end: int) -> None:
         """Records [first, end) in one call of the handler (a message each, unless it takes batches)."""
-        tags = None if chunk.queue.tags is None else frozenset(chunk.queue.tags)
+        wants = chooser(chunk.queue, self._filter, self._log)
         async with self._free:
             started = self._clock()
             failures: dict[int, list[tuple[Message, BaseException]]] = {index: [] for index in range(first, end)}
             rows: dict[int, list[Prepared | None]] = {index: [] for index in range(first, end)}
             scratch = Run(chunk.chunk_id, chunk.queue, chunk.offsets, first)
-            found = {index: self._messages_of(scratch, index, data, positions, tags) for index in range(first, end)}
+            found = {index: self._messages_of(scratch, index, data, positions, wants) for index in range(first, end)}
             chunk.run.spans |= scratch.spans
             pairs = [(index, message) for index, messages in found.items() for message in messages]
             try:
