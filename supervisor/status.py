@@ -53,5 +53,6 @@ def picture(core: Core, service: Service, pids: dict[str, int], extra: dict[str,
         "waiting_messages": state.waiting_messages,
         "open_send_backs": sum(len(chunk.failed or ()) for chunk in state.chunks.values()),
         "unsealed_segments": len(state.unsealed),
+        "suspected_messages": len(state.charges),
         **extra,
     }

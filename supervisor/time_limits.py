@@ -15,6 +15,9 @@ NS_PER_MS = 1_000_000
 ABORT_GRACE_NS = 1_000 * NS_PER_MS
 """Between ABRT and KILL: time to write a stack of many threads, and a core where those are wanted."""
 
+LOOK_GAP_NS = 10_000 * NS_PER_MS
+"""Looks are far more frequent; after such a gap it was the supervisor that stood still (SIGSTOP, a suspended machine)."""
+
 
 class Step(Enum):
     NOTHING = "nothing"
@@ -49,9 +52,13 @@ class Look:
     beats: int = -1
     beat_ns: int = 0
     """When `beats` was first seen."""
+    looked_ns: int = 0
 
     def next(self, seen: Progress, now_ns: int, stall_ns: int) -> tuple[Step, int]:
         """What to do now, and when to look again at the latest (ns)."""
+        if now_ns - self.looked_ns > LOOK_GAP_NS:
+            self.beats = -1  # we stood still ourselves: it may have waited for us
+        self.looked_ns = now_ns
         if self.ended is not None:
             return self._ending(now_ns)
         if not seen.state:

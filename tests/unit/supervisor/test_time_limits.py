@@ -58,6 +58,14 @@ def test_a_worker_with_messages_whose_loop_stands_still_is_ended() -> None:
     assert not look.timed_out(0, START)
 
 
+def test_a_supervisor_that_stood_still_itself_blames_nobody() -> None:
+    look = Look()
+    look_at(look, call(0), 0)
+    assert look_at(look, call(0), 3_600_000)[0] is Step.NOTHING
+    assert look_at(look, call(0), 3_604_000)[0] is Step.NOTHING
+    assert look_at(look, call(0), 3_605_000)[0] is Step.ABORT
+
+
 def test_progress_and_idleness_are_no_standstill() -> None:
     look = Look()
     for beat in range(5):
