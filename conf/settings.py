@@ -87,6 +87,10 @@ class ConsumerSettings:
     delay_level_when_next_consume: int
     persist_consumer_offset_interval_ms: int
     rebalance_interval_ms: int
+    client_rebalance: bool
+    pop_invisible_time_ms: int
+    pop_batch_nums: int
+    pop_threshold_for_queue: int
     suspend_timeout_ms: int
     pull_timeout_ms: int
     local_offset_store_dir: str

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..remoting.check_points import CheckPoint
 from ..remoting.queues import MessageQueue
 from .chunks import Chunk
 
@@ -73,9 +74,38 @@ class SendBack:
     """From 0. The edge tries the broker's send-back and then an ordinary send to the retry topic, in each attempt."""
     reconsume_times: int = -1
     """Not negative: how often an ordered message was tried; it goes by an ordinary send, as Java's orderly service does."""
+    check: CheckPoint | None = None
+    """Of a popped message: it gets a new invisible time instead, or goes to the dead-letter topic at its limit."""
     facts: dict[str, str] | None = None
     """Of a message that cost too many workers their lives: it goes to the dead-letter topic with these as properties; where
     that is refused, without them, by a send-back at level -1."""
+
+
+@dataclass(slots=True, eq=False)
+class Pop:
+    """Send one pop; answer `Core.popped` or `Core.pop_failed`."""
+
+    handle: int
+    mq: MessageQueue
+
+
+@dataclass(slots=True, eq=False)
+class Ack:
+    """Acknowledge popped messages; answer `Core.acked`."""
+
+    handle: int
+    mq: MessageQueue
+    checks: list[CheckPoint]
+
+
+@dataclass(slots=True, eq=False)
+class Renew:
+    """Ask for the whole invisible time again for a popped message in hand; answer `Core.renewed`."""
+
+    handle: int
+    mq: MessageQueue
+    offset: int
+    check: CheckPoint
 
 
 @dataclass(slots=True, eq=False)
@@ -85,6 +115,8 @@ class Dispatch:
     worker_id: str
     chunk: Chunk
     mq: MessageQueue
+    info_handle: int
+    """By which the worker knows the queue."""
 
 
 @dataclass(slots=True, eq=False)
@@ -223,6 +255,9 @@ Action = (
     | Pull
     | Commit
     | SendBack
+    | Pop
+    | Ack
+    | Renew
     | Dispatch
     | DispatchOrdered
     | Classify

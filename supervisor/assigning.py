@@ -16,6 +16,8 @@ from .dispatching import Dispatching
 from .intervals import Intervals
 from .locking import Locking
 from .machine_rooms import AllocationError
+from .pop_queue import PopQueue
+from .popping import Popping
 from .process_queue import ProcessQueue
 from .pulling import Pulling
 from .state import State
@@ -29,6 +31,8 @@ class Assigning:
         self.s = state
         self._pulling = pulling
         self._dispatching = dispatching
+        self.popping: Popping | None = None
+        """Set by the core."""
         self.locking: Locking | None = None
         """Set by the core where queues are locked before they are opened."""
 
@@ -197,6 +201,9 @@ class Assigning:
 
     def check_drained(self, pq: ProcessQueue, now: float) -> None:
         """Commit and end a draining queue when nothing of it is in flight any more."""
+        if isinstance(pq, PopQueue) and self.popping is not None:
+            self.popping.progress(pq, now)
+            return
         if pq.state is not Queue.DRAINING or pq.running():
             return
         if pq.unsealed():
@@ -214,7 +221,9 @@ class Assigning:
         self._commit(pq, offset, guarded=pq.moved_to < 0)
 
     def _deadline(self, pq: ProcessQueue, now: float) -> None:
-        if pq.state is Queue.DRAINING:
+        if isinstance(pq, PopQueue) and self.popping is not None:
+            self._pop_deadline(pq, self.popping)
+        elif pq.state is Queue.DRAINING:
             unsealed = sum(chunk.reported for chunk in pq.flight if chunk.tokens)
             self.s.log("warning", "drain_deadline", queue=pq.mq, unfinished=pq.unfinished, unsealed=unsealed)
             if self.s.stopping:
@@ -226,6 +235,19 @@ class Assigning:
                 # A reset is told to us once; it must hold although what runs did not finish in time.
                 self.s.out.append(Commit(pq.handle, pq.mq, pq.moved_to, guarded=False))
             self._end(pq, QueueEvent.DEADLINE, now)
+
+    def _pop_deadline(self, pq: PopQueue, popping: Popping) -> None:
+        """What is not acknowledged the broker shows again."""
+        if pq.state is Queue.DRAINING:
+            self.s.unfinished_at_stop += len(pq.checks)
+            self.s.log("warning", "drain_deadline", queue=pq.mq, unfinished=len(pq.checks))
+            for chunk in pq.flight:
+                chunk.failed = None
+                if chunk.reported == chunk.count:
+                    self.s.chunks.pop(chunk.chunk_id, None)
+                self.s.release_chunk(chunk)
+            self._dispatching.withdraw(pq)
+            popping.end(pq, QueueEvent.DEADLINE)
 
     def _end(self, pq: ProcessQueue, event: QueueEvent, now: float) -> None:
         self._move(pq, event)
@@ -254,7 +276,7 @@ class Assigning:
         if self.locking is not None:
             self.locking.ended(pq, now)
         self.s.log("debug", "queue_ended", queue=pq.mq, committed=pq.committed)
-        self._check_finished()
+        self.check_finished()
 
     def _move(self, pq: ProcessQueue, event: QueueEvent) -> None:
         pq.state = move(QUEUE, pq.state, event, self.s.seen)
@@ -329,9 +351,10 @@ class Assigning:
         for pq in list(self.s.queues.values()):
             if pq.state in (Queue.OPENING, Queue.ASSIGNED):
                 self.revoke(pq, now, send_failures=True)
-        self._check_finished()
+        self.check_finished()
 
-    def _check_finished(self) -> None:
+    def check_finished(self) -> None:
+        """After a stop: say so when the last queue has ended."""
         s = self.s
         if not s.stopping or s.queues or s.finished:
             return

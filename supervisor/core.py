@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 
+from ..remoting.check_points import CheckPoint
 from ..remoting.queues import MessageQueue
 from .actions import Action
 from .assigning import Assigning
@@ -21,6 +22,8 @@ from .locking import Locking
 from .order import Order
 from .ordered import Ordered
 from .orderly import Orderly
+from .pop_queue import PopQueue
+from .popping import Popping, PopResult
 from .process_queue import ProcessQueue
 from .pulling import Pulling, PullResult
 from .returning import Returning
@@ -52,6 +55,8 @@ class Core:
         self.dispatching = self._make_dispatching()
         self.pulling = Pulling(state, self._moved)
         self.assigning = Assigning(state, self.pulling, self.dispatching)
+        self.popping = Popping(state, self.assigning.check_finished)
+        self.assigning.popping = self.popping
         self.settling = Settling(state, self.dispatching, self._progress, self.assigning.restart)
         self._keep_order()
 
@@ -82,7 +87,9 @@ class Core:
 
     def _progress(self, pq: ProcessQueue, now: float) -> None:
         """Something of the queue finished or became durable: pull more, or see whether it is drained."""
-        if pq.state is Queue.ASSIGNED:
+        if isinstance(pq, PopQueue):
+            self.popping.progress(pq, now)
+        elif pq.state is Queue.ASSIGNED:
             if pq.blocked:
                 self.pulling.consider(pq, now)
         elif pq.state is Queue.DRAINING:
@@ -201,7 +208,9 @@ class Core:
     # --- pull ---------------------------------------------------------------------------------------------------
 
     def room_for(self, handle: int, length_bytes: int) -> Slot | None:
-        """Where to receive a pull's body; None = read it and drop it, then answer with `dropped`."""
+        """Where to receive the body of a pull or a pop; None = read it and drop it, then answer with `dropped`."""
+        if handle in self.popping.handles:
+            return self.popping.room_for(handle, length_bytes)
         return self.pulling.room_for(handle, length_bytes)
 
     def pulled(self, handle: int, result: PullResult, now: float) -> None:
@@ -215,12 +224,36 @@ class Core:
             self.state.release(slot)
         self.pulling.failed(handle, self.state.config.pull_delay_on_error_ms, now)
 
+    def pop_assigned(self, topic: str, mqs: Collection[MessageQueue], now: float) -> None:
+        """The topic's queues to pop from, by the brokers' word."""
+        self.popping.assigned(topic, mqs, now)
+
+    def popped(self, handle: int, result: PopResult, now: float) -> None:
+        """Answer to Pop."""
+        self.popping.popped(handle, result, now)
+        self.dispatching.run()
+
+    def pop_failed(self, handle: int, now: float, slot: Slot | None = None) -> None:
+        """Answer to Pop: connection lost or timed out, perhaps in the middle of a body that had `slot`."""
+        if slot is not None:
+            self.state.release(slot)
+        self.popping.failed(handle, now)
+
+    def renewed(self, handle: int, offset: int, check: CheckPoint | None, now: float) -> None:
+        """Answer to Renew: the new check point; None = refused."""
+        self.popping.renewed(handle, offset, check, now)
+
+    def acked(self, handle: int, count: int, refused: int, now: float) -> None:
+        """Answer to Ack: of `count` messages so many were refused."""
+        self.popping.acked(handle, count, refused, now)
+
     def pause(self, reason: str = OPERATOR) -> None:
         """Pull nothing until `resume` with the same reason; what was pulled is still consumed, the membership stays."""
         self.pulling.pause(reason)
 
     def resume(self, now: float, reason: str = OPERATOR) -> None:
         self.pulling.resume(reason, now)
+        self.popping.resume(now)
 
     # --- workers ------------------------------------------------------------------------------------------------
 

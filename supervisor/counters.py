@@ -50,6 +50,11 @@ class Counters:
     """Deaths of workers for which a message is to blame."""
     timed_out_messages: int = 0
     """Failed because their handler call was stopped at its hard time limit."""
+    pop_acks: int = 0
+    pop_acks_refused: int = 0
+    """Acknowledged too late, or not heard: the broker shows the message again."""
+    pop_renewals: int = 0
+    pop_renewals_refused: int = 0
     commits: int = 0
     commit_errors: int = 0
     rebalances: int = 0

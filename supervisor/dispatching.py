@@ -107,7 +107,7 @@ class Dispatching:
         s.chunks[chunk.chunk_id] = chunk
         s.counters.dispatched_chunks += 1
         s.counters.dispatched_messages += chunk.count
-        s.out.append(Dispatch(worker.worker_id, chunk, pq.mq))
+        s.out.append(Dispatch(worker.worker_id, chunk, pq.mq, pq.info_handle))
 
     def _hand_again(self, worker: WorkerView, chunk: Chunk) -> None:
         pq = self.s.queues.get(chunk.handle)

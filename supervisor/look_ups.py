@@ -6,7 +6,8 @@ Broadcasting asks for no members: every member reads every queue (RebalanceImpl.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import structlog
@@ -14,9 +15,10 @@ import structlog
 from ..client.cluster import Cluster
 from ..client.operations import Operations
 from ..conf.settings import ConsumerSettings
-from ..remoting.errors import RocketcrewError
+from ..remoting.errors import BrokerError, RocketcrewError, UnreachableError
 from ..remoting.queues import MessageQueue
 from .allocation import is_users_own
+from .broker_assignment import BrokerAssignments
 from .heartbeats import Heartbeats
 from .machine_rooms import AllocationError
 from .user_strategy import UserStrategy
@@ -32,6 +34,8 @@ class Assignment(NamedTuple):
     queues: Sequence[MessageQueue] | None = None
     members: Sequence[str] | None = None
     mine: Sequence[MessageQueue] | None = None
+    pop: Sequence[MessageQueue] | None = None
+    """Queues to pop from, where the broker assigns."""
 
 
 class LookUps:
@@ -51,6 +55,11 @@ class LookUps:
         self._group = settings.group
         self._client_id = client_id
         self._alone = settings.message_model == "BROADCASTING"
+        self._by_brokers: BrokerAssignments | None = None
+        if not settings.client_rebalance and not self._alone:
+            self._by_brokers = BrokerAssignments(
+                cluster, settings.group, client_id, settings.allocate_strategy, settings.message_model
+            )
         self._strategy: UserStrategy | None = None
         if is_users_own(settings.allocate_strategy) and not self._alone:
             self._strategy = UserStrategy(settings.allocate_strategy, settings.group, client_id)
@@ -60,13 +69,22 @@ class LookUps:
         if self._strategy is not None:
             await self._strategy.start()
 
+    async def check_brokers(self, topics: Iterable[str]) -> None:
+        """Raises UsageError when a broker is to assign queues and cannot."""
+        if self._by_brokers is None:
+            return
+        for topic in topics:
+            if not topic.startswith(RETRY_PREFIX):
+                with contextlib.suppress(BrokerError, UnreachableError):
+                    await self._by_brokers.query(topic)
+
     async def kill(self) -> None:
         """End the strategy's process."""
         if self._strategy is not None:
             await self._strategy.kill()
 
-    async def assignment(self, topic: str) -> Assignment:
-        """Failures are logged, and leave unknown what they concern."""
+    async def assignment(self, topic: str, *, ordered: bool = False) -> Assignment:
+        """Failures are logged, and leave unknown what they concern. `ordered`: brokers are never asked to assign."""
         queues: list[MessageQueue] | None = None
         try:
             queues = await self._cluster.queues_to_read(topic)
@@ -75,6 +93,11 @@ class LookUps:
             if not self._heartbeats.known_to_all():
                 # A broker that does not know us yet leaves us out of the list, and we would own nothing.
                 await self._heartbeats.send()
+            if self._by_brokers is not None and not ordered:
+                found = await self._by_brokers.query(topic)
+                if found is None:
+                    return Assignment(queues)
+                return Assignment(queues, [self._client_id], found.pull, found.pop)
             members = await self._operations.consumer_ids(self._group, topic)
         except RocketcrewError as error:
             if not topic.startswith(RETRY_PREFIX):

@@ -36,6 +36,7 @@ from .group_watch import GroupWatch
 from .heartbeats import Heartbeats
 from .look_ups import LookUps
 from .offset_store import offset_store
+from .pops import Pops
 from .pulls import Pulls
 from .recreated import LastBodies, deleted_queues
 from .requests import Asked, Requests
@@ -103,6 +104,9 @@ class GroupMember:
             self._cluster, LastBodies(self._operations), core, view, settings.consumer, self._subscriptions,
             self._commits.known, self._loop.time,
         )  # fmt: skip
+        self._pops = Pops(
+            self._cluster, core, view, settings.consumer, self._subscriptions, self._send_backs, self._loop.time
+        )
         self._look_ups = LookUps(self._cluster, self._operations, self._heartbeats, settings.consumer, client_id)
         asked = Asked(
             rebalance=self._rebalance,
@@ -126,6 +130,9 @@ class GroupMember:
             act.FetchAssignment: lambda a: self._run(self._fetch_assignment(a)),
             act.FetchOffset: lambda a: self._run(self._fetch_offset(a)),
             act.Pull: lambda a: self._run(self._pull(a)),
+            act.Pop: lambda a: self._run(self._then_act(self._pops.pop(a))),
+            act.Ack: lambda a: self._run(self._then_act(self._pops.ack(a))),
+            act.Renew: lambda a: self._run(self._then_act(self._pops.renew(a))),
             act.Commit: lambda a: self._run(self._commit(a)),
             act.SendBack: self._send_back,
             act.Heartbeat: lambda _: self._heartbeats.now(),
@@ -145,6 +152,7 @@ class GroupMember:
         if self._traces is not None:
             self._traces.start()
         await self._look_ups.start()
+        await self._look_ups.check_brokers(self._subscriptions)
         await self._heartbeats.check_filters()
         await self._heartbeats.send()
         self._heartbeats.arm()
@@ -249,10 +257,12 @@ class GroupMember:
 
     async def _fetch_assignment(self, action: act.FetchAssignment) -> None:
         topic = action.topic
-        found = await self._look_ups.assignment(topic)
+        found = await self._look_ups.assignment(topic, ordered=self._core.state.config.order != "concurrent")
         if found.queues is not None:
             self._routes.has_route(topic)
         self._core.members(topic, found.queues, found.members, self._loop.time(), found.mine)
+        if found.pop is not None:
+            self._core.pop_assigned(topic, found.pop, self._loop.time())
         self._acted()
 
     async def _fetch_offset(self, action: act.FetchOffset) -> None:
@@ -267,6 +277,10 @@ class GroupMember:
         except RocketcrewError as error:
             log.warning("first_offset_not_found", queue=tuple(action.mq), error=str(error))
         self._core.opened(action.handle, offset, self._loop.time())
+        self._acted()
+
+    async def _then_act(self, work: Awaitable[None]) -> None:
+        await work
         self._acted()
 
     async def _pull(self, action: act.Pull) -> None:
@@ -289,7 +303,10 @@ class GroupMember:
         self._run(self._send_back_task(action, record, message))
 
     async def _send_back_task(self, action: act.SendBack, record: bytes, message: StoredMessage | None) -> None:
-        accepted = await self._send_backs.send(action, record, message)
+        if action.check is not None:
+            accepted = await self._pops.later(action, message)
+        else:
+            accepted = await self._send_backs.send(action, record, message)
         self._core.sent_back(action.handle, action.chunk_id, action.index, accepted, self._loop.time())
         self._acted()
 

@@ -207,11 +207,12 @@ class Pool:
             return
         chunk = action.chunk
         try:
-            if chunk.handle not in member.known_queues:
-                member.known_queues.add(chunk.handle)
-                member.link.send(packets.encode_queue(chunk.handle, self._queue_info(action.mq)))
+            handle = action.info_handle
+            if handle not in member.known_queues:
+                member.known_queues.add(handle)
+                member.link.send(packets.encode_queue(handle, self._queue_info(action.mq)))
             start, end = chunk.positions[0], chunk.positions[-1]
-            packet = packets.encode_chunk(chunk.chunk_id, chunk.handle, start, end - start, chunk.count)
+            packet = packets.encode_chunk(chunk.chunk_id, handle, start, end - start, chunk.count)
             payload = self._slab[start:end] if self._transport is Transport.STREAM else None
             if not member.link.send(packet, payload):
                 self._loop.add_writer(member.link.fileno(), self._writable, member)

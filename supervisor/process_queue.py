@@ -34,6 +34,9 @@ class ProcessQueue:
         "state", "unfinished", "unfinished_bytes", "waiting",
     )  # fmt: skip
 
+    pops = False
+    """Its messages were popped: they are acknowledged one by one, and no offset is committed (pop_queue.py)."""
+
     def __init__(self, handle: int, mq: MessageQueue) -> None:
         self.handle = handle
         self.mq = mq
@@ -79,6 +82,11 @@ class ProcessQueue:
         """What an ordered mode knows of it."""
         self.last_pull = 0.0
         self.last_consume = 0.0
+
+    @property
+    def info_handle(self) -> int:
+        """By which workers know the queue: told once to each."""
+        return self.handle
 
     @property
     def head_offset(self) -> int:

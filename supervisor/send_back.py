@@ -51,13 +51,15 @@ class SendBacks:
         self._cluster = cluster
         self._operations = operations
         self._group = group
-        self._max = DEFAULT_MAX_RECONSUME_TIMES if max_reconsume_times < 0 else max_reconsume_times
+        self.reconsume_times_max = self._max = (
+            DEFAULT_MAX_RECONSUME_TIMES if max_reconsume_times < 0 else max_reconsume_times
+        )
 
     async def send(self, action: SendBackAction, record: bytes, message: StoredMessage | None) -> bool:
         """True when a broker has accepted it. `message` None = `record` cannot be decoded."""
         if action.facts is not None and message is not None:
             try:
-                await self._to_dead_letters(action.facts, message)
+                await self.to_dead_letters(action.facts, message)
                 return True
             except RocketcrewError as error:
                 log.warning("dead_letter_refused", queue=tuple(action.mq), error=str(error), attempt=action.attempt)
@@ -102,7 +104,7 @@ class SendBacks:
         counted = times if action.delay_level >= 0 else self._max + 1
         await self._send(message, properties, counted, self._max)
 
-    async def _to_dead_letters(self, facts: Mapping[str, str], message: StoredMessage) -> None:
+    async def to_dead_letters(self, facts: Mapping[str, str], message: StoredMessage) -> None:
         """An ordinary send to the retry topic with its attempts used up: the broker puts it into %DLQ%, which it makes when
         it is not there (SendMessageProcessor.handleRetryAndDLQ); only so do properties of ours come along."""
         times = message.reconsume_times + 1

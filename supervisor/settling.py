@@ -16,6 +16,7 @@ from .dispatching import Dispatching
 from .failing import Failing
 from .intervals import Intervals
 from .local_retry import LocalRetry
+from .pop_queue import PopQueue
 from .process_queue import ProcessQueue
 from .quarantine import Lot, pieces_of
 from .state import State, WorkerView
@@ -97,7 +98,7 @@ class Settling:
         if seq and done:
             self._wait_for_seal(pq, chunk, (worker_id, seq))
         if not failures:
-            s.out.append(JournalDone(pq.mq, chunk.begin_of(start), chunk.offsets[end - 1] + 1, worker_id, seq))
+            self._journal(pq, chunk.begin_of(start), chunk.offsets[end - 1] + 1, worker_id, seq)
             return
         s.counters.failed_messages += len(failures)
         if chunk.failed is None:
@@ -108,9 +109,14 @@ class Settling:
             failed_here.add(index)
         for index in range(start, end):
             if index not in failed_here:
-                s.out.append(JournalDone(pq.mq, chunk.begin_of(index), chunk.offsets[index] + 1, worker_id, seq))
+                self._journal(pq, chunk.begin_of(index), chunk.offsets[index] + 1, worker_id, seq)
         for index in sorted(failed_here):
             self.send_back(pq, chunk, index)
+
+    def _journal(self, pq: ProcessQueue, start: int, end: int, worker_id: str, seq: int) -> None:
+        """What was popped is not noted: the broker knows it by its acknowledgement."""
+        if not pq.pops:
+            self.s.out.append(JournalDone(pq.mq, start, end, worker_id, seq))
 
     def _cleared(self, pq: ProcessQueue, chunk: Chunk, start: int, end: int) -> None:
         """Suspects that came through: they are charged with nothing any more."""
@@ -150,6 +156,7 @@ class Settling:
             self.s.counters.discarded_failures += 1
             return
         failure.sent = True
+        check = pq.checks.get(chunk.offsets[index]) if isinstance(pq, PopQueue) else None
         self.s.out.append(
             SendBack(
                 pq.handle,
@@ -161,6 +168,7 @@ class Settling:
                 failure.delay_level,
                 failure.attempts,
                 failure.reconsume_times,
+                check,
                 failure.facts,
             )
         )
@@ -173,7 +181,7 @@ class Settling:
         s.log("warning", "message_dropped", queue=pq.mq, offset=chunk.offsets[index], error=failure.error,
               why="broadcasting: nothing is consumed again")  # fmt: skip
         pq.unfinished -= 1
-        s.out.append(JournalDone(pq.mq, chunk.begin_of(index), chunk.offsets[index] + 1, "", 0))
+        self._journal(pq, chunk.begin_of(index), chunk.offsets[index] + 1, "", 0)
 
     def sent_back(self, handle: int, chunk_id: int, index: int, accepted: bool, now: float) -> None:
         """The answer to a SendBack. Refused: the message stays in the process queue and is sent again later."""
@@ -192,7 +200,9 @@ class Settling:
             self._dispatching.quarantine.finished(pq, chunk, index, sent_back=False)
         s.counters.sent_back_messages += 1
         pq.unfinished -= 1
-        s.out.append(JournalDone(pq.mq, chunk.begin_of(index), chunk.offsets[index] + 1, "", 0))
+        if isinstance(pq, PopQueue) and pq.checks.pop(chunk.offsets[index], None) is not None:
+            pq.loop.in_hand -= 1  # the broker has it again: it is not acknowledged
+        self._journal(pq, chunk.begin_of(index), chunk.offsets[index] + 1, "", 0)
         self._dispatching.sent(pq, chunk.offsets[index])
         self._settled(chunk)
         self._progress(pq, now)
@@ -284,7 +294,7 @@ class Settling:
                 done.add(start, end)
         for chunk in worker.in_flight.values():
             pq = self.s.queues.get(chunk.handle)
-            if pq is not None and pq.mq in found:
+            if pq is not None and pq.mq in found and not pq.pops:
                 self._journal_salvaged(pq.mq, chunk, found[pq.mq], (worker_id, seq))
         self.sealed(worker_id, seq, now)
 

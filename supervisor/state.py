@@ -50,6 +50,8 @@ class CoreConfig:
     """pullTimeDelayMillsWhenException (ClientConfig.java)."""
     pull_delay_on_flow_control_ms: int = 20
     """PULL_TIME_DELAY_MILLS_WHEN_BROKER_FLOW_CONTROL (DefaultMQPushConsumerImpl.java)."""
+    pop_threshold_for_queue: int = 96
+    """popThresholdForQueue: messages of one assignment that wait for their acknowledgement, above which nothing is popped."""
     persist_interval_ms: int = 5000
     recommit_interval_ms: int = 30000
     """An offset that stands still is told again: a broker that was killed forgot what it had not saved (5 s). Java tells

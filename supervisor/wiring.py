@@ -55,6 +55,7 @@ def core_config(settings: Settings, client_id: str, topics: tuple[str, ...]) -> 
         pull_threshold_size_for_topic_bytes=max(-1, c.pull_threshold_size_for_topic_mib << 20),
         consume_concurrently_max_span=c.consume_concurrently_max_span,
         pull_interval_ms=c.pull_interval_ms,
+        pop_threshold_for_queue=c.pop_threshold_for_queue,
         persist_interval_ms=c.persist_consumer_offset_interval_ms,
         rebalance_interval_ms=c.rebalance_interval_ms,
         chunk_target_us=s.workers.chunk_target_us,

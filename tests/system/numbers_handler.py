@@ -37,3 +37,28 @@ def dawdle(message: Message) -> None:
     """A hundredth of a second of Python."""
     del message
     time.sleep(0.01)
+
+
+@handler(schema="number bigint, attempt int")
+def number_retried_once(message: Message) -> dict[str, int]:
+    """One row a message; every 50th fails once."""
+    value = int(message.body)
+    if value % 50 == 7 and message.reconsume_times < 1:
+        raise ValueError(f"{value} fails at first")
+    return {"number": value, "attempt": message.reconsume_times}
+
+
+@handler(schema="number bigint")
+def long_number(message: Message) -> dict[str, int]:
+    """Takes longer than the shortest invisible time of POP."""
+    time.sleep(7)
+    return {"number": int(message.body)}
+
+
+@handler(schema="number bigint")
+def slow_plain_number(message: Message) -> dict[str, int]:
+    """Two milliseconds of work, and nothing fails."""
+    end = time.perf_counter() + 0.002
+    while time.perf_counter() < end:
+        pass
+    return {"number": int(message.body)}

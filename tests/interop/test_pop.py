@@ -1,0 +1,113 @@
+"""POP on a genuine 5.5.0 broker, which assigns the queues; and what a 4.9.7 broker is told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
+
+from harness import HANDLERS, WAIT_S, Crew, alive, send_numbers, wait_until
+from servers import Kind, Servers
+
+from rocketcrew.cli.children import Child, ChildError
+
+ON_5 = pytest.mark.parametrize("servers", [Kind("5.5.0")], ids=str, indirect=True, scope="session")
+ON_4 = pytest.mark.parametrize("servers", [Kind("4.9.7")], ids=str, indirect=True, scope="session")
+QUEUES = 4
+RETRY_WAIT_S = 60.0
+"""The first retry of POP comes after ten seconds, and a killed member's messages after their invisible time."""
+POP = {"consumer.client_rebalance": "false", "consumer.pop_invisible_time_ms": 5_000, "results.seal_idle_ms": 100}
+
+
+def popping_crew(servers: Servers, folder: Path, topic: str, handler: str, **settings: object) -> Crew:
+    """A member of a group that pops, by the broker's word."""
+    servers.create_topic(topic, QUEUES)
+    group = f"{topic}-group"
+    said = servers.admin("setConsumeMode", "-b", servers.address, "-t", topic, "-g", group, "-m", "POP", "-q", "0")
+    assert any("success" in line for line in said), said
+    return Crew(folder, servers, f"numbers_handler:{handler}", topic, load=False, group=group, **POP, **settings)
+
+
+def numbers_of(crew: Crew) -> Counter[int]:
+    return Counter(crew.staged_rows().column("number").to_pylist())
+
+
+@ON_5
+def test_popped_acknowledged_and_retried(servers: Servers, tmp_path: Path) -> None:
+    numbers = range(
+        600, 760
+    )  # 607, 657, 707, 757 fail twice: ten seconds, then thirty; so they are given one retry here
+    crew = popping_crew(servers, tmp_path, "popped", "number_retried_once")
+    crew.start()
+    try:
+        send_numbers(servers, crew.topic, numbers)
+        wait_until(lambda: set(numbers_of(crew)) == set(numbers), RETRY_WAIT_S, "every number")
+        wait_until(lambda: crew.counter("pop_acks") >= len(numbers), RETRY_WAIT_S, "all messages acknowledged")
+        status = crew.status()
+        assert status is not None
+        assert status["counters"]["sent_back_messages"] == 4
+        assert status["counters"]["pop_acks_refused"] == 0
+        assert status["counters"]["invariant_violations"] == 0
+    finally:
+        assert crew.stop() == 0
+    rows = crew.staged_rows()
+    attempts = dict(zip(rows.column("number").to_pylist(), rows.column("attempt").to_pylist(), strict=True))
+    assert attempts == {number: int(number % 50 == 7) for number in numbers}
+    assert rows.num_rows == len(numbers)
+    retried = [row for row in rows.to_pylist() if row["attempt"]]
+    assert {row["_topic"].rpartition(crew.topic)[0][:-1] for row in retried} == {f"%RETRY%{crew.group}"}
+
+
+@ON_5
+def test_what_takes_longer_than_its_time_is_renewed(servers: Servers, tmp_path: Path) -> None:
+    crew = popping_crew(servers, tmp_path, "renewed", "long_number")
+    crew.start()
+    try:
+        send_numbers(servers, crew.topic, range(1))
+        wait_until(lambda: crew.counter("pop_acks") == 1, RETRY_WAIT_S, "the message acknowledged")
+        assert crew.counter("pop_renewals") >= 2
+        assert crew.counter("pulled_messages") == 1, "nobody saw it twice"
+    finally:
+        assert crew.stop() == 0
+
+
+@ON_5
+def test_kills_lose_nothing(servers: Servers, tmp_path: Path) -> None:
+    """A worker, then the supervisor. Repeated is only what was in hand: popped, and not acknowledged."""
+    numbers = range(1_000_000, 1_001_500)
+    crew = popping_crew(servers, tmp_path, "killed", "slow_plain_number")
+    crew.start()
+    try:
+        send_numbers(servers, crew.topic, numbers)
+        wait_until(lambda: crew.counter("done_messages") > 200, what="the first messages")
+        os.kill(crew.workers()[0], signal.SIGKILL)
+        wait_until(lambda: crew.counter("done_messages") > 500 and len(crew.workers()) == 2, what="a new worker")
+        acked = crew.counter("pop_acks")
+        workers = crew.workers()
+        crew.kill()
+        wait_until(lambda: not list(alive(workers)), what="the workers' end")
+        assert acked
+        crew.start()
+        wait_until(lambda: set(numbers_of(crew)) == set(numbers), RETRY_WAIT_S, "every number")
+        wait_until(lambda: crew.counter("pop_acks") == crew.counter("done_messages"), WAIT_S, "all acknowledged")
+    finally:
+        assert crew.stop() == 0
+    repeated = sum(numbers_of(crew).values()) - len(numbers)
+    assert repeated <= 2 * (96 + 32) * QUEUES, f"{repeated} repeated, more than can have been in hand"
+
+
+@ON_4
+def test_a_4_9_broker_cannot_and_is_named(servers: Servers, tmp_path: Path) -> None:
+    servers.create_topic("unpopped", 1)
+    words = ["run", "numbers_handler:number", "--topic", "unpopped", "--group", "unpopped-group", "-n", servers.name_server,
+             "--set", "consumer.client_rebalance=false", "--set", f"supervisor.data_dir={tmp_path}"]  # fmt: skip
+    child = Child("supervisor", words, log=tmp_path / "log", cwd=HANDLERS)
+    with pytest.raises(ChildError, match="client_rebalance = false needs RocketMQ 5"):
+        child.wait(WAIT_S)

@@ -1,0 +1,374 @@
+"""POP in the core, against a small model of a broker that pops: invisible times, check points that are replaced, revival.
+
+The model is strict: an acknowledgement counts only with the message's newest check point and in time. A message whose time
+is over is shown again. The workers are played by the test: they report, seal, fail, die.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from rocketcrew.remoting.check_points import CheckPoint
+from rocketcrew.remoting.codes import ResponseCode
+from rocketcrew.remoting.pop_headers import PopResponse
+from rocketcrew.remoting.properties import encode_properties
+from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.remoting.stored import StoredMessage, encode_message
+from rocketcrew.supervisor import actions as act
+from rocketcrew.supervisor.allocation import average
+from rocketcrew.supervisor.blame import Death, End
+from rocketcrew.supervisor.core import Core
+from rocketcrew.supervisor.popping import PopResult
+from rocketcrew.supervisor.pops import delay_ms
+from rocketcrew.supervisor.slab import SLAB_BYTES_MIN, Slab
+from rocketcrew.supervisor.state import CoreConfig
+
+ALL = MessageQueue("T", "broker-a", -1)
+INVISIBLE_S = 60.0
+
+
+class Message:
+    """One message of the model broker."""
+
+    def __init__(self, number):
+        self.number = number
+        self.visible_from = 0.0
+        self.check = None
+        self.retries = 0
+        self.acked = False
+
+
+class PopBroker:
+    """One topic with one queue; retries keep the message's offset in a retry topic of V1."""
+
+    def __init__(self, count):
+        self.messages = [Message(number) for number in range(count)]
+        self.turn = 0
+
+    def pop(self, now, most):
+        """The body and its header; None when nothing is visible."""
+        found = [m for m in self.messages if not m.acked and m.visible_from <= now][:most]
+        found.sort(key=lambda m: (m.retries > 0, m.number))
+        records = []
+        for message in found:
+            self.turn += 1
+            retried = message.check is not None
+            if retried:
+                message.retries += 1
+            mark = "1" if retried else "0"
+            message.visible_from = now + INVISIBLE_S
+            message.check = CheckPoint(
+                message.number, self.turn, int(INVISIBLE_S * 1000), 0, mark, "broker-a", 0, message.number
+            )
+            properties = {"UNIQ_KEY": f"U{message.number}"} | ({"POP_CK": message.check.encode()} if retried else {})
+            if not retried:
+                message.check = None  # the client puts it together itself
+            records.append(
+                encode_message(
+                    StoredMessage(
+                        "T", str(message.number).encode(), encode_properties(properties).encode(),
+                        queue_offset=message.number, reconsume_times=message.retries,
+                    )
+                )
+            )  # fmt: skip
+        header = PopResponse(self.turn, int(INVISIBLE_S * 1000), 0, 0, "0 0 0", None)
+        for message in found:
+            if message.check is None:
+                message.check = CheckPoint(0, self.turn, int(INVISIBLE_S * 1000), 0, "0", "broker-a", 0, message.number)
+        return (b"".join(records), header) if records else None
+
+    def holds(self, check, now):
+        message = self.messages[check.offset]
+        return message if not message.acked and message.check == check and message.visible_from > now else None
+
+    def ack(self, check, now):
+        message = self.holds(check, now)
+        if message is not None:
+            message.acked = True
+        return message is not None
+
+    def change(self, check, now, invisible_s):
+        message = self.holds(check, now)
+        if message is None:
+            return None
+        self.turn += 1
+        message.visible_from = now + invisible_s
+        message.check = check.renewed(self.turn, int(invisible_s * 1000), 0)
+        return message.check
+
+
+class Member:
+    """The core with its edge and workers played by the test."""
+
+    def __init__(self, broker, workers=2, **config):
+        self.broker = broker
+        self.now = 0.0
+        slab = Slab(SLAB_BYTES_MIN)
+        self.view = bytearray(slab.size_bytes)
+        self.core = Core(CoreConfig("c1", "g", ("T",), strategy=average, **config), slab, self.view)
+        self.chunks = []
+        self.seals = []
+        self.waiting_pops = []
+        self.finished = None
+        self.runs = []
+        self.seq = {}
+        self.durable = set()
+        self.unsealed = {}
+        self.journal = []
+        for number in range(workers):
+            self.add_worker(f"w{number}")
+        self.core.pop_assigned("T", [ALL], 0.0)
+        self.act()
+
+    def add_worker(self, name):
+        self.core.worker_started(name)
+        self.core.worker_ready(name)
+        self.seq[name] = 0
+        self.unsealed[name] = []
+
+    def act(self):
+        while actions := self.core.take_actions():
+            for action in actions:
+                self.perform(action)
+
+    def perform(self, action):
+        core, now = self.core, self.now
+        if isinstance(action, act.Pop):
+            self.waiting_pops.append(action)
+        elif isinstance(action, act.Ack):
+            assert {check.offset for check in action.checks} <= self.durable, "acknowledged before it was sealed"
+            refused = sum(not self.broker.ack(check, now) for check in action.checks)
+            core.acked(action.handle, len(action.checks), refused, now)
+        elif isinstance(action, act.Renew):
+            core.renewed(action.handle, action.offset, self.broker.change(action.check, now, INVISIBLE_S), now)
+        elif isinstance(action, act.SendBack):
+            assert action.check is not None
+            self.broker.change(action.check, now, 10.0)
+            core.sent_back(action.handle, action.chunk_id, action.index, True, now)
+        elif isinstance(action, act.Dispatch):
+            self.chunks.append(action)
+        elif isinstance(action, act.Seal):
+            self.seals.append(action.worker_id)
+        elif isinstance(action, act.Finished):
+            self.finished = action
+        elif isinstance(action, act.JournalDone | act.JournalCommitted | act.Commit | act.Pull):
+            self.journal.append(action)
+
+    def pop(self):
+        """Answer the pop that is out, if something is visible."""
+        for action in list(self.waiting_pops):
+            found = self.broker.pop(self.now, 32)
+            if found is None:
+                return
+            self.waiting_pops.remove(action)
+            body, header = found
+            slot = self.core.room_for(action.handle, len(body))
+            self.view[slot.start : slot.start + len(body)] = body
+            self.core.popped(action.handle, PopResult(0, header, len(body), slot), self.now)
+            self.act()
+
+    def run(self, fails=lambda offset: False, rows=True):
+        """The oldest chunk's worker runs it and reports."""
+        action = self.chunks.pop(0)
+        chunk, worker = action.chunk, action.worker_id
+        failed = [fails(offset) for offset in chunk.offsets]
+        failures = [(index, 0, "no") for index, bad in enumerate(failed) if bad]
+        done = [offset for offset, bad in zip(chunk.offsets, failed, strict=True) if not bad]
+        self.runs += chunk.offsets
+        seq = 0
+        if rows and done:
+            seq = self.seq[worker] + 1
+            self.unsealed[worker] += done
+        else:
+            self.durable |= set(done)
+        self.core.outcome(worker, chunk.chunk_id, 0, chunk.count, seq, 10, 10, 0, failures, self.now)
+        self.act()
+
+    def seal(self, worker):
+        self.seq[worker] += 1
+        self.durable |= set(self.unsealed[worker])
+        self.unsealed[worker] = []
+        self.core.sealed(worker, self.seq[worker], self.now)
+        self.act()
+
+    def later(self, seconds):
+        self.now += seconds
+        self.core.tick(self.now)
+        self.act()
+
+    def kill(self, worker):
+        """It had written nothing that could be salvaged; its chunks go to others."""
+        self.chunks = [action for action in self.chunks if action.worker_id != worker]
+        lost = set(self.unsealed.pop(worker))
+        self.core.worker_died(worker, death=Death(End.TOLD))
+        if lost:
+            self.durable |= lost
+            self.core.sealed(worker, self.seq[worker] + 1, self.now)  # the segment was salvaged
+        self.core.salvage_complete(worker, self.now)
+        self.add_worker(f"{worker}+")
+        self.act()
+
+    def counter(self, name):
+        return getattr(self.core.state.counters, name)
+
+
+def finish(member, fails=lambda offset: False):
+    while member.chunks:
+        member.run(fails)
+    for worker in list(member.seq):
+        if worker in member.unsealed:
+            member.seal(worker)
+
+
+def test_a_message_is_acknowledged_when_it_is_sealed():
+    broker = PopBroker(5)
+    member = Member(broker)
+    member.pop()
+    while member.chunks:
+        member.run()
+    assert not any(message.acked for message in broker.messages)
+    finish(member)
+    assert all(message.acked for message in broker.messages)
+    assert member.counter("pop_acks") == 5
+    assert member.core.state.queues == {}
+    assert member.journal == [], "nothing is committed, nothing is journalled"
+
+
+def test_failures_come_again_from_the_retry_topic():
+    broker = PopBroker(3)
+    member = Member(broker)
+    member.pop()
+    finish(member, fails=lambda offset: offset == 1)
+    assert [message.acked for message in broker.messages] == [True, False, True]
+    member.later(10)
+    member.pop()
+    assert {pq.mq for pq in member.core.state.queues.values()} == {MessageQueue("%RETRY%g_T", "broker-a", 0)}
+    finish(member)
+    assert broker.messages[1].acked
+    assert broker.messages[1].retries == 1
+
+
+def test_what_is_in_hand_is_renewed_at_half_its_time():
+    broker = PopBroker(1)
+    member = Member(broker)
+    member.pop()
+    for _ in range(10):
+        member.later(INVISIBLE_S / 2)
+    assert member.counter("pop_renewals") == 10
+    finish(member)
+    assert broker.messages[0].acked
+    assert member.runs == [0]
+
+
+def test_pops_stop_while_too_many_wait_for_their_acknowledgement():
+    broker = PopBroker(500)
+    member = Member(broker, pop_threshold_for_queue=96)
+    for _ in range(10):
+        member.pop()
+    assert member.counter("pulled_messages") == 128, "the first pop above the threshold was the last"
+    finish(member)
+    member.pop()
+    assert member.counter("pulled_messages") > 128
+
+
+def test_a_loop_that_was_taken_away_pops_no_more_and_finishes_what_it_has():
+    broker = PopBroker(10)
+    member = Member(broker)
+    member.pop()
+    late = member.waiting_pops.pop()
+    member.core.pop_assigned("T", [], member.now)
+    member.core.pop_failed(late.handle, member.now)
+    member.act()
+    assert member.waiting_pops == []
+    finish(member)
+    assert all(message.acked for message in broker.messages)
+    member.core.pop_assigned("T", [ALL], member.now)
+    member.act()
+    assert len(member.waiting_pops) == 1
+
+
+@pytest.mark.parametrize("code", [ResponseCode.POLLING_FULL, ResponseCode.SYSTEM_ERROR])
+def test_a_refused_pop_is_sent_again_after_a_second(code):
+    member = Member(PopBroker(0))
+    action = member.waiting_pops.pop()
+    member.core.popped(action.handle, PopResult(code), member.now)
+    member.act()
+    assert member.waiting_pops == []
+    member.later(1.0)
+    assert len(member.waiting_pops) == 1
+
+
+def test_nothing_new_pops_again_at_once():
+    member = Member(PopBroker(0))
+    action = member.waiting_pops.pop()
+    member.core.popped(action.handle, PopResult(ResponseCode.POLLING_TIMEOUT), member.now)
+    member.act()
+    assert len(member.waiting_pops) == 1
+
+
+def test_a_clean_stop_acknowledges_what_runs_and_leaves_the_rest():
+    broker = PopBroker(32)
+    member = Member(broker, workers=1, chunks_in_flight=1)
+    member.pop()
+    running = set(member.chunks[0].chunk.offsets)
+    member.core.stop(member.now)
+    member.act()
+    finish(member)
+    assert member.finished is not None
+    assert (member.finished.unfinished, member.finished.unsealed) == (0, 0)
+    assert {message.number for message in broker.messages if message.acked} == running
+
+
+def test_a_stop_that_runs_late_says_what_the_broker_shows_again():
+    member = Member(PopBroker(3), stop_deadline_ms=1000)
+    member.pop()
+    member.core.stop(member.now)
+    member.act()
+    member.later(1.0)
+    assert member.finished is not None
+    assert member.finished.unfinished == 3
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_whatever_happens_nothing_is_lost(seed):
+    """Pops, outcomes, failures, seals, deaths and time in any order; then all is quiet, and all is acknowledged."""
+    random = Random(seed)
+    broker = PopBroker(200)
+    member = Member(broker)
+    for _ in range(1500):
+        step = random.random()
+        if step < 0.3:
+            member.pop()
+        elif step < 0.7 and member.chunks:
+            member.run(fails=lambda _: random.random() < 0.1, rows=random.random() < 0.7)
+        elif step < 0.8:
+            member.seal(random.choice(sorted(member.unsealed)))
+        elif step < 0.82:
+            member.kill(random.choice(sorted(member.unsealed)))
+        else:
+            member.later(random.choice((0.1, 1.0, 9.0, 31.0)))
+    for _ in range(50):
+        member.later(15.0)
+        member.pop()
+        finish(member)
+    assert all(message.acked for message in broker.messages), "lost"
+    assert member.core.state.queues == {}
+    assert member.core.state.slab.used_units == 0
+    assert sum(loop.in_hand for loop in member.core.popping.loops.values()) == 0
+    again = len(member.runs) - len(set(member.runs))
+    allowed = (
+        member.counter("failed_messages")
+        + member.counter("pop_acks_refused")
+        + member.counter("redispatched_messages")
+        + member.counter("pop_renewals_refused")
+    )
+    assert again <= allowed, "every repetition has a reason"
+
+
+@pytest.mark.parametrize(
+    ("level", "times", "seconds"), [(0, 0, 10), (0, 3, 120), (5, 0, 240), (0, 99, 7200), (99, 0, 7200)]
+)
+def test_the_delay_of_a_failed_message(level, times, seconds):
+    assert delay_ms(level, times) == seconds * 1000
