@@ -17,6 +17,7 @@ from ..workers.notices import NOTICE, decode_notice
 from ..workers.trace_packets import TRACES, decode_traces
 from .core import Core
 from .journal import Records
+from .ordered_hearing import hear
 from .pool_member import Member
 
 LEFT_BEHIND = "left behind"
@@ -71,7 +72,7 @@ class Hearing:
                 self._notice(member, decode_notice(packet))
             elif kind == packets.BOOT_FAILED:
                 self._boot_failed(member, packets.decode_boot_failed(packet))
-            else:
+            elif not hear(self._core, member.worker_id, packet, now):
                 raise ProtocolError(f"packet kind {kind}", "worker link")
         except ProtocolError as error:
             self._kill(member.worker_id, str(error))

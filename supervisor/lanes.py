@@ -198,10 +198,12 @@ class Lanes(Ordered):
                 break
         if not taken:
             return
-        group = [len(taken)]
-        self._groups.update((chunk.chunk_id, group) for chunk, _, _ in taken)
-        self._out[worker.worker_id] = self._out.get(worker.worker_id, 0) + 1
         self.hand_over(worker, taken)
+        handed = [chunk.chunk_id for chunk, _, _ in taken if chunk.chunk_id in worker.in_flight]
+        if handed:
+            left = [len(handed)]
+            self._groups.update((chunk_id, left) for chunk_id in handed)
+            self._out[worker.worker_id] = self._out.get(worker.worker_id, 0) + 1
 
     # --- what is not under way any more -------------------------------------------------------------------------
 

@@ -86,7 +86,7 @@ class Locking:
 
     def _granted(self, pq: ProcessQueue, asked_at: float, now: float) -> None:
         opening, was_locked = pq.state is Queue.OPENING, pq.locked
-        pq.locked, pq.locked_until = True, asked_at + self.s.config.lock_live_ms / 1000
+        pq.locked, pq.locked_at, pq.locked_until = True, asked_at, asked_at + self.s.config.lock_live_ms / 1000
         if pq.locked_until <= now:
             self._lost(pq, now, "the answer came too late")
             return

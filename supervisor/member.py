@@ -38,6 +38,7 @@ from .look_ups import LookUps
 from .offset_store import offset_store
 from .pops import Pops
 from .pulls import Pulls
+from .queue_locks import QueueLocks
 from .recreated import LastBodies, deleted_queues
 from .requests import Asked, Requests
 from .route_keeper import RouteKeeper
@@ -82,8 +83,10 @@ class GroupMember:
             consumer_traces(self._cluster, self._group, trace.topic, trace.batch_max) if trace.enabled else None
         )
         self._send_backs = SendBacks(
-            self._cluster, self._operations, self._group, settings.consumer.max_reconsume_times
-        )
+            self._cluster, self._operations, self._group, settings.consumer.max_reconsume_times,
+            locks=core.state.config.locks,
+        )  # fmt: skip
+        self._locks = QueueLocks(self._cluster, self._operations, core, self._group, self._loop.time, acted)
         alone = is_broadcasting(settings)
         now_ms = int(time.time() * 1000)
         self._subscriptions = Subscriptions(topics, self._group, now_ms, broadcasting=alone)
@@ -136,6 +139,7 @@ class GroupMember:
             act.Commit: lambda a: self._run(self._commit(a)),
             act.SendBack: self._send_back,
             act.Heartbeat: lambda _: self._heartbeats.now(),
+            **self._locks.performs(self._run),
         }
 
     def traced(self, records: Sequence[TraceRecord]) -> None:
@@ -330,3 +334,4 @@ class GroupMember:
 
     def _connection_lost(self, address: str) -> None:
         self._heartbeats.forget(address)
+        self._locks.connection_lost(address)

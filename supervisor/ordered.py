@@ -80,6 +80,9 @@ class Ordered(Dispatching):
         items: list[OrderedChunk] = []
         until = float("inf")
         for chunk, pq, lane in chunks:
+            if lane.sending >= 0:
+                _insert(lane, chunk)  # the one before it has just become a dead letter: not before that is accepted
+                continue
             if len(s.charges) and self.quarantine.exhausted(pq, chunk):
                 continue
             chunk.worker_id = worker.worker_id
@@ -179,6 +182,8 @@ class Ordered(Dispatching):
         """
         order, lane = self.order_of(pq), self.lane_at(pq, chunk.offsets[start])
         lane.in_hand.discard(chunk.chunk_id)
+        if chunk in order.uncommitted:
+            order.uncommitted.remove(chunk)
         self.s.counters.returned_messages += chunk.count - start - failed
         rest = self._cut_off(pq, chunk, start)
         if chunk is not rest:
@@ -247,6 +252,10 @@ class Ordered(Dispatching):
         lane.sending = offset
         self.reported(chunk, pq)
         self.send_back(pq, chunk, 0)
+        if not chunk.failed:  # broadcasting: it was dropped
+            self.s.chunks.pop(chunk.chunk_id, None)
+            self.s.release_chunk(chunk)
+            self.sent(pq, offset)
 
     def _keep(self, pq: ProcessQueue, lane: Lane, rest: Chunk) -> None:
         """It waits in its lane; or, when its queue was taken away, for the next owner."""

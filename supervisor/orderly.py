@@ -53,7 +53,7 @@ class Orderly(Ordered):
 
     def offer(self, lane: Lane) -> None:
         pq = self.s.queues.get(lane.handle)
-        if lane.queued or not lane.free or pq is None or not (lane.waiting or pq.waiting) or not self.may_start(pq):
+        if lane.queued or pq is None or not self._goes_on(lane, pq) or not (lane.waiting or pq.waiting):
             return
         lane.queued = True
         worker_id = self._worker_of(lane)
@@ -77,21 +77,30 @@ class Orderly(Ordered):
             lane.worker_id = min(ready, key=lambda worker_id: bound[worker_id]) if ready else None
         return lane.worker_id
 
-    def _take_back(self, worker: WorkerView) -> None:
-        """A worker that leaves with nothing but uncommitted messages in hand: the next one runs them again."""
-        waiting = self._uncommitted()
-        if not worker.in_flight or worker.in_flight.keys() - waiting.keys():
-            return
-        for chunk in list(worker.in_flight.values()):
-            pq = waiting[chunk.chunk_id]
-            order, lane = self.order_of(pq), self._lane(pq)
-            order.uncommitted.remove(chunk)
+    def _goes_on(self, lane: Lane, pq: ProcessQueue) -> bool:
+        """The next message may start: what was consumed before and is not committed lies with a worker that may commit it.
+
+        A worker that leaves gives that up, and it runs again in the next one; a dead one's comes back by the salvage.
+        """
+        if not lane.free or not self.may_start(pq):
+            return False
+        order = self.order_of(pq)
+        if not order.uncommitted:
+            return True
+        worker = self.s.workers.get(order.uncommitted[0].worker_id or "")
+        if worker is not None and worker.state is Worker.LEAVING:
+            self._take_back(pq, lane)
+        return worker is not None and worker.state in (Worker.READY, Worker.LEAVING)
+
+    def _take_back(self, pq: ProcessQueue, lane: Lane) -> None:
+        order = self.order_of(pq)
+        while order.uncommitted:
+            chunk = order.uncommitted.popleft()
             rest = self._cut_off(pq, chunk, chunk.reported)
             if rest is not chunk:
                 self.forget(chunk)
                 self.reported(chunk, pq)
             self._keep(pq, lane, rest)
-            self.offer(lane)
 
     def _uncommitted(self) -> dict[int, ProcessQueue]:
         """Queues of consumed and uncommitted chunks, by chunk id."""
@@ -105,8 +114,8 @@ class Orderly(Ordered):
     def run(self) -> None:
         s = self.s
         if not s.config.auto_commit:
-            for leaving in [worker for worker in s.workers.values() if worker.state is Worker.LEAVING]:
-                self._take_back(leaving)
+            for waiting in {pq.handle: pq for pq in self._uncommitted().values()}.values():
+                self.offer(self._lane(waiting))  # its worker may be about to leave
         while s.ready:
             pq = s.ready.popleft()
             if s.queues.get(pq.handle) is pq:
@@ -133,7 +142,7 @@ class Orderly(Ordered):
     def _hand_next(self, worker: WorkerView, lane: Lane) -> None:
         lane.queued = False
         pq = self.s.queues.get(lane.handle)
-        if pq is None or not lane.free or not self.may_start(pq):
+        if pq is None or not self._goes_on(lane, pq):
             return  # looked at again when it is locked, or free
         size = self.s.sizer.size(self.s.waiting_messages, 1)
         if lane.waiting:

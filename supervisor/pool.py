@@ -83,6 +83,7 @@ class Pool:
             kill=self.kill_worker, directed=self.direct.done,
         )  # fmt: skip
         self.schema: str | None = None
+        self.said: packets.Ready | None = None
         self._carry_out: dict[type, Callable[[Any], None]] = {
             Start: self._start, Retire: self._retire, Kill: self._end_boot, DropGeneration: self._drop,
             GiveUp: self._give_up, Note: _note,
@@ -215,7 +216,7 @@ class Pool:
             packet = packets.encode_chunk(chunk.chunk_id, handle, start, end - start, chunk.count)
             payload = self._slab[start:end] if self._transport is Transport.STREAM else None
             if not member.link.send(packet, payload):
-                self._loop.add_writer(member.link.fileno(), self._writable, member)
+                self._loop.add_writer(member.link.fileno(), self.writable, member)
         except LinkClosedError:
             return
 
@@ -237,9 +238,10 @@ class Pool:
         """`payload` goes along where the transport is a stream; it must stay as it is until the packet was taken."""
         with contextlib.suppress(LinkClosedError):
             if not member.link.send(packet, payload if self._transport is Transport.STREAM else None):
-                self._loop.add_writer(member.link.fileno(), self._writable, member)
+                self._loop.add_writer(member.link.fileno(), self.writable, member)
 
-    def _writable(self, member: Member) -> None:
+    def writable(self, member: Member) -> None:
+        """Its link has room again for what it did not take."""
         try:
             if not member.link.flush():
                 return
@@ -259,6 +261,7 @@ class Pool:
 
     def _is_ready(self, member: Member, ready: packets.Ready) -> None:
         self.schema = ready.schema
+        self.said = ready
         self.staff.ready(member.worker_id, self._loop.time())
         self._look_again(member)
         self.run_staff()

@@ -29,9 +29,9 @@ class ProcessQueue:
 
     __slots__ = (
         "blocked", "commit_asked", "committed", "committed_at", "drops", "final_commit", "flight", "handle",
-        "last_body_bytes", "last_consume", "last_pull", "locked", "locked_until", "moved_to", "mq", "next_offset",
-        "opened_at", "order", "pull_pending", "recovered", "refusals", "refused_code", "send_failures", "starved",
-        "state", "unfinished", "unfinished_bytes", "waiting",
+        "last_body_bytes", "last_consume", "last_pull", "locked", "locked_at", "locked_until", "moved_to", "mq",
+        "next_offset", "opened_at", "order", "pull_pending", "recovered", "refusals", "refused_code", "send_failures",
+        "starved", "state", "unfinished", "unfinished_bytes", "waiting",
     )  # fmt: skip
 
     pops = False
@@ -76,6 +76,8 @@ class ProcessQueue:
         """The broker said that our offset is not in the queue, and named this one: it ends, and is opened there."""
         self.locked = True
         """It may be pulled and started: its lock is ours, or it needs none."""
+        self.locked_at = 0.0
+        """When the last confirmed lock was asked for."""
         self.locked_until = float("inf")
         """The last confirmed lock is held for certain until then."""
         self.order: QueueOrder | None = None

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from ..conf.settings import Settings
 from ..remoting.bodies import ConsumerRunningInfo, ProcessQueueInfo, SubscriptionData
 from ..remoting.queues import MessageQueue
+from .order import QUEUE
 from .process_queue import ProcessQueue
 from .state import State
 from .states import Queue, Worker
@@ -58,15 +59,16 @@ def running_info(
 
 def process_queue_info(pq: ProcessQueue, clocks: Clocks) -> ProcessQueueInfo:
     """One queue. Cached are the unfinished messages; `locked` is true for concurrent consumers, as Java has it."""
+    locks = pq.locked_until != float("inf")
     return ProcessQueueInfo(
         commit_offset=pq.head_offset,
         cached_msg_min_offset=pq.next_offset - pq.span if pq.unfinished else 0,
         cached_msg_max_offset=pq.next_offset - 1 if pq.unfinished else 0,
         cached_msg_count=pq.unfinished,
         cached_msg_size_in_mib=pq.unfinished_bytes >> 20,
-        locked=True,
+        locked=pq.locked,
         droped=pq.state is not Queue.ASSIGNED,
-        last_lock_timestamp=clocks.wall_ms,
+        last_lock_timestamp=clocks.wall_of(pq.locked_at) if locks else clocks.wall_ms,
         last_pull_timestamp=clocks.wall_of(pq.last_pull),
         last_consume_timestamp=clocks.wall_of(pq.last_consume),
     )
@@ -123,7 +125,9 @@ def properties(
         "rocketcrew.delay_level_when_next_consume": c.delay_level_when_next_consume,
         "rocketcrew.transport": settings.workers.transport,
         "rocketcrew.pulled_bytes_mib": settings.memory.pulled_bytes_mib,
-        "PROP_CONSUMEORDERLY": False,
+        "rocketcrew.order": state.config.order,
+        "suspendCurrentQueueTimeMillis": c.suspend_current_queue_time_ms,
+        "PROP_CONSUMEORDERLY": state.config.order == QUEUE,
         "PROP_THREADPOOL_CORE_SIZE": workers,
         "PROP_CONSUMER_START_TIMESTAMP": started_ms,
         "PROP_NAMESERVER_ADDR": "".join(f"{server};" for server in servers),

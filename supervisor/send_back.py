@@ -31,6 +31,7 @@ RETRY_PREFIX = "%RETRY%"
 SEND_BACK_TIMEOUT_MS = 5000
 """DefaultMQPushConsumerImpl.java."""
 DEFAULT_MAX_RECONSUME_TIMES = 16
+DEAD_LETTER = -1
 DELAY_LEVEL_OFFSET = 3
 """The first retry of a client's own re-send waits at level 3 (10 s), the n-th at 3 + n."""
 INNER_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
@@ -47,7 +48,12 @@ log = structlog.get_logger("rocketcrew.send_back")
 class SendBacks:
     """Sends failed messages back for the group; `max_reconsume_times` -1 = 16 as in Java."""
 
-    def __init__(self, cluster: Cluster, operations: Operations, group: str, max_reconsume_times: int) -> None:
+    def __init__(
+        self, cluster: Cluster, operations: Operations, group: str, max_reconsume_times: int, *, locks: bool = False
+    ) -> None:
+        """`locks`: the group locks its queues. Brokers from 5.1 on put what such a group sends to the retry topic by itself
+        straight into the dead-letter topic, so only messages at their limit go that way (§5.4)."""
+        self._locks = locks
         self._cluster = cluster
         self._operations = operations
         self._group = group
@@ -63,12 +69,14 @@ class SendBacks:
                 return True
             except RocketcrewError as error:
                 log.warning("dead_letter_refused", queue=tuple(action.mq), error=str(error), attempt=action.attempt)
-        try:
-            await self._to_its_broker(action, record, message)
-            return True
-        except RocketcrewError as error:
-            log.warning("send_back_failed", queue=tuple(action.mq), error=str(error), attempt=action.attempt)
-        if message is None or action.facts is not None:
+        at_limit = action.reconsume_times >= 0
+        if not at_limit or message is None:
+            try:
+                await self._to_its_broker(action, record, message)
+                return True
+            except RocketcrewError as error:
+                log.warning("send_back_failed", queue=tuple(action.mq), error=str(error), attempt=action.attempt)
+        if message is None or action.facts is not None or (self._locks and not at_limit):
             return False
         try:
             await self._to_retry_topic(action, message)
@@ -82,7 +90,7 @@ class SendBacks:
         header = SendBack(
             offset=_PHYSICAL_OFFSET.unpack_from(record)[0],
             group=self._group,
-            delay_level=action.delay_level,
+            delay_level=action.delay_level if action.reconsume_times < 0 else DEAD_LETTER,
             origin_msg_id=message.message_id if message is not None else None,
             origin_topic=_origin_topic(message) if message is not None else action.mq.topic,
             max_reconsume_times=self._max,
@@ -92,8 +100,8 @@ class SendBacks:
 
     async def _to_retry_topic(self, action: SendBackAction, message: StoredMessage) -> None:
         """What Java's inner producer sends; the broker counts by the header and dead-letters at the limit."""
-        times = message.reconsume_times + 1
-        level = action.delay_level if action.delay_level > 0 else DELAY_LEVEL_OFFSET + message.reconsume_times
+        times = message.reconsume_times + max(action.reconsume_times, 0) + 1
+        level = action.delay_level if action.delay_level > 0 else DELAY_LEVEL_OFFSET + times - 1
         properties = {
             **_of_a_retry(message),
             "RECONSUME_TIME": str(times),

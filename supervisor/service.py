@@ -45,6 +45,7 @@ from .loader_child import LoaderChild
 from .member import GroupMember
 from .metrics import MetricsServer
 from .operating import Operator
+from .ordered_feed import OrderedFeed, keep_order
 from .pool import Pool
 from .pool_member import HandlerError
 from .route_keeper import ROUTES_FILE
@@ -165,24 +166,7 @@ class Supervisor:
         settings = self.settings
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._signal, number)
-        self._cells = CellFile(self._slot.path / CELLS_FILE, CELL_SLOTS)
-        run_id = f"w{time.time_ns() // 1_000_000:x}"
-        boots = Boots(settings, self.handler, self._slot, self._transport, self._memory, self.client_id)
-        policy = staff_policy(settings)
-        self._pool = Pool(
-            self.core, policy, run_id=run_id, transport=self._transport, segments=self._slot.segments,
-            left_behind=self._slot.open_segments(), cells=self._cells, queue_info=self._queue_info, slab=self._view,
-            acted=self.acted, gave_up=self._gave_up,
-            direct_timeout_s=settings.consumer.consume_timeout_min * 60,
-        )  # fmt: skip
-        self._pool.launcher.add(0, forkserver_for(self.handler, settings), boots)
-        self._acting.do[act.Dispatch] = self._pool.dispatch
-        self._to_end.append(self._pool.kill)
-        watch = Watch(self._cells, self._pool.members.values, self.core.is_busy, settings.workers.stall_timeout_ms)
-        watch.start()
-        self._to_end.append(watch.stop)
-        self._acting.do[act.Retired] = lambda a: self._pool.let_leave(a.worker_id)
-        await self._pool.start()
+        workers = await self._start_workers()
         self._recover()
         self._to_end.append(self._acting.close_journal)
         self._member = GroupMember(
@@ -201,7 +185,7 @@ class Supervisor:
         self._acting.do |= self._member.performs
         await self._member.start()
         operator = Operator(
-            self.core, self._pool, boots, topics=tuple(self.topics), acted=self.acted, reread=self._reread,
+            self.core, self._pool, self._boots, topics=tuple(self.topics), acted=self.acted, reread=self._reread,
             stacks=self.stacks, quick=self._quick,
         )  # fmt: skip
         self._control = ControlServer(
@@ -225,7 +209,7 @@ class Supervisor:
         self.core.start(self._loop.time())
         self._publish_settled()
         self.acted()
-        log.info("running", group=settings.consumer.group, client_id=self.client_id, workers=policy.count,
+        log.info("running", group=settings.consumer.group, client_id=self.client_id, workers=workers,
                  topics=list(self.topics), slot=str(self._slot.path))  # fmt: skip
 
     def _start_loading(self) -> None:
@@ -239,6 +223,31 @@ class Supervisor:
         if settings.results.enabled and settings.spark.load and self._pool.schema is not None:
             self._loader.start()
             self._to_end.append(self._loader.kill)
+
+    async def _start_workers(self) -> int:
+        """How many there are; all of them are ready."""
+        settings = self.settings
+        self._cells = CellFile(self._slot.path / CELLS_FILE, CELL_SLOTS)
+        run_id = f"w{time.time_ns() // 1_000_000:x}"
+        self._boots = Boots(settings, self.handler, self._slot, self._transport, self._memory, self.client_id)
+        policy = staff_policy(settings)
+        self._pool = Pool(
+            self.core, policy, run_id=run_id, transport=self._transport, segments=self._slot.segments,
+            left_behind=self._slot.open_segments(), cells=self._cells, queue_info=self._queue_info, slab=self._view,
+            acted=self.acted, gave_up=self._gave_up,
+            direct_timeout_s=settings.consumer.consume_timeout_min * 60,
+        )  # fmt: skip
+        self._pool.launcher.add(0, forkserver_for(self.handler, settings), self._boots)
+        self._acting.do[act.Dispatch] = self._pool.dispatch
+        self._acting.do |= OrderedFeed(self._pool, self._queue_info, self._view, self._transport).performs
+        self._to_end.append(self._pool.kill)
+        watch = Watch(self._cells, self._pool.members.values, self.core.is_busy, settings.workers.stall_timeout_ms)
+        watch.start()
+        self._to_end.append(watch.stop)
+        self._acting.do[act.Retired] = lambda a: self._pool.let_leave(a.worker_id)
+        await self._pool.start()
+        keep_order(self.core, settings.consumer, self._pool.said)
+        return policy.count
 
     def _recover(self) -> None:
         """Join the journal of the last run with the segments that were found, and go on in a new journal."""

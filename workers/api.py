@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from .consume_hooks import ConsumeMessageHook
 
 Hook = Callable[[], object]
+Key = str | Callable[[Any], object] | None
+"""Name of a property, or a function of the message."""
+
+ORDERS: Final = ("concurrent", "queue", "key")
 
 TIME_LIMIT_MAX_S: Final = 7 * 24 * 3600
 ACK_ALL: Final = None
@@ -71,6 +75,51 @@ class SoftTimeLimitExceeded(Exception):
         return f"the soft time limit of {self.limit_s:g} s is over"
 
 
+class Suspend(Exception):
+    """In order: try this message again after a while, and let what is behind it in its queue (or key) wait.
+
+    Raised or returned by a handler with `order`, as Java's SUSPEND_CURRENT_QUEUE_A_MOMENT; any other exception does the
+    same. `suspend_ms` -1 = `consumer.suspend_current_queue_time_ms`, else 10 to 30000 (Java's bounds; others are clamped).
+    In a concurrent handler it is like any exception: consume later.
+    """
+
+    def __init__(self, suspend_ms: int = -1, reason: str = "") -> None:
+        super().__init__(suspend_ms, reason)
+        self.suspend_ms = suspend_ms
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason or "the handler asked to suspend its queue"
+
+
+class Commit:
+    """Result of a handler with `auto_commit=False`: this message and all of its queue since the last commit are done.
+
+    `rows` are this message's rows, as a handler returns them otherwise. With auto_commit it is a plain success, with a
+    warning in the log, as in Java (ConsumeMessageOrderlyService.processConsumeResult).
+    """
+
+    __slots__ = ("rows",)
+
+    def __init__(self, rows: object = None) -> None:
+        self.rows = rows
+
+
+class Rollback(Exception):
+    """Raised or returned by a handler with `auto_commit=False`: all of its queue since the last commit runs again.
+
+    After `suspend_ms`, as for Suspend. With auto_commit it is a plain success, with a warning in the log, as in Java.
+    """
+
+    def __init__(self, suspend_ms: int = -1, reason: str = "") -> None:
+        super().__init__(suspend_ms, reason)
+        self.suspend_ms = suspend_ms
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason or "the handler rolled back"
+
+
 class BatchResult:
     """Result of a batch handler in terms of Java's ack index.
 
@@ -107,12 +156,16 @@ class Handler:
         soft_time_limit: float | None = None,
         hard_time_limit: float | None = None,
         hooks: Sequence[ConsumeMessageHook] = (),
+        order: str | None = None,
+        key: Key = None,
+        auto_commit: bool = True,
     ) -> None:
         if not callable(function):
             raise UsageError(f"handler: {function!r} cannot be called; decorate a function")
         if filter is not None and not callable(filter):
             raise UsageError(f"handler: filter={filter!r} cannot be called; give a function that takes one message")
         _check_limits(soft_time_limit, hard_time_limit)
+        _check_order(order, key, auto_commit=auto_commit)
         self.soft_time_limit = soft_time_limit
         self.hard_time_limit = hard_time_limit
         self.function = function
@@ -124,6 +177,9 @@ class Handler:
         self.setup = setup
         self.teardown = teardown
         self.hooks = tuple(hooks)
+        self.order = order
+        self.key = key
+        self.auto_commit = auto_commit
         functools.update_wrapper(self, function, updated=())
 
     @property
@@ -153,6 +209,9 @@ def handler(
     soft_time_limit: float | None = None,
     hard_time_limit: float | None = None,
     hooks: Sequence[ConsumeMessageHook] = (),
+    order: str | None = None,
+    key: Key = None,
+    auto_commit: bool = True,
 ) -> Callable[[Callable[..., Any]], Handler]: ...
 def handler(
     function: Callable[..., Any] | None = None,
@@ -166,6 +225,9 @@ def handler(
     soft_time_limit: float | None = None,
     hard_time_limit: float | None = None,
     hooks: Sequence[ConsumeMessageHook] = (),
+    order: str | None = None,
+    key: Key = None,
+    auto_commit: bool = True,
 ) -> Handler | Callable[[Callable[..., Any]], Handler]:
     """Decorate a handler, bare or with arguments.
 
@@ -181,12 +243,17 @@ def handler(
     negative limit, or a soft one that is not below the hard one.
     hooks: each has hook_name(), consume_message_before(context) and consume_message_after(context), see consume_hooks.py;
     they are called around every call of the handler.
+    order: "queue" = one message of a message queue at a time, in order, in one worker; "key" = messages with equal keys in
+    order, others in parallel; None = as consumer.order says. key, with order="key": the name of the property that holds it
+    (default: KEYS), or a function of the message that returns a str, bytes, int, or None for no order; it runs in a worker.
+    auto_commit=False, with order="queue": messages are done when the handler returns a Commit, see there.
     """
 
     def decorate(target: Callable[..., Any]) -> Handler:
         return Handler(
             target, schema=schema, batch=batch, filter=filter, setup=setup, teardown=teardown,
-            soft_time_limit=soft_time_limit, hard_time_limit=hard_time_limit, hooks=hooks,
+            soft_time_limit=soft_time_limit, hard_time_limit=hard_time_limit, hooks=hooks, order=order, key=key,
+            auto_commit=auto_commit,
         )  # fmt: skip
 
     return decorate if function is None else decorate(function)
@@ -198,6 +265,18 @@ def _check_limits(soft_s: float | None, hard_s: float | None) -> None:
             raise UsageError(f"handler: {name}={value!r}: seconds from 0 (no limit) to {TIME_LIMIT_MAX_S}")
     if soft_s and hard_s and soft_s >= hard_s:
         raise UsageError(f"handler: soft_time_limit={soft_s} must be below hard_time_limit={hard_s}")
+
+
+def _check_order(order: str | None, key: Key, *, auto_commit: bool) -> None:
+    """Raise UsageError for what cannot be declared together."""
+    if order not in (None, *ORDERS):
+        raise UsageError(f"handler: order={order!r} is unknown; use {', '.join(map(repr, ORDERS))}")
+    if key is not None and order != "key":
+        raise UsageError(f'handler: key={key!r} has a meaning with order="key" only, and order is {order!r}')
+    if key is not None and not (callable(key) or key):
+        raise UsageError(f"handler: key={key!r} is neither a property's name nor a function of the message")
+    if not auto_commit and order != "queue":
+        raise UsageError(f'handler: auto_commit=False has a meaning with order="queue" only, and order is {order!r}')
 
 
 def as_handler(target: object) -> Handler:

@@ -249,6 +249,13 @@ class AsyncWorker(Worker):
             await runner.close()
 
 
+def one_call_at_a_time(handler: Handler, loop: asyncio.AbstractEventLoop) -> Handler:
+    """The same handler as a plain function on that loop: in order, there is nothing to do beside a call."""
+    wrapped, function = copy.copy(handler), handler.function
+    wrapped.function = lambda messages: loop.run_until_complete(function(messages))
+    return wrapped
+
+
 def blocking(handler: Handler) -> Handler:
     """The same handler as a plain function, each call on a loop of its own in a thread: for the rare single call."""
     wrapped = copy.copy(handler)

@@ -29,6 +29,8 @@ class WorkerLimits:
     """Hooks are told of calls that took longer (`consumer.consume_timeout_min`)."""
     delay_level: int = 0
     """Delay level of a message whose handler raised (`consumer.delay_level_when_next_consume`), -1..127."""
+    ordered: bool = False
+    """The configuration asks for an order, whatever the handler's decorator says."""
     flush_interval_us: int = 1_000
     """Outcomes wait at most this long while work goes on."""
     seal_rows: int = 50_000

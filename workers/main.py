@@ -26,7 +26,7 @@ from ..remoting.errors import UsageError
 from ..remoting.ids import UniqueIds
 from . import preload
 from .api import Handler, Hook
-from .async_runner import AsyncWorker
+from .async_runner import AsyncWorker, one_call_at_a_time
 from .boot import EXIT_BOOT, EXIT_DESCRIPTORS, EXIT_OK, WorkerBoot, WorkerLimits
 from .capture import capture_output
 from .cells import STARTED_NS, CellView, map_cell, private_cell
@@ -39,11 +39,12 @@ from .loading import HandlerLoadError, describe_error, load, user_traceback
 from .memory_watch import LeavingError, watch_memory
 from .message import Message
 from .notices import WINDOW, encode_notice
+from .ordered import CALLERS, NEVER
 from .packets import BootFailed, Ready, encode_boot_failed, encode_ready, encode_salvaged
 from .parent_death import die_with_parent, end_forks_as_usual, keep_through_stop_signals
 from .placing import place
 from .rows import RowBuffer
-from .runner import HANDLER_CALLERS, NEVER_INTERRUPTED, Place
+from .runner import Place
 from .salvage import salvage
 from .segment import NS_PER_MS, SegmentWriter
 from .stack_dump import answer_with_stacks
@@ -89,7 +90,7 @@ def run_worker_on(boot: WorkerBoot, link: WorkerLink, log: Any) -> int:
         link.send(encode_boot_failed(BootFailed(str(error), trace)))
         return EXIT_BOOT
     worker = make_worker(boot, link, handler, schema, log, cell, loop)
-    link.send(encode_ready(Ready(os.getpid(), handler.name, None if schema is None else to_ddl(schema), handler.batch)))
+    link.send(encode_ready(ready_packet(handler, schema)))
     os.register_at_fork(after_in_child=worker.forked)
     try:
         worker.run()
@@ -112,6 +113,20 @@ def run_hook(hook: Hook, loop: asyncio.AbstractEventLoop | None) -> None:
     result = hook()
     if loop is not None and inspect.iscoroutine(result):
         loop.run_until_complete(result)
+
+
+def ready_packet(handler: Handler, schema: pa.Schema | None) -> Ready:
+    """What the supervisor is to know of the handler."""
+    return Ready(
+        os.getpid(),
+        handler.name,
+        None if schema is None else to_ddl(schema),
+        handler.batch,
+        order=handler.order or "",
+        key=handler.key if isinstance(handler.key, str) else "",
+        key_function=callable(handler.key),
+        auto_commit=handler.auto_commit,
+    )
 
 
 def prepare_handler(boot: WorkerBoot) -> tuple[Handler, pa.Schema | None, asyncio.AbstractEventLoop | None]:
@@ -161,15 +176,18 @@ def make_worker(
         )
     memory = watch_memory(boot.recycle_memory_mib, time.monotonic_ns, link, log)
     soft_ns, hard_ns = limits_of(handler, limits)
-    if loop is not None and inspect.iscoroutinefunction(handler.function):
-        obey(SoftLimit(cell, time.monotonic_ns, 0, HANDLER_CALLERS, NEVER_INTERRUPTED), cell, 0, hard_ns)
+    ordered = limits.ordered or handler.order in ("queue", "key")
+    if loop is not None and inspect.iscoroutinefunction(handler.function) and ordered:
+        handler = one_call_at_a_time(handler, loop)
+    elif loop is not None and inspect.iscoroutinefunction(handler.function):
+        obey(SoftLimit(cell, time.monotonic_ns, 0, CALLERS, NEVER), cell, 0, hard_ns)
         link.send(encode_notice(WINDOW, chunks=boot.async_concurrency))
         return AsyncWorker(
             link, handler, limits=limits, slab=slab, rows=rows, segments=segments, clock=time.monotonic_ns, cell=cell,
             memory=memory, log=log, loop=loop, concurrency=boot.async_concurrency,
             limit_ns=min(filter(None, (soft_ns, hard_ns)), default=0),
         )  # fmt: skip
-    obey(SoftLimit(cell, time.monotonic_ns, soft_ns, HANDLER_CALLERS, NEVER_INTERRUPTED), cell, soft_ns, hard_ns)
+    obey(SoftLimit(cell, time.monotonic_ns, soft_ns, CALLERS, NEVER), cell, soft_ns, hard_ns)
     traces = trace_log(boot.member) if boot.traces else None
     api = span_api(boot.spans)
     spans = ProcessSpans(api) if api is not None else None

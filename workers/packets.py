@@ -9,7 +9,7 @@ supervisor -> worker
     SEAL      u8 kind
     STOP      u8 kind
 worker -> supervisor
-    READY        u8 kind, u32 pid, JSON {schema, handler, batch}
+    READY        u8 kind, u32 pid, JSON {schema, handler, batch, order, key, key_function, auto_commit}
     BOOT_FAILED  u8 kind, JSON {error, traceback}
     OUTCOMES     u8 kind, u16 entries, u16 failures, then entries of 28 bytes, then failures
                    entry    u64 chunk_id, u16 start, u16 records, u32 segment_seq, u32 busy_us, u32 slowest_us,
@@ -19,7 +19,7 @@ worker -> supervisor
     SALVAGED     u8 kind, JSON {file, worker, seq, sealed_name, rows, bytes, messages, last}
 
 Fixed entries stand together and the failures behind them, so that a packet without failures, which is nearly every one,
-is unpacked by one call. JSON is for what happens once per queue, worker or segment only.
+is unpacked by one call. JSON is for what happens once per queue, worker or segment. Ordered modes: ordered_packets.py.
 """
 
 from __future__ import annotations
@@ -131,12 +131,16 @@ class QueueRanges(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """The worker has its handler and waits for chunks. `schema` is DDL text, None without result columns."""
+    """The worker has its handler and waits. `schema` is DDL text, None without result columns; `order` "" = not said."""
 
     pid: int
     handler: str
     schema: str | None
     batch: bool
+    order: str = ""
+    key: str = ""
+    key_function: bool = False
+    auto_commit: bool = True
 
 
 class BootFailed(NamedTuple):
@@ -214,7 +218,7 @@ def encode_stop() -> bytes:
 
 def encode_ready(ready: Ready) -> bytes:
     """READY packet."""
-    data = {"schema": ready.schema, "handler": ready.handler, "batch": ready.batch}
+    data = {name: value for name, value in ready._asdict().items() if name != "pid"}
     return _bounded(_HANDLE.pack(READY, ready.pid) + _to_json(data), "READY packet")
 
 
@@ -222,7 +226,10 @@ def decode_ready(packet: Buffer) -> Ready:
     """Raises ProtocolError."""
     pid: int = _unpack(_HANDLE, packet, "READY packet")[1]
     data = _from_json(packet, _HANDLE.size, "READY packet")
-    return Ready(pid, str(data.get("handler", "")), data.get("schema"), bool(data.get("batch", False)))
+    try:
+        return Ready(pid, **data)
+    except TypeError as error:
+        raise ProtocolError(f"unusable field: {error}", "READY packet") from error
 
 
 def encode_boot_failed(failed: BootFailed) -> bytes:
@@ -350,17 +357,9 @@ def decode_salvaged(packet: Buffer) -> Salvaged:
             QueueRanges(topic, broker, queue_id, tuple((start, end) for start, end in ranges))
             for topic, broker, queue_id, ranges in data["messages"]
         )
-        sealed_name = data["sealed_name"]
-        return Salvaged(
-            str(data["file"]),
-            str(data["worker"]),
-            int(data["seq"]),
-            None if sealed_name is None else str(sealed_name),
-            int(data["rows"]),
-            int(data["bytes"]),
-            messages,
-            bool(data["last"]),
-        )
+        name = None if data["sealed_name"] is None else str(data["sealed_name"])
+        file, worker, seq = str(data["file"]), str(data["worker"]), int(data["seq"])
+        return Salvaged(file, worker, seq, name, int(data["rows"]), int(data["bytes"]), messages, bool(data["last"]))
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"unusable field {error}", "SALVAGED packet") from error
 

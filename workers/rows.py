@@ -75,10 +75,11 @@ class RowBuffer(Generic[Owner]):
         """So many rows are kept that they should be flushed now."""
         return self.rows >= FLUSH_ROWS_MAX or self.rows * self._bytes_per_row >= FLUSH_BYTES_MAX
 
-    def prepare(self, message: Message, result: object) -> Prepared | None:
+    def prepare(self, message: Message, result: object, *, at_once: bool = False) -> Prepared | None:
         """The rows in one handler result (not None), None when it is an empty iterable. Raises RowError.
 
-        Runs the handler's own code when `result` is a generator, so anything may be raised.
+        `at_once`: rows are converted now, so that what does not fit is known now. Runs the handler's own code when
+        `result` is a generator, so anything may be raised.
         """
         columns = self._columns
         if columns is None:
@@ -94,7 +95,7 @@ class RowBuffer(Generic[Owner]):
                 [columns.fit_arrow(table) for table in tables] + ([columns.arrays(values)] if values else [])
             )
             return Prepared(_key(message), [], arrays, count)
-        converted = columns.arrays(values) if columns.mutable else None
+        converted = columns.arrays(values) if columns.mutable or at_once else None
         return Prepared(_key(message), values, converted, count)
 
     def check(self, prepared: Prepared) -> None:

@@ -128,16 +128,20 @@ class Runner:
         except ProtocolError as error:
             self._fail_chunk(chunk_id, queue, records, error)
             return
-        if not self._runs:
-            self._due_ns = self._clock() + self._interval_ns
-        self._begin(chunk_id, queue)
-        self._slowest_ns = 0
+        self.begin_chunk(chunk_id, queue)
         run = Run(chunk_id, queue, offsets, 0)
         if self._batch:
             self._run_batches(run, data, positions)
         else:
             self._run_each(run, data, positions)
         self._cell[STATE] = 0
+
+    def begin_chunk(self, chunk_id: int, queue: QueueInfo) -> None:
+        """Work on a chunk begins: what it finishes is to be reported within the flush interval."""
+        if not self._runs:
+            self._due_ns = self._clock() + self._interval_ns
+        self._slowest_ns = 0
+        self._begin(chunk_id, queue)
 
     def _begin(self, chunk_id: int, queue: QueueInfo) -> None:
         """Name the chunk in the cell, while no message is in hand."""
@@ -261,7 +265,7 @@ class Runner:
     def _fail(self, run: Run, index: int, message: Message, error: BaseException) -> None:
         if self._forked:
             end_fork(error)
-        keys = _message_keys(message)
+        keys = message_keys(message)
         if isinstance(error, Retry):
             self._note(run, index, error.delay_level or self._limits.delay_level, str(error))
             self._log.info("message_retry", **keys, delay_level=error.delay_level, reason=error.reason)
@@ -317,6 +321,15 @@ class Runner:
         self, run: Run, index: int, data: bytes, positions: list[int], wants: Wants | None
     ) -> list[Message]:
         """The wanted messages of one record; none when it is filtered or damaged (then it has failed)."""
+        messages, damaged = self.messages_of(run, index, data, positions, wants)
+        if damaged is not None:
+            self._fail(run, index, Message(data, positions[index], run.queue), damaged)
+        return messages
+
+    def messages_of(
+        self, run: Run, index: int, data: bytes, positions: list[int], wants: Wants | None
+    ) -> tuple[list[Message], ProtocolError | None]:
+        """The wanted messages of one record, or why it cannot be decoded."""
         position, end = positions[index], positions[index + 1]
         message = Message(data, position, run.queue)
         try:
@@ -328,11 +341,10 @@ class Runner:
             for each in messages:
                 _ = each.body
         except ProtocolError as error:
-            self._fail(run, index, message, error)
-            return []
+            return [], error
         if not messages:
             run.filtered += 1
-        return messages
+        return messages, None
 
     def _run_batch(self, run: Run, batch: list[Message], places: list[int]) -> None:
         """One call of a batch handler. Nothing of it is kept before everything that fails is known."""
@@ -370,7 +382,7 @@ NEVER_INTERRUPTED: Final = frozenset(
 """They run beside a call, not in it: what is raised in them would be nobody's failure."""
 
 
-def _message_keys(message: Message) -> dict[str, object]:
+def message_keys(message: Message) -> dict[str, object]:
     """What identifies a message in a log line, as far as it can be decoded."""
     queue = message.queue
     keys: dict[str, object] = {"topic": queue.topic, "queue_id": queue.queue_id, "offset": message.queue_offset}

@@ -25,11 +25,23 @@ from ..remoting.errors import ProtocolError
 from .api import Handler
 from .boot import WorkerLimits
 from .cells import BEATS, CHUNK_ID, LAST, RECORDS, STARTED_NS, STATE, CellView, private_cell
+from .classify import classify
 from .direct import DirectRunner
 from .direct_packets import decode_direct, encode_directed
 from .forks import end_fork
 from .link import LinkClosedError, WorkerLink
 from .memory_watch import MemoryWatch
+from .ordered import OrderedRunner, OrderedWork
+from .ordered_packets import (
+    CLASSIFY,
+    ORDERED,
+    Returned,
+    decode_classify,
+    decode_ordered,
+    encode_consumed,
+    encode_keys,
+    encode_returned,
+)
 from .packets import (
     CHUNK,
     CHUNK_HEAD_BYTES,
@@ -76,7 +88,7 @@ class Worker:
         traces: TraceLog | None = None,
         memory: MemoryWatch | None = None,
         log: Any = None,
-        runner: type[Runner] = Runner,
+        runner: type[Runner] = OrderedRunner,
     ) -> None:
         """`rows` and `segments` come together, both None = results are off. `clock` is monotonic, in ns."""
         self._traces = traces
@@ -93,6 +105,7 @@ class Worker:
         self._forked = False
         self._idle = False
         """The last step found no packet, and left nothing unreported."""
+        self._handler = handler
         self._runner = runner(
             handler,
             rows,
@@ -109,6 +122,8 @@ class Worker:
             SEAL: self._on_seal,
             STOP: self._on_stop,
             DIRECT: self._on_direct,
+            ORDERED: self._on_ordered,
+            CLASSIFY: self._on_classify,
         }
 
     def run(self) -> None:
@@ -143,6 +158,8 @@ class Worker:
     def _on_queue(self, packet: Buffer) -> None:
         handle, queue = decode_queue(packet)
         self._queues[handle] = queue
+        if isinstance(self._runner, OrderedRunner):
+            self._runner.forget_queue(queue)
 
     def _on_chunk(self, packet: Buffer) -> None:
         _, chunk_id, handle, offset, length, records = CHUNK_STRUCT.unpack_from(packet)
@@ -167,6 +184,48 @@ class Worker:
         else:
             record = self._slab[direct.slab_offset : direct.slab_offset + direct.length]
         self._link.send(encode_directed(self._direct.run(direct.request, direct.queue, record)))
+
+    def _on_ordered(self, packet: Buffer) -> None:
+        chunks, start_before_ns, at = decode_ordered(packet)
+        works: list[OrderedWork] = []
+        for chunk in chunks:
+            queue = self._queues.get(chunk.handle)
+            if queue is None:
+                raise ProtocolError(
+                    f"chunk {chunk.chunk_id} is of queue handle {chunk.handle}, unknown", "ORDERED packet"
+                )
+            data = self._data(packet, at, chunk.slab_offset, chunk.length)
+            at += chunk.length
+            works.append(OrderedWork(chunk.chunk_id, queue, data, chunk.records, chunk.lane, chunk.tried))
+        runner = self._runner
+        if not isinstance(runner, OrderedRunner):
+            raise ProtocolError("calls of this handler run side by side", "ORDERED packet")
+        answers = runner.run_ordered(works, start_before_ns, auto_commit=self._handler.auto_commit)
+        if answers:
+            # What came before must be known first: an answer is about what is left.
+            self.flush()
+            for answer in answers:
+                self._link.send(encode_returned(answer) if isinstance(answer, Returned) else encode_consumed(answer))
+        if self._segments is not None and self._runner.slowest_ns >= self._limits.seal_idle_ms * NS_PER_MS:
+            self.flush()
+            self._seal()
+
+    def _data(self, packet: Buffer, at: int, slab_offset: int, length: int) -> bytes:
+        """Bytes of the slab, or on a stream those at `at` of the packet."""
+        if self._slab is None:
+            return bytes(packet[at : at + length])
+        return self._slab[slab_offset : slab_offset + length]
+
+    def _on_classify(self, packet: Buffer) -> None:
+        question, at = decode_classify(packet)
+        queue, function = self._queues.get(question.handle), self._handler.key
+        if queue is None or not callable(function):
+            raise ProtocolError(
+                f"queue handle {question.handle} is unknown, or there is no key function", "CLASSIFY packet"
+            )
+        data = self._data(packet, at, question.slab_offset, question.length)
+        digests = classify(function, queue, data, question.records, self._log)
+        self._link.send(encode_keys(question.handle, digests))
 
     def _on_seal(self, _packet: Buffer) -> None:
         self.flush()

@@ -1,7 +1,9 @@
 """rocketcrew: a RocketMQ push consumer for CPU-heavy Python.
 
-What a handler's module needs is here: `handler`, `Message`, `Retry`, `BatchResult`, `SoftTimeLimitExceeded`; `worker_index`, `logger`,
-`progress` and `cancelled`, what a running handler may ask; and `consume`, which runs one. What sends messages is here too (`Producer`, `SyncProducer`), loaded when it is first named: workers do not pay for it.
+What a handler's module needs is here: `handler`, `Message`, `Retry`, `BatchResult`, `SoftTimeLimitExceeded`, in order also
+`Suspend`, `Commit` and `Rollback`; `worker_index`, `logger`, `progress` and `cancelled`, what a running handler may ask; and
+`consume`, which runs one. What sends messages is here too (`Producer`, `SyncProducer`), loaded when it is first named:
+workers do not pay for it.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .workers.api import BatchResult, Handler, Retry, SoftTimeLimitExceeded, handler
+from .workers.api import BatchResult, Commit, Handler, Retry, Rollback, SoftTimeLimitExceeded, Suspend, handler
 from .workers.context import cancelled, logger, progress, worker_index
 from .workers.message import Message
 
@@ -30,16 +32,19 @@ __all__ = [
     "BatchResult",
     "CheckedMessage",
     "Credentials",
+    "Commit",
     "Handler",
     "LocalTransactionState",
     "Message",
     "OutgoingMessage",
     "Producer",
     "Retry",
+    "Rollback",
     "SendResult",
     "SendRules",
     "SendStatus",
     "SoftTimeLimitExceeded",
+    "Suspend",
     "SyncProducer",
     "TlsOptions",
     "TransactionSendResult",

@@ -6,6 +6,9 @@ they were saved last). After each request the committed offsets are given to the
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from dataclasses import dataclass
+from itertools import pairwise
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -16,8 +19,8 @@ from rocketcrew.broker.storage import MemoryStorage
 from rocketcrew.remoting.codes import RequestCode, ResponseCode
 from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.headers import ResetOffset, SendRequestV2
-from rocketcrew.remoting.properties import encode_properties
-from rocketcrew.remoting.stored import decode_messages, record_info
+from rocketcrew.remoting.properties import encode_properties, find_property
+from rocketcrew.remoting.stored import decode_messages, record_info, walk
 from rocketcrew.remoting.subscription import parse_subscription
 
 from .network import Link, Request
@@ -29,6 +32,14 @@ if TYPE_CHECKING:
     from .member import SimMember
 
 NAME_SERVER_CODES = frozenset({RequestCode.GET_ROUTEINFO_BY_TOPIC})
+
+
+@dataclass(frozen=True)
+class SentAsNew:
+    """Of which record a message to the retry topic is the retry."""
+
+    key: QueueKey
+    offset: int
 
 
 class BrokerHost:
@@ -54,6 +65,7 @@ class BrokerHost:
         self.sent: dict[int, str] = {}
         """Number of each acknowledged message -> its tag."""
         self._number = 0
+        self._keys: dict[QueueKey, list[bytes | None]] = {}
         self.start()
         self.store = self._core().state.store
         for number in range(script.queues):  # the topic, and one message in each queue
@@ -81,6 +93,8 @@ class BrokerHost:
         """Kill -9: what was not saved is gone; every connection too."""
         if self.core is None:
             return
+        for key in self.queues():
+            self._learn_keys(key)  # what is asked while it is down
         torn = b""
         if self.world.chance(0.3):
             torn = self.world.random.randbytes(self.world.random.randrange(1, 120))
@@ -122,6 +136,9 @@ class BrokerHost:
         effects = self.core.handle(now_ms, link.channel, link.address, command)
         if command.code == RequestCode.CONSUMER_SEND_MSG_BACK and _succeeded(effects, link.channel, command):
             self._sent_back(command)
+        if command.code == RequestCode.SEND_MESSAGE_V2 and _succeeded(effects, link.channel, command):
+            assert isinstance(request.asker, SentAsNew)
+            self.truth.sent_back(request.asker.key, request.asker.offset)
         if self.core.state.offsets.changes != self._offset_changes:
             self._check_offsets(request.asker)
         self._do(effects)
@@ -223,7 +240,7 @@ class BrokerHost:
             sys_flag=0,
             born_timestamp=int(self.world.now_ms),
             flag=0,
-            properties=encode_properties({"TAGS": tag}),
+            properties=encode_properties({"TAGS": tag} | self._key_property()),
         )
         body = body_of(self._number, size)
         command = Command(RequestCode.SEND_MESSAGE_V2, header.to_fields(), body)
@@ -235,6 +252,32 @@ class BrokerHost:
         self._do(effects)
         self._set_tick()
         return True
+
+    def _key_property(self) -> dict[str, str]:
+        random = self.world.random
+        if self.script.order != "key" or random.random() < 0.1:
+            return {}
+        return {"KEYS": f"k{random.randrange(self.script.keys)}"}
+
+    def key_in(self, record: bytes) -> bytes | None:
+        """The key property of a stored record."""
+        info = record_info(record)
+        return find_property(record[info.properties_start : info.end], b"KEYS")
+
+    def lane(self, key: QueueKey, offset: int) -> Hashable | None:
+        """Which lane the message at that offset belongs to, None = it is in no order."""
+        if self.script.order == "queue":
+            return key
+        self._learn_keys(key)
+        found = self._keys[key][offset]
+        return None if found is None else (*key, found)
+
+    def _learn_keys(self, key: QueueKey) -> None:
+        known = self._keys.setdefault(key, [])
+        while self.core is not None and len(known) < self.max_offset(key):
+            body = self.store.get(*key, len(known), 32).body
+            positions, _ = walk(body)
+            known += [self.key_in(body[at:end]) for at, end in pairwise(positions)]
 
     def reset(self, key: QueueKey, offset: int) -> bool:
         """An operator moves the group's offset of one queue; it is answered to the next pull."""

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rocketcrew.remoting.bodies import ConsumerData, ConsumerIds, HeartbeatData, SubscriptionData, TopicRouteData
+from rocketcrew.remoting.bodies import (
+    ConsumerData,
+    ConsumerIds,
+    HeartbeatData,
+    LockBatch,
+    LockBatchResponse,
+    SubscriptionData,
+    TopicRouteData,
+)
 from rocketcrew.remoting.codes import PULL_COMMIT_OFFSET, PULL_SUSPEND, RequestCode, ResponseCode
 from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.headers import (
@@ -15,19 +23,22 @@ from rocketcrew.remoting.headers import (
     PullResponse,
     QueryOffset,
     SendBack,
+    SendRequestV2,
     Unregister,
     UpdateOffset,
 )
+from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.queues import MessageQueue
-from rocketcrew.remoting.stored import record_info
+from rocketcrew.remoting.stored import decode_message, record_info
 from rocketcrew.supervisor import actions as act
 from rocketcrew.supervisor.allocation import allocate, strategy_named
 from rocketcrew.supervisor.pulling import PullResult
 from rocketcrew.supervisor.slab import Slot
 from rocketcrew.supervisor.states import Queue
 
+from .broker_host import SentAsNew
 from .network import Answer, Link, Sink
-from .script import GROUP, MAX_RECONSUME_TIMES, RETRY_TOPIC, TOPIC, number_of
+from .script import BROKER, GROUP, MAX_RECONSUME_TIMES, RETRY_TOPIC, TOPIC, number_of
 from .truth import Asker
 from .world import Violation
 
@@ -72,6 +83,8 @@ class Edge:
             act.Commit: self._commit_to_file if self._alone else self._commit,
             act.SendBack: self._send_back,
             act.Heartbeat: lambda _: self._heartbeat(),
+            act.LockQueues: self._lock,
+            act.UnlockQueues: self._unlock,
         }
 
     # --- the connection -----------------------------------------------------------------------------------------
@@ -94,6 +107,7 @@ class Edge:
         """The connection was lost."""
         if link is self._link:
             self._link = None
+            self._core.broker_lost(BROKER, self._world.now)
             self._world.after(RECONNECT_MS, self._member.event, self.connect)
 
     @property
@@ -303,6 +317,9 @@ class Edge:
         if action.facts is not None:
             info = record_info(view, start, action.end)
             self._member.coroner.dead_letter(action, number_of(view[info.body_start : info.body_start + 8]))
+        if action.reconsume_times >= 0:
+            self._send_as_new(action, bytes(view[action.start : action.end]))
+            return
         header = SendBack(
             offset=int.from_bytes(view[start + 28 : start + 36], "big"),
             group=GROUP,
@@ -319,3 +336,41 @@ class Edge:
             self._core.sent_back(action.handle, action.chunk_id, action.index, accepted, self._world.now)
 
         self._ask(Command(RequestCode.CONSUMER_SEND_MSG_BACK, header.to_fields()), answered)
+
+    def _send_as_new(self, action: act.SendBack, record: bytes) -> None:
+        """An ordered message at its limit."""
+        message = decode_message(record)
+        times = message.reconsume_times + action.reconsume_times + 1
+        properties = {**message.properties, "RETRY_TOPIC": message.properties.get("RETRY_TOPIC", message.topic)}
+        header = SendRequestV2(
+            producer_group="CLIENT_INNER_PRODUCER", topic=RETRY_TOPIC, default_topic="TBW102", default_topic_queue_nums=1,
+            queue_id=0, sys_flag=0, born_timestamp=int(self._world.now_ms), flag=0,
+            properties=encode_properties(properties | {"DELAY": "1"}), reconsume_times=times,
+            max_reconsume_times=MAX_RECONSUME_TIMES,
+        )  # fmt: skip
+
+        def answered(response: Command | None, _slot: Slot | None) -> None:
+            accepted = response is not None and response.code == ResponseCode.SUCCESS
+            self._core.sent_back(action.handle, action.chunk_id, action.index, accepted, self._world.now)
+
+        self._world.note("an ordered message reached its limit")
+        sent = SentAsNew((action.mq.topic, action.mq.queue_id), message.queue_offset)
+        self._ask(Command(RequestCode.SEND_MESSAGE_V2, header.to_fields(), bytes(message.body)), answered, asker=sent)
+
+    def _lock(self, action: act.LockQueues) -> None:
+        asked_at = self._world.now
+
+        def locked(response: Command | None, _slot: Slot | None) -> None:
+            granted = None
+            if response is not None and response.code == ResponseCode.SUCCESS:
+                granted = set(LockBatchResponse.decode(response.body).lock_ok_mq_set)
+                if len(granted) < len(action.mqs):
+                    self._world.note("a lock was refused")
+            self._core.locked(action.mqs, granted, asked_at, self._world.now)
+
+        body = LockBatch(GROUP, self._member.client_id, action.mqs).encode()
+        self._ask(Command(RequestCode.LOCK_BATCH_MQ, body=body), locked)
+
+    def _unlock(self, action: act.UnlockQueues) -> None:
+        body = LockBatch(GROUP, self._member.client_id, action.mqs).encode()
+        self._ask(Command(RequestCode.UNLOCK_BATCH_MQ, body=body), lambda _c, _s: None)

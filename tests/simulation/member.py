@@ -26,7 +26,7 @@ from .edge import Edge
 from .notebook import Notebook
 from .parts import Parts
 from .pool import SimPool
-from .script import GROUP, RETRY_TOPIC, TOPIC, Script
+from .script import GROUP, LOCK_LIVE_MS, MAX_RECONSUME_TIMES, RETRY_TOPIC, SLOW_IN_ORDER_MS, TOPIC, Script
 from .truth import Asker, Truth
 from .world import Violation, World
 
@@ -48,6 +48,7 @@ class SimMember:
     ) -> None:  # fmt: skip
         self.world, self.script, self.truth, self.broker, self.folder = world, script, truth, broker, folder
         self.client_id = name
+        self.order = truth.order
         self.parts = parts
         self.alive = True
         self.running = False
@@ -93,6 +94,10 @@ class SimMember:
             rebalance_interval_ms=1_500, open_retry_ms=80, chunk_messages_max=script.chunk_messages_max,
             send_back_retry_ms=200, drain_deadline_ms=400,
             commit_after_loaded=script.commit_after_loaded, stop_deadline_ms=2_500,
+            order=script.order, locks=script.order != "concurrent", order_key="" if script.key_function else "KEYS",
+            order_holds=script.order_holds, auto_commit=script.auto_commit, max_reconsume_times=MAX_RECONSUME_TIMES,
+            suspend_current_queue_time_ms=40, lock_renewal_ms=250, lock_live_ms=LOCK_LIVE_MS, lock_retry_ms=50,
+            lock_lost_retry_ms=120, unlock_delay_ms=SLOW_IN_ORDER_MS,
         )  # fmt: skip
 
     # --- start --------------------------------------------------------------------------------------------------

@@ -33,6 +33,8 @@ class Notebook:
         self._held: dict[int, dict[int, str]] = {}
         """By assignment (handle) and offset: who got it last."""
         self._dead: set[str] = set()
+        self.leaving: set[str] = set()
+        """Workers that leave what they have not committed to others."""
         self._lossy: set[tuple[MessageQueue, int]] = set()
         """Assignments that may have lost rows: neighbours of those run again too."""
         self._ends = 0
@@ -77,9 +79,15 @@ class Notebook:
         held = self._held.setdefault(handle, {})
         for offset in offsets:
             before = held.get(offset)
-            if before is not None and before not in self._dead:
+            if before is not None and before not in self._dead and before not in self.leaving:
                 raise Violation(f"{offset} of assignment {handle} is handed to {worker_id}, though {before} has it")
             held[offset] = worker_id
+
+    def given_back(self, handle: int, offsets: Sequence[int]) -> None:
+        """A worker gave messages back, which it will not finish."""
+        held = self._held.get(handle, {})
+        for offset in offsets:
+            held.pop(offset, None)
 
     def died(self, worker_id: str) -> None:
         self._dead.add(worker_id)

@@ -11,6 +11,7 @@ from rocketcrew.supervisor.slab import Slab
 from rocketcrew.supervisor.state import CoreConfig
 
 from .disk import Folder, Segment
+from .ordered_worker import OrderedSimWorker
 from .worker import SimWorker
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ class Parts:
 
     leaves_unread = False
     """A response that finds no room is left on the connection, instead of read and dropped."""
+    ordered_worker_class = OrderedSimWorker
     guards_commits = True
     """The edge looks at the broker's offset before a guarded commit."""
 
@@ -39,7 +41,8 @@ class Parts:
     def worker(
         self, world: World, member: SimMember, worker_id: str, salvage_of: list[str], salvage: list[Segment]
     ) -> SimWorker:
-        return SimWorker(world, member, worker_id, salvage_of, salvage)
+        kind = SimWorker if member.script.order == "concurrent" else self.ordered_worker_class
+        return kind(world, member, worker_id, salvage_of, salvage)
 
     def read_journal(self, data: bytes) -> JournalState:
         return replay(data, "journal")[0]

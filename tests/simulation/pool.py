@@ -10,6 +10,7 @@ from rocketcrew.supervisor import actions as act
 from rocketcrew.supervisor.settling import FailureReport
 
 from .disk import Segment
+from .ordered_worker import OrderedPacket
 from .worker import SimWorker, Work
 from .world import Violation
 
@@ -37,6 +38,8 @@ class SimPool:
         self.performs: dict[type, Callable[[Any], None]] = {
             act.Dispatch: self._dispatch,
             act.Seal: self._seal,
+            act.DispatchOrdered: self._dispatch_ordered,
+            act.Classify: lambda a: self._to(a.worker_id, a),
             act.KillWorker: self._kill,
             act.Retired: self._retired,
         }
@@ -57,7 +60,7 @@ class SimPool:
 
     # --- feeding ------------------------------------------------------------------------------------------------
 
-    def _to(self, worker_id: str, message: Work | str) -> None:
+    def _to(self, worker_id: str, message: Work | str | object) -> None:
         worker = self.workers.get(worker_id)
         if worker is not None:
             worker.in_pipe.append(message)
@@ -74,6 +77,28 @@ class SimPool:
         if action.chunk.origin is not None:
             self._member.world.note("a message ran again because no broker took it back")
         self._to(action.worker_id, Work(action))
+
+    def _dispatch_ordered(self, action: act.DispatchOrdered) -> None:
+        for item in action.chunks:
+            done = self._member.notebook.no_repeat.get(item.mq, ())
+            again = [offset for offset in item.chunk.offsets if offset in done]
+            if again:
+                raise Violation(f"{item.mq} {again} are run again, although they were finished before")
+            self._member.notebook.handed(item.chunk.handle, item.chunk.offsets, action.worker_id)
+        self._to(action.worker_id, OrderedPacket(action))
+
+    def returned(self, worker: SimWorker, chunk_id: int, start: int, failed: int, level: int, suspend_ms: int) -> None:
+        core = self._member.core
+        chunk = core.state.chunks.get(chunk_id)
+        if chunk is not None:
+            self._member.notebook.given_back(chunk.handle, chunk.offsets[start:])
+        core.returned(worker.worker_id, chunk_id, start, failed, level, suspend_ms, "no", self._member.world.now)
+
+    def consumed(self, worker: SimWorker, chunk_id: int) -> None:
+        self._member.core.consumed(worker.worker_id, chunk_id, self._member.world.now)
+
+    def classified(self, worker: SimWorker, handle: int, keys: list[bytes | None]) -> None:
+        self._member.core.classified(worker.worker_id, handle, keys)
 
     def _seal(self, action: act.Seal) -> None:
         self._member.world.note("a seal was asked for")
@@ -106,6 +131,8 @@ class SimPool:
         core.worker_ready(worker.worker_id)
         if worker.retires is not None:
             core.retire(worker.retires)
+            if not self._member.script.auto_commit:
+                self._member.notebook.leaving.add(worker.retires)
         if not self._member.running and all(other.ready for other in self.workers.values()):
             self._member.workers_ready()
 
@@ -201,4 +228,5 @@ class SimPool:
     def kill_all(self) -> None:
         for worker in self.workers.values():
             worker.alive = False
+            self._member.order.died(worker)
         self.workers.clear()

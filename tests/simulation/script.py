@@ -22,6 +22,9 @@ BROKER = "broker-a"
 MAX_RECONSUME_TIMES = 3
 MAX_WORKER_DEATHS = 3
 FOCUS_WEIGHT = 12
+SLOW_IN_ORDER_MS = 600
+LOCK_LIVE_MS, LOCK_EXPIRY_MS = 750, 1_500
+"""A message that began while its lock was good for certain ends before the broker gives that lock away."""
 DELAY_LEVELS = "40ms 80ms 150ms 300ms 600ms 1s"
 
 FAULTS = (
@@ -64,6 +67,12 @@ class Script:
     """Offsets wait for the table."""
     refusing: float
     """Share of messages whose handling fails by chance."""
+    order: str = "concurrent"
+    keys: int = 1
+    """Different keys; one in ten messages has none."""
+    order_holds: bool = True
+    auto_commit: bool = True
+    key_function: bool = False
     broadcasting: bool = False
     """The one member reads all queues, keeps its offsets itself, and drops what fails."""
     batch: int = 1
@@ -76,6 +85,7 @@ class Script:
     @classmethod
     def draw(cls, random: Random) -> Script:
         members_max = random.choice([1, 1, 2, 3])
+        order = random.choice(["concurrent", "concurrent", "queue", "key"])
         return cls(
             queues=random.choice([1, 2, 3, 4]),
             members=random.randint(1, members_max),
@@ -98,10 +108,15 @@ class Script:
             strategy=random.choice(["AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"]),
             commit_after_loaded=random.random() < 0.2,
             refusing=random.choice([0.0, 0.01, 0.1]),
-            broadcasting=members_max == 1 and random.random() < 0.3,
-            batch=random.choice([1, 1, 1, 4]),
+            order=order,
+            keys=random.choice([1, 3, 20]),
+            order_holds=random.random() < 0.7,
+            auto_commit=order != "queue" or random.random() < 0.7,
+            key_function=order == "key" and random.random() < 0.4,
+            broadcasting=members_max == 1 and order == "concurrent" and random.random() < 0.3,
+            batch=random.choice([1, 1, 1, 4]) if order == "concurrent" else 1,
             deadly=random.choice([0, 0, 8, 25]),
-            hard_limit_ms=random.choice([0, 0, 500, 2_500]),
+            hard_limit_ms=random.choice([0, 0, 500, 2_500 if order == "concurrent" else 500]),
         ).without_operators()
 
     def without_operators(self) -> Script:
@@ -112,6 +127,10 @@ class Script:
 
     def focused(self, kinds: Iterable[str], fields: Mapping[str, Any]) -> Script:
         """The same, with some faults more often and some fields given."""
+        if not fields.get("auto_commit", self.auto_commit):
+            # What is uncommitted keeps its bytes, and a filtered tail would hide the newest message.
+            fields = {**fields, "slab_units": 64, "subscription": "*", "threshold_messages": 1000, "span_max": 2000}
+            fields["threshold_bytes"] = 1 << 24
         weights = self.faults | {kind: self.faults[kind] + FOCUS_WEIGHT for kind in kinds}
         rate = max(self.fault_rate, 0.02) if weights != self.faults else self.fault_rate
         alone = {"broadcasting": False} if weights != self.faults or fields else {}
@@ -126,6 +145,7 @@ def broker_config() -> BrokerConfig:
         flush_interval_ms=2_000,
         checkpoint_interval_ms=3_000,
         offset_flush_interval_ms=400,
+        lock_expiry_ms=LOCK_EXPIRY_MS,
         hold_sweep_interval_ms=1_500,
         hold_timeout_max_ms=2_000,
         channel_expiry_ms=30_000,

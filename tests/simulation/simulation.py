@@ -16,6 +16,7 @@ from .broker_host import BrokerHost
 from .disk import Folder, Table
 from .faults import Faults
 from .member import SimMember
+from .order_truth import OrderTruth
 from .parts import Parts
 from .script import BROKER, DLQ_TOPIC, RETRY_TOPIC, Script
 from .truth import QueueKey, Truth
@@ -41,6 +42,9 @@ class Simulation:
         self.truth = Truth(self.world)
         self.broker = BrokerHost(self.world, self.script, self.truth)
         self.truth.is_filtered = self.broker.is_filtered
+        if self.script.order != "concurrent":
+            self.truth.order = OrderTruth(self.world, self.broker.lane)
+            self.truth.order.is_done = self._nothing_to_run
         self.truth.max_offset = self.broker.max_offset
         self.truth.deaths.one_ledger = self.script.members_max == 1
         self.truth.strict_resets = self.script.members_max == 1
@@ -52,6 +56,14 @@ class Simulation:
         self.transitions: Counter[tuple[Enum, Enum]] = Counter()
         self.faults = Faults(self)
         self._names = 0
+
+    def _nothing_to_run(self, key: QueueKey, offset: int) -> bool:
+        truth = self.truth
+        return (
+            offset in truth.retried.get(key, ())
+            or offset < truth.skipped_ever.get(key, 0)
+            or self.broker.is_filtered(key, offset)
+        )
 
     def run(self, steps: int) -> None:
         for _ in range(self.script.members):

@@ -11,12 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .coroner import Deaths
+from .order_truth import OrderTruth, QueueKey
 from .world import Violation, World
 
 OFFSET_MAX = 1 << 62
-
-QueueKey = tuple[str, int]
-"""(topic, queue id) on the one broker."""
 
 
 @dataclass
@@ -55,6 +53,7 @@ class Truth:
         self.deaths = Deaths()
         self.skipped_below: dict[QueueKey, int] = {}
         """An operator skipped what is below."""
+        self.skipped_ever: dict[QueueKey, int] = {}
         self.resets: dict[QueueKey, Reset] = {}
         self.broker_offsets: dict[QueueKey, int] = {}
         self._upto: dict[QueueKey, int] = {}
@@ -63,6 +62,7 @@ class Truth:
         know of it once the others have come past the offset that it remembers."""
         self.only_loaded_counts = False
         """A record with rows is finished when they are in the table; otherwise when they are sealed."""
+        self.order = OrderTruth(world, lambda _key, _offset: None)
         self.is_filtered: Callable[[QueueKey, int], bool] = lambda _key, _offset: False
         self.max_offset: Callable[[QueueKey], int] = lambda _key: 0
 
@@ -98,6 +98,7 @@ class Truth:
         not for what a reset before it wanted, which perhaps nobody met."""
         self.deaths.reset(*key)
         skipped = self.skipped_below.get(key, 0)
+        self.skipped_ever[key] = max(self.skipped_ever.get(key, 0), target)
         before = self.resets.get(key)
         remembered = max(skipped, before.skipped_below if before is not None else 0)
         if target < self.broker_offsets.get(key, 0) and self.strict_resets:
@@ -117,6 +118,10 @@ class Truth:
             self.world.note("a reset was undone")
 
     def broker_killed(self) -> None:
+        self.order.broker_died_ms = self.world.now_ms
+        self._broker_forgot_resets()
+
+    def _broker_forgot_resets(self) -> None:
         """Resets that wait live in the broker's memory, and the offset they set is saved a little later."""
         for key in list(self.resets):
             self.void_reset(key)

@@ -17,7 +17,7 @@ from rocketcrew.remoting.stored import record_info, walk
 from rocketcrew.supervisor.actions import Dispatch
 
 from .disk import Segment
-from .script import doom, fate, number_of
+from .script import SLOW_IN_ORDER_MS, doom, fate, number_of
 from .world import Violation, World
 
 if TYPE_CHECKING:
@@ -59,8 +59,8 @@ class SimWorker:
         self.stopping = False
         self.retires: str | None = None
         """The worker that goes when this one is ready."""
-        self.in_pipe: deque[Work | str] = deque()
-        self.inbox: deque[Work | str] = deque()
+        self.in_pipe: deque[Work | str | object] = deque()
+        self.inbox: deque[Work | str | object] = deque()
         self.work: Work | None = None
         self.call: Call | None = None
         """The handler call under way."""
@@ -152,6 +152,9 @@ class SimWorker:
         if isinstance(message, Work):
             self._begin(message)
             return
+        if not isinstance(message, str):
+            self.other(message)
+            return
         self._flush()
         self._seal()
         if message == "stop" and self.alive:
@@ -189,10 +192,14 @@ class SimWorker:
         random = self.world.random
         duration = random.expovariate(1.0)
         if random.random() < self.member.script.slow and not self.world.calm:
-            duration = random.choice([30, 200, 600, 1_500, 4_000]) * random.random()
+            longest = (
+                [30, 200, 600, 1_500, 4_000] if self.member.script.order == "concurrent" else [30, SLOW_IN_ORDER_MS]
+            )
+            duration = random.choice(longest) * random.random()
             self.world.note("a slow message")
         self.call = self.member.coroner.begin(self, work, index, count)
         attempt = record_info(work.data, work.positions[index], work.positions[index + 1]).reconsume_times
+        attempt += self.tried_here(index)
         end = doom(list(self.call.numbers.values()), attempt, script, self.member.coroner.cost)
         if end == "dies":
             self.world.after(duration * random.random(), self._crash, self.call)
@@ -226,10 +233,8 @@ class SimWorker:
         index = len(work.results)
         info = record_info(work.data, work.positions[index], work.positions[index + 1])
         number = number_of(work.data[info.body_start : info.body_start + 8])
-        failed, rows = fate(number, info.reconsume_times, self.world.random, self.member.script.refusing)
+        failed, rows = self.fate_of(work, index, number, info.reconsume_times)
         work.results.append((failed, rows))
-        if failed is None and not rows:
-            self.member.truth.done_without_rows((work.mq.topic, work.mq.queue_id), work.offsets[index])
 
     def _go_on(self, work: Work) -> None:
         done = len(work.results) == work.count
@@ -246,9 +251,36 @@ class SimWorker:
         if not self.alive:
             return
         if done:
+            self.finished_work(work)
             self._next()
         else:
             self._run_one()
+
+    def fate_of(self, work: Work, index: int, number: int, times: int) -> tuple[int | None, int]:
+        """What the handler makes of the message."""
+        failed, rows = fate(number, times, self.world.random, self.member.script.refusing)
+        if failed is None and not rows:
+            self.member.truth.done_without_rows((work.mq.topic, work.mq.queue_id), work.offsets[index])
+        return failed, rows
+
+    def tried_here(self, index: int) -> int:
+        """How often that message of the chunk was tried here and not sent back."""
+        del index
+        return 0
+
+    def finished_work(self, work: Work) -> None:
+        """All of the chunk ran."""
+
+    def other(self, message: object) -> None:
+        """A packet that only an ordered worker knows."""
+        raise Violation(f"{self.worker_id} got {message}")
+
+    def may_report(self, work: Work) -> int:
+        """How many messages of the chunk may be told of."""
+        return len(work.results)
+
+    def is_told(self, work: Work, start: int, end: int) -> None:
+        """They are written, or reported."""
 
     # --- writing and reporting ----------------------------------------------------------------------------------
 
@@ -259,15 +291,18 @@ class SimWorker:
 
     def _flush(self) -> None:
         """Rows first, then outcomes."""
-        unreported = [work for work in self.unreported if work.reported < len(work.results)]
+        unreported = [work for work in self.unreported if work.reported < self.may_report(work)]
         if not unreported:
             return
-        has_rows = [work for work in unreported if any(rows for _, rows in work.results[work.reported :])]
+        has_rows = [
+            work for work in unreported if any(rows for _, rows in work.results[work.reported : self.may_report(work)])
+        ]
         if has_rows and not self._write(unreported):
             return
         for work in unreported:
-            start, end = work.reported, len(work.results)
+            start, end = work.reported, self.may_report(work)
             work.reported = end
+            self.is_told(work, start, end)
             failures = [
                 (index, level, "no") for index in range(start, end) if (level := work.results[index][0]) is not None
             ]
@@ -290,7 +325,8 @@ class SimWorker:
             self.die()  # the torn batch is not whole, and as if it were not there
             return False
         for work in unreported:
-            for index in range(work.reported, len(work.results)):
+            self.is_told(work, work.reported, self.may_report(work))
+            for index in range(work.reported, self.may_report(work)):
                 failed, rows = work.results[index]
                 if failed is None:
                     mq = self.row_queue(work, index)

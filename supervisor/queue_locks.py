@@ -1,0 +1,76 @@
+"""Queue locks at the edge: one request for each broker, to its master, and every request answered to the core."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from typing import Any
+
+import structlog
+
+from ..client.cluster import Cluster
+from ..client.operations import Operations
+from ..remoting.errors import RocketcrewError
+from ..remoting.queues import MessageQueue
+from .actions import LockQueues, UnlockQueues
+from .core import Core
+
+log = structlog.get_logger("rocketcrew.member")
+
+
+class QueueLocks:
+    """LOCK_BATCH_MQ and UNLOCK_BATCH_MQ for the group. `acted` after each answer; `now` is the loop's clock."""
+
+    def __init__(
+        self, cluster: Cluster, operations: Operations, core: Core, group: str, now: Callable[[], float],
+        acted: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self._cluster = cluster
+        self._operations = operations
+        self._core = core
+        self._group = group
+        self._now = now
+        self._acted = acted
+
+    def performs(self, run: Callable[[Coroutine[Any, Any, None]], None]) -> dict[type, Callable[[Any], None]]:
+        """The core's requests; `run` makes tasks."""
+        return {LockQueues: lambda a: run(self.lock(a)), UnlockQueues: lambda a: run(self.unlock(a))}
+
+    async def lock(self, action: LockQueues) -> None:
+        """Answered by `Core.locked`, broker by broker."""
+        await asyncio.gather(*(self._lock_at(mqs) for mqs in _by_broker(action.mqs)))
+
+    async def _lock_at(self, mqs: Sequence[MessageQueue]) -> None:
+        granted: Collection[MessageQueue] | None = None
+        asked_at = self._now()
+        try:
+            address = await self._cluster.address_of(mqs[0])
+            asked_at = self._now()
+            granted = await self._operations.lock_batch(address, self._group, mqs)
+        except RocketcrewError as error:
+            log.warning("lock_failed", broker=mqs[0].broker_name, queues=len(mqs), error=str(error))
+        self._core.locked(mqs, granted, asked_at, self._now())
+        self._acted()
+
+    async def unlock(self, action: UnlockQueues) -> None:
+        """One-way, as Java; a lock that stays would expire at the broker."""
+        for mqs in _by_broker(action.mqs):
+            try:
+                address = await self._cluster.address_of(mqs[0])
+                await self._operations.unlock_batch(address, self._group, mqs, oneway=True)
+            except RocketcrewError as error:
+                log.warning("unlock_failed", broker=mqs[0].broker_name, queues=len(mqs), error=str(error))
+
+    def connection_lost(self, address: str) -> None:
+        """The broker at that address may have restarted."""
+        for name in self._cluster.broker_names():
+            if self._cluster.broker_address(name) == address:
+                self._core.broker_lost(name, self._now())
+                self._acted()
+
+
+def _by_broker(mqs: Sequence[MessageQueue]) -> list[list[MessageQueue]]:
+    found: dict[str, list[MessageQueue]] = {}
+    for mq in mqs:
+        found.setdefault(mq.broker_name, []).append(mq)
+    return list(found.values())

@@ -1,0 +1,83 @@
+"""Order through kill -9 of workers: by queue, by key, and by the handler's own function."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from harness import Broker, Crew, duplicate_keys, wait_until
+from ordered_trace import Lane, by_key, by_queue, check_order, lines_of, traced
+
+from rocketcrew.client.outgoing import OutgoingMessage
+from rocketcrew.client.sync import SyncProducer
+
+TOPIC = "ordered"
+KEYS = 40
+
+
+@contextmanager
+def crew_of(folder: Path, handler: str, **settings: object) -> Iterator[tuple[Broker, Crew]]:
+    """An embedded broker, and a crew that is not started."""
+    broker = Broker(folder)
+    crew = Crew(folder, broker, f"ordered_handlers:{handler}", TOPIC, load=False, **settings)
+    try:
+        yield broker, crew
+    finally:
+        if crew.status() is not None:
+            crew.kill()
+        broker.stop()
+
+
+def send_keyed(broker: Broker, numbers: range) -> None:
+    """Numbered messages; those of a key go to one queue."""
+    with SyncProducer(broker.name_server) as producer:
+        producer.send_many(OutgoingMessage(TOPIC, str(number).encode(), keys=f"k{number % KEYS}") for number in numbers)
+
+
+LANES: dict[str, Lane] = {"by_queue": by_queue, "by_key": by_key, "by_function": by_key}
+
+
+@pytest.mark.parametrize(
+    ("handler", "transport"),
+    [
+        ("by_queue", "slab"),
+        ("by_key", "slab"),
+        ("by_function", "slab"),
+        ("by_queue", "stream"),
+        ("by_function", "stream"),
+    ],
+)
+def test_order_through_kills_of_workers(tmp_path: Path, handler: str, transport: str) -> None:
+    lane = LANES[handler]
+    numbers, kills = range(1500), 5
+    killed: set[int] = set()
+    with traced(tmp_path / "trace") as trace, crew_of(tmp_path, handler, **{"workers.transport": transport}) as (
+        broker, crew,
+    ):  # fmt: skip
+        send_keyed(broker, numbers)
+        crew.start()
+        for kill in range(1, kills + 1):
+            due = kill * len(numbers) // (kills + 1)
+            wait_until(lambda due=due: crew.counter("done_messages") >= due, what="messages done")
+            wait_until(lambda: len(crew.workers()) == 2, what="both workers")
+            victim = random.Random(kill).choice(crew.workers())
+            killed.add(victim)
+            os.kill(victim, signal.SIGKILL)
+        wait_until(lambda: crew.lag() == 0, what="all committed")
+        assert crew.stop() == 0
+        check_order(lines_of(trace), lane, killed)
+        rows = crew.staged_rows()
+        assert sorted(rows.column("number").to_pylist()) == list(numbers)
+        assert duplicate_keys(rows) == 0
+        assert {
+            n: a for n, a in zip(*(rows.column(c).to_pylist() for c in ("number", "attempt")), strict=True) if a
+        } == {number: 2 for number in numbers if number % 50 == 7}

@@ -1,0 +1,335 @@
+"""Runs the handler in order: a failed message ends its lane, and what is not finished is given back.
+
+A hand-over holds chunks of one lane or of several. When a message fails, it and everything behind it in its lane come back
+as RETURNED, and the other lanes go on; past the hand-over's time (the lock of its queue may be another member's then)
+nothing is started any more. Rows are converted as they come, because a row that does not fit must be known before the next
+message begins.
+
+With `auto_commit=False` a message that was handled stays *staged*: its run and rows wait in this process for a Commit, and
+come back at a Rollback. The supervisor hears CONSUMED when a chunk ends with staged messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from struct import Struct
+from typing import Final, NamedTuple
+
+from ..remoting.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_STORE_HOST_V6
+from ..remoting.errors import ProtocolError, RocketcrewError
+from ..remoting.stored import walk
+from .api import Commit, Retry, Rollback, Suspend
+from .batch_results import batch_results
+from .cells import LAST, RECORDS, STARTED_NS, STATE, TAKEN
+from .choosing import Wants, chooser
+from .forks import end_fork
+from .loading import describe_error, user_traceback
+from .message import Message
+from .one_by_one import OneByOne
+from .ordered_packets import Returned
+from .packets import QueueInfo, clip
+from .rows import Prepared
+from .run import Run
+from .runner import HANDLER_CALLERS, NEVER_INTERRUPTED, Runner, message_keys
+
+_SYSFLAG = Struct(">36xI")
+_RECONSUME_TIMES = Struct(">I")
+_RECONSUME_TIMES_V4 = 72
+_V6_MORE = 12
+"""Bytes that an IPv6 host takes more than an IPv4 one (the table in remoting/stored.py)."""
+
+SUSPEND_MS_MIN, SUSPEND_MS_MAX = 10, 30_000
+
+Consumed = int
+"""Id of a chunk that ran to its end and is not committed."""
+
+
+class OrderedWork(NamedTuple):
+    """One chunk of a hand-over, with its bytes."""
+
+    chunk_id: int
+    queue: QueueInfo
+    data: bytes
+    records: int
+    lane: int
+    tried: tuple[int, ...]
+
+
+class _Staged(NamedTuple):
+    """Handled messages that wait for a commit: their runs, and their rows with the place of each."""
+
+    runs: list[Run]
+    rows: list[tuple[Run, int, Prepared]]
+
+
+class _Verdict(NamedTuple):
+    """What became of the messages of one call: `done` of them from the first on, and then perhaps a failure."""
+
+    done: int
+    error: BaseException | None = None
+    commit: bool = False
+
+
+class OrderedRunner(Runner):
+    """A runner that also takes ordered hand-overs. See the module's text."""
+
+    _auto_commit = True
+    _start_before_ns = 0
+
+    @cached_property
+    def _staged(self) -> dict[QueueInfo, _Staged]:
+        """By queue: what waits for a commit."""
+        return {}
+
+    def run_ordered(
+        self, works: Sequence[OrderedWork], start_before_ns: int, *, auto_commit: bool
+    ) -> list[Returned | Consumed]:
+        """Run the chunks; what to tell of them beside their outcomes, to be sent after the next flush.
+
+        `start_before_ns` 0 = no limit. Whatever is wrong with a chunk is a failure of its first message.
+        """
+        self._auto_commit, self._start_before_ns = auto_commit, start_before_ns
+        answers: list[Returned | Consumed] = []
+        ended: set[int] = set()
+        slowest_ns = 0
+        for work in works:
+            if work.lane in ended or self._too_late():
+                answers.append(Returned(work.chunk_id, 0))
+                continue
+            found = self._run_work(work)
+            slowest_ns = max(slowest_ns, self._slowest_ns)
+            if any(isinstance(answer, Returned) for answer in found):
+                ended.add(work.lane)
+            answers.extend(found)
+        self._slowest_ns = slowest_ns
+        return answers
+
+    def forget_queue(self, queue: QueueInfo) -> None:
+        """The queue was assigned anew: what was staged of it belongs to an assignment that has ended."""
+        self._staged.pop(queue, None)
+
+    def _too_late(self) -> bool:
+        return bool(self._start_before_ns) and self._clock() >= self._start_before_ns
+
+    def _run_work(self, work: OrderedWork) -> list[Returned | Consumed]:
+        try:
+            positions, offsets = walk(work.data)
+            if len(offsets) != work.records:
+                raise ProtocolError(f"{len(offsets)} records, {work.records} announced", f"chunk {work.chunk_id}")
+            data = _with_tries(work.data, positions, work.tried)
+        except ProtocolError as error:
+            self._log.error("chunk_undecodable", topic=work.queue.topic, queue_id=work.queue.queue_id, error=str(error))
+            return [Returned(work.chunk_id, 0, 1, 0, -1, str(error))]
+        self.begin_chunk(work.chunk_id, work.queue)
+        try:
+            return self._run_records(work, data, positions, offsets)
+        finally:
+            self._cell[STATE] = 0
+
+    def _run_records(
+        self, work: OrderedWork, data: bytes, positions: list[int], offsets: list[int]
+    ) -> list[Returned | Consumed]:
+        wants = chooser(work.queue, self._filter, self._log)
+        run = Run(work.chunk_id, work.queue, offsets, 0)
+        index, total = 0, len(offsets)
+        while index < total:
+            if self._too_late():
+                self._end_run(run, index)
+                return [Returned(work.chunk_id, index)]
+            started = self._clock()
+            end, batch, places, damaged = self._gather(run, index, data, positions, wants)
+            verdict = self._call(run, batch, places, started) if batch else _Verdict(0)
+            self._cell[STATE] = 0
+            if damaged is not None and verdict.error is None:
+                verdict = _Verdict(end - 1 - index, damaged)
+            took = self._clock() - started
+            run.busy_ns += took
+            run.slowest_ns = max(run.slowest_ns, took)
+            if verdict.error is not None:
+                done = index + verdict.done
+                self._end_run(run, done)
+                return self._given_back(work, done, end - done, batch, places, verdict.error)
+            index = end
+            if verdict.commit:
+                self._end_run(run, index)
+                self._commit(work.queue)
+                run = Run(work.chunk_id, work.queue, offsets, index)
+            if started + took >= self._due_ns and self._auto_commit:
+                self._end_run(run, index)
+                self._flush()
+                self.begin_chunk(work.chunk_id, work.queue)
+                run = Run(work.chunk_id, work.queue, offsets, index)
+        self._end_run(run, total)
+        staged = self._staged.get(work.queue)
+        waits = staged is not None and any(part.chunk_id == work.chunk_id for part in staged.runs)
+        return [work.chunk_id] if waits else []
+
+    # --- one call ---------------------------------------------------------------------------------------------------
+
+    def _gather(
+        self, run: Run, first: int, data: bytes, positions: list[int], wants: Wants | None
+    ) -> tuple[int, list[Message], list[int], BaseException | None]:
+        """Messages for one call, the place of each, and the end; up to a damaged record, which is the last then."""
+        room = self._limits.batch_messages_max if self._batch else 1
+        batch: list[Message] = []
+        places: list[int] = []
+        index, damaged = first, None
+        while index < len(positions) - 1 and len(batch) < room and (self._batch or index == first):
+            messages, damaged = self.messages_of(run, index, data, positions, wants)
+            batch.extend(messages)
+            places.extend([index] * len(messages))
+            index += 1
+            if damaged is not None:
+                break
+        return index, batch, places, damaged
+
+    def _call(self, run: Run, batch: list[Message], places: list[int], started_ns: int) -> _Verdict:
+        """Call the handler; keep or stage rows of what is done."""
+        cell, offsets = self._cell, run.offsets
+        cell[STARTED_NS] = started_ns
+        cell[RECORDS] = places[-1] - places[0] + 1
+        cell[LAST] = offsets[places[-1]]
+        cell[TAKEN] = 0
+        cell[STATE] = offsets[places[0]] + 1
+        try:
+            if self._batch:
+                given = OneByOne(batch, [offsets[place] for place in places], cell)
+                results = batch_results(batch, self._function(given))
+            else:
+                results = [self._function(message) for message in batch]
+        except Rollback as error:
+            if not self._auto_commit:
+                return _Verdict(0, error)
+            results = [None] * len(batch)
+            self._warn(batch[0], error)
+        except BaseException as error:  # noqa: BLE001  whatever it is, it is the handler's
+            if self._forked:
+                end_fork(error)
+            return _Verdict(0, error)
+        return self._take(run, batch, places, results)
+
+    def _take(self, run: Run, batch: list[Message], places: list[int], results: Sequence[object]) -> _Verdict:
+        """Rows of all messages up to the first that failed; a record counts when all of its messages are done."""
+        prepared: list[tuple[int, Prepared]] = []
+        commit = False
+        for message, index, result in zip(batch, places, results, strict=True):
+            try:
+                rows, says_commit = self._judge(message, result)
+            except BaseException as error:  # noqa: BLE001  a generator runs the handler's code
+                self._put(run, [(place, part) for place, part in prepared if place < index])
+                return _Verdict(index - places[0], error)
+            commit = commit or says_commit
+            if rows is not None:
+                prepared.append((index, rows))
+        self._put(run, prepared)
+        return _Verdict(places[-1] - places[0] + 1, None, commit and not self._auto_commit)
+
+    def _judge(self, message: Message, result: object) -> tuple[Prepared | None, bool]:
+        """Rows of one result, and whether it commits. Raises what the handler returned as an exception."""
+        commit = isinstance(result, Commit)
+        if isinstance(result, Commit):
+            if self._auto_commit:
+                self._warn(message, result)
+            result = result.rows
+        if isinstance(result, Rollback) and self._auto_commit:
+            self._warn(message, result)
+            result = None
+        if isinstance(result, BaseException):
+            raise result
+        if self.rows is None or result is None:
+            return None, commit
+        return self.rows.prepare(message, result, at_once=True), commit
+
+    def _warn(self, message: Message, what: object) -> None:
+        """As Java: with auto commit, COMMIT and ROLLBACK are successes."""
+        self._log.warning("taken_as_success", **message_keys(message), said=type(what).__name__,
+                          hint="declare the handler with auto_commit=False to commit or roll back")  # fmt: skip
+
+    # --- what is done, and what waits for a commit ------------------------------------------------------------------
+
+    def _put(self, run: Run, prepared: list[tuple[int, Prepared]]) -> None:
+        for index, part in prepared:
+            if self._auto_commit:
+                self._keep(run, index, [part])
+            else:
+                self._stage(run.queue).rows.append((run, index, part))
+
+    def _stage(self, queue: QueueInfo) -> _Staged:
+        return self._staged.setdefault(queue, _Staged([], []))
+
+    def _end_run(self, run: Run, end: int) -> None:
+        """The run ends before record `end`: reported with the next flush, or staged."""
+        if self._auto_commit:
+            self._close(run, end, run.busy_ns, run.slowest_ns)
+            return
+        run.records = end - run.start
+        if run.records:
+            self._stage(run.queue).runs.append(run)
+
+    def _commit(self, queue: QueueInfo) -> None:
+        staged = self._staged.pop(queue, None)
+        if staged is None:
+            return
+        for run, index, part in staged.rows:
+            self._keep(run, index, [part])
+        for run in staged.runs:
+            self._close(run, run.start + run.records, run.busy_ns, run.slowest_ns)
+
+    def _given_back(
+        self, work: OrderedWork, start: int, failed: int, batch: list[Message], places: list[int], error: BaseException
+    ) -> list[Returned | Consumed]:
+        """What to say of a failure of record `start`; a rollback also gives back what was staged before it."""
+        message = next((message for message, place in zip(batch, places, strict=True) if place >= start), None)
+        keys = message_keys(message) if message is not None else {"topic": work.queue.topic}
+        if isinstance(error, Rollback):
+            self._log.info("rolled_back", **keys, reason=error.reason)
+            staged = self._staged.pop(work.queue, _Staged([], []))
+            first: dict[int, int] = {work.chunk_id: start}
+            for run in staged.runs:
+                first[run.chunk_id] = min(first.get(run.chunk_id, run.start), run.start)
+            return [
+                Returned(chunk_id, at, 0, 0, _wait_ms(error.suspend_ms) if chunk_id == work.chunk_id else 0)
+                for chunk_id, at in sorted(first.items())
+            ]
+        if isinstance(error, (Suspend, Retry)):
+            self._log.info("message_held", **keys, reason=error.reason)
+        elif isinstance(error, RocketcrewError):
+            self._log.warning("message_failed", **keys, error=clip(describe_error(error)))
+        else:
+            self._log.warning("message_failed", **keys, error=clip(describe_error(error)),
+                              exception=user_traceback(error))  # fmt: skip
+        suspend_ms = _wait_ms(error.suspend_ms) if isinstance(error, Suspend) else -1
+        delay_level = min(error.delay_level, 0) if isinstance(error, Retry) else 0
+        return [Returned(work.chunk_id, start, failed, delay_level, suspend_ms, clip(describe_error(error)))]
+
+
+CALLERS: Final = HANDLER_CALLERS | {
+    function.__code__
+    for function in (OrderedRunner._call, OrderedRunner._judge)  # pyright: ignore[reportPrivateUsage]
+}
+"""As HANDLER_CALLERS, the ordered ones too."""
+NEVER: Final = NEVER_INTERRUPTED | {
+    function.__code__
+    for function in (OrderedRunner._put, OrderedRunner._end_run, OrderedRunner._given_back)  # pyright: ignore[reportPrivateUsage]
+}
+"""As NEVER_INTERRUPTED, the ordered ones too."""
+
+
+def _wait_ms(suspend_ms: int) -> int:
+    """-1 = as configured; else within Java's bounds (ConsumeMessageOrderlyService.submitConsumeRequestLater)."""
+    return -1 if suspend_ms < 0 else min(max(suspend_ms, SUSPEND_MS_MIN), SUSPEND_MS_MAX)
+
+
+def _with_tries(data: bytes, positions: Sequence[int], tried: Sequence[int]) -> bytes:
+    """The records with the attempts that were made here added to their reconsumeTimes, as Java's orderly service does."""
+    if not any(tried):
+        return data
+    changed = bytearray(data)
+    for position, times in zip(positions, tried, strict=False):
+        sysflag = _SYSFLAG.unpack_from(changed, position)[0]
+        at = position + _RECONSUME_TIMES_V4
+        at += _V6_MORE * (bool(sysflag & SYSFLAG_BORN_HOST_V6) + bool(sysflag & SYSFLAG_STORE_HOST_V6))
+        stored = _RECONSUME_TIMES.unpack_from(changed, at)[0]
+        _RECONSUME_TIMES.pack_into(changed, at, stored + times)
+    return bytes(changed)
