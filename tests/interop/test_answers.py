@@ -1,0 +1,136 @@
+"""What genuine brokers answer to pulls and send-backs, and what their consumers see of it: nothing lost, nothing passed."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
+
+from harness import Crew, send_numbers, wait_until
+from servers import VERSIONS, Kind, Servers
+
+from rocketcrew.client.admin import Admin
+from rocketcrew.client.cluster import Cluster
+from rocketcrew.client.operations import Operations
+from rocketcrew.client.outgoing import OutgoingMessage
+from rocketcrew.client.sync import SyncProducer, run_with_cluster
+from rocketcrew.remoting.admin_bodies import SubscriptionGroupConfig, TopicConfig
+
+ON_BOTH = pytest.mark.parametrize("servers", VERSIONS, ids=str, indirect=True, scope="session")
+ON_5 = pytest.mark.parametrize("servers", [Kind("5.5.0")], ids=str, indirect=True, scope="session")
+READ_ONLY = 4
+
+NewCrew = Callable[..., Crew]
+
+
+@pytest.fixture
+def new_crew(tmp_path: Path, servers: Servers, request: pytest.FixtureRequest) -> Iterator[NewCrew]:
+    """A crew of this test's own topic (which the test makes) and group; it is stopped at the end."""
+    name = request.node.name.partition("[")[0]
+    made: list[Crew] = []
+
+    def make(handler: str = "numbers_handler:number", **settings: object) -> Crew:
+        made.append(Crew(tmp_path, servers, handler, name, load=False, group=f"{name}-group", **settings))
+        return made[-1]
+
+    yield make
+    for crew in made:
+        crew.stop()
+
+
+def numbers(crew: Crew) -> list[tuple[int, int]]:
+    rows = crew.staged_rows()
+    if not rows.num_rows:
+        return []
+    return sorted(zip(rows.column("number").to_pylist(), rows.column("attempt").to_pylist(), strict=True))
+
+
+def allow(servers: Servers, group: str, consume: bool) -> None:
+    config = SubscriptionGroupConfig(group, consume_enable=consume)
+    run_with_cluster(servers.name_server, lambda cluster: Admin(cluster).create_group(servers.address, config))
+
+
+@ON_BOTH
+def test_a_forbidden_group_and_an_offset_beyond_the_end(servers: Servers, new_crew: NewCrew) -> None:
+    """NO_PERMISSION is asked again; OFFSET_ILLEGAL goes on where the broker says; thresholds per topic hold nothing up."""
+    crew = new_crew(**{"consumer.pull_threshold_for_topic": 4, "consumer.pull_threshold_size_for_topic_mib": 1})
+    servers.create_topic(crew.topic, 1)
+    allow(servers, crew.group, consume=False)
+    send_numbers(servers, crew.topic, range(100, 120))
+
+    async def commit_beyond(cluster: Cluster) -> None:
+        mq = (await cluster.queues_to_read(crew.topic))[0]
+        await Operations(cluster).update_consumer_offset(crew.group, mq, 5000)
+
+    run_with_cluster(servers.name_server, commit_beyond)
+    crew.start()
+    wait_until(lambda: crew.counter("pull_errors") > 0, what="a refused pull")
+    allow(servers, crew.group, consume=True)
+    wait_until(lambda: "pull_offset_illegal" in (crew.child.log.read_text()), what="the illegal offset")
+    wait_until(lambda: crew.lag() == 0, what="the corrected offset committed")
+    send_numbers(servers, crew.topic, range(200, 240))
+    wait_until(lambda: crew.counter("done_messages") >= 40 and crew.lag() == 0, what="what came later")
+    assert crew.counter("invariant_violations") == 0
+    assert crew.stop() == 0
+    assert {number for number, _ in numbers(crew)} >= set(range(200, 240))
+
+
+@ON_5
+def test_inner_batches(servers: Servers, new_crew: NewCrew) -> None:
+    """A topic with a batch consume queue: one record holds a whole batch, and has as many offsets."""
+    crew = new_crew()
+    config = TopicConfig(crew.topic, read_queue_nums=1, write_queue_nums=1, attributes={"queue.type": "BatchCQ"})
+    run_with_cluster(servers.name_server, lambda cluster: Admin(cluster).create_topic(servers.address, config))
+    crew.start()
+    with SyncProducer(servers.name_server) as producer:
+        for start in range(100, 130, 10):
+            producer.send_batch([OutgoingMessage(crew.topic, b"%d" % n) for n in range(start, start + 10)])
+    # What a failed message of a batch shares with its neighbours is the record: all of it is sent back.
+    wait_until(lambda: {n for n, _ in numbers(crew)} == set(range(100, 130)), what="all numbers")
+    wait_until(lambda: crew.lag() == 0, what="all committed")
+    assert crew.stop() == 0
+
+
+@ON_BOTH
+def test_a_message_that_no_broker_takes_back_runs_again_here(servers: Servers, new_crew: NewCrew) -> None:
+    crew = new_crew()
+    servers.create_topic(crew.topic, 1)
+    crew.start()
+    retry = TopicConfig(f"%RETRY%{crew.group}", read_queue_nums=1, write_queue_nums=1, perm=READ_ONLY)
+    run_with_cluster(servers.name_server, lambda cluster: Admin(cluster).create_topic(servers.address, retry))
+    send_numbers(servers, crew.topic, range(107, 112))
+    # While the old route is known, an ordinary send still gets through: brokers look at this permission for send-backs only.
+    wait_until(lambda: crew.counter("local_retries") >= 1, what="an attempt here")
+    wait_until(lambda: crew.counter("done_messages") >= 5 and crew.lag() == 0, what="the message finished here")
+    assert crew.counter("send_back_refused") >= 1
+    assert crew.dead_letters() == 0
+    assert crew.counter("invariant_violations") == 0
+    assert crew.stop() == 0
+    assert numbers(crew) == [(107, 2), (108, 0), (109, 0), (110, 0), (111, 0)]
+
+
+@ON_BOTH
+def test_hooks_acknowledged_parts_and_levels(servers: Servers, new_crew: NewCrew) -> None:
+    before_ms = int(time.time() * 1000)
+    crew = new_crew("hooked_handler:halves", **{"workers.count": 1, "consumer.consume_message_batch_max_size": 16})
+    servers.create_topic(crew.topic, 1)
+    with SyncProducer(servers.name_server) as producer:
+        producer.send_batch([OutgoingMessage(crew.topic, b"%d" % n) for n in range(12)])
+    crew.start()
+    wait_until(lambda: crew.counter("done_messages") >= 12 and crew.lag() == 0, what="all messages finished")
+    sent_back = crew.counter("sent_back_messages")
+    assert crew.stop() == 0
+    rows = crew.staged_rows().to_pylist()
+    assert sorted(row["number"] for row in rows) == list(range(12))
+    retried = [row for row in rows if row["attempt"] == 1]
+    assert len(retried) == sent_back > 0
+    assert {row["delay"] for row in retried} == {"2"}
+    assert all(before_ms <= row["started"] <= time.time() * 1000 for row in rows)
+    assert all(1 <= row["shown"] <= 16 for row in rows)
+    assert f"CONSUME_SUCCESS SUCCESS {crew.group}" in {row["ended"] for row in rows}
