@@ -170,16 +170,9 @@ class Supervisor:
         self._recover()
         self._to_end.append(self._acting.close_journal)
         self._member = GroupMember(
-            settings,
-            self.client_id,
-            self.topics,
-            self.core,
-            self._view,
-            self.acted,
-            self._stacks_text,
-            self._pool.direct.consume,
-            self._slot.path / ROUTES_FILE,
-        )
+            settings, self.client_id, self.topics, self.core, self._view, self.acted,
+            self._stacks_text, self._pool.direct.consume, self._slot.path / ROUTES_FILE,
+        )  # fmt: skip
         self._pool.hearing.traced = self._member.traced
         self._to_end.append(self._member.kill)
         self._acting.do |= self._member.performs
@@ -234,17 +227,15 @@ class Supervisor:
         self._pool = Pool(
             self.core, policy, run_id=run_id, transport=self._transport, segments=self._slot.segments,
             left_behind=self._slot.open_segments(), cells=self._cells, queue_info=self._queue_info, slab=self._view,
-            acted=self.acted, gave_up=self._gave_up,
-            direct_timeout_s=settings.consumer.consume_timeout_min * 60,
+            acted=self.acted, gave_up=self._gave_up, direct_timeout_s=settings.consumer.consume_timeout_min * 60,
         )  # fmt: skip
         self._pool.launcher.add(0, forkserver_for(self.handler, settings), self._boots)
-        self._acting.do[act.Dispatch] = self._pool.dispatch
+        self._acting.do |= {act.Dispatch: self._pool.dispatch, act.Retired: lambda a: self._pool.let_leave(a.worker_id)}
         self._acting.do |= OrderedFeed(self._pool, self._queue_info, self._view, self._transport).performs
         self._to_end.append(self._pool.kill)
         watch = Watch(self._cells, self._pool.members.values, self.core.is_busy, settings.workers.stall_timeout_ms)
         watch.start()
         self._to_end.append(watch.stop)
-        self._acting.do[act.Retired] = lambda a: self._pool.let_leave(a.worker_id)
         await self._pool.start()
         keep_order(self.core, settings.consumer, self._pool.said)
         return policy.count
