@@ -58,7 +58,7 @@ class Commit:
 
 @dataclass(slots=True, eq=False)
 class SendBack:
-    """Return one record to its broker for a later attempt; answer `Core.sent_back`.
+    """Return one record to its broker for a later attempt, or drop it when broadcasting; answer `Core.sent_back`.
 
     `start`/`end` are the record's bytes in the slab; the edge decodes them before it returns to the loop.
     """

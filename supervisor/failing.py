@@ -65,6 +65,3 @@ class Failing:
             if failures[index].facts is None:
                 self._dispatching.quarantine.finished(pq, chunk, index, sent_back=True)
             self._send_back(pq, chunk, index)
-        if not chunk.failed:  # broadcasting: all were dropped
-            s.chunks.pop(chunk.chunk_id, None)
-            s.release_chunk(chunk)

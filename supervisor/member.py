@@ -137,7 +137,7 @@ class GroupMember:
             act.Ack: lambda a: self._run(self._then_act(self._pops.ack(a))),
             act.Renew: lambda a: self._run(self._then_act(self._pops.renew(a))),
             act.Commit: lambda a: self._run(self._commit(a)),
-            act.SendBack: self._send_back,
+            act.SendBack: self._drop if is_broadcasting(self._settings) else self._send_back,
             act.Heartbeat: lambda _: self._heartbeats.now(),
             **self._locks.performs(self._run),
         }
@@ -305,6 +305,11 @@ class GroupMember:
             # Damaged on the way: the broker finds its own copy by the offset that can still be read.
             log.error("failed_message_not_decodable", queue=tuple(action.mq), error=str(error))
         self._run(self._send_back_task(action, record, message))
+
+    def _drop(self, action: act.SendBack) -> None:
+        """Broadcasting: it is over."""
+        self._core.sent_back(action.handle, action.chunk_id, action.index, True, self._loop.time())
+        self._acted()
 
     async def _send_back_task(self, action: act.SendBack, record: bytes, message: StoredMessage | None) -> None:
         if action.check is not None:

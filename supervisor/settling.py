@@ -149,14 +149,16 @@ class Settling:
     def send_back(self, pq: ProcessQueue, chunk: Chunk, index: int) -> None:
         """Ask for the send-back of a failed message, unless its queue was taken away."""
         failure = (chunk.failed or {})[index]
-        if self.s.config.broadcasting:
-            self._drop(pq, chunk, index)
-            return
         if not pq.send_failures:
             self.s.counters.discarded_failures += 1
             return
         failure.sent = True
         check = pq.checks.get(chunk.offsets[index]) if isinstance(pq, PopQueue) else None
+        if self.s.config.broadcasting:
+            # Nobody retries it: the edge drops it, which is answered as a send-back that was accepted
+            # (ConsumeMessageConcurrentlyService.processConsumeResult).
+            self.s.log("warning", "message_dropped", queue=pq.mq, offset=chunk.offsets[index], error=failure.error,
+                       why="broadcasting: nothing is consumed again")  # fmt: skip
         self.s.out.append(
             SendBack(
                 pq.handle,
@@ -173,16 +175,6 @@ class Settling:
             )
         )
 
-    def _drop(self, pq: ProcessQueue, chunk: Chunk, index: int) -> None:
-        """Broadcasting: a failure is logged and is over (ConsumeMessageConcurrentlyService.processConsumeResult)."""
-        s = self.s
-        failure = (chunk.failed or {}).pop(index)
-        s.counters.dropped_messages += 1
-        s.log("warning", "message_dropped", queue=pq.mq, offset=chunk.offsets[index], error=failure.error,
-              why="broadcasting: nothing is consumed again")  # fmt: skip
-        pq.unfinished -= 1
-        self._journal(pq, chunk.begin_of(index), chunk.offsets[index] + 1, "", 0)
-
     def sent_back(self, handle: int, chunk_id: int, index: int, accepted: bool, now: float) -> None:
         """The answer to a SendBack. Refused: the message stays in the process queue and is sent again later."""
         s = self.s
@@ -195,10 +187,12 @@ class Settling:
             self._local.refused(pq, chunk, index, now)
             self._progress(pq, now)
             return
+        dropped = s.config.broadcasting
         if chunk.failed.pop(index).facts is not None:
-            s.counters.dead_letter_messages += 1
+            s.counters.dead_letter_messages += not dropped
             self._dispatching.quarantine.finished(pq, chunk, index, sent_back=False)
-        s.counters.sent_back_messages += 1
+        s.counters.sent_back_messages += not dropped
+        s.counters.dropped_messages += dropped
         pq.unfinished -= 1
         if isinstance(pq, PopQueue) and pq.checks.pop(chunk.offsets[index], None) is not None:
             pq.loop.in_hand -= 1  # the broker has it again: it is not acknowledged

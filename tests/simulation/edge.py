@@ -81,7 +81,7 @@ class Edge:
             act.FetchOffset: self._fetch_offset,
             act.Pull: self._pull,
             act.Commit: self._commit_to_file if self._alone else self._commit,
-            act.SendBack: self._send_back,
+            act.SendBack: self._drop if self._alone else self._send_back,
             act.Heartbeat: lambda _: self._heartbeat(),
             act.LockQueues: self._lock,
             act.UnlockQueues: self._unlock,
@@ -302,10 +302,15 @@ class Edge:
         else:
             update()
 
+    def _drop(self, action: act.SendBack) -> None:
+        """A broadcasting member's failure is over; that the core goes on from here is what an answer tells it."""
+        offset = self._core.state.chunks[action.chunk_id].offsets[action.index]
+        self._world.note("a message was dropped")
+        self._member.truth.done_without_rows((action.mq.topic, action.mq.queue_id), offset)
+        self._core.sent_back(action.handle, action.chunk_id, action.index, True, self._world.now)
+
     def _send_back(self, action: act.SendBack) -> None:
         """The record's bytes are read now: they must be those of the message that failed."""
-        if self._alone:
-            raise Violation(f"a broadcasting member sends {action.mq} back")
         if action.handle in self._revoked:
             raise Violation(f"a failed message of {action.mq} is sent back, though its queue is another's")
         view, start = self._member.view, action.start

@@ -191,7 +191,6 @@ class SimMember:
 
     def act(self) -> None:
         while todo := self.core.take_actions():
-            self._note_dropped(todo)
             entries: list[Entry] = [
                 a for a in todo if isinstance(a, (act.JournalDone, act.JournalSealed, act.JournalCommitted))
             ]
@@ -207,16 +206,6 @@ class SimMember:
         if due is not None and due * 1000 < self._tick_at:
             self._tick_at = due * 1000
             self.world.at(self._tick_at, self.event, self._tick, self._tick_at)
-
-    def _note_dropped(self, todo: list[act.Action]) -> None:
-        """A failed message of a broadcasting member is over as soon as the core says so; the journal says it next."""
-        for action in todo:
-            if isinstance(action, act.Log) and action.event == "message_dropped":
-                mq, offset = action.keys["queue"], action.keys["offset"]
-                if not self.script.broadcasting:
-                    raise Violation(f"{mq} {offset} is dropped, though its group retries")
-                self.world.note("a message was dropped")
-                self.truth.done_without_rows((mq.topic, mq.queue_id), offset)  # type: ignore[attr-defined,arg-type]
 
     def _tick(self, due_ms: float) -> None:
         if due_ms != self._tick_at:

@@ -469,12 +469,13 @@ class CommitsSealed(CoreParts):
 
 
 class DropsSilently(CoreParts):
-    """A broadcasting member drops a failed message without a word."""
+    """A failed message of a broadcasting member is over before anybody was told."""
 
     class settling_class(Settling):
-        def _drop(self, pq: ProcessQueue, chunk: Chunk, index: int) -> None:
-            super()._drop(pq, chunk, index)
-            self.s.out = [action for action in self.s.out if getattr(action, "event", "") != "message_dropped"]
+        def send_back(self, pq: ProcessQueue, chunk: Chunk, index: int) -> None:
+            if self.s.config.broadcasting:
+                self.s.out.append(JournalDone(pq.mq, chunk.begin_of(index), chunk.offsets[index] + 1, "", 0))
+            super().send_back(pq, chunk, index)
 
 
 PLANTED = {

@@ -31,11 +31,14 @@ def test_a_failure_is_dropped_and_does_not_hold_the_offset(make: MakeBench) -> N
     while chunks := bench.dispatched():
         for chunk in chunks:
             bench.done(chunk, failures=[(0, 0, "ValueError: no")] if chunk.offsets == [1] else [])
-    bench.none(act.SendBack)
+    assert bench.persist() == [1], "until it is dropped"
     [line] = [log for log in bench.take(act.Log) if log.event == "message_dropped"]
     assert (line.keys["offset"], line.keys["error"]) == (1, "ValueError: no")
+    drop = bench.one(act.SendBack)
+    bench.core.sent_back(drop.handle, drop.chunk_id, drop.index, True, bench.now)
     assert bench.persist() == [3]
-    assert (bench.counters.failed_messages, bench.counters.dropped_messages) == (1, 1)
+    counters = bench.counters
+    assert (counters.failed_messages, counters.dropped_messages, counters.sent_back_messages) == (1, 1, 0)
     assert (bench.slab.used_units, bench.core.state.chunks) == (0, {})
     pq = bench.pq(handle)
     assert (pq.unfinished, pq.unfinished_bytes) == (0, 0)
