@@ -36,6 +36,8 @@ BROKER_STOP_S = 10.0
 @click.option(
     "--load/--no-load", "load", default=True, help="Load sealed results into the table (default), or leave them."
 )
+@click.option("--reload", "reload_on_change", is_flag=True,
+              help="For development: reload when a Python file below the current folder changes.")  # fmt: skip
 @click.option("--embedded", is_flag=True, help="Start a broker of its own and consume from that.")
 @with_settings(
     topics="consumer.topics",
@@ -46,7 +48,7 @@ BROKER_STOP_S = 10.0
     target="spark.target",
     load="spark.load",
 )
-def run(settings: Settings, handler: str, embedded: bool) -> None:
+def run(settings: Settings, handler: str, embedded: bool, reload_on_change: bool) -> None:
     """Consume with HANDLER, a function written as package.module:function.
 
     The function gets one message at a time (or a list, see `rocketcrew.handler`) and returns rows, or nothing. Modules of
@@ -69,17 +71,21 @@ def run(settings: Settings, handler: str, embedded: bool) -> None:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     with _name_servers(settings, embedded) as settings_to_use:
-        summary = asyncio.run(_supervise(settings_to_use, spec, reread_settings()))
+        summary = asyncio.run(
+            _supervise(settings_to_use, spec, reread_settings(), Path.cwd() if reload_on_change else None)
+        )
     _tell(summary)
     if summary.exit_code == EXIT_FORCED:
         raise ForcedStopError(f"stopped by force: {summary.unfinished + summary.unsealed} messages will come again")
 
 
-async def _supervise(settings: Settings, spec: HandlerSpec, reread: Callable[[], Settings]) -> Summary:
+async def _supervise(
+    settings: Settings, spec: HandlerSpec, reread: Callable[[], Settings], watched: Path | None
+) -> Summary:
     def again() -> Settings:
         return dataclasses.replace(reread(), cluster=settings.cluster)  # an embedded broker's address is not on disk
 
-    return await Supervisor(settings, spec, reread=again).run()
+    return await Supervisor(settings, spec, reread=again, watched=watched).run()
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ import asyncio
 import dataclasses
 import signal
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import structlog
@@ -22,6 +23,7 @@ from ..remoting.errors import RocketcrewError, UsageError
 from .changes import Merged, merge
 from .control import Command
 from .core import Core
+from .file_watch import watch
 from .pool import Pool
 from .sizing import ChunkSizer
 from .stacks import ProcessStack
@@ -56,7 +58,18 @@ class Operator:
         self._scaled: int | None = None
         """What an operator scaled to, kept over reloads that do not change workers.count."""
         self._logging: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
         pool.reload_ended = self._reload_ended
+
+    def watch_files(self, folder: Path) -> None:
+        """Reload whenever a Python file below the folder changes."""
+        self._watching = self._loop.create_task(watch(folder, self._reload_by_signal))
+
+    async def end(self) -> None:
+        """Nothing more is asked."""
+        for task in (self._watching, self._logging):
+            if task is not None:
+                task.cancel()
 
     def listen(self) -> None:
         """Obey the signals from now on."""

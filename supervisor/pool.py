@@ -73,6 +73,7 @@ class Pool:
         """Called with the generation that serves after a reload."""
         self._staff_timer: asyncio.TimerHandle | None = None
         self._stopping = False
+        self._reloading = False
         self.direct = Directing(core, slab, self.members, self._send, self.kill_worker, timeout_s=direct_timeout_s)
         """Messages that an administrator wants consumed."""
         self.failure = ""
@@ -105,10 +106,10 @@ class Pool:
     def run_staff(self) -> None:
         """Do what the staffing wants now, and be there when it wants something next."""
         now = self._loop.time()
-        reloading = self.staff.reload is not Reload.IDLE
         for order in self.staff.run(now):
             self._carry_out[type(order)](order)
-        if reloading and self.staff.reload is Reload.IDLE:
+        reloading, self._reloading = self._reloading, self.staff.reload is not Reload.IDLE
+        if reloading and not self._reloading:
             self.reload_ended(self.staff.generation)
         if self._staff_timer is not None:
             self._staff_timer.cancel()

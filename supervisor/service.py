@@ -89,9 +89,10 @@ class Supervisor:
 
     def __init__(
         self, settings: Settings, handler: HandlerSpec, *, on_ready: Callable[[], None] | None = None,
-        reread: Callable[[], Settings] | None = None,
+        reread: Callable[[], Settings] | None = None, watched: Path | None = None,
     ) -> None:  # fmt: skip
-        """`reread` reads the configuration again, for a reload."""
+        """`reread` reads the configuration again, for a reload; `watched` is a folder whose changes ask for one."""
+        self._watched = watched
         self._reread = None if reread is None else lambda: in_namespace(reread())
         self.settings = settings = in_namespace(settings)
         self.handler = handler
@@ -192,6 +193,9 @@ class Supervisor:
             },
         )
         operator.listen()
+        self._to_end.append(operator.end)
+        if self._watched is not None:
+            operator.watch_files(self._watched)
         await self._control.start()
         self._to_end.append(self._control.stop)
         if settings.metrics.port:

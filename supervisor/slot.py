@@ -136,6 +136,12 @@ def _member_of(slot: Slot) -> str:
 
 def _adopt_one(slot: Slot, other: Slot, state: JournalState, settled: Settled) -> bool:
     """Take over one dead slot. Its journal goes last: a kill before that repeats the take-over, which changes nothing."""
+    for stale in (
+        other.path / "control.sock",
+        other.segments / (SETTLED_FILE + ".new"),
+        other.journal.with_suffix(".new"),
+    ):
+        stale.unlink(missing_ok=True)  # its lock is ours: whoever made them is dead
     if not other.segments.is_dir():
         return False
     loader_fd = _try_lock(other.segments / PLAN_DIR / LOADER_LOCK)

@@ -50,6 +50,7 @@ EDGES: dict[str, frozenset[str]] = {
             "consume",
             "control",
             "direct",
+            "file_watch",
             "hearing",
             "group_watch",
             "heartbeats",

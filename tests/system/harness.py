@@ -144,11 +144,13 @@ class Crew:
             **settings,
         }
         self.cwd = HANDLERS
+        self.flags: list[str] = []
         self.starts = 0
 
     def start(self) -> None:
         self.starts += 1
         words = ["run", self.handler, "--topic", self.topic, "--group", self.group, "-n", self.broker.name_server]
+        words += self.flags
         for key, value in self.settings.items():
             words += ["--set", f"{key}={value}"]
         self.child = Child(

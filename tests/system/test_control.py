@@ -195,6 +195,42 @@ def test_the_service_says_why_when_nobody_can_boot(tmp_path: Path, broker: Broke
     assert crew.child.stop(WAIT_S) == 4
 
 
+def test_reload_on_change_while_developing(tmp_path: Path, broker: Broker) -> None:
+    crew = Reloadable(tmp_path, broker)
+    crew.flags = ["--reload"]
+    crew.start()
+    crew.write("VERSION = 22\n" + HANDLER)
+    wait_until(lambda: crew.generations() == {1}, what="the new code")
+    crew.write("VERSION = \n" + HANDLER)
+    wait_until(lambda: "SyntaxError" in crew.staff()["last_reload"], what="the way back")
+    crew.write("VERSION = 333\n" + HANDLER)
+    wait_until(lambda: crew.generations() == {3}, what="the mended code")
+    send_numbers(broker, TOPIC, range(50))
+    assert set(crew.finish(50).column("version").to_pylist()) == {333}
+
+
+def test_a_stopped_worker_and_a_stopped_supervisor_lose_nothing(tmp_path: Path, broker: Broker) -> None:
+    """The supervisor stands still for longer than the broker waits for a heartbeat (here: its connection is closed)."""
+    crew = Reloadable(tmp_path, broker)
+    crew.start()
+    send_numbers(broker, TOPIC, range(MESSAGES))
+    wait_until(lambda: crew.counter("done_messages") > MESSAGES // 10, what="the first tenth")
+    victim = crew.workers()[0]
+    os.kill(victim, signal.SIGSTOP)
+    done = crew.counter("done_messages")
+    wait_until(lambda: crew.counter("done_messages") > done + 100, what="the other worker's work")
+    os.kill(victim, signal.SIGCONT)
+    crew.signal(signal.SIGSTOP)
+    broker.kill()  # it forgets the member and its connections, as after an expiry
+    broker.start()
+    crew.signal(signal.SIGCONT)
+    wait_until(lambda: crew.lag() == 0, 2 * WAIT_S, "all messages")
+    assert crew.stop() == 0
+    rows = crew.staged_rows()
+    assert set(rows.column("number").to_pylist()) == set(range(MESSAGES))
+    assert duplicate_keys(rows) == 0
+
+
 def command(crew: Crew, *words: str) -> tuple[int, str]:
     """Run a command against the crew's supervisor; exit code and output."""
     done = subprocess.run(
