@@ -43,6 +43,8 @@ class CoreCollector(Collector):
             yield family
         gauges = {
             "ready_workers": data["ready_workers"],
+            "wanted_workers": data["staff"]["workers"],
+            "paused": int(data["paused"]),
             "waiting_messages": data["waiting_messages"],
             "assigned_queues": len(data["queues"]),
             "unsealed_segments": data["unsealed_segments"],
@@ -53,6 +55,14 @@ class CoreCollector(Collector):
             gauge = GaugeMetricFamily(f"rocketcrew_{name}", name.replace("_", " "), labels=["group"])
             gauge.add_metric(labels, value)
             yield gauge
+        turnover = CounterMetricFamily(
+            "rocketcrew_worker_turnover",
+            "workers replaced, delayed or left, by what happened",
+            labels=["group", "event"],
+        )
+        for event, value in data["staff"]["counts"].items():
+            turnover.add_metric([data["group"], event], value)
+        yield turnover
         yield self._queues(data)
         for name, text in TOPIC_RATES.items():
             rates = GaugeMetricFamily(f"rocketcrew_{name}", text, labels=["group", "topic"])

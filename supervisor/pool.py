@@ -392,10 +392,6 @@ class Pool:
         if self._staff_timer is not None:
             self._staff_timer.cancel()
 
-    def pids(self) -> dict[str, int]:
-        """Process ids by worker id."""
-        return {worker_id: member.process.pid for worker_id, member in self.members.items()}
-
 
 def _note(order: Note) -> None:
     log.log(LEVELS[order.level], order.event, **order.keys)

@@ -53,7 +53,7 @@ from .slab import SLAB_BYTES_MIN, Slab
 from .slot import adopt, take_slot, write_settled
 from .stacks import ProcessStack, as_text, own_stack, worker_facts
 from .states import Service, ServiceEvent, move_service
-from .status import picture
+from .status import picture, staff_picture
 from .watching import Watch
 from .wiring import (
     CELL_SLOTS,
@@ -275,23 +275,15 @@ class Supervisor:
 
     def picture(self) -> dict[str, Any]:
         """The status, as the control socket and the metrics page show it."""
-        staff = self._pool.staff
         extra = {
             "loader": self._loader.status(), "backlog": self._backlog.status(), "schema": self._pool.schema,
             "slot": str(self._slot.path),
             "pid": os.getpid(),
-            "staff": {
-                "workers": staff.policy.count, "generation": staff.generation, "reload": staff.reload.value,
-                "last_reload": staff.last_reload, "last_boot_error": staff.last_boot_error,
-                "counts": dict(sorted(staff.counts.items())),
-            },
+            "staff": staff_picture(self._pool.staff),
             **self._member.picture(),
         }  # fmt: skip
-        found = picture(self.core, self.service, self._pool.pids(), extra)
         facts = worker_facts(self._pool.members.values(), self._pool.running)
-        for worker in found["workers"]:
-            worker |= facts.get(worker["worker_id"], {})
-        return found
+        return picture(self.core, self.service, facts, extra)
 
     async def stacks(self) -> list[ProcessStack]:
         """What every process does at this instant: the supervisor first, then the workers. Takes at most a second."""

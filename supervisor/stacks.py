@@ -110,6 +110,7 @@ def worker_facts(
     for member in members:
         found = running(member)
         facts[member.worker_id] = {
+            "pid": member.process.pid,
             "index": member.index,
             "generation": member.generation,
             "done": member.messages,

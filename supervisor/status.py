@@ -6,10 +6,23 @@ from typing import Any
 
 from .core import Core
 from .slab import UNIT_BYTES
+from .staffing import Staff
 from .states import Service, Worker
 
 
-def picture(core: Core, service: Service, pids: dict[str, int], extra: dict[str, Any]) -> dict[str, Any]:
+def staff_picture(staff: Staff) -> dict[str, Any]:
+    """How many workers there should be, which code they run, and what happened to them."""
+    return {
+        "workers": staff.policy.count,
+        "generation": staff.generation,
+        "reload": staff.reload.value,
+        "last_reload": staff.last_reload,
+        "last_boot_error": staff.last_boot_error,
+        "counts": dict(sorted(staff.counts.items())),
+    }
+
+
+def picture(core: Core, service: Service, facts: dict[str, dict[str, object]], extra: dict[str, Any]) -> dict[str, Any]:
     """Counters, queues, workers and memory at this instant; keys are stable, values JSON types only."""
     state = core.state
     return {
@@ -21,10 +34,11 @@ def picture(core: Core, service: Service, pids: dict[str, int], extra: dict[str,
         "workers": [
             {
                 "worker_id": worker.worker_id,
-                "pid": pids.get(worker.worker_id, 0),
+                "pid": 0,
                 "state": worker.state.value,
                 "chunks": len(worker.in_flight),
                 "messages": sum(chunk.count - chunk.reported for chunk in worker.in_flight.values()),
+                **facts.get(worker.worker_id, {}),
             }
             for worker in state.workers.values()
         ],
