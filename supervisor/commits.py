@@ -12,6 +12,7 @@ from ..client.cluster import Cluster
 from ..client.operations import Operations
 from ..remoting.codes import ResponseCode
 from ..remoting.errors import BrokerError, RocketcrewError, UnreachableError
+from ..remoting.queues import MessageQueue
 from .actions import Commit
 from .core import Core
 
@@ -29,17 +30,17 @@ class Commits:
         self._core = core
         self._group = group
         self._now = now
-        self._known: set[str] = set()
-        """Topics that have an offset of the group at the broker for certain, because we committed one."""
-        self._first: dict[str, asyncio.Lock] = {}
+        self._known: set[tuple[str, str]] = set()
+        """(broker, topic) that has an offset of the group for certain, because we committed one."""
+        self._first: dict[tuple[str, str], asyncio.Lock] = {}
 
     async def commit(self, action: Commit) -> None:
         """One commit, answered by `Core.committed`."""
         ok = True
         try:
-            async with self._alone_if_first(action.mq.topic):
+            async with self._alone_if_first(action.mq):
                 await self._tell(action)
-                self._known.add(action.mq.topic)
+                self._known.add((action.mq.broker_name, action.mq.topic))
         except RocketcrewError as error:
             # A topic that was deleted has no offset to be kept; asked again and again, a stop would wait for nothing.
             ok = isinstance(error, BrokerError) and error.code == ResponseCode.TOPIC_NOT_EXIST
@@ -65,16 +66,16 @@ class Commits:
                 return
         await self._operations.update_consumer_offset(self._group, mq, action.offset)
 
-    def known(self, topic: str) -> bool:
-        """A commit of the topic is in for certain."""
-        return topic in self._known
+    def known(self, mq: MessageQueue) -> bool:
+        """A commit of the topic is in at that broker for certain."""
+        return (mq.broker_name, mq.topic) in self._known
 
-    def _alone_if_first(self, topic: str) -> contextlib.AbstractAsyncContextManager[None]:
-        """One commit at a time until the first of a topic is in.
+    def _alone_if_first(self, mq: MessageQueue) -> contextlib.AbstractAsyncContextManager[None]:
+        """One commit at a time until the first of a topic is in at that broker.
 
         A broker makes the group's table of a topic with its first offset, and of several that come at once it keeps one
         (ConsumerOffsetManager.commitOffset): the others are answered with success and are lost.
         """
-        if topic in self._known:
+        if self.known(mq):
             return contextlib.nullcontext()
-        return self._first.setdefault(topic, asyncio.Lock())
+        return self._first.setdefault((mq.broker_name, mq.topic), asyncio.Lock())

@@ -142,7 +142,7 @@ class LocalCommits:
         if not written.done():
             written.set_result(ok)
 
-    def known(self, topic: str) -> bool:
+    def known(self, mq: MessageQueue) -> bool:
         """A pull never carries an offset to the broker."""
-        del topic
+        del mq
         return False

@@ -42,11 +42,12 @@ log = structlog.get_logger("rocketcrew.member")
 
 class Pulls:
     """Sends one pull and gives its answer to the core. `subscriptions` is looked at anew for each pull; `commits_known`
-    says whether a commit of the topic is in already (the first must be alone, see commits.py); `now` is the loop's clock."""
+    says whether a commit of its topic is in already (the first must be alone, see commits.py); `now` is the loop's clock."""
 
     def __init__(
         self, cluster: Cluster, last: LastBodies, core: Core, view: memoryview, settings: ConsumerSettings,
-        subscriptions: Mapping[str, SubscriptionData], commits_known: Callable[[str], bool], now: Callable[[], float],
+        subscriptions: Mapping[str, SubscriptionData], commits_known: Callable[[MessageQueue], bool],
+        now: Callable[[], float],
     ) -> None:  # fmt: skip
         self._cluster = cluster
         self._last = last
@@ -94,7 +95,7 @@ class Pulls:
 
     def _command(self, action: Pull, is_master: bool) -> Command:
         consumer, mq = self._settings, action.mq
-        commits = action.commit_offset > 0 and is_master and self._commits_known(mq.topic)
+        commits = action.commit_offset > 0 and is_master and self._commits_known(mq)
         subscription = self._subscriptions[mq.topic]
         header = PullRequest(
             consumer_group=consumer.group,

@@ -110,7 +110,7 @@ def test_commits_of_one_turn_are_one_write_and_a_late_one_undoes_nothing(tmp_pat
         assert not (tmp_path / "offsets.json.bak").exists(), "one write"
         await commits.commit(act.Commit(1, A, 2, guarded=False))
         assert LocalOffsets(offsets.path).read(A) == 2, "the broker's word, as after a reset"
-        assert not commits.known("orders")
+        assert not commits.known(A)
 
     asyncio.run(commit())
 
