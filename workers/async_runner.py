@@ -252,7 +252,11 @@ class AsyncWorker(Worker):
 def one_call_at_a_time(handler: Handler, loop: asyncio.AbstractEventLoop) -> Handler:
     """The same handler as a plain function on that loop: in order, there is nothing to do beside a call."""
     wrapped, function = copy.copy(handler), handler.function
-    wrapped.function = lambda messages: loop.run_until_complete(function(messages))
+
+    def call(messages: Any) -> Any:
+        return loop.run_until_complete(function(messages))
+
+    wrapped.function = call
     return wrapped
 
 

@@ -218,5 +218,5 @@ class OrderedPacket:
 
     def __init__(self, action: DispatchOrdered) -> None:
         self.start_before = action.start_before
-        self.works = [(Work(Dispatch(action.worker_id, item.chunk, item.mq)), item.lane, item.tried)
+        self.works = [(Work(Dispatch(action.worker_id, item.chunk, item.mq, item.chunk.handle)), item.lane, item.tried)
                       for item in action.chunks]  # fmt: skip

@@ -51,6 +51,7 @@ class BuggyCore(Core):
             self.dispatching = self.dispatching_class(self.state)
         self.pulling = self.pulling_class(self.state, self._moved)
         self.assigning = self.assigning_class(self.state, self.pulling, self.dispatching)
+        self.assigning.popping = self.popping
         self.settling = self.settling_class(self.state, self.dispatching, self._progress, self.assigning.restart)
         self._keep_order()
 
