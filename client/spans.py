@@ -11,7 +11,7 @@ has (the API's own provider is a proxy), a message costs one look at that.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -126,19 +126,13 @@ def send_attributes(messages: Sequence[OutgoingMessage], group: str, kind: str) 
 # Processing.
 
 
-def processing(
-    api: SpanApi, topic: str, attributes: Attributes, carriers: Sequence[Mapping[str, str]], run: Callable[[], Any]
-) -> Any:
-    """`run()` under a span that continues the one message's context, or links those of several."""
+def process_span(api: SpanApi, topic: str, attributes: Attributes, carriers: Sequence[Mapping[str, str]]) -> Any:
+    """The span of a handler's call, a context manager: it continues the one message's context, or links those of several."""
     if len(carriers) == 1:
         more = {"context": api.propagate.extract(carriers[0])}
     else:
         more = {"links": _links(api, carriers)}
-    with api.start(f"process {topic}", "CONSUMER", attributes, **more) as span:
-        result = run()
-        if isinstance(result, BaseException):
-            api.failed(span, str(result))
-        return result
+    return api.start(f"process {topic}", "CONSUMER", attributes, **more)
 
 
 def _links(api: SpanApi, carriers: Sequence[Mapping[str, str]]) -> list[Any]:

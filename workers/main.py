@@ -48,7 +48,7 @@ from .runner import Place
 from .salvage import salvage
 from .segment import NS_PER_MS, SegmentWriter
 from .stack_dump import answer_with_stacks
-from .watching import ProcessSpans, TraceLog, watched
+from .watching import ProcessSpans, TraceLog, watched, watched_async
 from .worker import SegmentPause, Worker
 
 
@@ -174,6 +174,10 @@ def make_worker(
             seal_idle_ms=limits.seal_idle_ms,
             pause=SegmentPause(link, lambda ms: time.sleep(ms / 1_000), log, cell),
         )
+    traces = trace_log(boot.member) if boot.traces else None
+    api = span_api(boot.spans)
+    # Who wants spans has set up a provider by now (the handler's module or its set-up hook): the others pay nothing.
+    spans = ProcessSpans(api) if api is not None and api.active else None
     memory = watch_memory(boot.recycle_memory_mib, time.monotonic_ns, link, log)
     soft_ns, hard_ns = limits_of(handler, limits)
     ordered = limits.ordered or handler.order in ("queue", "key")
@@ -183,14 +187,12 @@ def make_worker(
         obey(SoftLimit(cell, time.monotonic_ns, 0, CALLERS, NEVER), cell, 0, hard_ns)
         link.send(encode_notice(WINDOW, chunks=boot.async_concurrency))
         return AsyncWorker(
-            link, handler, limits=limits, slab=slab, rows=rows, segments=segments, clock=time.monotonic_ns, cell=cell,
+            link, watched_async(handler, boot.group, [each for each in (traces, spans) if each is not None]),
+            limits=limits, slab=slab, traces=traces, rows=rows, segments=segments, clock=time.monotonic_ns, cell=cell,
             memory=memory, log=log, loop=loop, concurrency=boot.async_concurrency,
             limit_ns=min(filter(None, (soft_ns, hard_ns)), default=0),
         )  # fmt: skip
     obey(SoftLimit(cell, time.monotonic_ns, soft_ns, CALLERS, NEVER), cell, soft_ns, hard_ns)
-    traces = trace_log(boot.member) if boot.traces else None
-    api = span_api(boot.spans)
-    spans = ProcessSpans(api) if api is not None else None
     hooks = consume_hooks(handler, limits, boot.namespace, log)
     watchers = [each for each in (traces, spans, hooks) if each is not None]
     wall_ns = time.time_ns() - time.monotonic_ns()

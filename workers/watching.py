@@ -11,12 +11,14 @@ as 4.9 brokers without a send hook store them, is traced under the default regio
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from copy import copy
+from dataclasses import dataclass
 from typing import Any
 
-from ..client.spans import SpanApi, processing
+from ..client.spans import SpanApi, process_span
 from ..remoting.errors import ProtocolError
 from ..remoting.properties import PROPERTY_KEYS, PROPERTY_MSG_REGION, PROPERTY_TRACE_ON
 from ..remoting.traces import (
@@ -37,6 +39,13 @@ NS_PER_MS = 1_000_000
 Call = Callable[[Any], object]
 
 
+@dataclass(slots=True)
+class Outcome:
+    """What the handler returned, once it has."""
+
+    result: object = None
+
+
 class TraceLog:
     """Trace records of one worker since the last flush."""
 
@@ -54,11 +63,14 @@ class TraceLog:
         self._records.clear()
         return records
 
-    def watch(self, call: Call, group: str, messages: Sequence[Message]) -> object:
-        """Call the handler between its two records."""
+    @contextlib.contextmanager
+    def around(self, group: str, messages: Sequence[Message]) -> Generator[Outcome]:
+        """The handler's call, between its two records."""
+        outcome = Outcome()
         region, seen = _traced(messages)
         if not seen:
-            return call(None)
+            yield outcome
+            return
         request_id = self._next_id()
         self._add(
             sub_before_record(
@@ -68,13 +80,11 @@ class TraceLog:
         began_ns = self._clock()
         code = ConsumeReturn.EXCEPTION
         try:
-            result = call(None)
-            code = ConsumeReturn.FAILED if isinstance(result, BaseException) else ConsumeReturn.SUCCESS
+            yield outcome
+            code = ConsumeReturn.FAILED if isinstance(outcome.result, BaseException) else ConsumeReturn.SUCCESS
         except Retry:
             code = ConsumeReturn.FAILED
             raise
-        else:
-            return result
         finally:
             cost_ms = (self._clock() - began_ns) // NS_PER_MS // len(messages)
             self._add(
@@ -88,6 +98,12 @@ class TraceLog:
                     messages=seen,
                 )
             )
+
+    def watch(self, call: Call, group: str, messages: Sequence[Message]) -> object:
+        """Call the handler so."""
+        with self.around(group, messages) as outcome:
+            outcome.result = call(None)
+            return outcome.result
 
     def _add(self, record: TraceRecord) -> None:
         if len(self._records) >= RECORDS_MAX:
@@ -118,18 +134,31 @@ class ProcessSpans:
     def __init__(self, api: SpanApi) -> None:
         self._api = api
 
-    def watch(self, call: Call, group: str, messages: Sequence[Message]) -> object:
-        """Call the handler under its span, as soon as somebody has set up a provider."""
-        api = self._api
-        if not api.active:
-            return call(None)
+    @contextlib.contextmanager
+    def around(self, group: str, messages: Sequence[Message]) -> Generator[Outcome]:
+        """The handler's call, under its span, as soon as somebody has set up a provider."""
+        outcome = Outcome()
         try:
-            carriers = [message.properties for message in messages]
-            attributes = process_attributes(group, messages)
-            topic = messages[0].topic
+            span = self._span(group, messages) if self._api.active else None
         except ProtocolError:
-            return call(None)
-        return processing(api, topic, attributes, carriers, lambda: call(None))
+            span = None
+        if span is None:
+            yield outcome
+            return
+        with span as current:
+            yield outcome
+            if isinstance(outcome.result, BaseException):
+                self._api.failed(current, str(outcome.result))
+
+    def _span(self, group: str, messages: Sequence[Message]) -> Any:
+        carriers = [message.properties for message in messages]
+        return process_span(self._api, messages[0].topic, process_attributes(group, messages), carriers)
+
+    def watch(self, call: Call, group: str, messages: Sequence[Message]) -> object:
+        """Call the handler so."""
+        with self.around(group, messages) as outcome:
+            outcome.result = call(None)
+            return outcome.result
 
 
 def process_attributes(group: str, messages: Sequence[Message]) -> dict[str, Any]:
@@ -156,7 +185,8 @@ def process_attributes(group: str, messages: Sequence[Message]) -> dict[str, Any
     return found
 
 
-Watcher = TraceLog | ProcessSpans | ConsumeHooks
+AsyncWatcher = TraceLog | ProcessSpans
+Watcher = AsyncWatcher | ConsumeHooks
 
 
 def watched(handler: Handler, group: str, watchers: Sequence[Watcher]) -> Handler:
@@ -178,3 +208,24 @@ def _wrapped(
     if batch:
         return lambda messages: watcher.watch(lambda _: function(messages), group, messages)
     return lambda message: watcher.watch(lambda _: function(message), group, (message,))
+
+
+def watched_async(handler: Handler, group: str, watchers: Sequence[AsyncWatcher]) -> Handler:
+    """The same for a coroutine function: it is watched until its coroutine has ended."""
+    function: Callable[[Any], Awaitable[object]] = handler.function
+
+    async def call(given: Any) -> object:
+        with contextlib.ExitStack() as stack:
+            messages = given if handler.batch else (given,)
+            outcomes = [stack.enter_context(watcher.around(group, messages)) for watcher in watchers]
+            result = await function(given)
+            for outcome in outcomes:
+                outcome.result = result
+            return result
+
+    if not watchers:
+        return handler
+    wrapped = copy(handler)
+    wrapped.function = call
+    call.__module__, call.__qualname__ = handler.name.split(":", 1)
+    return wrapped

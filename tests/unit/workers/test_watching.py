@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 from typing import Any
@@ -21,7 +22,7 @@ from rocketcrew.workers.api import Handler, Retry
 from rocketcrew.workers.message import Message
 from rocketcrew.workers.packets import QueueInfo
 from rocketcrew.workers.trace_packets import TRACES, decode_traces, encode_traces
-from rocketcrew.workers.watching import RECORDS_MAX, ProcessSpans, TraceLog, watched
+from rocketcrew.workers.watching import RECORDS_MAX, ProcessSpans, TraceLog, watched, watched_async
 
 QUEUE = QueueInfo("group", "TopicTest", "broker-a", 3)
 REGION = {"MSG_REGION": "here"}
@@ -212,3 +213,34 @@ def test_traces_and_spans_together() -> None:
     watched(Handler(lambda _: None), "group", [log, ProcessSpans(api)]).function(message(UNIQ_KEY="U"))
     assert len(log.take()) == 2
     assert len(api.spans.get_finished_spans()) == 1
+
+
+def test_a_coroutine_is_watched_to_its_end() -> None:
+    api, log = OwnProvider(), trace_log()
+
+    async def work(given: Message) -> str:
+        await asyncio.sleep(0)
+        with api.tracer.start_as_current_span("inside"):
+            await asyncio.sleep(0)
+        assert len(api.spans.get_finished_spans()) == 1, "its own span is still open"
+        if given.tags == "bad":
+            raise ValueError("no")
+        return given.message_id
+
+    handler = watched_async(Handler(work), "group", [log, ProcessSpans(api)])
+    assert handler.name == Handler(work).name
+
+    async def both() -> list[Any]:
+        given = (message(UNIQ_KEY="U1", **PARENT), message(UNIQ_KEY="U2", TAGS="bad"))
+        results: list[Any] = []
+        for each in given:
+            api.spans.clear()
+            results += await asyncio.gather(handler.function(each), return_exceptions=True)
+        return results
+
+    good, bad = asyncio.run(both())
+    assert good == "U1"
+    assert isinstance(bad, ValueError)
+    records = [fields for record in log.take() for fields in split_records(record.text)]
+    assert [fields[6 if fields[0] == "SubAfter" else 5] for fields in records] == ["U1", "0", "U2", "2"]
+    assert watched_async(handler, "group", []) is handler
