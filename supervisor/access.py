@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,6 +64,7 @@ def in_namespace(settings: Settings) -> Settings:
         return settings
     group = wrap(namespace, consumer.group)
     topics = tuple(f"{wrap(namespace, topic_of(text))}{text[len(topic_of(text)) :]}" for text in consumer.topics)
+    queues = tuple(f"{wrap(namespace, topic)}@{rest}" for topic, _, rest in _parted(consumer.allocate_queues))
     if len(group) > GROUP_LENGTH_MAX:
         raise UsageError(f"consumer.group {group}: more than {GROUP_LENGTH_MAX} characters with the namespace")
     for text in topics:
@@ -71,7 +73,14 @@ def in_namespace(settings: Settings) -> Settings:
                 f"consumer.topics: {topic_of(text)} has more than {TOPIC_LENGTH_MAX} characters with the namespace"
             )
     cluster = replace(settings.cluster, namespace=namespace)
-    return replace(settings, cluster=cluster, consumer=replace(consumer, group=group, topics=topics))
+    return replace(
+        settings, cluster=cluster, consumer=replace(consumer, group=group, topics=topics, allocate_queues=queues)
+    )
+
+
+def _parted(queues: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+    """`topic@broker:queueId` at its first @."""
+    return (text.partition("@") for text in queues)
 
 
 def _credentials(s: SecuritySettings) -> Credentials | None:

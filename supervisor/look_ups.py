@@ -60,6 +60,10 @@ class LookUps:
             self._by_brokers = BrokerAssignments(
                 cluster, settings.group, client_id, settings.allocate_strategy, settings.message_model
             )
+        self._leaves_retries = (
+            settings.allocate_strategy == "CONFIG" and not self._alone and settings.client_rebalance
+            and not any(text.startswith(RETRY_PREFIX) for text in settings.allocate_queues)
+        )  # fmt: skip
         self._strategy: UserStrategy | None = None
         if is_users_own(settings.allocate_strategy) and not self._alone:
             self._strategy = UserStrategy(settings.allocate_strategy, settings.group, client_id)
@@ -68,6 +72,9 @@ class LookUps:
         """Raises UsageError when the user's strategy cannot be had."""
         if self._strategy is not None:
             await self._strategy.start()
+        if self._leaves_retries:
+            log.warning("retries_not_consumed_here", why="consumer.allocate_queues names no queue of the retry topic",
+                        hint=f"some member must name {RETRY_PREFIX}{self._group}@<broker>:0")  # fmt: skip
 
     async def check_brokers(self, topics: Iterable[str]) -> None:
         """Raises UsageError when a broker is to assign queues and cannot."""

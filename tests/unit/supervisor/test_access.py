@@ -74,3 +74,9 @@ def test_an_instance_s_end_point_tells_its_namespace() -> None:
     settings = load({"cluster.name_servers": point, "consumer.group": "g", "consumer.topics": "t"}, {}, None)
     inside = in_namespace(settings)
     assert (inside.consumer.group, inside.cluster.namespace) == ("MQ_INST_1973_BX%g", "MQ_INST_1973_BX")
+
+
+def test_a_fixed_list_of_queues_is_in_the_namespace_too() -> None:
+    flags = {"cluster.namespace": "n", "consumer.group": "g", "consumer.allocate_queues": ["a@r@b:1", "%RETRY%g@b:0"]}
+    found = in_namespace(in_namespace(load(flags, {}, None)))
+    assert found.consumer.allocate_queues == ("n%a@r@b:1", "%RETRY%n%g@b:0")
