@@ -1,0 +1,285 @@
+"""Order: who says which, lanes of queues and of keys, what is held, given back, sent back; locks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rocketcrew.conf.settings import load
+from rocketcrew.remoting.errors import UsageError
+from rocketcrew.remoting.properties import encode_properties
+from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.remoting.stored import StoredMessage, encode_message
+from rocketcrew.supervisor import actions as act
+from rocketcrew.supervisor.order import HandlerOrder, Order, resolve
+from rocketcrew.supervisor.pulling import PullResult
+
+Bench = Any
+Make = Callable[..., Bench]
+TOPIC, ME = "orders", "10.0.0.1@1#1"
+
+
+def order_of(handler: HandlerOrder, **consumer: object) -> Order:
+    return resolve(load({f"consumer.{name}": value for name, value in consumer.items()}, {}, None).consumer, handler)
+
+
+# --- who says which order -------------------------------------------------------------------------------------------
+
+
+def test_the_decorator_speaks_unless_the_configuration_does() -> None:
+    assert order_of(HandlerOrder()) == Order()
+    assert order_of(HandlerOrder("queue")) == Order("queue", locks=True)
+    assert order_of(HandlerOrder(), order="key", order_key="ACCOUNT") == Order("key", locks=True, order_key="ACCOUNT")
+    assert order_of(HandlerOrder("key", key_function=True)).order_key == ""
+    assert not order_of(HandlerOrder("queue"), message_model="BROADCASTING").locks
+
+
+@pytest.mark.parametrize(
+    ("handler", "consumer", "says"),
+    [
+        (HandlerOrder("queue"), {"order": "key"}, "leave one of them"),
+        (HandlerOrder(key="A"), {}, "keys have a meaning"),
+        (HandlerOrder(auto_commit=False), {}, "commit by itself"),
+        (HandlerOrder("key", key_function=True), {"order_key": "A"}, "leave one of them out"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(handler: HandlerOrder, consumer: dict[str, object], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        order_of(handler, **consumer)
+
+
+# --- by queue -------------------------------------------------------------------------------------------------------
+
+
+def handed(bench: Bench) -> list[tuple[str, list[int], tuple[int, ...]]]:
+    """Worker, offsets and tries of every chunk that was handed over since the last look."""
+    return [
+        (action.worker_id, list(item.chunk.offsets), item.tried)
+        for action in bench.take(act.DispatchOrdered)
+        for item in action.chunks
+    ]
+
+
+def chunk_ids(bench: Bench) -> list[int]:
+    return [item.chunk.chunk_id for action in bench.take(act.DispatchOrdered) for item in action.chunks]
+
+
+def by_queue(make: Make, **config: object) -> tuple[Bench, int]:
+    bench = make(order="queue", **config)
+    bench.worker("w1", "w2")
+    handle = bench.open(0)[0]
+    bench.found(handle, [0, 1, 2])
+    return bench, handle
+
+
+def give_back(
+    bench: Bench, chunk_id: int, *, worker: str = "w1", failed: int = 1, level: int = 0, ms: int = -1
+) -> None:
+    bench.core.returned(worker, chunk_id, 0, failed, level, ms, "no", bench.now)
+
+
+def done(bench: Bench, chunk_id: int, worker: str = "w1") -> None:
+    bench.core.outcome(worker, chunk_id, 0, 1, 0, 100, 100, 0, (), bench.now)
+
+
+def test_one_chunk_of_a_queue_at_a_time_and_always_to_the_same_worker(make: Make) -> None:
+    bench, _ = by_queue(make)
+    for offset in (0, 1, 2):
+        (action,) = bench.take(act.DispatchOrdered)
+        assert (action.worker_id, action.chunks[0].chunk.offsets) == ("w1", [offset])
+        done(bench, action.chunks[0].chunk.chunk_id)
+    assert bench.persist() == [3]
+
+
+def test_a_failed_message_is_held_for_the_suspend_time_and_counted(make: Make) -> None:
+    bench, _ = by_queue(make)
+    give_back(bench, chunk_ids(bench)[0], ms=50)
+    bench.pass_ms(49)
+    assert handed(bench) == []
+    bench.pass_ms(2)
+    assert handed(bench) == [("w1", [0], (1,))]
+    bench.none(act.SendBack)
+
+
+def test_at_the_limit_it_is_sent_and_the_queue_waits_for_that(make: Make) -> None:
+    bench, _ = by_queue(make, max_reconsume_times=1)
+    give_back(bench, chunk_ids(bench)[0])
+    bench.pass_ms(1001)
+    give_back(bench, chunk_ids(bench)[0])
+    send = bench.one(act.SendBack)
+    assert (send.reconsume_times, handed(bench)) == (1, [])
+    bench.core.sent_back(send.handle, send.chunk_id, send.index, True, bench.now)
+    assert handed(bench) == [("w1", [1], ())]
+
+
+def test_given_up_it_goes_to_the_dead_letters_at_once(make: Make) -> None:
+    bench, _ = by_queue(make)
+    give_back(bench, chunk_ids(bench)[0], level=-1)
+    send = bench.one(act.SendBack)
+    assert (send.delay_level, send.reconsume_times) == (-1, -1)
+
+
+def test_what_came_too_late_for_its_lock_is_not_counted(make: Make) -> None:
+    bench, _ = by_queue(make)
+    give_back(bench, chunk_ids(bench)[0], failed=0, ms=0)
+    assert handed(bench) == [("w1", [0], ())]
+
+
+def test_the_next_worker_starts_after_the_salvage(make: Make) -> None:
+    bench, _ = by_queue(make)
+    bench.take(act.DispatchOrdered)
+    bench.core.worker_died("w1")
+    bench.pass_ms(5)
+    assert handed(bench) == []
+    bench.core.salvage_complete("w1", bench.now)
+    assert handed(bench) == [("w2", [0], ())]
+
+
+def test_a_stop_leaves_what_was_not_started(make: Make) -> None:
+    bench, _ = by_queue(make)
+    chunk_id = chunk_ids(bench)[0]
+    bench.core.stop(bench.now)
+    done(bench, chunk_id)
+    assert (bench.commits()[-1], handed(bench)) == (1, [])
+    assert bench.one(act.Finished).unfinished == 0
+
+
+def test_uncommitted_messages_hold_the_offset_and_run_again_after_a_rollback(make: Make) -> None:
+    bench, _ = by_queue(make, auto_commit=False)
+    first = chunk_ids(bench)[0]
+    bench.core.consumed("w1", first, bench.now)
+    second = chunk_ids(bench)[0]
+    assert bench.persist() == []
+    for chunk_id in (first, second):
+        give_back(bench, chunk_id, failed=0, ms=10 if chunk_id == second else 0)
+    bench.pass_ms(11)
+    assert handed(bench) == [("w1", [0], ())]
+
+
+# --- by key ---------------------------------------------------------------------------------------------------------
+
+
+def by_key(make: Make, keys: str, **config: object) -> tuple[Bench, int]:
+    """A pull with one message a character; a dash has no key."""
+    bench = make(order="key", chunk_messages_max=8, **config)
+    bench.worker("w1", "w2")
+    bench.core.state.sizer.tail_us = 30.0
+    handle = bench.open(0)[0]
+    body = b"".join(
+        encode_message(
+            StoredMessage(
+                TOPIC, b"x", encode_properties({} if key == "-" else {"KEYS": key}).encode(), queue_offset=offset
+            )
+        )
+        for offset, key in enumerate(keys)
+    )
+    slot = bench.core.room_for(handle, len(body))
+    assert slot is not None
+    bench.view[slot.start : slot.start + len(body)] = body
+    bench.core.pulled(handle, PullResult(0, len(keys), len(body), slot), bench.now)
+    return bench, handle
+
+
+def offsets(bench: Bench) -> dict[str, list[int]]:
+    """Offsets that each worker was given."""
+    found: dict[str, list[int]] = {}
+    for worker_id, chunk, _ in handed(bench):
+        found.setdefault(worker_id, []).extend(chunk)
+    return found
+
+
+def test_a_key_is_in_one_hand_and_keys_are_shared_out(make: Make) -> None:
+    bench, _ = by_key(make, "aabb-")
+    assert offsets(bench) == {"w1": [0, 1, 2, 3], "w2": [4]}
+
+
+def test_a_failed_message_holds_its_key_only(make: Make) -> None:
+    bench, _ = by_key(make, "ab")
+    (first,) = [item.chunk for a in bench.take(act.DispatchOrdered) for item in a.chunks if item.chunk.offsets == [0]]
+    assert first.worker_id is not None
+    give_back(bench, first.chunk_id, worker=first.worker_id, ms=20)
+    bench.none(act.SendBack)
+    bench.pass_ms(21)
+    assert [(chunk, tried) for _, chunk, tried in handed(bench)] == [([0], (1,))]
+
+
+def test_pass_sends_a_failed_message_back_at_once(make: Make) -> None:
+    bench, _ = by_key(make, "aa", order_holds=False)
+    first, second = (item.chunk for a in bench.take(act.DispatchOrdered) for item in a.chunks)
+    worker = first.worker_id
+    give_back(bench, first.chunk_id, worker=worker)
+    give_back(bench, second.chunk_id, worker=worker, failed=0, ms=0)
+    send = bench.one(act.SendBack)
+    assert (send.reconsume_times, handed(bench)) == (-1, [])
+    bench.core.sent_back(send.handle, send.chunk_id, send.index, True, bench.now)
+    assert [chunk for _, chunk, _ in handed(bench)] == [[1]]
+
+
+def test_keys_of_a_function_are_asked_of_a_worker_and_of_the_next_when_it_dies(make: Make) -> None:
+    bench, handle = by_key(make, "ab", order_key="")
+    assert bench.one(act.Classify).worker_id == "w1"
+    bench.core.worker_died("w1")
+    bench.core.salvage_complete("w1", bench.now)
+    again = bench.one(act.Classify)
+    assert (again.worker_id, again.count) == ("w2", 1)
+    bench.core.classified("w2", handle, [b"k"])
+    bench.core.classified("w2", handle, [b"k"])
+    assert offsets(bench) == {"w2": [0]}
+
+
+# --- locks ----------------------------------------------------------------------------------------------------------
+
+
+def locked_bench(make: Make) -> tuple[Bench, MessageQueue]:
+    bench = make(order="queue", locks=True)
+    bench.worker("w1")
+    bench.members([0])
+    return bench, bench.queue(0)
+
+
+def test_a_queue_is_opened_when_it_is_locked(make: Make) -> None:
+    bench, mq = locked_bench(make)
+    bench.none(act.FetchOffset)
+    assert bench.one(act.LockQueues).mqs == (mq,)
+    bench.core.locked([mq], [], bench.now, bench.now)
+    bench.pass_ms(501)
+    assert bench.one(act.LockQueues).mqs == (mq,)
+    bench.core.locked([mq], [mq], bench.now, bench.now)
+    assert bench.one(act.FetchOffset).mq == mq
+
+
+def test_a_lock_that_is_not_confirmed_is_lost_after_its_time(make: Make) -> None:
+    bench, mq = locked_bench(make)
+    bench.core.locked([mq], [mq], bench.now, bench.now)
+    handle = bench.one(act.FetchOffset).handle
+    bench.core.opened(handle, 0, bench.now)
+    bench.one(act.Pull)
+    bench.pass_ms(30_001)
+    bench.found(handle, [0])
+    assert (handed(bench), bench.take(act.Pull)) == ([], [])
+    bench.core.locked([mq], [mq], bench.now, bench.now)
+    (action,) = bench.take(act.DispatchOrdered)
+    assert action.start_before == bench.now + 30
+
+
+def test_a_lost_connection_puts_the_locks_in_doubt(make: Make) -> None:
+    bench, mq = locked_bench(make)
+    bench.core.locked([mq], [mq], bench.now, bench.now)
+    bench.core.opened(bench.one(act.FetchOffset).handle, 0, bench.now)
+    bench.core.broker_lost("b", bench.now)
+    assert bench.counters.locks_lost == 1
+    bench.pass_ms(501)
+    assert mq in bench.take(act.LockQueues)[-1].mqs
+
+
+def test_the_lock_is_given_up_behind_the_last_commit(make: Make) -> None:
+    bench, mq = locked_bench(make)
+    bench.core.locked([mq], [mq], bench.now, bench.now)
+    bench.core.opened(bench.one(act.FetchOffset).handle, 0, bench.now)
+    bench.core.members(TOPIC, [mq], ["0", ME], bench.now)
+    bench.none(act.UnlockQueues)
+    bench.commits()
+    bench.commits()
+    assert bench.one(act.UnlockQueues).mqs == (mq,)
