@@ -36,6 +36,12 @@ WORKERS_MAX: Final = 256
 log = structlog.get_logger("rocketcrew.supervisor")
 
 
+def hold_signals(loop: asyncio.AbstractEventLoop) -> None:
+    """Until an Operator listens: its signals do nothing, instead of ending a supervisor that is starting."""
+    for number in (signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR1, signal.SIGTSTP, signal.SIGCONT):
+        loop.add_signal_handler(number, lambda: None)
+
+
 class Operator:
     """Carries out what is asked. `reread` reads the configuration again, None = it cannot be; `quick` stops at once."""
 
@@ -138,8 +144,10 @@ class Operator:
         """Begin to replace all workers by ones with the code and the settings as they are now on disk.
 
         One that is asked for during another follows it. Raises UsageError for a configuration that is wrong: then
-        nothing changes.
+        nothing changes; and for one that is stopping.
         """
+        if self._core.state.stopping:
+            raise UsageError("it is stopping: nothing is reloaded any more")
         if self._coming is not None:
             self._again = True
             return {"reloading": True, "after": "the reload that is under way"}

@@ -41,10 +41,11 @@ from .client_lock import lock_client, unlock_client
 from .control import ControlServer
 from .core import Core
 from .journal_file import JournalFile
+from .leftovers import note, sweep
 from .loader_child import LoaderChild
 from .member import GroupMember
 from .metrics import MetricsServer
-from .operating import Operator
+from .operating import Operator, hold_signals
 from .ordered_feed import OrderedFeed, keep_order
 from .pool import Pool
 from .pool_member import HandlerError
@@ -140,6 +141,8 @@ class Supervisor:
     def _prepare(self) -> None:
         """Everything that needs no other process: state on disk, memory, the core."""
         settings = self.settings
+        sweep(self._slot.path)
+        note(self._slot.path)
         self._journal_state, self._settled, adopted = adopt(self._slot)
         if adopted:
             log.info("slots_taken_over", slots=adopted)
@@ -167,6 +170,7 @@ class Supervisor:
         settings = self.settings
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._signal, number)
+        hold_signals(self._loop)
         workers = await self._start_workers()
         self._recover()
         self._to_end.append(self._acting.close_journal)

@@ -21,6 +21,7 @@ from .charges_file import take_over_charges
 from .intervals import Intervals
 from .journal import JournalState
 from .journal_file import read_journal
+from .leftovers import sweep
 
 SLOTS_MAX = 256
 """Supervisors of one group on one host; more is a sign of a loop that starts them."""
@@ -136,12 +137,7 @@ def _member_of(slot: Slot) -> str:
 
 def _adopt_one(slot: Slot, other: Slot, state: JournalState, settled: Settled) -> bool:
     """Take over one dead slot. Its journal goes last: a kill before that repeats the take-over, which changes nothing."""
-    for stale in (
-        other.path / "control.sock",
-        other.segments / (SETTLED_FILE + ".new"),
-        other.journal.with_suffix(".new"),
-    ):
-        stale.unlink(missing_ok=True)  # its lock is ours: whoever made them is dead
+    sweep(other.path)
     if not other.segments.is_dir():
         return False
     loader_fd = _try_lock(other.segments / PLAN_DIR / LOADER_LOCK)

@@ -56,6 +56,7 @@ EDGES: dict[str, frozenset[str]] = {
             "heartbeats",
             "journal_file",
             "launching",
+            "leftovers",
             "loader_child",
             "local_offsets",
             "look_ups",

@@ -78,9 +78,11 @@ def kill_forkserver(crew: Crew, broker: Broker) -> None:
 def kill_supervisor(crew: Crew, broker: Broker) -> None:
     del broker
     workers = crew.workers()
+    left = (crew.slot / "temp_dir").read_text()
     crew.kill()
     wait_until(lambda: not list(alive(workers)), what="the workers' end")
     crew.start()
+    assert not Path(left).exists()  # the dead forkserver's socket
 
 
 def kill_broker(crew: Crew, broker: Broker) -> None:

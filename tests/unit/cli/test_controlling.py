@@ -1,0 +1,59 @@
+"""Which supervisor is meant, and how its status looks to people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocketcrew.cli.controlling import find
+from rocketcrew.cli.reload import reload
+from rocketcrew.cli.stacks import text_of as stack_text
+from rocketcrew.cli.status import text_of
+from rocketcrew.cli.top import rates_of
+from rocketcrew.conf.settings import load
+from rocketcrew.remoting.errors import UsageError
+
+
+def status(**more: Any) -> dict[str, Any]:
+    counters = dict.fromkeys(
+        ("pulled_messages", "done_messages", "failed_messages", "sent_back_messages", "worker_deaths"), 5
+    )
+    staff = {"workers": 2, "generation": 1, "reload": "idle", "last_reload": "rolled back: SyntaxError"}
+    worker = {"worker_id": "w.1", "pid": 7, "state": "ready", "messages": 3, "index": 0, "generation": 1, "done": 9,
+              "failed": 0, "rss_bytes": 1 << 28, "running": "t/b/0@1 for 2.000 s", "progress": "1/2 pages"}  # fmt: skip
+    queue = {"topic": "t", "broker": "b", "queue_id": 0, "state": "assigned", "next_offset": 4, "committed": 2,
+             "unfinished": 2}  # fmt: skip
+    return {
+        "group": "g", "service": "RUNNING", "paused": True, "pid": 1, "client_id": "c", "counters": counters,
+        "waiting_messages": 0, "ready_workers": 1, "staff": staff, "workers": [worker], "queues": [queue],
+    } | more  # fmt: skip
+
+
+def test_the_status_for_people() -> None:
+    text = text_of(status())
+    for words in ("group g  RUNNING, paused", "workers 1 of 2", "last reload rolled back: SyntaxError", "256",
+                  "t/b/0@1 for 2.000 s 1/2 pages"):  # fmt: skip
+        assert words in text
+
+
+def test_rates_are_differences() -> None:
+    later = status(counters={**status()["counters"], "done_messages": 25})
+    assert rates_of(status(), later, 2.0)["done_messages"] == 10.0
+    assert rates_of(None, later, 2.0)["done_messages"] == 0.0
+
+
+def test_a_stack_for_people() -> None:
+    process = {"process": "worker", "name": "w.1", "pid": 7, "stack": "", "note": "did not answer",
+               "running": {"topic": "t", "broker": "b", "queue_id": 0, "offset": 3, "seconds": 1.5}}  # fmt: skip
+    assert stack_text(process).startswith("=== worker w.1 pid 7, running t/b/0@3 for 1.5 s (did not answer)")
+
+
+def test_nobody_runs_here(tmp_path: Path) -> None:
+    settings = load({"supervisor.data_dir": str(tmp_path), "consumer.group": "g"}, {}, None)
+    (tmp_path / "g" / "0").mkdir(parents=True)
+    (tmp_path / "g" / "0" / "control.sock").touch()  # of a dead run
+    with pytest.raises(UsageError, match=r"no running supervisor under .* for group g in slot 0"):
+        find(settings, "0")
+    assert reload.name == "reload"
