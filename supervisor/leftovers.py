@@ -22,8 +22,7 @@ TEMP_PREFIX = "pymp-"
 
 def temp_dir() -> str:
     """This process's own."""
-    found: str = util.get_temp_dir()  # type: ignore[attr-defined]  # pyright: ignore
-    return found
+    return util.get_temp_dir()
 
 
 def note(slot: Path) -> None:
