@@ -65,6 +65,15 @@ class GroupList(Body):
 
 
 @dataclass(frozen=True, slots=True)
+class GroupSubscription(Body):
+    """Answer to 345."""
+
+    group: str
+    topic: str
+    subscription_data: SubscriptionData | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterInfo(Body):
     """Answer to 106; always with raw keys."""
 

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from rocketcrew.remoting.admin_bodies import ConsumerConnections, ProducerConnections, SubscriptionGroupConfig
-from rocketcrew.remoting.admin_headers import ConsumerConnectionRequest, ProducerConnectionRequest
+from rocketcrew.remoting.admin_bodies import (
+    ConsumerConnections,
+    GroupSubscription,
+    ProducerConnections,
+    SubscriptionGroupConfig,
+)
+from rocketcrew.remoting.admin_headers import ConsumerConnectionRequest, GroupAndTopic, ProducerConnectionRequest
 from rocketcrew.remoting.bodies import CheckClientConfig, ConsumerIds, LockBatch, LockBatchResponse, SubscriptionData
 from rocketcrew.remoting.codes import FLAG_ONEWAY, RequestCode, ResponseCode
 from rocketcrew.remoting.headers import ConsumerList, QueryOffset, Unregister, UpdateOffset
@@ -123,6 +128,15 @@ def test_a_silent_channel_is_closed_without_a_notice(broker, tools):
     assert tools.closed(effects) == [1]
     assert notified(effects, tools) == []
     assert members(broker) == ("c2",)
+
+
+@pytest.mark.parametrize(("group", "topic", "expression"), [("g", "T", "a"), ("g", "U", None), ("nobody", "T", None)])
+def test_what_a_group_subscribes_of_a_topic(broker, group, topic, expression):
+    broker.heartbeat(channel=4, subscriptions={"T": "a"})
+    answer = broker.call(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, GroupAndTopic(group, topic))
+    body = GroupSubscription.decode(answer.body)
+    assert (answer.code, body.group, body.topic) == (0, group, topic)
+    assert (body.subscription_data and body.subscription_data.sub_string) == expression
 
 
 def test_connections(broker):
