@@ -20,7 +20,7 @@ from .simulation import Simulation
 EVENTS = (
     "a batch died", "a cell was left by a dead run", "a message died", "a message was dead-lettered for its deaths",
     "a suspect was handed out", "died: crashed", "died: forkserver died", "died: hard time limit",
-    "died: killed by the supervisor", "died: told to leave",
+    "died: told to leave",
     "a batch left segments behind", "a batch took all", "a batch was loaded", "a body found no room", "a clean stop",
     "a first offset was not found out", "a guarded commit left the broker's offset",
     "a local offset was not written", "a member met a reset",
