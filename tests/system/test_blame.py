@@ -141,8 +141,9 @@ def test_a_message_that_takes_all_memory_fails_by_itself(start: CrewMaker) -> No
     crew = start("allocates")
     send_numbers(crew.broker, crew.topic, range(MESSAGES))
     verdict(crew, dead=False)
-    attempts = [*events(crew, "message_failed"), *events(crew, "worker_died")]
-    assert len(attempts) == 1, "one attempt, whether Python could still say MemoryError or not"
+    failed = events(crew, "message_failed")
+    assert failed or events(crew, "worker_died"), "one or the other: Python can say MemoryError mostly, not always"
+    assert {event["keys"] for event in failed} <= {f"n{POISON}"}, "no other message fails for it"
 
 
 def test_a_count_outlives_the_death_of_everything(start: CrewMaker, broker: Broker) -> None:
