@@ -46,6 +46,11 @@ def resolve(consumer: ConsumerSettings, handler: HandlerOrder) -> Order:
             ' out (consumer.order = "auto" takes the handler\'s)'
         )
     order = configured or handler.order or CONCURRENT
+    if order != CONCURRENT and not consumer.client_rebalance:
+        raise UsageError(
+            f'the order is "{order}", but consumer.client_rebalance = false: brokers that share out the queues themselves'
+            " lock none of them; an order needs client_rebalance = true"
+        )
     if order != KEY and (consumer.order_key or handler.key or handler.key_function):
         raise UsageError(
             f'a key is named (consumer.order_key, or key= of the handler), but the order is "{order}": keys have a meaning'

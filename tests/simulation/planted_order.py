@@ -60,6 +60,6 @@ PLANTED_ORDER = {
         120,
         (*COMING_AND_GOING, "kill broker"),
         SEVERAL | {"order": "queue", "auto_commit": True, "slow": 0.15},
-    ),  # fmt: skip
+    ),
     "a worker goes on behind a failure": Planted(GoesOnBehind, 40, (), {"order": "queue", "auto_commit": True}),
 }

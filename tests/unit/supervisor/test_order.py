@@ -40,6 +40,7 @@ def test_the_decorator_speaks_unless_the_configuration_does() -> None:
     ("handler", "consumer", "says"),
     [
         (HandlerOrder("queue"), {"order": "key"}, "leave one of them"),
+        (HandlerOrder("queue"), {"client_rebalance": False}, "client_rebalance"),
         (HandlerOrder(key="A"), {}, "keys have a meaning"),
         (HandlerOrder(auto_commit=False), {}, "commit by itself"),
         (HandlerOrder("key", key_function=True), {"order_key": "A"}, "leave one of them out"),
