@@ -322,6 +322,10 @@ class Ordered(Dispatching):
         order = self.order_of(pq)
         if any(lane.in_hand for lane in order.lanes.values()):
             return  # the message that runs may commit them
+        if order.uncommitted:  # and nothing behind them may run before they have run again
+            for lane in order.lanes.values():
+                while lane.waiting:
+                    self.leave(lane.waiting.popleft())
         while order.uncommitted:
             chunk = order.uncommitted.popleft()
             self.forget(chunk)
