@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import platform
@@ -30,7 +31,11 @@ def cpu_us(pid: int) -> float:
     """On-CPU time of all threads of a process so far, in µs (robust against other load on the machine)."""
     total = 0
     for task in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{task}/schedstat", encoding="ascii") as file:
+        # A thread may end between the listing and its turn.
+        with (
+            contextlib.suppress(FileNotFoundError),
+            open(f"/proc/{pid}/task/{task}/schedstat", encoding="ascii") as file,
+        ):
             total += int(file.read().split()[0])
     return total / 1000
 
