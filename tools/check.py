@@ -73,14 +73,16 @@ def phases(what: str) -> list[list[Stage]]:
     if what == "static":
         return [static()]
     if what == "interop":
-        return [[pytest("interop", "tests/interop")]] if has_tests("tests/interop") else []
+        # A file's tests share their servers, so files are what is spread.
+        by_file = ["-n", str(min(CORES, 2)), "--dist", "loadfile"] if CORES > 1 else []
+        return [[pytest("interop", "tests/interop", "--durations=15", *by_file)]] if has_tests("tests/interop") else []
     fast = [folder for folder in ("tests/unit", "tests/simulation") if has_tests(folder)]
     plan = [
         [*(static() if what == "all" else []), Stage("build wheel", [sys.executable, ROOT / "tools/wheel.py"])],
         [pytest("unit and simulation", "tests/test_tidy.py", *fast, *spread)],
     ]
     if has_tests("tests/system"):
-        plan.append([pytest("system", "tests/system")])
+        plan.append([pytest("system", "tests/system", "--durations=10")])
     expect = f"--expect-package-in={ROOT / '.venv-wheel'}"
     plan.append([pytest("unit, on the built wheel", "tests/unit", expect, *spread, python=WHEEL_PYTHON)])
     return plan
