@@ -44,7 +44,7 @@ class CoreCollector(Collector):
         gauges = {
             "ready_workers": data["ready_workers"],
             "wanted_workers": data["staff"]["workers"],
-            "paused": int(data["paused"]),
+            "paused": int(bool(data["paused"])),
             "waiting_messages": data["waiting_messages"],
             "assigned_queues": len(data["queues"]),
             "unsealed_segments": data["unsealed_segments"],

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from rocketcrew.broker.disk import DiskStorage
 from rocketcrew.broker.message_store import GetStatus, MessageStore, StoreLimits, message_tags_code
 from rocketcrew.broker.storage import MemoryStorage
+from rocketcrew.broker.wanted import Wanted
 from rocketcrew.remoting.hashing import java_hash
 from rocketcrew.remoting.stored import StoredMessage, decode_messages, encode_message
 
@@ -86,7 +87,7 @@ def test_filter_skips_and_the_scan_is_bounded():
     store, _ = new_store(MemoryStorage(), StoreLimits(4, 1 << 20, 16, 1 << 20))
     for number in range(40):
         put(store, b"%d" % number, tag="b" if number == 20 else "a")
-    wanted = frozenset({java_hash("b")})
+    wanted = Wanted(frozenset({java_hash("b")}))
     first = store.get("T", 0, 0, 4, wanted)
     assert (first.status, first.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 16)
     second = store.get("T", 0, 16, 4, wanted)
@@ -121,7 +122,7 @@ def test_a_kill_loses_nothing_that_was_put():
     assert read == 50
     assert bodies(store.get("T", 0, 0, 32)) == [b"%d" % number for number in range(0, 50, 2)]
     assert store.max_offset("T", 1) == 25
-    assert bodies(store.get("T", 1, 0, 32, frozenset({java_hash("a")})))[0] == b"1"
+    assert bodies(store.get("T", 1, 0, 32, Wanted(frozenset({java_hash("a")}))))[0] == b"1"
     assert put(store).queue_offset == 25
 
 

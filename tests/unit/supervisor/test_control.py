@@ -59,7 +59,7 @@ def test_the_metrics_page() -> None:
     core.state.counters.done_messages = 42
 
     def status() -> dict[str, Any]:
-        return picture(core, Service.RUNNING, {}, {})
+        return picture(core, Service.RUNNING, {}, {"staff": {"workers": 2, "counts": {"started": 3}}})
 
     async def get(port: int, request: bytes) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -75,6 +75,7 @@ def test_the_metrics_page() -> None:
         assert page.startswith(b"HTTP/1.0 200 OK")
         assert b'rocketcrew_done_messages_total{group="crew"} 42.0' in page
         assert b"rocketcrew_slab_bytes" in page
+        assert b"started" in page
         assert (await get(server.port, b"GET /else HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.0 404")
         with pytest.raises(UsageError, match=r"metrics\.port"):
             await MetricsServer("127.0.0.1", server.port, status).start()
