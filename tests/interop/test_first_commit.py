@@ -62,7 +62,7 @@ async def lost_of(operations: Operations, group: str, mqs: Sequence[MessageQueue
     return sum(offset != 1 for offset in stored)
 
 
-async def both_ways(operations: Spread, mqs: Sequence[MessageQueue]) -> tuple[int, int, int]:
+async def both_ways(cluster: Cluster, operations: Spread, mqs: Sequence[MessageQueue]) -> tuple[int, int, int]:
     """(groups, commits lost of a member, commits lost of plain ones)."""
 
     async def plain(group: str, mqs: Sequence[MessageQueue]) -> None:
@@ -70,7 +70,7 @@ async def both_ways(operations: Spread, mqs: Sequence[MessageQueue]) -> tuple[in
 
     async def members(group: str, mqs: Sequence[MessageQueue]) -> None:
         core = Core(CoreConfig("me", group, (TOPIC,), average), Slab(2), bytearray(2 * UNIT_BYTES))
-        commits = Commits(operations, core, group, asyncio.get_running_loop().time)
+        commits = Commits(cluster, operations, core, group, asyncio.get_running_loop().time)
         await asyncio.gather(*(commits.commit(Commit(number, mq, 1, guarded=False)) for number, mq in enumerate(mqs)))
 
     await operations.connect(mqs[0])
@@ -89,7 +89,7 @@ def test_the_first_commits_of_a_topic_are_all_kept(servers: Servers) -> None:
     async def run() -> tuple[int, int, int]:
         async with AsyncExitStack() as open_ones:
             clusters = [await open_ones.enter_async_context(open_cluster(servers.name_server)) for _ in range(QUEUES)]
-            return await both_ways(Spread(clusters), await clusters[0].queues_to_read(TOPIC))
+            return await both_ways(clusters[0], Spread(clusters), await clusters[0].queues_to_read(TOPIC))
 
     groups, ours, plain = asyncio.run(run())
     VERDICTS.append(
