@@ -31,7 +31,7 @@ def test_lambdas_and_closures_reach_the_worker(make_crew: Callable[[Transport], 
     factor = 7
     decorated = handler(schema="a int", batch=True)(lambda messages: [{"a": len(m.body) * factor} for m in messages])
     worker = crew.start(decorated, schema="", limits=WorkerLimits(batch_messages_max=2))
-    assert worker.ready()[2:] == ("a int", True)
+    assert worker.ready()[2:4] == ("a int", True)
     crew.chunk(worker, 1, [b"1", b"22", b"333"])
     assert worker.stop() == EXIT_OK
     assert crew.table() == {0: 7, 1: 14, 2: 21}

@@ -26,15 +26,16 @@ def status(**more: Any) -> dict[str, Any]:
     queue = {"topic": "t", "broker": "b", "queue_id": 0, "state": "assigned", "next_offset": 4, "committed": 2,
              "unfinished": 2}  # fmt: skip
     return {
-        "group": "g", "service": "RUNNING", "paused": ["backlog", "operator"], "pid": 1, "client_id": "c", "counters": counters,
+        "group": "g", "service": "RUNNING", "paused": ["backlog", "operator"], "pid": 1, "client_id": "c",
+        "counters": counters,
         "waiting_messages": 0, "ready_workers": 1, "staff": staff, "workers": [worker], "queues": [queue],
     } | more  # fmt: skip
 
 
 def test_the_status_for_people() -> None:
     text = text_of(status())
-    for words in ("group g  RUNNING, paused by backlog and operator", "workers 1 of 2", "last reload rolled back: SyntaxError", "256",
-                  "t/b/0@1 for 2.000 s 1/2 pages"):  # fmt: skip
+    for words in ("group g  RUNNING, paused by backlog and operator", "workers 1 of 2",
+                  "last reload rolled back: SyntaxError", "256", "t/b/0@1 for 2.000 s 1/2 pages"):  # fmt: skip
         assert words in text
 
 
