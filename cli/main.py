@@ -35,6 +35,7 @@ COMMANDS: Final[dict[str, str]] = {
     "query": "Ask the table by Spark SQL.",
     "lag": "Show how far a group is behind, queue by queue.",
     "demo": "Process the Python standard library from end to end, with nothing else installed.",
+    "chaos": "Break things on purpose, and tell what that did to messages.",
     "config": "Check the configuration, or show what holds and where it came from.",
 }
 """Each command with the line that `rocketcrew --help` has for it; its file is `<name>.py`."""

@@ -20,7 +20,14 @@ from ..remoting.admin_bodies import (
     TopicOffset,
     TopicStats,
 )
-from ..remoting.admin_headers import ConsumerConnectionRequest, ConsumeStatsRequest, CreateTopic, TopicName
+from ..remoting.admin_headers import (
+    ConsumerConnectionRequest,
+    ConsumeStatsRequest,
+    CreateTopic,
+    DeleteGroup,
+    TopicInNameServer,
+    TopicName,
+)
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.errors import BrokerError, UnreachableError
 from ..remoting.headers import ViewMessage
@@ -102,6 +109,19 @@ class Admin:
         """Delete a topic on one broker."""
         code = RequestCode.DELETE_TOPIC_IN_BROKER
         await ask(self._remoting, address, code, TopicName(topic), timeout_ms=self._timeout_ms)
+
+    async def delete_route(self, topic: str) -> None:
+        """Let the name server forget a topic; brokers that still have it announce it again."""
+        code = RequestCode.DELETE_TOPIC_IN_NAMESRV
+        fields = TopicInNameServer(topic).to_fields()
+        answer = await self._cluster.name_servers.request(code, fields)
+        if answer.code != ResponseCode.SUCCESS:
+            raise refusal(answer, code, self._cluster.name_servers.where)
+
+    async def delete_group(self, address: str, group: str) -> None:
+        """Delete a consumer group's settings and, where the broker knows how, its offsets on one broker."""
+        code = RequestCode.DELETE_SUBSCRIPTIONGROUP
+        await ask(self._remoting, address, code, DeleteGroup(group, clean_offset=True), timeout_ms=self._timeout_ms)
 
     async def create_group(self, address: str, config: SubscriptionGroupConfig) -> None:
         """Create or change a consumer group's settings on one broker."""
