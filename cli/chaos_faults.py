@@ -23,7 +23,7 @@ from .chaos_verdict import FaultRecord
 from .children import ChildError
 
 STANDSTILL_S: Final = 1.0
-RECOVER_MAX_S: Final = 60.0
+RECOVER_MAX_S: Final = 120.0
 IN_HAND: Final = CHUNK_MESSAGES_MAX * CHUNKS_IN_FLIGHT
 """Messages that one worker may have in its hands."""
 RECYCLE_MESSAGES: Final = 100

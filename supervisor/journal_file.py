@@ -3,12 +3,15 @@
 Writes go to the page cache without fsync: a kill of any process loses nothing that was written, and a power loss costs
 repeats only (what the journal forgot runs again, and the table drops rows that it has). A rewrite is made beside the
 file, fsynced and renamed, so that there is a whole journal at every instant.
+
+Nothing is appended behind a write that failed (disk full): half a block may stand there, which ends every reading, and names
+that only the lost block told. The next write is a rewrite of the whole state instead.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from .journal import MAGIC, Entry, JournalEncoder, JournalState, replay, snapshot
@@ -26,33 +29,43 @@ def read_journal(path: Path) -> JournalState:
 class JournalFile:
     """One open journal, owned by the supervisor's loop. `bytes_max` bounds it: at half of it, it is rewritten."""
 
-    def __init__(self, path: Path, state: JournalState, bytes_max: int) -> None:
+    def __init__(
+        self, path: Path, state: JournalState, bytes_max: int, *, write: Callable[[int, memoryview], int] = os.write
+    ) -> None:
         """Begin a new file that holds `state`; what stood there before is replaced in one rename."""
         self._path = path
+        self._write = write
         self._bytes_max = bytes_max
         self.state = state
         self.rewrites = -1
         self._fd = -1
         self._encoder = JournalEncoder()
         self._size = 0
+        self._torn = False
         self._rewrite()
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Write one block. Raises OSError (disk full): nothing is acted on before the caller has handled that."""
+        """Write one block. Raises OSError (disk full): the state in memory has the entries all the same, and the next call
+        tries to write all of it."""
         for entry in entries:
             self.state.apply(entry)
+        if self._torn:
+            self._rewrite()
+            return
         block = self._encoder.block(entries)
         self._size += len(block)
-        _write_all(self._fd, block)
+        self._torn = True
+        self._write_all(self._fd, block)
+        self._torn = False
         if self._size > self._threshold:
             self._rewrite()
 
     def _rewrite(self) -> None:
-        data, self._encoder = snapshot(self.state)
+        data, encoder = snapshot(self.state)
         beside = self._path.with_suffix(".new")
         fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            _write_all(fd, data)
+            self._write_all(fd, data)
             os.fsync(fd)
             os.rename(beside, self._path)
         except OSError:
@@ -60,7 +73,8 @@ class JournalFile:
             raise
         if self._fd >= 0:
             os.close(self._fd)
-        self._fd, self._size = fd, len(data)
+        # Only now: should the rewrite fail, the file that stands goes on under the numbers that it was written with.
+        self._fd, self._size, self._encoder, self._torn = fd, len(data), encoder, False
         # A state that fills most of the bound by itself would be rewritten at every block: wait until it doubled.
         self._threshold = max(self._bytes_max // 2, 2 * len(data), len(MAGIC) + 1)
         self.rewrites += 1
@@ -70,8 +84,7 @@ class JournalFile:
             os.close(self._fd)
             self._fd = -1
 
-
-def _write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
+    def _write_all(self, fd: int, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[self._write(fd, view) :]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -103,6 +104,51 @@ def test_a_journal_goes_on_after_a_restart_and_stays_bounded(tmp_path: Path) -> 
     assert state.queues[MQ].committed == 3998
     assert state.queues[MQ].durable.pairs() == [(3998, 3999)]
     assert not path.with_suffix(".new").exists()
+
+
+class FullDisk:
+    """Takes `room` bytes, the last write in part, then refuses until there is room again."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+
+    def __call__(self, fd: int, data: memoryview) -> int:
+        if not self.room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = os.write(fd, data[: self.room])
+        self.room -= written
+        return written
+
+
+@pytest.mark.parametrize("room", [*range(0, 400, 7), 700, 1000])
+def test_a_full_disk_in_the_middle_of_a_block_costs_nothing_that_is_written_later(tmp_path: Path, room: int) -> None:
+    disk = FullDisk(1 << 20)
+    path = tmp_path / "journal"
+    file = JournalFile(path, JournalState(), 600, write=disk)  # small: it is rewritten on the way, and that fails too
+    queues = [MessageQueue("t", "b", number) for number in range(6)]
+    file.append([JournalDone(queues[0], 5, 6, "w", 1)])
+    disk.room = room
+    failures = 0
+    for number in range(40):
+        try:
+            file.append(
+                [JournalDone(queues[number % 6], 10 * number, 10 * number + 1, "w" * (1 + number % 3), number % 2)]
+            )
+        except OSError:
+            failures += 1
+        # Whatever stands on disk can be read, and never says more than what is finished.
+        for mq, log in read_journal(path).queues.items():
+            assert set(log.durable.pairs()) <= set(file.state.queues[mq].durable.pairs())
+    assert failures
+    disk.room = 1 << 20
+    file.append([JournalCommitted(queues[1], 0, 0)])
+    file.append([JournalDone(queues[5], 9_000, 9_001, "", 0)])
+    file.close()
+    read = read_journal(path)
+    assert {mq: (log.committed, log.durable.pairs()) for mq, log in read.queues.items()} == {
+        mq: (log.committed, log.durable.pairs()) for mq, log in file.state.queues.items()
+    }
+    assert read.pending == file.state.pending
 
 
 def test_something_else_in_the_journal_is_refused(tmp_path: Path) -> None:
