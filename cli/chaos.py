@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from typing import Final
 
 import click
 
+from ..conf.logging import set_up
 from ..conf.settings import Settings
 from ..remoting.errors import UsageError
 from .chaos_faults import FAULTS, endure
@@ -77,6 +79,9 @@ def chaos(
       rocketcrew chaos -n 10.0.0.5:9876 --json
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if settings.log.level != "debug":
+        # Lost connections are what is wanted here: a warning for each would bury the table.
+        set_up(settings.log.format, "critical", sys.stderr, "chaos")
     configured = bool(settings.cluster.name_servers or settings.cluster.namesrv_domain)
     own_broker = embedded or not configured
     chosen = choose(faults, own_broker=own_broker)
@@ -135,7 +140,7 @@ async def _run(
         try:
             records = await _break_things(ground, chosen, seconds, dice)
             ground.feeding_over.set()
-            await feeding
+            await asyncio.wait({feeding}, timeout=seconds + NO_PROGRESS_MAX_S)
         finally:
             feeding.cancel()
         return await _judged(ground, records)

@@ -26,7 +26,7 @@ STANDSTILL_S: Final = 1.0
 RECOVER_MAX_S: Final = 120.0
 IN_HAND: Final = CHUNK_MESSAGES_MAX * CHUNKS_IN_FLIGHT
 """Messages that one worker may have in its hands."""
-RECYCLE_MESSAGES: Final = 100
+RECYCLE_MESSAGES: Final = 500
 NONE, A_WORKER, ALL_WORKERS = "none", "worker", "workers"
 
 
@@ -197,7 +197,7 @@ FAULTS: Final[dict[str, Fault]] = {
     "stop-supervisor": Fault("the supervisor stands still for a second", _stop_supervisor),
     "term": Fault("TERM to the supervisor, and its next start: nothing may run twice", _term),
     "reload": Fault("HUP: all workers replaced one after another", _reload),
-    "recycle": Fault("all through the run workers leave after 100 messages", _recycle, settings={
+    "recycle": Fault("all through the run workers leave after 500 messages", _recycle, settings={
         "workers.recycle_messages": RECYCLE_MESSAGES, "workers.recycle_share_percent": 100}),
     "exit-message": Fault("a message that ends its process each time: a dead letter", _exit_message, A_WORKER),
     "hang-message": Fault("a message in an endless C loop, ended at its hard limit of 5 s", _hang_message, A_WORKER),

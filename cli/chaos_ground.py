@@ -53,8 +53,10 @@ START_S: Final = 60.0
 STOP_S: Final = 60.0
 POLL_S: Final = 0.02
 FEED_EVERY_S: Final = 0.02
+REFUSED_PAUSE_S: Final = 0.2
 SEND_TIMEOUT_MS: Final = 1_000
 SENDS_AT_ONCE_MAX: Final = 256
+AHEAD_MAX: Final = 1_000
 
 
 class Ground:
@@ -207,17 +209,18 @@ class Ground:
     # The messages.
 
     async def feed(self, messages: int, seconds: float) -> None:
-        """Send so many in so many seconds, evenly, and go on at that pace until the faults are over."""
+        """Send so many in so many seconds, evenly, and go on at that pace until the faults are over. Never far ahead of the
+        handlers: what takes them longer is to be seen in the times, not in a heap of messages."""
         begin = time.monotonic()
         while self.next_number < messages or not self.feeding_over.is_set():
             due = int((time.monotonic() - begin) * messages / seconds)
             if self.feeding_over.is_set():
                 due = min(due, messages)
-            upto = min(due, self.next_number + SENDS_AT_ONCE_MAX)
+            upto = min(due, self.next_number + SENDS_AT_ONCE_MAX, self._trace.done() + len(self.uncertain) + AHEAD_MAX)
             numbers = range(self.next_number, upto)
             self.next_number = max(self.next_number, upto)
-            await asyncio.gather(*(self._send(number) for number in numbers))
-            await asyncio.sleep(FEED_EVERY_S)
+            stored = await asyncio.gather(*(self._send(number) for number in numbers))
+            await asyncio.sleep(FEED_EVERY_S if all(stored) else REFUSED_PAUSE_S)
 
     async def _send(self, number: int, evil: str = "") -> bool:
         body = f"{number} {evil}".strip().encode()
@@ -244,8 +247,9 @@ class Ground:
         return self._trace.lines()
 
     def ended(self, mark: int) -> bool:
-        """Whether a usual message with this number or a later one was handled to its end since the last look."""
-        return any(line.what == "END" and mark <= line.number < SPECIAL for line in self._trace.news())
+        """Whether a usual message with this number or a later one was handled to its end."""
+        self._trace.read_on()
+        return self._trace.latest >= mark
 
     async def lag(self) -> int:
         """Messages of the topic and of the retry topic that are not committed; -1 while that cannot be known."""
@@ -331,11 +335,14 @@ class TraceReader:
         self._path = path
         self._at = 0
         self._lines: list[Line] = []
+        self._done: set[int] = set()
+        self.latest = -1
+        """The highest usual number that was handled to its end."""
 
-    def news(self) -> list[Line]:
-        """Whole lines since the last look."""
+    def read_on(self) -> None:
+        """Take in the whole lines since the last look."""
         if not self._path.exists():
-            return []
+            return
         with self._path.open("rb") as file:
             file.seek(self._at)
             data = file.read()
@@ -343,11 +350,17 @@ class TraceReader:
         self._at += len(whole)
         found = parse(whole.decode())
         self._lines += found
-        return found
+        self._done.update(line.number for line in found if line.what == "END" and line.number < SPECIAL)
+        self.latest = max(self.latest, *(line.number for line in found if line.number in self._done), -1)
+
+    def done(self) -> int:
+        """How many usual messages were handled to their end."""
+        self.read_on()
+        return len(self._done)
 
     def lines(self) -> list[Line]:
         """All of them."""
-        self.news()
+        self.read_on()
         return self._lines
 
 

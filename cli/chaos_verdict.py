@@ -69,8 +69,9 @@ def out_of_order(lines: Iterable[Line], order: str, given_up: Collection[int] = 
             if head[lane] < len(turn) and turn[head[lane]] < line.offset:
                 broken.append(line.number)
             continue
-        if running.get(lane, line).pid == line.pid:
-            running.pop(lane, None)
+        current = running.get(lane)
+        if current is not None and (current.pid, current.offset) == (line.pid, line.offset):
+            del running[lane]
         elif (line.pid, lane, line.offset) in overtaken:
             broken.append(line.number)
         if line.what == "END":
