@@ -81,7 +81,7 @@ def chaos(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if settings.log.level != "debug":
         # Lost connections are what is wanted here: a warning for each would bury the table.
-        set_up(settings.log.format, "critical", sys.stderr, "chaos")
+        set_up(settings.log.format, "error", sys.stderr, "chaos")
     configured = bool(settings.cluster.name_servers or settings.cluster.namesrv_domain)
     own_broker = embedded or not configured
     chosen = choose(faults, own_broker=own_broker)
@@ -175,6 +175,7 @@ async def _judged(ground: Ground, records: list[FaultRecord]) -> Verdict:
     verdict = judge(
         sent=ground.sent, uncertain=ground.uncertain, meant_to_die=ground.meant_to_die, dead_lettered=max(0, dead_letters),
         lines=ground.lines(), rows=ground.rows(), order=ground.order, records=records, violations=violations,
+        held_go_back=any(FAULTS[record.name].stops for record in records),
     )  # fmt: skip
     for text in await ground.clean():
         click.echo(f"not removed: {text}", err=True)

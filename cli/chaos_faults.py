@@ -38,6 +38,8 @@ class Fault:
     act: Callable[[Ground, random.Random], Awaitable[Callable[[], Awaitable[bool]] | None]]
     repeats: str = NONE
     needs_own_broker: bool = False
+    stops: bool = False
+    """It stops the supervisor in order: what failed and is held goes back to the broker."""
     asked_only: bool = False
     """Not among those that are done when none is named."""
     settings: Mapping[str, object] = field(default_factory=dict[str, object])
@@ -195,7 +197,7 @@ FAULTS: Final[dict[str, Fault]] = {
     "kill-forkserver": Fault("kill -9 of the process that starts workers", _kill_forkserver, ALL_WORKERS),
     "kill-supervisor": Fault("kill -9 of the supervisor, and its next start", _kill_supervisor, ALL_WORKERS),
     "stop-supervisor": Fault("the supervisor stands still for a second", _stop_supervisor),
-    "term": Fault("TERM to the supervisor, and its next start: nothing may run twice", _term),
+    "term": Fault("TERM to the supervisor, and its next start: nothing may run twice", _term, stops=True),
     "reload": Fault("HUP: all workers replaced one after another", _reload),
     "recycle": Fault("all through the run workers leave after 500 messages", _recycle, settings={
         "workers.recycle_messages": RECYCLE_MESSAGES, "workers.recycle_share_percent": 100}),

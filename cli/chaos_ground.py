@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import psutil
 import pyarrow.ipc
-import pyarrow.parquet as pq
+import pyarrow.parquet
 
 from ..client.access import Access
 from ..client.admin import Admin
@@ -39,6 +39,8 @@ from .chaos_handler import TRACE
 from .chaos_verdict import Line, parse
 from .children import Child, ChildError, free_port, listens
 from .watch import lag_of
+
+_parquet: Any = pyarrow.parquet  # its stubs know only parts of its types
 
 QUEUES: Final = 4
 KEYS: Final = 16
@@ -320,7 +322,7 @@ class Ground:
         keys: dict[int, set[tuple[object, ...]]] = defaultdict(set)
         tables = [pyarrow.ipc.open_stream(path.read_bytes()).read_all()
                   for path in (self.folder / "state").glob(f"*/*/segments/{READY_DIR}/*.arrows")]  # fmt: skip
-        tables += [pq.read_table(path) for path in (self.folder / "table").glob("batch_id=*/*.parquet")]
+        tables += [_parquet.read_table(path) for path in (self.folder / "table").glob("batch_id=*/*.parquet")]
         names = ("_topic", "_broker", "_queue_id", "_offset", "number")
         for table in tables:
             for *key, number in zip(*(table.column(name).to_pylist() for name in names), strict=True):

@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any, NamedTuple
 
+from ..client.validation import RETRY_PREFIX
+
 
 class Line(NamedTuple):
     """One step of one handler call (chaos_handler.py)."""
@@ -158,13 +160,19 @@ def summaries(records: Iterable[FaultRecord]) -> tuple[FaultSummary, ...]:
 def judge(
     *, sent: Collection[int], uncertain: Collection[int], meant_to_die: Collection[int], dead_lettered: int,
     lines: list[Line], rows: Mapping[int, int], order: str, records: list[FaultRecord], violations: int,
+    held_go_back: bool = False,
 ) -> Verdict:  # fmt: skip
     """`sent`: numbers that a broker acknowledged. `uncertain`: those of sends without an answer, stored once, twice or never.
-    `rows`: for each number under how many keys it stands in the results. `violations`: of the service's own invariant."""
+    `rows`: for each number under how many keys it stands in the results. `violations`: of the service's own invariant.
+    `held_go_back`: it was stopped in between, which sends failed messages that are held in order back to the broker, so
+    that those behind them may be committed."""
     ended = Counter(line.number for line in lines if line.what == "END")
     certain = set(sent) - set(meant_to_die)
     lost = sorted(number for number in certain if not rows.get(number))
     duplicated = sum(ended[number] > 1 or rows.get(number, 0) > 1 for number in certain)
+    given_up = set(meant_to_die)
+    if held_go_back:
+        given_up.update(line.number for line in lines if line.topic.startswith(RETRY_PREFIX))
     return Verdict(
         sent=len(sent),
         done=len(certain) - len(lost),
@@ -173,7 +181,7 @@ def judge(
         lost=tuple(lost),
         duplicated=duplicated,
         duplicates_explained=sum(record.repeats_max for record in records),
-        out_of_order=len(out_of_order(lines, order, meant_to_die)),
+        out_of_order=len(out_of_order(lines, order, given_up)),
         not_recovered=sum(record.recovered_s is None for record in records),
         violations=violations,
         faults=summaries(records),

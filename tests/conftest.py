@@ -16,6 +16,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="FOLDER",
         help="Fail unless rocketcrew is imported from somewhere below FOLDER (the built wheel's environment).",
     )
+    parser.addoption(
+        "--full-numbers", action="store_true", help="Long forms of fault tests, as bench/soak.py runs them."
+    )
+
+
+@pytest.fixture
+def full_numbers(request: pytest.FixtureRequest) -> bool:
+    """Whether a fault test is to run in its long form."""
+    return bool(request.config.getoption("--full-numbers"))
 
 
 def pytest_configure(config: pytest.Config) -> None:

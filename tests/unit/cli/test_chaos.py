@@ -49,6 +49,14 @@ def test_a_message_that_was_given_up_holds_nobody_up() -> None:
     assert out_of_order(lines, "queue") == [1]
 
 
+def test_a_stop_sends_held_failures_back_and_nothing_else_does() -> None:
+    lines = parse(story("B0@1", "F0@1", "B1@1", "E1@1") + "BEGIN 2 %RETRY%g 0 0 k0 0 9\nEND 2 %RETRY%g 0 0 k0 0 9\n")
+    for stopped, broken in [(True, 0), (False, 1)]:
+        found = judge(sent=(0, 1), uncertain=(), meant_to_die=(), dead_lettered=0, lines=lines, rows={0: 1, 1: 1},
+                      order="queue", records=[], violations=0, held_go_back=stopped)  # fmt: skip
+        assert found.out_of_order == broken
+
+
 def test_a_line_that_is_not_whole_is_not_read() -> None:
     text = story("B0@1", "E0@1")
     assert len(parse(text)) == 2
