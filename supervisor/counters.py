@@ -17,6 +17,8 @@ class Counters:
     """Pulls without any answer for 120 s (never expected, their time-out is shorter): the queue was opened anew."""
     pull_bodies_dropped: int = 0
     """Responses that found no room in the slab: read, dropped and pulled again."""
+    trimmed_units: int = 0
+    """Units of 16 KiB that slots gave back before they were free as a whole, because bytes ran short."""
     skipped_messages: int = 0
     """Pulled again after a restart or reassignment, but known as finished: not run."""
     dispatched_chunks: int = 0

@@ -17,13 +17,16 @@ from ..remoting.stored import walk
 from .actions import Heartbeat, Pull
 from .chunks import PullRun
 from .process_queue import ProcessQueue
-from .slab import Slot
+from .slab import UNIT_BYTES, Slot
 from .state import State
 from .states import Queue
+from .trimming import trim
 
 ANSWERED = (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
 REFUSALS_LOGGED_EVERY = 60
 """A queue that is refused again and again, say for want of permission, is told of once a minute, not once a second."""
+TRIM_EVERY_S = 0.05
+"""Cutting slots down looks at everything that is held (up to some hundred µs): not after every chunk."""
 PULL_MAX_IDLE_S = 120.0
 """ProcessQueue.PULL_MAX_IDLE_TIME."""
 
@@ -46,6 +49,8 @@ class Pulling:
     def __init__(self, state: State, moved: Callable[[ProcessQueue, int, float], None]) -> None:
         self.s = state
         self._moved = moved
+        self._trimmed_at = float("-inf")
+        self._trim_due = False
 
     def consider(self, pq: ProcessQueue, now: float) -> None:
         """Send the next pull of the queue, or note what holds it back."""
@@ -62,7 +67,7 @@ class Pulling:
         )
         if pq.blocked:
             return
-        if self.s.starved or not self._reserve(pq):
+        if self.s.starved or not self._reserve_or_trim(pq, now):
             self._stand_in_line(pq, now)
             return
         self._send(pq, now)
@@ -73,11 +78,34 @@ class Pulling:
         # Those in front may be queues that have ended meanwhile, and nothing else may come to serve the line.
         self.feed_starved(now)
 
+    def _reserve_or_trim(self, pq: ProcessQueue, now: float) -> bool:
+        return self._reserve(pq) or (self._trim(now) and self._reserve(pq))
+
+    def _trim(self, now: float) -> bool:
+        """Take back what slots do not need any more, now and then; whether that brought anything."""
+        if not self.s.slab.worn:
+            return False
+        if now - self._trimmed_at >= TRIM_EVERY_S:
+            self._trimmed_at = now
+            return trim(self.s) > 0
+        if not self._trim_due:
+            # Nothing else may come to serve the line: what wore the slots down has been told already.
+            self._trim_due = True
+            self.s.at(self._trimmed_at + TRIM_EVERY_S, self._trim_later)
+        return False
+
+    def _trim_later(self, now: float) -> None:
+        self._trim_due = False
+        self.feed_starved(now)
+
     def _reserve(self, pq: ProcessQueue) -> bool:
         slab = self.s.slab
         if pq.drops > 1 and slab.used_units:
-            # Fragments kept it out although the sum fitted: now it waits for the whole slab.
-            return False
+            # Fragments kept it out although the sum fitted: now it waits for a run that holds it and all that was asked for
+            # before it, at the latest for the whole slab.
+            asked_bytes = pq.reservation_bytes() + slab.reserved_units * UNIT_BYTES
+            if slab.longest_free() * UNIT_BYTES < asked_bytes:
+                return False
         units = slab.reserve(pq.reservation_bytes())
         if units:
             self.s.reserved[pq.handle] = units
@@ -98,7 +126,7 @@ class Pulling:
             if self.s.paused:
                 pq.blocked = True
             elif pq.state is Queue.ASSIGNED and pq.locked:
-                if not self._reserve(pq):
+                if not self._reserve_or_trim(pq, now):
                     return
                 self._send(pq, now)
             starved.popleft()

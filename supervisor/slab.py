@@ -5,6 +5,9 @@ alone. It is cut into units of 16 KiB; a slot is a run of adjacent units and is 
 that waits to be dispatched holds one, every chunk cut from it holds one. A slot is free when the last is given back, so
 a slice that a worker may still read is never written again.
 
+Nothing is ever moved. When bytes run short, a slot of which only a part is still held gives its other units back (`trim`,
+trimming.py), so that one slow message holds up its own units and not those of its whole pull.
+
 A pull reserves its bytes before it is sent. What the reservation did not foresee (a larger body, a fragmented slab) may
 use a small overflow that reservations never touch; beyond that a body is read and dropped, and pulled again.
 """
@@ -12,6 +15,8 @@ use a small overflow that reservations never touch; beyond that a body is read a
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterable
+from itertools import groupby
 
 UNIT_BYTES = 16 * 1024
 """One unit. A default pull of 32 messages of 1 KiB is about 39 KiB: 3 units, 20 % lost to rounding."""
@@ -21,15 +26,16 @@ SLAB_BYTES_MIN = 32 * 1024 * 1024
 
 
 class Slot:
-    """A run of units of the slab; `start` in bytes."""
+    """A run of units of the slab; `start` in bytes. `pieces`: (first unit, units) of what is left of it."""
 
-    __slots__ = ("length_bytes", "refs", "start", "units")
+    __slots__ = ("length_bytes", "pieces", "refs", "start", "units")
 
     def __init__(self, start: int, units: int, length_bytes: int) -> None:
         self.start = start
         self.units = units
         self.length_bytes = length_bytes
         self.refs = 1
+        self.pieces = [(start // UNIT_BYTES, units)]
 
 
 class Slab:
@@ -42,6 +48,8 @@ class Slab:
         self.reserved_units = 0
         self.overflow_units = self.units // 8
         self.peak_units = 0
+        self.worn = False
+        """A slot of several units has lost a reference since the last look: a trim may bring something."""
 
     @property
     def size_bytes(self) -> int:
@@ -81,10 +89,36 @@ class Slab:
         slot.refs -= 1
         assert slot.refs >= 0, "a slot was given back twice"
         if slot.refs:
+            self.worn = self.worn or slot.units > 1
             return False
         self.used_units -= slot.units
-        self._put_back(slot.start // UNIT_BYTES, slot.units)
+        for start, units in slot.pieces:
+            self._put_back(start, units)
         return True
+
+    def trim(self, slot: Slot, held: Iterable[tuple[int, int]]) -> int:
+        """Give back the units of the slot that none of the byte ranges `held` touches; how many that were."""
+        wanted = {
+            unit for start, end in held if end > start for unit in range(start // UNIT_BYTES, -(-end // UNIT_BYTES))
+        }
+        pieces: list[tuple[int, int]] = []
+        freed = 0
+        for start, units in slot.pieces:
+            for kept, run in groupby(range(start, start + units), wanted.__contains__):
+                first, *more = run
+                if kept:
+                    pieces.append((first, 1 + len(more)))
+                else:
+                    self._put_back(first, 1 + len(more))
+                    freed += 1 + len(more)
+        slot.pieces = pieces
+        slot.units -= freed
+        self.used_units -= freed
+        return freed
+
+    def longest_free(self) -> int:
+        """Units of the longest free run."""
+        return max((units for _, units in self._free), default=0)
 
     def _put_back(self, start: int, units: int) -> None:
         free = self._free

@@ -31,7 +31,7 @@ EVENTS = (
     "a reset was undone", "a restart took over finished messages", "a seal was asked for",
     "a seal was found though not reported", "a segment of the last run was not found", "a segment was salvaged",
     "a message ran again because no broker took it back", "a send-back was refused or its answer lost",
-    "a slot was taken over", "a slow message",
+    "a slot was cut down", "a slot was taken over", "a slow message",
     "a stop past its deadline", "a worker left for its successor", "a worker died idle", "a worker died while it booted",
     "a worker died with messages in hand", "an answer came after its time-out", "cut in the middle of a body",
     "cut with requests under way", "killed between rename and report", "killed between rows and outcome",

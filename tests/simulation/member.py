@@ -63,6 +63,7 @@ class SimMember:
         self.askers: dict[MessageQueue, Asker] = {}
         """The newest assignment of each queue."""
         self._tick_at = float("inf")
+        self._trimmed = 0
         folder.held = True
         self.journal = parts.read_journal(bytes(folder.journal))
         for other in dead:
@@ -202,6 +203,9 @@ class SimMember:
                     self._count_down()
                     perform(action)
             self.edge.read_again()
+        if (trimmed := self.core.state.counters.trimmed_units) > self._trimmed:
+            self._trimmed = trimmed
+            self.world.note("a slot was cut down")
         due = self.core.next_timer()
         if due is not None and due * 1000 < self._tick_at:
             self._tick_at = due * 1000

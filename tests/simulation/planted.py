@@ -215,6 +215,22 @@ class ReusesEarly(CoreParts):
                 self.s.slab.release(chunk.slot)
 
 
+class CutsWhatIsRead(CoreParts):
+    """When bytes run short, slots are cut down to what waits, and what workers have in hand is forgotten."""
+
+    class pulling_class(Pulling):
+        def _trim(self, now: float) -> bool:
+            brought = super()._trim(now)
+            for worker in self.s.workers.values() if brought else ():
+                for chunk in worker.in_flight.values():
+                    if chunk.held:
+                        waiting = [run for pq in self.s.queues.values() for run in pq.waiting if run.slot is chunk.slot]
+                        self.s.slab.trim(
+                            chunk.slot, [(run.positions[run.at], run.positions[run.end]) for run in waiting]
+                        )
+            return brought
+
+
 class ReusesFailed(CoreParts):
     """A chunk's bytes are given back when all is reported, though failed messages are still to be sent back."""
 
@@ -495,6 +511,9 @@ PLANTED = {
         AcceptsLate, 120, ("reset back", "reset forward"), ONE_SLOT | {"slow": 0.15}
     ),
     "slot reused too early": Planted(ReusesEarly, 10),
+    "slot cut down under a worker's hands": Planted(
+        CutsWhatIsRead, 40, (), {"slab_units": 8, "body_large": 0.3, "slow": 0.15}
+    ),
     "slot of a failed message reused": Planted(ReusesFailed, 40),
     "connection left unread when the slab is full": Planted(LeavesUnread, 40, (), {"slab_units": 4, "body_large": 0.3}),
     "reservation of an ended queue kept": Planted(

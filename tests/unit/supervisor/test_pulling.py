@@ -15,6 +15,8 @@ from rocketcrew.supervisor.process_queue import RESERVE_BYTES_MAX, RESERVE_BYTES
 from rocketcrew.supervisor.pulling import PullResult, thresholds
 from rocketcrew.supervisor.slab import UNIT_BYTES
 
+from .conftest import record
+
 if TYPE_CHECKING:
     from .conftest import Bench
 
@@ -391,6 +393,61 @@ def test_a_body_dropped_twice_waits_for_the_whole_slab(make: type[Bench]) -> Non
     bench.done(chunk)
     assert [pull.handle for pull in bench.take(act.Pull)] == [two]
     assert bench.found(two, [0], body_bytes=7 * UNIT_BYTES)
+
+
+def test_a_slow_message_holds_up_its_own_bytes_and_not_those_that_were_pulled_with_it(make: type[Bench]) -> None:
+    bench = make(units=16)  # two are overflow
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.take(act.Pull)
+    assert bench.found(handle, range(8), body_bytes=UNIT_BYTES - 200)
+    slow, *rest = bench.dispatched()
+    while rest:
+        bench.done(rest.pop())
+        rest += bench.dispatched()
+    assert bench.pq(handle).unfinished == 1
+    before = bytes(bench.view[slow.positions[0] : slow.positions[-1]])
+    bench.pass_ms(50)
+    assert bench.one(act.Pull).offset == 8, "it goes on though the slow one still runs"
+    assert bench.counters.trimmed_units == 7
+    assert bench.found(handle, range(8, 18), body_bytes=UNIT_BYTES - 200)
+    assert bytes(bench.view[slow.positions[0] : slow.positions[-1]]) == before, "it may still be read"
+    bench.done(slow)
+    rest = bench.dispatched()
+    while rest:
+        bench.done(rest.pop())
+        rest += bench.dispatched()
+    assert bench.slab.used_units == 0
+
+
+def test_a_body_that_is_being_received_is_not_cut_down(make: type[Bench]) -> None:
+    bench = make(units=16)
+    one, two = bench.open(0, 1)
+    bench.worker("w1")
+    slot = bench.core.room_for(two, 5 * UNIT_BYTES)
+    assert slot is not None
+    assert bench.found(one, range(8), body_bytes=UNIT_BYTES - 200)
+    chunks = bench.dispatched()
+    bench.done(chunks[1])
+    bench.pass_ms(50)
+    assert (slot.units, slot.refs) == (5, 1)
+
+
+def test_what_fails_keeps_its_bytes_until_it_is_sent_back(make: type[Bench]) -> None:
+    bench = make(units=16)
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    assert bench.found(handle, range(8), body_bytes=UNIT_BYTES - 200)
+    failing, *rest = bench.dispatched()
+    bench.done(failing, failures=[(0, 0, "no")])
+    rest += bench.dispatched()
+    while rest:
+        bench.done(rest.pop())
+        rest += bench.dispatched()
+    bench.pass_ms(50)
+    send = bench.one(act.SendBack)
+    assert bench.counters.trimmed_units
+    assert bench.view[send.start : send.end] == record(0, UNIT_BYTES - 200)
 
 
 def test_one_message_larger_than_what_may_be_reserved_gets_through_alone(make: type[Bench]) -> None:

@@ -58,6 +58,23 @@ class SlabMachine(RuleBasedStateMachine):
             del self.refs[slot]
             self.owner = {unit: owner for unit, owner in self.owner.items() if owner is not slot}
 
+    @precondition(lambda self: self.refs)
+    @rule(data=st.data())
+    def trim(self, data: st.DataObject) -> None:
+        slot = data.draw(st.sampled_from(list(self.refs)))
+        places = st.integers(slot.start, slot.start + slot.length_bytes)
+        held = [(min(pair), max(pair)) for pair in data.draw(st.lists(st.tuples(places, places), max_size=3))]
+        mine = {unit for unit, owner in self.owner.items() if owner is slot}
+        kept = {
+            unit
+            for unit in mine
+            if any(start < (unit + 1) * UNIT_BYTES and end > unit * UNIT_BYTES and end > start for start, end in held)
+        }
+        assert self.slab.trim(slot, held) == len(mine) - len(kept)
+        assert slot.units == len(kept)
+        for unit in mine - kept:
+            del self.owner[unit]
+
     @rule(length=st.integers(1, 12 * UNIT_BYTES))
     def reserve(self, length: int) -> None:
         units = self.slab.reserve(length)
@@ -78,6 +95,11 @@ class SlabMachine(RuleBasedStateMachine):
         assert self.slab.used_units == len(self.owner) <= UNITS
         assert self.slab.reserved_units == sum(self.reserved)
         assert self.slab.peak_units >= self.slab.used_units
+        run = longest = 0
+        for unit in range(UNITS):
+            run = 0 if unit in self.owner else run + 1
+            longest = max(longest, run)
+        assert self.slab.longest_free() == longest
 
     def teardown(self) -> None:
         for slot, refs in self.refs.items():
