@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from handlers import BURNS, burn
 from measure import HERE, Crew, Source, interruptible, median, report, wait_done
@@ -80,12 +81,12 @@ def crew(handler: str, count: int) -> tuple[float, float]:
             source.stop()
 
 
-async def feed(name_server: str, count: int, submit: Callable[[bytes], asyncio.Future[None]]) -> None:
+async def feed(name_server: str, count: int, submit: Callable[[bytes], asyncio.Future[Any]]) -> None:
     """Pull every queue of the source with our client and hand each body to the pool, a bounded number at a time."""
     room = asyncio.Semaphore(IN_FLIGHT_MAX)
-    tasks: set[asyncio.Future[None]] = set()
+    tasks: set[asyncio.Future[Any]] = set()
 
-    def finished(task: asyncio.Future[None]) -> None:
+    def finished(task: asyncio.Future[Any]) -> None:
         tasks.discard(task)
         room.release()
 

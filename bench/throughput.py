@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from measure import Crew, EmbeddedBroker, Source, interruptible, median, report, rss_mib, wait_done
@@ -23,10 +24,12 @@ BUDGET_MIB = 64
 TOPIC = "replay"
 
 
-def run(handler: str, batch: int, name_server: str, messages: int, topic: str) -> dict[str, float]:
-    """One run over `messages` messages; the first tenth warms up and is not counted."""
+def run(
+    handler: str, batch: int, name_server: str, messages: int, topic: str, more: Mapping[str, object] = {}
+) -> dict[str, float]:
+    """One run over `messages` messages; the first tenth warms up and is not counted. `more`: settings of the crew."""
     with tempfile.TemporaryDirectory() as folder:
-        settings = {"consumer.consume_message_batch_max_size": batch, "memory.pulled_bytes_mib": BUDGET_MIB}
+        settings = {"consumer.consume_message_batch_max_size": batch, "memory.pulled_bytes_mib": BUDGET_MIB, **more}
         crew = Crew(Path(folder), name_server, handler, topic, settings)
         try:
             begin = wait_done(crew, messages // 10)
