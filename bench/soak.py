@@ -2,9 +2,10 @@
 
     python bench/soak.py [--rounds 10] [--kills 1000] [--seeds 2000] [--steps 5000] [--messages 50000]
 
-Each round runs every system fault test anew; then come kills of random workers (kills.py), the faults on genuine servers of
-both versions (where java and mvn are), the differential test, and the simulation with many seeds. A stage that fails does
-not keep the next ones from running. Ends with one line for each fault and stage.
+Each round runs every system fault test anew; then come the pool's faults in each order mode at length (`rocketcrew chaos`),
+kills of random workers (kills.py), the faults on genuine servers of both versions (where java and mvn are), the differential
+test, and the simulation with many seeds. A stage that fails does not keep the next ones from running. Ends with one line for
+each fault and stage.
 """
 
 from __future__ import annotations
@@ -24,7 +25,11 @@ SYSTEM = (
     "tests/system/test_blame.py",
     "tests/system/test_stop.py",
     "tests/system/test_loader.py",
+    "tests/system/test_journal.py",
+    "tests/system/test_pressure.py",
 )
+FULL = ("tests/system/test_chaos.py", "tests/system/test_pressure.py")
+"""Faults of the worker pool in each order mode, 30 to 60 s each, and 200 bodies of 4 MiB."""
 GENUINE = ("tests/interop/test_faults.py", "tests/interop/test_first_commit.py", "tests/interop/test_differential.py")
 
 
@@ -79,6 +84,7 @@ def main() -> int:
     soak = Soak()
     for number in range(options.rounds):
         soak.stage(f"faults, round {number + 1} of {options.rounds}", *SYSTEM)
+    soak.stage("the worker pool, full numbers", *FULL, "--full-numbers", "-s", "--timeout=1200")
     soak.run("kills of workers", [sys.executable, "bench/kills.py", f"--kills={options.kills}"])
     if options.messages and shutil.which("java") and shutil.which("mvn"):
         soak.stage(

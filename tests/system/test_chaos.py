@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from harness import WAIT_S, alive, wait_until
 
-TIMEOUT_S = 300
+TIMEOUT_S = 900
 
 
 def clean_environment(folder: Path) -> dict[str, str]:
@@ -40,6 +40,7 @@ def run(folder: Path, order: str, faults: list[str], *, seconds: float, messages
     assert done.returncode == 0, done.stdout + done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     assert found["verdict"] == "good"
+    print(f"VERDICT good: {order}, {', '.join(faults)}: {found['sent']} sent, {found['duplicated']} duplicated")  # noqa: T201
     assert {row["fault"] for row in found["faults"]} == set(faults)
     assert found["sent"] >= messages
     assert not list(folder.glob("rocketcrew-chaos-*")), "a good end leaves no folder"
