@@ -120,16 +120,19 @@ def rates(runs: int, seconds: float) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for handler, cpu_ns in {"no_op": 0, **BURNS}.items():
         count = messages_for(cpu_ns, seconds) if cpu_ns else NO_OP_MESSAGES // 256 * 256
-        found: dict[str, list[float]] = {"crew": [], "ideal": [], **{name: [] for name in POOLS}}
+        found: dict[str, list[float]] = {"crew": [], "overhead": [], "ideal": [], **{name: [] for name in POOLS}}
         for _ in range(runs):
             # Alternating, so that other load on the machine meets all of them.
-            found["crew"].append(crew_rate(handler, count))
+            rate, overhead_us = of_crew(handler, count)
+            found["crew"].append(rate)
+            found["overhead"].append(overhead_us)
             for name in POOLS:
                 found[name].append(rate_of_pool(name, cpu_ns, count))
             if cpu_ns:
                 found["ideal"].append(count / bare(cpu_ns, count))
         middle = {name: median(values) for name, values in found.items() if values}
-        row: dict[str, object] = {"cpu_ms": cpu_ns / 1e6, "runs": runs, "crew_per_s": middle["crew"]}
+        row: dict[str, object] = {"cpu_ms": cpu_ns / 1e6, "runs": runs, "crew_per_s": middle["crew"],
+                                  "crew_overhead_cpu_us": middle["overhead"]}  # fmt: skip
         row |= {f"{name}_per_s": middle[name] for name in POOLS}
         row["times_ProcessPoolExecutor"] = middle["crew"] / middle["ProcessPoolExecutor"]
         for name in ("crew", *POOLS):
@@ -138,11 +141,14 @@ def rates(runs: int, seconds: float) -> list[dict[str, object]]:
     return rows
 
 
-def crew_rate(handler: str, count: int) -> float:
-    """Messages a second of our workers."""
+def of_crew(handler: str, count: int) -> tuple[float, float]:
+    """Messages a second of our workers, and CPU µs per message of all processes beyond the handler's own, which decide where
+    noise hides the ratio."""
     if handler in BURNS:
-        return count / crew(handler, count)[0]
-    return throughput.on_replay(handler, 1, count * 10)["rate"]
+        seconds, overhead_us = crew(handler, count)
+        return count / seconds, overhead_us
+    one = throughput.on_replay(handler, 1, count * 10)
+    return one["rate"], one["supervisor_us"] + one["workers_us"]
 
 
 async def dispatch_of_pool(name: str, name_server: str, rate: int, seconds: int) -> list[float]:
