@@ -145,7 +145,9 @@ async def _run(
             feeding.cancel()
         return await _judged(ground, records)
     finally:
-        await ground.close()
+        # Also after an interrupt or an error: what was made on somebody's cluster goes with us.
+        for text in await ground.close():
+            click.echo(f"not removed: {text}", err=True)
 
 
 async def _break_things(ground: Ground, chosen: list[str], seconds: float, dice: random.Random) -> list[FaultRecord]:
@@ -172,14 +174,11 @@ async def _judged(ground: Ground, records: list[FaultRecord]) -> Verdict:
     if (code := ground.stop_supervisor()) != 0:
         assert ground.supervisor is not None
         raise ChildError(f"the supervisor ended with exit code {code}:\n{ground.supervisor.tail()}")
-    verdict = judge(
+    return judge(
         sent=ground.sent, uncertain=ground.uncertain, meant_to_die=ground.meant_to_die, dead_lettered=max(0, dead_letters),
         lines=ground.lines(), rows=ground.rows(), order=ground.order, records=records, violations=violations,
         held_go_back=any(FAULTS[record.name].stops for record in records),
     )  # fmt: skip
-    for text in await ground.clean():
-        click.echo(f"not removed: {text}", err=True)
-    return verdict
 
 
 async def _settled(ground: Ground) -> None:

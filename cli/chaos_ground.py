@@ -284,12 +284,16 @@ class Ground:
         assert self.supervisor is not None
         return self.supervisor.stop(STOP_S)
 
-    async def clean(self) -> list[str]:
+    async def _clean(self) -> list[str]:
         """Remove topic, retry topic, dead letters and group from a cluster that is not ours; what could not be removed."""
         left: list[str] = []
-        if self.embedded:
+        if self.embedded or not hasattr(self, "_admin"):
             return left
-        for address in await self._admin.master_addresses():
+        try:
+            addresses = await self._admin.master_addresses()
+        except RocketcrewError as error:
+            return [f"topic and group {self.name}: {error}"]
+        for address in addresses:
             for topic in (self.topic, f"%RETRY%{self.group}", f"%DLQ%{self.group}"):
                 try:
                     await self._admin.delete_topic(address, topic)
@@ -304,18 +308,20 @@ class Ground:
                 await self._admin.delete_route(topic)
         return left
 
-    async def close(self) -> None:
-        """End every process that is left, connections too."""
+    async def close(self) -> list[str]:
+        """End every process that is left, clean up, close the connections; what could not be removed from the cluster."""
         for child in (self.supervisor, self.broker):
             if child is not None:
                 if child.poll() is None:
                     os.kill(child.pid, signal.SIGCONT)  # one that stands still does not hear TERM
                 child.stop(STOP_S)
+        left = await self._clean()
         if hasattr(self, "_producer"):
             await self._producer.close()
         if hasattr(self, "_cluster"):
             await self._cluster.close()
             await self._cluster.remoting.close()
+        return left
 
     def rows(self) -> dict[int, int]:
         """For each number under how many keys it stands in the results: sealed segments, and the table."""
