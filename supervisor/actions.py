@@ -187,6 +187,15 @@ class KillWorker:
 
 
 @dataclass(slots=True, eq=False)
+class Reclaim:
+    """Take back what the worker has not begun of its chunks `chunk_ids`, which are all that it has, in the order of
+    hand-over; answer `Core.reclaimed`, or none when it went on meanwhile."""
+
+    worker_id: str
+    chunk_ids: tuple[int, ...]
+
+
+@dataclass(slots=True, eq=False)
 class Retired:
     """A worker that was to leave has nothing in hand any more: let it seal, tear down and end."""
 
@@ -266,6 +275,7 @@ Action = (
     | Seal
     | Load
     | KillWorker
+    | Reclaim
     | Retired
     | JournalDone
     | JournalSealed

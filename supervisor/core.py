@@ -26,6 +26,7 @@ from .pop_queue import PopQueue
 from .popping import Popping, PopResult
 from .process_queue import ProcessQueue
 from .pulling import Pulling, PullResult
+from .reclaiming import Reclaiming
 from .returning import Returning
 from .settling import FailureReport, Settling
 from .slab import Slab, Slot
@@ -58,6 +59,7 @@ class Core:
         self.popping = Popping(state, self.assigning.check_finished)
         self.assigning.popping = self.popping
         self.settling = Settling(state, self.dispatching, self._progress, self.assigning.restart)
+        self.reclaiming = Reclaiming(state, self.dispatching, self.settling.complete, self._progress)
         self._keep_order()
 
     def _make_dispatching(self) -> Dispatching:
@@ -217,6 +219,7 @@ class Core:
         """Answer to Pull."""
         self.pulling.pulled(handle, result, now)
         self.dispatching.run()
+        self.reclaiming.watch(now)
 
     def pull_failed(self, handle: int, now: float, slot: Slot | None = None) -> None:
         """Answer to Pull: connection lost or timed out, perhaps in the middle of a body that had `slot`."""
@@ -232,6 +235,7 @@ class Core:
         """Answer to Pop."""
         self.popping.popped(handle, result, now)
         self.dispatching.run()
+        self.reclaiming.watch(now)
 
     def pop_failed(self, handle: int, now: float, slot: Slot | None = None) -> None:
         """Answer to Pop: connection lost or timed out, perhaps in the middle of a body that had `slot`."""
@@ -262,6 +266,7 @@ class Core:
 
     def worker_ready(self, worker_id: str) -> None:
         self.settling.worker_ready(worker_id)
+        self.reclaiming.wake()
 
     def worker_window(self, worker_id: str, chunks: int) -> None:
         """The worker runs so many chunks at one time (a coroutine handler), instead of one after another."""
@@ -283,6 +288,7 @@ class Core:
 
     def salvage_complete(self, worker_id: str, now: float) -> None:
         self.settling.salvage_complete(worker_id, now)
+        self.reclaiming.watch(now)
         self._feed(now)
 
     def outcome(
@@ -291,6 +297,12 @@ class Core:
     ) -> None:  # fmt: skip
         """A worker finished messages `[start, start + count)` of a chunk."""
         self.settling.outcome(worker_id, chunk_id, start, count, seq, busy_us, slowest_us, filtered, failures, now)
+        self.reclaiming.watch(now)
+        self._feed(now)
+
+    def reclaimed(self, worker_id: str, chunk_ids: Sequence[int], begun: int, claimed: int, now: float) -> None:
+        """Answer to Reclaim: of the chunk `begun` the worker runs the first `claimed` records, and nothing behind them."""
+        self.reclaiming.reclaimed(worker_id, chunk_ids, begun, claimed, now)
         self._feed(now)
 
     def returned(

@@ -34,7 +34,9 @@ class Counters:
     dropped_messages: int = 0
     """Failed while broadcasting: nobody retries them."""
     redispatched_messages: int = 0
-    """Given to another worker because theirs died."""
+    """Given to another worker because theirs died, or was held up by another message."""
+    reclaimed_messages: int = 0
+    """Taken back from a worker that was held up by another message before it had begun them."""
     salvaged_messages: int = 0
     """Written by a worker that died before it reported them: counted as done."""
     late_outcomes: int = 0

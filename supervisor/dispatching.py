@@ -76,6 +76,7 @@ class Dispatching:
                 load < (worker.window or window)
                 and worker.state is Worker.READY
                 and worker.worker_id != self.s.isolated
+                and not worker.held_up
             ):
                 free += 1
                 if load > best_load if pack else load < best_load:
@@ -122,7 +123,7 @@ class Dispatching:
         self._hand(worker, chunk, pq)
 
     def again(self, pq: ProcessQueue, chunk: Chunk) -> None:
-        """Its worker died: it is handed out again, before anything new."""
+        """Its worker died or is held up: it is handed out again, before anything new."""
         del pq
         self.s.redo.append(chunk)
 

@@ -25,7 +25,7 @@ from ..workers.packets import QueueInfo
 from ..workers.spawn import WorkerProcess, WorkerStartError
 from ..workers.stack_dump import StackFile
 from .acting import LEVELS
-from .actions import Dispatch
+from .actions import Dispatch, Reclaim, Retired
 from .core import Core
 from .direct import Directing
 from .hearing import LEFT_BEHIND, Hearing
@@ -36,6 +36,7 @@ from .posts import DropGeneration, GiveUp, Kill, Note, Policy, Retire, Start
 from .reloading import Reload
 from .stacks import ProcessStack, Running, worker_stacks
 from .staffing import Staff
+from .taking_back import TakingBack
 
 KILL_WAIT_S = 2.0
 """Within this a killed process is gone, unless the kernel holds it."""
@@ -88,6 +89,9 @@ class Pool:
         self._carry_out: dict[type, Callable[[Any], None]] = {
             Start: self._start, Retire: self._retire, Kill: self._end_boot, DropGeneration: self._drop,
             GiveUp: self._give_up, Note: _note,
+        }  # fmt: skip
+        self.performs: dict[type, Callable[[Any], None]] = {
+            Dispatch: self.dispatch, Retired: self.let_leave, Reclaim: TakingBack(core, cells, self.members).take,
         }  # fmt: skip
         self.changed = asyncio.Event()
         """Set whenever a worker became ready or ended."""
@@ -187,9 +191,9 @@ class Pool:
         log.info("worker_leaves", worker=order.worker_id, reason=order.reason)
         self._core.retire(order.worker_id)
 
-    def let_leave(self, worker_id: str) -> None:
+    def let_leave(self, action: Retired) -> None:
         """It has nothing in hand any more: it may seal, tear down and end."""
-        member = self.members.get(worker_id)
+        member = self.members.get(action.worker_id)
         if member is not None:
             member.stopping = True
             self._send(member, packets.encode_stop())
@@ -208,7 +212,8 @@ class Pool:
         if member is None:
             return
         chunk = action.chunk
-        try:
+        member.chunks_sent += 1
+        with contextlib.suppress(LinkClosedError):
             handle = action.info_handle
             if handle not in member.known_queues:
                 member.known_queues.add(handle)
@@ -218,8 +223,6 @@ class Pool:
             payload = self._slab[start:end] if self._transport is Transport.STREAM else None
             if not member.link.send(packet, payload):
                 self._loop.add_writer(member.link.fileno(), self.writable, member)
-        except LinkClosedError:
-            return
 
     def seal(self, worker_id: str) -> None:
         """Ask the worker to seal its open segment."""

@@ -58,6 +58,10 @@ class Member:
     """Dead workers whose segments it salvages before it is ready."""
     salvaged: dict[str, list[packets.QueueRanges]] = field(default_factory=dict[str, list[packets.QueueRanges]])
     """Parts of SALVAGED packets so far, by file."""
+    chunks_sent: int = 0
+    """As the worker counts them (workers/claims.py)."""
+    claimed: tuple[int, int] | None = None
+    """What it had claimed when something was taken back from it last."""
     known_queues: set[int] = field(default_factory=set[int])
     generation: int = 0
     messages: int = 0

@@ -238,7 +238,7 @@ class Supervisor:
             acted=self.acted, gave_up=self._gave_up, direct_timeout_s=settings.consumer.consume_timeout_min * 60,
         )  # fmt: skip
         self._pool.launcher.add(0, forkserver_for(self.handler, settings), self._boots)
-        self._acting.do |= {act.Dispatch: self._pool.dispatch, act.Retired: lambda a: self._pool.let_leave(a.worker_id)}
+        self._acting.do |= self._pool.performs
         self._acting.do |= OrderedFeed(self._pool, self._queue_info, self._view, self._transport).performs
         self._to_end.append(self._pool.kill)
         watch = Watch(self._cells, self._pool.members.values, self.core.is_busy, settings.workers.stall_timeout_ms)

@@ -50,6 +50,8 @@ class Settling:
         s = self.s
         chunk = s.chunks.get(chunk_id)
         worker = s.workers.get(worker_id)
+        if worker is not None:
+            worker.held_up = False
         if chunk is None or worker is None or chunk.worker_id != worker_id:
             s.counters.late_outcomes += 1
             return
@@ -78,14 +80,18 @@ class Settling:
             if chunk.alone:
                 self._cleared(pq, chunk, start, end)
         if end == chunk.count:
-            del worker.in_flight[chunk_id]
-            if worker.state is Worker.LEAVING and not worker.in_flight:
-                s.out.append(Retired(worker_id))
-            self.reported(chunk, pq)
-            self._dispatching.finished(chunk, pq)
+            self.complete(worker, chunk, pq)
             self._dispatching.run()
         if pq is not None:
             self._progress(pq, now)
+
+    def complete(self, worker: WorkerView, chunk: Chunk, pq: ProcessQueue | None) -> None:
+        """The worker has reported all that it had of the chunk."""
+        del worker.in_flight[chunk.chunk_id]
+        if worker.state is Worker.LEAVING and not worker.in_flight:
+            self.s.out.append(Retired(worker.worker_id))
+        self.reported(chunk, pq)
+        self._dispatching.finished(chunk, pq)
 
     def _settle(
         self, pq: ProcessQueue, chunk: Chunk, start: int, end: int, worker_id: str, seq: int,

@@ -61,6 +61,9 @@ class CoreConfig:
     chunk_target_us: int = 2000
     chunk_messages_max: int = 64
     chunks_in_flight: int = 2
+    reclaim_after_ms: int = 20
+    """A worker that has not reported for so long gives what it has not begun to one that idles (reclaiming.py)."""
+    reclaim_look_ms: int = 10
     send_back_retry_ms: int = 5000
     max_worker_deaths: int = 3
     order: str = "concurrent"
@@ -101,6 +104,7 @@ class WorkerView:
 
     __slots__ = (
         "blamed",
+        "held_up",
         "in_flight",
         "salvaged",
         "salvaged_in",
@@ -119,6 +123,8 @@ class WorkerView:
         """Chunks it can have in hand, 0 = as configured."""
         self.in_flight: dict[int, Chunk] = {}
         """Chunks handed to it and not reported to the end, in the order of hand-over."""
+        self.held_up = False
+        """One message has kept it so long that the others were taken back: it gets nothing until it reports."""
         self.seal_asked = False
         self.sealed_seq = 0
         """Its newest segment that is known to be sealed; it begins one only when the one before it is."""

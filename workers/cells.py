@@ -3,7 +3,7 @@
 The worker writes its cell before each call of the handler and clears it when the chunk is over; the supervisor reads it
 while it watches the time limits, and after the worker's death. The file lies in the slot's folder, so that it also
 outlives a machine-wide kill: hence the queue's name is in it too, not only numbers of this run. No lock: one writer per
-cell, aligned 8-byte stores, the state word last; a death between two stores blames nobody wrongly, since the handler is
+word, aligned 8-byte stores, the state word last; a death between two stores blames nobody wrongly, since the handler is
 not running then.
 
     file      16 words of header (MAGIC in the first), then the cells of CELL_BYTES each
@@ -13,7 +13,8 @@ not running then.
               record whose message was taken last; 0 = none, or all were taken
     word 7    BEATS: turns of the worker's loop | 8 RSS_PEAK in bytes, as last measured by the worker itself
     word 9    SOFT_NS, 10 HARD_NS: the time limits of one call, 0 = none (told once, before the first call)
-    word 12   CANCEL: not 0 = the handler had better come to an end; the one word that the supervisor writes
+    word 12   CANCEL: not 0 = the handler had better come to an end; written by the supervisor
+    word 13   CLAIM: what the worker is going to run | 14 ASKED, 15 VERDICT: what the supervisor takes back, see claims.py
     word 11   TEXT_BYTES | from word 16: JSON [topic, broker, queue id] of the chunk's queue
 """
 
@@ -46,6 +47,9 @@ SOFT_NS: Final = 9
 HARD_NS: Final = 10
 TEXT_BYTES: Final = 11
 CANCEL: Final = 12
+CLAIM: Final = 13
+ASKED: Final = 14
+VERDICT: Final = 15
 TEXT: Final = 16
 
 CellView = memoryview
@@ -140,7 +144,8 @@ def map_cell(path: Path, slot: int, pid: int) -> CellView:
         os.close(fd)
     base = HEAD_WORDS + slot * CELL_WORDS
     cell = memoryview(mapped).cast("Q")[base : base + CELL_WORDS]
-    cell[STATE] = 0
+    for word in (STATE, CLAIM, ASKED, VERDICT):
+        cell[word] = 0
     cell[PID] = pid
     return cell
 

@@ -30,6 +30,7 @@ from .async_runner import AsyncWorker, one_call_at_a_time
 from .boot import EXIT_BOOT, EXIT_DESCRIPTORS, EXIT_OK, WorkerBoot, WorkerLimits
 from .capture import capture_output
 from .cells import STARTED_NS, CellView, map_cell, private_cell
+from .claims import obey_barriers
 from .consume_hooks import ConsumeHooks
 from .context import Context, enter
 from .ddl import as_schema, to_ddl
@@ -197,7 +198,7 @@ def make_worker(
     watchers = [each for each in (traces, spans, hooks) if each is not None]
     wall_ns = time.time_ns() - time.monotonic_ns()
     Message.call_clock[:] = [lambda: (wall_ns + cell[STARTED_NS]) // NS_PER_MS]
-    return Worker(
+    worker = Worker(
         link,
         watched(handler, boot.group, watchers),
         limits=limits,
@@ -210,6 +211,9 @@ def make_worker(
         memory=memory,
         log=log,
     )
+    if not ordered and obey_barriers():
+        worker.offer_back()
+    return worker
 
 
 def consume_hooks(handler: Handler, limits: WorkerLimits, namespace: str, log: Any) -> ConsumeHooks | None:

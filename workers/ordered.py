@@ -26,12 +26,13 @@ from .choosing import Wants, chooser
 from .forks import end_fork
 from .loading import describe_error, user_traceback
 from .message import Message
+from .message_keys import message_keys
 from .one_by_one import OneByOne
 from .ordered_packets import Returned
 from .packets import QueueInfo, clip
 from .rows import Prepared
 from .run import Run
-from .runner import HANDLER_CALLERS, NEVER_INTERRUPTED, Runner, message_keys
+from .runner import HANDLER_CALLERS, NEVER_INTERRUPTED, Runner
 
 _SYSFLAG = Struct(">36xI")
 _RECONSUME_TIMES = Struct(">I")

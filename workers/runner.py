@@ -23,7 +23,6 @@ from typing import Any, Final
 import structlog
 
 from ..remoting.errors import ProtocolError, RocketcrewError
-from ..remoting.properties import PROPERTY_KEYS
 from ..remoting.stored import record_info, walk
 from .api import Handler, Retry, SoftTimeLimitExceeded
 from .batch_results import batch_results
@@ -42,10 +41,12 @@ from .cells import (
     queue_words,
 )
 from .choosing import Wants, chooser
+from .claims import Claims
 from .fitting import RowError
 from .forks import end_fork
 from .loading import describe_error, user_traceback
 from .message import INNER_BATCH_BIT, SYSFLAG_LOW_BYTE, Message, expand_inner_batch
+from .message_keys import message_keys, place_keys
 from .one_by_one import OneByOne
 from .packets import Failure, QueueInfo, clip
 from .rows import Prepared, RowBuffer
@@ -98,6 +99,7 @@ class Runner:
         self._cell_texts: dict[QueueInfo, tuple[memoryview, int]] = {}
         """How the cell names each queue; as many as the worker has seen, as with their handles."""
         self._rss_due_ns = 0
+        self.claims = Claims(cell)
 
     @property
     def pending(self) -> bool:
@@ -121,12 +123,15 @@ class Runner:
 
     def run_chunk(self, chunk_id: int, queue: QueueInfo, data: bytes, records: int) -> None:
         """Run the handler over the records in `data`. Whatever is wrong with them becomes failures, never an exception."""
+        if not self.claims.mine():
+            return  # and `data` may be something else by now
         try:
             positions, offsets = walk(data)
             if len(offsets) != records:
                 raise ProtocolError(f"{len(offsets)} records where {records} were announced", f"chunk {chunk_id}")
         except ProtocolError as error:
-            self._fail_chunk(chunk_id, queue, records, error)
+            if self.claims.claim(chunk_id, records):
+                self._fail_chunk(chunk_id, queue, records, error)
             return
         self.begin_chunk(chunk_id, queue)
         run = Run(chunk_id, queue, offsets, 0)
@@ -175,9 +180,15 @@ class Runner:
         function, clock, cell, queue = self._function, self._clock, self._cell, run.queue
         wants = chooser(queue, self._filter, self._log)
         cell[RECORDS] = 1
-        slowest = mark_ns = 0
+        claims, end = self.claims, len(run.offsets)
+        slowest = mark_ns = claimed = 0
         started = last = clock()
         for index, (position, offset) in enumerate(zip(positions, run.offsets, strict=False)):
+            if index == claimed:
+                claimed = min(index + claims.stride, end)
+                if not claims.claim(run.chunk_id, claimed):
+                    end = index
+                    break
             message = Message(data, position, queue)
             if last >= mark_ns:
                 cell[STARTED_NS] = last
@@ -207,7 +218,8 @@ class Runner:
                 slowest = 0
                 started = last = clock()
                 self._due_ns = last + self._interval_ns
-        self._close(run, len(positions) - 1, last - started, slowest)
+        self._close(run, end, last - started, slowest)
+        claims.ran(end - run.start, last - started, self._slowest_ns)
 
     def _run_unit(self, run: Run, index: int, data: bytes, position: int, end: int, wants: Wants | None) -> None:
         """One record that is an inner batch: all of its messages, rows kept only when none fails."""
@@ -260,7 +272,7 @@ class Runner:
         """Rows that were kept turned out not to fit when they were converted: their record has failed after all."""
         run, index = place
         self._note(run, index, self._limits.delay_level, str(error))
-        self._log.warning("rows_do_not_fit", **_place_keys(run, index), error=str(error))
+        self._log.warning("rows_do_not_fit", **place_keys(run, index), error=str(error))
 
     def _fail(self, run: Run, index: int, message: Message, error: BaseException) -> None:
         if self._forked:
@@ -301,6 +313,8 @@ class Runner:
                 batch.extend(messages)
                 places.extend([index] * len(messages))
                 index += 1
+            if not self.claims.claim(run.chunk_id, index):
+                return
             started = clock()
             if batch:
                 cell[STARTED_NS] = started
@@ -380,20 +394,3 @@ NEVER_INTERRUPTED: Final = frozenset(
     for function in (Runner._fail, Runner._keep, Runner._close, Runner._note)  # pyright: ignore[reportPrivateUsage]
 )
 """They run beside a call, not in it: what is raised in them would be nobody's failure."""
-
-
-def message_keys(message: Message) -> dict[str, object]:
-    """What identifies a message in a log line, as far as it can be decoded."""
-    queue = message.queue
-    keys: dict[str, object] = {"topic": queue.topic, "queue_id": queue.queue_id, "offset": message.queue_offset}
-    try:
-        keys["topic"] = message.topic
-        keys["message_id"] = message.message_id
-        keys["keys"] = message.properties.get(PROPERTY_KEYS)
-    except ProtocolError as error:
-        keys["undecodable"] = str(error)
-    return keys
-
-
-def _place_keys(run: Run, index: int) -> dict[str, object]:
-    return {"topic": run.queue.topic, "queue_id": run.queue.queue_id, "offset": run.offsets[index]}

@@ -163,6 +163,8 @@ class Worker:
 
     def _on_chunk(self, packet: Buffer) -> None:
         _, chunk_id, handle, offset, length, records = CHUNK_STRUCT.unpack_from(packet)
+        if not self._runner.claims.handed():
+            return
         queue = self._queues.get(handle)
         if queue is None:
             raise ProtocolError(f"chunk {chunk_id} is of queue handle {handle}, which is unknown", "CHUNK packet")
@@ -235,6 +237,10 @@ class Worker:
         self.flush()
         self._seal()
         self._stopped = True
+
+    def offer_back(self) -> None:
+        """Before the first chunk: the supervisor can take back what is not begun (claims.py)."""
+        self._runner.claims.offer()
 
     # --- what goes out ----------------------------------------------------------------------------------------------
 

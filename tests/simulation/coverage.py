@@ -25,7 +25,7 @@ EVENTS = (
     "a first offset was not found out", "a guarded commit left the broker's offset",
     "a local offset was not written", "a member met a reset",
     "a member was killed in the middle of a step", "a message ran again", "a message was dead-lettered",
-    "a message was dropped",
+    "a message was dropped", "messages were taken back from a slow worker",
     "a message was retried", "a message was sent back twice", "a notice came twice", "a partial report",
     "a plan was made again", "a pull was refused with 2", "a pull was refused with 215", "a request timed out",
     "a reset was undone", "a restart took over finished messages", "a seal was asked for",

@@ -44,6 +44,10 @@ class Parts:
         kind = SimWorker if member.script.order == "concurrent" else self.ordered_worker_class
         return kind(world, member, worker_id, salvage_of, salvage)
 
+    def claimed(self, begun: int, claimed: int) -> tuple[int, int]:
+        """What the edge tells of how far a worker has come: the chunk, and how many records of it."""
+        return begun, claimed
+
     def read_journal(self, data: bytes) -> JournalState:
         return replay(data, "journal")[0]
 

@@ -24,6 +24,7 @@ from rocketcrew.supervisor.local_retry import LocalRetry
 from rocketcrew.supervisor.process_queue import ProcessQueue
 from rocketcrew.supervisor.pulling import Pulling
 from rocketcrew.supervisor.quarantine import Blamed, Quarantine
+from rocketcrew.supervisor.reclaiming import Reclaiming
 from rocketcrew.supervisor.settling import FailureReport, Settling
 from rocketcrew.supervisor.slab import Slab
 from rocketcrew.supervisor.state import CoreConfig, State, WorkerView
@@ -44,6 +45,7 @@ class BuggyCore(Core):
     dispatching_class: type[Dispatching] = Dispatching
     pulling_class: type[Pulling] = Pulling
     assigning_class: type[Assigning] = Assigning
+    reclaiming_class: type[Reclaiming] = Reclaiming
 
     def _build(self) -> None:
         super()._build()
@@ -53,6 +55,7 @@ class BuggyCore(Core):
         self.assigning = self.assigning_class(self.state, self.pulling, self.dispatching)
         self.assigning.popping = self.popping
         self.settling = self.settling_class(self.state, self.dispatching, self._progress, self.assigning.restart)
+        self.reclaiming = self.reclaiming_class(self.state, self.dispatching, self.settling.complete, self._progress)
         self._keep_order()
 
 
@@ -63,11 +66,12 @@ class CoreParts(Parts):
     dispatching_class: type[Dispatching] = Dispatching
     pulling_class: type[Pulling] = Pulling
     assigning_class: type[Assigning] = Assigning
+    reclaiming_class: type[Reclaiming] = Reclaiming
 
     def core(self, config: CoreConfig, slab: Slab, view: bytearray) -> Core:
         classes = {
             name: getattr(self, name)
-            for name in ("settling_class", "dispatching_class", "pulling_class", "assigning_class")
+            for name in ("settling_class", "dispatching_class", "pulling_class", "assigning_class", "reclaiming_class")
         }
         return type("PlantedCore", (BuggyCore,), classes)(config, slab, view)
 
@@ -273,6 +277,24 @@ class ForgetsChunk(CoreParts):
                 self.s.redo.pop()
 
 
+class TakesTooMuch(Parts):
+    """What a worker is held up by is taken back, too."""
+
+    def claimed(self, begun: int, claimed: int) -> tuple[int, int]:
+        return begun, max(claimed - 1, 0)
+
+
+class LosesTheRest(CoreParts):
+    """A chunk is split where its worker has come to, and what is behind is given to nobody."""
+
+    class reclaiming_class(Reclaiming):
+        def _split(self, worker: WorkerView, chunk: Chunk, at: int, now: float) -> None:
+            waiting = len(self.s.redo)
+            super()._split(worker, chunk, at, now)
+            while len(self.s.redo) > waiting:
+                self.s.redo.pop()
+
+
 class WipesOpen(Parts):
     """What a dead worker left open is removed, and forgotten as if it were sealed."""
 
@@ -464,6 +486,7 @@ class Planted(NamedTuple):
 
 COMING_AND_GOING = ("start member", "stop member")
 ONE_SLOT = {"members": 1, "members_max": 1}
+HELD_UP = {"order": "concurrent", "slow": 0.05, "workers": 3, "handler_us": 50, "chunk_messages_max": 8}
 SEVERAL = {"members": 2, "members_max": 3}
 
 
@@ -520,6 +543,8 @@ PLANTED = {
         KeepsReservation, 60, (*COMING_AND_GOING, "stall broker"), SEVERAL | {"slab_units": 4, "queues": 4}
     ),
     "redispatch forgets a chunk": Planted(ForgetsChunk, 60),
+    "what is begun is taken back": Planted(TakesTooMuch, 20, (), HELD_UP),
+    "what is taken back is forgotten": Planted(LosesTheRest, 20, (), HELD_UP),
     "wipe instead of salvage": Planted(WipesOpen, 40),
     "outcome before rows": Planted(OutcomeFirst, 10),
     "death charged to the first unreported": Planted(

@@ -42,6 +42,7 @@ class SimPool:
             act.Classify: lambda a: self._to(a.worker_id, a),
             act.KillWorker: self._kill,
             act.Retired: self._retired,
+            act.Reclaim: self._reclaim,
         }
 
     def start(self) -> None:
@@ -103,6 +104,24 @@ class SimPool:
     def _seal(self, action: act.Seal) -> None:
         self._member.world.note("a seal was asked for")
         self._to(action.worker_id, "seal")
+
+    def _reclaim(self, action: act.Reclaim) -> None:
+        """As supervisor/taking_back.py: the worker and the edge agree on how far it has come, or it goes on meanwhile."""
+        worker, member = self.workers.get(action.worker_id), self._member
+        if worker is None or member.world.chance(0.2):
+            return
+        begun, claimed = worker.claim
+        worker.take_back(action.chunk_ids)
+        at = action.chunk_ids.index(begun) if begun in action.chunk_ids else -1
+        for chunk_id in action.chunk_ids[max(at, 0) :]:
+            chunk = member.core.state.chunks.get(chunk_id)
+            if chunk is not None:
+                rest = chunk.offsets[claimed if chunk_id == begun else 0 :]
+                member.notebook.given_back(chunk.handle, rest)
+                if rest:
+                    member.world.note("messages were taken back from a slow worker")
+        told = member.parts.claimed(begun, claimed)
+        member.core.reclaimed(action.worker_id, action.chunk_ids, *told, member.world.now)
 
     def _kill(self, action: act.KillWorker) -> None:
         raise Violation(f"the core thinks that {action.worker_id} said {action.reason}")

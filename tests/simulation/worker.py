@@ -8,7 +8,7 @@ work: they must be those of the messages, and must not change under it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rocketcrew.remoting.errors import ProtocolError
@@ -31,6 +31,7 @@ class Work:
     def __init__(self, action: Dispatch) -> None:
         chunk = action.chunk
         self.chunk_id = chunk.chunk_id
+        self.handle = chunk.handle
         self.mq = action.mq
         self.start, self.end = chunk.positions[0], chunk.positions[-1]
         self.count = chunk.count
@@ -62,6 +63,10 @@ class SimWorker:
         self.in_pipe: deque[Work | str | object] = deque()
         self.inbox: deque[Work | str | object] = deque()
         self.work: Work | None = None
+        self.claim = (0, 0)
+        """The chunk that it began last, and how many records of it."""
+        self.given_up: set[int] = set()
+        """Chunks that were taken back before it began them."""
         self.call: Call | None = None
         """The handler call under way."""
         self.told = False
@@ -150,7 +155,10 @@ class SimWorker:
             return
         message = self.inbox.popleft()
         if isinstance(message, Work):
-            self._begin(message)
+            if message.chunk_id in self.given_up:
+                self.world.after(0, self._next)
+            else:
+                self._begin(message)
             return
         if not isinstance(message, str):
             self.other(message)
@@ -187,7 +195,9 @@ class SimWorker:
         assert work is not None
         index, script = len(work.results), self.member.script
         count = min(script.batch, work.count - index)
+        self.claim = (work.chunk_id, index + count)
         for at in range(index, index + count):
+            self._runs_nowhere_else(work, at)
             self.member.truth.began((work.mq.topic, work.mq.queue_id), work.offsets[at])
         random = self.world.random
         duration = random.expovariate(1.0)
@@ -207,6 +217,21 @@ class SimWorker:
             self.world.after(duration, self._ran, work, self.call)
         if script.hard_limit_ms:
             self.world.after(script.hard_limit_ms, self._over_limit, self.call)
+
+    def _runs_nowhere_else(self, work: Work, index: int) -> None:
+        """Of one assignment, a message is in the hands of one living worker at a time."""
+        for other in self.member.pool.workers.values():
+            if other is self or not other.alive or other.work is None or other.call is None:
+                continue
+            if other.work.handle == work.handle and work.offsets[index] in other.call.numbers:
+                raise Violation(f"{work.mq} {work.offsets[index]} runs at {self.worker_id} and at {other.worker_id}")
+
+    def take_back(self, chunk_ids: Sequence[int]) -> None:
+        """The supervisor takes what it has not begun of these chunks (workers/claims.py)."""
+        begun, claimed = self.claim
+        self.given_up.update(chunk_id for chunk_id in chunk_ids if chunk_id > 0 and chunk_id != begun)
+        if self.work is not None and self.work.chunk_id == begun:
+            self.work.count = min(self.work.count, claimed)
 
     def _crash(self, call: Call) -> None:
         """The handler ends its process."""

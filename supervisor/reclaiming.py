@@ -1,0 +1,130 @@
+"""Taking back what a worker was handed and has not begun, because it is held up by one message while another worker idles.
+
+Chunks are cut by what messages usually take, and two are in flight so that no worker waits for the next one. A message that
+takes a thousand times as long makes those behind it wait, in its chunk and in the next. So as long as anything is in
+flight, the workers are looked at every few milliseconds: one that has not reported for `reclaim_after_ms`, while another
+has nothing in hand and nothing waits to be handed out, is asked for the rest. The worker and the edge agree on how far it has
+come (workers/claims.py); the chunk is split there, as after a death, and what is behind goes to others at once. A worker
+that is held up gets nothing more until it has reported something.
+
+Only without an order: behind a message of a queue or a key there is nothing that may run before it. What may have killed a
+worker runs alone, and coroutine handlers have all of theirs in hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from .actions import Reclaim, Retired
+from .chunks import Chunk
+from .dispatching import Dispatching
+from .process_queue import ProcessQueue
+from .state import State, WorkerView
+from .states import Worker
+
+LIVING = (Worker.READY, Worker.LEAVING)
+
+
+class Reclaiming:
+    """Decides who is asked, and what becomes of the answer. `complete` is that of settling.py."""
+
+    def __init__(
+        self, state: State, dispatching: Dispatching, complete: Callable[[WorkerView, Chunk, ProcessQueue | None], None],
+        progress: Callable[[ProcessQueue, float], None],
+    ) -> None:  # fmt: skip
+        self.s = state
+        self._dispatching = dispatching
+        self._complete = complete
+        self._progress = progress
+        self._watching = False
+        self._seen: dict[str, tuple[int, int, float]] = {}
+        """By worker: its oldest chunk, how much of it was reported, and since when that is so."""
+
+    def wake(self) -> None:
+        """As `watch`, for those who do not know what time it is."""
+        self.s.at(0.0, self.watch)
+
+    def watch(self, now: float) -> None:
+        """Something may have been handed out: look from time to time."""
+        config = self.s.config
+        if not self._watching and config.order == "concurrent":
+            self._watching = True
+            self.s.at(now + config.reclaim_look_ms / 1000, self._look)
+
+    def _look(self, now: float) -> None:
+        s = self.s
+        self._watching = False
+        busy = [worker for worker in s.workers.values() if worker.in_flight and worker.state in LIVING]
+        seen, self._seen = self._seen, {}
+        if not busy:
+            return  # whatever hands something out begins it anew
+        idle = not s.redo and not s.ready and any(self._idles(worker) for worker in s.workers.values())
+        for worker in busy:
+            oldest = next(iter(worker.in_flight.values()))
+            chunk_id, reported, since = seen.get(worker.worker_id, (0, 0, now))
+            if (chunk_id, reported) != (oldest.chunk_id, oldest.reported):
+                since = now
+            self._seen[worker.worker_id] = (oldest.chunk_id, oldest.reported, since)
+            held_up = now - since >= s.config.reclaim_after_ms / 1000
+            if idle and held_up and self._has_more(worker, oldest):
+                s.out.append(Reclaim(worker.worker_id, tuple(worker.in_flight)))
+        self.watch(now)
+
+    def _idles(self, worker: WorkerView) -> bool:
+        return worker.state is Worker.READY and not worker.in_flight and worker.worker_id != self.s.isolated
+
+    def _has_more(self, worker: WorkerView, oldest: Chunk) -> bool:
+        """It may have messages that it has not begun, and that may run elsewhere."""
+        if worker.held_up or worker.window or any(chunk.alone for chunk in worker.in_flight.values()):
+            return False
+        return len(worker.in_flight) > 1 or oldest.count - oldest.reported > 1
+
+    def reclaimed(self, worker_id: str, chunk_ids: Sequence[int], begun: int, claimed: int, now: float) -> None:
+        """The worker will run nothing more of `chunk_ids` (in the order of hand-over) but the first `claimed` records of the
+        chunk `begun`, and what it had before that one; 0 = it has begun none."""
+        worker = self.s.workers.get(worker_id)
+        if worker is None or worker.state not in LIVING:
+            return
+        chunks = [chunk for chunk_id in chunk_ids if (chunk := worker.in_flight.get(chunk_id)) is not None]
+        first = worker.in_flight.get(begun) if claimed else None
+        if first is not None:
+            self._split(worker, first, claimed, now)
+            chunks = chunks[chunks.index(first) + 1 :]
+        # Without it: what was begun last is reported to the end, so all that is left lies behind it.
+        for chunk in chunks:
+            self._take(worker, chunk)
+        worker.held_up = bool(worker.in_flight)
+        if chunks and not worker.in_flight and worker.state is Worker.LEAVING:
+            self.s.out.append(Retired(worker_id))
+        self._dispatching.run()
+
+    def _split(self, worker: WorkerView, chunk: Chunk, at: int, now: float) -> None:
+        """The worker keeps the first `at` records; what is behind becomes a chunk of its own, for another."""
+        s = self.s
+        if at >= chunk.count:
+            return
+        pq = s.queues.get(chunk.handle)
+        s.counters.reclaimed_messages += chunk.count - at
+        if pq is not None:
+            rest = Chunk(
+                next(s.chunk_ids), pq.handle, chunk.slot, chunk.positions[at:], chunk.offsets[at:], chunk.begin_of(at)
+            )
+            chunk.slot.refs += 1
+            pq.insert_after(chunk, (rest,))
+            self._dispatching.again(pq, rest)
+        chunk.positions, chunk.offsets = chunk.positions[: at + 1], chunk.offsets[:at]
+        chunk.count = at
+        if chunk.reported == at:
+            self._complete(worker, chunk, pq)
+            if pq is not None:
+                self._progress(pq, now)
+
+    def _take(self, worker: WorkerView, chunk: Chunk) -> None:
+        """All of it goes to another, under a new id: one that a worker has seen is never used again (workers/claims.py)."""
+        s = self.s
+        s.counters.reclaimed_messages += chunk.count
+        del worker.in_flight[chunk.chunk_id]
+        s.chunks.pop(chunk.chunk_id, None)
+        chunk.chunk_id = next(s.chunk_ids)
+        chunk.worker_id = None
+        s.redo.append(chunk)

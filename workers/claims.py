@@ -1,0 +1,151 @@
+"""Who runs a message that was handed out and not begun: the worker claims messages before it runs them, and the supervisor
+can take back what is not claimed, to give it to a worker that idles. Both sides stand here.
+
+The race: the worker is about to begin the next message while the supervisor decides that somebody else shall run it. Three
+words of the cell settle it, without a lock, so that nobody can die, stop or fork while holding one:
+
+    worker      CLAIM := what it is about to run; then, unless ASKED is the number that it knows: wait for the VERDICT
+    supervisor  read CLAIM; ASKED := next number; barrier; read CLAIM again; VERDICT := taken if it is the same, else not
+
+Each writes first and reads then. A processor may move a read before an earlier write, so a barrier is needed between the
+two, on both sides. `membarrier` has one executed on every processor that runs a registered process: the supervisor, which
+does this seldom, pays for the worker, which does it all the time. So if the second read finds the old claim, the worker's
+next claim is made behind the barrier, and it finds the request; if it finds a new one, the request is void. Where there is
+no membarrier (Linux before 4.16, other systems), workers do not offer it, and nothing is taken back.
+
+The worker claims a stride at once, about STRIDE_NS of work, one message where a call lately took long, because what is
+claimed waits for its worker. A verdict covers all chunks up to the n-th that the worker was handed; both count them. The
+id of a chunk that was taken back is never used again, or an old claim of it could be mistaken for a new one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import sys
+import time
+from collections.abc import Callable
+from typing import Final
+
+from .cells import ASKED, CLAIM, STATE, VERDICT, CellView
+
+STRIDE_NS: Final = 50_000
+STRIDE_MAX: Final = 64
+LONG_NS: Final = 20_000_000
+"""A call that took so long may be followed by another such: from then on messages are claimed one by one, ..."""
+CAREFUL_RECORDS: Final = 10_000
+"""... for so many."""
+FIRST_REQUEST: Final = 1
+"""ASKED of a worker that gives back and was not asked yet."""
+WAIT_S: Final = 20e-6
+"""Between two looks for a verdict, which takes the supervisor a few microseconds; or as long as it is stopped."""
+RECORD_BITS: Final = 16
+"""Of CLAIM: how many records of the chunk are claimed; the rest is the chunk's id."""
+REQUEST_BITS: Final = 23
+"""Of VERDICT, above its lowest bit, which says "taken": the request's number. The rest is how many chunks it covers."""
+REQUEST_MASK: Final = (1 << REQUEST_BITS) - 1
+
+_SYSCALLS: Final = {"x86_64": 324, "aarch64": 283, "riscv64": 283, "ppc64le": 365, "s390x": 356}
+_GLOBAL_EXPEDITED: Final = 2
+_REGISTER: Final = 4
+
+
+def _membarrier() -> Callable[[int], int] | None:
+    """The system call as a function of its command; None where there is none."""
+    number = _SYSCALLS.get(platform.machine())
+    if not sys.platform.startswith("linux") or number is None:
+        return None
+    call = ctypes.CDLL(None).syscall
+    return lambda command: int(call(number, command, 0, 0))
+
+
+def find_barrier() -> Callable[[], object] | None:
+    """A barrier on every processor that runs a worker; None where the system has none."""
+    membarrier = _membarrier()
+    if membarrier is None or membarrier(0) & (_GLOBAL_EXPEDITED | _REGISTER) != _GLOBAL_EXPEDITED | _REGISTER:
+        return None
+    return lambda: membarrier(_GLOBAL_EXPEDITED)
+
+
+def obey_barriers() -> bool:
+    """Let this process take part in the supervisor's barriers. False: it cannot."""
+    membarrier = _membarrier()
+    return membarrier is not None and membarrier(_REGISTER) == 0
+
+
+class Claims:
+    """The worker's side."""
+
+    def __init__(self, cell: CellView, wait: Callable[[float], object] = time.sleep) -> None:
+        self._cell = cell
+        self._wait = wait
+        self._asked = cell[ASKED]
+        self._handed = 0
+        """Chunks that came so far."""
+        self._given_up = 0
+        """Chunks up to this one were given up, as far as they were not begun."""
+        self._careful = 0
+        self._stride = 1
+
+    def offer(self) -> None:
+        """Tell the supervisor that it can take back. Before the first chunk, and only behind `obey_barriers`."""
+        self._asked = self._cell[ASKED] = FIRST_REQUEST
+
+    def handed(self) -> bool:
+        """A chunk has come. False: it was taken back before it was begun."""
+        self._handed += 1
+        return self._handed > self._given_up
+
+    @property
+    def stride(self) -> int:
+        """How many records to claim at once."""
+        return self._stride
+
+    def ran(self, records: int, busy_ns: int, slowest_ns: int) -> None:
+        """So many records of a chunk ran: it decides the next stride."""
+        if slowest_ns >= LONG_NS:
+            self._careful = CAREFUL_RECORDS
+        elif self._careful:
+            self._careful = max(0, self._careful - records)
+        fits = STRIDE_NS * records // max(busy_ns, 1)
+        self._stride = 1 if self._careful else min(max(fits, 1), STRIDE_MAX)
+
+    def claim(self, chunk_id: int, upto: int) -> bool:
+        """Records `[.., upto)` of the chunk are about to run. False: they are taken back, and the rest of the chunk too."""
+        self._cell[CLAIM] = chunk_id << RECORD_BITS | upto
+        return self.mine()
+
+    def mine(self) -> bool:
+        """Nobody has taken back what was handed last, as far as it was not claimed."""
+        cell = self._cell
+        asked = cell[ASKED]
+        if asked == self._asked:
+            return True
+        cell[STATE] = 0  # the message before is over
+        while (verdict := cell[VERDICT]) >> 1 & REQUEST_MASK != asked & REQUEST_MASK:
+            self._wait(WAIT_S)
+            asked = cell[ASKED]
+        self._asked = asked
+        if verdict & 1:
+            self._given_up = verdict >> REQUEST_BITS + 1
+        return self._handed > self._given_up
+
+
+def take_back(
+    cell: CellView, handed: int, barrier: Callable[[], object], last: tuple[int, int] | None
+) -> tuple[int, int] | None:
+    """The supervisor's side: take what the worker has not claimed of the `handed` chunks that it was given so far.
+
+    Returns what it has claimed last, as (chunk id, records of it), (0, 0) = nothing ever; None = it went on meanwhile, or
+    cannot give back. `last` is what this returned the last time: as long as the worker has not gone on, it has nothing left.
+    """
+    asked, claim = cell[ASKED], cell[CLAIM]
+    claimed = claim >> RECORD_BITS, claim & (1 << RECORD_BITS) - 1
+    if not asked or claimed == last:
+        return None
+    request = asked + 1
+    cell[ASKED] = request
+    barrier()
+    taken = cell[CLAIM] == claim
+    cell[VERDICT] = handed << REQUEST_BITS + 1 | (request & REQUEST_MASK) << 1 | taken
+    return claimed if taken else None
