@@ -22,6 +22,8 @@ from .process_queue import ProcessQueue
 from .state import State, WorkerView
 from .states import Worker
 
+TRY_AGAIN_MS = 50
+"""A worker that was held up by no message at all is given something again."""
 LIVING = (Worker.READY, Worker.LEAVING)
 
 
@@ -93,9 +95,16 @@ class Reclaiming:
         # Without it: what was begun last is reported to the end, so all that is left lies behind it.
         for chunk in chunks:
             self._take(worker, chunk)
-        worker.held_up = bool(worker.in_flight)
-        if chunks and not worker.in_flight and worker.state is Worker.LEAVING:
-            self.s.out.append(Retired(worker_id))
+        worker.held_up = True
+        if not worker.in_flight:
+            if chunks and worker.state is Worker.LEAVING:
+                self.s.out.append(Retired(worker_id))
+            self.s.at(now + TRY_AGAIN_MS / 1000, lambda _now: self._try_again(worker))
+        self._dispatching.run()
+
+    def _try_again(self, worker: WorkerView) -> None:
+        """It had nothing left that it could report: it was stopped, or wrote to a slow disk."""
+        worker.held_up = False
         self._dispatching.run()
 
     def _split(self, worker: WorkerView, chunk: Chunk, at: int, now: float) -> None:

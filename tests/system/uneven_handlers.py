@@ -1,0 +1,40 @@
+"""Handlers of test_uneven.py, imported by worker processes from this folder."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from rocketcrew import Message, handler
+
+SLOW_EVERY = 200
+DONE = "done"
+"""A file with a byte for each quick message that ran, in the folder that UNEVEN names."""
+GIVES_UP_S = 40.0
+
+
+def _note(name: str, text: str) -> None:
+    fd = os.open(Path(os.environ["UNEVEN"]) / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.write(fd, text.encode())
+    os.close(fd)
+
+
+def done() -> int:
+    """Quick messages that ran so far."""
+    path = Path(os.environ["UNEVEN"]) / DONE
+    return path.stat().st_size if path.exists() else 0
+
+
+@handler(schema="number bigint")
+def uneven(message: Message) -> dict[str, int]:
+    """One message in 200 comes to its end only when every other one ran."""
+    number = int(message.body)
+    if number < 0 or number % SLOW_EVERY:
+        _note(DONE, ".")
+        return {"number": number}
+    wanted, deadline = int(os.environ["UNEVEN_QUICK"]), time.monotonic() + GIVES_UP_S
+    while done() < wanted and time.monotonic() < deadline:
+        time.sleep(0.01)
+    _note("slow", f"{number} {done()}\n")
+    return {"number": number}

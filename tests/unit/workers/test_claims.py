@@ -1,0 +1,184 @@
+"""What is claimed is run by its worker, what is taken back is not, in whatever order the two sides come to it."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import random
+from typing import Any
+
+import pytest
+
+from rocketcrew.workers.cells import ASKED, CLAIM, VERDICT, CellView, private_cell
+from rocketcrew.workers.claims import (
+    CAREFUL_RECORDS,
+    LONG_NS,
+    RECORD_BITS,
+    STRIDE_MAX,
+    Claims,
+    find_barrier,
+    obey_barriers,
+    take_back,
+)
+
+
+def made() -> tuple[CellView, Claims]:
+    cell = private_cell()
+    claims = Claims(cell, wait=lambda _: pytest.fail("it waits for a verdict that never comes"))
+    claims.offer()
+    return cell, claims
+
+
+def nothing() -> None:
+    """A barrier in one thread."""
+
+
+def test_what_is_not_claimed_is_taken_back_and_the_worker_stops_there() -> None:
+    cell, claims = made()
+    assert claims.handed()
+    assert claims.claim(7, 3)
+    assert take_back(cell, 2, nothing, None) == (7, 3)
+    assert not claims.claim(7, 6)
+    assert not claims.handed()  # the second chunk, too
+    assert claims.handed()  # the third came later
+    assert claims.mine()
+    assert claims.claim(9, 1)
+
+
+def test_a_chunk_that_is_finished_is_followed_by_none_that_was_taken_back() -> None:
+    cell, claims = made()
+    claims.handed()
+    claims.claim(7, 3)
+    take_back(cell, 2, nothing, None)
+    assert claims.handed()  # it does not know yet
+    assert not claims.mine()
+    assert claims.handed()
+    assert claims.claim(9, 1)
+
+
+def test_who_goes_on_in_that_moment_keeps_everything() -> None:
+    cell, claims = made()
+    claims.handed()
+    claims.claim(7, 3)
+
+    def goes_on() -> None:
+        cell[CLAIM] = 7 << RECORD_BITS | 6
+
+    assert take_back(cell, 2, goes_on, None) is None
+    assert claims.claim(7, 6)
+    assert claims.handed()
+    assert claims.claim(8, 1)
+
+
+def test_a_worker_that_meets_a_request_waits_for_the_verdict() -> None:
+    cell, waits = private_cell(), list[float]()
+
+    def verdict_comes(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            cell[VERDICT] = 1 << 24 | cell[ASKED] << 1 | 1
+
+    claims = Claims(cell, verdict_comes)
+    claims.offer()
+    claims.handed()
+    claims.claim(7, 3)
+    cell[ASKED] += 1
+    assert not claims.claim(7, 4)
+    assert len(waits) == 3
+
+
+def test_nothing_is_asked_twice_before_the_worker_has_gone_on() -> None:
+    cell, claims = made()
+    claims.handed()
+    claims.claim(7, 3)
+    last = take_back(cell, 1, nothing, None)
+    assert take_back(cell, 1, nothing, last) is None
+    claims.claim(7, 6)
+    assert take_back(cell, 2, nothing, last) == (7, 6)
+
+
+def test_who_has_begun_nothing_gives_everything_back() -> None:
+    cell, claims = made()
+    assert take_back(cell, 2, nothing, None) == (0, 0)
+    assert claims.handed()
+    assert not claims.claim(7, 1)
+
+
+def test_a_worker_that_does_not_offer_it_is_left_alone() -> None:
+    assert take_back(private_cell(), 1, nothing, None) is None
+
+
+def test_the_stride_is_some_time_of_work_and_one_after_a_long_call() -> None:
+    _, claims = made()
+    assert claims.stride == 1
+    claims.ran(10, 100_000, 20_000)  # 10 µs each
+    assert claims.stride == 5
+    claims.ran(64, 0, 0)
+    assert claims.stride == STRIDE_MAX
+    claims.ran(64, 64_000_000, 1_000_000)
+    assert claims.stride == 1
+    claims.ran(64, 64_000 + LONG_NS, LONG_NS)
+    claims.ran(CAREFUL_RECORDS - 1, 1000, 1)
+    assert claims.stride == 1
+    claims.ran(1, 1000, 1)
+    claims.ran(64, 64_000, 1_000)
+    assert claims.stride == 50
+
+
+RECORDS = 7
+CHUNKS = 1_500
+HANDED, RAN = 128, 256
+"""Places in the shared memory: a word behind the cell, and a byte a record."""
+
+
+def _work(memory: mmap.mmap, words: Any) -> None:
+    claims = Claims(words, lambda _: None)
+    claims.offer()
+    for chunk in range(1, CHUNKS + 1):
+        while words[HANDED] < chunk:
+            os.sched_yield()
+        if not claims.handed() or not claims.mine():
+            continue
+        for index in range(0, RECORDS, 2):
+            end = min(index + 2, RECORDS)
+            if not claims.claim(chunk, end):
+                break
+            for record in range(chunk * RECORDS + index, chunk * RECORDS + end):
+                memory[RAN * 8 + record] += 1
+
+
+@pytest.mark.skipif(find_barrier() is None, reason="this system has no membarrier")
+def test_two_processes_agree_about_each_record() -> None:
+    """One runs chunks, the other hands them out and takes back, as fast as both can: each record is one's or the other's."""
+    barrier = find_barrier()
+    assert barrier is not None
+    memory = mmap.mmap(-1, RAN * 8 + (CHUNKS + 1) * RECORDS)
+    words = memoryview(memory)[: RAN * 8].cast("Q")
+    child = os.fork()
+    if not child:
+        try:
+            assert obey_barriers()
+            _work(memory, words)
+        finally:
+            os._exit(0)
+    taken, lot, last = bytearray((CHUNKS + 1) * RECORDS), random.Random(1), None
+    handed = done = takes = 0
+    while handed < CHUNKS:
+        before = words[CLAIM]
+        handed = words[HANDED] = min(CHUNKS, handed + lot.randrange(1, 4))
+        while words[CLAIM] == before:
+            os.sched_yield()
+        for _ in range(lot.randrange(100)):
+            pass
+        claimed = take_back(words, handed, barrier, last)
+        if claimed is not None:
+            takes, last = takes + 1, claimed
+            first = claimed[0] * RECORDS + claimed[1] if claimed[0] else RECORDS
+            for record in range(max(first, done), (handed + 1) * RECORDS):
+                taken[record] += 1
+            done = (handed + 1) * RECORDS
+    _, status = os.waitpid(child, 0)
+    assert status == 0
+    assert takes > 10
+    ran = memory[RAN * 8 :]
+    assert [record for record in range(RECORDS, len(taken)) if ran[record] + taken[record] != 1] == []
