@@ -22,6 +22,7 @@ from multiprocess import forkserver
 
 from ..client.spans import span_api
 from ..conf.logging import set_up
+from ..conf.segment_format import READY_DIR
 from ..remoting.errors import UsageError
 from ..remoting.ids import UniqueIds
 from . import preload
@@ -47,6 +48,7 @@ from .placing import place
 from .rows import RowBuffer
 from .runner import Place
 from .salvage import salvage
+from .sealing import Sealer
 from .segment import NS_PER_MS, SegmentWriter
 from .stack_dump import answer_with_stacks
 from .watching import ProcessSpans, TraceLog, watched, watched_async
@@ -162,19 +164,7 @@ def make_worker(
         slab = boot.slab.map_read_only()
         boot.slab.close_fd()
     limits = boot.limits
-    rows: RowBuffer[Place] | None = None
-    segments = None
-    if boot.segments_dir is not None:
-        rows = RowBuffer(schema, boot.group)
-        segments = SegmentWriter(
-            boot.segments_dir,
-            boot.worker_id,
-            rows.schema,
-            seal_rows=limits.seal_rows,
-            seal_bytes=limits.seal_bytes,
-            seal_idle_ms=limits.seal_idle_ms,
-            pause=SegmentPause(link, lambda ms: time.sleep(ms / 1_000), log, cell),
-        )
+    rows, segments, sealer = make_results(boot, link, schema, log, cell)
     traces = trace_log(boot.member) if boot.traces else None
     api = span_api(boot.spans)
     # Who wants spans has set up a provider by now (the handler's module or its set-up hook): the others pay nothing.
@@ -189,7 +179,8 @@ def make_worker(
         link.send(encode_notice(WINDOW, chunks=boot.async_concurrency))
         return AsyncWorker(
             link, watched_async(handler, boot.group, [each for each in (traces, spans) if each is not None]),
-            limits=limits, slab=slab, traces=traces, rows=rows, segments=segments, clock=time.monotonic_ns, cell=cell,
+            limits=limits, slab=slab, traces=traces, rows=rows, segments=segments, sealer=sealer,
+            clock=time.monotonic_ns, cell=cell,
             memory=memory, log=log, loop=loop, concurrency=boot.async_concurrency,
             limit_ns=min(filter(None, (soft_ns, hard_ns)), default=0),
         )  # fmt: skip
@@ -205,6 +196,7 @@ def make_worker(
         slab=slab,
         rows=rows,
         segments=segments,
+        sealer=sealer,
         clock=time.monotonic_ns,
         cell=cell,
         traces=traces,
@@ -214,6 +206,31 @@ def make_worker(
     if not ordered and obey_barriers():
         worker.offer_back()
     return worker
+
+
+def make_results(
+    boot: WorkerBoot, link: WorkerLink, schema: pa.Schema | None, log: Any, cell: CellView
+) -> tuple[RowBuffer[Place] | None, SegmentWriter | None, Sealer | None]:
+    """Where rows go, on three steps; None when results are off."""
+    if boot.segments_dir is None:
+        return None, None, None
+    limits, rows = boot.limits, RowBuffer[Place](schema, boot.group)
+    pause = SegmentPause(link, _sleep_ms, log, cell)
+    segments = SegmentWriter(
+        boot.segments_dir,
+        boot.worker_id,
+        rows.schema,
+        seal_rows=limits.seal_rows,
+        seal_bytes=limits.seal_bytes,
+        seal_idle_ms=limits.seal_idle_ms,
+        pause=pause,
+    )
+    beside = SegmentPause(None, _sleep_ms, log)
+    return rows, segments, Sealer(boot.segments_dir / READY_DIR, pause=beside, waits=pause.waits)
+
+
+def _sleep_ms(ms: int) -> None:
+    time.sleep(ms / 1_000)
 
 
 def consume_hooks(handler: Handler, limits: WorkerLimits, namespace: str, log: Any) -> ConsumeHooks | None:

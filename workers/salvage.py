@@ -32,7 +32,7 @@ from ..conf.segment_format import (
 from ..remoting.errors import UsageError
 from .packets import Salvaged
 from .ranges import OffsetSets
-from .segment import publish, sync_folder
+from .sealing import publish, sync_folder
 
 pa: Any = pyarrow
 

@@ -5,8 +5,7 @@ file is cut back to its last whole batch and the write is tried again until it s
 so the supervisor's windows fill and consumption stops by itself; nothing is lost. What decides how long to wait, and
 whether the supervisor is still there, is the caller's `pause`.
 
-Sealing: end mark, fsync of the file, rename from `open/` to `ready/`, fsync of `ready/`. A worker killed in between leaves
-the file in one of the two folders, complete; salvage.py finds it in both.
+A segment that is full, idle or asked for gets its end mark and is closed; sealing.py makes it durable.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ import pyarrow
 
 from ..conf.segment_format import END_OF_STREAM, META_BATCH_OUTCOMES, OPEN_DIR, READY_DIR, segment_name
 from .packets import Sealed
+from .sealing import Pause
 
 pa: Any = pyarrow
 
@@ -29,8 +29,6 @@ AGE_FACTOR: Final = 10
 unsealed, and offsets uncommitted, for hours."""
 
 Result = TypeVar("Result")
-Pause = Callable[[str, OSError], None]
-"""Called with what failed and why; returns when it should be tried again, or raises to give up."""
 Write = Callable[[int, memoryview], int]
 
 
@@ -71,7 +69,7 @@ class SegmentWriter:
 
     @property
     def is_open(self) -> bool:
-        """Rows are written that are not sealed."""
+        """Rows are written into a file that is not closed."""
         return self._fd >= 0
 
     def append(self, batch: pyarrow.RecordBatch, outcomes: bytes, now_ns: int) -> int:
@@ -106,16 +104,15 @@ class SegmentWriter:
             now_ns >= due_ns or self._rows >= self._seal_rows or self._size >= self._seal_bytes
         )
 
-    def seal(self) -> Sealed | None:
-        """Make the open segment durable in `ready/`; None when nothing is open. Blocks while the disk refuses."""
+    def detach(self) -> tuple[Path, Sealed] | None:
+        """End the open segment: its file, to be sealed, and what it holds; None when nothing is open. Blocks while the disk
+        refuses."""
         if self._fd < 0:
             return None
         self._insist("writing a segment", lambda: self._write_whole(memoryview(END_OF_STREAM)))
-        self._insist("sealing a segment", lambda: os.fsync(self._fd))
         os.close(self._fd)
         self._fd = -1
-        self._insist("sealing a segment", lambda: publish(self._open_dir / self._name, self._ready_dir))
-        return Sealed(self.seq, self._rows, self._size, self._name)
+        return self._open_dir / self._name, Sealed(self.seq, self._rows, self._size, self._name)
 
     def _open(self) -> None:
         self._open_dir.mkdir(parents=True, exist_ok=True)
@@ -146,20 +143,3 @@ class SegmentWriter:
                 return action()
             except OSError as error:
                 self._pause(what, error)
-
-
-def publish(path: Path, ready_dir: Path) -> None:
-    """Rename a synced file into `ready/` and make the name durable. A retry after the rename went through is harmless."""
-    target = ready_dir / path.name
-    if path.exists() or not target.exists():
-        os.rename(path, target)
-    sync_folder(ready_dir)
-
-
-def sync_folder(folder: Path) -> None:
-    """fsync a folder: names in it survive a power cut."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

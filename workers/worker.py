@@ -5,8 +5,9 @@ sent. A worker killed between the two leaves rows without an outcome; salvage.py
 other way round an offset could pass a row that exists nowhere.
 
 Outcomes are flushed as soon as no packet waits (the supervisor may be idle for want of them), and after the flush interval
-while work goes on. Segments are sealed by rows, bytes, idleness or age, on SEAL and on STOP; and at once after a handler
-call longer than the idle limit, because the next call may be as long and nothing is sealed during it.
+while work goes on. Segments are sealed by rows, bytes, idleness or age, on SEAL and on STOP, beside the work (sealing.py);
+after a handler call longer than the idle limit the loop waits for it, because the next call may be as long and nobody is
+told during it.
 
 `step()` handles what lies there and returns, so tests drive a worker in their own process; `run()` is steps until STOP.
 The end of the link raises LinkClosedError: the supervisor is gone, so nobody could take a report, and what is unsealed
@@ -61,12 +62,15 @@ from .ranges import OffsetSets
 from .rows import RowBuffer
 from .run import Run
 from .runner import Place, Runner
+from .sealing import Sealer
 from .segment import NS_PER_MS, SegmentWriter
 from .trace_packets import encode_traces
 from .watching import TraceLog
 
 SEGMENT_RETRY_MS: Final = 250
 """Pause between two tries to write a segment; the supervisor's end is looked at as often."""
+SEALING_LOOK_MS: Final = 5
+"""How often an idle worker looks whether its segment is sealed by now."""
 SEGMENT_LOG_EVERY: Final = 40
 """One log line per so many failed tries: every ten seconds."""
 
@@ -83,6 +87,7 @@ class Worker:
         slab: mmap.mmap | None,
         rows: RowBuffer[Place] | None,
         segments: SegmentWriter | None,
+        sealer: Sealer | None = None,
         clock: Callable[[], int],
         cell: CellView | None = None,
         traces: TraceLog | None = None,
@@ -90,12 +95,13 @@ class Worker:
         log: Any = None,
         runner: type[Runner] = OrderedRunner,
     ) -> None:
-        """`rows` and `segments` come together, both None = results are off. `clock` is monotonic, in ns."""
+        """`rows`, `segments` and `sealer` come together, None = results are off. `clock` is monotonic, in ns."""
         self._traces = traces
         self._link = link
         self._limits = limits
         self._slab = slab
         self._segments = segments
+        self._sealer = sealer
         self._clock = clock
         self._log = log if log is not None else structlog.get_logger()
         self._queues: dict[int, QueueInfo] = {}
@@ -141,6 +147,7 @@ class Worker:
             if self._runner.pending:
                 self.flush()
             self._seal_if_due()
+            self._tell_sealed()
             return True
         on_packet = self._on.get(packet[0])
         if on_packet is None:
@@ -149,7 +156,9 @@ class Worker:
         return not self._stopped
 
     def _sleep_ms(self) -> int | None:
-        """How long nothing needs to be done: until the open segment is idle enough to be sealed."""
+        """How long nothing needs to be done: until the open segment is idle enough to be sealed, or one is sealed."""
+        if self._sealer is not None and self._sealer.busy:
+            return SEALING_LOOK_MS
         due_ns = None if self._segments is None else self._segments.seal_due_ns()
         return None if due_ns is None else max(0, (due_ns - self._clock()) // NS_PER_MS + 1)
 
@@ -175,7 +184,7 @@ class Worker:
         self._runner.run_chunk(chunk_id, queue, data, records)
         if self._segments is not None and self._runner.slowest_ns >= self._limits.seal_idle_ms * NS_PER_MS:
             self.flush()
-            self._seal()
+            self._seal(wait=True)
 
     def _on_direct(self, packet: Buffer) -> None:
         """For an administrator; what was finished before is reported first, for the call may take long."""
@@ -210,7 +219,7 @@ class Worker:
                 self._link.send(encode_returned(answer) if isinstance(answer, Returned) else encode_consumed(answer))
         if self._segments is not None and self._runner.slowest_ns >= self._limits.seal_idle_ms * NS_PER_MS:
             self.flush()
-            self._seal()
+            self._seal(wait=True)
 
     def _data(self, packet: Buffer, at: int, slab_offset: int, length: int) -> bytes:
         """Bytes of the slab, or on a stream those at `at` of the packet."""
@@ -235,7 +244,7 @@ class Worker:
 
     def _on_stop(self, _packet: Buffer) -> None:
         self.flush()
-        self._seal()
+        self._seal(wait=True)
         self._stopped = True
 
     def offer_back(self) -> None:
@@ -290,8 +299,9 @@ class Worker:
             for packet in encode_traces(self._traces.take()):
                 self._link.send(packet)
         self._seal_if_due()
+        self._tell_sealed()
         if self._memory is not None:
-            self._memory(self._seal)
+            self._memory(lambda: self._seal(wait=True))
 
     def _report(self, runs: list[Run]) -> None:
         failures: list[Failure] = []
@@ -305,17 +315,31 @@ class Worker:
         if self._segments is not None and self._segments.due(self._clock()):
             self._seal()
 
-    def _seal(self) -> None:
-        """Seal what is open and say so; every outcome of rows in it was sent before."""
-        sealed = None if self._segments is None else self._segments.seal()
-        if sealed is not None:
-            self._link.send(encode_sealed(sealed))
+    def _seal(self, *, wait: bool = False) -> None:
+        """Have sealed what is open; every outcome of rows in it was sent before. `wait` = all is sealed and told of."""
+        if self._segments is None or self._sealer is None:
+            return
+        detached = self._segments.detach()
+        if detached is not None:
+            self._sealer.add(*detached)
+        if wait:
+            self._sealer.finish()
+        self._tell_sealed()
+
+    def _tell_sealed(self) -> None:
+        """Say what has been sealed since."""
+        if self._sealer is not None and self._sealer.busy:
+            for sealed in self._sealer.take():
+                self._link.send(encode_sealed(sealed))
 
 
 class SegmentPause:
-    """What a worker does while its segment cannot be written: say so, wait, and end when the supervisor is gone."""
+    """What a worker does while its segment cannot be written: say so, wait, and end when the supervisor is gone. Beside the
+    loop there is no `link`: the loop looks at it."""
 
-    def __init__(self, link: WorkerLink, sleep: Callable[[int], None], log: Any, cell: CellView | None = None) -> None:
+    def __init__(
+        self, link: WorkerLink | None, sleep: Callable[[int], None], log: Any, cell: CellView | None = None
+    ) -> None:
         """`sleep` takes milliseconds. Waiting for a disk is progress too: a beat in the `cell`."""
         self._link = link
         self._cell = private_cell() if cell is None else cell
@@ -328,7 +352,11 @@ class SegmentPause:
         if self._tries % SEGMENT_LOG_EVERY == 0:
             self._log.error("segment_write_failed", what=what, error=str(error), retry_ms=SEGMENT_RETRY_MS)
         self._tries += 1
-        self._cell[BEATS] += 1
-        if self._link.gone():
-            raise LinkClosedError("supervisor link: closed while a segment could not be written")
+        self.waits()
         self._sleep(SEGMENT_RETRY_MS)
+
+    def waits(self) -> None:
+        """It is waiting. Raises LinkClosedError when nobody waits for the rows any more."""
+        self._cell[BEATS] += 1
+        if self._link is not None and self._link.gone():
+            raise LinkClosedError("supervisor link: closed while a segment could not be written")

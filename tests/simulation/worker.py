@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from .member import SimMember
 
 
+SEALING_MS = 20
+
+
 class Work:
     """One chunk in the worker's hands: what the packet said, and what became of each message."""
 
@@ -78,6 +81,8 @@ class SimWorker:
         """Its forkserver died, and took it along."""
         self.unreported: list[Work] = []
         self.segment: Segment | None = None
+        self.sealing: deque[Segment] = deque()
+        """Ended, and on their way to be sealed beside the work."""
         self.seq = 0
         self.dies_at: str | None = None
         """A step inside of a flush or a seal at which it is killed."""
@@ -134,6 +139,8 @@ class SimWorker:
         if not self.alive:
             return
         self.alive = False
+        if self.sealing:
+            self.world.note("a worker died while its segment was being sealed")
         if not self.ready:
             self.world.note("a worker died while it booted")
         elif self.work is None:
@@ -165,12 +172,19 @@ class SimWorker:
             return
         self._flush()
         self._seal()
-        if message == "stop" and self.alive:
+        if message == "stop":
+            self._leave()
+            return
+        self.world.after(0, self._next)
+
+    def _leave(self) -> None:
+        """When everything is sealed."""
+        if self.alive and self.sealing:
+            self.world.after(1, self._leave)
+        elif self.alive:
             self.alive = False
             self.stopping = True
             self.world.after(0.5, self.member.event, self.member.pool.ended, self)
-            return
-        self.world.after(0, self._next)
 
     def _idle(self, segment: Segment, finished: int) -> None:
         """Nothing was written for a while."""
@@ -369,6 +383,14 @@ class SimWorker:
         if segment is None or not self.alive:
             return
         self.segment = None
+        self.sealing.append(segment)
+        self.world.after(self.world.random.random() * SEALING_MS, self._sealed)
+
+    def _sealed(self) -> None:
+        """One after the other, in their order."""
+        if not self.alive:
+            return
+        segment = self.sealing.popleft()
         self.member.folder.seal(segment, self.member.truth)
         if self.dies_at == "behind a rename":
             self.world.note("killed between rename and report")

@@ -31,6 +31,7 @@ from rocketcrew.workers.packets import (
     encode_queue,
 )
 from rocketcrew.workers.rows import RowBuffer
+from rocketcrew.workers.sealing import Sealer
 from rocketcrew.workers.segment import SegmentWriter
 from rocketcrew.workers.worker import Worker
 
@@ -96,7 +97,9 @@ class Bench:
         transport: Transport = Transport.STREAM,
         limits: WorkerLimits | None = None,
         write: Callable[[int, memoryview], int] | None = None,
+        beside: bool = False,
     ) -> None:
+        """`beside`: segments are sealed by a thread, as in production."""
         self.clock = Clock()
         self.log = Log()
         self.link: SupervisorLink
@@ -107,7 +110,7 @@ class Bench:
         self.slab = mmap.mmap(-1, 1 << 20) if transport is Transport.SLAB else None
         self._slab_end = 0
         limits = limits or WorkerLimits()
-        rows = segments = None
+        rows = segments = self.sealer = None
         if folder is not None:
             rows = RowBuffer[Any](None if schema is None else parse_ddl(schema), "group")
             more = {} if write is None else {"write": write}
@@ -121,6 +124,11 @@ class Bench:
                 pause=lambda what, _error: self.paused.append(what),
                 **more,
             )
+            self.sealer = Sealer(
+                folder / READY_DIR,
+                pause=lambda what, _error: self.paused.append(what),
+                waits=self.waits if beside else None,
+            )
         self.worker = Worker(
             self.worker_link,
             as_handler(handler),
@@ -128,11 +136,15 @@ class Bench:
             slab=self.slab,
             rows=rows,
             segments=segments,
+            sealer=self.sealer,
             clock=self.clock,
             cell=self.cell,
             log=self.log,
         )
         self.queue(QUEUE)
+
+    def waits(self) -> None:
+        """The loop waits for the thread."""
 
     def queue(self, queue: QueueInfo, handle: int = 1) -> None:
         self.link.send(encode_queue(handle, queue))

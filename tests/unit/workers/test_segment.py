@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rocketcrew.conf.segment_format import END_OF_STREAM
+from rocketcrew.conf.segment_format import END_OF_STREAM, READY_DIR
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.workers.ddl import parse_ddl
 from rocketcrew.workers.message import make_message
@@ -19,6 +18,7 @@ from rocketcrew.workers.packets import QueueRanges, Sealed
 from rocketcrew.workers.ranges import OffsetSets
 from rocketcrew.workers.rows import RowBuffer
 from rocketcrew.workers.salvage import complete_prefix, open_segments, salvage, salvage_folder
+from rocketcrew.workers.sealing import Sealer
 from rocketcrew.workers.segment import SegmentWriter
 
 MS = 1_000_000
@@ -52,6 +52,19 @@ def writer(folder: Path, worker_id: str = "w1", **more: Any) -> SegmentWriter:
     return SegmentWriter(folder, worker_id, ROWS.schema, **(limits | more))
 
 
+def seal(segments: SegmentWriter) -> Sealed | None:
+    """Make the open segment durable, at once."""
+    detached = segments.detach()
+    if detached is None:
+        return None
+    path, sealed = detached
+    sealer = Sealer(path.parent.parent / READY_DIR, pause=give_up, waits=None)
+    sealer.add(path, sealed)
+    assert sealer.take() == [sealed]
+    assert not sealer.busy
+    return sealed
+
+
 def append(segments: SegmentWriter, offsets: list[int], now_ms: int = 0, **more: Any) -> int:
     batch, outcomes = batch_of(offsets, **more)
     return segments.append(batch, outcomes, now_ms * MS)
@@ -69,20 +82,20 @@ def test_rows_are_on_disk_after_append_and_in_ready_after_seal(tmp_path: Path) -
     assert append(segments, [3]) == 1
     opened = tmp_path / "open" / "w1-00000001.arrows"
     assert offsets_in(opened) == [1, 2, 3]
-    sealed = segments.seal()
+    sealed = seal(segments)
     ready = tmp_path / "ready" / "w1-00000001.arrows"
     assert sealed == Sealed(1, 3, ready.stat().st_size, "w1-00000001.arrows")
     assert not opened.exists()
     assert ready.read_bytes().endswith(END_OF_STREAM)
     assert offsets_in(ready) == [1, 2, 3]
-    assert segments.seal() is None
+    assert seal(segments) is None
     assert append(segments, [4]) == 2
 
 
 def test_the_schema_says_whose_rows_these_are(tmp_path: Path) -> None:
     segments = writer(tmp_path)
     append(segments, [1])
-    segments.seal()
+    seal(segments)
     schema = pa.ipc.open_stream((tmp_path / "ready" / "w1-00000001.arrows").read_bytes()).schema
     assert schema == ROWS.schema
     assert schema.metadata == ROWS.schema.metadata
@@ -91,7 +104,7 @@ def test_the_schema_says_whose_rows_these_are(tmp_path: Path) -> None:
 def test_a_name_that_is_taken_is_never_used_again(tmp_path: Path) -> None:
     first = writer(tmp_path)
     append(first, [1])
-    first.seal()
+    seal(first)
     second = writer(tmp_path)
     assert append(second, [2]) == 2
     assert offsets_in(tmp_path / "ready" / "w1-00000001.arrows") == [1]
@@ -152,7 +165,7 @@ def test_a_full_disk_loses_nothing(tmp_path_factory: pytest.TempPathFactory, siz
     segments = writer(folder, pause=make_room, write=disk.write)
     for offset in range(4):
         append(segments, [offset])
-    sealed = segments.seal()
+    sealed = seal(segments)
     assert sealed is not None
     ready = folder / "ready" / sealed.name
     assert ready.stat().st_size == sealed.bytes
@@ -298,7 +311,7 @@ def test_without_the_list_the_rows_speak(tmp_path: Path) -> None:
 def test_a_segment_sealed_in_the_last_moment_is_read_where_it_is(tmp_path: Path) -> None:
     segments = writer(tmp_path, "dead-7")
     append(segments, [1, 2])
-    segments.seal()
+    seal(segments)
     path = tmp_path / "open" / "dead-7-00000001.arrows"
     found = salvage(path)
     assert found.sealed_name == path.name
@@ -356,5 +369,4 @@ def test_the_pause_is_asked_by_name(tmp_path: Path) -> None:
     segments = writer(tmp_path, pause=unblock)
     append(segments, [1])
     assert asked == ["opening a segment"]
-    seal: Callable[[], Sealed | None] = segments.seal
-    assert seal() is not None
+    assert seal(segments) is not None

@@ -1,0 +1,141 @@
+"""Segments are sealed beside the work: in order, again and again while the disk refuses, and waited for at the end."""
+
+from __future__ import annotations
+
+import errno
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocketcrew.conf.segment_format import OPEN_DIR, READY_DIR
+from rocketcrew.workers import packets
+from rocketcrew.workers.packets import Outcome, Sealed
+from rocketcrew.workers.sealing import FILES_MAX, Sealer, seal_file
+
+Make = Callable[..., Any]
+DEADLINE_S = 20.0
+
+
+def files(folder: Path, count: int) -> list[tuple[Path, Sealed]]:
+    (folder / OPEN_DIR).mkdir()
+    (folder / READY_DIR).mkdir()
+    found: list[tuple[Path, Sealed]] = []
+    for seq in range(1, count + 1):
+        path = folder / OPEN_DIR / f"w-{seq}"
+        path.write_bytes(b"rows")
+        found.append((path, Sealed(seq, 1, 4, path.name)))
+    return found
+
+
+class Disk:
+    """Refuses until it is told otherwise; the sealing thread waits here between its tries."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ready = folder / READY_DIR
+        self.refused = threading.Event()
+        self.again = threading.Event()
+        self.threads: list[threading.Thread] = []
+        self.masks: list[set[int]] = []
+
+    def fill(self) -> None:
+        """There is no folder to rename into."""
+        self.ready.rmdir()
+
+    def free(self) -> None:
+        self.ready.mkdir()
+        self.again.set()
+
+    def pause(self, what: str, error: OSError) -> None:
+        assert what == "sealing a segment"
+        assert error.errno == errno.ENOENT
+        self.threads.append(threading.current_thread())
+        self.masks.append({int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())})
+        self.refused.set()
+        assert self.again.wait(DEADLINE_S)
+
+
+def test_the_loop_goes_on_while_a_thread_seals_in_order(tmp_path: Path) -> None:
+    found, disk = files(tmp_path, 3), Disk(tmp_path)
+    disk.fill()
+    sealer = Sealer(disk.ready, pause=disk.pause, waits=lambda: None)
+    for path, sealed in found:
+        sealer.add(path, sealed)
+    assert disk.refused.wait(DEADLINE_S)
+    assert sealer.busy
+    assert sealer.take() == []
+    assert threading.current_thread() not in disk.threads
+    assert int(signal.SIGTERM) in disk.masks[0]  # signals are for the thread that runs the handler
+    disk.free()
+    sealer.finish()
+    assert sealer.take() == [sealed for _, sealed in found]
+    assert not sealer.busy
+    assert sorted(path.name for path in disk.ready.iterdir()) == ["w-1", "w-2", "w-3"]
+
+
+def test_a_later_file_finds_a_thread_again(tmp_path: Path) -> None:
+    found = files(tmp_path, 2)
+    sealer = Sealer(tmp_path / READY_DIR, pause=pytest.fail, waits=lambda: None)
+    for path, sealed in found:
+        sealer.add(path, sealed)
+        sealer.finish()
+        assert sealer.take() == [sealed]
+
+
+def test_only_so_many_wait_and_the_loop_looks_after_the_supervisor_meanwhile(tmp_path: Path) -> None:
+    found, disk = files(tmp_path, FILES_MAX + 1), Disk(tmp_path)
+    disk.fill()
+
+    class GoneError(Exception):
+        pass
+
+    def gone() -> None:
+        raise GoneError
+
+    sealer = Sealer(disk.ready, pause=disk.pause, waits=gone)
+    for path, sealed in found[:-1]:
+        sealer.add(path, sealed)
+    with pytest.raises(GoneError):
+        sealer.add(*found[-1])
+    with pytest.raises(GoneError):
+        sealer.finish()
+    disk.free()
+
+
+def test_a_second_try_behind_the_rename_is_harmless(tmp_path: Path) -> None:
+    ((path, _),) = files(tmp_path, 1)
+    seal_file(path, tmp_path / READY_DIR)
+    seal_file(path, tmp_path / READY_DIR)
+    assert (tmp_path / READY_DIR / path.name).read_bytes() == b"rows"
+
+
+def test_outcomes_come_before_their_seal_and_a_stop_waits_for_it(
+    bench: Make, make_record: Make, tmp_path: Path
+) -> None:
+    b = bench(lambda m: {"text": "x"}, schema="text string", folder=tmp_path, beside=True)
+    b.chunk([make_record(offset=0)], 1)
+    b.link.send(packets.encode_seal())
+    b.chunk([make_record(offset=1)], 2)
+    b.link.send(packets.encode_stop())
+    b.worker.run()
+    story = b.story()
+    assert [type(said) for said in story if isinstance(said, (Outcome, Sealed))].count(Sealed) == 2
+    places = {said.segment_seq: at for at, said in enumerate(story) if isinstance(said, Outcome)}
+    seals = {said.seq: at for at, said in enumerate(story) if isinstance(said, Sealed)}
+    assert list(seals) == [1, 2]
+    assert all(places[seq] < at for seq, at in seals.items())
+
+
+def test_an_idle_worker_tells_of_the_seal(bench: Make, make_record: Make, tmp_path: Path) -> None:
+    b = bench(lambda m: {"text": "x"}, schema="text string", folder=tmp_path, beside=True)
+    b.chunk([make_record(offset=0)], 1)
+    b.link.send(packets.encode_seal())
+    b.steps(3)
+    found = [said for said in b.story() if isinstance(said, Sealed)]
+    b.sealer.finish()
+    b.steps(1)
+    found += [said for said in b.story() if isinstance(said, Sealed)]
+    assert [said.seq for said in found] == [1]

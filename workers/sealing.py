@@ -1,0 +1,135 @@
+"""Finished segment files are made durable in the background.
+
+fsync of the file, rename from `open/` to `ready/`, fsync of `ready/`: that takes a disk 10 to 200 ms, in which a worker would
+run nothing. So its loop only closes the file, and a thread does the rest, one file after the other in the order of their
+numbers, since SEALED stands for every earlier segment too. The loop takes what is done and tells the supervisor, so all
+that a worker says is still said by one thread, outcomes before the seal of their rows. A worker killed in between leaves
+files in `open/` or in `ready/`, complete; salvage.py finds both.
+
+The thread lives as long as there is something to do. It opens the file anew, because a handler may close descriptors that it
+does not know; it takes no signals, because those of the time limits are for the thread that runs the handler. In a child
+that a handler forked there is no such thread, and nobody asks for one.
+
+No more than FILES_MAX wait: while the disk refuses them all, the loop waits with them, as it does when it cannot write.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from .packets import Sealed
+
+FILES_MAX: Final = 4
+"""With one open file more: so many segments of a worker can be in `open/`."""
+WAIT_S: Final = 0.25
+"""Between two looks, while waiting for the thread, whether the supervisor is still there."""
+Pause = Callable[[str, OSError], None]
+"""Called with what failed and why; returns when it should be tried again, or raises to give up."""
+
+
+class Sealer:
+    """The files of one worker on their way to `ready/`."""
+
+    def __init__(self, ready_dir: Path, *, pause: Pause, waits: Callable[[], None] | None) -> None:
+        """`waits` is called every WAIT_S while the loop waits for the thread, and raises to give up; None = there is no
+        thread, files are sealed when they come. `pause` must not raise in the thread."""
+        self._ready_dir = ready_dir
+        self._pause = pause
+        self._waits = waits
+        self._todo: deque[tuple[Path, Sealed]] = deque()
+        """The thread takes an entry away when it is done with it."""
+        self._done: deque[Sealed] = deque()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def busy(self) -> bool:
+        """There are files that are not sealed, or that nobody was told of."""
+        return bool(self._todo or self._done)
+
+    def add(self, path: Path, sealed: Sealed) -> None:
+        """Take over a complete, closed file in `open/`; `sealed` is what to say of it. Blocks while too many wait."""
+        self._wait_while(lambda: len(self._todo) >= FILES_MAX)
+        self._todo.append((path, sealed))
+        self._look()
+
+    def take(self) -> list[Sealed]:
+        """What is durable by now and was not taken yet, in the order of the segments."""
+        self._look()
+        found: list[Sealed] = []
+        while self._done:
+            found.append(self._done.popleft())
+        return found
+
+    def finish(self) -> None:
+        """Wait until everything is sealed."""
+        self._wait_while(lambda: bool(self._todo))
+
+    def _wait_while(self, condition: Callable[[], bool]) -> None:
+        while condition():
+            thread = self._look()
+            if thread is not None and self._waits is not None:
+                thread.join(WAIT_S)
+                self._waits()
+
+    def _look(self) -> threading.Thread | None:
+        """The thread, started when there is something to do: one that was just about to end did not see what came last."""
+        if self._waits is None:
+            self._seal_all()
+        elif self._todo and (self._thread is None or not self._thread.is_alive()):
+            self._thread = threading.Thread(target=self._run, name="rocketcrew-sealing", daemon=True)
+            self._thread.start()
+        return self._thread
+
+    def _run(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        self._seal_all()
+
+    def _seal_all(self) -> None:
+        while self._todo:
+            path, sealed = self._todo[0]
+            self._insist(path)
+            self._done.append(sealed)
+            self._todo.popleft()
+
+    def _insist(self, path: Path) -> None:
+        while True:
+            try:
+                seal_file(path, self._ready_dir)
+                return
+            except OSError as error:
+                self._pause("sealing a segment", error)
+
+
+def seal_file(path: Path, ready_dir: Path) -> None:
+    """Make a complete file durable in `ready/`. Raises OSError; a second try after the rename went through is harmless."""
+    if path.exists():
+        sync(path, os.O_RDONLY)
+    publish(path, ready_dir)
+
+
+def publish(path: Path, ready_dir: Path) -> None:
+    """Rename a synced file into `ready/` and make the name durable. A retry after the rename went through is harmless."""
+    target = ready_dir / path.name
+    if path.exists() or not target.exists():
+        os.rename(path, target)
+    sync_folder(ready_dir)
+
+
+def sync_folder(folder: Path) -> None:
+    """fsync a folder: names in it survive a power cut."""
+    sync(folder, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def sync(path: Path, flags: int) -> None:
+    """fsync what stands there."""
+    fd = os.open(path, flags | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
