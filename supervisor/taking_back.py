@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import structlog
 
@@ -19,15 +19,11 @@ log = structlog.get_logger("rocketcrew.pool")
 class TakingBack:
     """Of all workers; `members` by worker id. Where the system has no barrier, nothing is ever taken back."""
 
-    def __init__(
-        self, core: Core, cells: CellFile, members: Mapping[str, Member],
-        barrier: Callable[[], object] | None = None,
-    ) -> None:  # fmt: skip
-        """`barrier` None = the system's."""
+    def __init__(self, core: Core, cells: CellFile, members: Mapping[str, Member]) -> None:
         self._core = core
         self._cells = cells
         self._members = members
-        self._barrier = barrier or find_barrier()
+        self._barrier = find_barrier()
         self._loop = asyncio.get_running_loop()
 
     def take(self, action: Reclaim) -> None:

@@ -77,6 +77,7 @@ EDGES: dict[str, frozenset[str]] = {
             "service",
             "slot",
             "stacks",
+            "taking_back",
             "user_strategy",
             "watching",
             "wiring",

@@ -60,12 +60,12 @@ def _membarrier() -> Callable[[int], int] | None:
     return lambda command: int(call(number, command, 0, 0))
 
 
-def find_barrier() -> Callable[[], object] | None:
-    """A barrier on every processor that runs a worker; None where the system has none."""
-    membarrier = _membarrier()
-    if membarrier is None or membarrier(0) & (_GLOBAL_EXPEDITED | _REGISTER) != _GLOBAL_EXPEDITED | _REGISTER:
+def find_barrier() -> Callable[[], bool] | None:
+    """A barrier on every processor that runs a worker, and whether it was executed; None where the system has none."""
+    membarrier, wanted = _membarrier(), _GLOBAL_EXPEDITED | _REGISTER
+    if membarrier is None or (known := membarrier(0)) < 0 or known & wanted != wanted:
         return None
-    return lambda: membarrier(_GLOBAL_EXPEDITED)
+    return lambda: membarrier(_GLOBAL_EXPEDITED) == 0
 
 
 def obey_barriers() -> bool:
@@ -133,7 +133,7 @@ class Claims:
 
 
 def take_back(
-    cell: CellView, handed: int, barrier: Callable[[], object], last: tuple[int, int] | None
+    cell: CellView, handed: int, barrier: Callable[[], bool], last: tuple[int, int] | None
 ) -> tuple[int, int] | None:
     """The supervisor's side: take what the worker has not claimed of the `handed` chunks that it was given so far.
 
@@ -146,7 +146,6 @@ def take_back(
         return None
     request = asked + 1
     cell[ASKED] = request
-    barrier()
-    taken = cell[CLAIM] == claim
+    taken = barrier() and cell[CLAIM] == claim
     cell[VERDICT] = handed << REQUEST_BITS + 1 | (request & REQUEST_MASK) << 1 | taken
     return claimed if taken else None

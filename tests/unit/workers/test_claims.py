@@ -29,8 +29,9 @@ def made() -> tuple[CellView, Claims]:
     return cell, claims
 
 
-def nothing() -> None:
+def nothing() -> bool:
     """A barrier in one thread."""
+    return True
 
 
 def test_what_is_not_claimed_is_taken_back_and_the_worker_stops_there() -> None:
@@ -61,13 +62,22 @@ def test_who_goes_on_in_that_moment_keeps_everything() -> None:
     claims.handed()
     claims.claim(7, 3)
 
-    def goes_on() -> None:
+    def goes_on() -> bool:
         cell[CLAIM] = 7 << RECORD_BITS | 6
+        return True
 
     assert take_back(cell, 2, goes_on, None) is None
     assert claims.claim(7, 6)
     assert claims.handed()
     assert claims.claim(8, 1)
+
+
+def test_without_its_barrier_nothing_is_taken() -> None:
+    cell, claims = made()
+    claims.handed()
+    claims.claim(7, 3)
+    assert take_back(cell, 2, lambda: False, None) is None
+    assert claims.claim(7, 6)
 
 
 def test_a_worker_that_meets_a_request_waits_for_the_verdict() -> None:
