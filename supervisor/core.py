@@ -336,9 +336,9 @@ class Core:
         return sorted(seq for owner, seq in self.state.unsealed if owner == worker_id)
 
     def is_busy(self, worker_id: str) -> bool:
-        """The worker has chunks that it has not reported on."""
+        """The worker has chunks that it has not reported on, or had some and did not begin them: its loop should move."""
         worker = self.state.workers.get(worker_id)
-        return worker is not None and bool(worker.in_flight)
+        return worker is not None and (bool(worker.in_flight) or worker.held_up)
 
     def sent_back(self, handle: int, chunk_id: int, index: int, accepted: bool, now: float) -> None:
         """Answer to SendBack."""

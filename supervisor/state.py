@@ -127,7 +127,7 @@ class WorkerView:
         """One message has kept it so long that the others were taken back: it gets nothing until it reports."""
         self.seal_asked = False
         self.sealed_seq = 0
-        """Its newest segment that is known to be sealed; it begins one only when the one before it is."""
+        """Its newest segment that is known to be sealed; they are sealed in their order."""
         self.blamed: Blamed | None = None
         """What its death is charged to."""
         self.timed_out: list[tuple[ProcessQueue, Chunk]] = []
