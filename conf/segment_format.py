@@ -49,6 +49,8 @@ MESSAGE_ID: Final = "_message_id"
 ORIGIN_MESSAGE_ID: Final = "_origin_message_id"
 RECONSUME_TIMES: Final = "_reconsume_times"
 STORE_TIME: Final = "_store_time"
+EPOCH: Final = "_epoch"
+"""Not in segments: a column that a table gets with the first new epoch of a queue (null = 0)."""
 
 KEY_COLUMNS: Final = (
     GROUP,
@@ -69,6 +71,8 @@ OPEN_DIR: Final = "open"
 READY_DIR: Final = "ready"
 PLAN_DIR: Final = "plan"
 BAD_DIR: Final = "bad"
+OUTCOMES_DIR: Final = "outcomes"
+"""What became of records that have no rows, noted by the supervisor until the loader takes it (spark/outcomes.py)."""
 SETTLED_FILE: Final = "settled.json"
 LOADER_STATUS_FILE: Final = "loader.json"
 

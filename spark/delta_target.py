@@ -2,6 +2,7 @@
 
     TARGET/_delta_log/…                      Delta's own; each of our commits carries txn (`rocketcrew`, batch) and the plan
     TARGET/_rocketcrew/<batch>-<plan>.json   the table's state as it is if that plan becomes that batch
+    TARGET/_rocketcrew/outcomes/…            what became of the records of each batch; never deleted
 
 The state file is written and fsynced before the commit, under a name that only this plan has, so the commit decides in one
 step both what is in the table and which state file says so. Delta refuses or skips a second commit with the same number,
@@ -31,9 +32,10 @@ from .convert import Staged
 from .errors import BatchTakenError, LoaderError
 from .files import make_folders
 from .intervals import OffsetSet
+from .outcomes import BatchOutcomes
 from .plan import Plan
 from .spark_writer import SparkWriter
-from .table_state import read_state, write_state
+from .table_state import outcomes_path, read_state, write_outcomes, write_state
 from .target import TableState
 
 if TYPE_CHECKING:
@@ -79,7 +81,7 @@ class DeltaTarget:
 
     def _refresh(self) -> int:
         """Read the log anew; the number of our last commit, 0 when there is none."""
-        library = _delta_rs()
+        library = delta_rs()
         if self._snapshot is not None:
             self._snapshot.update_incremental()
         elif library.DeltaTable.is_deltatable(str(self.path)):
@@ -127,7 +129,7 @@ class DeltaTarget:
         del plan
         self._staged = staged
 
-    def commit(self, plan: Plan, loaded: OffsetSet, rows: int) -> None:
+    def commit(self, plan: Plan, loaded: OffsetSet, told: BatchOutcomes) -> None:
         """Append the rows as the transaction `plan.batch`, and look who has got it."""
         staged, self._staged = self._staged, None
         if staged is None:
@@ -137,7 +139,8 @@ class DeltaTarget:
         path = self._state_path(plan.batch, plan.id)
         try:
             make_folders(path.parent)
-            write_state(path, plan, loaded, rows, durable=True)
+            write_outcomes(path.parent, plan, told)
+            write_state(path, plan, loaded, told.rows, durable=True)
         except OSError as error:
             raise UsageError(f"the table folder {self.path} can't be written: {error}") from None
         try:
@@ -165,6 +168,7 @@ class DeltaTarget:
     def discard(self, plan: Plan) -> None:
         """Delete the state file of a plan that won't be committed."""
         self._state_path(plan.batch, plan.id).unlink(missing_ok=True)
+        outcomes_path(self.path / STATE_DIR, plan).unlink(missing_ok=True)
 
     def sweep(self) -> None:
         """Nothing is left lying: rows that were not committed are Delta's to vacuum."""
@@ -185,7 +189,7 @@ def _plan_of(user_metadata: str) -> str:
     return plan_id if mark == MARK else ""
 
 
-def _delta_rs() -> Any:
+def delta_rs() -> Any:
     try:
         import deltalake
     except ImportError as error:
@@ -218,7 +222,7 @@ def append_by_spark(writer: SparkWriter) -> Append:
 
 def append_by_delta_rs(path: Path, plan: Plan, staged: Staged, snapshot: object | None) -> None:
     """Commits without a JVM, in this process: the rows stream through memory, a batch of Arrow at a time."""
-    library = _delta_rs()
+    library = delta_rs()
     properties = library.CommitProperties(
         custom_metadata={MARK: plan.id},
         app_transactions=[library.Transaction(APP_ID, plan.batch)],

@@ -11,7 +11,7 @@ holds a set that changes under him.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 
@@ -20,12 +20,35 @@ OFFSET_MAX = 2**63 - 1
 
 
 class QueueKey(NamedTuple):
-    """One stream of offsets: a queue id repeats per broker and topic, and each group has a consumption of its own."""
+    """One stream of offsets: a queue id repeats per broker and topic, and each group has a consumption of its own.
+
+    `epoch` counts how often its offsets began anew: after a topic was made again, or to run everything once more.
+    """
 
     group: str
     topic: str
     broker: str
     queue_id: int
+    epoch: int = 0
+
+    def in_epoch(self, epoch: int) -> QueueKey:
+        """The same queue in another epoch."""
+        return self if epoch == self.epoch else self._replace(epoch=epoch)
+
+    def to_json(self) -> list[object]:
+        """`[group, topic, broker, queue_id]`, and the epoch behind them unless it is 0."""
+        return list(self) if self.epoch else list(self[:4])
+
+    @classmethod
+    def from_json(cls, values: object) -> QueueKey:
+        """What `to_json` wrote. Raises ValueError for anything else."""
+        match values:
+            case [str(group), str(topic), str(broker), int(queue_id)]:
+                return cls(group, topic, broker, queue_id)
+            case [str(group), str(topic), str(broker), int(queue_id), int(epoch)]:
+                return cls(group, topic, broker, queue_id, epoch)
+            case other:
+                raise ValueError(f"a queue of an offset set reads {other!r:.200}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +222,10 @@ class OffsetSet:
     def __and__(self, other: OffsetSet) -> OffsetSet:
         return OffsetSet.of((key, offsets & other.of_queue(key)) for key, offsets in self.queues.items())
 
+    def rekeyed(self, rename: Callable[[QueueKey], QueueKey]) -> OffsetSet:
+        """The same offsets under other keys."""
+        return OffsetSet.of((rename(key), offsets) for key, offsets in self.queues.items())
+
     def of_queue(self, key: QueueKey) -> IntervalSet:
         """The offsets of one queue, empty when it is unknown."""
         return self.queues.get(key, _NO_OFFSETS)
@@ -221,18 +248,15 @@ class OffsetSet:
 
     def to_json(self) -> list[list[object]]:
         """`[[group, topic, broker, queue_id, [start, length, gap, length, …]], …]`, sorted by queue."""
-        return [[*key, offsets.to_json()] for key, offsets in sorted(self.queues.items())]
+        return [[*key.to_json(), offsets.to_json()] for key, offsets in sorted(self.queues.items())]
 
     @classmethod
     def from_json(cls, rows: object) -> OffsetSet:
         """The set that `to_json` wrote. Raises ValueError for anything else."""
         queues: dict[QueueKey, IntervalSet] = {}
         for row in _as_list(rows, "an offset set"):
-            match _as_list(row, "a queue of an offset set"):
-                case [str(group), str(topic), str(broker), int(queue_id), offsets]:
-                    key = QueueKey(group, topic, broker, queue_id)
-                case other:
-                    raise ValueError(f"a queue of an offset set reads {other!r:.200}")
+            *named, offsets = _as_list(row, "a queue of an offset set") or [None]
+            key = QueueKey.from_json(named)
             if key in queues:
                 raise ValueError(f"an offset set names the queue {tuple(key)} twice")
             queues[key] = IntervalSet.from_json(offsets)

@@ -24,9 +24,10 @@ from .convert import Staged
 from .errors import LoaderError
 from .files import make_folders, try_lock
 from .intervals import OffsetSet
+from .outcomes import BatchOutcomes
 from .plan import Plan
 from .spark_writer import SparkWriter
-from .table_state import read_state, write_state
+from .table_state import read_state, write_outcomes, write_state
 from .target import TableState
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class LedgerTarget:
         del plan
         self._staged = staged
 
-    def commit(self, plan: Plan, loaded: OffsetSet, rows: int) -> None:
+    def commit(self, plan: Plan, loaded: OffsetSet, told: BatchOutcomes) -> None:
         """Deliver the rows, then note it."""
         if self._staged is None:
             raise RuntimeError("write() comes before commit()")
@@ -108,7 +109,8 @@ class LedgerTarget:
         self._writer.run(self._staged.files, plan.columns, f"batch {plan.batch} to {self._destination}", deliver)
         self._staged = None
         make_folders(self._folder)
-        write_state(self._state_path, plan, loaded, rows, durable=True)
+        write_outcomes(self._folder, plan, told)
+        write_state(self._state_path, plan, loaded, told.rows, durable=True)
 
     def discard(self, plan: Plan) -> None:
         """Nothing of a plan is left anywhere but at the destination."""
@@ -119,7 +121,7 @@ class LedgerTarget:
 
 def _ranges_of(taken: OffsetSet) -> list[Range]:
     hulls = ((key, offsets.hull().pieces[0]) for key, offsets in sorted(taken.queues.items()) if offsets)
-    return [Range(*key, start, end) for key, (start, end) in hulls]
+    return [Range(*key[:4], start, end) for key, (start, end) in hulls]
 
 
 def deliver_by_function(name: str) -> Deliver:

@@ -7,6 +7,7 @@ points at which tests kill the process.
     planned       the plan is frozen: plan/<id>.json                     -> run it again, same id, same records
     staged        its rows are Parquet files in plan/<id>.staged/         -> swept; run again
     job_done      Spark has written them to a place nobody reads         -> replaced by the next run
+    noted         the supervisor's outcomes are taken: *.taken    -> they stay until a commit has them; twice is once
     renamed       THE COMMIT: rows and loaded set are visible together    -> the target has the plan: mark it done
     done_marked   plan/<id>.done                                         -> only deletions are left
     deleting      some of its segments are deleted                       -> delete the rest
@@ -31,12 +32,13 @@ from .columns import Column, ColumnConflictError, merged
 from .convert import DamagedSegmentError, Staged, stage
 from .errors import BadSegmentError, BatchTakenError, LoaderError
 from .intervals import OffsetSet
+from .outcomes import ROWS, BatchOutcomes, Outcomes
 from .plan import Limits, Plan, SegmentFacts, Take, Trigger, first_fitting, make_takes, settled_to_fold
 from .segments import read_facts, readable_offsets
 from .staging import ReadyFile, Staging, is_segment_name
 from .target import TableState, Target
 
-POINTS = ("planned", "staged", "job_done", "renamed", "done_marked", "deleting", "finished")
+POINTS = ("planned", "staged", "job_done", "noted", "renamed", "done_marked", "deleting", "finished")
 """Names of the moments between steps, in order."""
 RACES_LOST_MAX = 20
 """Races lost one after the other before the loader gives up: more than a handful means that something is wrong."""
@@ -264,8 +266,11 @@ class Loader:
         self._target.write(plan, staged)
         self._on_point("job_done")
         job_s = time.monotonic() - begun - stage_s
+        noted, files = self._staging.take_outcomes()
+        told = Outcomes.union([noted, Outcomes.of([(ROWS, plan.taken(self._facts))])])
+        self._on_point("noted")
         try:
-            self._target.commit(plan, self._loaded_after(plan, state), staged.rows)
+            self._target.commit(plan, self._loaded_after(plan, state), BatchOutcomes(staged.rows, told))
         except BatchTakenError as error:
             self._lose_race(plan, error)
             return None
@@ -274,6 +279,8 @@ class Loader:
         report = self._report(plan, staged, begun, stage_s, job_s)
         self._staging.mark_done(plan.id)
         self._on_point("done_marked")
+        for file in files:
+            file.unlink(missing_ok=True)
         self._finish(plan)
         self._on_point("finished")
         return report

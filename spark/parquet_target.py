@@ -2,6 +2,7 @@
 
     TARGET/batch_id=1/part-….parquet      the rows
     TARGET/batch_id=1/_loaded.json        the table's state after batch 1
+    TARGET/batch_id=1/_outcomes.json.gz   what became of the records that were loaded or noted with batch 1
     TARGET/batch_id=2/…
     TARGET/_tmp/<plan id>/                 a batch being written; readers ignore names that start with an underscore
     TARGET/_tmp/<plan id>.lock            flocked by the loader that writes it: what nobody holds is swept
@@ -34,6 +35,7 @@ from .convert import Staged
 from .errors import BatchTakenError, LoaderError
 from .files import make_folders, remove_tree, sync_path, sync_tree, try_lock
 from .intervals import OffsetSet
+from .outcomes import BatchOutcomes
 from .plan import Plan
 from .table_state import read_state, write_state
 from .target import TableState, Writer
@@ -41,6 +43,7 @@ from .target import TableState, Writer
 pq: Any = pyarrow.parquet
 
 STATE_FILE = "_loaded.json"
+OUTCOMES_FILE = "_outcomes.json.gz"
 TMP_DIR = "_tmp"
 _BATCH_NAME = re.compile(r"batch_id=([1-9]\d*)")
 _TAKEN = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
@@ -118,10 +121,11 @@ class ParquetTarget:
             with contextlib.suppress(FileNotFoundError):
                 return try_lock(self._lock_path(plan))
 
-    def commit(self, plan: Plan, loaded: OffsetSet, rows: int) -> None:
+    def commit(self, plan: Plan, loaded: OffsetSet, told: BatchOutcomes) -> None:
         """Rename the written folder to the plan's batch; see the top of this file."""
         output = self._tmp_dir(plan)
-        write_state(output / STATE_FILE, plan, loaded, rows, durable=False)
+        write_state(output / STATE_FILE, plan, loaded, told.rows, durable=False)
+        (output / OUTCOMES_FILE).write_bytes(told.pack())
         sync_tree(output, self._threads)
         try:
             output.rename(self._batch_dir(plan.batch))
@@ -176,13 +180,18 @@ class ParquetTarget:
 
 def last_batch(table: Path) -> int:
     """The highest batch number in the folder `table`, 0 when there is none or no folder."""
+    return max(batch_folders(table), default=0)
+
+
+def batch_folders(table: Path) -> dict[int, Path]:
+    """Every batch of the folder `table` by its number, in order; none when there is no folder. Raises UsageError."""
     try:
-        names = [_BATCH_NAME.fullmatch(entry.name) for entry in table.iterdir()]
+        names = [(_BATCH_NAME.fullmatch(entry.name), entry) for entry in table.iterdir()]
     except FileNotFoundError:
-        return 0
+        return {}
     except OSError as error:
         raise UsageError(f"the table folder {table} can't be read: {error}") from None
-    return max((int(match[1]) for match in names if match), default=0)
+    return dict(sorted((int(match[1]), entry) for match, entry in names if match))
 
 
 @contextlib.contextmanager

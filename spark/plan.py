@@ -140,7 +140,7 @@ def plan_to_json(plan: Plan) -> str:
             "version": PLAN_VERSION,
             "id": plan.id,
             "batch": plan.batch,
-            "queues": keys,
+            "queues": [key.to_json() for key in keys],
             "segments": [
                 {"name": take.name, "take": "all" if take.part is None else refer(take.part)} for take in plan.takes
             ],
@@ -167,7 +167,7 @@ def plan_from_json(text: str) -> Plan:
 def _plan_from(data: dict[str, Any]) -> Plan:
     if data["version"] != PLAN_VERSION:
         raise ValueError(f"the plan has version {data['version']!r}, this program knows {PLAN_VERSION}")
-    keys = [QueueKey(str(key[0]), str(key[1]), str(key[2]), int(key[3])) for key in data["queues"]]
+    keys = [QueueKey.from_json(key) for key in data["queues"]]
 
     def resolve(part: object) -> OffsetSet:
         rows = cast("list[tuple[int, object]]", part)

@@ -145,14 +145,14 @@ def _offsets(starts: Any) -> tuple[OffsetSet, int]:
     columns = (grouped.column(name).to_pylist() for name in _QUEUE_COLUMNS)
     for place, key in enumerate(zip(*columns, strict=True)):
         distinct = grouped.column(f"{OFFSET}_distinct")[place].values
-        intervals = _intervals(distinct.sort())
+        intervals = intervals_of(distinct.sort())
         if intervals.pieces[0][0] < 0:
             raise BadSegmentError(f"an offset of {key} is negative: {intervals.pieces[0][0]}")
         queues[QueueKey(*key)] = intervals
     return OffsetSet(queues), starts.num_rows
 
 
-def _intervals(ordered: Any) -> IntervalSet:
+def intervals_of(ordered: Any) -> IntervalSet:
     """The set of an Arrow array of distinct, sorted offsets: only the ends of its pieces become Python numbers."""
     before, after = ordered[:-1], ordered[1:]
     gap = pc.not_equal(pc.subtract(after, before), 1)

@@ -3,6 +3,8 @@
     ready/<worker>-<seq>.arrows   sealed by workers; the loader only reads, moves to bad/, or deletes them
     settled.json                  the supervisor's: finished and durable records. Read BEFORE ready/ is listed: whatever
                                   it covers has its rows in what is listed then, or in the table
+    outcomes/<name>.json          the supervisor's: what became of records without rows. It writes the same file again
+                                  until the loader takes it, by renaming it to <name>.taken
     plan/<id>.json                a frozen plan. Its rename into place is what freezes it
     plan/<id>.done                the same file once the table has the plan's rows: only deletions are left
     plan/<id>.staged/             the plan's rows as Parquet, made anew whenever the plan is run
@@ -15,17 +17,19 @@ Nothing here decides anything; what may be done when is the business of loader.p
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from ..conf.segment_format import BAD_DIR, PLAN_DIR, READY_DIR, SEGMENT_NAME, SETTLED_FILE
+from ..conf.segment_format import BAD_DIR, OUTCOMES_DIR, PLAN_DIR, READY_DIR, SEGMENT_NAME, SETTLED_FILE
 from ..remoting.errors import UsageError
 from .errors import BadSegmentError, LoaderError
 from .files import remove_tree, sync_path, try_lock, write_atomically
 from .intervals import IntervalSet, OffsetSet, QueueKey
+from .outcomes import Outcomes, notes_from_json
 from .plan import Plan, plan_from_json, plan_to_json
 
 SETTLED_VERSION = 1
@@ -50,8 +54,9 @@ class Staging:
         self.ready = root / READY_DIR
         self.plans = root / PLAN_DIR
         self.bad = root / BAD_DIR
+        self.outcomes = root / OUTCOMES_DIR
         try:
-            for folder in (self.ready, self.plans, self.bad):
+            for folder in (self.ready, self.plans, self.bad, self.outcomes):
                 folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(f"the staging folder {root} can't be used: {error}") from None
@@ -96,6 +101,32 @@ class Staging:
             return OffsetSet()
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadSegmentError(f"{path} is not understood: {type(error).__name__}: {error}") from None
+
+    def take_outcomes(self) -> tuple[Outcomes, list[Path]]:
+        """What the supervisor has noted so far, and the files to delete once the table has it; damaged ones go to bad/.
+
+        The supervisor may write a file once more just after it was renamed: then with all that was in it, and joining sets
+        twice changes nothing.
+        """
+        for path in self.outcomes.glob("[!.]*.json"):
+            path.replace(path.with_suffix(".taken"))
+        notes: list[Outcomes] = []
+        taken: list[Path] = []
+        for path in sorted(self.outcomes.glob("[!.]*.taken")):
+            try:
+                notes.append(notes_from_json(path.read_bytes()))
+                taken.append(path)
+            except ValueError as error:
+                self._set_aside(path, str(error), OffsetSet())
+        return Outcomes.union(notes), taken
+
+    def noted(self) -> Outcomes:
+        """What the supervisor has noted and the table does not have yet; only looks. Damaged files are passed over."""
+        notes: list[Outcomes] = []
+        for path in [*self.outcomes.glob("[!.]*.json"), *self.outcomes.glob("[!.]*.taken")]:
+            with contextlib.suppress(ValueError, FileNotFoundError):
+                notes.append(notes_from_json(path.read_bytes()))
+        return Outcomes.union(notes)
 
     def freeze(self, plan: Plan) -> None:
         """Write the plan for good: on disk, and never changed again."""

@@ -11,12 +11,15 @@ from pathlib import Path
 
 from .columns import Column
 from .errors import LoaderError
-from .files import write_atomically
+from .files import make_folders, sync_path, write_atomically
 from .intervals import OffsetSet
+from .outcomes import BatchOutcomes
 from .plan import Plan
 from .target import TableState
 
 STATE_VERSION = 1
+OUTCOMES_DIR = "outcomes"
+OUTCOMES_SUFFIX = ".json.gz"
 
 
 def write_state(path: Path, plan: Plan, loaded: OffsetSet, rows: int, *, durable: bool) -> None:
@@ -50,3 +53,19 @@ def read_state(path: Path) -> TableState:
             f"{path} can't be used ({type(error).__name__}: {error}), so it is unknown what is in the table. Restore the"
             f" file, or move {path.parent} away if it was not made by rocketcrew"
         ) from None
+
+
+def outcomes_path(folder: Path, plan: Plan) -> Path:
+    """Where the ledger in `folder` keeps the outcomes that were noted with `plan`."""
+    return folder / OUTCOMES_DIR / f"{plan.batch}-{plan.id}{OUTCOMES_SUFFIX}"
+
+
+def write_outcomes(folder: Path, plan: Plan, told: BatchOutcomes) -> None:
+    """Keep the outcomes in the ledger `folder`, on disk when this returns. Raises OSError."""
+    path = outcomes_path(folder, plan)
+    make_folders(path.parent)
+    draft = path.with_name(f".{path.name}.new")
+    draft.write_bytes(told.pack())
+    sync_path(draft)
+    draft.replace(path)
+    sync_path(path.parent)

@@ -14,14 +14,15 @@ folders) may load one table: the later one gets BatchTakenError, reads the table
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from .columns import Column
 from .convert import Staged
-from .intervals import OffsetSet
+from .intervals import OffsetSet, QueueKey
+from .outcomes import BatchOutcomes
 from .plan import Plan
 
 
@@ -33,6 +34,10 @@ class TableState:
     plan_id: str
     loaded: OffsetSet
     columns: tuple[Column, ...]
+    epochs: tuple[QueueKey, ...] = ()
+    """Queues that are in a later epoch than the first, each once, in that epoch."""
+    tops: Mapping[QueueKey, tuple[int, int]] = field(default_factory=dict[QueueKey, tuple[int, int]])
+    """Per queue the highest record with rows: its offset, and its store time in microseconds since 1970."""
 
 
 class Target(Protocol):
@@ -54,8 +59,11 @@ class Target(Protocol):
         """Write the rows where no reader sees them. Anything left there by an earlier try is replaced."""
         ...
 
-    def commit(self, plan: Plan, loaded: OffsetSet, rows: int) -> None:
-        """Make rows and loaded set visible in one step. Raises BatchTakenError when the batch number is gone."""
+    def commit(self, plan: Plan, loaded: OffsetSet, told: BatchOutcomes) -> None:
+        """Make rows and loaded set visible in one step, the list of outcomes beside them.
+
+        Raises BatchTakenError when the batch number is gone.
+        """
         ...
 
     def discard(self, plan: Plan) -> None:

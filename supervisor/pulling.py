@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from ..remoting.codes import ResponseCode
 from ..remoting.errors import ProtocolError
 from ..remoting.stored import walk
+from ..spark.outcomes import FILTERED
 from .actions import Heartbeat, Pull
 from .chunks import PullRun
 from .process_queue import ProcessQueue
@@ -194,6 +195,7 @@ class Pulling:
                 # At its end: the broker will hold the next pull and answer it with the first message that arrives. Idle
                 # queues must not sit on bytes that busy ones wait for.
                 pq.last_body_bytes = 0
+            self.s.outcomes.add(FILTERED, pq.mq, pq.next_offset, result.next_offset)
             pq.next_offset = max(pq.next_offset, result.next_offset)
             self._again(pq, now)
         else:
@@ -212,6 +214,9 @@ class Pulling:
         counters.pulled_messages += len(offsets)
         counters.pulled_bytes += result.length_bytes
         self.s.stats.pulled(pq.mq.topic, len(offsets), (now - pq.last_pull) * 1000)
+        if len(offsets) < result.next_offset - pq.next_offset:
+            # Not each message: in this range, whatever has no other outcome was filtered by the broker.
+            self.s.outcomes.add(FILTERED, pq.mq, pq.next_offset, result.next_offset)
         self._queue_runs(pq, slot, positions, offsets)
         pq.next_offset = max(pq.next_offset, result.next_offset)
         self._again(pq, now)

@@ -47,11 +47,12 @@ from .member import GroupMember
 from .metrics import MetricsServer
 from .operating import Operator, hold_signals
 from .ordered_feed import OrderedFeed, keep_order
+from .outcome_files import Published
 from .pool import Pool
 from .pool_member import HandlerError
 from .route_keeper import ROUTES_FILE
 from .slab import SLAB_BYTES_MIN, Slab
-from .slot import adopt, take_slot, write_settled
+from .slot import adopt, take_slot
 from .stacks import ProcessStack, as_text, own_stack, worker_facts
 from .states import Service, ServiceEvent, move_service
 from .status import picture, staff_picture
@@ -143,7 +144,8 @@ class Supervisor:
         settings = self.settings
         sweep(self._slot.path)
         note(self._slot.path)
-        self._journal_state, self._settled, adopted = adopt(self._slot)
+        self._journal_state, settled, adopted = adopt(self._slot)
+        self._published = Published(self._slot, settings.consumer.persist_consumer_offset_interval_ms)
         if adopted:
             log.info("slots_taken_over", slots=adopted)
         self._transport = choose_transport(settings.workers.transport)
@@ -151,7 +153,7 @@ class Supervisor:
         self._memory = SlabMemory(slab.size_bytes) if self._transport is Transport.SLAB else None
         self._view = self._memory.view if self._memory is not None else memoryview(bytearray(slab.size_bytes))
         self.core = Core(core_config(settings, self.client_id, tuple(self.topics)), slab, self._view)
-        self.core.state.settled = self._settled
+        self.core.state.settled = settled
         read_charges(self._slot.path, self.core.state.charges)
         charge_left_cells(self._slot.path, self.core.state.charges)
         self._acting = Acting(
@@ -208,7 +210,7 @@ class Supervisor:
             self._to_end.append(metrics.stop)
         self._start_loading()
         self.core.start(self._loop.time())
-        self._publish_settled()
+        self._published.start(self.core.state)
         self.acted()
         log.info("running", group=settings.consumer.group, client_id=self.client_id, workers=workers,
                  topics=list(self.topics), slot=str(self._slot.path))  # fmt: skip
@@ -268,14 +270,6 @@ class Supervisor:
         )  # fmt: skip
 
     # --- run ----------------------------------------------------------------------------------------------------
-
-    def _publish_settled(self) -> None:
-        try:
-            write_settled(self._slot.segments, self._slot.key_group, self.core.state.settled)
-        except OSError as error:
-            log.error("settled_write_failed", error=str(error))
-        delay_s = self.settings.consumer.persist_consumer_offset_interval_ms / 1000
-        self._settled_timer = self._loop.call_later(delay_s, self._publish_settled)
 
     def picture(self) -> dict[str, Any]:
         """The status, as the control socket and the metrics page show it."""
@@ -359,9 +353,7 @@ class Supervisor:
             return await self._force()
         killed = await self._pool.stop(WORKER_STOP_MS)
         self.acted()
-        self._settled_timer.cancel()
-        self._publish_settled()
-        self._settled_timer.cancel()
+        self._published.end(self.core.state)
         await self._member.stop()
         await self._loader.stop(forced=self._forced)
         await self._abandon()

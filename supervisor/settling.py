@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from ..remoting.queues import MessageQueue
+from ..spark.outcomes import DEAD_LETTER, NO_ROWS, SENT_BACK
 from .actions import JournalDone, JournalSealed, KillWorker, Retired, SendBack
 from .blame import Death, End
 from .chunks import Chunk, Failure, Token
@@ -60,6 +61,7 @@ class Settling:
             s.out.append(KillWorker(worker_id, f"outcome for {start}..{end} of chunk {chunk_id} at {chunk.reported}"))
             return
         chunk.reported = end
+        has_rows = seq != 0
         if seq <= worker.sealed_seq:
             seq = 0  # the segment was sealed before its outcome was sent: the rows are durable already
         s.sizer.observe(count, busy_us, slowest_us)
@@ -69,6 +71,8 @@ class Settling:
         if pq is None:
             s.counters.late_outcomes += 1
         else:
+            if not has_rows:
+                s.outcomes.without_rows(pq.mq, chunk, start, end, filtered, [failure[0] for failure in failures])
             s.stats.consumed(pq.mq.topic, count, len(failures), busy_us)
             if chunk.origin is None:
                 self._settle(pq, chunk, start, end, worker_id, seq, failures)
@@ -194,7 +198,11 @@ class Settling:
             self._progress(pq, now)
             return
         dropped = s.config.broadcasting
-        if chunk.failed.pop(index).facts is not None:
+        failure = chunk.failed.pop(index)
+        dead = failure.facts is not None or failure.reconsume_times >= 0 or failure.delay_level < 0
+        kind = NO_ROWS if dropped else DEAD_LETTER if dead else SENT_BACK
+        s.outcomes.add(kind, pq.mq, chunk.begin_of(index), chunk.offsets[index] + 1)
+        if failure.facts is not None:
             s.counters.dead_letter_messages += not dropped
             self._dispatching.quarantine.finished(pq, chunk, index, sent_back=False)
         s.counters.sent_back_messages += not dropped

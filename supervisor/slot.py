@@ -14,7 +14,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..conf.segment_format import BAD_DIR, OPEN_DIR, PLAN_DIR, READY_DIR, SEGMENT_NAME, SETTLED_FILE
+from ..conf.segment_format import BAD_DIR, OPEN_DIR, OUTCOMES_DIR, PLAN_DIR, READY_DIR, SEGMENT_NAME, SETTLED_FILE
 from ..remoting.errors import UsageError
 from ..remoting.queues import MessageQueue
 from .charges_file import take_over_charges
@@ -148,7 +148,7 @@ def _adopt_one(slot: Slot, other: Slot, state: JournalState, settled: Settled) -
         for mq, intervals in read_settled(other.segments).items():
             for start, end in intervals.pairs():
                 settled.setdefault(mq, Intervals()).add(start, end)
-        for folder in (OPEN_DIR, READY_DIR, BAD_DIR):
+        for folder in (OPEN_DIR, READY_DIR, BAD_DIR, OUTCOMES_DIR):
             for path in sorted((other.segments / folder).glob("*")):
                 os.rename(path, slot.segments / folder / path.name)
         # A plan only names segments; those are ours now, and what is loaded already is known by the table.
@@ -197,7 +197,7 @@ def write_settled(segments: Path, group: str, settled: Settled) -> None:
 
 
 def _make_folders(segments: Path) -> None:
-    for folder in (OPEN_DIR, READY_DIR, PLAN_DIR, BAD_DIR):
+    for folder in (OPEN_DIR, READY_DIR, PLAN_DIR, BAD_DIR, OUTCOMES_DIR):
         (segments / folder).mkdir(parents=True, exist_ok=True)
 
 

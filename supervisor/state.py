@@ -18,6 +18,7 @@ from .charges import Charges
 from .chunks import Chunk, Token
 from .counters import Counters
 from .intervals import Intervals
+from .outcome_notes import OutcomeNotes
 from .process_queue import ProcessQueue
 from .sizing import ChunkSizer
 from .slab import Slab, Slot
@@ -179,6 +180,7 @@ class State:
         """Ordered: chunks of queues that have ended, still in a worker's hands; such a queue is not opened again yet."""
         self.settled: dict[MessageQueue, Intervals] = {}
         """Per queue: offsets that are finished and durable by this member, for the loader."""
+        self.outcomes = OutcomeNotes()
         self.waiting_messages = 0
         self.stopping = False
         self.paused: set[str] = set()
@@ -187,8 +189,7 @@ class State:
         self.unfinished_at_stop = self.unsealed_at_stop = 0
         """Messages of queues that ended at their deadline, finished but unsealed or not committed: to be expected again."""
         self.sizer = ChunkSizer(config.chunk_target_us, config.chunk_messages_max)
-        self.handles = count(1)
-        self.chunk_ids = count(1)
+        self.handles, self.chunk_ids = count(1), count(1)
         self._timers: list[tuple[float, int, Callable[[float], None]]] = []
         self._timer_ids = count()
 

@@ -72,6 +72,7 @@ EDGES: dict[str, frozenset[str]] = {
             "pulls",
             "queue_locks",
             "requests",
+            "outcome_files",
             "route_keeper",
             "send_back",
             "service",
@@ -92,7 +93,7 @@ PURE_MODULES: dict[str, frozenset[str]] = {
         {"access", "address", "faults", "outgoing", "request_rules", "routes", "selection", "send_result", "validation"}
     ),
     "workers": frozenset({"api", "ddl", "message", "packets", "ranges", "rows"}),
-    "spark": frozenset({"columns", "errors", "intervals", "plan"}),
+    "spark": frozenset({"columns", "costs", "errors", "intervals", "outcomes", "plan", "reconciling"}),
 }
 """Pure modules of rooms that mostly act."""
 

@@ -1,0 +1,127 @@
+"""What became of every pulled record, as intervals per kind and queue: the list by which gaps in a table are explained. Pure.
+
+    rows         it has rows in the table                         the loader notes it, from the segments of a batch
+    no_rows      its handler returned none                        the supervisor, from the workers' reports
+    filtered     its tag was not asked for                        the supervisor, from what pulls left out
+    sent_back    it failed, and is in the group's retry topic     the supervisor, when a broker has accepted it
+    dead_letter  it failed for good, and is in %DLQ%<group>       the same
+
+Kinds may overlap, and the first of this order that names a record counts: so `filtered` may name whole ranges ("what has no
+other outcome in here was filtered"), which stays a few numbers where a tag matches one message in ten. Sets are joined,
+never subtracted: noting the same outcome twice changes nothing, and that is why no crash point matters here.
+
+The supervisor keeps the list in the staging folder (outcomes/<n>.json), the loader moves it into the ledger of the table,
+beside the state of each batch, compressed. This module imports nothing heavy: the supervisor uses it too.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from .intervals import IntervalSet, OffsetSet, QueueKey
+
+OUTCOMES_VERSION: Final = 1
+ROWS, NO_ROWS, FILTERED, SENT_BACK, DEAD_LETTER = "rows", "no_rows", "filtered", "sent_back", "dead_letter"
+KINDS: Final = (ROWS, SENT_BACK, DEAD_LETTER, NO_ROWS, FILTERED)
+"""In the order in which they count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """An `OffsetSet` per kind; kinds without records are left out. Treat it as immutable."""
+
+    kinds: Mapping[str, OffsetSet] = field(default_factory=dict[str, OffsetSet])
+
+    @classmethod
+    def of(cls, pairs: Iterable[tuple[str, OffsetSet]]) -> Outcomes:
+        """The union of all given sets; a kind may be named more than once. Raises ValueError for an unknown one."""
+        found: dict[str, list[OffsetSet]] = {}
+        for kind, records in pairs:
+            if kind not in KINDS:
+                raise ValueError(f"no kind of outcome is called {kind!r}")
+            if records:
+                found.setdefault(kind, []).append(records)
+        return cls({kind: OffsetSet.union(sets) for kind, sets in found.items()})
+
+    @classmethod
+    def union(cls, many: Iterable[Outcomes]) -> Outcomes:
+        """All outcomes of all lists."""
+        return cls.of(item for one in many for item in one.kinds.items())
+
+    def __bool__(self) -> bool:
+        return bool(self.kinds)
+
+    def of_kind(self, kind: str) -> OffsetSet:
+        """The records of one kind."""
+        return self.kinds.get(kind, _NOTHING)
+
+    def of_queue(self, kind: str, key: QueueKey) -> IntervalSet:
+        """The offsets of one kind in one queue."""
+        return self.of_kind(kind).of_queue(key)
+
+    def queues(self) -> set[QueueKey]:
+        """Every queue that is named."""
+        return {key for records in self.kinds.values() for key in records.queues}
+
+    def to_json(self) -> dict[str, object]:
+        """`{kind: an offset set as OffsetSet.to_json writes it}`."""
+        return {kind: self.kinds[kind].to_json() for kind in KINDS if kind in self.kinds}
+
+    @classmethod
+    def from_json(cls, data: object) -> Outcomes:
+        """What `to_json` wrote. Raises ValueError for anything else."""
+        match data:
+            case dict():
+                named: dict[Any, Any] = data  # pyright: ignore[reportUnknownVariableType]
+                return cls.of((str(kind), OffsetSet.from_json(records)) for kind, records in named.items())
+            case _:
+                raise ValueError(f"outcomes are a JSON object, not {type(data).__name__}")
+
+
+_NOTHING = OffsetSet()
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOutcomes:
+    """What one batch of the table's ledger holds: how many rows it brought, and the outcomes noted with it."""
+
+    rows: int
+    outcomes: Outcomes
+
+    def pack(self) -> bytes:
+        """As it stands in the ledger: compressed JSON of short numbers, without a time in it."""
+        text = json.dumps(
+            {"version": OUTCOMES_VERSION, "rows": self.rows, "outcomes": self.outcomes.to_json()}, separators=(",", ":")
+        )
+        return gzip.compress(text.encode(), 6, mtime=0)
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> BatchOutcomes:
+        """What `pack` made. Raises ValueError for anything else."""
+        try:
+            data: dict[str, Any] = json.loads(gzip.decompress(packed))
+            if data["version"] != OUTCOMES_VERSION:
+                raise ValueError(f"version {data['version']!r}, this program knows {OUTCOMES_VERSION}")
+            return cls(int(data["rows"]), Outcomes.from_json(data["outcomes"]))
+        except (OSError, EOFError, KeyError, TypeError) as error:
+            raise ValueError(f"not a list of outcomes: {type(error).__name__}: {error}") from None
+
+
+def notes_to_json(notes: Outcomes) -> str:
+    """The text of the supervisor's file."""
+    return json.dumps({"version": OUTCOMES_VERSION, "outcomes": notes.to_json()}, separators=(",", ":"))
+
+
+def notes_from_json(text: bytes) -> Outcomes:
+    """What `notes_to_json` wrote. Raises ValueError for anything else."""
+    try:
+        data: dict[str, Any] = json.loads(text)
+        if data["version"] != OUTCOMES_VERSION:
+            raise ValueError(f"version {data['version']!r}, this program knows {OUTCOMES_VERSION}")
+        return Outcomes.from_json(data["outcomes"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"not a list of outcomes: {type(error).__name__}: {error}") from None

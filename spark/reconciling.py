@@ -1,0 +1,182 @@
+"""Comparing a table with what it should hold: every offset of every queue gets one word, or is unexplained. Pure.
+
+    loaded       it has rows in the table
+    sent_back    it failed, and went to the group's retry topic (whose queues are looked at too)
+    dead_letter  it failed for good, and went to the dead-letter topic
+    no_rows      its handler returned none
+    filtered     its tag was not asked for
+    waiting      its rows are sealed and not loaded yet, or the group has not committed it yet
+    before       the group began behind it, or the broker deleted it unread
+
+Unexplained is what none of these says:
+
+    missing      the ledger says that its rows were loaded, and the table does not have them
+    unknown      the group has passed it, and nobody noted what became of it
+    overlap      the table has its rows more than once
+    foreign      the table has rows of it that the ledger knows nothing of
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from .intervals import IntervalSet, OffsetSet, QueueKey
+from .outcomes import DEAD_LETTER, FILTERED, NO_ROWS, ROWS, SENT_BACK, Outcomes
+
+
+class Fate(StrEnum):
+    """What became of an offset."""
+
+    LOADED = "loaded"
+    SENT_BACK = "sent_back"
+    DEAD_LETTER = "dead_letter"
+    NO_ROWS = "no_rows"
+    FILTERED = "filtered"
+    WAITING = "waiting"
+    BEFORE = "before"
+    MISSING = "missing"
+    UNKNOWN = "unknown"
+    OVERLAP = "overlap"
+    FOREIGN = "foreign"
+
+
+UNEXPLAINED: Final = (Fate.MISSING, Fate.UNKNOWN, Fate.OVERLAP, Fate.FOREIGN)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueEnds:
+    """What the cluster says of one queue: `[min, max)` is there; the group has `committed`, None = nothing yet."""
+
+    min: int
+    max: int
+    committed: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TableFacts:
+    """What the table's files and its ledger say.
+
+    `present`: records with rows; `overlaps`: those with more than one first row. `loaded`: the loaded set. `waiting`: records
+    of sealed segments, and of files in bad/. `rows`: per batch, how many are there and how many were loaded.
+    """
+
+    present: OffsetSet
+    overlaps: OffsetSet
+    loaded: OffsetSet
+    outcomes: Outcomes
+    waiting: OffsetSet = field(default_factory=OffsetSet)
+    rows: Mapping[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
+
+
+@dataclass(frozen=True, slots=True)
+class QueueReport:
+    """One queue: its offsets by fate, none named twice but overlaps (which are loaded too)."""
+
+    key: QueueKey
+    ends: QueueEnds | None
+    fates: Mapping[Fate, IntervalSet]
+
+    @property
+    def unexplained(self) -> IntervalSet:
+        """Offsets that nothing explains."""
+        return IntervalSet.of(piece for fate in UNEXPLAINED for piece in self.fates.get(fate, IntervalSet()).pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All queues. `short_batches`: those that have fewer or more rows than were loaded, though no record is missing."""
+
+    queues: tuple[QueueReport, ...]
+    short_batches: Mapping[int, tuple[int, int]]
+
+    @property
+    def fine(self) -> bool:
+        """Whether everything is explained."""
+        return not self.short_batches and not any(queue.unexplained for queue in self.queues)
+
+    def to_run_again(self) -> OffsetSet:
+        """What is not in the table and should be: missing and unknown records."""
+        return OffsetSet.of(
+            (queue.key, queue.fates[fate])
+            for queue in self.queues
+            for fate in (Fate.MISSING, Fate.UNKNOWN)
+            if fate in queue.fates
+        )
+
+
+def reconcile(table: TableFacts, cluster: Mapping[QueueKey, QueueEnds] | None) -> Report:
+    """The report; `cluster` None = the brokers were not asked, so only what the ledger knows is looked at.
+
+    The cluster's ends are those of each queue's newest epoch.
+    """
+    keys = {*table.loaded.queues, *table.present.queues, *table.outcomes.queues(), *table.waiting.queues}
+    newest = {key.in_epoch(0): key for key in sorted(keys)}
+    ends = {newest.get(key, key): found for key, found in (cluster or {}).items()}
+    queues = tuple(_queue(table, key, ends.get(key)) for key in sorted(keys | ends.keys()))
+    gone = any(queue.fates.get(Fate.MISSING) or queue.fates.get(Fate.OVERLAP) for queue in queues)
+    short = {} if gone else {batch: pair for batch, pair in sorted(table.rows.items()) if pair[0] != pair[1]}
+    return Report(queues, short)
+
+
+def _queue(table: TableFacts, key: QueueKey, ends: QueueEnds | None) -> QueueReport:
+    present, loaded = table.present.of_queue(key), table.loaded.of_queue(key)
+    waiting = table.waiting.of_queue(key)
+    noted = {kind: table.outcomes.of_queue(kind, key) for kind in (SENT_BACK, DEAD_LETTER, NO_ROWS, FILTERED)}
+    known = _joined((present, loaded, *noted.values()))
+    expected = table.outcomes.of_queue(ROWS, key)
+    fates: dict[Fate, IntervalSet] = {
+        Fate.LOADED: present & loaded,
+        Fate.FOREIGN: present - loaded,
+        Fate.MISSING: expected - present,
+        Fate.OVERLAP: table.overlaps.of_queue(key),
+    }
+    rest = _joined((known, waiting, _span(ends))) - present - expected
+    for fate, some in (
+        (Fate.WAITING, waiting - loaded),
+        (Fate.SENT_BACK, noted[SENT_BACK]),
+        (Fate.DEAD_LETTER, noted[DEAD_LETTER]),
+        (Fate.NO_ROWS, noted[NO_ROWS]),
+        (Fate.FILTERED, noted[FILTERED]),
+        # Settled, and the note of what became of it was lost with a killed process.
+        (Fate.NO_ROWS, loaded),
+        (Fate.WAITING, _from(ends)),
+        (Fate.BEFORE, _before(known, waiting, ends)),
+    ):
+        fates[fate] = fates.get(fate, IntervalSet()) | (rest & some)
+        rest = rest - some
+    fates[Fate.UNKNOWN] = rest
+    return QueueReport(key, ends, {fate: offsets for fate, offsets in fates.items() if offsets})
+
+
+def _joined(sets: Iterable[IntervalSet]) -> IntervalSet:
+    return IntervalSet.of(piece for one in sets for piece in one.pieces)
+
+
+def _span(ends: QueueEnds | None) -> IntervalSet:
+    return IntervalSet() if ends is None else IntervalSet.of([(ends.min, ends.max)])
+
+
+def _from(ends: QueueEnds | None) -> IntervalSet:
+    """What the group has not committed: it will be pulled, or is being worked on."""
+    if ends is None:
+        return IntervalSet()
+    return IntervalSet.of([(ends.min if ends.committed is None else max(0, ends.committed), ends.max)])
+
+
+def _before(known: IntervalSet, waiting: IntervalSet, ends: QueueEnds | None) -> IntervalSet:
+    """Below the first record that anybody knows: the group began there. With none known, below what it committed."""
+    first = min((one.pieces[0][0] for one in (known, waiting) if one), default=None)
+    if first is None:
+        first = 0 if ends is None or ends.committed is None else ends.committed
+    return IntervalSet.of([(0, first)])
+
+
+def compact(offsets: IntervalSet, pieces_max: int = 20) -> str:
+    """`17, 20-29, … (1200 in 310 ranges)`: both ends are meant."""
+    shown = [str(start) if stop == start + 1 else f"{start}-{stop - 1}" for start, stop in offsets.pieces[:pieces_max]]
+    if len(offsets.pieces) > pieces_max:
+        shown.append(f"… ({offsets.count()} in {len(offsets.pieces)} ranges)")
+    return ", ".join(shown)

@@ -1,0 +1,195 @@
+"""The key columns of a table and its ledger, read without Spark: what `reconcile` compares.
+
+Only the key columns are read, file by file, so memory holds one file's keys and the intervals found. A file that the Delta
+log names and the disk does not have is a finding, no failure: its records are then missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.compute
+import pyarrow.parquet
+
+from ..conf.segment_format import BROKER, EPOCH, GROUP, OFFSET, QUEUE_ID, SEQ, TOPIC
+from ..remoting.errors import UsageError
+from .delta_target import BATCH_COLUMN, STATE_DIR, DeltaTarget, append_by_delta_rs, delta_rs
+from .errors import BadSegmentError, LoaderError
+from .intervals import IntervalSet, OffsetSet, QueueKey
+from .outcomes import BatchOutcomes, Outcomes
+from .parquet_target import OUTCOMES_FILE, STATE_FILE, batch_folders
+from .reconciling import TableFacts
+from .segments import intervals_of, read_facts, readable_offsets
+from .staging import Staging
+from .table_state import OUTCOMES_DIR, OUTCOMES_SUFFIX, read_state
+from .target import TableState
+
+pa: Any = pyarrow
+pc: Any = pyarrow.compute
+pq: Any = pyarrow.parquet
+
+_QUEUE = (GROUP, TOPIC, BROKER, QUEUE_ID)
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The table's own account: its state, the outcomes of all batches, and how many rows each batch brought."""
+
+    state: TableState
+    outcomes: Outcomes
+    rows: dict[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFile:
+    """A data file: `batch` None = each row says its own."""
+
+    path: Path
+    batch: int | None
+
+
+def table_facts(table: Path, stagings: Iterable[Path]) -> tuple[TableFacts, list[str]]:
+    """Everything that the table and the staging folders say, and the names of files that could not be read.
+
+    Staging folders are only looked at, before the table: what is loaded in between is then found in both, and counts as
+    loaded. Raises UsageError for what is no table of ours, LoaderError for a ledger that can't be used.
+    """
+    noted, waiting = _staged(stagings)
+    ledger, files = _opened(table)
+    presence = _Presence()
+    broken: list[str] = []
+    for file in files:
+        try:
+            presence.add(pq.read_table(str(file.path), partitioning=None, columns=_columns_of(file)), file.batch)
+        except (OSError, pa.ArrowException) as error:
+            broken.append(f"{file.path}: {error}")
+    newest = {key.in_epoch(0): key for key in sorted(ledger.state.epochs)}
+
+    def now(key: QueueKey) -> QueueKey:
+        return newest.get(key, key)
+
+    outcomes = Outcomes.union(
+        [ledger.outcomes, Outcomes.of((kind, records.rekeyed(now)) for kind, records in noted.kinds.items())]
+    )
+    rows = {batch: (presence.rows.get(batch, 0), count) for batch, count in ledger.rows.items()}
+    facts = TableFacts(
+        presence.present(), presence.overlaps(), ledger.state.loaded, outcomes, waiting.rekeyed(now), rows
+    )
+    return facts, broken
+
+
+def _columns_of(file: KeyFile) -> list[str]:
+    names = set(pq.read_schema(str(file.path)).names)
+    wanted = [*_QUEUE, OFFSET, SEQ]
+    return wanted + [name for name in (EPOCH, BATCH_COLUMN) if name in names and (name == EPOCH or file.batch is None)]
+
+
+class _Presence:
+    """What was seen so far: offsets by queue, those seen twice, rows by batch."""
+
+    def __init__(self) -> None:
+        self._seen: dict[QueueKey, IntervalSet] = {}
+        self._twice: list[tuple[QueueKey, IntervalSet]] = []
+        self.rows: dict[int, int] = {}
+
+    def add(self, keys: Any, batch: int | None) -> None:
+        self._count_rows(keys, batch)
+        if EPOCH not in keys.column_names:
+            keys = keys.append_column(EPOCH, pa.nulls(keys.num_rows, pa.int64()))
+        starts = keys.filter(pc.equal(keys.column(SEQ), 0))
+        grouped = starts.group_by([*_QUEUE, EPOCH], use_threads=False).aggregate([(OFFSET, "list")])
+        columns = (grouped.column(name).to_pylist() for name in (*_QUEUE, EPOCH))
+        for place, (group, topic, broker, queue_id, epoch) in enumerate(zip(*columns, strict=True)):
+            key = QueueKey(group, topic, broker, queue_id, epoch or 0)
+            self._add_queue(key, grouped.column(f"{OFFSET}_list")[place].values.sort())
+
+    def _add_queue(self, key: QueueKey, ordered: Any) -> None:
+        again = ordered[1:].filter(pc.equal(ordered[1:], ordered[:-1]))
+        found = intervals_of(ordered if not len(again) else ordered.unique())
+        before = self._seen.get(key, IntervalSet())
+        self._twice.append((key, IntervalSet.from_offsets(again.to_pylist()) | (before & found)))
+        self._seen[key] = before | found
+
+    def _count_rows(self, keys: Any, batch: int | None) -> None:
+        if batch is not None:
+            self.rows[batch] = self.rows.get(batch, 0) + keys.num_rows
+            return
+        for counted in pc.value_counts(keys.column(BATCH_COLUMN)).to_pylist():
+            number = int(counted["values"])
+            self.rows[number] = self.rows.get(number, 0) + int(counted["counts"])
+
+    def present(self) -> OffsetSet:
+        return OffsetSet(dict(self._seen))
+
+    def overlaps(self) -> OffsetSet:
+        return OffsetSet.of(self._twice)
+
+
+def _opened(table: Path) -> tuple[Ledger, list[KeyFile]]:
+    if (table / "_delta_log").is_dir():
+        return _delta(table)
+    folders = batch_folders(table)
+    if not folders:
+        raise UsageError(f"{table} holds no batch yet, or is no table of rocketcrew: nothing to reconcile")
+    told = {batch: _told(folder / OUTCOMES_FILE) for batch, folder in folders.items()}
+    ledger = Ledger(
+        read_state(folders[max(folders)] / STATE_FILE),
+        Outcomes.union(one.outcomes for one in told.values() if one is not None),
+        {batch: one.rows for batch, one in told.items() if one is not None},
+    )
+    files = [
+        KeyFile(file, batch) for batch, folder in folders.items() for file in sorted(folder.glob("[!._]*.parquet"))
+    ]
+    return ledger, files
+
+
+def _delta(table: Path) -> tuple[Ledger, list[KeyFile]]:
+    state = DeltaTarget(table, append_by_delta_rs, lambda: None).state()
+    if not state.batch:
+        raise UsageError(f"{table} holds no batch yet: nothing to reconcile")
+    outcomes: list[Outcomes] = []
+    rows: dict[int, int] = {}
+    for path in sorted((table / STATE_DIR / OUTCOMES_DIR).glob(f"[!.]*{OUTCOMES_SUFFIX}")):
+        batch = int(path.name.partition("-")[0])
+        told = _told(path) if batch <= state.batch else None
+        if told is not None:
+            outcomes.append(told.outcomes)
+            rows[batch] = told.rows
+    uris: list[str] = delta_rs().DeltaTable(str(table)).file_uris()
+    return Ledger(state, Outcomes.union(outcomes), rows), [KeyFile(Path(uri), None) for uri in uris]
+
+
+def _told(path: Path) -> BatchOutcomes | None:
+    """None: the batch was loaded before outcomes were kept."""
+    try:
+        return BatchOutcomes.unpack(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise LoaderError(f"{path} can't be used: {error}. Move it away to go on without what it explains") from None
+
+
+def _staged(stagings: Iterable[Path]) -> tuple[Outcomes, OffsetSet]:
+    noted: list[Outcomes] = []
+    waiting: list[OffsetSet] = []
+    for root in stagings:
+        staging = Staging(root)
+        noted.append(staging.noted())
+        waiting += _waiting(staging.ready, lambda path: read_facts(path).offsets)
+        waiting += _waiting(staging.root / "open", readable_offsets)
+        waiting.append(staging.bad_segments()[1])
+    return Outcomes.union(noted), OffsetSet.union(waiting)
+
+
+def _waiting(folder: Path, read: Callable[[Path], OffsetSet]) -> Iterator[OffsetSet]:
+    for path in sorted(folder.glob("[!.]*.arrows")):
+        try:
+            yield read(path)
+        except FileNotFoundError:
+            continue  # loaded meanwhile
+        except BadSegmentError:
+            yield readable_offsets(path)

@@ -1,0 +1,141 @@
+"""Lists of outcomes: what they say, how small they are, and that no crash loses or doubles them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loader_world import World
+
+from rocketcrew.spark.intervals import IntervalSet, OffsetSet, QueueKey
+from rocketcrew.spark.loader import POINTS
+from rocketcrew.spark.outcomes import (
+    DEAD_LETTER,
+    FILTERED,
+    NO_ROWS,
+    ROWS,
+    SENT_BACK,
+    BatchOutcomes,
+    Outcomes,
+    notes_from_json,
+    notes_to_json,
+)
+from rocketcrew.spark.plan import Plan, SegmentFacts, make_takes, plan_to_json, settled_to_fold
+from rocketcrew.spark.table_keys import table_facts
+
+QUEUE = QueueKey("g", "orders", "broker-a", 0)
+
+
+@pytest.fixture(scope="module")
+def threads() -> Iterator[Executor]:
+    with ThreadPoolExecutor(2) as pool:
+        yield pool
+
+
+@pytest.fixture(params=["parquet", "deltalake"])
+def world(request: pytest.FixtureRequest, tmp_path: Path, segments: Any, threads: Executor) -> World:
+    return World(tmp_path, segments, threads, request.param)
+
+
+def one(kind: str, *pieces: tuple[int, int], queue: QueueKey = QUEUE) -> Outcomes:
+    return Outcomes.of([(kind, OffsetSet({queue: IntervalSet.of(pieces)}))])
+
+
+def note(world: World, notes: Outcomes, name: str = "1", at: int = 0) -> Path:
+    path = world.roots[at] / "outcomes" / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(notes_to_json(notes))
+    return path
+
+
+def test_outcomes_survive_their_forms() -> None:
+    queue = QUEUE.in_epoch(2)
+    told = Outcomes.union([one(ROWS, (0, 9)), one(NO_ROWS, (9, 12)), one(SENT_BACK, (1, 2), queue=queue)])
+    assert notes_from_json(notes_to_json(told).encode()) == told
+    batch = BatchOutcomes(7, told)
+    assert BatchOutcomes.unpack(batch.pack()) == batch
+    assert batch.pack() == batch.pack(), "the same outcomes are the same bytes"
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b"[]", b'{"version":9}', b'{"version":1,"outcomes":{"eaten":[]}}'])
+def test_other_texts_are_refused(text: bytes) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        notes_from_json(text)
+    with pytest.raises(ValueError, match=r".+"):
+        BatchOutcomes.unpack(text)
+
+
+@pytest.mark.parametrize("point", [None, *POINTS])
+def test_what_was_noted_is_in_the_table_whatever_dies(world: World, segments: Any, point: str | None) -> None:
+    world.seal([segments.Record(1), segments.Record(4)])
+    note(world, one(SENT_BACK, (2, 3)))
+    if point is not None:
+        world.drain_with_crash(point)
+        note(world, one(DEAD_LETTER, (3, 4)), "2")
+    world.seal([segments.Record(6)])
+    world.drain(world.loader())
+    facts, broken = table_facts(world.table, world.roots[:1])
+    assert not broken
+    assert facts.outcomes.of_queue(ROWS, QUEUE).pieces == ((1, 2), (4, 5), (6, 7))
+    assert facts.outcomes.of_queue(SENT_BACK, QUEUE).pieces == ((2, 3),)
+    if point is not None:
+        assert facts.outcomes.of_queue(DEAD_LETTER, QUEUE).pieces == ((3, 4),)
+    world.assert_exact()
+
+
+def test_a_file_that_is_written_while_it_is_taken_is_kept(world: World, segments: Any) -> None:
+    """The supervisor looked before the loader's renaming and writes after it: the next batch has it."""
+    world.seal([segments.Record(1)])
+    note(world, one(NO_ROWS, (2, 3)))
+    loader = world.loader()
+
+    def late(here: str) -> None:
+        if here == "noted":
+            note(world, one(NO_ROWS, (2, 5)))
+
+    loader._on_point = late
+    world.drain(loader)
+    world.seal([segments.Record(9)])
+    world.drain(world.loader())
+    facts, _ = table_facts(world.table, ())
+    assert facts.outcomes.of_queue(NO_ROWS, QUEUE).pieces == ((2, 5),)
+    assert list((world.roots[0] / "outcomes").iterdir()) == []
+
+
+def test_damaged_notes_are_set_aside(world: World, segments: Any) -> None:
+    note(world, one(NO_ROWS, (2, 3))).write_text("{")
+    world.seal([segments.Record(1)])
+    world.drain(world.loader())
+    assert (world.roots[0] / "bad" / "1.taken").exists()
+    world.assert_exact()
+
+
+def test_a_million_messages_with_a_tag_and_retries_stay_small() -> None:
+    """A tag that matches one in ten, one of a hundred fails: plan below 64 KiB, ledger below three bytes a match."""
+    rng = random.Random(1)
+    matching = [offset for offset in range(1_000_000) if rng.random() < 0.1]
+    failed = {offset for offset in matching if rng.random() < 0.01}
+    done = [offset for offset in matching if offset not in failed]
+    retry = QUEUE._replace(topic="%RETRY%g")
+    facts: list[SegmentFacts] = []
+    for start in range(0, len(done), 5000):
+        some = OffsetSet({QUEUE: IntervalSet.from_offsets(done[start : start + 5000])})
+        facts.append(SegmentFacts(f"w-{start:08d}.arrows", 1, 5000, some, False, ()))
+    facts.append(SegmentFacts("w-9.arrows", 1, 1, OffsetSet({retry: IntervalSet.of([(0, len(failed))])}), False, ()))
+    again = OffsetSet({QUEUE: IntervalSet.from_offsets(done[:7000])})
+    takes = make_takes(facts, again)
+    settled = OffsetSet({QUEUE: IntervalSet.of([(0, 1_000_000)]), retry: IntervalSet.of([(0, len(failed))])})
+    plan = Plan("x", 1, takes, settled_to_fold(settled, (), OffsetSet()), ())
+    assert len(plan_to_json(plan)) < 64 * 1024
+    told = Outcomes.of(
+        [
+            (ROWS, plan.taken({fact.name: fact for fact in facts})),
+            (FILTERED, OffsetSet({QUEUE: IntervalSet.of([(0, 1_000_000)])})),
+            (SENT_BACK, OffsetSet({QUEUE: IntervalSet.from_offsets(failed)})),
+        ]
+    )
+    assert len(BatchOutcomes(1, told).pack()) < 3 * len(matching)

@@ -1,0 +1,197 @@
+"""A table against what it should hold: each offset gets its word, and only what nobody explains is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from loader_world import World
+
+from rocketcrew.remoting.errors import UsageError
+from rocketcrew.spark.intervals import IntervalSet, OffsetSet, QueueKey
+from rocketcrew.spark.outcomes import DEAD_LETTER, FILTERED, NO_ROWS, ROWS, SENT_BACK, Outcomes, notes_to_json
+from rocketcrew.spark.plan import Limits
+from rocketcrew.spark.reconciling import Fate, QueueEnds, Report, TableFacts, compact, reconcile
+from rocketcrew.spark.table_keys import table_facts
+
+QUEUE = QueueKey("g", "orders", "broker-a", 0)
+
+
+@pytest.fixture(scope="module")
+def threads() -> Iterator[Executor]:
+    with ThreadPoolExecutor(2) as pool:
+        yield pool
+
+
+@pytest.fixture(params=["parquet", "deltalake"])
+def world(request: pytest.FixtureRequest, tmp_path: Path, segments: Any, threads: Executor) -> World:
+    return World(tmp_path, segments, threads, request.param)
+
+
+def offsets(*pieces: tuple[int, int]) -> OffsetSet:
+    return OffsetSet({QUEUE: IntervalSet.of(pieces)})
+
+
+def fates(report: Report, queue: QueueKey = QUEUE) -> dict[str, tuple[tuple[int, int], ...]]:
+    (found,) = [one for one in report.queues if one.key == queue]
+    return {fate.value: pieces.pieces for fate, pieces in found.fates.items()}
+
+
+def test_every_offset_gets_its_word() -> None:
+    facts = TableFacts(
+        present=offsets((10, 14)),
+        overlaps=OffsetSet(),
+        loaded=offsets((10, 30)),
+        outcomes=Outcomes.of(
+            [
+                (ROWS, offsets((10, 14))),
+                (FILTERED, offsets((10, 30))),
+                (SENT_BACK, offsets((14, 15))),
+                (DEAD_LETTER, offsets((15, 16))),
+                (NO_ROWS, offsets((16, 18))),
+            ]
+        ),
+        waiting=offsets((32, 35)),
+    )
+    report = reconcile(facts, {QUEUE: QueueEnds(0, 50, 40)})
+    assert fates(report) == {
+        "before": ((0, 10),),
+        "loaded": ((10, 14),),
+        "sent_back": ((14, 15),),
+        "dead_letter": ((15, 16),),
+        "no_rows": ((16, 18),),
+        "filtered": ((18, 30),),
+        "waiting": ((32, 35), (40, 50)),
+        "unknown": ((30, 32), (35, 40)),
+    }
+    assert not report.fine
+    assert report.to_run_again() == offsets((30, 32), (35, 40))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_offset_has_two_words_and_none_is_left_out(seed: int) -> None:
+    import random
+
+    rng = random.Random(seed)
+
+    def some() -> OffsetSet:
+        return OffsetSet.of(
+            (QUEUE, IntervalSet.of([(start, start + rng.randrange(6))])) for start in rng.sample(range(90), 8)
+        )
+
+    present, loaded = some(), some()
+    outcomes = Outcomes.of((kind, some()) for kind in (ROWS, FILTERED, SENT_BACK, DEAD_LETTER, NO_ROWS))
+    facts = TableFacts(present, OffsetSet(), loaded, outcomes, some())
+    found = reconcile(facts, {QUEUE: QueueEnds(5, 90, rng.randrange(90))}).queues[0].fates
+    assert (
+        sum(one.count() for one in found.values())
+        == IntervalSet.of(p for o in found.values() for p in o.pieces).count()
+    )
+    assert not IntervalSet.of([(5, 90)]) - IntervalSet.of(p for o in found.values() for p in o.pieces)
+
+
+def test_a_new_group_and_an_unknown_queue_are_no_gap() -> None:
+    nothing = TableFacts(OffsetSet(), OffsetSet(), OffsetSet(), Outcomes())
+    assert fates(reconcile(nothing, {QUEUE: QueueEnds(3, 9, None)})) == {"waiting": ((3, 9),)}
+    assert fates(reconcile(nothing, {QUEUE: QueueEnds(3, 9, 9)})) == {"before": ((3, 9),)}
+
+
+def fill(world: World, segments: Any) -> None:
+    """Four segments, two batches; 5 and 15 have no rows, 7 was sent back."""
+    record = segments.Record
+    for start in (0, 10, 20, 30):
+        world.seal([record(start + n, ["a", "b"]) for n in range(10) if n not in (5, 7)])
+    segments.settle(world.roots[0], (*QUEUE[:4], 0, 40))
+    path = world.roots[0] / "outcomes" / "1.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(notes_to_json(Outcomes.of([(SENT_BACK, offsets((7, 8), (17, 18), (27, 28), (37, 38)))])))
+    world.drain(world.loader(limits=Limits(32, 10**9)))
+
+
+def files(world: World) -> list[Path]:
+    if world.format == "deltalake":
+        return sorted(Path(unquote(uri)) for uri in DeltaTable(str(world.table)).file_uris())
+    return sorted(world.table.glob("batch_id=*/*.parquet"))
+
+
+def test_a_whole_table_is_explained(world: World, segments: Any) -> None:
+    fill(world, segments)
+    facts, broken = table_facts(world.table, world.roots[:1])
+    report = reconcile(facts, {QUEUE: QueueEnds(0, 45, 40)})
+    assert report.fine
+    assert not broken
+    found = fates(report)
+    assert found["sent_back"] == ((7, 8), (17, 18), (27, 28), (37, 38))
+    assert found["no_rows"] == ((5, 6), (15, 16), (25, 26), (35, 36))
+    assert found["waiting"] == ((40, 45),)
+    assert sum(stop - start for start, stop in found["loaded"]) == 32
+    assert reconcile(facts, None).fine
+
+
+def test_of_a_removed_file_exactly_its_offsets_are_named(world: World, segments: Any) -> None:
+    fill(world, segments)
+    whole = files(world)
+    assert len(whole) >= 2
+    victim = whole[0]
+    gone = IntervalSet.from_offsets(set(pq.read_table(str(victim), partitioning=None).column("_offset").to_pylist()))
+    victim.unlink()
+    facts, broken = table_facts(world.table, world.roots[:1])
+    report = reconcile(facts, {QUEUE: QueueEnds(0, 40, 40)})
+    assert not report.fine
+    assert fates(report)["missing"] == gone.pieces
+    assert report.to_run_again() == OffsetSet({QUEUE: gone})
+    assert len(broken) == (world.format == "deltalake")
+
+
+def test_rows_that_are_there_twice_and_rows_of_nobody_are_named(
+    tmp_path: Path, segments: Any, threads: Executor
+) -> None:
+    world = World(tmp_path, segments, threads)
+    fill(world, segments)
+    first = files(world)[0]
+    pq.write_table(pq.read_table(str(first), partitioning=None).slice(0, 4), first.with_name("copy.parquet"))
+    foreign = pq.read_table(str(first), partitioning=None).slice(0, 2)
+    place = foreign.column_names.index("_offset")
+    foreign = foreign.set_column(place, "_offset", [[77, 77]])
+    pq.write_table(foreign, first.with_name("foreign.parquet"))
+    facts, _ = table_facts(world.table, ())
+    found = fates(reconcile(facts, None))
+    assert found["overlap"] == ((0, 2),)
+    assert found["foreign"] == ((77, 78),)
+
+
+def test_a_batch_that_lost_later_rows_of_a_record_is_named(tmp_path: Path, segments: Any, threads: Executor) -> None:
+    world = World(tmp_path, segments, threads)
+    fill(world, segments)
+    first = files(world)[0]
+    table = pq.read_table(str(first), partitioning=None)
+    pq.write_table(table.filter([True] + [False] + [True] * (table.num_rows - 2)), first)
+    report = reconcile(table_facts(world.table, ())[0], None)
+    assert report.short_batches == {1: (31, 32)}
+    assert not report.fine
+
+
+def test_what_is_sealed_waits(world: World, segments: Any) -> None:
+    fill(world, segments)
+    world.seal([segments.Record(40), segments.Record(41)])
+    report = reconcile(table_facts(world.table, world.roots[:1])[0], {QUEUE: QueueEnds(0, 42, 42)})
+    assert fates(report)["waiting"] == ((40, 42),)
+    assert report.fine
+    assert fates(reconcile(table_facts(world.table, ())[0], {QUEUE: QueueEnds(0, 42, 42)}))["unknown"] == ((40, 42),)
+
+
+def test_no_table_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="holds no batch yet"):
+        table_facts(tmp_path, ())
+
+
+def test_ranges_are_shown_short() -> None:
+    assert compact(IntervalSet.of([(1, 2), (5, 9)])) == "1, 5-8"
+    assert compact(IntervalSet.from_offsets(range(0, 100, 2)), 2) == "0, 2, … (50 in 50 ranges)"
+    assert Fate("missing") is Fate.MISSING
