@@ -60,7 +60,7 @@ class TableFacts:
     """What the table's files and its ledger say.
 
     `present`: records with rows; `overlaps`: those with more than one first row. `loaded`: the loaded set. `waiting`: records
-    of sealed segments, and of files in bad/. `rows`: per batch, how many are there and how many were loaded.
+    of sealed segments, and of files in bad/. `rows`: how many are there, and how many were loaded; None = not known of every batch.
     """
 
     present: OffsetSet
@@ -68,7 +68,9 @@ class TableFacts:
     loaded: OffsetSet
     outcomes: Outcomes
     waiting: OffsetSet = field(default_factory=OffsetSet)
-    rows: Mapping[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
+    rows: tuple[int, int] | None = None
+    settled: OffsetSet = field(default_factory=OffsetSet)
+    """What supervisors have finished; of that, what has rows is `waiting` or in the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +89,17 @@ class QueueReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All queues. `short_batches`: those that have fewer or more rows than were loaded, though no record is missing."""
+    """All queues. `rows`: how many there are and were loaded, where that differs though no record is missing."""
 
     queues: tuple[QueueReport, ...]
-    short_batches: Mapping[int, tuple[int, int]]
+    rows: tuple[int, int] | None
+    rows_lost: int = 0
+    """How many rows fewer than were loaded the table has."""
 
     @property
     def fine(self) -> bool:
         """Whether everything is explained."""
-        return not self.short_batches and not any(queue.unexplained for queue in self.queues)
+        return self.rows is None and not any(queue.unexplained for queue in self.queues)
 
     def to_run_again(self) -> OffsetSet:
         """What is not in the table and should be: missing and unknown records."""
@@ -116,16 +120,17 @@ def reconcile(table: TableFacts, cluster: Mapping[QueueKey, QueueEnds] | None) -
     newest = {key.in_epoch(0): key for key in sorted(keys)}
     ends = {newest.get(key, key): found for key, found in (cluster or {}).items()}
     queues = tuple(_queue(table, key, ends.get(key)) for key in sorted(keys | ends.keys()))
-    gone = any(queue.fates.get(Fate.MISSING) or queue.fates.get(Fate.OVERLAP) for queue in queues)
-    short = {} if gone else {batch: pair for batch, pair in sorted(table.rows.items()) if pair[0] != pair[1]}
-    return Report(queues, short)
+    named = any(fate in queue.fates for queue in queues for fate in UNEXPLAINED)
+    differs = table.rows is not None and table.rows[0] != table.rows[1] and not named
+    found, loaded = table.rows or (0, 0)
+    return Report(queues, table.rows if differs else None, loaded - found)
 
 
 def _queue(table: TableFacts, key: QueueKey, ends: QueueEnds | None) -> QueueReport:
     present, loaded = table.present.of_queue(key), table.loaded.of_queue(key)
-    waiting = table.waiting.of_queue(key)
+    waiting, settled = table.waiting.of_queue(key), table.settled.of_queue(key)
     noted = {kind: table.outcomes.of_queue(kind, key) for kind in (SENT_BACK, DEAD_LETTER, NO_ROWS, FILTERED)}
-    known = _joined((present, loaded, *noted.values()))
+    known = _joined((present, loaded, settled, *noted.values()))
     expected = table.outcomes.of_queue(ROWS, key)
     fates: dict[Fate, IntervalSet] = {
         Fate.LOADED: present & loaded,
@@ -141,7 +146,7 @@ def _queue(table: TableFacts, key: QueueKey, ends: QueueEnds | None) -> QueueRep
         (Fate.NO_ROWS, noted[NO_ROWS]),
         (Fate.FILTERED, noted[FILTERED]),
         # Settled, and the note of what became of it was lost with a killed process.
-        (Fate.NO_ROWS, loaded),
+        (Fate.NO_ROWS, loaded | settled),
         (Fate.WAITING, _from(ends)),
         (Fate.BEFORE, _before(known, waiting, ends)),
     ):

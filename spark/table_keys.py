@@ -6,10 +6,11 @@ log names and the disk does not have is a finding, no failure: its records are t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow
 import pyarrow.compute
@@ -17,7 +18,7 @@ import pyarrow.parquet
 
 from ..conf.segment_format import BROKER, EPOCH, GROUP, OFFSET, QUEUE_ID, SEQ, TOPIC
 from ..remoting.errors import UsageError
-from .delta_target import BATCH_COLUMN, STATE_DIR, DeltaTarget, append_by_delta_rs, delta_rs
+from .delta_target import STATE_DIR, DeltaTarget, append_by_delta_rs, delta_rs
 from .errors import BadSegmentError, LoaderError
 from .intervals import IntervalSet, OffsetSet, QueueKey
 from .outcomes import BatchOutcomes, Outcomes
@@ -37,19 +38,11 @@ _QUEUE = (GROUP, TOPIC, BROKER, QUEUE_ID)
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The table's own account: its state, the outcomes of all batches, and how many rows each batch brought."""
+    """The table's own account: its state, the outcomes of all batches, and how many rows they brought (None: unknown)."""
 
     state: TableState
     outcomes: Outcomes
-    rows: dict[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class KeyFile:
-    """A data file: `batch` None = each row says its own."""
-
-    path: Path
-    batch: int | None
+    rows: int | None
 
 
 def table_facts(table: Path, stagings: Iterable[Path]) -> tuple[TableFacts, list[str]]:
@@ -58,15 +51,15 @@ def table_facts(table: Path, stagings: Iterable[Path]) -> tuple[TableFacts, list
     Staging folders are only looked at, before the table: what is loaded in between is then found in both, and counts as
     loaded. Raises UsageError for what is no table of ours, LoaderError for a ledger that can't be used.
     """
-    noted, waiting = _staged(stagings)
+    noted, waiting, settled = _staged(stagings)
     ledger, files = _opened(table)
     presence = _Presence()
     broken: list[str] = []
     for file in files:
         try:
-            presence.add(pq.read_table(str(file.path), partitioning=None, columns=_columns_of(file)), file.batch)
+            presence.add(pq.read_table(str(file), partitioning=None, columns=_columns_of(file)))
         except (OSError, pa.ArrowException) as error:
-            broken.append(f"{file.path}: {error}")
+            broken.append(f"{file}: {error}")
     newest = {key.in_epoch(0): key for key in sorted(ledger.state.epochs)}
 
     def now(key: QueueKey) -> QueueKey:
@@ -75,29 +68,34 @@ def table_facts(table: Path, stagings: Iterable[Path]) -> tuple[TableFacts, list
     outcomes = Outcomes.union(
         [ledger.outcomes, Outcomes.of((kind, records.rekeyed(now)) for kind, records in noted.kinds.items())]
     )
-    rows = {batch: (presence.rows.get(batch, 0), count) for batch, count in ledger.rows.items()}
+    rows = None if ledger.rows is None else (presence.rows, ledger.rows)
     facts = TableFacts(
-        presence.present(), presence.overlaps(), ledger.state.loaded, outcomes, waiting.rekeyed(now), rows
+        presence.present(),
+        presence.overlaps(),
+        ledger.state.loaded,
+        outcomes,
+        waiting.rekeyed(now),
+        rows,
+        settled.rekeyed(now),
     )
     return facts, broken
 
 
-def _columns_of(file: KeyFile) -> list[str]:
-    names = set(pq.read_schema(str(file.path)).names)
+def _columns_of(file: Path) -> list[str]:
     wanted = [*_QUEUE, OFFSET, SEQ]
-    return wanted + [name for name in (EPOCH, BATCH_COLUMN) if name in names and (name == EPOCH or file.batch is None)]
+    return [*wanted, EPOCH] if EPOCH in pq.read_schema(str(file)).names else wanted
 
 
 class _Presence:
-    """What was seen so far: offsets by queue, those seen twice, rows by batch."""
+    """What was seen so far: offsets by queue, those seen twice, and how many rows."""
 
     def __init__(self) -> None:
         self._seen: dict[QueueKey, IntervalSet] = {}
         self._twice: list[tuple[QueueKey, IntervalSet]] = []
-        self.rows: dict[int, int] = {}
+        self.rows = 0
 
-    def add(self, keys: Any, batch: int | None) -> None:
-        self._count_rows(keys, batch)
+    def add(self, keys: Any) -> None:
+        self.rows += keys.num_rows
         if EPOCH not in keys.column_names:
             keys = keys.append_column(EPOCH, pa.nulls(keys.num_rows, pa.int64()))
         starts = keys.filter(pc.equal(keys.column(SEQ), 0))
@@ -114,14 +112,6 @@ class _Presence:
         self._twice.append((key, IntervalSet.from_offsets(again.to_pylist()) | (before & found)))
         self._seen[key] = before | found
 
-    def _count_rows(self, keys: Any, batch: int | None) -> None:
-        if batch is not None:
-            self.rows[batch] = self.rows.get(batch, 0) + keys.num_rows
-            return
-        for counted in pc.value_counts(keys.column(BATCH_COLUMN)).to_pylist():
-            number = int(counted["values"])
-            self.rows[number] = self.rows.get(number, 0) + int(counted["counts"])
-
     def present(self) -> OffsetSet:
         return OffsetSet(dict(self._seen))
 
@@ -129,38 +119,34 @@ class _Presence:
         return OffsetSet.of(self._twice)
 
 
-def _opened(table: Path) -> tuple[Ledger, list[KeyFile]]:
+def _opened(table: Path) -> tuple[Ledger, list[Path]]:
     if (table / "_delta_log").is_dir():
         return _delta(table)
     folders = batch_folders(table)
     if not folders:
         raise UsageError(f"{table} holds no batch yet, or is no table of rocketcrew: nothing to reconcile")
-    told = {batch: _told(folder / OUTCOMES_FILE) for batch, folder in folders.items()}
-    ledger = Ledger(
-        read_state(folders[max(folders)] / STATE_FILE),
-        Outcomes.union(one.outcomes for one in told.values() if one is not None),
-        {batch: one.rows for batch, one in told.items() if one is not None},
-    )
-    files = [
-        KeyFile(file, batch) for batch, folder in folders.items() for file in sorted(folder.glob("[!._]*.parquet"))
-    ]
-    return ledger, files
+    told = [_told(folder / OUTCOMES_FILE) for folder in folders.values()]
+    state = read_state(folders[max(folders)] / STATE_FILE)
+    files = [file for folder in folders.values() for file in sorted(folder.glob("[!._]*.parquet"))]
+    return _ledger(state, told), files
 
 
-def _delta(table: Path) -> tuple[Ledger, list[KeyFile]]:
+def _delta(table: Path) -> tuple[Ledger, list[Path]]:
     state = DeltaTarget(table, append_by_delta_rs, lambda: None).state()
     if not state.batch:
         raise UsageError(f"{table} holds no batch yet: nothing to reconcile")
-    outcomes: list[Outcomes] = []
-    rows: dict[int, int] = {}
-    for path in sorted((table / STATE_DIR / OUTCOMES_DIR).glob(f"[!.]*{OUTCOMES_SUFFIX}")):
-        batch = int(path.name.partition("-")[0])
-        told = _told(path) if batch <= state.batch else None
-        if told is not None:
-            outcomes.append(told.outcomes)
-            rows[batch] = told.rows
+    paths = (table / STATE_DIR / OUTCOMES_DIR).glob(f"[!.]*{OUTCOMES_SUFFIX}")
+    told = {path: _told(path) for path in sorted(paths) if int(path.name.partition("-")[0]) <= state.batch}
+    batches = {int(path.name.partition("-")[0]) for path in told}
+    ledger = _ledger(state, [*told.values(), *([None] if len(batches) != state.batch else [])])
     uris: list[str] = delta_rs().DeltaTable(str(table)).file_uris()
-    return Ledger(state, Outcomes.union(outcomes), rows), [KeyFile(Path(uri), None) for uri in uris]
+    return ledger, [Path(unquote(uri.removeprefix("file://"))) for uri in uris]
+
+
+def _ledger(state: TableState, told: Sequence[BatchOutcomes | None]) -> Ledger:
+    known = [one for one in told if one is not None]
+    outcomes = Outcomes.union(one.outcomes for one in known)
+    return Ledger(state, outcomes, sum(one.rows for one in known) if len(known) == len(told) else None)
 
 
 def _told(path: Path) -> BatchOutcomes | None:
@@ -173,16 +159,18 @@ def _told(path: Path) -> BatchOutcomes | None:
         raise LoaderError(f"{path} can't be used: {error}. Move it away to go on without what it explains") from None
 
 
-def _staged(stagings: Iterable[Path]) -> tuple[Outcomes, OffsetSet]:
+def _staged(stagings: Iterable[Path]) -> tuple[Outcomes, OffsetSet, OffsetSet]:
     noted: list[Outcomes] = []
     waiting: list[OffsetSet] = []
+    settled: list[OffsetSet] = []
     for root in stagings:
         staging = Staging(root)
+        settled.append(staging.settled())  # before ready/ is listed: its rows are in there then, or in the table
         noted.append(staging.noted())
         waiting += _waiting(staging.ready, lambda path: read_facts(path).offsets)
         waiting += _waiting(staging.root / "open", readable_offsets)
         waiting.append(staging.bad_segments()[1])
-    return Outcomes.union(noted), OffsetSet.union(waiting)
+    return Outcomes.union(noted), OffsetSet.union(waiting), OffsetSet.union(settled)
 
 
 def _waiting(folder: Path, read: Callable[[Path], OffsetSet]) -> Iterator[OffsetSet]:

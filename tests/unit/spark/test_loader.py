@@ -246,7 +246,9 @@ def test_bad_files_are_set_aside_and_the_others_are_loaded(world: World, segment
     assert len(reasons) == 5
     assert "version 2" in reasons[f"{newer.name}.reason.json"]["reason"]
     assert "cut off" in reasons[f"{cut.name}.reason.json"]["reason"]
-    assert world.state()["loaded"] == [[*QUEUE[:4], [0, 4, 1, 1, 1, 13]]], "what is held in bad/ does not count as loaded"
+    assert world.state()["loaded"] == [[*QUEUE[:4], [0, 4, 1, 1, 1, 13]]], (
+        "what is held in bad/ does not count as loaded"
+    )
 
 
 def test_a_repaired_segment_is_loaded_though_its_records_are_settled(world: World, segments: Any) -> None:

@@ -14,10 +14,12 @@ from deltalake import DeltaTable
 from loader_world import World
 
 from rocketcrew.remoting.errors import UsageError
+from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.spark.outcomes import DEAD_LETTER, FILTERED, NO_ROWS, ROWS, SENT_BACK, Outcomes, notes_to_json
 from rocketcrew.spark.plan import Limits
 from rocketcrew.spark.reconciling import Fate, QueueEnds, Report, TableFacts, compact, reconcile
+from rocketcrew.spark.rerun import load_again, only_rerun
 from rocketcrew.spark.table_keys import table_facts
 
 QUEUE = QueueKey("g", "orders", "broker-a", 0)
@@ -173,7 +175,7 @@ def test_a_batch_that_lost_later_rows_of_a_record_is_named(tmp_path: Path, segme
     table = pq.read_table(str(first), partitioning=None)
     pq.write_table(table.filter([True] + [False] + [True] * (table.num_rows - 2)), first)
     report = reconcile(table_facts(world.table, ())[0], None)
-    assert report.short_batches == {1: (31, 32)}
+    assert report.rows == (63, 64)
     assert not report.fine
 
 
@@ -195,3 +197,32 @@ def test_ranges_are_shown_short() -> None:
     assert compact(IntervalSet.of([(1, 2), (5, 9)])) == "1, 5-8"
     assert compact(IntervalSet.from_offsets(range(0, 100, 2)), 2) == "0, 2, … (50 in 50 ranges)"
     assert Fate("missing") is Fate.MISSING
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_what_was_lost_is_loaded_again_once(world: World, segments: Any, tmp_path: Path, crash: bool) -> None:
+    fill(world, segments)
+    files(world)[0].unlink() if world.format == "parquet" else repaired(world)
+    wanted = reconcile(table_facts(world.table, ())[0], None).to_run_again()
+    assert wanted
+    again = [record for record in world.written if record.offset in wanted.of_queue(QUEUE)]
+    for attempt in range(2 if crash else 1):
+        private = tmp_path / f"rerun-{attempt}"
+        segments.write_segment(private, "r", 1, [again, again[:1]])
+        with only_rerun(world.table):
+            with pytest.raises(LoaderError, match="another reconcile --rerun"), only_rerun(world.table):
+                pass
+            now = reconcile(table_facts(world.table, ())[0], None)
+            rows = load_again(world.table, private, now.to_run_again(), now.rows_lost)
+        assert rows == (2 * len(again) if attempt == 0 else 0)
+    world.assert_exact()
+    world.seal([segments.Record(3, ["again"])])
+    world.drain(world.loader())
+    world.assert_exact()
+    assert reconcile(table_facts(world.table, world.roots[:1])[0], {QUEUE: QueueEnds(0, 40, 40)}).fine
+
+
+def repaired(world: World) -> None:
+    """Take one file out of a Delta table for good, as its users do after a loss."""
+    files(world)[0].unlink()
+    DeltaTable(str(world.table)).repair()

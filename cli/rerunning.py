@@ -1,0 +1,177 @@
+"""Records of the brokers through a handler, in this process: what `reconcile --rerun` does with what a table has lost."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from ..client.cluster import Cluster
+from ..client.operations import Operations, PullStatus, parse_pull
+from ..remoting.headers import PullRequest
+from ..remoting.queues import MessageQueue
+from ..remoting.stored import record_info, walk
+from ..spark.intervals import IntervalSet, OffsetSet, QueueKey
+from ..workers.api import BatchResult, Handler
+from ..workers.batch_results import batch_results
+from ..workers.ddl import as_schema
+from ..workers.loading import HandlerSpec, describe_error, load
+from ..workers.message import INNER_BATCH_BIT, SYSFLAG_LOW_BYTE, Message, expand_inner_batch
+from ..workers.packets import QueueInfo
+from ..workers.rows import RowBuffer
+from ..workers.segment import SegmentWriter
+
+PULL_MESSAGES: Final = 32
+PULL_SUBSCRIPTION: Final = 1 << 2
+"""PullSysFlag.java: the request carries its subscription, so that no member of the group has to be there."""
+SEAL_ROWS: Final = 50_000
+SEAL_BYTES: Final = 64 << 20
+
+
+class Rerun:
+    """Runs messages and seals their rows; `failed` and `gone` are what could not be had."""
+
+    def __init__(self, spec: HandlerSpec, declared: str, staging: Path, group: str, namespace: str) -> None:
+        """`declared`: the columns of the configuration, empty = the handler's own. Raises UsageError."""
+        self._handler: Handler = load(spec)
+        columns = declared or self._handler.schema
+        self._rows: RowBuffer[tuple[QueueKey, int]] = RowBuffer(as_schema(columns) if columns else None, group)
+        self._segments = SegmentWriter(
+            staging, f"rerun-{time.time_ns():x}", self._rows.schema, seal_rows=SEAL_ROWS, seal_bytes=SEAL_BYTES,
+            seal_idle_ms=1000, pause=_refuse,
+        )  # fmt: skip
+        self._group = group
+        self._namespace = namespace
+        self._loop = asyncio.new_event_loop()
+        self.handled = 0
+        self.failed: dict[tuple[QueueKey, int], str] = {}
+        self.gone: list[tuple[QueueKey, IntervalSet]] = []
+
+    def run(self, fetched: Sequence[tuple[QueueKey, bytes]], hooks: bool = True) -> None:
+        """Handle all fetched records, between the handler's set-up and tear-down hooks."""
+        if hooks:
+            self._hook(self._handler.setup)
+        for key, record in fetched:
+            info = QueueInfo(key.group, key.topic, key.broker, key.queue_id, None, self._namespace)
+            if record[SYSFLAG_LOW_BYTE] & INNER_BATCH_BIT:
+                messages = expand_inner_batch(record, 0, len(record), info)
+            else:
+                messages = [Message(record, 0, info)]
+            self._handle(key, messages)
+            if self._rows.full:
+                self._flush()
+        self._flush()
+        self._segments.seal()
+        if hooks:
+            self._hook(self._handler.teardown)
+        self._loop.close()
+
+    def _handle(self, key: QueueKey, messages: list[Message]) -> None:
+        owner = (key, messages[-1].queue_offset)
+        try:
+            prepared = [
+                self._rows.prepare(message, result, at_once=True)
+                for message, result in zip(messages, self._called(messages), strict=True)
+                if result is not None
+            ]
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            self.failed[owner] = describe_error(error)
+            return
+        for one in prepared:
+            if one is not None:
+                self._rows.keep(owner, one)
+        self.handled += len(messages)
+
+    def _called(self, messages: list[Message]) -> Sequence[object]:
+        """A result for each; failures are raised."""
+        results: Sequence[object]
+        if self._handler.batch:
+            answer = self._awaited(self._handler.plain(list(messages)))
+            if (
+                isinstance(answer, BatchResult)
+                and answer.ack_index is not None
+                and answer.ack_index < len(messages) - 1
+            ):
+                raise RuntimeError("the handler did not take all messages of the batch")
+            results = batch_results(messages, answer)
+        else:
+            results = [self._awaited(self._handler.plain(message)) for message in messages]
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        return results
+
+    def _awaited(self, result: Any) -> Any:
+        return self._loop.run_until_complete(result) if inspect.iscoroutine(result) else result
+
+    def _hook(self, hook: Callable[[], Any] | None) -> None:
+        if hook is not None:
+            self._awaited(hook())
+
+    def _flush(self) -> None:
+        batch, misfits = self._rows.take()
+        for owner, error in misfits:
+            self.failed[owner] = str(error)
+        if batch is not None:
+            self._segments.append(batch, b"[]", time.monotonic_ns())
+
+
+def _refuse(what: str, error: OSError) -> None:
+    """A worker waits for a disk; somebody at a terminal wants to know."""
+    del what
+    raise error
+
+
+async def fetch(cluster: Cluster, wanted: OffsetSet) -> tuple[list[tuple[QueueKey, bytes]], OffsetSet]:
+    """The stored records of `wanted` that the brokers still have, and those that they have not.
+
+    All of them are held in memory: what a table has lost is little beside what it holds.
+    """
+    operations = Operations(cluster)
+    found: list[tuple[QueueKey, bytes]] = []
+    gone: list[tuple[QueueKey, IntervalSet]] = []
+    for key, offsets in sorted(wanted.queues.items()):
+        got: list[tuple[int, int]] = []
+        for start, stop in offsets.pieces:
+            for first, end, record in await _range(cluster, operations, key, start, stop):
+                found.append((key, record))
+                got.append((first, end))
+        gone.append((key, offsets - IntervalSet.of(got)))
+    return found, OffsetSet.of(gone)
+
+
+async def _range(
+    cluster: Cluster, operations: Operations, key: QueueKey, start: int, stop: int
+) -> list[tuple[int, int, bytes]]:
+    """Records that have an offset in `[start, stop)`: their first offset, the one behind their last, and their bytes."""
+    mq = MessageQueue(key.topic, key.broker, key.queue_id)
+    address = await cluster.address_of(mq, only_this=False)
+    found: list[tuple[int, int, bytes]] = []
+    at = start
+    while at < stop:
+        header = PullRequest(
+            consumer_group=key.group, topic=mq.topic, queue_id=mq.queue_id, queue_offset=at,
+            max_msg_nums=min(PULL_MESSAGES, stop - at), sys_flag=PULL_SUBSCRIPTION, commit_offset=0,
+            suspend_timeout_millis=0, sub_version=0, subscription="*", expression_type="TAG", broker_name=mq.broker_name,
+        )  # fmt: skip
+        result = parse_pull(await operations.pull(address, header), address)
+        if result.status is not PullStatus.FOUND:
+            if result.header.next_begin_offset <= at:
+                return found
+            at = result.header.next_begin_offset
+            continue
+        body = bytes(result.body)
+        positions, lasts = walk(body)
+        for place, last in enumerate(lasts):
+            record = body[positions[place] : positions[place + 1]]
+            first = record_info(record).queue_offset
+            at = max(at, last + 1)
+            if last >= start and first < stop:
+                found.append((first, last + 1, record))
+        at = max(at, result.header.next_begin_offset)
+    return found

@@ -1,0 +1,145 @@
+"""Putting records back into a table that has lost them, without Spark and each of them once.
+
+Their rows lie sealed in a staging folder of their own, and an ordinary loader loads them into the table, but for one thing:
+of the table's loaded set it does not see the records that are to be replaced. The batch that brings them gives the set back
+whole. Nothing is remembered anywhere else: whoever is killed runs `reconcile` again, which finds what still lacks.
+
+One re-run at a time works on a table (a lock in the table's folder); loaders may go on beside it, as batches are claimed.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Generator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from .columns import Column
+from .convert import Staged
+from .delta_target import STATE_DIR, DeltaTarget, append_by_delta_rs
+from .errors import LoaderError
+from .files import try_lock
+from .intervals import OffsetSet
+from .loader import Loader
+from .outcomes import BatchOutcomes
+from .parquet_target import ParquetTarget
+from .plan import Limits, Plan, Trigger
+from .staging import Staging
+from .target import TableState, Target
+
+LOCK_FILE = "_rerun.lock"
+BATCH_MAX = Limits(1_000_000, 1 << 30)
+
+
+class CopyWriter:
+    """Puts staged files into the table as they are: readers fill up columns that a file lacks."""
+
+    def check(self) -> None:
+        """Nothing can be missing."""
+
+    def start(self) -> None:
+        """There is nothing to start."""
+
+    def write(self, files: Sequence[Path], output: Path, columns: Sequence[Column], bytes_in: int) -> None:
+        """Copy all files into the new folder `output`."""
+        del columns, bytes_in
+        output.mkdir(parents=True)
+        for file in files:
+            shutil.copyfile(file, output / file.name)
+
+    def cancel(self) -> None:
+        """A copy is short."""
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+
+class Reopened:
+    """A target whose loaded set lacks `records` until a commit of ours."""
+
+    def __init__(self, target: Target, records: OffsetSet, rows_lost: int) -> None:
+        """`rows_lost`: what the table has less than was loaded. The ledger's count is set right with our first batch."""
+        self._target = target
+        self._records = records
+        self._rows_lost = rows_lost
+
+    def state(self) -> TableState:
+        """The state as a loader is to see it."""
+        state = self._target.state()
+        return replace(state, loaded=state.loaded - self._records)
+
+    def has(self, plan: Plan) -> bool:
+        """As the target says."""
+        return self._target.has(plan)
+
+    def start(self) -> None:
+        """As the target does."""
+        self._target.start()
+
+    def write(self, plan: Plan, staged: Staged) -> None:
+        """As the target does."""
+        self._target.write(plan, staged)
+
+    def commit(self, plan: Plan, loaded: OffsetSet, told: BatchOutcomes) -> None:
+        """Commit, with what was loaded before in the set again; what is in the table now is not taken a second time."""
+        whole = loaded | (self._target.state().loaded & self._records)
+        self._target.commit(plan, whole, replace(told, rows=told.rows - self._rows_lost))
+        self._records, self._rows_lost = self._records - loaded, 0
+
+    def discard(self, plan: Plan) -> None:
+        """As the target does."""
+        self._target.discard(plan)
+
+    def sweep(self) -> None:
+        """As the target does."""
+        self._target.sweep()
+
+
+def folder_target(table: Path, threads: Executor) -> Target:
+    """A target for the table in the folder `table` that needs no JVM."""
+    if (table / "_delta_log").is_dir():
+        return DeltaTarget(table, append_by_delta_rs, lambda: None)
+    return ParquetTarget(table, CopyWriter(), threads)
+
+
+@contextmanager
+def only_rerun(table: Path) -> Generator[None]:
+    """Be the table's only re-run. Raises LoaderError."""
+    folder = table / STATE_DIR if (table / "_delta_log").is_dir() else table
+    lock = try_lock(folder / LOCK_FILE)
+    if lock is None:
+        raise LoaderError(f"another reconcile --rerun works on {table}: wait for its end")
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def load_again(table: Path, staging: Path, records: OffsetSet, rows_lost: int) -> int:
+    """Load what is sealed in `staging` into `table`, of `records` also what the table thinks it has; the rows loaded.
+
+    Hold `only_rerun`, and have `records` and `rows_lost` from a report made under it.
+    """
+    rows = 0
+    with ThreadPoolExecutor(2, "rerun") as threads:
+        folder = Staging(staging)
+        folder.lock()
+        try:
+            loader = Loader(
+                folder,
+                Reopened(folder_target(table, threads), records, rows_lost),
+                Trigger(rows=1, bytes=1, wait_ms=0),
+                BATCH_MAX,
+                threads=threads,
+                cores=1,
+                new_id=lambda batch: f"{batch:08d}-{secrets.token_hex(6)}",
+            )
+            for report in loader.drain(lambda: 0, lambda: False):
+                rows += report.rows
+        finally:
+            folder.unlock()
+    return rows
