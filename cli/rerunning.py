@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from ..client.cluster import Cluster
 from ..client.operations import Operations, PullStatus, parse_pull
+from ..remoting.codes import PULL_SUBSCRIPTION
 from ..remoting.headers import PullRequest
 from ..remoting.queues import MessageQueue
 from ..remoting.stored import record_info, walk
@@ -25,8 +26,6 @@ from ..workers.rows import RowBuffer
 from ..workers.segment import SegmentWriter
 
 PULL_MESSAGES: Final = 32
-PULL_SUBSCRIPTION: Final = 1 << 2
-"""PullSysFlag.java: the request carries its subscription, so that no member of the group has to be there."""
 SEAL_ROWS: Final = 50_000
 SEAL_BYTES: Final = 64 << 20
 
@@ -50,10 +49,9 @@ class Rerun:
         self.failed: dict[tuple[QueueKey, int], str] = {}
         self.gone: list[tuple[QueueKey, IntervalSet]] = []
 
-    def run(self, fetched: Sequence[tuple[QueueKey, bytes]], hooks: bool = True) -> None:
+    def run(self, fetched: Sequence[tuple[QueueKey, bytes]]) -> None:
         """Handle all fetched records, between the handler's set-up and tear-down hooks."""
-        if hooks:
-            self._hook(self._handler.setup)
+        self._hook(self._handler.setup)
         for key, record in fetched:
             info = QueueInfo(key.group, key.topic, key.broker, key.queue_id, None, self._namespace)
             if record[SYSFLAG_LOW_BYTE] & INNER_BATCH_BIT:
@@ -65,8 +63,7 @@ class Rerun:
                 self._flush()
         self._flush()
         self._segments.seal()
-        if hooks:
-            self._hook(self._handler.teardown)
+        self._hook(self._handler.teardown)
         self._loop.close()
 
     def _handle(self, key: QueueKey, messages: list[Message]) -> None:

@@ -60,7 +60,8 @@ class TableFacts:
     """What the table's files and its ledger say.
 
     `present`: records with rows; `overlaps`: those with more than one first row. `loaded`: the loaded set. `waiting`: records
-    of sealed segments, and of files in bad/. `rows`: how many are there, and how many were loaded; None = not known of every batch.
+    of sealed segments, and of files in bad/. `rows`: how many are there, and how many were loaded; None = some batch does
+    not say.
     """
 
     present: OffsetSet

@@ -1,0 +1,77 @@
+"""`rocketcrew reconcile` on a real consumer's table: explained, then a file is taken out, named, and brought back."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import pyarrow.parquet as pq
+from harness import HANDLERS, WAIT_S, Broker, Crew, duplicate_keys, send_numbers, wait_until
+
+NUMBERS = range(400)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    running = Broker(tmp_path)
+    yield running
+    running.stop()
+
+
+def reconcile(crew: Crew, *more: str, code: int) -> dict[str, Any]:
+    words = ["reconcile", "-g", crew.group, "-n", crew.broker.name_server, "--target", str(crew.table), "--json"]
+    words += ["--set", f"supervisor.data_dir={crew.folder / 'state'}", *more]
+    done = subprocess.run(
+        [sys.executable, "-m", "rocketcrew", *words], cwd=HANDLERS, capture_output=True, check=False, timeout=WAIT_S,
+        env={name: value for name, value in os.environ.items() if not name.startswith(("ROCKETCREW_", "NAMESRV_"))},
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr.decode() + done.stdout.decode()
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+def counted(report: dict[str, Any], fate: str) -> int:
+    return sum(queue["counts"].get(fate, 0) for queue in report["queues"])
+
+
+def test_a_removed_file_is_named_and_brought_back(tmp_path: Path, broker: Broker) -> None:
+    crew = Crew(tmp_path, broker, "numbers_handler:number", "numbers", load=False)
+    send_numbers(broker, "numbers", NUMBERS)
+    crew.start()
+    wait_until(lambda: crew.lag() == 0 and crew.counter("sent_back_messages") == 16, what="the end")
+    assert crew.stop() == 0
+    assert crew.load().num_rows == len(NUMBERS)
+
+    report = reconcile(crew, code=0)
+    assert counted(report, "loaded") == len(NUMBERS)
+    assert counted(report, "sent_back") == 16
+    assert counted(report, "no_rows") == 0
+
+    victim = min(crew.table.glob("batch_id=*/*.parquet"))
+    lost = (
+        pq.read_table(str(victim), partitioning=None).select(["_topic", "_broker", "_queue_id", "_offset"]).to_pylist()
+    )
+    victim.unlink()
+    report = reconcile(crew, code=1)
+    named = {
+        (queue["topic"], queue["broker"], queue["queue_id"], offset)
+        for queue in report["queues"]
+        for start, stop in queue["unexplained"].get("missing", [])
+        for offset in range(start, stop)
+    }
+    assert named == {tuple(row.values()) for row in lost}
+
+    report = reconcile(crew, "--rerun", "numbers_handler:number", code=0)
+    rows = crew.loaded_rows()
+    assert sorted(rows.column("number").to_pylist()) == list(NUMBERS)
+    assert duplicate_keys(rows) == 0
+    assert counted(report, "loaded") == len(NUMBERS)
