@@ -78,6 +78,9 @@ def load(
         max_rows=spark.max_rows,
         max_bytes=spark.max_bytes_mib * 1024 * 1024,
         max_wait_ms=spark.max_wait_ms,
+        target_file_bytes=spark.target_file_mib * 1024 * 1024,
+        jvm_timeout_ms=spark.jvm_timeout_ms,
+        epoch_on_recreated=spark.on_recreated == "epoch",
         env=surroundings(context).env,
     )
     code = run_loader(config)

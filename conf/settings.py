@@ -159,6 +159,9 @@ class SparkSettings:
     max_wait_ms: int
     max_rows: int
     max_bytes_mib: int
+    target_file_mib: int
+    jvm_timeout_ms: int
+    on_recreated: str
     conf: Mapping[str, str]
     options: Mapping[str, str]
     java_home: str

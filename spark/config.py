@@ -48,6 +48,9 @@ class LoaderConfig:
     max_rows: int = 1_000_000
     max_bytes: int = 256 * 1024 * 1024
     max_wait_ms: int = 30_000
+    target_file_bytes: int = 128 * 1024 * 1024
+    jvm_timeout_ms: int = 60_000
+    epoch_on_recreated: bool = False
     poll_interval_ms: int = 200
     stop_deadline_ms: int = 30_000
     watch_stdin: bool | None = None
@@ -74,6 +77,8 @@ class LoaderConfig:
             _range("spark.max_rows", self.max_rows, 1, 100_000_000),
             _range("spark.max_bytes", self.max_bytes, 1, 1 << 36),
             _range("spark.max_wait_ms", self.max_wait_ms, 0, 3_600_000),
+            _range("spark.target_file_bytes", self.target_file_bytes, 1, 1 << 36),
+            _range("spark.jvm_timeout_ms", self.jvm_timeout_ms, 0, 3_600_000),
             _range("poll_interval_ms", self.poll_interval_ms, 1, 60_000),
             _range("stop_deadline_ms", self.stop_deadline_ms, 0, 3_600_000),
             "" if point in ("", *POINTS) and (not nth or nth.isdigit()) else f"no crash point {self.crash_point!r}",

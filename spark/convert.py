@@ -29,9 +29,10 @@ from .segments import read_rows
 pa: Any = pyarrow
 pq: Any = pyarrow.parquet
 
-PART_BYTES = 256 * 1024 * 1024
-"""A part has at most about this many bytes of segments. It is one task of Spark and one file of the table, of about half
-that size: each costs 0.1 s of CPU by itself (Hadoop runs `chmod` for every file), larger ones read no faster."""
+FILE_BYTES = 128 * 1024 * 1024
+SEGMENT_BYTES_A_FILE_BYTE = 2
+"""A part is one task of Spark and one file of the table, of about half the segments' size: each costs 0.1 s of CPU by itself
+(Hadoop runs `chmod` for every file), larger ones read no faster."""
 PART_BYTES_MIN = 8 * 1024 * 1024
 """Below this a part is not worth a task and a file of its own."""
 _REPEATING = [GROUP, TOPIC, BROKER, ORIGIN_TOPIC]
@@ -55,11 +56,13 @@ class DamagedSegmentError(Exception):
         self.reason = reason
 
 
-def divide(takes: Sequence[Take], facts: dict[str, SegmentFacts], cores: int) -> list[list[Take]]:
+def divide(
+    takes: Sequence[Take], facts: dict[str, SegmentFacts], cores: int, file_bytes: int = FILE_BYTES
+) -> list[list[Take]]:
     """The takes as parts of neighbours: equal columns within a part, about equal bytes, none without rows to take."""
     wanted = [take for take in takes if facts[take.name].rows and (take.part is None or take.part)]
     total = sum(facts[take.name].bytes for take in wanted)
-    count = part_count(total, cores)
+    count = part_count(total, cores, file_bytes)
     parts: list[list[Take]] = []
     before = 0
     last: tuple[int, tuple[Column, ...]] | None = None
@@ -75,20 +78,27 @@ def divide(takes: Sequence[Take], facts: dict[str, SegmentFacts], cores: int) ->
     return parts
 
 
-def part_count(total_bytes: int, cores: int) -> int:
+def part_count(total_bytes: int, cores: int, file_bytes: int = FILE_BYTES) -> int:
     """How many parts: the same number for every core, unless there is too little to go round."""
+    part_bytes = file_bytes * SEGMENT_BYTES_A_FILE_BYTE
     if total_bytes < cores * PART_BYTES_MIN:
         return max(1, total_bytes // PART_BYTES_MIN)
-    rounds = -(-total_bytes // (PART_BYTES * cores))
+    rounds = -(-total_bytes // (part_bytes * cores))
     return rounds * cores
 
 
 def stage(
-    plan: Plan, facts: dict[str, SegmentFacts], ready: Path, folder: Path, threads: Executor, cores: int
+    plan: Plan,
+    facts: dict[str, SegmentFacts],
+    ready: Path,
+    folder: Path,
+    threads: Executor,
+    cores: int,
+    file_bytes: int = FILE_BYTES,
 ) -> Staged:
     """Write the plan's rows into `folder` (made anew). Raises DamagedSegmentError, or OSError (disk full)."""
     folder.mkdir(parents=True)
-    parts = divide(plan.takes, facts, cores)
+    parts = divide(plan.takes, facts, cores, file_bytes)
     files = tuple(folder / f"part-{place:05d}.parquet" for place in range(len(parts)))
     rows = sum(threads.map(partial(_write_part, ready), files, parts))
     kept = tuple(file for file in files if file.exists())

@@ -220,7 +220,9 @@ def append_by_spark(writer: SparkWriter) -> Append:
     return append
 
 
-def append_by_delta_rs(path: Path, plan: Plan, staged: Staged, snapshot: object | None) -> None:
+def append_by_delta_rs(
+    path: Path, plan: Plan, staged: Staged, snapshot: object | None, file_bytes: int = FILE_BYTES
+) -> None:
     """Commits without a JVM, in this process: the rows stream through memory, a batch of Arrow at a time."""
     library = delta_rs()
     properties = library.CommitProperties(
@@ -237,7 +239,7 @@ def append_by_delta_rs(path: Path, plan: Plan, staged: Staged, snapshot: object 
             rows,
             mode="append",
             schema_mode="merge",
-            target_file_size=FILE_BYTES,
+            target_file_size=file_bytes,
             commit_properties=properties,
         )
     except library.exceptions.CommitFailedError as error:

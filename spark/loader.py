@@ -29,7 +29,8 @@ from itertools import islice
 import structlog
 
 from .columns import Column, ColumnConflictError, merged
-from .convert import DamagedSegmentError, Staged, stage
+from .convert import FILE_BYTES, DamagedSegmentError, Staged, stage
+from .costs import Costs
 from .errors import BadSegmentError, BatchTakenError, LoaderError
 from .intervals import OffsetSet
 from .outcomes import ROWS, BatchOutcomes, Outcomes
@@ -99,6 +100,7 @@ class Loader:
         cores: int,
         new_id: Callable[[int], str],
         on_point: Callable[[str], None] = lambda _: None,
+        file_bytes: int = FILE_BYTES,
     ) -> None:
         """`threads` read and convert, for `cores` tasks of Spark at once; `new_id` makes an unused plan id."""
         self.waiting = Waiting()
@@ -111,6 +113,9 @@ class Loader:
         self._cores = cores
         self._new_id = new_id
         self._on_point = on_point
+        self._file_bytes = file_bytes
+        self._costs = Costs()
+        self._started = False
         self._facts: dict[str, SegmentFacts] = {}
         self._resume: Plan | None = None
         self._told_settled = ""
@@ -162,7 +167,7 @@ class Loader:
         state = self._target.state()
         if plan is None:
             age_ms = now_ms - ready[0].sealed_ms if ready else 0
-            if not ready or not (at_once or self._trigger.due(segments, age_ms)):
+            if not ready or not (at_once or self._trigger.for_costs(self._costs).due(segments, age_ms)):
                 return None
             plan = self._plan(state, segments, settled)
             if plan is None:
@@ -294,7 +299,14 @@ class Loader:
         folder = self._staging.staged(plan.id)
         with ThreadPoolExecutor(1, "stage") as background:
             staging = background.submit(
-                stage, plan, self._facts, self._staging.ready, folder, self._threads, self._cores
+                stage,
+                plan,
+                self._facts,
+                self._staging.ready,
+                folder,
+                self._threads,
+                self._cores,
+                self._file_bytes,
             )
             self._target.start()
             return staging.result()
@@ -325,6 +337,9 @@ class Loader:
             commit_s=seconds - stage_s - job_s,
             seconds=seconds,
         )
+        if self._started:
+            self._costs = self._costs.after(report.rows, report.seconds)
+        self._started = True  # the first batch pays for starting Spark
         self.totals.batches += 1
         self.totals.rows += report.rows
         self.totals.rows_dropped += report.rows_dropped

@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from .columns import Column
+from .costs import Costs
 from .intervals import IntervalSet, OffsetSet, QueueKey
 
 PLAN_VERSION = 1
@@ -194,8 +195,12 @@ class Trigger:
     bytes: int
     wait_ms: int
 
+    def for_costs(self, costs: Costs) -> Trigger:
+        """The same, but due by so few rows that a commit's fixed cost is a small part of the whole."""
+        return replace(self, rows=min(self.rows, costs.rows_wanted()))
+
     def due(self, waiting: Sequence[SegmentFacts], oldest_age_ms: int) -> bool:
-        """Whether to start a batch now. Spark's fixed cost per commit (0.3 s and up) is why not at once."""
+        """Whether to start a batch now. What a commit costs whatever its size (costs.py) is why not at once."""
         if not waiting:
             return False
         return (

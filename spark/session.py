@@ -98,6 +98,15 @@ class Session:
         """Whether the JVM is still there."""
         return self._jvm.poll() is None
 
+    def ask(self) -> object:
+        """The JVM's clock: it answers as long as it does anything. Blocks while it hangs, raises when it is gone."""
+        context: Any = self.spark.sparkContext
+        return context._jvm.System.currentTimeMillis()
+
+    def kill(self) -> None:
+        """End the JVM at once."""
+        self._jvm.kill()
+
     def close(self) -> None:
         """Stop Spark and its JVM. Takes about a second, JVM_END_TIMEOUT_S more if it has to be killed; never raises."""
         from pyspark import SparkContext

@@ -16,6 +16,7 @@ from ..conf.segment_format import MESSAGE_ID, OFFSET, ORIGIN_MESSAGE_ID
 from .columns import Column, ddl
 from .errors import LoaderError, SparkDiedError, StoppedError
 from .java import Java, find_java
+from .pulse import Pulse
 from .session import Session, SessionSettings, open_session
 
 if TYPE_CHECKING:
@@ -32,7 +33,10 @@ them, and the parts that were made about equal stay the tasks."""
 class SparkWriter:
     """Starts Spark at the first `start`, and writes with it until `close`. `start` and `write` by one thread only."""
 
-    def __init__(self, settings: SessionSettings) -> None:
+    def __init__(self, settings: SessionSettings, jvm_timeout_ms: int = 0) -> None:
+        """`jvm_timeout_ms`: a JVM that does not answer for so long is killed; 0 = never."""
+        self._jvm_timeout_s = jvm_timeout_ms / 1000
+        self._pulse: Pulse | None = None
         self.session: Session | None = None
         self.start_seconds = 0.0
         self._settings = settings
@@ -56,6 +60,9 @@ class SparkWriter:
             self.session = open_session(self._settings)
             self.start_seconds = time.monotonic() - begun
             self._load_session = self.session.spark.newSession()
+            if self._jvm_timeout_s:
+                self._pulse = Pulse(self.session.ask, self._jvm_timeout_s, self.session.kill)
+                self._pulse.start()
             for name in ("spark.sql.files.maxPartitionBytes", "spark.sql.files.openCostInBytes"):
                 self._load_session.conf.set(name, _ONE_FILE_A_TASK)
 
@@ -98,6 +105,11 @@ class SparkWriter:
         )
 
     def _death(self) -> str:
+        if self._pulse is not None and self._pulse.hung:
+            return (
+                f"Spark's JVM did not answer for {self._jvm_timeout_s:g} s (spark.jvm_timeout_ms) and was killed. The"
+                f" loader has to be started anew; the segments stay. {self._settings.folder}/spark.log may say why"
+            )
         return (
             f"Spark's JVM is gone (was it killed, or short of memory? spark.driver_memory is {self._settings.driver_memory})."
             f" The loader has to be started anew; the segments stay. {self._settings.folder}/jvm.log may say why"
@@ -115,5 +127,7 @@ class SparkWriter:
     def close(self) -> None:
         """Stop Spark."""
         session, self.session, self._load_session = self.session, None, None
+        if self._pulse is not None and not self._pulse.hung:
+            self._pulse.stop()
         if session is not None:
             session.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Executor
+from functools import partial
 from pathlib import Path
 
 from ..remoting.errors import UsageError
@@ -55,7 +56,7 @@ def spark_writer(config: LoaderConfig) -> Writer:
         env=config.env,
         app_name="rocketcrew-loader",
     )
-    return SparkWriter(settings)
+    return SparkWriter(settings, config.jvm_timeout_ms)
 
 
 def make_target(config: LoaderConfig, writer: Writer, threads: Executor) -> Target:
@@ -63,7 +64,9 @@ def make_target(config: LoaderConfig, writer: Writer, threads: Executor) -> Targ
     if config.format == PARQUET:
         return ParquetTarget(config.folder, writer, threads)
     if config.format == DELTA_RS:
-        return DeltaTarget(config.folder, append_by_delta_rs, lambda: None)
+        return DeltaTarget(
+            config.folder, partial(append_by_delta_rs, file_bytes=config.target_file_bytes), lambda: None
+        )
     if not isinstance(writer, SparkWriter):
         raise UsageError(f"format {config.format} can only be written by Spark")
     if config.format == DELTA:

@@ -131,6 +131,7 @@ class Work:
                 cores=config.cores,
                 new_id=lambda batch: f"{batch:08d}-{secrets.token_hex(6)}",
                 on_point=self._at_point,
+                file_bytes=config.target_file_bytes,
             )
             loader.recover(self._status.status.batch_id)
             if config.follow:

@@ -32,6 +32,7 @@ STOP_TIMEOUT_S = 60.0
 
 _PASSED = (
     "format", "function", "delta_jars", "master", "driver_memory", "max_wait_ms", "max_rows", "max_bytes_mib", "java_home",
+    "target_file_mib", "jvm_timeout_ms", "on_recreated",
 )  # fmt: skip
 
 log = structlog.get_logger("rocketcrew.loader")

@@ -5,14 +5,16 @@ Most of it runs with a writer that needs no JVM; the last test is one story with
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -24,9 +26,24 @@ from loaders import WAIT_S, Loaders, say, wait_until
 from segment_helpers import Record, expected, read_table
 
 from rocketcrew.spark.loader import POINTS
-from rocketcrew.spark.report import open_views
+from rocketcrew.spark.session import SessionSettings, open_session
+from rocketcrew.spark.views import register_views
 
 ORPHANS_GONE_S = 2.0
+
+Query = Callable[[str], list[dict[str, Any]]]
+
+
+@contextlib.contextmanager
+def open_views(table: Path, folder: Path) -> Iterator[Query]:
+    """A function that runs SQL on the views `results` and `latest` of `table`."""
+    session = open_session(SessionSettings(folder=folder, driver_memory="600m", env=os.environ))
+    try:
+        spark: Any = session.spark
+        register_views(spark, table)
+        yield lambda sql: [row.asDict(recursive=True) for row in spark.sql(sql).collect()]
+    finally:
+        session.close()
 
 
 @pytest.fixture
@@ -218,7 +235,7 @@ def _jvm_killed(loaders: Loaders) -> None:
 
 def _answers(loaders: Loaders) -> None:
     """The table by Spark SQL: the same rows, and in `latest` one record of each origin."""
-    with open_views(loaders.table, driver_memory="600m") as sql:
+    with open_views(loaders.table, loaders.table.with_name("views")) as sql:
         rows = sql("SELECT _topic, _broker, _queue_id, _offset, _seq, value FROM results ORDER BY ALL")
         assert [tuple(row.values()) for row in rows] == expected(loaders.records.values())
         latest = sql("SELECT _topic, _offset, _seq FROM latest ORDER BY ALL")
@@ -228,3 +245,21 @@ def _answers(loaders: Loaders) -> None:
         (types,) = sql("SELECT typeof(batch_id) AS batch, typeof(_store_time) AS stored FROM results LIMIT 1")
         assert types == {"batch": "bigint", "stored": "timestamp"}
         assert sql("SELECT count(DISTINCT batch_id) AS n FROM results") == [{"n": 3}]
+
+
+def test_a_jvm_that_hangs_is_found_out(tmp_path: Path) -> None:
+    """Stopped, not dead: it keeps its connections, and answers nothing."""
+    loaders = Loaders(tmp_path, "spark")
+    try:
+        loaders.seal(Record(1))
+        process = loaders.start(follow=True, jvm_timeout_ms=2_000)
+        jvm = loaders.wait_for_batch(1, process)["jvm_pid"]
+        os.kill(jvm, signal.SIGSTOP)
+        loaders.seal(Record(2))
+        assert process.wait(WAIT_S) == 1, loaders.log.read_text()
+        assert "did not answer for 2 s" in loaders.status()["error"]
+        assert _jvm_gone(jvm)
+        loaders.run(format="parquet", writer="arrow")
+        loaders.assert_exact()
+    finally:
+        loaders.end()

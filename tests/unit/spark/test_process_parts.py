@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.columns import Column
 from rocketcrew.spark.config import CLUSTER_CORES, LoaderConfig
-from rocketcrew.spark.convert import PART_BYTES, divide, part_count
+from rocketcrew.spark.convert import FILE_BYTES, SEGMENT_BYTES_A_FILE_BYTE, divide, part_count
 from rocketcrew.spark.intervals import OffsetSet
 from rocketcrew.spark.plan import SegmentFacts, Take
 from rocketcrew.spark.session import SessionSettings, spark_conf
@@ -74,6 +74,7 @@ def test_failed_system_calls_are_told_with_what_to_do(number: int, told: str) ->
     assert "/data/x" in text
 
 
+PART_BYTES = FILE_BYTES * SEGMENT_BYTES_A_FILE_BYTE
 sizes = st.lists(st.integers(1, 3 * PART_BYTES), max_size=30)
 
 

@@ -1,0 +1,54 @@
+"""Whether the JVM still answers. One that hangs (a deadlock, a full heap, a stopped process) never ends a job by itself.
+
+The question is cheap (the JVM's clock) and asked from threads of its own, as py4j gives each thread a connection. A JVM that
+leaves it unanswered for the timeout is killed: whoever waits for a job of it then sees it dead, the loader ends with a
+failure, and its parent starts it anew, with back-off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+
+ASK_INTERVAL_S = 5.0
+
+
+class Pulse:
+    """Asks every ASK_INTERVAL_S. `ask` raises or returns when the JVM is dead or well, and blocks while it hangs."""
+
+    def __init__(self, ask: Callable[[], object], timeout_s: float, kill: Callable[[], None]) -> None:
+        """`kill` is called once, by the pulse's thread, after `timeout_s` without an answer."""
+        self.hung = False
+        self._ask = ask
+        self._timeout_s = timeout_s
+        self._kill = kill
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
+
+    def start(self) -> None:
+        """Begin asking."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask no more; a question that is open is left alone."""
+        self._end.set()
+
+    def beat(self) -> bool:
+        """Ask once: whether there was an answer (also "I am dead") in time, or nobody wants to know any more."""
+        answered = threading.Event()
+
+        def put() -> None:
+            with contextlib.suppress(Exception):  # dead, which others find out
+                self._ask()
+            answered.set()
+
+        threading.Thread(target=put, name="pulse-ask", daemon=True).start()
+        return answered.wait(self._timeout_s) or self._end.is_set()
+
+    def _run(self) -> None:
+        while not self._end.wait(min(ASK_INTERVAL_S, self._timeout_s)):
+            if not self.beat():
+                self.hung = True
+                self._kill()
+                return

@@ -1,0 +1,48 @@
+"""The size of a batch follows what commits cost."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from rocketcrew.spark.costs import FIXED_SHARE, Costs
+
+
+def learnt(fixed: float, per_row: float, sizes: list[int]) -> Costs:
+    costs = Costs()
+    for rows in sizes:
+        costs = costs.after(rows, fixed + per_row * rows)
+    return costs
+
+
+@pytest.mark.parametrize(("fixed", "per_row"), [(0.25, 6e-6), (1.6, 1e-5), (0.02, 3e-6), (3.0, 2e-5)])
+def test_the_fixed_part_comes_below_a_fifth(fixed: float, per_row: float) -> None:
+    rng = random.Random(1)
+    costs = learnt(fixed, per_row, [rng.randrange(1_000, 1_000_000) for _ in range(40)])
+    rows = costs.rows_wanted()
+    assert fixed / (fixed + per_row * rows) == pytest.approx(FIXED_SHARE, abs=0.08)
+
+
+def test_before_anything_is_known_it_is_the_usual() -> None:
+    assert 100_000 < Costs().rows_wanted() < 300_000
+
+
+def test_commits_of_one_size_and_of_no_time_change_little_at_once() -> None:
+    same = learnt(0.3, 8e-6, [50_000] * 100).rows_wanted()
+    assert 75_000 < same < 300_000
+    assert learnt(0.0, 0.0, [1000] * 5).rows_wanted() >= 1
+
+
+def test_a_cheaper_target_gets_smaller_batches_and_a_slower_one_larger() -> None:
+    sizes = [1_000, 20_000, 5_000, 100_000] * 5
+    assert learnt(0.02, 5e-6, sizes).rows_wanted() < learnt(0.3, 5e-6, sizes).rows_wanted()
+    assert learnt(0.3, 5e-6, sizes).rows_wanted() < learnt(1.6, 5e-6, sizes).rows_wanted()
+
+
+def test_what_changed_is_followed() -> None:
+    costs = learnt(0.2, 6e-6, [10_000, 200_000] * 20)
+    before = costs.rows_wanted()
+    for rows in [10_000, 200_000] * 20:
+        costs = costs.after(rows, 1.6 + 6e-6 * rows)
+    assert costs.rows_wanted() > 4 * before
