@@ -33,6 +33,7 @@ COMMANDS: Final[dict[str, str]] = {
     "send": "Send messages to a topic.",
     "load": "Load sealed results into a Spark table.",
     "query": "Ask the table by Spark SQL.",
+    "compact": "Rewrite small files of the table into large ones.",
     "reconcile": "Compare the table with the brokers: is everything there?",
     "lag": "Show how far a group is behind, queue by queue.",
     "demo": "Process the Python standard library from end to end, with nothing else installed.",

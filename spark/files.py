@@ -6,8 +6,14 @@ import contextlib
 import fcntl
 import os
 import shutil
+import time
+from collections.abc import Generator
 from concurrent.futures import Executor
 from pathlib import Path
+
+from .errors import LoaderError
+
+LOCK_POLL_S = 0.02
 
 
 def sync_path(path: Path) -> None:
@@ -68,3 +74,33 @@ def try_lock(path: Path) -> int | None:
         os.close(descriptor)
         return None
     return descriptor
+
+
+@contextlib.contextmanager
+def locked_table(table: Path, kind: int, wait_s: float) -> Generator[None]:
+    """flock the folder that is `table` now, not one that was exchanged while we waited. Raises LoaderError."""
+    lock = lock_table(table, kind, wait_s)
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def lock_table(table: Path, kind: int, wait_s: float) -> int:
+    """As `locked_table`; the descriptor to close."""
+    deadline = time.monotonic() + wait_s
+    while True:
+        descriptor = os.open(table, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(descriptor), table.stat()):
+                return descriptor
+        except BlockingIOError:
+            pass
+        except OSError:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+        if time.monotonic() >= deadline:
+            raise LoaderError(f"{table} is being written by others for more than {wait_s:g} s: try again later")
+        time.sleep(LOCK_POLL_S)

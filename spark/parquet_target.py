@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import re
 import threading
@@ -33,7 +34,7 @@ import pyarrow.parquet
 from ..remoting.errors import UsageError
 from .convert import Staged
 from .errors import BatchTakenError, LoaderError
-from .files import make_folders, remove_tree, sync_path, sync_tree, try_lock
+from .files import lock_table, make_folders, remove_tree, sync_path, sync_tree, try_lock
 from .intervals import OffsetSet
 from .outcomes import BatchOutcomes
 from .plan import Plan
@@ -46,6 +47,7 @@ STATE_FILE = "_loaded.json"
 OUTCOMES_FILE = "_outcomes.json.gz"
 TMP_DIR = "_tmp"
 _BATCH_NAME = re.compile(r"batch_id=([1-9]\d*)")
+TABLE_LOCK_WAIT_S = 600.0
 _TAKEN = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
 _EARLY_SYNC_INTERVAL_S = 0.2
 
@@ -59,6 +61,8 @@ class ParquetTarget:
         self._threads = threads
         self._newest = 0
         self._lock: int | None = None
+        self._table_lock: int | None = None
+        """Shared, on the table's folder, while a batch is written: a compaction exchanges the folder between two."""
 
     def state(self) -> TableState:
         """The state after the highest batch. Raises LoaderError when that can't be read."""
@@ -108,8 +112,9 @@ class ParquetTarget:
     def _prepare(self, plan: Plan) -> None:
         try:
             make_folders(self.path)
-            remove_tree(self._tmp_dir(plan))
             self._release(plan)
+            self._table_lock = lock_table(self.path, fcntl.LOCK_SH, TABLE_LOCK_WAIT_S)
+            remove_tree(self._tmp_dir(plan))
             self._lock = self._lock_of(plan)
         except OSError as error:
             raise UsageError(f"the table folder {self.path} can't be written: {error}") from None
@@ -156,9 +161,10 @@ class ParquetTarget:
 
     def _release(self, plan: Plan) -> None:
         self._lock_path(plan).unlink(missing_ok=True)
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        for lock in (self._lock, self._table_lock):
+            if lock is not None:
+                os.close(lock)
+        self._lock = self._table_lock = None
 
     def _tidy(self) -> None:
         """Remove `_tmp` when nothing is in it: the table then holds batches and nothing else."""

@@ -1,0 +1,258 @@
+"""Small files of a table made into large ones, in one step that readers and loaders see whole or not at all.
+
+A Parquet table is written anew beside itself and exchanged for it:
+
+    (swept)     PARENT/.<table>.compact is what an earlier run left: a draft, or the table as it was. Deleted
+    merged      groups of neighbouring batches are one folder each in the draft, named as their last batch
+    linked      all other batches are hard links in the draft; it is on the disk
+    exchanged   THE COMMIT: draft and table have changed names by one system call (renameat2)
+    removed     the table as it was is deleted
+
+Whoever dies leaves either the old table or the new one in its place, and the other one under the draft's name, to be swept.
+The last batch's state goes along, so loaders go on as if nothing had happened; they hold a shared lock on the table's folder
+while they write a batch, and the exchange waits for a moment without one. Merged rows get the number of their group's last
+batch as their batch_id.
+
+A reader sees each row once: the old files or the new ones. One that listed the old folder and opens its files only after the
+exchange finds some of them gone, and has to begin again. Linux only, and file systems that can exchange folders (ext4, xfs,
+btrfs, tmpfs, overlayfs; not NFS): others are refused before anything is changed.
+
+Delta tables are compacted by their own means, in one commit of their log.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow
+import pyarrow.parquet
+
+from ..remoting.errors import UsageError
+from .delta_target import DeltaTarget, append_by_delta_rs, delta_rs
+from .errors import LoaderError
+from .files import locked_table, remove_tree, sync_path, sync_tree, try_lock
+from .outcomes import BatchOutcomes, Outcomes
+from .parquet_target import OUTCOMES_FILE, STATE_FILE, TMP_DIR, batch_folders
+from .table_state import read_state
+
+pa: Any = pyarrow
+pq: Any = pyarrow.parquet
+
+POINTS: Final = ("merged", "linked", "exchanged", "removed")
+LOCK_WAIT_S: Final = 600.0
+"""How long a moment is waited for in which no loader writes."""
+ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
+_AT_FDCWD: Final = -100
+_RENAME_EXCHANGE: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What was done: files before and after, both of the whole table."""
+
+    files_before: int
+    files_after: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSize:
+    """One batch of the table: its data files and their bytes together."""
+
+    batch: int
+    files: int
+    bytes: int
+
+
+def groups_of(batches: Sequence[BatchSize], file_bytes: int) -> list[list[int]]:
+    """Neighbouring batches that fit into one file together, where that saves files. Pure."""
+    groups: list[list[BatchSize]] = [[]]
+    for one in batches:
+        if groups[-1] and sum(each.bytes for each in groups[-1]) + one.bytes > file_bytes:
+            groups.append([])
+        groups[-1].append(one)
+    return [
+        [one.batch for one in group]
+        for group in groups
+        if sum(one.files for one in group) > 1 and _fits(group, file_bytes)
+    ]
+
+
+def _fits(group: Sequence[BatchSize], file_bytes: int) -> bool:
+    return sum(one.bytes for one in group) <= file_bytes
+
+
+def compact(table: Path, file_bytes: int, on_point: Callable[[str], None] = lambda _: None) -> Compacted:
+    """Compact the table in the folder `table`. Raises UsageError, LoaderError; the table is whole in any case."""
+    if (table / "_delta_log").is_dir():
+        return _compact_delta(table, file_bytes)
+    folders = batch_folders(table)
+    if not folders:
+        raise UsageError(f"{table} holds no batch yet, or is no table of rocketcrew: nothing to compact")
+    read_state(folders[max(folders)] / STATE_FILE)
+    return _Exchange(table.absolute(), file_bytes, on_point).run()
+
+
+def _compact_delta(table: Path, file_bytes: int) -> Compacted:
+    if not DeltaTarget(table, append_by_delta_rs, lambda: None).state().batch:
+        raise UsageError(f"{table} holds no batch yet: nothing to compact")
+    library = delta_rs()
+    opened: Any = library.DeltaTable(str(table))
+    before = len(opened.file_uris())
+    try:
+        opened.optimize.compact(target_size=file_bytes)
+    except library.exceptions.DeltaError as error:
+        raise LoaderError(f"{table} was not compacted: {error}. Nothing is lost; try again") from None
+    return Compacted(before, len(opened.file_uris()))
+
+
+class _Exchange:
+    """One compaction of a Parquet table."""
+
+    def __init__(self, table: Path, file_bytes: int, on_point: Callable[[str], None]) -> None:
+        self._table = table
+        self._draft = table.with_name(f".{table.name}.compact")
+        self._file_bytes = file_bytes
+        self._on_point = on_point
+
+    def run(self) -> Compacted:
+        with self._alone():
+            remove_tree(self._draft)
+            folders = batch_folders(self._table)
+            before = sum(len(_data_files(folder)) for folder in folders.values())
+            groups = groups_of([_size(batch, folder) for batch, folder in folders.items()], self._file_bytes)
+            if not groups:
+                return Compacted(before, before)
+            self._draft.mkdir()
+            _can_exchange(self._draft)
+            for group in groups:
+                self._merge([folders[batch] for batch in group])
+            self._on_point("merged")
+            self._replace({batch for group in groups for batch in group})
+            self._on_point("exchanged")
+            remove_tree(self._draft)
+            self._on_point("removed")
+            after = sum(len(_data_files(folder)) for folder in batch_folders(self._table).values())
+            return Compacted(before, after)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        try:
+            lock = try_lock(self._table.with_name(f"{self._draft.name}.lock"))
+        except OSError as error:
+            raise UsageError(f"the folder {self._table.parent} can't be written: {error}") from None
+        if lock is None:
+            raise LoaderError(f"another compaction works on {self._table}: wait for its end")
+        try:
+            yield
+        finally:
+            os.close(lock)
+
+    def _merge(self, folders: Sequence[Path]) -> None:
+        """One folder with one file, in the draft, in place of several."""
+        last = folders[-1]
+        output = self._draft / last.name
+        output.mkdir()
+        files = [file for folder in folders for file in _data_files(folder)]
+        merge_files(files, output / f"part-00000-{time.time_ns():x}.compact.parquet")
+        shutil.copyfile(last / STATE_FILE, output / STATE_FILE)
+        told = [folder / OUTCOMES_FILE for folder in folders]
+        if all(path.exists() for path in told):
+            parts = [BatchOutcomes.unpack(path.read_bytes()) for path in told]
+            together = BatchOutcomes(sum(part.rows for part in parts), Outcomes.union(part.outcomes for part in parts))
+            (output / OUTCOMES_FILE).write_bytes(together.pack())
+
+    def _replace(self, merged: set[int]) -> None:
+        with ThreadPoolExecutor(2, "compact") as threads, locked_table(self._table, fcntl.LOCK_EX, LOCK_WAIT_S):
+            for entry in self._table.iterdir():
+                if entry.name != TMP_DIR and entry not in {self._table / f"batch_id={batch}" for batch in merged}:
+                    _link(entry, self._draft / entry.name)
+            sync_tree(self._draft, threads)
+            self._on_point("linked")
+            exchange(self._draft, self._table)
+            sync_path(self._table.parent)
+
+
+def _data_files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("[!._]*.parquet"))
+
+
+def _size(batch: int, folder: Path) -> BatchSize:
+    sizes = [file.stat().st_size for file in _data_files(folder)]
+    return BatchSize(batch, len(sizes), sum(sizes))
+
+
+def _link(entry: Path, target: Path) -> None:
+    if entry.is_dir():
+        shutil.copytree(entry, target, copy_function=os.link)
+    else:
+        os.link(entry, target)
+
+
+def merge_files(files: Sequence[Path], output: Path) -> None:
+    """All rows of `files`, in order, as one file; columns that some lack are null there. Raises LoaderError."""
+    schemas = [pq.read_schema(str(file)).remove_metadata() for file in files]
+    schema = pa.unify_schemas(schemas)
+    first = pq.read_metadata(str(files[0]))
+    compression = first.row_group(0).column(0).compression if first.num_row_groups else "SNAPPY"
+    with pq.ParquetWriter(str(output), schema, compression=compression, store_schema=False) as writer:
+        waiting: list[Any] = []
+        for file in files:
+            for batch in pq.ParquetFile(str(file)).iter_batches():
+                waiting.append(_filled(pa.Table.from_batches([batch]), schema))
+                if sum(one.nbytes for one in waiting) >= ROW_GROUP_BYTES:
+                    writer.write_table(pa.concat_tables(waiting))
+                    waiting = []
+        if waiting:
+            writer.write_table(pa.concat_tables(waiting))
+    found = pq.read_metadata(str(output)).num_rows
+    wanted = sum(pq.read_metadata(str(file)).num_rows for file in files)
+    if found != wanted:
+        raise LoaderError(f"{output} has {found} rows, its parts had {wanted}: the table stays as it is")
+
+
+def _filled(table: Any, schema: Any) -> Any:
+    names = set(table.column_names)
+    arrays = [
+        table.column(field.name) if field.name in names else pa.nulls(table.num_rows, field.type) for field in schema
+    ]
+    return pa.table(arrays, schema=schema)
+
+
+def _can_exchange(folder: Path) -> None:
+    """Try it on two empty folders. Raises UsageError."""
+    one, two = folder / ".one", folder / ".two"
+    one.mkdir()
+    two.mkdir()
+    try:
+        exchange(one, two)
+    finally:
+        one.rmdir()
+        two.rmdir()
+
+
+def exchange(one: Path, two: Path) -> None:
+    """Exchange the names of two folders of one file system in one step. Raises UsageError where that can't be done."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    renameat2 = getattr(libc, "renameat2", None)
+    code = errno.ENOSYS
+    if renameat2 is not None:
+        if renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(two), _RENAME_EXCHANGE) == 0:
+            return
+        code = ctypes.get_errno()
+    if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
+        raise UsageError(
+            f"the file system of {two} can't exchange two folders ({os.strerror(code)}), so a Parquet table on it can't be"
+            " compacted under its readers: use a delta table there"
+        )
+    raise OSError(code, os.strerror(code), str(two))

@@ -1,0 +1,145 @@
+"""Compaction: the same rows in fewer files, whoever dies on the way, and loaders go on."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from loader_world import Crash, World
+
+from rocketcrew.remoting.errors import UsageError
+from rocketcrew.spark.compaction import POINTS, BatchSize, compact, exchange, groups_of
+from rocketcrew.spark.errors import LoaderError
+from rocketcrew.spark.files import locked_table
+from rocketcrew.spark.reconciling import reconcile
+from rocketcrew.spark.table_keys import table_facts
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+def threads() -> Iterator[Executor]:
+    with ThreadPoolExecutor(2) as pool:
+        yield pool
+
+
+@pytest.fixture
+def world(request: pytest.FixtureRequest, tmp_path: Path, segments: Any, threads: Executor) -> World:
+    return World(tmp_path, segments, threads, getattr(request, "param", "parquet"))
+
+
+def fill(world: World, segments: Any, count: int = 5) -> None:
+    for start in range(count):
+        world.seal([segments.Record(10 * start + n, ["a", "b"]) for n in range(3)])
+        world.drain(world.loader())
+
+
+def test_groups_are_neighbours_that_fit() -> None:
+    sizes = [BatchSize(1, 1, 4), BatchSize(2, 2, 4), BatchSize(3, 1, 9), BatchSize(4, 3, 12), BatchSize(6, 1, 5)]
+    assert groups_of(sizes, 10) == [[1, 2]]
+    assert groups_of(sizes, 30) == [[1, 2, 3, 4]]
+    assert groups_of([BatchSize(1, 1, 5)], 10) == []
+    assert groups_of([], 10) == []
+    assert groups_of([BatchSize(1, 0, 0), BatchSize(2, 2, 1)], 10) == [[1, 2]]
+
+
+@pytest.mark.parametrize("world", ["parquet", "deltalake"], indirect=True)
+def test_fewer_files_with_the_same_rows(world: World, segments: Any) -> None:
+    fill(world, segments)
+    done = compact(world.table, 128 * MIB)
+    assert done.files_before == 5
+    assert done.files_after == 1
+    world.assert_exact()
+    assert compact(world.table, 128 * MIB).files_before == 1
+    assert reconcile(table_facts(world.table, ())[0], None).fine
+    world.seal([segments.Record(1, ["again"]), segments.Record(99)])
+    world.drain(world.loader(known_batch=5))
+    world.assert_exact()
+    assert world.state()["batch"] == 6
+    assert not list(world.table.parent.glob(".table.compact"))
+
+
+@pytest.mark.parametrize("second", [None, *POINTS])
+@pytest.mark.parametrize("point", POINTS)
+def test_killed_at_any_point_and_once_more(world: World, segments: Any, point: str, second: str | None) -> None:
+    fill(world, segments)
+    for doomed in (point, second):
+        if doomed is None:
+            continue
+
+        def crash(here: str, doomed: str = doomed) -> None:
+            if here == doomed:
+                raise Crash
+
+        with contextlib.suppress(Crash):
+            compact(world.table, 128 * MIB, crash)
+        world.assert_exact()
+        world.seal([segments.Record(world.segments_made * 10), segments.Record(0, ["again"])])
+        world.drain(world.loader(known_batch=5))
+        world.assert_exact()
+    assert compact(world.table, 128 * MIB).files_after == 1
+    world.assert_exact()
+    assert reconcile(table_facts(world.table, ())[0], None).fine
+
+
+def test_what_is_large_stays_as_it_is(world: World, segments: Any) -> None:
+    fill(world, segments, 2)
+    before = {path: path.stat().st_ino for path in world.table.glob("*/*.parquet")}
+    world.seal([segments.Record(100)])
+    world.drain(world.loader())
+    size = max(path.stat().st_size for path in before)
+    assert compact(world.table, size).files_after == 3
+    assert before.items() <= {path: path.stat().st_ino for path in world.table.glob("*/*.parquet")}.items()
+
+
+def test_columns_that_came_later_are_null_before(world: World, segments: Any) -> None:
+    world.seal([segments.Record(1)])
+    world.drain(world.loader())
+    more = [("value", pa.string()), ("note", pa.string())]
+    world.seal([segments.Record(2, extra={"note": "n"})], columns=more)
+    world.drain(world.loader())
+    compact(world.table, MIB)
+    assert world.rows("_offset", "value", "note") == [(1, "row", None), (2, "row", "n")]
+
+
+def test_a_loader_that_writes_is_waited_for(world: World, segments: Any) -> None:
+    """The exchange happens between two batches: the folder of a batch that is being written stays under its name."""
+    fill(world, segments)
+    held: list[str] = []
+
+    def blocked(here: str) -> None:
+        if here == "staged":
+            return
+        if here == "job_done":
+            with pytest.raises(LoaderError, match="being written"), locked_table(world.table, fcntl.LOCK_EX, 0):
+                pass
+            held.append(here)
+
+    world.seal([segments.Record(200)])
+    world.drain(world.loader(on_point=blocked))
+    assert held
+    with locked_table(world.table, fcntl.LOCK_EX, 0):
+        pass
+    world.assert_exact()
+
+
+def test_one_compaction_at_a_time_and_only_of_our_tables(world: World, segments: Any, tmp_path: Path) -> None:
+    fill(world, segments, 2)
+
+    def intrude(here: str) -> None:
+        if here == "merged":
+            with pytest.raises(LoaderError, match="another compaction"):
+                compact(world.table, MIB)
+
+    compact(world.table, MIB, intrude)
+    world.assert_exact()
+    with pytest.raises(UsageError, match="nothing to compact"):
+        compact(tmp_path / "nowhere", MIB)
+    with pytest.raises(OSError, match="No such file"):
+        exchange(tmp_path / "nowhere", world.table)
