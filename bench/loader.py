@@ -32,9 +32,10 @@ from rocketcrew.spark.convert import stage
 from rocketcrew.spark.files import remove_tree
 from rocketcrew.spark.front import spark_writer
 from rocketcrew.spark.intervals import OffsetSet
-from rocketcrew.spark.loader import BatchReport, Loader
+from rocketcrew.spark.loader import Loader
 from rocketcrew.spark.parquet_target import ParquetTarget
 from rocketcrew.spark.plan import Plan, Take
+from rocketcrew.spark.reports import BatchReport
 from rocketcrew.spark.segments import read_facts
 from rocketcrew.spark.spark_writer import SparkWriter
 from rocketcrew.spark.staging import Staging

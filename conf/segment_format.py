@@ -74,6 +74,8 @@ BAD_DIR: Final = "bad"
 OUTCOMES_DIR: Final = "outcomes"
 """What became of records that have no rows, noted by the supervisor until the loader takes it (spark/outcomes.py)."""
 SETTLED_FILE: Final = "settled.json"
+EPOCH_FILE: Final = "epochs.json"
+"""A request for new epochs, written by `rocketcrew reset --reprocess` (spark/epochs.py)."""
 LOADER_STATUS_FILE: Final = "loader.json"
 
 SEGMENT_SUFFIX: Final = ".arrows"

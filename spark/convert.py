@@ -23,8 +23,9 @@ import pyarrow.parquet
 from ..conf.segment_format import BROKER, GROUP, ORIGIN_TOPIC, TOPIC
 from .columns import Column
 from .errors import BadSegmentError
+from .intervals import QueueKey
 from .plan import Plan, SegmentFacts, Take
-from .segments import read_rows
+from .segments import read_rows, with_epochs
 
 pa: Any = pyarrow
 pq: Any = pyarrow.parquet
@@ -100,12 +101,12 @@ def stage(
     folder.mkdir(parents=True)
     parts = divide(plan.takes, facts, cores, file_bytes)
     files = tuple(folder / f"part-{place:05d}.parquet" for place in range(len(parts)))
-    rows = sum(threads.map(partial(_write_part, ready), files, parts))
+    rows = sum(threads.map(partial(_write_part, ready, plan.epochs), files, parts))
     kept = tuple(file for file in files if file.exists())
     return Staged(kept, rows, sum(file.stat().st_size for file in kept))
 
 
-def _write_part(ready: Path, file: Path, part: Sequence[Take]) -> int:
+def _write_part(ready: Path, epochs: Sequence[QueueKey], file: Path, part: Sequence[Take]) -> int:
     writer: Any = None
     count = 0
     try:
@@ -116,6 +117,8 @@ def _write_part(ready: Path, file: Path, part: Sequence[Take]) -> int:
                 raise DamagedSegmentError(take.name, str(error)) from None
             if not rows.num_rows:
                 continue
+            if epochs:
+                rows = with_epochs(rows, epochs)
             if writer is None:
                 writer = pq.ParquetWriter(
                     str(file),

@@ -222,6 +222,11 @@ class OffsetSet:
     def __and__(self, other: OffsetSet) -> OffsetSet:
         return OffsetSet.of((key, offsets & other.of_queue(key)) for key, offsets in self.queues.items())
 
+    def without(self, keys: Iterable[QueueKey]) -> OffsetSet:
+        """The set without some queues."""
+        gone = set(keys)
+        return OffsetSet({key: offsets for key, offsets in self.queues.items() if key not in gone}) if gone else self
+
     def rekeyed(self, rename: Callable[[QueueKey], QueueKey]) -> OffsetSet:
         """The same offsets under other keys."""
         return OffsetSet.of((rename(key), offsets) for key, offsets in self.queues.items())

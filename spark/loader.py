@@ -23,18 +23,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import islice
 
 import structlog
 
+from ..conf.segment_format import EPOCH
 from .columns import Column, ColumnConflictError, merged
 from .convert import FILE_BYTES, DamagedSegmentError, Staged, stage
 from .costs import Costs
+from .epochs import Opening, in_epochs, next_stretch, tops_after
 from .errors import BadSegmentError, BatchTakenError, LoaderError
 from .intervals import OffsetSet
 from .outcomes import ROWS, BatchOutcomes, Outcomes
 from .plan import Limits, Plan, SegmentFacts, Take, Trigger, first_fitting, make_takes, settled_to_fold
+from .reports import BatchReport, Totals, Waiting
 from .segments import read_facts, readable_offsets
 from .staging import ReadyFile, Staging, is_segment_name
 from .target import TableState, Target
@@ -47,43 +49,6 @@ LOADED_PIECES_WARN = 200_000
 """Intervals of the loaded set above which a warning is due: each batch carries them, at about 6 bytes each."""
 LOADED_PIECES_MAX = 4_000_000
 """Intervals above which loading stops: nobody settles, and memory and commits would grow without end."""
-
-
-@dataclass(frozen=True, slots=True)
-class BatchReport:
-    """What one committed batch was. `rows_dropped` were delivered again, and are in the table already."""
-
-    batch: int
-    segments: int
-    rows: int
-    rows_dropped: int
-    bytes: int
-    stage_s: float
-    job_s: float
-    commit_s: float
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """What lies in ready/ after a step: the queue that back-pressure looks at."""
-
-    segments: int = 0
-    rows: int = 0
-    bytes: int = 0
-    oldest_ms: int = 0
-
-
-@dataclass(slots=True)
-class Totals:
-    """Counters since the process started."""
-
-    batches: int = 0
-    rows: int = 0
-    rows_dropped: int = 0
-    segments: int = 0
-    quarantined: int = 0
-    replanned: int = 0
 
 
 class Loader:
@@ -101,6 +66,7 @@ class Loader:
         new_id: Callable[[int], str],
         on_point: Callable[[str], None] = lambda _: None,
         file_bytes: int = FILE_BYTES,
+        epoch_on_recreated: bool = False,
     ) -> None:
         """`threads` read and convert, for `cores` tasks of Spark at once; `new_id` makes an unused plan id."""
         self.waiting = Waiting()
@@ -114,6 +80,7 @@ class Loader:
         self._new_id = new_id
         self._on_point = on_point
         self._file_bytes = file_bytes
+        self._epoch_on_recreated = epoch_on_recreated
         self._costs = Costs()
         self._started = False
         self._facts: dict[str, SegmentFacts] = {}
@@ -224,15 +191,39 @@ class Loader:
     def _plan(self, state: TableState, segments: list[SegmentFacts], settled: OffsetSet) -> Plan | None:
         """A plan for the oldest segments that fit; None when it has nothing new, and its segments are deleted."""
         columns, fitting = self._fit_columns(state, segments)
-        count = first_fitting(fitting, self._limits)
-        takes = make_takes(fitting[:count], state.loaded)
-        if not any(take.of(self._facts[take.name].offsets) for take in takes):
+        request = self._staging.epoch_request()
+        stretch = next_stretch(fitting, state.loaded, state.tops, request)
+        for opening in stretch.openings:
+            self._open_epoch(opening)
+        count = min(stretch.length, first_fitting(fitting, self._limits))
+        chosen = [in_epochs(segment, stretch.epochs) for segment in fitting[:count]]
+        takes = make_takes(chosen, state.loaded)
+        if not any(take.of(segment.offsets) for take, segment in zip(takes, chosen, strict=True)):
             self._delete_known(takes)
             return None
         _, bad = self._staging.bad_segments()
-        fold = settled_to_fold(settled, fitting[count:], bad)
+        begun_anew = {key.in_epoch(0) for key in (*stretch.epochs, *request.queues)} | state.epochs.keys()
+        fold = settled_to_fold(settled, fitting[count:], bad).without(begun_anew)
+        if stretch.epochs:
+            columns = merged(columns, (Column(EPOCH, "bigint"),))
         batch = state.batch + 1
-        return Plan(self._new_id(batch), batch, takes, fold, columns)
+        tops = tops_after(state.tops, chosen, stretch.openings)
+        return Plan(self._new_id(batch), batch, takes, fold, columns, stretch.epochs, tops)
+
+    def _open_epoch(self, opening: Opening) -> None:
+        key, ends, top = opening
+        queue = f"{key.topic} {key.broker} {key.queue_id}"
+        if not self._epoch_on_recreated:
+            raise LoaderError(
+                f"the queue {queue} of group {key.group} begins anew: offset {ends.first_offset} was loaded already, and now"
+                f" comes with a message stored later than all that was loaded (up to offset {top.offset}). Was its topic made"
+                " again? Set spark.on_recreated = epoch to load it as a new epoch, or load it into another table"
+            )
+        self._log.warning("epoch_opened", queue=queue, group=key.group, epoch=key.epoch, first_offset=ends.first_offset)
+
+    def _facts_of(self, plan: Plan) -> dict[str, SegmentFacts]:
+        """The facts of the plan's segments, in its epochs."""
+        return {name: in_epochs(self._facts[name], plan.epochs) for name in plan.names}
 
     def _fit_columns(
         self, state: TableState, segments: Iterable[SegmentFacts]
@@ -253,9 +244,18 @@ class Loader:
     def _delete_known(self, takes: Iterable[Take]) -> None:
         for take in takes:
             dropped = self._facts[take.name].rows
-            self.totals.rows_dropped += dropped
+            self._note_dropped(dropped)
             self._log.info("segment_known", segment=take.name, rows_dropped=dropped)
             self._staging.delete_segment(take.name)
+
+    def _note_dropped(self, rows: int) -> None:
+        if rows and not self.totals.rows_dropped:
+            self._log.info(
+                "rows_known_dropped", rows=rows,
+                why="their records are in the table; usual after a crash; counted from now on",
+                remedy="to load them once more after a reset of the group's offsets: rocketcrew reset --reprocess",
+            )  # fmt: skip
+        self.totals.rows_dropped += rows
 
     def _run(self, plan: Plan, state: TableState) -> BatchReport | None:
         self._on_point("planned")
@@ -272,7 +272,12 @@ class Loader:
         self._on_point("job_done")
         job_s = time.monotonic() - begun - stage_s
         noted, files = self._staging.take_outcomes()
-        told = Outcomes.union([noted, Outcomes.of([(ROWS, plan.taken(self._facts))])])
+        told = Outcomes.union(
+            [
+                noted.in_epochs({**state.epochs, **{key.in_epoch(0): key.epoch for key in plan.epochs}}),
+                Outcomes.of([(ROWS, plan.taken(self._facts_of(plan)))]),
+            ]
+        )
         self._on_point("noted")
         try:
             self._target.commit(plan, self._loaded_after(plan, state), BatchOutcomes(staged.rows, told))
@@ -301,7 +306,7 @@ class Loader:
             staging = background.submit(
                 stage,
                 plan,
-                self._facts,
+                self._facts_of(plan),
                 self._staging.ready,
                 folder,
                 self._threads,
@@ -312,7 +317,7 @@ class Loader:
             return staging.result()
 
     def _loaded_after(self, plan: Plan, state: TableState) -> OffsetSet:
-        loaded = OffsetSet.union((state.loaded, plan.taken(self._facts), plan.settled))
+        loaded = OffsetSet.union((state.loaded, plan.taken(self._facts_of(plan)), plan.settled))
         pieces = loaded.piece_count()
         if pieces > LOADED_PIECES_MAX:
             raise LoaderError(
@@ -342,7 +347,7 @@ class Loader:
         self._started = True  # the first batch pays for starting Spark
         self.totals.batches += 1
         self.totals.rows += report.rows
-        self.totals.rows_dropped += report.rows_dropped
+        self._note_dropped(report.rows_dropped)
         self.totals.segments += report.segments
         return report
 

@@ -55,6 +55,15 @@ class Outcomes:
     def __bool__(self) -> bool:
         return bool(self.kinds)
 
+    def in_epochs(self, epochs: Mapping[QueueKey, int]) -> Outcomes:
+        """The same outcomes, of records of these epochs; `epochs` by keys in epoch 0."""
+        if not epochs:
+            return self
+        return Outcomes.of(
+            (kind, records.rekeyed(lambda key: key.in_epoch(epochs.get(key, 0))))
+            for kind, records in self.kinds.items()
+        )
+
     def of_kind(self, kind: str) -> OffsetSet:
         """The records of one kind."""
         return self.kinds.get(kind, _NOTHING)

@@ -16,14 +16,32 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, cast
 
 from .columns import Column
 from .costs import Costs
 from .intervals import IntervalSet, OffsetSet, QueueKey
 
 PLAN_VERSION = 1
+
+
+class Ends(NamedTuple):
+    """The lowest and the highest offset of a queue in one segment, the earliest and the latest store time (us since 1970)."""
+
+    first_offset: int
+    last_offset: int
+    first_us: int
+    last_us: int
+
+
+class Top(NamedTuple):
+    """The highest offset that was loaded of a queue in one epoch, and the latest store time; `since_us`: when the epoch's
+    first record was stored, where the epoch began because the topic was made again, else 0."""
+
+    offset: int
+    stored_us: int
+    since_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +54,7 @@ class SegmentFacts:
     offsets: OffsetSet
     repeats: bool
     columns: tuple[Column, ...]
+    ends: Mapping[QueueKey, Ends] = field(default_factory=dict[QueueKey, Ends])
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +86,10 @@ class Plan:
     takes: tuple[Take, ...]
     settled: OffsetSet
     columns: tuple[Column, ...]
+    epochs: tuple[QueueKey, ...] = ()
+    """Queues whose records are of a later epoch than the first, each in that epoch."""
+    tops: Mapping[QueueKey, Top] = field(default_factory=dict[QueueKey, Top])
+    """As they are after this plan."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -147,6 +170,8 @@ def plan_to_json(plan: Plan) -> str:
             ],
             "settled": refer(plan.settled),
             "columns": plan.columns,
+            "epochs": [key.to_json() for key in plan.epochs],
+            "tops": tops_to_json(plan.tops),
         },
         separators=(",", ":"),
     )
@@ -184,7 +209,19 @@ def _plan_from(data: dict[str, Any]) -> Plan:
         takes=tuple(takes),
         settled=resolve(data["settled"]),
         columns=tuple(Column(str(name), str(type_)) for name, type_ in data["columns"]),
+        epochs=tuple(QueueKey.from_json(key) for key in data.get("epochs", ())),
+        tops=tops_from_json(data.get("tops", ())),
     )
+
+
+def tops_to_json(tops: Mapping[QueueKey, Top]) -> list[list[object]]:
+    """`[[[group, topic, …], offset, stored_us, since_us], …]`."""
+    return [[key.to_json(), *top] for key, top in sorted(tops.items())]
+
+
+def tops_from_json(rows: Iterable[Any]) -> dict[QueueKey, Top]:
+    """What `tops_to_json` wrote. Raises ValueError or TypeError for anything else."""
+    return {QueueKey.from_json(key): Top(int(offset), int(stored), int(since)) for key, offset, stored, since in rows}
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ the loader, and never a reason not to load the others.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import pyarrow.compute
 
 from ..conf.segment_format import (
     BROKER,
+    EPOCH,
     FORMAT_VERSION,
     GROUP,
     KEY_COLUMNS,
@@ -25,20 +26,21 @@ from ..conf.segment_format import (
     OFFSET,
     QUEUE_ID,
     SEQ,
+    STORE_TIME,
     TOPIC,
     key_fields,
 )
 from .columns import Column, TypeNotForSparkError, columns_of
 from .errors import BadSegmentError
 from .intervals import IntervalSet, OffsetSet, QueueKey
-from .plan import SegmentFacts, Take
+from .plan import Ends, SegmentFacts, Take
 
 # The stubs' generics ask for value types, which only the run knows here.
 pa: Any = pyarrow
 pc: Any = pyarrow.compute
 
 _QUEUE_COLUMNS = (GROUP, TOPIC, BROKER, QUEUE_ID)
-_PLACES = [KEY_COLUMNS.index(name) for name in (*_QUEUE_COLUMNS, OFFSET, SEQ)]
+_PLACES = [KEY_COLUMNS.index(name) for name in (*_QUEUE_COLUMNS, OFFSET, SEQ, STORE_TIME)]
 
 
 def read_facts(path: Path) -> SegmentFacts:
@@ -54,7 +56,7 @@ def read_facts(path: Path) -> SegmentFacts:
         keys.validate(full=True)
     starts = _record_starts(keys)
     offsets, occurrences = _offsets(starts)
-    return SegmentFacts(path.name, size, keys.num_rows, offsets, offsets.count() < occurrences, columns)
+    return SegmentFacts(path.name, size, keys.num_rows, offsets, offsets.count() < occurrences, columns, _ends(keys))
 
 
 def readable_offsets(path: Path) -> OffsetSet:
@@ -152,6 +154,18 @@ def _offsets(starts: Any) -> tuple[OffsetSet, int]:
     return OffsetSet(queues), starts.num_rows
 
 
+def _ends(keys: Any) -> dict[QueueKey, Ends]:
+    """Per queue the ends of its offsets and store times."""
+    if not keys.num_rows:
+        return {}
+    stored = keys.set_column(keys.column_names.index(STORE_TIME), STORE_TIME, keys.column(STORE_TIME).cast(pa.int64()))
+    wanted = [(OFFSET, "min"), (OFFSET, "max"), (STORE_TIME, "min"), (STORE_TIME, "max")]
+    grouped = stored.group_by(list(_QUEUE_COLUMNS), use_threads=False).aggregate(wanted)
+    names = [*_QUEUE_COLUMNS, *(f"{name}_{kind}" for name, kind in wanted)]
+    rows = zip(*(grouped.column(name).to_pylist() for name in names), strict=True)
+    return {QueueKey(*row[:4]): Ends(*row[4:]) for row in rows}
+
+
 def intervals_of(ordered: Any) -> IntervalSet:
     """The set of an Arrow array of distinct, sorted offsets: only the ends of its pieces become Python numbers."""
     before, after = ordered[:-1], ordered[1:]
@@ -171,7 +185,19 @@ def read_rows(path: Path, take: Take) -> Any:
         with pa.memory_map(str(path)) as source:
             rows = pa.ipc.open_stream(source).read_all()
         rows.validate(full=True)
-    return rows if take.part is None or not rows.num_rows else _chosen(rows, take.part)
+    if take.part is None or not rows.num_rows:
+        return rows
+    # In a plan a queue has one epoch, and a segment knows of none.
+    return _chosen(rows, take.part.rekeyed(lambda key: key.in_epoch(0)))
+
+
+def with_epochs(rows: Any, epochs: Sequence[QueueKey]) -> Any:
+    """The rows with the column EPOCH: what `epochs` says of their queue, null for the others."""
+    column = pa.nulls(rows.num_rows, pa.int64())
+    for key in epochs:
+        same = [pc.equal(rows.column(name), value) for name, value in zip(_QUEUE_COLUMNS, key[:4], strict=True)]
+        column = pc.if_else(pc.and_(pc.and_(same[0], same[1]), pc.and_(same[2], same[3])), key.epoch, column)
+    return rows.append_column(EPOCH, column)
 
 
 def _chosen(rows: Any, part: OffsetSet) -> Any:

@@ -24,8 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from ..conf.segment_format import BAD_DIR, OUTCOMES_DIR, PLAN_DIR, READY_DIR, SEGMENT_NAME, SETTLED_FILE
+from ..conf.segment_format import BAD_DIR, EPOCH_FILE, OUTCOMES_DIR, PLAN_DIR, READY_DIR, SEGMENT_NAME, SETTLED_FILE
 from ..remoting.errors import UsageError
+from .epochs import NO_REQUEST, EpochRequest
 from .errors import BadSegmentError, LoaderError
 from .files import remove_tree, sync_path, try_lock, write_atomically
 from .intervals import IntervalSet, OffsetSet, QueueKey
@@ -127,6 +128,16 @@ class Staging:
             with contextlib.suppress(ValueError, FileNotFoundError):
                 notes.append(notes_from_json(path.read_bytes()))
         return Outcomes.union(notes)
+
+    def epoch_request(self) -> EpochRequest:
+        """What `reset --reprocess` asks for. Raises LoaderError when it can't be read: passing it over would drop rows."""
+        path = self.root / EPOCH_FILE
+        try:
+            return EpochRequest.from_json(path.read_bytes())
+        except FileNotFoundError:
+            return NO_REQUEST
+        except ValueError as error:
+            raise LoaderError(f"{path} is not understood: {error}. Run `rocketcrew reset --reprocess` again") from None
 
     def freeze(self, plan: Plan) -> None:
         """Write the plan for good: on disk, and never changed again."""

@@ -60,10 +60,10 @@ def table_facts(table: Path, stagings: Iterable[Path]) -> tuple[TableFacts, list
             presence.add(pq.read_table(str(file), partitioning=None, columns=_columns_of(file)))
         except (OSError, pa.ArrowException) as error:
             broken.append(f"{file}: {error}")
-    newest = {key.in_epoch(0): key for key in sorted(ledger.state.epochs)}
+    newest = ledger.state.epochs
 
     def now(key: QueueKey) -> QueueKey:
-        return newest.get(key, key)
+        return key.in_epoch(newest.get(key, 0))
 
     outcomes = Outcomes.union(
         [ledger.outcomes, Outcomes.of((kind, records.rekeyed(now)) for kind, records in noted.kinds.items())]

@@ -14,7 +14,7 @@ from .errors import LoaderError
 from .files import make_folders, sync_path, write_atomically
 from .intervals import OffsetSet
 from .outcomes import BatchOutcomes
-from .plan import Plan
+from .plan import Plan, tops_from_json, tops_to_json
 from .target import TableState
 
 STATE_VERSION = 1
@@ -32,6 +32,7 @@ def write_state(path: Path, plan: Plan, loaded: OffsetSet, rows: int, *, durable
         "segments": len(plan.takes),
         "columns": plan.columns,
         "loaded": loaded.to_json(),
+        "tops": tops_to_json(plan.tops),
     }
     write_atomically(path, json.dumps(state, separators=(",", ":")) + "\n", durable=durable)
 
@@ -47,6 +48,7 @@ def read_state(path: Path) -> TableState:
             plan_id=str(data["plan"]),
             loaded=OffsetSet.from_json(data["loaded"]),
             columns=tuple(Column(str(name), str(type_)) for name, type_ in data["columns"]),
+            tops=tops_from_json(data.get("tops", ())),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise LoaderError(

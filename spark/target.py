@@ -21,9 +21,10 @@ from typing import Protocol
 
 from .columns import Column
 from .convert import Staged
+from .epochs import opened
 from .intervals import OffsetSet, QueueKey
 from .outcomes import BatchOutcomes
-from .plan import Plan
+from .plan import Plan, Top
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +35,12 @@ class TableState:
     plan_id: str
     loaded: OffsetSet
     columns: tuple[Column, ...]
-    epochs: tuple[QueueKey, ...] = ()
-    """Queues that are in a later epoch than the first, each once, in that epoch."""
-    tops: Mapping[QueueKey, tuple[int, int]] = field(default_factory=dict[QueueKey, tuple[int, int]])
-    """Per queue the highest record with rows: its offset, and its store time in microseconds since 1970."""
+    tops: Mapping[QueueKey, Top] = field(default_factory=dict[QueueKey, Top])
+
+    @property
+    def epochs(self) -> dict[QueueKey, int]:
+        """The newest epoch of each queue that is not in its first, by its key in epoch 0."""
+        return opened(self.loaded)
 
 
 class Target(Protocol):

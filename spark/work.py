@@ -20,7 +20,8 @@ import structlog
 from ..remoting.errors import RocketcrewError
 from .config import LoaderConfig
 from .errors import EXIT_FAILURE, EXIT_FINE, StoppedError, exit_code
-from .loader import BatchReport, Loader
+from .loader import Loader
+from .reports import BatchReport
 from .spark_writer import SparkWriter
 from .staging import Staging
 from .status import FAILED, LOADING, STARTING, STOPPED, WAITING, StatusFile
@@ -132,6 +133,7 @@ class Work:
                 new_id=lambda batch: f"{batch:08d}-{secrets.token_hex(6)}",
                 on_point=self._at_point,
                 file_bytes=config.target_file_bytes,
+                epoch_on_recreated=config.epoch_on_recreated,
             )
             loader.recover(self._status.status.batch_id)
             if config.follow:

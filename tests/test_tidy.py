@@ -93,7 +93,9 @@ PURE_MODULES: dict[str, frozenset[str]] = {
         {"access", "address", "faults", "outgoing", "request_rules", "routes", "selection", "send_result", "validation"}
     ),
     "workers": frozenset({"api", "ddl", "message", "packets", "ranges", "rows"}),
-    "spark": frozenset({"columns", "costs", "errors", "intervals", "outcomes", "plan", "reconciling"}),
+    "spark": frozenset(
+        {"columns", "costs", "epochs", "errors", "intervals", "outcomes", "plan", "reconciling", "reports"}
+    ),
 }
 """Pure modules of rooms that mostly act."""
 

@@ -15,9 +15,10 @@ import pytest
 from deltalake import DeltaTable
 
 from rocketcrew.spark.delta_target import DeltaTarget, append_by_delta_rs
-from rocketcrew.spark.loader import BatchReport, Loader
+from rocketcrew.spark.loader import Loader
 from rocketcrew.spark.parquet_target import ParquetTarget
 from rocketcrew.spark.plan import Limits, Trigger
+from rocketcrew.spark.reports import BatchReport
 from rocketcrew.spark.staging import Staging
 
 WIDE = Limits(10**6, 10**9)

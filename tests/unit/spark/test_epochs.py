@@ -1,0 +1,157 @@
+"""Offsets that begin anew: stopped or loaded as a new epoch, each record once, whatever dies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import segment_helpers
+from loader_world import Crash, World
+
+from rocketcrew.spark.epochs import EpochRequest, in_epochs, next_stretch
+from rocketcrew.spark.errors import LoaderError
+from rocketcrew.spark.intervals import IntervalSet, OffsetSet, QueueKey
+from rocketcrew.spark.loader import POINTS
+from rocketcrew.spark.plan import Ends, Plan, SegmentFacts, Top, plan_from_json, plan_to_json
+from rocketcrew.spark.reconciling import QueueEnds, reconcile
+from rocketcrew.spark.table_keys import table_facts
+
+QUEUE = QueueKey("g", "orders", "broker-a", 0)
+
+
+@pytest.fixture(scope="module")
+def threads() -> Iterator[Executor]:
+    with ThreadPoolExecutor(2) as pool:
+        yield pool
+
+
+@pytest.fixture(params=["parquet", "deltalake"])
+def world(request: pytest.FixtureRequest, tmp_path: Path, segments: Any, threads: Executor) -> World:
+    return World(tmp_path, segments, threads, request.param)
+
+
+def facts(name: str, first: int, last: int, first_us: int, last_us: int) -> SegmentFacts:
+    offsets = OffsetSet({QUEUE: IntervalSet.of([(first, last + 1)])})
+    return SegmentFacts(name, 1, last - first + 1, offsets, False, (), {QUEUE: Ends(first, last, first_us, last_us)})
+
+
+LOADED = OffsetSet({QUEUE: IntervalSet.of([(0, 100)])})
+TOPS = {QUEUE: Top(99, 1000)}
+
+
+def test_what_comes_again_is_no_new_epoch() -> None:
+    again, more = facts("a", 40, 99, 400, 1000), facts("b", 90, 120, 900, 1300)
+    assert next_stretch([again, more], LOADED, TOPS, EpochRequest((), frozenset())) == (2, (), ())
+
+
+def test_a_topic_made_again_is_seen_and_planned_apart() -> None:
+    old, new, more = facts("a", 90, 120, 900, 1300), facts("b", 0, 4, 5000, 5004), facts("c", 5, 9, 5005, 5009)
+    nothing = EpochRequest((), frozenset())
+    assert next_stretch([old, new, more], LOADED, TOPS, nothing) == (1, (), ())
+    found = next_stretch([new, more, old], LOADED, TOPS, nothing)
+    assert found.length == 2, "what was sealed late is of the old epoch"
+    assert found.epochs == (QUEUE.in_epoch(1),)
+    assert [opening.key for opening in found.openings] == [QUEUE.in_epoch(1)]
+
+
+def test_a_request_divides_what_was_sealed_before_from_what_comes() -> None:
+    before, after = facts("a", 90, 120, 900, 1300), facts("b", 0, 4, 1, 5)
+    request = EpochRequest((QUEUE.in_epoch(1),), frozenset({"a"}))
+    assert EpochRequest.from_json(request.to_json().encode()) == request
+    assert next_stretch([before, after], LOADED, TOPS, request) == (1, (), ())
+    assert next_stretch([after], LOADED, TOPS, request) == (1, (QUEUE.in_epoch(1),), ())
+    (fact,) = [in_epochs(after, (QUEUE.in_epoch(1),))]
+    assert list(fact.offsets.queues) == [QUEUE.in_epoch(1)]
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b"[]", b'{"version":2}', b'{"version":1,"queues":[1],"segments":[]}'])
+def test_other_requests_are_refused(text: bytes) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        EpochRequest.from_json(text)
+
+
+def test_a_plan_keeps_its_epochs() -> None:
+    key = QUEUE.in_epoch(3)
+    plan = Plan("x", 1, (), OffsetSet(), (), (key,), {key: Top(5, 6, 7)})
+    assert plan_from_json(plan_to_json(plan)) == plan
+
+
+def later(record: Any, days: int) -> Any:
+    return replace(record, extra={"_store_time": segment_helpers.EPOCH + timedelta(days=days, seconds=record.offset)})
+
+
+def world_rows(world: World) -> list[Any]:
+    return [(offset, value) for offset, value in world.rows("_offset", "value")]
+
+
+def test_a_topic_made_again_stops_the_loader_loudly(world: World, segments: Any) -> None:
+    world.seal([segments.Record(n) for n in range(5)])
+    world.drain(world.loader())
+    world.seal([later(segments.Record(n), 1) for n in range(2)])
+    with pytest.raises(LoaderError, match=r"begins anew: offset 0 .* on_recreated = epoch"):
+        world.drain(world.loader())
+    assert len(world.rows()) == 5
+    assert len(list((world.roots[0] / "ready").iterdir())) == 1, "nothing is lost"
+
+
+@pytest.mark.parametrize("point", [None, *POINTS])
+def test_or_opens_a_new_epoch_by_setting(world: World, segments: Any, point: str | None) -> None:
+    record = segments.Record
+    world.seal([record(n) for n in range(5)])
+    segments.settle(world.roots[0], (*QUEUE[:4], 0, 5))
+    world.drain(world.loader())
+    world.seal([later(record(n, ["new"]), 1) for n in range(3)])
+    if point is not None:
+
+        def crash(here: str) -> None:
+            if here == point:
+                raise Crash
+
+        doomed = world.loader(on_point=crash)
+        doomed._epoch_on_recreated = True
+        with pytest.raises(Crash):
+            world.drain(doomed)
+    world.seal([later(record(n, ["again"]), 1) for n in range(4)])
+    world.seal([record(4, ["late"])])
+    loader = world.loader()
+    loader._epoch_on_recreated = True
+    world.drain(loader)
+    old = [(n, "row") for n in range(5)]
+    new = [(0, "new"), (1, "new"), (2, "new"), (3, "again")]
+    assert world_rows(world) == sorted(old + new)
+    keyed = sorted((epoch or 0, offset) for epoch, offset in world.rows("_epoch", "_offset")) if world.format else []
+    assert keyed == [(0, n) for n in range(5)] + [(1, n) for n in range(4)]
+    report = reconcile(table_facts(world.table, ())[0], {QUEUE: QueueEnds(0, 4, 4)})
+    assert report.fine
+    assert [queue.key.epoch for queue in report.queues] == [0, 1]
+
+
+@pytest.mark.parametrize("point", [None, *POINTS])
+def test_a_deliberate_rerun_is_loaded_beside_the_first(world: World, segments: Any, point: str | None) -> None:
+    record = segments.Record
+    world.seal([record(n) for n in range(5)])
+    world.drain(world.loader())
+    before = world.seal([record(3, ["again"]), record(5, ["sealed before"])])
+    request = EpochRequest((QUEUE.in_epoch(1),), frozenset({before.name}))
+    (world.roots[0] / "epochs.json").write_text(request.to_json())
+    world.seal([record(n, ["second"]) for n in range(6)])
+    if point is not None:
+        world.drain_with_crash(point)
+    world.drain(world.loader())
+    world.seal([record(n, ["third"]) for n in range(7)])
+    world.drain(world.loader())
+    first = [*((n, "row") for n in range(5)), (5, "sealed before")]
+    second = [*((n, "second") for n in range(6)), (6, "third")]
+    assert world_rows(world) == sorted(first + second)
+
+
+def test_a_request_that_is_damaged_stops_the_loader(world: World, segments: Any) -> None:
+    world.seal([segments.Record(1)])
+    (world.roots[0] / "epochs.json").write_text("{")
+    with pytest.raises(LoaderError, match=r"epochs\.json is not understood"):
+        world.drain(world.loader())
