@@ -24,6 +24,12 @@ from rocketcrew.spark.staging import Staging
 WIDE = Limits(10**6, 10**9)
 
 
+def in_order(table: Any) -> list[Any]:
+    """The rows as tuples, sorted; null before all else."""
+    rows = [tuple(row.values()) for row in table.to_pylist()]
+    return sorted(rows, key=lambda row: [(value is not None, value) for value in row])
+
+
 class Crash(BaseException):
     """Stands for kill -9: nothing in the loader catches it, so nothing is cleaned up."""
 
@@ -104,12 +110,12 @@ class World:
             if columns:
                 tables = [pq.read_table(file) for file in sorted(self.table.glob("batch_id=*/*.parquet"))]
                 merged: Any = pa.concat_tables(tables, promote_options="default").select(list(columns))
-                return sorted(tuple(row.values()) for row in merged.to_pylist())
+                return in_order(merged)
             rows: list[Any] = self.helpers.read_table(self.table)
             return rows
         wanted = list(columns or ("_topic", "_broker", "_queue_id", "_offset", "_seq", "value"))
         table: Any = DeltaTable(str(self.table)).to_pyarrow_table(columns=wanted)
-        return sorted(tuple(row.values()) for row in table.to_pylist())
+        return in_order(table)
 
     def state(self) -> dict[str, Any]:
         batch = self.target().state().batch
