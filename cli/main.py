@@ -33,6 +33,7 @@ COMMANDS: Final[dict[str, str]] = {
     "send": "Send messages to a topic.",
     "load": "Load sealed results into a Spark table.",
     "query": "Ask the table by Spark SQL.",
+    "reset": "Set a group's offsets, and load once more what it loaded.",
     "compact": "Rewrite small files of the table into large ones.",
     "reconcile": "Compare the table with the brokers: is everything there?",
     "lag": "Show how far a group is behind, queue by queue.",

@@ -20,6 +20,7 @@ from ..remoting.errors import BrokerError
 from ..supervisor.access import access_of
 from .exit_codes import EXIT_FAILURE
 from .options import with_settings
+from .stagings import staging_folders
 
 if TYPE_CHECKING:
     from ..spark.intervals import QueueKey
@@ -69,7 +70,7 @@ def reconcile(
         names["cluster.name_servers"] = "-n HOST:PORT"
     require(settings, list(names), flag_names=names)
     table = Path(settings.spark.target)
-    folders = list(stagings) or _stagings(settings)
+    folders = list(stagings) or staging_folders(settings)
     report, broken = _compare(settings, table, folders, brokers=brokers or rerun is not None)
     if rerun and report.to_run_again():
         with only_rerun(table):
@@ -78,11 +79,6 @@ def reconcile(
             report, broken = _compare(settings, table, folders, brokers=True)
     click.echo(json.dumps(as_object(report, broken)) if as_json else "\n".join(as_lines(report, broken)))
     context.exit(0 if report.fine else EXIT_FAILURE)
-
-
-def _stagings(settings: Settings) -> list[Path]:
-    home = Path(settings.supervisor.data_dir) / settings.consumer.group
-    return sorted(path for path in home.glob("*/segments") if path.is_dir())
 
 
 def _compare(settings: Settings, table: Path, folders: Sequence[Path], *, brokers: bool) -> tuple[Report, list[str]]:

@@ -24,7 +24,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from ..conf.segment_format import BAD_DIR, EPOCH_FILE, OUTCOMES_DIR, PLAN_DIR, READY_DIR, SEGMENT_NAME, SETTLED_FILE
+from ..conf.segment_format import (
+    BAD_DIR,
+    EPOCH_FILE,
+    OPEN_DIR,
+    OUTCOMES_DIR,
+    PLAN_DIR,
+    READY_DIR,
+    SEGMENT_NAME,
+    SETTLED_FILE,
+)
 from ..remoting.errors import UsageError
 from .epochs import NO_REQUEST, EpochRequest
 from .errors import BadSegmentError, LoaderError
@@ -128,6 +137,17 @@ class Staging:
             with contextlib.suppress(ValueError, FileNotFoundError):
                 notes.append(notes_from_json(path.read_bytes()))
         return Outcomes.union(notes)
+
+    def unloaded_names(self) -> set[str]:
+        """The segments that are sealed or still open: all that workers have written and the table does not have yet."""
+        folders = (self.ready, self.root / OPEN_DIR)
+        return {
+            path.name
+            for folder in folders
+            if folder.is_dir()
+            for path in folder.iterdir()
+            if is_segment_name(path.name)
+        }
 
     def epoch_request(self) -> EpochRequest:
         """What `reset --reprocess` asks for. Raises LoaderError when it can't be read: passing it over would drop rows."""

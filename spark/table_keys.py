@@ -6,7 +6,9 @@ log names and the disk does not have is a finding, no failure: its records are t
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,9 +22,10 @@ from ..conf.segment_format import BROKER, EPOCH, GROUP, OFFSET, QUEUE_ID, SEQ, T
 from ..remoting.errors import UsageError
 from .delta_target import STATE_DIR, DeltaTarget, append_by_delta_rs, delta_rs
 from .errors import BadSegmentError, LoaderError
+from .files import locked_table
 from .intervals import IntervalSet, OffsetSet, QueueKey
 from .outcomes import BatchOutcomes, Outcomes
-from .parquet_target import OUTCOMES_FILE, STATE_FILE, batch_folders
+from .parquet_target import OUTCOMES_FILE, STATE_FILE, TABLE_LOCK_WAIT_S, batch_folders
 from .reconciling import TableFacts
 from .segments import intervals_of, read_facts, readable_offsets
 from .staging import Staging
@@ -52,14 +55,15 @@ def table_facts(table: Path, stagings: Iterable[Path]) -> tuple[TableFacts, list
     loaded. Raises UsageError for what is no table of ours, LoaderError for a ledger that can't be used.
     """
     noted, waiting, settled = _staged(stagings)
-    ledger, files = _opened(table)
     presence = _Presence()
     broken: list[str] = []
-    for file in files:
-        try:
-            presence.add(pq.read_table(str(file), partitioning=None, columns=_columns_of(file)))
-        except (OSError, pa.ArrowException) as error:
-            broken.append(f"{file}: {error}")
+    with _held(table):
+        ledger, files = _opened(table)
+        for file in files:
+            try:
+                presence.add(pq.read_table(str(file), partitioning=None, columns=_columns_of(file)))
+            except (OSError, pa.ArrowException) as error:
+                broken.append(f"{file}: {error}")
     newest = ledger.state.epochs
 
     def now(key: QueueKey) -> QueueKey:
@@ -79,6 +83,18 @@ def table_facts(table: Path, stagings: Iterable[Path]) -> tuple[TableFacts, list
         settled.rekeyed(now),
     )
     return facts, broken
+
+
+def _held(table: Path) -> AbstractContextManager[None]:
+    """No compaction exchanges the files of a Parquet table while they are read."""
+    if not table.is_dir() or (table / "_delta_log").is_dir():
+        return nullcontext()
+    return locked_table(table, fcntl.LOCK_SH, TABLE_LOCK_WAIT_S)
+
+
+def table_state(table: Path) -> TableState:
+    """The state of the table in the folder `table`. Raises UsageError, LoaderError."""
+    return _opened(table)[0].state
 
 
 def _columns_of(file: Path) -> list[str]:

@@ -27,15 +27,19 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
     running.stop()
 
 
-def reconcile(crew: Crew, *more: str, code: int) -> dict[str, Any]:
-    words = ["reconcile", "-g", crew.group, "-n", crew.broker.name_server, "--target", str(crew.table), "--json"]
+def command(crew: Crew, name: str, *more: str, code: int) -> bytes:
+    words = [name, "-g", crew.group, "-n", crew.broker.name_server, "--target", str(crew.table)]
     words += ["--set", f"supervisor.data_dir={crew.folder / 'state'}", *more]
     done = subprocess.run(
         [sys.executable, "-m", "rocketcrew", *words], cwd=HANDLERS, capture_output=True, check=False, timeout=WAIT_S,
         env={name: value for name, value in os.environ.items() if not name.startswith(("ROCKETCREW_", "NAMESRV_"))},
     )  # fmt: skip
     assert done.returncode == code, done.stderr.decode() + done.stdout.decode()
-    report: dict[str, Any] = json.loads(done.stdout)
+    return done.stdout
+
+
+def reconcile(crew: Crew, *more: str, code: int) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads(command(crew, "reconcile", "--json", *more, code=code))
     return report
 
 
@@ -75,3 +79,30 @@ def test_a_removed_file_is_named_and_brought_back(tmp_path: Path, broker: Broker
     assert sorted(rows.column("number").to_pylist()) == list(NUMBERS)
     assert duplicate_keys(rows) == 0
     assert counted(report, "loaded") == len(NUMBERS)
+
+    again_in_a_new_epoch(crew)
+
+
+def again_in_a_new_epoch(crew: Crew) -> None:
+    """Everything once more: its rows stand beside the first ones, and are explained."""
+    command(crew, "reset", "-t", "numbers", "--to", "earliest", "--reprocess", code=0)
+    crew.start()
+    wait_until(lambda: crew.lag() == 0 and crew.counter("sent_back_messages") == 16, what="the second end")
+    assert b"members that run" in subprocess_error(crew)
+    assert crew.stop() == 0
+    rows = crew.load()
+    again = [row["number"] for row in rows.to_pylist() if row["_epoch"] == 1]
+    retried = [number for number in NUMBERS if number % 50 == 7]
+    assert sorted(again) == [number for number in NUMBERS if number not in retried], "retries are new messages"
+    assert rows.num_rows == 2 * len(NUMBERS)
+    report = reconcile(crew, code=0)
+    assert counted(report, "loaded") == 2 * len(NUMBERS)
+
+
+def subprocess_error(crew: Crew) -> bytes:
+    done = subprocess.run(
+        [sys.executable, "-m", "rocketcrew", "reset", "-g", crew.group, "-n", crew.broker.name_server, "-t", "numbers",
+         "--to", "earliest"], capture_output=True, check=False, timeout=WAIT_S,
+    )  # fmt: skip
+    assert done.returncode == 2
+    return done.stderr
