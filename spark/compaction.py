@@ -28,7 +28,7 @@ import fcntl
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -146,7 +146,7 @@ class _Exchange:
             return Compacted(before, after)
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _alone(self) -> Generator[None]:
         try:
             lock = try_lock(self._table.with_name(f"{self._draft.name}.lock"))
         except OSError as error:
