@@ -1,8 +1,8 @@
 """Epochs of a queue: when its offsets begin anew, its rows are loaded although the loaded set knows these numbers. Pure.
 
-Two things open one. A topic that was deleted and made again: a record whose offset is loaded already, but which was stored
-later than everything that was loaded of its queue, can only be another record (a broker stores a queue in the order of its
-offsets). And a deliberate re-run: `rocketcrew reset --reprocess` asks for it by a file beside the segments, which names those
+Two things open one. A topic that was deleted and made again: a record whose offset is loaded already and not above all that
+has rows, but which was stored later than everything that was loaded of its queue, can only be another record (a broker stores
+a queue in the order of its offsets). And a deliberate re-run: `rocketcrew reset --reprocess` asks for it by a file beside the segments, which names those
 that were sealed before.
 
 A plan has one epoch for each queue. Segments of before and after an opening are planned apart, those of before first.
@@ -118,7 +118,11 @@ def _epochs_of(
             continue
         if top.since_us and ends.last_us < top.since_us:
             epochs[base] = key.epoch - 1  # sealed late: of the topic as it was
-        elif ends.first_offset in loaded.of_queue(key) and ends.first_us > top.stored_us >= 0:
+        elif (
+            ends.first_offset <= top.offset
+            and ends.first_us > top.stored_us
+            and ends.first_offset in loaded.of_queue(key)
+        ):
             opening = Opening(key.in_epoch(key.epoch + 1), ends, top)
             openings.append(opening)
             epochs[base] = opening.key.epoch

@@ -49,6 +49,12 @@ def test_what_comes_again_is_no_new_epoch() -> None:
     assert next_stretch([again, more], LOADED, TOPS, EpochRequest((), frozenset())) == (2, (), ())
 
 
+def test_a_record_that_had_no_rows_at_first_is_no_new_epoch() -> None:
+    """Settled without rows, delivered again after a kill, and now with some: it is above all that has rows."""
+    loaded = OffsetSet({QUEUE: IntervalSet.of([(0, 110)])})
+    assert next_stretch([facts("a", 105, 105, 1100, 1100)], loaded, TOPS, EpochRequest((), frozenset())) == (1, (), ())
+
+
 def test_a_topic_made_again_is_seen_and_planned_apart() -> None:
     old, new, more = facts("a", 90, 120, 900, 1300), facts("b", 0, 4, 5000, 5004), facts("c", 5, 9, 5005, 5009)
     nothing = EpochRequest((), frozenset())
