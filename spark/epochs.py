@@ -1,9 +1,9 @@
 """Epochs of a queue: when its offsets begin anew, its rows are loaded although the loaded set knows these numbers. Pure.
 
 Two things open one. A topic that was deleted and made again: a record whose offset is loaded already and not above all that
-has rows, but which was stored later than everything that was loaded of its queue, can only be another record (a broker stores
-a queue in the order of its offsets). And a deliberate re-run: `rocketcrew reset --reprocess` asks for it by a file beside the segments, which names those
-that were sealed before.
+has rows, but which was stored later than everything that was loaded of its queue, can only be another record (a broker
+stores a queue in the order of its offsets). And a deliberate re-run: `rocketcrew reset --reprocess` asks for it by a file
+beside the segments, which names those that were sealed before.
 
 A plan has one epoch for each queue. Segments of before and after an opening are planned apart, those of before first.
 """

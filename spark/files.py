@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -14,6 +15,7 @@ from pathlib import Path
 from .errors import LoaderError
 
 LOCK_POLL_S = 0.02
+_NO_FLOCK = (errno.ENOSYS, errno.ENOTSUP, errno.EINVAL, errno.EBADF, errno.ENOLCK)
 
 
 def sync_path(path: Path) -> None:
@@ -97,7 +99,9 @@ def lock_table(table: Path, kind: int, wait_s: float) -> int:
                 return descriptor
         except BlockingIOError:
             pass
-        except OSError:
+        except OSError as error:
+            if kind == fcntl.LOCK_SH and error.errno in _NO_FLOCK:
+                return descriptor  # nobody can exchange folders there either, so there is nothing to keep away
             os.close(descriptor)
             raise
         os.close(descriptor)

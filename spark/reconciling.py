@@ -103,12 +103,16 @@ class Report:
         return self.rows is None and not any(queue.unexplained for queue in self.queues)
 
     def to_run_again(self) -> OffsetSet:
-        """What is not in the table and should be: missing and unknown records."""
+        """What is not in the table and should be: missing and unknown records, of each queue's newest epoch.
+
+        Of an earlier one they may not be there any more; what a deliberate re-run left of it stays named.
+        """
+        newest = {queue.key.in_epoch(0): queue.key for queue in sorted(self.queues, key=lambda one: one.key)}
         return OffsetSet.of(
             (queue.key, queue.fates[fate])
             for queue in self.queues
             for fate in (Fate.MISSING, Fate.UNKNOWN)
-            if fate in queue.fates
+            if fate in queue.fates and newest[queue.key.in_epoch(0)] == queue.key
         )
 
 

@@ -2,7 +2,7 @@
 
 `results` has every row of every batch, with `batch_id`. One message may stand in it more than once: after an uncertain
 send-back it has two retry records, each with rows of its own. `latest` keeps, per group and origin message, the rows of
-one record: that with the most reconsume times, among equals the one stored last.
+one record: that of the newest epoch, of these the one with the most reconsume times, among equals the one stored last.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..conf.segment_format import EPOCH
 from ..remoting.errors import UsageError
 from .columns import Column, ddl
 from .parquet_target import STATE_FILE, last_batch
@@ -23,7 +24,7 @@ _LATEST = """
 SELECT * EXCEPT (_rank) FROM (
   SELECT *, rank() OVER (
     PARTITION BY _group, coalesce(_origin_message_id, _message_id)
-    ORDER BY _reconsume_times DESC, _store_time DESC, _topic DESC, _broker DESC, _queue_id DESC, _offset DESC
+    ORDER BY {epoch}_reconsume_times DESC, _store_time DESC, _topic DESC, _broker DESC, _queue_id DESC, _offset DESC
   ) AS _rank
   FROM results
 ) WHERE _rank = 1
@@ -49,7 +50,8 @@ def is_delta(table: Path) -> bool:
 def register_views(spark: Any, table: Path) -> None:
     """Make the temporary views `results` and `latest`. Raises UsageError when the table is empty."""
     open_table(spark, table).createOrReplaceTempView("results")
-    spark.sql(_LATEST).createOrReplaceTempView("latest")
+    epoch = f"coalesce({EPOCH}, 0) DESC, " if EPOCH in spark.table("results").columns else ""
+    spark.sql(_LATEST.format(epoch=epoch)).createOrReplaceTempView("latest")
 
 
 def query(spark: Any, table: Path, sql: str) -> list[dict[str, Any]]:

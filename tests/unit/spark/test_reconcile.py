@@ -226,3 +226,11 @@ def repaired(world: World) -> None:
     """Take one file out of a Delta table for good, as its users do after a loss."""
     files(world)[0].unlink()
     DeltaTable(str(world.table)).repair()
+
+
+def test_only_the_newest_epoch_is_run_again() -> None:
+    later = QUEUE.in_epoch(1)
+    gone = Outcomes.of([(ROWS, OffsetSet({QUEUE: IntervalSet.of([(0, 3)]), later: IntervalSet.of([(1, 2)])}))])
+    report = reconcile(TableFacts(OffsetSet(), OffsetSet(), OffsetSet(), gone), {QUEUE: QueueEnds(0, 2, 2)})
+    assert [queue.ends is not None for queue in report.queues] == [False, True], "the brokers speak of the newest"
+    assert report.to_run_again().queues.keys() == {later}
