@@ -25,6 +25,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "unit" / "spark"))
 from loaders import WAIT_S, Loaders, say, wait_until
 from segment_helpers import Record, expected, read_table
 
+from rocketcrew.spark.epochs import EpochRequest
+from rocketcrew.spark.intervals import QueueKey
 from rocketcrew.spark.loader import POINTS
 from rocketcrew.spark.session import SessionSettings, open_session
 from rocketcrew.spark.views import register_views
@@ -263,3 +265,23 @@ def test_a_jvm_that_hangs_is_found_out(tmp_path: Path) -> None:
         loaders.assert_exact()
     finally:
         loaders.end()
+
+
+def test_spark_writes_a_new_epoch_and_latest_is_of_it(tmp_path: Path) -> None:
+    loaders = Loaders(tmp_path, "spark")
+    try:
+        loaders.seal(Record(1, ["first", "run"]), Record(2))
+        loaders.run(writer="arrow")
+        request = EpochRequest((QueueKey("g", "orders", "broker-a", 0, 1),), frozenset())
+        (loaders.staging / "epochs.json").write_text(request.to_json())
+        loaders.seal(Record(1, ["second"]))
+        loaders.run()
+    finally:
+        loaders.end()
+    with open_views(loaders.table, tmp_path / "views") as sql:
+        rows = sql("SELECT _epoch, _offset, value FROM results ORDER BY ALL")
+        assert [tuple(row.values()) for row in rows] == [
+            (None, 1, "first"), (None, 1, "run"), (None, 2, "row"), (1, 1, "second"),
+        ]  # fmt: skip
+        latest = sql("SELECT _offset, value FROM latest ORDER BY ALL")
+        assert [tuple(row.values()) for row in latest] == [(1, "second"), (2, "row")]
