@@ -1,0 +1,91 @@
+"""Rows of a table to messages, each with a key that is the same when the batch is written again. Pure.
+
+A write is at least once: Spark repeats tasks and batches, and brokers do not know what they have already. So each message has
+the property SPARK_ROW_KEY, `<query or job>-<batch>-<partition>-<row>`: who reads it can drop what it saw. It is the same for
+a batch that is repeated when the rows come in the same order in the same partitions (a source that replays, no shuffle that
+depends on timing). Messages whose row gives no keys get it as their key as well, so that tools find it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from ..client.outgoing import OutgoingMessage
+from ..remoting.errors import UsageError
+from ..remoting.properties import RESERVED_PROPERTIES
+from .columns import COLUMNS
+
+ROW_KEY = "SPARK_ROW_KEY"
+_WRITTEN = {
+    "body": ("binary", "string"),
+    "topic": ("string",),
+    "tags": ("string",),
+    "keys": ("string",),
+    "properties": ("map<string,string>",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RowForm:
+    """Which columns make a message; `topic` is for rows that name none."""
+
+    columns: tuple[str, ...]
+    topic: str
+
+
+def row_form(schema: Sequence[tuple[str, str]], topic: str | None) -> RowForm:
+    """How rows of this schema become messages. Raises UsageError saying what is missing or too much.
+
+    Other columns that a read of messages has (queueOffset …) are passed over, so that what was read can be written again.
+    """
+    kinds = dict(schema)
+    for name, kind in schema:
+        if name in _WRITTEN and kind not in _WRITTEN[name]:
+            raise UsageError(f"rocketmq: column {name} is {kind}: cast it to {' or '.join(_WRITTEN[name])}")
+        if name not in _WRITTEN and name not in COLUMNS:
+            raise UsageError(f"rocketmq: column {name} is no part of a message: put it into body or properties, or drop it; "
+                             f"messages have {', '.join(_WRITTEN)}")  # fmt: skip
+    if "body" not in kinds:
+        raise UsageError("rocketmq: there is no column body: select what is to be sent as body (string or binary)")
+    if "topic" not in kinds and not topic:
+        raise UsageError("rocketmq: where to? give option topic, or a column topic")
+    return RowForm(tuple(name for name in _WRITTEN if name in kinds), topic or "")
+
+
+def messages_of(batch: pa.RecordBatch, form: RowForm, key: str, first_row: int) -> Iterator[OutgoingMessage]:
+    """The messages of one Arrow batch. `key` is that of the partition, `first_row` the number of the batch's first row.
+
+    Raises UsageError naming the row that cannot be sent.
+    """
+    columns = {name: batch.column(name).to_pylist() for name in form.columns}
+    for at in range(batch.num_rows):
+        row = {name: values[at] for name, values in columns.items()}
+        try:
+            yield _message(row, form.topic, f"{key}-{first_row + at}")
+        except UsageError as error:
+            raise UsageError(f"rocketmq: row {first_row + at} of its partition cannot be sent: {error}") from None
+
+
+def _message(row: dict[str, Any], topic: str, row_key: str) -> OutgoingMessage:
+    body = row["body"]
+    if body is None:
+        raise UsageError("its body is null; RocketMQ knows no messages without a body: filter such rows out")
+    pairs: list[tuple[str, str | None]] = row.get("properties") or []
+    # The system's own are left out: they are those of the message that was read, and are set anew.
+    properties = {name: value for name, value in pairs if value and name not in RESERVED_PROPERTIES}
+    properties[ROW_KEY] = row_key
+    message = OutgoingMessage(
+        row.get("topic") or topic,
+        body.encode() if isinstance(body, str) else body,
+        tags=row.get("tags") or "",
+        keys=row.get("keys") or row_key,
+        properties=properties,
+    )
+    if not message.topic:
+        raise UsageError("its topic is null, and option topic is not given")
+    message.check()
+    return message

@@ -1,0 +1,103 @@
+"""Which offsets one batch takes, and how they are split into partitions. Pure.
+
+All of it is a function of its arguments, so that a batch that is planned again has the same partitions with the same
+rows in them; keys of written rows depend on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from ..remoting.queues import MessageQueue
+from .offsets import Offsets
+
+
+class Range(NamedTuple):
+    """Offsets `start` to `end` (not included) of one queue."""
+
+    queue: MessageQueue
+    start: int
+    end: int
+
+    @property
+    def count(self) -> int:
+        return self.end - self.start
+
+
+def ranges_between(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int]) -> list[Range]:
+    """What lies between two offsets of a stream, queue by queue.
+
+    A queue that the start does not know has nothing yet (positions.known_ends). One whose end is before its start was
+    made anew: it is read from its beginning.
+    """
+    ranges: list[Range] = []
+    for queue in sorted(end):
+        first, last = start.get(queue, end[queue]), end[queue]
+        ranges.append(Range(queue, first if first <= last else 0, last))
+    return [part for part in ranges if part.count > 0]
+
+
+def limited(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int], most: int) -> Offsets:
+    """`end`, brought back so that at most `most` offsets lie between, each queue getting its share of them.
+
+    A queue with anything to read gets at least one, so that it is not starved by long ones. Where even that is too many,
+    queues take turns: which are first depends on how far the whole is.
+    """
+    sizes = {queue: end[queue] - start.get(queue, end[queue]) for queue in sorted(end)}
+    # A queue that was made anew is passed on whole: it cannot be cut before its start.
+    waiting = {queue: size for queue, size in sizes.items() if size > 0}
+    total = sum(waiting.values())
+    if total <= most:
+        return dict(end)
+    shares = dict.fromkeys(waiting, 0)
+    if most < len(waiting):
+        queues = list(waiting)
+        first = sum(start[queue] for queue in queues) % len(queues)
+        for queue in (queues + queues)[first : first + most]:
+            shares[queue] = 1
+    else:
+        spare, rest = most - len(waiting), total - len(waiting)
+        for queue, size in waiting.items():
+            shares[queue] = 1 + (size - 1) * spare // rest
+        left = most - sum(shares.values())
+        for queue in sorted(waiting, key=lambda queue: (shares[queue] - waiting[queue], queue)):
+            more = min(left, waiting[queue] - shares[queue], 1)
+            shares[queue] += more
+            left -= more
+    return {queue: start[queue] + shares[queue] if queue in shares else last for queue, last in end.items()}
+
+
+def split(ranges: Sequence[Range], at_least: int) -> list[Range]:
+    """The ranges, long ones cut so that there are about `at_least`, sorted by queue and offset.
+
+    As Kafka's source (KafkaOffsetRangeCalculator): a hint; a range is never cut into more parts than it has offsets. Each
+    cut goes to the range whose parts are the longest.
+    """
+    whole = sorted(part for part in ranges if part.count > 0)
+    total = sum(part.count for part in whole)
+    if not whole or len(whole) >= at_least:
+        return whole
+    parts = [max(1, part.count * at_least // total) for part in whole]
+    while sum(parts) > at_least and max(parts) > 1:
+        parts[max(range(len(parts)), key=lambda at: (parts[at] / whole[at].count, at))] -= 1
+    while sum(parts) < at_least:
+        at = max(range(len(parts)), key=lambda at: (whole[at].count / parts[at], -at))
+        if parts[at] >= whole[at].count:
+            break
+        parts[at] += 1
+    return [cut for part, count in zip(whole, parts, strict=True) for cut in _cut(part, count)]
+
+
+def _cut(part: Range, count: int) -> list[Range]:
+    edges = [part.start + part.count * at // count for at in range(count + 1)]
+    return [Range(part.queue, first, last) for first, last in zip(edges, edges[1:], strict=False)]
+
+
+def waits(
+    start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int], least: int, since_ms: float, delay_ms: int
+) -> bool:
+    """Whether a trigger is left out: there is less than `minOffsetsPerTrigger`, and the last was no `maxTriggerDelay` ago."""
+    if not least or since_ms >= delay_ms:
+        return False
+    return sum(part.count for part in ranges_between(start, end)) < least

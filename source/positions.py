@@ -1,0 +1,114 @@
+"""From places to offsets: where reading begins and ends in each queue, and what is data loss. Pure; brokers' facts come in.
+
+- A search by time says the first message stored at or after it, the queue's end when there is none, and with genuine
+  brokers an offset before the queue's beginning when all messages are newer; so it is brought into the queue's bounds.
+- A group without a committed offset begins at the earliest message: nothing is passed over.
+- What lies outside of what a queue holds is data loss: an error, or with failOnDataLoss=false the nearest offset there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ..remoting.errors import UsageError
+from ..remoting.queues import MessageQueue
+from .errors import DataLossError
+from .offsets import EARLIEST, LATEST, Offsets, Place, Spec, name, names
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What brokers say of one queue: its first offset, one past its last, the group's offset, and a search's result."""
+
+    minimum: int
+    maximum: int
+    group: int | None = None
+    found: int | None = None
+
+
+def check_named(spec: Spec, queues: Iterable[MessageQueue]) -> None:
+    """Offsets or times that are told per queue must be told for exactly the queues that are read. Raises UsageError."""
+    if spec.timestamp_ms is not None or spec.place not in (Place.OFFSETS, Place.TIMESTAMP):
+        return
+    there = set(queues)
+    if missing := there - set(spec.values):
+        raise UsageError(f"rocketmq: option {spec.option} says nothing about {names(missing)}: every queue that is read "
+                         "must stand there (-2 is its earliest offset)")  # fmt: skip
+    if foreign := set(spec.values) - there:
+        raise UsageError(f"rocketmq: option {spec.option} names {names(foreign)}, which is not read: subscribe or assign it, "
+                         "or leave it out")  # fmt: skip
+
+
+def first_offset(spec: Spec, queue: MessageQueue, facts: Facts, *, latest_when_too_late: bool, fail: bool) -> int:
+    """Where reading begins. Raises UsageError (nothing is that new), DataLossError."""
+    if spec.place is Place.TIMESTAMP and _search(facts) >= facts.maximum and not latest_when_too_late:
+        raise UsageError(
+            f"rocketmq: option {spec.option}: {name(queue)} has no message stored at or after {spec.timestamp_of(queue)}: "
+            "give an earlier time, or startingOffsetsByTimestampStrategy=latest to begin with what comes in"
+        )
+    return within(_offset(spec, queue, facts), queue, facts, fail=fail)
+
+
+def last_offset(spec: Spec, queue: MessageQueue, facts: Facts, *, fail: bool) -> int:
+    """Where a batch read ends (one past the last). Raises DataLossError."""
+    return within(_offset(spec, queue, facts), queue, facts, fail=fail)
+
+
+def within(offset: int, queue: MessageQueue, facts: Facts, *, fail: bool) -> int:
+    """`offset`, if the queue reaches from there. Raises DataLossError, or with `fail` off gives the nearest."""
+    nearest = min(max(offset, facts.minimum), facts.maximum)
+    if fail and nearest != offset:
+        raise DataLossError(
+            f"rocketmq: {name(queue)} holds offsets {facts.minimum} to {facts.maximum}, and {offset} is asked for: messages "
+            "were deleted (retention), or the topic was made anew. Begin elsewhere (for a stream: with a new checkpoint), or "
+            f"set failOnDataLoss=false to go on at {nearest}"
+        )
+    return nearest
+
+
+def check_order(starts: Mapping[MessageQueue, int], ends: Mapping[MessageQueue, int], option: str) -> None:
+    """An end before its start is a user's mistake. Raises UsageError."""
+    for queue, start in starts.items():
+        if ends[queue] < start:
+            raise UsageError(f"rocketmq: option {option}: {name(queue)} would end at {ends[queue]}, before it begins at {start}")
+
+
+def _offset(spec: Spec, queue: MessageQueue, facts: Facts) -> int:
+    match spec.place:
+        case Place.EARLIEST:
+            return facts.minimum
+        case Place.LATEST:
+            return facts.maximum
+        case Place.GROUP:
+            return facts.minimum if facts.group is None else facts.group
+        case Place.TIMESTAMP:
+            return min(max(_search(facts), facts.minimum), facts.maximum)
+        case Place.OFFSETS:
+            value = spec.values[queue]
+            return {EARLIEST: facts.minimum, LATEST: facts.maximum}.get(value, value)
+
+
+def _search(facts: Facts) -> int:
+    assert facts.found is not None, "a search was not made"
+    return facts.found
+
+
+def known_ends(start: Offsets, facts: Mapping[MessageQueue, Facts], *, fail: bool) -> Offsets:
+    """Where a stream could read to now, given where it stands.
+
+    - A queue that is new to it enters at its first offset, with nothing to read yet: that offset goes into the checkpoint
+      before anything is read, so a replay begins at the same one.
+    - A queue that no route names at the moment (its broker is down) stays where it is.
+    - A queue that is shorter than where the stream stands was made anew: DataLossError, or it is read from its beginning.
+    """
+    ends = dict(start)
+    for queue, known in facts.items():
+        if queue not in start:
+            ends[queue] = known.minimum
+        elif known.maximum < start[queue]:
+            within(start[queue], queue, known, fail=fail)
+            ends[queue] = known.maximum
+        else:
+            ends[queue] = known.maximum
+    return ends

@@ -1,0 +1,138 @@
+"""The options of a read, checked whole, in one frozen value that travels to executors. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..client.validation import check_group
+from ..remoting.errors import UsageError
+from ..remoting.queues import MessageQueue
+from ..remoting.subscription import parse_subscription
+from .offsets import Place, Spec, parse_assign, parse_place, parse_timestamps, parse_topics
+from .options import BATCH, STREAM, parse_options, refuse
+
+TOOLS_GROUP = "TOOLS_CONSUMER"
+"""Whom brokers know without being told (MixAll.java): reads without a group of their own leave no group behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What is read, and how. Times in milliseconds."""
+
+    topics: tuple[str, ...]
+    assigned: tuple[MessageQueue, ...]
+    group: str
+    starting: Spec
+    ending: Spec
+    latest_when_too_late: bool
+    fail_on_data_loss: bool
+    tags: frozenset[str]
+    include_body: bool
+    include_properties: bool
+    min_partitions: int
+    max_offsets_per_trigger: int
+    min_offsets_per_trigger: int
+    max_trigger_delay_ms: int
+    report_group_offsets: bool
+    pull_batch_size: int
+    pull_timeout_ms: int
+    retries: int
+    retry_interval_ms: int
+
+
+def read_options(given: Mapping[str, str], streaming: bool) -> ReadOptions:
+    """Raises UsageError naming the option, and what to do."""
+    found = parse_options(given, STREAM if streaming else BATCH)
+    topics, assigned = _what(found)
+    group: str = found["group"] or ""
+    if group:
+        _check_group(group)
+    starting = _place(found, "starting", "latest" if streaming else "earliest")
+    ending = Spec(Place.LATEST, "endingOffsets") if streaming else _place(found, "ending", "latest")
+    if not streaming:
+        _check_batch(starting, ending)
+    if Place.GROUP in (starting.place, ending.place) and not group:
+        raise UsageError("rocketmq: option startingOffsets (or endingOffsets) is group, but which? give option group too")
+    return ReadOptions(
+        topics=topics,
+        assigned=assigned,
+        group=group,
+        starting=starting,
+        ending=ending,
+        latest_when_too_late=found["startingOffsetsByTimestampStrategy"] == "latest",
+        fail_on_data_loss=found["failOnDataLoss"],
+        tags=_tags(found["tags"]),
+        include_body=found["includeBody"],
+        include_properties=found["includeProperties"],
+        min_partitions=found["minPartitions"] or 0,
+        max_offsets_per_trigger=found.get("maxOffsetsPerTrigger") or 0,
+        min_offsets_per_trigger=_minimum(found),
+        max_trigger_delay_ms=found.get("maxTriggerDelay") or 0,
+        report_group_offsets=bool(group) and bool(found.get("reportGroupOffsets")),
+        pull_batch_size=found["pullBatchSize"],
+        pull_timeout_ms=found["pullTimeoutMs"],
+        retries=found["numRetries"],
+        retry_interval_ms=found["retryIntervalMs"],
+    )
+
+
+def _what(found: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[MessageQueue, ...]]:
+    """Topics and, where they are assigned, the queues."""
+    subscribe, assign = found["subscribe"], found["assign"]
+    if (subscribe is None) == (assign is None):
+        said = "both are given" if subscribe else "neither is given"
+        raise UsageError(
+            f"rocketmq: what to read is told by option subscribe (topics) or assign (queues), and {said}: give one of them"
+        )
+    if assign is None:
+        return parse_topics(subscribe), ()
+    assigned = parse_assign(assign)
+    return tuple(dict.fromkeys(queue.topic for queue in assigned)), assigned
+
+
+def _place(found: Mapping[str, Any], end: str, default: str) -> Spec:
+    """By time for all, by time per queue, by offsets: the first that is given counts, as in Kafka's source."""
+    for_all, by_time, offsets = f"{end}Timestamp", f"{end}OffsetsByTimestamp", f"{end}Offsets"
+    if found[for_all] is not None:
+        return Spec(Place.TIMESTAMP, for_all, timestamp_ms=found[for_all])
+    if found[by_time] is not None:
+        return parse_timestamps(by_time, found[by_time])
+    return parse_place(offsets, found[offsets] or default)
+
+
+def _check_batch(starting: Spec, ending: Spec) -> None:
+    if starting.place is Place.LATEST or -1 in starting.values.values():
+        raise UsageError("rocketmq: option startingOffsets: a batch read cannot begin at latest, where nothing is: "
+                         "give earliest, offsets or a timestamp")  # fmt: skip
+    if ending.place is Place.EARLIEST or -2 in ending.values.values():
+        raise UsageError("rocketmq: option endingOffsets: a batch read cannot end at earliest, before anything is: "
+                         "give latest, offsets or a timestamp")  # fmt: skip
+    first, last = starting.timestamp_ms, ending.timestamp_ms
+    if first is not None and last is not None and first > last:
+        raise UsageError(f"rocketmq: option startingTimestamp {first} is later than endingTimestamp {last}: exchange them")
+
+
+def _minimum(found: Mapping[str, Any]) -> int:
+    least, most = found.get("minOffsetsPerTrigger") or 0, found.get("maxOffsetsPerTrigger") or 0
+    if most and least > most:
+        raise UsageError(
+            f"rocketmq: option minOffsetsPerTrigger {least} is more than maxOffsetsPerTrigger {most}: no batch could be both"
+        )
+    return int(least)
+
+
+def _tags(expression: str) -> frozenset[str]:
+    """The tags that are wanted; empty: all messages."""
+    try:
+        return frozenset(parse_subscription(expression).tags)
+    except UsageError as error:
+        raise refuse("tags", expression, f"is wrong: {error}") from None
+
+
+def _check_group(group: str) -> None:
+    try:
+        check_group(group)
+    except UsageError as error:
+        raise refuse("group", group, f"is wrong: {error}") from None
