@@ -42,7 +42,9 @@ def access_of(given: Mapping[str, str], where: str) -> Access:
 def _servers(found: Mapping[str, Any]) -> tuple[str, ...]:
     told, asked = found["nameServer"], found["namesrvDomain"]
     if told is None and asked is None:
-        raise UsageError("rocketmq: option nameServer is missing: give host:port of the name servers, with ; between them")
+        raise UsageError(
+            "rocketmq: option nameServer is missing: give host:port of the name servers, with ; between them"
+        )
     if told is None:
         try:
             domain(asked)

@@ -57,7 +57,9 @@ def parse_place(option: str, value: str) -> Spec:
     if not value.strip().startswith("{"):
         raise refuse(option, value, "is none of earliest, latest, group, and no JSON such as "
                      '{"topic": {"broker-a": {"0": 23, "1": -1}}}')  # fmt: skip
-    return Spec(Place.OFFSETS, option, parse_numbers(option, value, EARLIEST, "an offset, -2 (earliest) or -1 (latest)"))
+    return Spec(
+        Place.OFFSETS, option, parse_numbers(option, value, EARLIEST, "an offset, -2 (earliest) or -1 (latest)")
+    )
 
 
 def parse_timestamps(option: str, value: str) -> Spec:
@@ -71,9 +73,11 @@ def parse_numbers(option: str, value: str, low: int, what: str) -> Offsets:
     for topic, broker, queues in _brokers(option, value):
         if not isinstance(queues, dict) or not queues:
             raise refuse(option, value, f'has no object such as {{"0": 23}} for broker {broker} of topic {topic}')
-        for queue_id, number in cast(dict[str, Any], queues).items():
+        for queue_id, number in cast("dict[str, Any]", queues).items():
             if type(number) is not int or not low <= number <= OFFSET_MAX:
-                raise refuse(option, value, f"holds {number!r} for queue {queue_id} of {topic} on {broker}: give {what}")
+                raise refuse(
+                    option, value, f"holds {number!r} for queue {queue_id} of {topic} on {broker}: give {what}"
+                )
             found[MessageQueue(topic, broker, _queue_id(option, value, queue_id))] = number
     return found
 
@@ -83,8 +87,10 @@ def parse_assign(value: str) -> tuple[MessageQueue, ...]:
     found: set[MessageQueue] = set()
     for topic, broker, ids in _brokers("assign", value):
         if not isinstance(ids, list) or not ids:
-            raise refuse("assign", value, f"has no list of queue ids such as [0, 1] for broker {broker} of topic {topic}")
-        for queue_id in cast(list[Any], ids):
+            raise refuse(
+                "assign", value, f"has no list of queue ids such as [0, 1] for broker {broker} of topic {topic}"
+            )
+        for queue_id in cast("list[object]", ids):
             found.add(MessageQueue(topic, broker, _queue_id("assign", value, queue_id)))
     return tuple(sorted(found))
 
@@ -134,11 +140,11 @@ def _brokers(option: str, value: str) -> list[tuple[str, str, object]]:
     found: list[tuple[str, str, object]] = []
     if not isinstance(told, dict) or not told:
         raise refuse(option, value, "is no object of topics")
-    for topic, brokers in cast(dict[str, Any], told).items():
+    for topic, brokers in cast("dict[str, Any]", told).items():
         _check_topic(option, value, topic)
         if not isinstance(brokers, dict) or not brokers:
             raise refuse(option, value, f"has no object of brokers for topic {topic}")
-        found += [(topic, broker, queues) for broker, queues in cast(dict[str, Any], brokers).items()]
+        found += [(topic, broker, queues) for broker, queues in cast("dict[str, Any]", brokers).items()]
     return found
 
 

@@ -183,10 +183,18 @@ def name_of(key: str) -> str | None:
     if lower in OF_SPARK:
         return None
     if lower == "path":
-        raise UsageError("rocketmq: there is no path to load or save: name topics by option subscribe (reading) or topic (writing)")
+        raise UsageError(
+            "rocketmq: there is no path to load or save: name topics by option subscribe (reading) or topic (writing)"
+        )
     name = _BY_LOWER.get(lower)
     if name is None:
         near = difflib.get_close_matches(lower, _BY_LOWER, 1, 0.6)
         hint = f"did you mean {_BY_LOWER[near[0]]}?" if near else f"known are {', '.join(OPTIONS)}"
         raise UsageError(f"rocketmq: option {key} is unknown: {hint}")
     return name
+
+
+def flag_of(given: Mapping[str, str], name: str, where: str) -> bool:
+    """One flag, before the others are looked at. Raises UsageError for its value."""
+    own = {key: value for key, value in given.items() if name_of(key) == name}
+    return bool(parse_options(own, where)[name])

@@ -7,6 +7,7 @@ rows in them; keys of written rows depend on it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from ..remoting.queues import MessageQueue
@@ -21,7 +22,7 @@ class Range(NamedTuple):
     end: int
 
     @property
-    def count(self) -> int:
+    def size(self) -> int:
         return self.end - self.start
 
 
@@ -35,7 +36,7 @@ def ranges_between(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue,
     for queue in sorted(end):
         first, last = start.get(queue, end[queue]), end[queue]
         ranges.append(Range(queue, first if first <= last else 0, last))
-    return [part for part in ranges if part.count > 0]
+    return [part for part in ranges if part.size > 0]
 
 
 def limited(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int], most: int) -> Offsets:
@@ -74,24 +75,24 @@ def split(ranges: Sequence[Range], at_least: int) -> list[Range]:
     As Kafka's source (KafkaOffsetRangeCalculator): a hint; a range is never cut into more parts than it has offsets. Each
     cut goes to the range whose parts are the longest.
     """
-    whole = sorted(part for part in ranges if part.count > 0)
-    total = sum(part.count for part in whole)
+    whole = sorted(part for part in ranges if part.size > 0)
+    total = sum(part.size for part in whole)
     if not whole or len(whole) >= at_least:
         return whole
-    parts = [max(1, part.count * at_least // total) for part in whole]
+    parts = [max(1, part.size * at_least // total) for part in whole]
     while sum(parts) > at_least and max(parts) > 1:
-        parts[max(range(len(parts)), key=lambda at: (parts[at] / whole[at].count, at))] -= 1
+        parts[max(range(len(parts)), key=lambda at: (parts[at] / whole[at].size, at))] -= 1
     while sum(parts) < at_least:
-        at = max(range(len(parts)), key=lambda at: (whole[at].count / parts[at], -at))
-        if parts[at] >= whole[at].count:
+        at = max(range(len(parts)), key=lambda at: (whole[at].size / parts[at], -at))
+        if parts[at] >= whole[at].size:
             break
         parts[at] += 1
     return [cut for part, count in zip(whole, parts, strict=True) for cut in _cut(part, count)]
 
 
 def _cut(part: Range, count: int) -> list[Range]:
-    edges = [part.start + part.count * at // count for at in range(count + 1)]
-    return [Range(part.queue, first, last) for first, last in zip(edges, edges[1:], strict=False)]
+    edges = [part.start + part.size * at // count for at in range(count + 1)]
+    return [Range(part.queue, first, last) for first, last in pairwise(edges)]
 
 
 def waits(
@@ -100,4 +101,4 @@ def waits(
     """Whether a trigger is left out: there is less than `minOffsetsPerTrigger`, and the last was no `maxTriggerDelay` ago."""
     if not least or since_ms >= delay_ms:
         return False
-    return sum(part.count for part in ranges_between(start, end)) < least
+    return sum(part.size for part in ranges_between(start, end)) < least

@@ -71,7 +71,9 @@ def check_order(starts: Mapping[MessageQueue, int], ends: Mapping[MessageQueue, 
     """An end before its start is a user's mistake. Raises UsageError."""
     for queue, start in starts.items():
         if ends[queue] < start:
-            raise UsageError(f"rocketmq: option {option}: {name(queue)} would end at {ends[queue]}, before it begins at {start}")
+            raise UsageError(
+                f"rocketmq: option {option}: {name(queue)} would end at {ends[queue]}, before it begins at {start}"
+            )
 
 
 def _offset(spec: Spec, queue: MessageQueue, facts: Facts) -> int:

@@ -17,9 +17,8 @@ from .planning import Range
 class Then(Enum):
     """What follows."""
 
-    GO_ON = "go on"
     AGAIN = "again"
-    """The broker has not what it said it had: a replica that is behind, for a moment."""
+    """The broker has not what it said it had: a replica that is behind, for a moment. After some tries the rest is lost."""
     LOST = "lost"
 
 

@@ -54,7 +54,9 @@ def read_options(given: Mapping[str, str], streaming: bool) -> ReadOptions:
     if not streaming:
         _check_batch(starting, ending)
     if Place.GROUP in (starting.place, ending.place) and not group:
-        raise UsageError("rocketmq: option startingOffsets (or endingOffsets) is group, but which? give option group too")
+        raise UsageError(
+            "rocketmq: option startingOffsets (or endingOffsets) is group, but which? give option group too"
+        )
     return ReadOptions(
         topics=topics,
         assigned=assigned,
@@ -111,7 +113,9 @@ def _check_batch(starting: Spec, ending: Spec) -> None:
                          "give latest, offsets or a timestamp")  # fmt: skip
     first, last = starting.timestamp_ms, ending.timestamp_ms
     if first is not None and last is not None and first > last:
-        raise UsageError(f"rocketmq: option startingTimestamp {first} is later than endingTimestamp {last}: exchange them")
+        raise UsageError(
+            f"rocketmq: option startingTimestamp {first} is later than endingTimestamp {last}: exchange them"
+        )
 
 
 def _minimum(found: Mapping[str, Any]) -> int:

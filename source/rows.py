@@ -43,7 +43,9 @@ Buffer = bytes | bytearray | memoryview
 class Rows:
     """Rows of one queue on their way to Arrow; `take` adds those of a pull, `flush` gives what there is."""
 
-    def __init__(self, columns: Sequence[str], queue: MessageQueue, namespace: str, tags: frozenset[str], strict: bool) -> None:
+    def __init__(
+        self, columns: Sequence[str], queue: MessageQueue, namespace: str, tags: frozenset[str], strict: bool
+    ) -> None:
         self._schema = arrow_schema(columns)
         self._queue = queue
         self._topic = unwrap(namespace, queue.topic)
@@ -87,6 +89,8 @@ class Rows:
             at = last + 1
             if at >= end:
                 break
+        if at < end:
+            gaps.append((at, end))
         return gaps
 
     def flush(self) -> pa.RecordBatch | None:
@@ -177,4 +181,8 @@ def _maps(values: list[dict[str, str]]) -> pa.Array[Any]:
         names += properties.keys()
         texts += properties.values()
         ends.append(len(names))
-    return pa.MapArray.from_arrays(pa.array(ends, pa.int32()), pa.array(names, pa.string()), pa.array(texts, pa.string()))
+    arrays: Any = pa.MapArray
+    found: pa.Array[Any] = arrays.from_arrays(
+        pa.array(ends, pa.int32()), pa.array(names, pa.string()), pa.array(texts, pa.string())
+    )
+    return found

@@ -228,6 +228,8 @@ def _environment(settings: SessionSettings, spark_home: Path, shim: Path) -> Gen
     wanted = {"SPARK_HOME": str(spark_home), "JAVA_HOME": str(shim)}
     if settings.is_local:
         wanted["SPARK_LOCAL_IP"] = "127.0.0.1"
+        # Python data sources are looked for by this variable's Python; spark.pyspark.python says nothing to that step.
+        wanted["PYSPARK_PYTHON"] = sys.executable
     try:
         for name in _CLEARED:
             os.environ.pop(name, None)

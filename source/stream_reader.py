@@ -1,0 +1,148 @@
+"""`spark.readStream.format("rocketmq")`: offsets and plans on the driver, rows on executors.
+
+- Spark writes the end of a batch into its checkpoint before it asks for the rows, so a batch is a fixed set of offset ranges:
+  run again, it has the same rows. The checkpoint alone decides where a query goes on; options and group only where it begins.
+- The group's offset at brokers is for people who look at the lag. It is told when the next batch is looked for, because
+  then the last one is complete; Spark's own `commit` comes a batch later, and never for the last one. Where a query begins is
+  not told: another one may have come further.
+- A query that has nothing to do asks brokers for the ends of queues again and again, every 100 ms at most.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from .batch_reader import RangePartition, part_of
+from .connections import shared
+from .looking import Looker
+from .offsets import Offsets, from_json, to_json
+from .planning import limited, ranges_between, split, waits
+from .positions import check_named, first_offset, known_ends
+from .pulling import Reading
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+LOOK_INTERVAL_S = 0.1
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One streaming query's source. Spark makes one on the driver, and another one for planning `read`."""
+
+    def __init__(self, reading: Reading, clock: Callable[[], float] = time.monotonic) -> None:
+        self._reading = reading
+        self._clock = clock
+        self._target: Offsets | None = None
+        self._latest: Offsets = {}
+        self._first: Offsets | None = None
+        self._reported: Offsets = {}
+        self._looked_s = float("-inf")
+        self._batch_s = clock()
+
+    # Offsets.
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Where a new query begins. Raises UsageError, DataLossError, BrokerError, UnreachableError."""
+        if self._first is None:
+            with shared.use(self._reading.access) as link:
+                self._first = link.run(self._begin(Looker(link, self._reading.options)))
+        return to_json(self._first)
+
+    async def _begin(self, looker: Looker) -> Offsets:
+        options = self._reading.options
+        queues = await looker.queues()
+        looker.check_assigned(queues)
+        check_named(options.starting, queues)
+        facts = await looker.facts(queues, options.starting)
+        late, fail = options.latest_when_too_late, options.fail_on_data_loss
+        return {
+            queue: first_offset(options.starting, queue, facts[queue], latest_when_too_late=late, fail=fail)
+            for queue in queues
+        }
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """What is there now is what this run reads."""
+        with shared.use(self._reading.access) as link:
+            self._target = link.run(self._ends(Looker(link, self._reading.options), {}, from_nothing=True))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """maxOffsetsPerTrigger, else minOffsetsPerTrigger, else none. With both, the least is kept to here."""
+        options = self._reading.options
+        if options.max_offsets_per_trigger:
+            return ReadMaxRows(options.max_offsets_per_trigger)
+        if options.min_offsets_per_trigger:
+            return ReadMinRows(options.min_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """The end of the next batch; `start` when there is none. Raises as `initialOffset`."""
+        begin = from_json(start)
+        options = self._reading.options
+        with shared.use(self._reading.access) as link:
+            looker = Looker(link, options)
+            if options.report_group_offsets:
+                link.run(self._report(looker, begin))
+            ends = self._look(lambda: link.run(self._ends(looker, begin)))
+        self._latest = dict(ends)
+        if self._target is not None:
+            ends = {
+                queue: min(end, max(self._target.get(queue, 0), begin.get(queue, end))) for queue, end in ends.items()
+            }
+        elif not isinstance(limit, ReadAllAvailable):
+            since_ms = (self._clock() - self._batch_s) * 1000
+            if waits(begin, ends, options.min_offsets_per_trigger, since_ms, options.max_trigger_delay_ms):
+                return start
+        if isinstance(limit, ReadMaxRows):
+            ends = limited(begin, ends, limit.max_rows)
+        if ends != begin:
+            self._batch_s = self._clock()
+        return to_json(ends)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """The ends of the queues as they were last seen: the lag in Spark's progress."""
+        return to_json(self._latest) if self._latest else None
+
+    async def _ends(self, looker: Looker, begin: Offsets, *, from_nothing: bool = False) -> Offsets:
+        facts = await looker.facts(await looker.queues())
+        if from_nothing:
+            return {queue: known.maximum for queue, known in facts.items()}
+        return known_ends(begin, facts, fail=self._reading.options.fail_on_data_loss)
+
+    def _look(self, look: Callable[[], Offsets]) -> Offsets:
+        """Not more often than is good for the brokers."""
+        wait_s = self._looked_s + LOOK_INTERVAL_S - self._clock()
+        if wait_s > 0 and self._target is None:
+            time.sleep(wait_s)
+        found = look()
+        self._looked_s = self._clock()
+        return found
+
+    async def _report(self, looker: Looker, done: Offsets) -> None:
+        if done == self._first and not self._reported:
+            return
+        news = {queue: offset for queue, offset in done.items() if self._reported.get(queue) != offset}
+        if news:
+            await looker.report(self._reading.options.group, news)
+            self._reported.update(news)
+
+    # Rows.
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The ranges between two offsets; nothing is asked of anybody."""
+        ranges = ranges_between(from_json(start), from_json(end))
+        return [RangePartition(part) for part in split(ranges, self._reading.options.min_partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one partition."""
+        yield from self._reading.read(part_of(partition), shared)

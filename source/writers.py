@@ -1,0 +1,128 @@
+"""`df.write.format("rocketmq")` and `writeStream`: each task sends its rows, and is done when brokers have them all.
+
+At least once: what a failed task or batch has sent stays sent, and is sent again. outgoing_rows.py says by which key repeats
+are known. A batch write's key begins with an id made on the driver, a stream's with the query's id, which stays the same
+through restarts from one checkpoint, and the batch's number.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from ..client.access import Access
+from ..client.validation import check_group
+from ..remoting.errors import UsageError
+from .access_options import access_of
+from .connections import Connections, shared
+from .options import WRITE, parse_options, refuse
+from .outgoing_rows import RowForm, messages_of, row_form
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+DEFAULT_GROUP = "rocketcrew_spark_sink"
+QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+"""Local properties by which Spark's tasks know the query and the batch (StreamExecution.scala, MicroBatchExecution.scala)."""
+
+_log = structlog.get_logger("rocketcrew.source")
+
+
+@dataclass
+class Sent(WriterCommitMessage):
+    """What one task has sent."""
+
+    messages: int
+
+
+@dataclass(frozen=True)
+class Sending:
+    """What a task needs to send its rows; travels to executors."""
+
+    access: Access
+    form: RowForm
+    group: str
+    retries: int
+    timeout_ms: int
+    in_flight_max: int
+
+    @classmethod
+    def of(cls, options: Mapping[str, str], schema: Sequence[tuple[str, str]]) -> Sending:
+        """Raises UsageError naming the option or the column."""
+        found = parse_options(options, WRITE)
+        group = found["group"] or DEFAULT_GROUP
+        try:
+            check_group(group)
+        except UsageError as error:
+            raise refuse("group", group, f"is wrong: {error}") from None
+        access = access_of(options, WRITE)
+        form = row_form(schema, found["topic"])
+        return cls(access, form, group, found["numRetries"], found["sendTimeoutMs"], found["sendsInFlight"])
+
+    def send(self, batches: Iterator[pa.RecordBatch], key: str, connections: Connections) -> Sent:
+        """Send all rows. Raises UsageError naming a row, BrokerError, UnreachableError."""
+        count = 0
+        with connections.use(self.access) as link:
+            producer = link.producer(self.group, self.retries)
+            for batch in batches:
+                messages = messages_of(batch, self.form, key, count)
+                link.run(producer.send_many(messages, in_flight_max=self.in_flight_max, timeout_ms=self.timeout_ms))
+                count += batch.num_rows
+        return Sent(count)
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """One write of a DataFrame; `job` names it in all keys."""
+
+    def __init__(self, sending: Sending, job: str = "") -> None:
+        self._sending = sending
+        self._job = job or uuid.uuid4().hex
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Send one task's rows."""
+        return self._sending.send(iterator, f"{self._job}-0-{_partition()}", shared)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Everything is at the brokers already."""
+        _log.info("written", job=self._job, messages=_count(messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """What was sent stays sent."""
+        _log.warning("write_failed", job=self._job, messages_sent_at_least=_count(messages))
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """The sink of one streaming query."""
+
+    def __init__(self, sending: Sending) -> None:
+        self._sending = sending
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Send one task's rows of one batch."""
+        context = TaskContext.get()
+        query = (context.getLocalProperty(QUERY_ID) if context else None) or "query"
+        batch = (context.getLocalProperty(BATCH_ID) if context else None) or "0"
+        return self._sending.send(iterator, f"{query}-{batch}-{_partition()}", shared)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Everything is at the brokers already."""
+        _log.info("written", batch=batchId, messages=_count(messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """What was sent stays sent, and is sent again with the same keys."""
+        _log.warning("write_failed", batch=batchId, messages_sent_at_least=_count(messages))
+
+
+def _partition() -> int:
+    context = TaskContext.get()
+    return context.partitionId() if context else 0
+
+
+def _count(messages: Sequence[WriterCommitMessage | None]) -> int:
+    return sum(message.messages for message in messages if isinstance(message, Sent))

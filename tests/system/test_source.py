@@ -1,0 +1,217 @@
+"""`format("rocketmq")` as Spark's users meet it: one local session, the embedded broker, nothing registered."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from harness import Broker
+
+from rocketcrew import OutgoingMessage, SyncProducer
+from rocketcrew.client.operations import Operations
+from rocketcrew.client.sync import run_with_cluster
+from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.spark.session import SessionSettings, open_session
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+QUEUES = 4
+PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    started = Broker(tmp_path_factory.mktemp("broker"))
+    yield started
+    started.stop()
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    conf = {"spark.sql.shuffle.partitions": "2", "spark.sql.streaming.pollingDelay": "50ms"}
+    session = open_session(SessionSettings(tmp_path_factory.mktemp("spark"), driver_memory="600m", conf=conf))
+    yield session.spark
+    session.close()
+
+
+class Topic:
+    """A topic with numbered messages, queue by queue in turn; the body is the number."""
+
+    def __init__(self, broker: Broker, name: str, count: int) -> None:
+        self.broker = broker
+        self.name = name
+        self.count = 0
+        self.send(count)
+
+    def send(self, count: int) -> None:
+        with SyncProducer(self.broker.name_server) as producer:
+            for number in range(self.count, self.count + count):
+                tags = "even" if number % 2 == 0 else "odd"
+                message = OutgoingMessage(self.name, b"%d" % number, tags, f"key-{number}", properties={"n": str(number)})
+                queues = producer.send(message, selector=by_number(number))
+                assert queues.mq.queue_id == number % QUEUES
+        self.count += count
+
+    def options(self, **more: object) -> dict[str, str]:
+        told = {"nameServer": self.broker.name_server, "subscribe": self.name}
+        return told | {name: str(value) for name, value in more.items()}
+
+
+def by_number(number: int) -> Callable[[Sequence[MessageQueue], OutgoingMessage], MessageQueue]:
+    def choose(queues: Sequence[MessageQueue], message: OutgoingMessage) -> MessageQueue:
+        del message
+        return sorted(queues)[number % QUEUES]
+
+    return choose
+
+
+def numbers(frame: Any) -> list[int]:
+    return sorted(int(row.body) for row in frame.select("body").collect())
+
+
+def group_offsets(broker: Broker, group: str, topic: str) -> list[int | None]:
+    async def ask(cluster: Any) -> list[int | None]:
+        queues = sorted(await cluster.queues_to_read(topic))
+        return [await Operations(cluster).query_consumer_offset(group, mq, set_zero_if_not_found=False) for mq in queues]
+
+    return run_with_cluster(broker.name_server, ask)
+
+
+def test_a_batch_read_with_all_columns(spark: Any, broker: Broker) -> None:
+    topic = Topic(broker, "batch", 40)
+    frame = spark.read.format("rocketmq").options(**topic.options()).load()
+    assert numbers(frame) == list(range(40))
+    row = frame.where("keys = 'key-7'").collect()[0]
+    assert (row.topic, row.brokerName, row.queueId, row.queueOffset) == ("batch", "broker-a", 7 % QUEUES, 1)
+    assert (bytes(row.body), row.tags, row.properties["n"], row.reconsumeTimes) == (b"7", "odd", "7", 0)
+    assert row.messageId == row.properties["UNIQ_KEY"]
+    assert row.bornTimestamp <= row.storeTimestamp
+    some = spark.read.format("rocketmq").options(**topic.options(tags="even", includeBody="false", includeProperties="false"))
+    assert "body" not in some.load().columns
+    assert some.load().count() == 20
+
+
+def test_ranges_are_split_and_offsets_and_predicates_choose(spark: Any, broker: Broker) -> None:
+    topic = Topic(broker, "ranges", 80)
+    assign = '{"ranges": {"broker-a": [1]}}'
+    offsets = '{"ranges": {"broker-a": {"1": %d}}}'
+    one = {
+        "nameServer": broker.name_server, "assign": assign, "minPartitions": "5",
+        "startingOffsets": offsets % 3, "endingOffsets": offsets % 18,
+    }  # fmt: skip
+    frame = spark.read.format("rocketmq").options(**one).load()
+    assert frame.rdd.getNumPartitions() == 5
+    assert numbers(frame) == [1 + QUEUES * at for at in range(3, 18)]
+    spark.conf.set(PUSH_DOWN, "true")
+    try:
+        whole = spark.read.format("rocketmq").options(**topic.options()).load()
+        times = {row.queueOffset: row.storeTimestamp for row in whole.where("queueId = 2").collect()}
+        chosen = whole.where("queueId = 2 and queueOffset >= 5 and queueOffset < 9")
+        assert numbers(chosen) == [2 + QUEUES * at for at in range(5, 9)]
+        assert chosen.rdd.getNumPartitions() == 1
+        after = whole.where(whole.storeTimestamp > times[10]).where("queueId = 2").collect()
+        assert {row.queueOffset for row in after} == {at for at, stored in times.items() if stored > times[10]}
+    finally:
+        spark.conf.set(PUSH_DOWN, "false")
+
+
+def test_a_stream_takes_what_is_available_in_steps_and_goes_on_from_its_checkpoint(
+    spark: Any, broker: Broker, tmp_path: Path
+) -> None:
+    topic = Topic(broker, "stream", 50)
+
+    def run() -> list[int]:
+        options = topic.options(startingOffsets="earliest", maxOffsetsPerTrigger=20, group="stream-group")
+        stream = spark.readStream.format("rocketmq").options(**options).load().selectExpr("cast(body as string) body")
+        writing = stream.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query = writing.trigger(availableNow=True).start(str(tmp_path / "table"))
+        query.awaitTermination()
+        return [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
+
+    assert run() == [20, 20, 10]
+    assert numbers(spark.read.parquet(str(tmp_path / "table"))) == list(range(50))
+    assert group_offsets(broker, "stream-group", "stream") == [13, 13, 12, 12]
+    topic.send(6)
+    assert run() == [6]
+    assert numbers(spark.read.parquet(str(tmp_path / "table"))) == list(range(56))
+    assert group_offsets(broker, "stream-group", "stream") == [14, 14, 14, 14]
+
+
+def test_a_batch_that_is_run_again_has_the_same_rows_and_keys(spark: Any, broker: Broker, tmp_path: Path) -> None:
+    topic = Topic(broker, "again", 24)
+    with SyncProducer(broker.name_server) as producer:
+        producer.send(OutgoingMessage("copies", b"makes the topic"))
+    checkpoint = tmp_path / "checkpoint"
+
+    def run() -> None:
+        options = topic.options(startingOffsets="earliest", minPartitions=6)
+        stream = spark.readStream.format("rocketmq").options(**options).load().drop("topic")
+        writing = stream.writeStream.format("rocketmq").options(nameServer=broker.name_server, topic="copies")
+        writing = writing.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+        writing.start().awaitTermination()
+
+    def copied() -> list[tuple[str, bytes]]:
+        frame = spark.read.format("rocketmq").options(nameServer=broker.name_server, subscribe="copies").load()
+        found = [(row.properties.get("SPARK_ROW_KEY"), bytes(row.body)) for row in frame.collect()]
+        return sorted((key, body) for key, body in found if key is not None)
+
+    run()
+    first = copied()
+    assert sorted(int(body) for _, body in first) == list(range(24))
+    assert len({key for key, _ in first}) == 24
+    for told in (checkpoint / "commits").iterdir():
+        told.unlink()  # as if the driver had died before it could say that the batch is through
+    topic.send(4)
+    run()
+    second = copied()
+    again = [pair for pair in second if pair[0] in dict(first)]
+    assert again == sorted(first * 2)
+    assert sorted(int(body) for key, body in second if key not in dict(first)) == list(range(24, 28))
+
+
+def test_what_a_table_holds_is_sent_and_read_back(spark: Any, broker: Broker) -> None:
+    Topic(broker, "sink", 0)
+    frame = spark.range(30).selectExpr(
+        "cast(id as string) body", "'red' tags", "case when id < 10 then concat('k', id) end keys",
+        "map('colour', 'red', 'n', cast(id as string)) properties",
+    )  # fmt: skip
+    to = frame.write.format("rocketmq").options(nameServer=broker.name_server, topic="sink")
+    to.mode("append").save()
+    back = spark.read.format("rocketmq").options(nameServer=broker.name_server, subscribe="sink").load().collect()
+    assert sorted(int(row.body) for row in back) == list(range(30))
+    assert all(row.tags == "red" and row.properties["n"] == row.body.decode() for row in back)
+    keys = {row.properties["SPARK_ROW_KEY"] for row in back}
+    assert len(keys) == 30
+    for row in back:
+        number = int(row.body)
+        assert row.keys == (f"k{number}" if number < 10 else row.properties["SPARK_ROW_KEY"])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "option subscribe (topics) or assign (queues), and neither is given"),
+        ({"subscribe": "no-such-topic"}, "topic no-such-topic does not exist"),
+        ({"subscribe": "a", "failOnDatLoss": "true"}, "did you mean failOnDataLoss?"),
+        ({"subscribe": "a", "startingOffsets": "first"}, "option startingOffsets: 'first' is none of earliest"),
+    ],
+)
+def test_wrong_options_are_one_clear_line(spark: Any, broker: Broker, options: dict[str, str], said: str) -> None:
+    with pytest.raises(Exception) as raised:  # noqa: PT011 - Spark's own, with our line in it
+        spark.read.format("rocketmq").options(nameServer=broker.name_server, **options).load().count()
+    lines = [line for line in str(raised.value).splitlines() if "UsageError: rocketmq: " in line]
+    assert len(lines) == 1
+    assert said in lines[0]
+
+
+def test_messages_cannot_be_overwritten(spark: Any, broker: Broker) -> None:
+    frame = spark.range(1).selectExpr("'x' body")
+    to = frame.write.format("rocketmq").options(nameServer=broker.name_server, topic="sink")
+    with pytest.raises(Exception, match="write with mode"):
+        to.mode("overwrite").save()
