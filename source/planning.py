@@ -79,7 +79,7 @@ def split(ranges: Sequence[Range], at_least: int) -> list[Range]:
     total = sum(part.size for part in whole)
     if not whole or len(whole) >= at_least:
         return whole
-    parts = [max(1, part.size * at_least // total) for part in whole]
+    parts = [min(part.size, max(1, part.size * at_least // total)) for part in whole]
     while sum(parts) > at_least and max(parts) > 1:
         parts[max(range(len(parts)), key=lambda at: (parts[at] / whole[at].size, at))] -= 1
     while sum(parts) < at_least:

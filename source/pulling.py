@@ -72,7 +72,7 @@ class _Range:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         part, options = self._part, self._options
-        rows = Rows(self._reading.columns, part.queue, "", options.tags, options.fail_on_data_loss)
+        rows = Rows(self._reading.columns, part.queue, options.tags, options.fail_on_data_loss)
         at = part.start
         pulling = self._link.submit(self._pull(at))
         try:

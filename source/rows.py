@@ -18,7 +18,6 @@ import pyarrow as pa
 from ..remoting.compression import decompress
 from ..remoting.errors import ProtocolError
 from ..remoting.ids import host_text, offset_message_id
-from ..remoting.namespaces import unwrap
 from ..remoting.properties import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY, decode_properties
 from ..remoting.queues import MessageQueue
 from ..remoting.stored import (
@@ -43,16 +42,13 @@ Buffer = bytes | bytearray | memoryview
 class Rows:
     """Rows of one queue on their way to Arrow; `take` adds those of a pull, `flush` gives what there is."""
 
-    def __init__(
-        self, columns: Sequence[str], queue: MessageQueue, namespace: str, tags: frozenset[str], strict: bool
-    ) -> None:
+    def __init__(self, columns: Sequence[str], queue: MessageQueue, tags: frozenset[str], strict: bool) -> None:
+        """`queue` with its topic as users know it; `strict`: a damaged body is an error."""
         self._schema = arrow_schema(columns)
         self._queue = queue
-        self._topic = unwrap(namespace, queue.topic)
         self._tags = tags
         self._strict = strict
         self._needs_properties = bool(tags) or bool(_OF_PROPERTIES & set(columns))
-        self._appends: list[tuple[Callable[[Any], None], str]] = []
         self._lists: dict[str, list[Any]] = {}
         self._values = {name: getter for name, getter in _VALUES.items() if name in columns}
         self._begin()
@@ -135,11 +131,11 @@ class Rows:
             return None
 
     def _where(self, info: RecordInfo) -> str:
-        return f"message at offset {info.queue_offset} of {self._topic} on {self._queue.broker_name}, queue {info.queue_id}"
+        return f"message at offset {info.queue_offset} of {self._queue.topic} on {self._queue.broker_name}, queue {info.queue_id}"
 
     def _array(self, name: str) -> pa.Array[Any]:
         if name == "topic":
-            return _same(self._topic, self._count)
+            return _same(self._queue.topic, self._count)
         if name == "brokerName":
             return _same(self._queue.broker_name, self._count)
         values = self._lists[name]

@@ -1,0 +1,233 @@
+"""Readers and writers without Spark: their methods called as Spark calls them, against an embedded broker."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import DataSourceReader, GreaterThan
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
+
+from rocketcrew.client.access import Access
+from rocketcrew.client.operations import Operations
+from rocketcrew.client.outgoing import OutgoingMessage
+from rocketcrew.client.selection import to_queue
+from rocketcrew.client.sync import SyncProducer, run_with_cluster
+from rocketcrew.remoting.errors import UsageError
+from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.source.batch_reader import BatchReader, RangePartition
+from rocketcrew.source.connections import CLUSTERS_MAX, Connections, shared
+from rocketcrew.source.errors import DataLossError
+from rocketcrew.source.planning import Range
+from rocketcrew.source.pulling import Reading
+from rocketcrew.source.reading import read_options
+from rocketcrew.source.stream_reader import StreamReader
+from rocketcrew.source.writers import Sending
+
+TOPIC = "orders"
+QUEUES = [MessageQueue(TOPIC, "broker-a", number) for number in range(4)]
+
+
+@pytest.fixture
+def filled(access: Access) -> Iterator[Access]:
+    """Ten messages in each of four queues; what `shared` connected is closed afterwards."""
+    send(access, 10)
+    yield access
+    shared.close()
+
+
+def send(access: Access, each: int) -> None:
+    with SyncProducer(access) as producer:
+        for number in range(each * 4):
+            producer.send(OutgoingMessage(TOPIC, b"%d" % number), selector=to_queue(QUEUES[number % 4]))
+
+
+def reading(access: Access, *, streaming: bool = False, columns: tuple[str, ...] = ("queueOffset",), **options: str) -> Reading:
+    given = {"subscribe": TOPIC, "retryIntervalMs": "1", "numRetries": "2"} | options
+    return Reading(access, read_options(given, streaming), columns)
+
+
+def offsets(batches: Iterator[pa.RecordBatch]) -> list[int]:
+    return [row["queueOffset"] for batch in batches for row in batch.to_pylist()]
+
+
+def committed(access: Access, group: str) -> list[int | None]:
+    async def ask(cluster: Any) -> list[int | None]:
+        await cluster.route(TOPIC)
+        return [await Operations(cluster).query_consumer_offset(group, mq, set_zero_if_not_found=False) for mq in QUEUES]
+
+    return run_with_cluster(access, ask)
+
+
+# Connections.
+
+
+def test_connections_are_shared_and_closed_when_idle(filled: Access, connections: Connections, clock: Any) -> None:
+    with connections.use(filled) as first, connections.use(filled) as second:
+        assert first is second
+        clock.now_s = 10_000
+        assert connections.close_idle() == 0
+    assert connections.open == [filled]
+    clock.now_s += 3599
+    assert connections.close_idle() == 0
+    clock.now_s += 1
+    assert connections.close_idle() == 1
+    assert connections.open == []
+    with connections.use(filled) as third:
+        assert third is not first
+
+
+def test_too_many_clusters_end_the_longest_unused(connections: Connections, clock: Any) -> None:
+    several = [Access(f"127.0.0.1:{port}") for port in range(1, CLUSTERS_MAX + 3)]
+    for each in several:
+        clock.now_s += 1
+        with connections.use(each):
+            pass
+    assert connections.close_idle() == 2
+    assert connections.open == several[2:]
+
+
+# A range.
+
+
+def test_a_range_is_read_with_pulls_of_any_size(filled: Access, connections: Connections) -> None:
+    for size in ("1", "3", "32"):
+        mine = reading(filled, pullBatchSize=size)
+        assert offsets(mine.read(Range(QUEUES[1], 2, 9), connections)) == list(range(2, 9))
+        assert offsets(mine.read(Range(QUEUES[1], 2, 9), connections)) == list(range(2, 9))
+
+
+def test_what_a_queue_does_not_hold_is_lost(filled: Access, connections: Connections) -> None:
+    pauses: list[float] = []
+    beyond = Range(QUEUES[0], 8, 15)
+    with pytest.raises(DataLossError, match="offsets 10 to 14 of queue 0 of topic orders on broker-a"):
+        list(reading(filled).read(beyond, connections, pauses.append))
+    assert pauses == [0.001, 0.001]
+    lenient = reading(filled, failOnDataLoss="false")
+    assert offsets(lenient.read(beyond, connections, pauses.append)) == [8, 9]
+
+
+# A batch.
+
+
+def test_a_batch_is_planned_and_travels(filled: Access) -> None:
+    reader = BatchReader(reading(filled, minPartitions="8"))
+    parts = reader.partitions()
+    assert len(parts) == 8
+    travelled: BatchReader = pickle.loads(pickle.dumps(reader))
+    found = [offset for part in pickle.loads(pickle.dumps(parts)) for offset in offsets(travelled.read(part))]
+    assert sorted(found) == sorted(list(range(10)) * 4)
+
+
+def test_filters_are_taken_though_the_method_looks_inherited(filled: Access) -> None:
+    reader = BatchReader(reading(filled))
+    assert getattr(reader.pushFilters, "__func__", None) is DataSourceReader.pushFilters
+    unknown = GreaterThan(("reconsumeTimes",), 0)
+    assert reader.pushFilters([GreaterThan(("queueOffset",), 6), unknown]) == [unknown]
+    assert [part.part for part in reader.partitions() if isinstance(part, RangePartition)] == [
+        Range(queue, 7, 10) for queue in QUEUES
+    ]
+
+
+def test_topics_and_queues_that_do_not_exist(filled: Access) -> None:
+    with pytest.raises(UsageError, match="topic nothing does not exist"):
+        BatchReader(reading(filled, subscribe="nothing")).partitions()
+    assigned = read_options({"assign": '{"orders": {"broker-a": [1, 7]}}', "numRetries": "0"}, streaming=False)
+    with pytest.raises(UsageError, match="names queue 7 of topic orders on broker-a, which does not exist"):
+        BatchReader(Reading(filled, assigned, ("queueOffset",))).partitions()
+
+
+def test_times_choose_where_a_batch_begins(filled: Access) -> None:
+    assert BatchReader(reading(filled, startingTimestamp="0", endingTimestamp="1")).partitions() == []
+    with pytest.raises(UsageError, match="no message stored at or after"):
+        BatchReader(reading(filled, startingTimestamp="9000000000000")).partitions()
+
+
+# A stream.
+
+
+def stream(access: Access, clock: Any, **options: str) -> StreamReader:
+    return StreamReader(reading(access, streaming=True, **options), clock)
+
+
+def counts(start: dict[str, Any], end: dict[str, Any]) -> list[int]:
+    first, last = start[TOPIC]["broker-a"], end[TOPIC]["broker-a"]
+    return [last[queue] - first[queue] for queue in sorted(last)]
+
+
+def test_a_stream_begins_and_goes_on(filled: Access, clock: Any) -> None:
+    reader = stream(filled, clock)
+    start = reader.initialOffset()
+    assert counts(start, reader.latestOffset(start, ReadAllAvailable())) == [0, 0, 0, 0]
+    send(filled, 2)
+    clock.now_s += 1
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert counts(start, end) == [2, 2, 2, 2]
+    assert reader.reportLatestOffset() == end
+    found = [offset for part in reader.partitions(start, end) for offset in offsets(reader.read(part))]
+    assert sorted(found) == sorted([10, 11] * 4)
+    assert reader.partitions(end, end) == []
+
+
+def test_limits_of_a_trigger(filled: Access, clock: Any) -> None:
+    reader = stream(filled, clock, startingOffsets="earliest", maxOffsetsPerTrigger="8", minOffsetsPerTrigger="4")
+    assert reader.getDefaultReadLimit() == ReadMaxRows(8)
+    start = reader.initialOffset()
+    clock.now_s += 1
+    assert counts(start, reader.latestOffset(start, ReadMaxRows(8))) == [2, 2, 2, 2]
+    patient = stream(filled, clock, startingOffsets="earliest", minOffsetsPerTrigger="41", maxTriggerDelay="10s")
+    assert patient.getDefaultReadLimit() == ReadMinRows(41)
+    start = patient.initialOffset()
+    assert patient.latestOffset(start, ReadMinRows(41)) == start
+    clock.now_s += 11
+    assert counts(start, patient.latestOffset(start, ReadMinRows(41))) == [10, 10, 10, 10]
+    assert stream(filled, clock).getDefaultReadLimit() == ReadAllAvailable()
+
+
+def test_available_now_reads_to_where_the_queues_were_and_no_further(filled: Access, clock: Any) -> None:
+    reader = stream(filled, clock, startingOffsets="earliest", minOffsetsPerTrigger="1000")
+    reader.prepareForTriggerAvailableNow()
+    start = reader.initialOffset()
+    send(filled, 5)
+    end = reader.latestOffset(start, ReadMinRows(1000))
+    assert counts(start, end) == [10, 10, 10, 10]
+    assert reader.latestOffset(end, ReadMinRows(1000)) == end
+
+
+def test_a_group_hears_how_far_the_query_is_and_never_where_it_began(filled: Access, clock: Any) -> None:
+    reader = stream(filled, clock, startingOffsets="earliest", group="lag")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert committed(filled, "lag") == [None] * 4
+    clock.now_s += 1
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+    assert committed(filled, "lag") == [10] * 4
+    silent = stream(filled, clock, startingOffsets="group", group="lag", reportGroupOffsets="false")
+    assert counts(start, silent.initialOffset()) == [10] * 4
+
+
+# The sink.
+
+
+def test_sent_rows_arrive_and_the_same_rows_have_the_same_keys(filled: Access, connections: Connections) -> None:
+    given = {"nameServer": str(filled.name_servers), "topic": "copies"}
+    sending: Sending = pickle.loads(pickle.dumps(Sending.of(given, [("body", "string")])))
+    batches = [pa.RecordBatch.from_pydict({"body": [str(number) for number in range(first, first + 5)]}) for first in (0, 5)]
+    for _ in range(2):
+        assert sending.send(iter(batches), "query-0-0", connections).messages == 10
+    mine = reading(filled, subscribe="copies", columns=("body", "keys"))
+    rows = [row for part in BatchReader(mine).partitions() for batch in BatchReader(mine).read(part) for row in batch.to_pylist()]
+    assert len(rows) == 20
+    assert {(row["body"], row["keys"]) for row in rows} == {(b"%d" % at, f"query-0-0-{at}") for at in range(10)}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({"group": "a b", "topic": "t"}, "option group"), ({"subscribe": "t"}, "option subscribe means nothing to a write")],
+)
+def test_a_write_that_cannot_be(options: dict[str, str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        Sending.of({"nameServer": "127.0.0.1:1", **options}, [("body", "string")])

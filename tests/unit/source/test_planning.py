@@ -1,0 +1,240 @@
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+)
+
+from rocketcrew.client.operations import PullStatus
+from rocketcrew.remoting.errors import UsageError
+from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.source.errors import DataLossError
+from rocketcrew.source.offsets import Place, Spec
+from rocketcrew.source.planning import Range, limited, ranges_between, split, waits
+from rocketcrew.source.positions import Facts, check_named, check_order, first_offset, known_ends, last_offset
+from rocketcrew.source.predicates import SPARE_MS, Predicates, push
+from rocketcrew.source.progress import Step, Then, without_records
+
+QUEUES = [MessageQueue("t", "a", number) for number in range(6)]
+Q0, Q1, Q2 = QUEUES[:3]
+
+
+def spec(place: Place, values: dict[MessageQueue, int] | None = None, timestamp_ms: int | None = None) -> Spec:
+    return Spec(place, "startingOffsets", values or {}, timestamp_ms)
+
+
+# Positions.
+
+
+@pytest.mark.parametrize(
+    ("place", "facts", "offset"),
+    [
+        (spec(Place.EARLIEST), Facts(3, 9), 3),
+        (spec(Place.LATEST), Facts(3, 9), 9),
+        (spec(Place.GROUP), Facts(3, 9, group=5), 5),
+        (spec(Place.GROUP), Facts(3, 9, group=None), 3),
+        (spec(Place.OFFSETS, {Q0: 4}), Facts(3, 9), 4),
+        (spec(Place.OFFSETS, {Q0: -2}), Facts(3, 9), 3),
+        (spec(Place.OFFSETS, {Q0: -1}), Facts(3, 9), 9),
+        (spec(Place.TIMESTAMP, timestamp_ms=1), Facts(3, 9, found=6), 6),
+        (spec(Place.TIMESTAMP, timestamp_ms=1), Facts(3, 9, found=0), 3),
+    ],
+)
+def test_where_reading_begins(place: Spec, facts: Facts, offset: int) -> None:
+    assert first_offset(place, Q0, facts, latest_when_too_late=False, fail=True) == offset
+
+
+def test_nothing_is_that_new() -> None:
+    late, facts = spec(Place.TIMESTAMP, timestamp_ms=7), Facts(3, 9, found=9)
+    with pytest.raises(UsageError, match="no message stored at or after 7"):
+        first_offset(late, Q0, facts, latest_when_too_late=False, fail=True)
+    assert first_offset(late, Q0, facts, latest_when_too_late=True, fail=True) == 9
+    assert last_offset(late, Q0, facts, fail=True) == 9
+
+
+@pytest.mark.parametrize(("offset", "nearest"), [(2, 3), (10, 9)])
+def test_outside_of_the_queue_is_data_loss(offset: int, nearest: int) -> None:
+    place, facts = spec(Place.OFFSETS, {Q0: offset}), Facts(3, 9)
+    with pytest.raises(DataLossError, match=f"offsets 3 to 9, and {offset} is asked for.*go on at {nearest}"):
+        first_offset(place, Q0, facts, latest_when_too_late=False, fail=True)
+    assert first_offset(place, Q0, facts, latest_when_too_late=False, fail=False) == nearest
+    assert last_offset(place, Q0, facts, fail=False) == nearest
+
+
+def test_offsets_per_queue_name_exactly_what_is_read() -> None:
+    check_named(spec(Place.OFFSETS, {Q0: 1}), [Q0])
+    check_named(spec(Place.EARLIEST), [Q0])
+    check_named(spec(Place.TIMESTAMP, timestamp_ms=4), [Q0])
+    with pytest.raises(UsageError, match="says nothing about queue 1 of topic t on a"):
+        check_named(spec(Place.OFFSETS, {Q0: 1}), [Q0, Q1])
+    with pytest.raises(UsageError, match="names queue 1 of topic t on a, which is not read"):
+        check_named(spec(Place.TIMESTAMP, {Q0: 1, Q1: 1}), [Q0])
+    with pytest.raises(UsageError, match="would end at 4, before it begins at 5"):
+        check_order({Q0: 5}, {Q0: 4}, "endingOffsets")
+
+
+def test_the_ends_of_a_stream() -> None:
+    facts = {Q0: Facts(0, 9), Q1: Facts(4, 6)}
+    # Queue 1 is new: it enters where it begins. Queue 2 is not in the routes: it stays.
+    assert known_ends({Q0: 5, Q2: 7}, facts, fail=True) == {Q0: 9, Q1: 4, Q2: 7}
+    assert known_ends({Q0: 9, Q1: 4, Q2: 7}, facts, fail=True) == {Q0: 9, Q1: 6, Q2: 7}
+    with pytest.raises(DataLossError):
+        known_ends({Q0: 10}, facts, fail=True)
+    assert known_ends({Q0: 10}, {Q0: Facts(0, 2)}, fail=False) == {Q0: 2}
+
+
+# Planning.
+
+
+def test_what_lies_between_two_offsets() -> None:
+    assert ranges_between({Q0: 2, Q1: 5, Q2: 9}, {Q0: 4, Q1: 5, Q2: 3, QUEUES[3]: 8}) == [Range(Q0, 2, 4), Range(Q2, 0, 3)]
+
+
+_OFFSETS = st.fixed_dictionaries({}, optional={queue: st.tuples(st.integers(0, 99), st.integers(0, 99)) for queue in QUEUES})
+
+
+@given(_OFFSETS, st.integers(1, 300))
+def test_a_limited_batch_is_not_larger_and_gets_on(pairs: dict[MessageQueue, tuple[int, int]], most: int) -> None:
+    start = {queue: at for queue, (at, _) in pairs.items()}
+    end = {queue: at + size for queue, (at, size) in pairs.items()}
+    whole = sum(end.values()) - sum(start.values())
+    cut = limited(start, end, most)
+    assert cut.keys() == end.keys()
+    assert all(start[queue] <= cut[queue] <= end[queue] for queue in end)
+    assert sum(cut.values()) - sum(start.values()) == min(whole, most)
+    if most >= len(pairs):
+        assert all(cut[queue] > start[queue] for queue in end if end[queue] > start[queue])
+
+
+def test_shares_are_by_length_and_turns_are_taken() -> None:
+    assert limited({Q0: 0, Q1: 0}, {Q0: 900, Q1: 100}, 100) == {Q0: 90, Q1: 10}
+    assert limited({Q0: 0, Q1: 0}, {Q0: 10_000, Q1: 1}, 50) == {Q0: 49, Q1: 1}
+    start, taken = dict.fromkeys(QUEUES[:3], 0), []
+    for _ in range(3):
+        start = limited(start, dict.fromkeys(QUEUES[:3], 10), 1)
+        taken.append(dict(start))
+    assert taken[-1] == dict.fromkeys(QUEUES[:3], 1)
+    remade = limited({Q0: 50, Q1: 0}, {Q0: 3, Q1: 100}, 10)
+    assert remade == {Q0: 3, Q1: 10}
+
+
+_RANGES = st.lists(st.tuples(st.sampled_from(QUEUES), st.integers(0, 50), st.integers(0, 200)), max_size=6, unique_by=lambda t: t[0])
+
+
+@given(_RANGES, st.integers(0, 40))
+def test_cut_ranges_are_the_same_offsets(parts: list[tuple[MessageQueue, int, int]], at_least: int) -> None:
+    ranges = [Range(queue, start, start + size) for queue, start, size in parts]
+    cut = split(ranges, at_least)
+    wanted = {(part.queue, at) for part in ranges for at in range(part.start, part.end)}
+    found = [(part.queue, at) for part in cut for at in range(part.start, part.end)]
+    assert len(found) == len(set(found)) == len(wanted)
+    assert set(found) == wanted
+    assert all(part.size for part in cut)
+    there = sum(1 for part in ranges if part.size)
+    assert len(cut) == max(there, min(at_least, len(wanted)))
+
+
+def test_long_ranges_are_cut_and_short_ones_are_not() -> None:
+    cut = split([Range(Q0, 10, 110), Range(Q1, 0, 10)], 5)
+    assert cut == [Range(Q0, 10, 35), Range(Q0, 35, 60), Range(Q0, 60, 85), Range(Q0, 85, 110), Range(Q1, 0, 10)]
+
+
+def test_a_trigger_waits_for_enough_or_long_enough() -> None:
+    start, end = {Q0: 0, Q1: 0}, {Q0: 3, Q1: 3}
+    assert waits(start, end, 7, 0, 1000)
+    assert not waits(start, end, 6, 0, 1000)
+    assert not waits(start, end, 7, 1000, 1000)
+    assert not waits(start, end, 0, 0, 1000)
+
+
+# Predicates.
+
+
+def at(ms: int) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(ms / 1000, datetime.UTC)
+
+
+def column(name: str) -> tuple[str]:
+    return (name,)
+
+
+def test_exact_conditions_are_taken_over() -> None:
+    filters: list[Any] = [
+        IsNotNull(column("queueId")),
+        EqualTo(column("topic"), "t"),
+        In(column("brokerName"), ("a", "b")),
+        In(column("queueId"), (0, 2)),
+        GreaterThan(column("queueOffset"), 4),
+        LessThanOrEqual(column("queueOffset"), 20),
+        GreaterThanOrEqual(column("queueOffset"), 2),
+        LessThan(column("queueId"), 5),
+    ]
+    known, left = push(Predicates(), filters)
+    assert left == []
+    assert [known.wants(queue) for queue in QUEUES[:3]] == [True, False, True]
+    assert not known.wants(MessageQueue("t", "c", 0))
+    assert not known.wants(MessageQueue("u", "a", 0))
+    assert known.narrowed(Range(Q0, 0, 100)) == Range(Q0, 5, 21)
+    assert known.narrowed(Range(Q0, 30, 100)).size == 0
+
+
+def test_what_is_not_understood_stays_with_spark() -> None:
+    filters: list[Any] = [
+        EqualTo(column("tags"), "a"),
+        Not(EqualTo(column("queueId"), 1)),
+        EqualNullSafe(column("queueId"), None),
+        GreaterThan(("properties", "queueId"), 1),
+        EqualTo(column("queueOffset"), "5"),
+        IsNotNull(column("keys")),
+    ]
+    assert push(Predicates(), filters) == (Predicates(), filters)
+
+
+def test_times_narrow_with_room_to_spare_and_are_looked_at_again() -> None:
+    filters: list[Any] = [GreaterThan(column("storeTimestamp"), at(50_000)), LessThan(column("storeTimestamp"), at(60_000))]
+    known, left = push(Predicates(), filters)
+    assert left == filters
+    assert (known.store_start_ms, known.store_end_ms) == (50_000 - SPARE_MS, 60_001 + SPARE_MS)
+    assert known.narrowed(Range(Q0, 0, 100), 7, 30) == Range(Q0, 7, 30)
+    same, _ = push(Predicates(), [EqualTo(column("storeTimestamp"), at(50_000))])
+    assert (same.store_start_ms, same.store_end_ms) == (49_000, 51_001)
+    naive = GreaterThan(column("storeTimestamp"), at(5).replace(tzinfo=None))
+    assert push(Predicates(), [naive]) == (Predicates(), [naive])
+
+
+def test_conditions_add_up() -> None:
+    known, _ = push(Predicates(), [In(column("queueId"), (0, 1)), In(column("queueId"), (1, 2)), EqualTo(column("topic"), "t")])
+    known, _ = push(known, [EqualTo(column("topic"), "u")])
+    assert not any(known.wants(queue) for queue in QUEUES)
+    only, _ = push(Predicates(), [EqualTo(column("queueId"), 1)])
+    assert [only.wants(queue) for queue in QUEUES[:3]] == [False, True, False]
+
+
+# Answers without records.
+
+
+@pytest.mark.parametrize(
+    ("status", "next_begin", "step"),
+    [
+        (PullStatus.NO_NEW_MSG, 10, Step(Then.AGAIN, 10)),
+        (PullStatus.NO_MATCHED_MSG, 15, Step(Then.LOST, 15)),
+        (PullStatus.OFFSET_ILLEGAL, 15, Step(Then.LOST, 15)),
+        (PullStatus.OFFSET_ILLEGAL, 500, Step(Then.LOST, 20)),
+        (PullStatus.OFFSET_ILLEGAL, 3, Step(Then.AGAIN, 10)),
+    ],
+)
+def test_an_answer_without_records(status: PullStatus, next_begin: int, step: Step) -> None:
+    assert without_records(Range(Q0, 5, 20), 10, status, next_begin) == step

@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    BinaryType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from rocketcrew.remoting.batch import encode_batch
+from rocketcrew.remoting.codes import SYSFLAG_INNER_BATCH, SYSFLAG_NEED_UNWRAP
+from rocketcrew.remoting.compression import Compression, compress, compression_sysflag
+from rocketcrew.remoting.errors import ProtocolError, UsageError
+from rocketcrew.remoting.properties import encode_properties
+from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.remoting.stored import StoredMessage, encode_message, record_info
+from rocketcrew.source.columns import COLUMNS, arrow_schema, check_columns, ddl, default_columns
+from rocketcrew.source.outgoing_rows import ROW_KEY, messages_of, row_form
+from rocketcrew.source.rows import BYTES_MAX, Rows
+
+QUEUE = MessageQueue("t", "a", 3)
+ALL = list(COLUMNS)
+TYPES = {
+    "string": StringType(), "int": IntegerType(), "bigint": LongType(), "binary": BinaryType(), "timestamp": TimestampType(),
+    "map<string,string>": MapType(StringType(), StringType()),
+}  # fmt: skip
+
+
+def record(offset: int, body: bytes = b"x", sysflag: int = 0, **properties: str) -> bytes:
+    raw = encode_properties(properties).encode()
+    return encode_message(
+        StoredMessage(
+            "t", body, raw, queue_id=3, queue_offset=offset, sysflag=sysflag, born_timestamp_ms=1_000, store_timestamp_ms=2_001,
+            reconsume_times=2, physical_offset=77,
+        )
+    )  # fmt: skip
+
+
+def rows(columns: list[str] = ALL, tags: frozenset[str] = frozenset(), strict: bool = True) -> Rows:
+    return Rows(columns, QUEUE, tags, strict)
+
+
+def listed(taken: Rows) -> list[dict[str, Any]]:
+    batch = taken.flush()
+    return [] if batch is None else batch.to_pylist()
+
+
+def test_the_arrow_schema_is_what_spark_expects() -> None:
+    fields = [StructField(name, TYPES[column.ddl]) for name, column in COLUMNS.items()]
+    assert to_arrow_schema(StructType(fields), timezone="UTC") == arrow_schema(ALL)
+    assert [kind.simpleString() for kind in TYPES.values()] == list(TYPES)
+
+
+def test_columns_are_left_out_chosen_and_checked() -> None:
+    assert "body" not in default_columns(body=False, properties=True)
+    assert ddl(["queueId", "properties"]) == "queueId int, properties map<string,string>"
+    assert check_columns([("queueOffset", "bigint"), ("topic", "string")]) == ["queueOffset", "topic"]
+    with pytest.raises(UsageError, match="column 'offset' that messages do not have"):
+        check_columns([("offset", "bigint")])
+    with pytest.raises(UsageError, match="says body string, and it is body binary"):
+        check_columns([("body", "string")])
+
+
+def test_a_record_is_a_row() -> None:
+    taken = rows()
+    assert taken.take(record(5, b"hello", UNIQ_KEY="U1", TAGS="red", KEYS="k1 k2", n="1"), 5, 6) == []
+    (row,) = listed(taken)
+    assert row == {
+        "topic": "t", "brokerName": "a", "queueId": 3, "queueOffset": 5, "body": b"hello", "tags": "red", "keys": "k1 k2",
+        "properties": [("UNIQ_KEY", "U1"), ("TAGS", "red"), ("KEYS", "k1 k2"), ("n", "1")],
+        "bornTimestamp": datetime.datetime(1970, 1, 1, 0, 0, 1, tzinfo=datetime.UTC),
+        "storeTimestamp": datetime.datetime(1970, 1, 1, 0, 0, 2, 1000, tzinfo=datetime.UTC),
+        "reconsumeTimes": 2, "messageId": "U1",
+    }  # fmt: skip
+    assert taken.flush() is None
+
+
+def test_what_is_missing_is_null_and_the_id_is_that_of_the_broker() -> None:
+    taken = rows(["tags", "keys", "properties", "messageId"])
+    taken.take(record(0), 0, 1)
+    assert listed(taken) == [{"tags": None, "keys": None, "properties": [], "messageId": "7F00000100000000000000000000004D"}]
+
+
+def test_only_offsets_of_the_range_and_gaps_are_told() -> None:
+    taken = rows(["queueOffset"])
+    body = b"".join(record(offset) for offset in (4, 5, 6, 9, 12))
+    assert taken.take(body, 5, 11) == [(7, 9), (10, 11)]
+    assert [row["queueOffset"] for row in listed(taken)] == [5, 6, 9]
+    assert taken.take(record(3), 3, 6) == [(4, 6)]
+
+
+def test_tags_are_looked_at_here_and_count_as_read() -> None:
+    taken = rows(["queueOffset"], frozenset({"red", "blue"}))
+    body = record(0, TAGS="red") + record(1, TAGS="green") + record(2) + record(3, TAGS="blue")
+    assert taken.take(body, 0, 4) == []
+    assert [row["queueOffset"] for row in listed(taken)] == [0, 3]
+
+
+def test_compressed_bodies_and_inner_batches() -> None:
+    packed = compress(b"z" * 5000, Compression.ZLIB)
+    inner = encode_batch([(0, b"one", b"TAGS\x01red\x02"), (0, b"two", b""), (0, b"three", b"")])
+    body = record(0, packed, compression_sysflag(Compression.ZLIB))
+    body += record(1, inner, SYSFLAG_INNER_BATCH | SYSFLAG_NEED_UNWRAP) + record(4, b"four")
+    taken = rows(["queueOffset", "body"])
+    assert taken.take(body, 0, 5) == []
+    assert [(row["queueOffset"], row["body"]) for row in listed(taken)] == [
+        (0, b"z" * 5000), (1, b"one"), (2, b"two"), (3, b"three"), (4, b"four"),
+    ]  # fmt: skip
+    assert taken.take(body, 2, 3) == []
+    assert [row["body"] for row in listed(taken)] == [b"two"]
+
+
+def test_a_damaged_body_is_an_error_or_null() -> None:
+    damaged = bytearray(record(7, b"sound"))
+    damaged[record_info(damaged).body_start] ^= 1
+    with pytest.raises(ProtocolError, match="message at offset 7 of t on a, queue 3.*failOnDataLoss=false"):
+        rows().take(bytes(damaged), 7, 8)
+    lenient = rows(["body"], strict=False)
+    lenient.take(bytes(damaged), 7, 8)
+    assert listed(lenient) == [{"body": None}]
+
+
+def test_text_that_is_not_utf8_stops_nothing() -> None:
+    bad = encode_message(StoredMessage("t", b"x", b"n\x01\xff\x02", queue_offset=0))
+    taken = rows(["properties"])
+    taken.take(bad, 0, 1)
+    assert listed(taken) == [{"properties": [("n", "�")]}]
+
+
+def test_a_batch_is_bounded_in_bytes() -> None:
+    taken = rows(["body"])
+    taken.take(record(0, b"x" * (BYTES_MAX - 1)), 0, 1)
+    assert not taken.full
+    taken.take(record(1), 1, 2)
+    assert taken.full
+
+
+# Rows to messages.
+
+
+def test_a_row_is_a_message_with_a_key_of_its_own() -> None:
+    form = row_form([("body", "binary"), ("tags", "string"), ("keys", "string"), ("topic", "string"),
+                     ("properties", "map<string,string>"), ("queueOffset", "bigint")], "fallback")  # fmt: skip
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "body": [b"1", b"2"], "tags": ["red", None], "keys": [None, "mine"], "topic": [None, "t2"],
+            "properties": pa.array([[("n", "1"), ("UNIQ_KEY", "old"), ("gone", None)], None], pa.map_(pa.string(), pa.string())),
+            "queueOffset": [7, 8],
+        }
+    )  # fmt: skip
+    first, second = messages_of(batch, form, "job-0-3", 10)
+    assert (first.topic, first.body, first.tags, first.keys) == ("fallback", b"1", "red", "job-0-3-10")
+    assert first.properties == {"n": "1", ROW_KEY: "job-0-3-10"}
+    assert (second.topic, second.tags, second.keys) == ("t2", "", "mine")
+    assert second.properties == {ROW_KEY: "job-0-3-11"}
+    again = list(messages_of(batch, form, "job-0-3", 10))
+    assert again == [first, second]
+
+
+@pytest.mark.parametrize(
+    ("schema", "topic", "said"),
+    [
+        ([("value", "binary")], "t", "column value is no part of a message"),
+        ([("tags", "string")], "t", "there is no column body"),
+        ([("body", "int")], "t", "column body is int: cast it to binary or string"),
+        ([("body", "string")], None, "where to? give option topic, or a column topic"),
+    ],
+)
+def test_tables_that_are_no_messages(schema: list[tuple[str, str]], topic: str | None, said: str) -> None:
+    with pytest.raises(UsageError, match="rocketmq: ") as raised:
+        row_form(schema, topic)
+    assert said in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"body": None}, "row 4 of its partition cannot be sent: its body is null"),
+        ({"body": ""}, "has an empty body"),
+        ({"body": "x", "topic": None}, "its topic is null, and option topic is not given"),
+        ({"body": "x", "topic": "a b"}, "illegal characters"),
+    ],
+)
+def test_rows_that_cannot_be_sent(row: dict[str, str | None], said: str) -> None:
+    schema = pa.schema([(name, pa.string()) for name in row])
+    form = row_form([(name, "string") for name in row], None if "topic" in row else "t")
+    with pytest.raises(UsageError) as raised:
+        list(messages_of(pa.RecordBatch.from_pylist([row], schema), form, "k", 4))
+    assert said in str(raised.value)
