@@ -1,6 +1,6 @@
 """From options to how the cluster is reached; as `[cluster]` and `[security]` of the settings are. Reads the key file.
 
-Files (keys, certificates) are read where a connection is made: they must be on the driver and on every executor.
+The key file is read on the driver. Certificates are read where a connection is made: they must be on every executor too.
 """
 
 from __future__ import annotations

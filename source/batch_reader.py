@@ -1,8 +1,8 @@
 """`spark.read.format("rocketmq")`: planned once on the driver, read on executors.
 
 Spark refuses a reader that overrides `pushFilters` while spark.sql.python.filterPushdown.enabled is off, which is the
-default; and it tells nobody beforehand how that is set. So `pushFilters` here is a `PushDown` that looks like the inherited method:
-with the setting off it is never called, with it on predicates are pushed down. Nobody has to say which of the two it is.
+default; and it tells nobody beforehand how that is set. So `pushFilters` here is a `PushDown` that looks like the
+inherited method: with the setting off it is never called, with it on predicates are pushed down. Nobody has to say which.
 """
 
 from __future__ import annotations

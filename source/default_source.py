@@ -1,8 +1,8 @@
 """The data source as Spark finds it: the class `pyspark_rocketmq.DefaultSource`, under the name `rocketmq`.
 
 Spark makes an instance from the options in a Python process of the driver, asks it for a schema, and sends readers and
-writers to executors, where this package must be installed too. Everything that can be wrong with options is found here, before
-anything runs. Imports of what executors alone need stand in functions: Spark imports this file whenever anybody in the
+writers to executors, where this package must be installed too. Everything that can be wrong with options is found here,
+before anything runs. Imports of what executors alone need stand in functions: Spark imports this file whenever anybody in the
 session names a data source for the first time.
 """
 

@@ -6,6 +6,7 @@ rows in them; keys of written rows depend on it.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -72,21 +73,19 @@ def limited(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int], 
 def split(ranges: Sequence[Range], at_least: int) -> list[Range]:
     """The ranges, long ones cut so that there are about `at_least`, sorted by queue and offset.
 
-    As Kafka's source (KafkaOffsetRangeCalculator): a hint; a range is never cut into more parts than it has offsets. Each
-    cut goes to the range whose parts are the longest.
+    As with Kafka's source a hint: a range is never cut into more parts than it has offsets. Each cut goes to the range whose
+    parts are the longest.
     """
     whole = sorted(part for part in ranges if part.size > 0)
-    total = sum(part.size for part in whole)
-    if not whole or len(whole) >= at_least:
-        return whole
-    parts = [min(part.size, max(1, part.size * at_least // total)) for part in whole]
-    while sum(parts) > at_least and max(parts) > 1:
-        parts[max(range(len(parts)), key=lambda at: (parts[at] / whole[at].size, at))] -= 1
-    while sum(parts) < at_least:
-        at = max(range(len(parts)), key=lambda at: (whole[at].size / parts[at], -at))
-        if parts[at] >= whole[at].size:
+    parts = [1] * len(whole)
+    longest = [(-part.size, at) for at, part in enumerate(whole)]
+    heapq.heapify(longest)
+    for _ in range(at_least - len(whole) if whole else 0):
+        length, at = longest[0]
+        if -length <= 1:
             break
         parts[at] += 1
+        heapq.heapreplace(longest, (-whole[at].size / parts[at], at))
     return [cut for part, count in zip(whole, parts, strict=True) for cut in _cut(part, count)]
 
 

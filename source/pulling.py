@@ -24,7 +24,7 @@ from .errors import DataLossError
 from .looking import patiently
 from .offsets import name
 from .planning import Range
-from .progress import Then, without_records
+from .progress import goes_on_at
 from .reading import TOOLS_GROUP, ReadOptions
 from .rows import Rows
 
@@ -99,12 +99,12 @@ class _Range:
         if result.status is PullStatus.FOUND and next_begin > at:
             self._tries = 0
             return next_begin
-        step = without_records(part, at, result.status, next_begin)
-        if step.then is Then.AGAIN and self._tries < self._options.retries:
+        if self._tries < self._options.retries:
             self._tries += 1
             self._pause(self._options.retry_interval_ms / 1000)
             return at
-        end = part.end if step.then is Then.AGAIN else step.offset
+        self._tries = 0
+        end = goes_on_at(part, at, result.status, next_begin)
         self._reading.lost(part, at, end)
         return end
 

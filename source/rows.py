@@ -131,7 +131,8 @@ class Rows:
             return None
 
     def _where(self, info: RecordInfo) -> str:
-        return f"message at offset {info.queue_offset} of {self._queue.topic} on {self._queue.broker_name}, queue {info.queue_id}"
+        queue = self._queue
+        return f"message at offset {info.queue_offset} of {queue.topic} on {queue.broker_name}, queue {info.queue_id}"
 
     def _array(self, name: str) -> pa.Array[Any]:
         if name == "topic":

@@ -48,7 +48,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._first: Offsets | None = None
         self._reported: Offsets = {}
         self._looked_s = float("-inf")
-        self._batch_s = clock()
+        self._batch_s = float("-inf")
 
     # Offsets.
 

@@ -53,7 +53,9 @@ class Topic:
         with SyncProducer(self.broker.name_server) as producer:
             for number in range(self.count, self.count + count):
                 tags = "even" if number % 2 == 0 else "odd"
-                message = OutgoingMessage(self.name, b"%d" % number, tags, f"key-{number}", properties={"n": str(number)})
+                message = OutgoingMessage(
+                    self.name, b"%d" % number, tags, f"key-{number}", properties={"n": str(number)}
+                )
                 producer.send(message, selector=by_number(number))
         self.count += count
 
@@ -76,7 +78,9 @@ def numbers(frame: Any) -> list[int]:
 def group_offsets(broker: Broker, group: str, topic: str) -> list[int | None]:
     async def ask(cluster: Any) -> list[int | None]:
         queues = sorted(await cluster.queues_to_read(topic))
-        return [await Operations(cluster).query_consumer_offset(group, mq, set_zero_if_not_found=False) for mq in queues]
+        return [
+            await Operations(cluster).query_consumer_offset(group, mq, set_zero_if_not_found=False) for mq in queues
+        ]
 
     return run_with_cluster(broker.name_server, ask)
 
@@ -90,9 +94,15 @@ def test_a_batch_read_with_all_columns(spark: Any, broker: Broker) -> None:
     assert (bytes(row.body), row.tags, row.properties["n"], row.reconsumeTimes) == (b"7", "odd", "7", 0)
     assert row.messageId == row.properties["UNIQ_KEY"]
     assert row.bornTimestamp <= row.storeTimestamp
-    some = spark.read.format("rocketmq").options(**topic.options(tags="even", includeBody="false", includeProperties="false"))
+    some = spark.read.format("rocketmq").options(
+        **topic.options(tags="even", includeBody="false", includeProperties="false")
+    )
     assert "body" not in some.load().columns
     assert some.load().count() == 20
+    chosen = spark.read.format("rocketmq").options(**topic.options()).schema("queueOffset bigint, keys string").load()
+    assert {(row.queueOffset, row.keys) for row in chosen.collect()} == {
+        (at // QUEUES, f"key-{at}") for at in range(40)
+    }
 
 
 def test_ranges_are_split_and_offsets_and_predicates_choose(spark: Any, broker: Broker) -> None:

@@ -45,7 +45,9 @@ def send(access: Access, each: int) -> None:
             producer.send(OutgoingMessage(TOPIC, b"%d" % number), selector=to_queue(QUEUES[number % 4]))
 
 
-def reading(access: Access, *, streaming: bool = False, columns: tuple[str, ...] = ("queueOffset",), **options: str) -> Reading:
+def reading(
+    access: Access, *, streaming: bool = False, columns: tuple[str, ...] = ("queueOffset",), **options: str
+) -> Reading:
     given = {"subscribe": TOPIC, "retryIntervalMs": "1", "numRetries": "2"} | options
     return Reading(access, read_options(given, streaming), columns)
 
@@ -57,7 +59,9 @@ def offsets(batches: Iterator[pa.RecordBatch]) -> list[int]:
 def committed(access: Access, group: str) -> list[int | None]:
     async def ask(cluster: Any) -> list[int | None]:
         await cluster.route(TOPIC)
-        return [await Operations(cluster).query_consumer_offset(group, mq, set_zero_if_not_found=False) for mq in QUEUES]
+        return [
+            await Operations(cluster).query_consumer_offset(group, mq, set_zero_if_not_found=False) for mq in QUEUES
+        ]
 
     return run_with_cluster(access, ask)
 
@@ -178,12 +182,16 @@ def test_limits_of_a_trigger(filled: Access, clock: Any) -> None:
     start = reader.initialOffset()
     clock.now_s += 1
     assert counts(start, reader.latestOffset(start, ReadMaxRows(8))) == [2, 2, 2, 2]
-    patient = stream(filled, clock, startingOffsets="earliest", minOffsetsPerTrigger="41", maxTriggerDelay="10s")
-    assert patient.getDefaultReadLimit() == ReadMinRows(41)
+    patient = stream(filled, clock, startingOffsets="earliest", minOffsetsPerTrigger="5", maxTriggerDelay="10s")
+    assert patient.getDefaultReadLimit() == ReadMinRows(5)
     start = patient.initialOffset()
-    assert patient.latestOffset(start, ReadMinRows(41)) == start
-    clock.now_s += 11
-    assert counts(start, patient.latestOffset(start, ReadMinRows(41))) == [10, 10, 10, 10]
+    first = patient.latestOffset(start, ReadMinRows(5))
+    assert counts(start, first) == [10, 10, 10, 10]
+    send(filled, 1)
+    clock.now_s += 9
+    assert patient.latestOffset(first, ReadMinRows(5)) == first
+    clock.now_s += 1
+    assert counts(first, patient.latestOffset(first, ReadMinRows(5))) == [1, 1, 1, 1]
     assert stream(filled, clock).getDefaultReadLimit() == ReadAllAvailable()
 
 
@@ -215,18 +223,28 @@ def test_a_group_hears_how_far_the_query_is_and_never_where_it_began(filled: Acc
 def test_sent_rows_arrive_and_the_same_rows_have_the_same_keys(filled: Access, connections: Connections) -> None:
     given = {"nameServer": str(filled.name_servers), "topic": "copies"}
     sending: Sending = pickle.loads(pickle.dumps(Sending.of(given, [("body", "string")])))
-    batches = [pa.RecordBatch.from_pydict({"body": [str(number) for number in range(first, first + 5)]}) for first in (0, 5)]
+    batches = [
+        pa.RecordBatch.from_pydict({"body": [str(number) for number in range(first, first + 5)]}) for first in (0, 5)
+    ]
     for _ in range(2):
         assert sending.send(iter(batches), "query-0-0", connections).messages == 10
     mine = reading(filled, subscribe="copies", columns=("body", "keys"))
-    rows = [row for part in BatchReader(mine).partitions() for batch in BatchReader(mine).read(part) for row in batch.to_pylist()]
+    rows = [
+        row
+        for part in BatchReader(mine).partitions()
+        for batch in BatchReader(mine).read(part)
+        for row in batch.to_pylist()
+    ]
     assert len(rows) == 20
     assert {(row["body"], row["keys"]) for row in rows} == {(b"%d" % at, f"query-0-0-{at}") for at in range(10)}
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [({"group": "a b", "topic": "t"}, "option group"), ({"subscribe": "t"}, "option subscribe means nothing to a write")],
+    [
+        ({"group": "a b", "topic": "t"}, "option group"),
+        ({"subscribe": "t"}, "option subscribe means nothing to a write"),
+    ],
 )
 def test_a_write_that_cannot_be(options: dict[str, str], said: str) -> None:
     with pytest.raises(UsageError, match=said):

@@ -153,7 +153,9 @@ def test_wrong_offsets(value: str, said: str) -> None:
 
 
 def test_a_whole_read() -> None:
-    batch = read_options({"subscribe": "x,y", "tags": "a || b", "group": "g", "startingOffsets": "group"}, streaming=False)
+    batch = read_options(
+        {"subscribe": "x,y", "tags": "a || b", "group": "g", "startingOffsets": "group"}, streaming=False
+    )
     assert (batch.topics, batch.tags) == (("x", "y"), {"a", "b"})
     assert (batch.starting.place, batch.ending.place) == (Place.GROUP, Place.LATEST)
     assert not batch.report_group_offsets

@@ -26,7 +26,7 @@ from rocketcrew.source.offsets import Place, Spec
 from rocketcrew.source.planning import Range, limited, ranges_between, split, waits
 from rocketcrew.source.positions import Facts, check_named, check_order, first_offset, known_ends, last_offset
 from rocketcrew.source.predicates import SPARE_MS, Predicates, push
-from rocketcrew.source.progress import Step, Then, without_records
+from rocketcrew.source.progress import goes_on_at
 
 QUEUES = [MessageQueue("t", "a", number) for number in range(6)]
 Q0, Q1, Q2 = QUEUES[:3]
@@ -100,10 +100,15 @@ def test_the_ends_of_a_stream() -> None:
 
 
 def test_what_lies_between_two_offsets() -> None:
-    assert ranges_between({Q0: 2, Q1: 5, Q2: 9}, {Q0: 4, Q1: 5, Q2: 3, QUEUES[3]: 8}) == [Range(Q0, 2, 4), Range(Q2, 0, 3)]
+    assert ranges_between({Q0: 2, Q1: 5, Q2: 9}, {Q0: 4, Q1: 5, Q2: 3, QUEUES[3]: 8}) == [
+        Range(Q0, 2, 4),
+        Range(Q2, 0, 3),
+    ]
 
 
-_OFFSETS = st.fixed_dictionaries({}, optional={queue: st.tuples(st.integers(0, 99), st.integers(0, 99)) for queue in QUEUES})
+_OFFSETS = st.fixed_dictionaries(
+    {}, optional={queue: st.tuples(st.integers(0, 99), st.integers(0, 99)) for queue in QUEUES}
+)
 
 
 @given(_OFFSETS, st.integers(1, 300))
@@ -131,7 +136,9 @@ def test_shares_are_by_length_and_turns_are_taken() -> None:
     assert remade == {Q0: 3, Q1: 10}
 
 
-_RANGES = st.lists(st.tuples(st.sampled_from(QUEUES), st.integers(0, 50), st.integers(0, 200)), max_size=6, unique_by=lambda t: t[0])
+_RANGES = st.lists(
+    st.tuples(st.sampled_from(QUEUES), st.integers(0, 50), st.integers(0, 200)), max_size=6, unique_by=lambda t: t[0]
+)
 
 
 @given(_RANGES, st.integers(0, 40))
@@ -204,7 +211,10 @@ def test_what_is_not_understood_stays_with_spark() -> None:
 
 
 def test_times_narrow_with_room_to_spare_and_are_looked_at_again() -> None:
-    filters: list[Any] = [GreaterThan(column("storeTimestamp"), at(50_000)), LessThan(column("storeTimestamp"), at(60_000))]
+    filters: list[Any] = [
+        GreaterThan(column("storeTimestamp"), at(50_000)),
+        LessThan(column("storeTimestamp"), at(60_000)),
+    ]
     known, left = push(Predicates(), filters)
     assert left == filters
     assert (known.store_start_ms, known.store_end_ms) == (50_000 - SPARE_MS, 60_001 + SPARE_MS)
@@ -216,7 +226,9 @@ def test_times_narrow_with_room_to_spare_and_are_looked_at_again() -> None:
 
 
 def test_conditions_add_up() -> None:
-    known, _ = push(Predicates(), [In(column("queueId"), (0, 1)), In(column("queueId"), (1, 2)), EqualTo(column("topic"), "t")])
+    known, _ = push(
+        Predicates(), [In(column("queueId"), (0, 1)), In(column("queueId"), (1, 2)), EqualTo(column("topic"), "t")]
+    )
     known, _ = push(known, [EqualTo(column("topic"), "u")])
     assert not any(known.wants(queue) for queue in QUEUES)
     only, _ = push(Predicates(), [EqualTo(column("queueId"), 1)])
@@ -227,14 +239,14 @@ def test_conditions_add_up() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "next_begin", "step"),
+    ("status", "next_begin", "offset"),
     [
-        (PullStatus.NO_NEW_MSG, 10, Step(Then.AGAIN, 10)),
-        (PullStatus.NO_MATCHED_MSG, 15, Step(Then.LOST, 15)),
-        (PullStatus.OFFSET_ILLEGAL, 15, Step(Then.LOST, 15)),
-        (PullStatus.OFFSET_ILLEGAL, 500, Step(Then.LOST, 20)),
-        (PullStatus.OFFSET_ILLEGAL, 3, Step(Then.AGAIN, 10)),
+        (PullStatus.NO_NEW_MSG, 10, 20),
+        (PullStatus.NO_MATCHED_MSG, 15, 15),
+        (PullStatus.OFFSET_ILLEGAL, 15, 15),
+        (PullStatus.OFFSET_ILLEGAL, 500, 20),
+        (PullStatus.OFFSET_ILLEGAL, 3, 20),
     ],
 )
-def test_an_answer_without_records(status: PullStatus, next_begin: int, step: Step) -> None:
-    assert without_records(Range(Q0, 5, 20), 10, status, next_begin) == step
+def test_an_answer_without_records(status: PullStatus, next_begin: int, offset: int) -> None:
+    assert goes_on_at(Range(Q0, 5, 20), 10, status, next_begin) == offset

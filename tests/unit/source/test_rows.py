@@ -40,8 +40,8 @@ def record(offset: int, body: bytes = b"x", sysflag: int = 0, **properties: str)
     raw = encode_properties(properties).encode()
     return encode_message(
         StoredMessage(
-            "t", body, raw, queue_id=3, queue_offset=offset, sysflag=sysflag, born_timestamp_ms=1_000, store_timestamp_ms=2_001,
-            reconsume_times=2, physical_offset=77,
+            "t", body, raw, queue_id=3, queue_offset=offset, sysflag=sysflag, born_timestamp_ms=1_000,
+            store_timestamp_ms=2_001, reconsume_times=2, physical_offset=77,
         )
     )  # fmt: skip
 
@@ -88,7 +88,9 @@ def test_a_record_is_a_row() -> None:
 def test_what_is_missing_is_null_and_the_id_is_that_of_the_broker() -> None:
     taken = rows(["tags", "keys", "properties", "messageId"])
     taken.take(record(0), 0, 1)
-    assert listed(taken) == [{"tags": None, "keys": None, "properties": [], "messageId": "7F00000100000000000000000000004D"}]
+    assert listed(taken) == [
+        {"tags": None, "keys": None, "properties": [], "messageId": "7F00000100000000000000000000004D"}
+    ]
 
 
 def test_only_offsets_of_the_range_and_gaps_are_told() -> None:
@@ -123,7 +125,7 @@ def test_compressed_bodies_and_inner_batches() -> None:
 def test_a_damaged_body_is_an_error_or_null() -> None:
     damaged = bytearray(record(7, b"sound"))
     damaged[record_info(damaged).body_start] ^= 1
-    with pytest.raises(ProtocolError, match="message at offset 7 of t on a, queue 3.*failOnDataLoss=false"):
+    with pytest.raises(ProtocolError, match=r"message at offset 7 of t on a, queue 3.*failOnDataLoss=false"):
         rows().take(bytes(damaged), 7, 8)
     lenient = rows(["body"], strict=False)
     lenient.take(bytes(damaged), 7, 8)
@@ -151,11 +153,11 @@ def test_a_batch_is_bounded_in_bytes() -> None:
 def test_a_row_is_a_message_with_a_key_of_its_own() -> None:
     form = row_form([("body", "binary"), ("tags", "string"), ("keys", "string"), ("topic", "string"),
                      ("properties", "map<string,string>"), ("queueOffset", "bigint")], "fallback")  # fmt: skip
+    pairs = pa.array([[("n", "1"), ("UNIQ_KEY", "old"), ("gone", None)], None], pa.map_(pa.string(), pa.string()))
     batch = pa.RecordBatch.from_pydict(
         {
             "body": [b"1", b"2"], "tags": ["red", None], "keys": [None, "mine"], "topic": [None, "t2"],
-            "properties": pa.array([[("n", "1"), ("UNIQ_KEY", "old"), ("gone", None)], None], pa.map_(pa.string(), pa.string())),
-            "queueOffset": [7, 8],
+            "properties": pairs, "queueOffset": [7, 8],
         }
     )  # fmt: skip
     first, second = messages_of(batch, form, "job-0-3", 10)
