@@ -61,9 +61,9 @@ def messages_of(batch: pa.RecordBatch, form: RowForm, key: str, first_row: int) 
 
     Raises UsageError naming the row that cannot be sent.
     """
-    columns = {name: batch.column(name).to_pylist() for name in form.columns}
+    columns: dict[str, list[Any]] = {name: batch.column(name).to_pylist() for name in form.columns}
     for at in range(batch.num_rows):
-        row = {name: values[at] for name, values in columns.items()}
+        row: dict[str, Any] = {name: values[at] for name, values in columns.items()}
         try:
             yield _message(row, form.topic, f"{key}-{first_row + at}")
         except UsageError as error:

@@ -78,7 +78,7 @@ def split(ranges: Sequence[Range], at_least: int) -> list[Range]:
     """
     whole = sorted(part for part in ranges if part.size > 0)
     parts = [1] * len(whole)
-    longest = [(-part.size, at) for at, part in enumerate(whole)]
+    longest = [(-float(part.size), at) for at, part in enumerate(whole)]
     heapq.heapify(longest)
     for _ in range(at_least - len(whole) if whole else 0):
         length, at = longest[0]

@@ -56,7 +56,7 @@ def push(known: Predicates, filters: Sequence[Any]) -> tuple[Predicates, list[An
     """What is known with these filters, and the filters that Spark still has to apply."""
     left: list[Any] = []
     for condition in filters:
-        path: Sequence[str] = getattr(condition, "attribute", ())
+        path: list[str] = list(getattr(condition, "attribute", ()))
         more = _one(known, path[0].lower(), type(condition).__name__, condition) if len(path) == 1 else None
         if more is not None:
             known = more

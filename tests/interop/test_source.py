@@ -1,0 +1,125 @@
+"""The data source's readers and writers on genuine brokers, called as Spark calls them (tests/system has Spark itself)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from servers import VERSIONS, Servers
+
+from rocketcrew.client.access import Access, access_to
+from rocketcrew.client.operations import Operations
+from rocketcrew.client.outgoing import OutgoingMessage
+from rocketcrew.client.selection import to_queue
+from rocketcrew.client.sync import SyncProducer, run_with_cluster
+from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.source.batch_reader import BatchReader
+from rocketcrew.source.connections import shared
+from rocketcrew.source.errors import DataLossError
+from rocketcrew.source.planning import Range
+from rocketcrew.source.pulling import Reading
+from rocketcrew.source.reading import read_options
+from rocketcrew.source.stream_reader import StreamReader
+from rocketcrew.source.writers import Sending
+
+ON_BOTH = pytest.mark.parametrize("servers", VERSIONS, ids=str, indirect=True, scope="session")
+QUEUES, EACH = 2, 50
+COLUMNS = ("queueId", "queueOffset", "body", "keys", "storeTimestamp", "properties")
+
+
+@pytest.fixture
+def access(servers: Servers, request: pytest.FixtureRequest) -> Iterator[Access]:
+    """Servers with a filled topic, named as the test is."""
+    topic = request.node.name.partition("[")[0]
+    servers.create_topic(topic, QUEUES)
+    found = access_to(servers.target)
+    send(found, topic)
+    yield found
+    shared.close()
+
+
+def send(access: Access, topic: str) -> None:
+    with SyncProducer(access, send_timeout_ms=30_000) as producer:
+        queues = run_with_cluster(access, lambda cluster: cluster.queues_to_write(topic))
+        for number in range(QUEUES * EACH):
+            message = OutgoingMessage(topic, b"%d" % number, "odd" if number % 2 else "even", f"k{number}")
+            producer.send(message, selector=to_queue(sorted(queues)[number % QUEUES]))
+
+
+def reading(access: Access, topic: str, *, streaming: bool = False, **options: str) -> Reading:
+    return Reading(access, read_options({"subscribe": topic, "retryIntervalMs": "100"} | options, streaming), COLUMNS)
+
+
+def rows_of(reader: BatchReader) -> list[dict[str, Any]]:
+    return [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+@ON_BOTH
+def test_a_batch_on_genuine_brokers(access: Access) -> None:
+    topic = "test_a_batch_on_genuine_brokers"
+    rows = rows_of(BatchReader(reading(access, topic, minPartitions="7")))
+    assert sorted(int(row["body"]) for row in rows) == list(range(QUEUES * EACH))
+    assert sorted((row["queueId"], row["queueOffset"]) for row in rows) == [
+        (q, at) for q in range(QUEUES) for at in range(EACH)
+    ]
+    assert {dict(row["properties"])["TAGS"] for row in rows} == {"even", "odd"}
+    assert len(rows_of(BatchReader(reading(access, topic, tags="even")))) == EACH
+    stored = sorted(int(row["storeTimestamp"].timestamp() * 1000) for row in rows)
+    late = rows_of(
+        BatchReader(reading(access, topic, startingTimestamp=str(stored[0]), endingTimestamp=str(stored[-1])))
+    )
+    assert {row["body"] for row in late} <= {row["body"] for row in rows}
+    assert len(late) == sum(1 for at in stored if at < stored[-1])
+    broker = rows_of_queue(access, topic)
+    beyond = Range(broker, EACH - 5, EACH + 5)
+    with pytest.raises(DataLossError, match=f"offsets {EACH} to {EACH + 4}"):
+        list(reading(access, topic).read(beyond, shared))
+
+
+def rows_of_queue(access: Access, topic: str) -> MessageQueue:
+    return sorted(run_with_cluster(access, lambda cluster: cluster.queues_to_read(topic)))[0]
+
+
+@ON_BOTH
+def test_a_stream_on_genuine_brokers_and_its_group(access: Access) -> None:
+    topic = "test_a_stream_on_genuine_brokers_and_its_group"
+    reader = StreamReader(reading(access, topic, streaming=True, startingOffsets="earliest", group="spark-lag"))
+    start = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    send(access, topic)
+    bodies: list[int] = []
+    while (end := reader.latestOffset(start, ReadMaxRows(30))) != start:
+        for part in reader.partitions(start, end):
+            bodies += [int(row["body"]) for batch in reader.read(part) for row in batch.to_pylist()]
+        start = end
+    assert sorted(bodies) == list(range(QUEUES * EACH))
+    mq = rows_of_queue(access, topic)
+
+    async def committed(cluster: Any) -> int | None:
+        return await Operations(cluster).query_consumer_offset("spark-lag", mq, set_zero_if_not_found=False)
+
+    assert run_with_cluster(access, committed) == EACH
+    later = StreamReader(reading(access, topic, streaming=True, startingOffsets="group", group="spark-lag"))
+    begin = later.initialOffset()
+    assert begin == start
+    assert later.latestOffset(begin, ReadAllAvailable()) != begin
+
+
+@ON_BOTH
+def test_a_sink_on_genuine_brokers(access: Access) -> None:
+    topic = "test_a_sink_on_genuine_brokers"
+    sending = Sending.of({"nameServer": "127.0.0.1:1", "topic": topic, "sendTimeoutMs": "30000"}, [("body", "string")])
+    own = Sending(access, sending.form, sending.group, sending.retries, sending.timeout_ms, sending.in_flight_max)
+    assert own.send(iter([pa.RecordBatch.from_pydict({"body": ["x", "y"]})]), "job-0-0", shared).messages == 2
+    rows = [
+        row for row in rows_of(BatchReader(reading(access, topic))) if row["keys"] and row["keys"].startswith("job")
+    ]
+    assert sorted((row["body"], row["keys"]) for row in rows) == [(b"x", "job-0-0-0"), (b"y", "job-0-0-1")]
