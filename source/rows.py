@@ -11,7 +11,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 
@@ -95,8 +95,9 @@ class Rows:
             return None
         arrays = [self._array(name) for name in self._schema.names]
         self._begin()
-        batch: Any = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-        return cast("pa.RecordBatch", batch)
+        batches: Any = pa.RecordBatch
+        batch: pa.RecordBatch = batches.from_arrays(arrays, schema=self._schema)
+        return batch
 
     def _begin(self) -> None:
         self._count = 0
