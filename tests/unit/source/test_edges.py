@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -148,6 +149,16 @@ def test_times_choose_where_a_batch_begins(filled: Access) -> None:
     assert BatchReader(reading(filled, startingTimestamp="0", endingTimestamp="1")).partitions() == []
     with pytest.raises(UsageError, match="no message stored at or after"):
         BatchReader(reading(filled, startingTimestamp="9000000000000")).partitions()
+
+
+def test_a_namespace_is_part_of_names_at_brokers_only(filled: Access) -> None:
+    inside = replace(filled, namespace="ns")
+    with SyncProducer(inside) as producer:
+        producer.send(OutgoingMessage("own", b"x"))
+    reader = BatchReader(reading(inside, subscribe="own", columns=("topic", "body")))
+    rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+    assert rows == [{"topic": "own", "body": b"x"}]
+    assert len(BatchReader(reading(filled, subscribe="ns%own")).partitions()) == 1
 
 
 # A stream.
