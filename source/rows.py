@@ -9,7 +9,7 @@ false: then that body is null.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -33,7 +33,7 @@ from .columns import COLUMNS, arrow_schema
 
 ROWS_MAX = 4_096
 BYTES_MAX = 8 * 1024 * 1024
-"""Of bodies in one Arrow batch; with the largest message on top."""
+"""Of bodies and properties in one Arrow batch; with the largest message on top."""
 _OF_PROPERTIES = frozenset({"tags", "keys", "properties", "messageId"})
 
 Buffer = bytes | bytearray | memoryview
@@ -49,14 +49,13 @@ class Rows:
         self._tags = tags
         self._strict = strict
         self._needs_properties = bool(tags) or bool(_OF_PROPERTIES & set(columns))
-        self._lists: dict[str, list[Any]] = {}
-        self._values = {name: getter for name, getter in _VALUES.items() if name in columns}
+        self._needs_body = "body" in columns
         self._begin()
 
     @property
     def full(self) -> bool:
         """Whether it is time for a batch."""
-        return self._count >= ROWS_MAX or self._bytes >= BYTES_MAX
+        return len(self._infos) >= ROWS_MAX or self._bytes >= BYTES_MAX
 
     def take(self, body: Buffer, start: int, end: int) -> list[tuple[int, int]]:
         """Add the rows with offsets from `start` to `end`; the offsets in between that no record had, as ranges.
@@ -91,7 +90,7 @@ class Rows:
 
     def flush(self) -> pa.RecordBatch | None:
         """What was taken since the last one, None when nothing was."""
-        if not self._count:
+        if not self._infos:
             return None
         arrays = [self._array(name) for name in self._schema.names]
         self._begin()
@@ -100,24 +99,23 @@ class Rows:
         return batch
 
     def _begin(self) -> None:
-        self._count = 0
+        self._infos: list[RecordInfo] = []
+        self._properties: list[dict[str, str]] = []
+        self._bodies: list[bytes | None] = []
         self._bytes = 0
-        self._lists = {name: [] for name in self._schema.names}
 
     def _add(self, data: Buffer, info: RecordInfo) -> None:
-        properties: dict[str, str] = {}
         if self._needs_properties:
             properties = decode_properties(str(data[info.properties_start : info.end], "utf-8", "replace"))
             if self._tags and properties.get(PROPERTY_TAGS) not in self._tags:
                 return
-        self._count += 1
-        lists = self._lists
-        for name, value in self._values.items():
-            lists[name].append(value(info, properties))
-        if "body" in lists:
+            self._properties.append(properties)
+            self._bytes += info.properties_len
+        self._infos.append(info)
+        if self._needs_body:
             body = self._body(data, info)
             self._bytes += len(body or b"")
-            lists["body"].append(body)
+            self._bodies.append(body)
 
     def _body(self, data: Buffer, info: RecordInfo) -> bytes | None:
         stored = bytes(data[info.body_start : info.body_start + info.body_len])
@@ -137,15 +135,31 @@ class Rows:
         return f"message at offset {info.queue_offset} of {queue.topic} on {queue.broker_name}, queue {info.queue_id}"
 
     def _array(self, name: str) -> pa.Array[Any]:
-        if name == "topic":
-            return _same(self._queue.topic, self._count)
-        if name == "brokerName":
-            return _same(self._queue.broker_name, self._count)
-        values = self._lists[name]
-        if name == "properties":
-            return _maps(values)
-        if name in ("bornTimestamp", "storeTimestamp"):
-            return pa.array(values, pa.int64()).cast(COLUMNS[name].arrow)
+        infos, properties = self._infos, self._properties
+        values: list[Any]
+        match name:
+            case "topic" | "brokerName":
+                values = [self._queue.topic if name == "topic" else self._queue.broker_name] * len(infos)
+            case "queueId":
+                values = [info.queue_id for info in infos]
+            case "queueOffset":
+                values = [info.queue_offset for info in infos]
+            case "reconsumeTimes":
+                values = [info.reconsume_times for info in infos]
+            case "bornTimestamp":
+                return _times([info.born_timestamp_ms * 1000 for info in infos])
+            case "storeTimestamp":
+                return _times([info.store_timestamp_ms * 1000 for info in infos])
+            case "body":
+                values = self._bodies
+            case "tags":
+                values = [each.get(PROPERTY_TAGS) for each in properties]
+            case "keys":
+                values = [each.get(PROPERTY_KEYS) for each in properties]
+            case "properties":
+                return _maps(properties)
+            case _:
+                values = [_message_id(info, each) for info, each in zip(infos, properties, strict=True)]
         return pa.array(values, COLUMNS[name].arrow)
 
 
@@ -154,21 +168,8 @@ def _message_id(info: RecordInfo, properties: dict[str, str]) -> str:
     return unique or offset_message_id(host_text(info.store_address), info.store_port, info.physical_offset)
 
 
-_VALUES: dict[str, Callable[[RecordInfo, dict[str, str]], Any]] = {
-    "queueId": lambda info, _: info.queue_id,
-    "queueOffset": lambda info, _: info.queue_offset,
-    "tags": lambda _, properties: properties.get(PROPERTY_TAGS),
-    "keys": lambda _, properties: properties.get(PROPERTY_KEYS),
-    "properties": lambda _, properties: properties,
-    "bornTimestamp": lambda info, _: info.born_timestamp_ms * 1000,
-    "storeTimestamp": lambda info, _: info.store_timestamp_ms * 1000,
-    "reconsumeTimes": lambda info, _: info.reconsume_times,
-    "messageId": _message_id,
-}
-
-
-def _same(text: str, count: int) -> pa.Array[Any]:
-    return pa.array([text] * count, pa.string())
+def _times(microseconds: list[int]) -> pa.Array[Any]:
+    return pa.array(microseconds, pa.int64()).cast(COLUMNS["storeTimestamp"].arrow)
 
 
 def _maps(values: list[dict[str, str]]) -> pa.Array[Any]:
