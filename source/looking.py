@@ -16,6 +16,8 @@ import structlog
 from ..client.access import Access
 from ..client.cluster import Cluster
 from ..client.operations import Operations
+from ..client.validation import RETRY_PREFIX
+from ..remoting.bodies import CONSUME_ACTIVELY, ConsumerData, HeartbeatData
 from ..remoting.codes import ResponseCode
 from ..remoting.errors import BrokerError, RocketcrewError, UsageError, retriable
 from ..remoting.queues import MessageQueue
@@ -54,21 +56,38 @@ class Looker:
         self._options = options
         self._at_once = asyncio.Semaphore(QUESTIONS_MAX)
 
-    async def queues(self) -> list[MessageQueue]:
-        """The queues to be read, as routes have them now. Raises UsageError for topics and queues that do not exist."""
+    async def queues(self, away: set[str] | None = None) -> list[MessageQueue]:
+        """The queues to be read, as routes have them now. Raises UsageError for topics that do not exist.
+
+        With `away` a topic without a route is none, for now: it may be that its brokers restart. The set holds those that were
+        away at the last look, so that each is told once.
+        """
         found: list[MessageQueue] = []
         for topic in self._options.topics:
-            wrapped = self._access.wrap(topic)
-            try:
-                known = await self._ask(functools.partial(self._cluster.queues_to_read, wrapped, refresh=True))
-            except BrokerError as error:
-                if _is_missing_topic(error):
-                    raise UsageError(f"rocketmq: topic {topic} does not exist: check option subscribe or assign, "
-                                     "nameServer and namespace") from None  # fmt: skip
-                raise
-            found += [queue._replace(topic=topic) for queue in known]
+            known = await self._queues_of(topic)
+            if known is not None:
+                found += known
+                if away is not None:
+                    away.discard(topic)
+            elif away is None:
+                raise UsageError(
+                    f"rocketmq: topic {topic} does not exist: check option subscribe or assign, nameServer and namespace"
+                )
+            elif topic not in away:
+                away.add(topic)
+                _log.warning("topic_away", topic=topic, hint="its brokers are down, or it was deleted")
         assigned = self._options.assigned
         return sorted(found) if not assigned else [queue for queue in assigned if queue in set(found)]
+
+    async def _queues_of(self, topic: str) -> list[MessageQueue] | None:
+        """None where the name server knows no such topic."""
+        try:
+            ask = functools.partial(self._cluster.queues_to_read, self._access.wrap(topic), refresh=True)
+            return [queue._replace(topic=topic) for queue in await self._ask(ask)]
+        except BrokerError as error:
+            if _is_missing_topic(error):
+                return None
+            raise
 
     def check_assigned(self, queues: Iterable[MessageQueue]) -> None:
         """Every assigned queue must be there when a read begins. Raises UsageError."""
@@ -95,6 +114,32 @@ class Looker:
     async def searches(self, queues: Iterable[MessageQueue], timestamp_ms: int) -> dict[MessageQueue, int]:
         """The first offset stored at or after a time, in each queue."""
         return await _of_each(queues, lambda queue: self._search(self._wrapped(queue), timestamp_ms))
+
+    async def introduce(self, group: str, queues: Iterable[MessageQueue]) -> None:
+        """Make a group known that never had a member: lag tools find a group by its retry topic, which brokers make when a
+        member says hello (ClientManageProcessor.java). We do, and take our leave at once. A group that is known is left alone.
+        """
+        wrapped, me = self._access.wrap(group), self._cluster.client_id
+        hello = HeartbeatData(me, (), (ConsumerData(wrapped, CONSUME_ACTIVELY),))
+        try:
+            if await self._exists(f"{RETRY_PREFIX}{wrapped}"):
+                return
+            # One queue of each broker is enough to know its address.
+            for queue in {queue.broker_name: queue for queue in queues}.values():
+                address = await self._cluster.address_of(self._wrapped(queue))
+                await self._operations.heartbeat(address, hello)
+                await self._operations.unregister(address, me, wrapped)
+        except RocketcrewError as error:
+            _log.warning("group_not_introduced", group=group, error=str(error))
+
+    async def _exists(self, topic: str) -> bool:
+        try:
+            await self._cluster.route(topic, refresh=True)
+        except BrokerError as error:
+            if _is_missing_topic(error):
+                return False
+            raise
+        return True
 
     async def report(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
         """Tell brokers how far a group is, for lag tools. A failure is logged and is over: the checkpoint is what counts."""
@@ -128,14 +173,9 @@ class Looker:
 async def _of_each(
     queues: Iterable[MessageQueue], ask: Callable[[MessageQueue], Awaitable[T]]
 ) -> dict[MessageQueue, T]:
+    """Not a task group: that would wrap the one clear error in another."""
     listed = list(queues)
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(_awaited(ask(queue))) for queue in listed]
-    return {queue: task.result() for queue, task in zip(listed, tasks, strict=True)}
-
-
-async def _awaited(work: Awaitable[T]) -> T:
-    return await work
+    return dict(zip(listed, await asyncio.gather(*(ask(queue) for queue in listed)), strict=True))
 
 
 def _is_missing_topic(error: RocketcrewError) -> bool:

@@ -115,7 +115,7 @@ OPTIONS: Mapping[str, Option] = {
     "tlsServerName": Option(EVERYWHERE, text, ""),
     "requestTimeoutMs": Option(EVERYWHERE, _MS, 3_000),
     "connectTimeoutMs": Option(EVERYWHERE, _MS, 3_000),
-    "numRetries": Option(EVERYWHERE, number(0, 1_000), 3),
+    "numRetries": Option(EVERYWHERE, number(0, 10_000)),
     "retryIntervalMs": Option(EVERYWHERE, _MS, 1_000),
     "group": Option(EVERYWHERE, text),
     # What is read.
@@ -138,6 +138,7 @@ OPTIONS: Mapping[str, Option] = {
     "minOffsetsPerTrigger": Option(_STREAM, number(1, 1 << 53)),
     "maxTriggerDelay": Option(_STREAM, duration_ms, 900_000),
     "reportGroupOffsets": Option(_STREAM, flag, True),
+    "pullGroup": Option(READS, text),
     "pullBatchSize": Option(READS, number(1, 32_767), 1_024),
     "pullTimeoutMs": Option(READS, _MS, 30_000),
     # What is written.

@@ -1,6 +1,6 @@
 """Reading one range of one queue: pulls, one ahead of what is decoded, and Arrow batches out.
 
-A pull asks for everything ("*") in its own name, so it needs no member in the group and moves no offset of it. The broker
+A pull asks for everything ("*") in its own name, so it needs no member in a group and moves no offset of one. The broker
 decides how much one answer brings (32 messages or 256 KiB by default); the next is under way while the last is decoded.
 """
 
@@ -65,8 +65,8 @@ class _Range:
         self._part = part
         self._link = link
         self._pause = pause
-        group = reading.options.group
-        self._group = reading.access.wrap(group) if group else TOOLS_GROUP
+        group = reading.options.pull_group
+        self._group = group if group == TOOLS_GROUP else reading.access.wrap(group)
         self._mq = part.queue._replace(topic=reading.access.wrap(part.queue.topic))
         self._tries = 0
 

@@ -14,7 +14,11 @@ from .offsets import Place, Spec, parse_assign, parse_place, parse_timestamps, p
 from .options import BATCH, STREAM, parse_options, refuse
 
 TOOLS_GROUP = "TOOLS_CONSUMER"
-"""Whom brokers know without being told (MixAll.java): reads without a group of their own leave no group behind."""
+"""In whose name is pulled: a group that brokers know without being told (MixAll.java), so that a read leaves no group behind.
+
+Not in the name of `group`, which may be that of living consumers: an operator's reset of its offset would be told to us.
+"""
+STREAM_RETRIES, BATCH_RETRIES = 60, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,7 @@ class ReadOptions:
     topics: tuple[str, ...]
     assigned: tuple[MessageQueue, ...]
     group: str
+    pull_group: str
     starting: Spec
     ending: Spec
     latest_when_too_late: bool
@@ -47,8 +52,10 @@ def read_options(given: Mapping[str, str], streaming: bool) -> ReadOptions:
     found = parse_options(given, STREAM if streaming else BATCH)
     topics, assigned = _what(found)
     group: str = found["group"] or ""
-    if group:
-        _check_group(group)
+    pull_group: str = found["pullGroup"] or TOOLS_GROUP
+    for option, name in (("group", group), ("pullGroup", pull_group)):
+        if name:
+            _check_group(option, name)
     starting = _place(found, "starting", "latest" if streaming else "earliest")
     ending = Spec(Place.LATEST, "endingOffsets") if streaming else _place(found, "ending", "latest")
     if not streaming:
@@ -61,6 +68,7 @@ def read_options(given: Mapping[str, str], streaming: bool) -> ReadOptions:
         topics=topics,
         assigned=assigned,
         group=group,
+        pull_group=pull_group,
         starting=starting,
         ending=ending,
         latest_when_too_late=found["startingOffsetsByTimestampStrategy"] == "latest",
@@ -75,7 +83,7 @@ def read_options(given: Mapping[str, str], streaming: bool) -> ReadOptions:
         report_group_offsets=bool(group) and bool(found.get("reportGroupOffsets")),
         pull_batch_size=found["pullBatchSize"],
         pull_timeout_ms=found["pullTimeoutMs"],
-        retries=found["numRetries"],
+        retries=_retries(found["numRetries"], streaming),
         retry_interval_ms=found["retryIntervalMs"],
     )
 
@@ -127,6 +135,13 @@ def _minimum(found: Mapping[str, Any]) -> int:
     return int(least)
 
 
+def _retries(told: int | None, streaming: bool) -> int:
+    """A stream outlives the restart of a broker; whoever waits for a batch wants to hear of a wrong address soon."""
+    if told is not None:
+        return told
+    return STREAM_RETRIES if streaming else BATCH_RETRIES
+
+
 def _tags(expression: str) -> frozenset[str]:
     """The tags that are wanted; empty: all messages."""
     try:
@@ -135,8 +150,8 @@ def _tags(expression: str) -> frozenset[str]:
         raise refuse("tags", expression, f"is wrong: {error}") from None
 
 
-def _check_group(group: str) -> None:
+def _check_group(option: str, group: str) -> None:
     try:
         check_group(group)
     except UsageError as error:
-        raise refuse("group", group, f"is wrong: {error}") from None
+        raise refuse(option, group, f"is wrong: {error}") from None

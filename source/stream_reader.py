@@ -47,6 +47,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest: Offsets = {}
         self._first: Offsets | None = None
         self._reported: Offsets = {}
+        self._away: set[str] = set()
         self._looked_s = float("-inf")
         self._batch_s = float("-inf")
 
@@ -114,7 +115,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(self._latest) if self._latest else None
 
     async def _ends(self, looker: Looker, begin: Offsets, *, from_nothing: bool = False) -> Offsets:
-        facts = await looker.facts(await looker.queues())
+        facts = await looker.facts(await looker.queues(self._away))
         if from_nothing:
             return {queue: known.maximum for queue, known in facts.items()}
         return known_ends(begin, facts, fail=self._reading.options.fail_on_data_loss)
@@ -132,6 +133,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if done == self._first and not self._reported:
             return
         news = {queue: offset for queue, offset in done.items() if self._reported.get(queue) != offset}
+        if news and not self._reported:
+            await looker.introduce(self._reading.options.group, done)
         if news:
             await looker.report(self._reading.options.group, news)
             self._reported.update(news)

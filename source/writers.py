@@ -27,6 +27,7 @@ from .outgoing_rows import RowForm, messages_of, row_form
 if TYPE_CHECKING:
     import pyarrow as pa
 
+SEND_RETRIES = 3
 DEFAULT_GROUP = "rocketcrew_spark_sink"
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 """Local properties by which Spark's tasks know the query and the batch (StreamExecution.scala, MicroBatchExecution.scala)."""
@@ -63,7 +64,8 @@ class Sending:
             raise refuse("group", group, f"is wrong: {error}") from None
         access = access_of(options, WRITE)
         form = row_form(schema, found["topic"])
-        return cls(access, form, group, found["numRetries"], found["sendTimeoutMs"], found["sendsInFlight"])
+        retries = SEND_RETRIES if found["numRetries"] is None else found["numRetries"]
+        return cls(access, form, group, retries, found["sendTimeoutMs"], found["sendsInFlight"])
 
     def send(self, batches: Iterator[pa.RecordBatch], key: str, connections: Connections) -> Sent:
         """Send all rows. Raises UsageError naming a row, BrokerError, UnreachableError."""

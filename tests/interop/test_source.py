@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,7 +90,7 @@ def first_queue(access: Access, topic: str) -> MessageQueue:
 
 
 @ON_BOTH
-def test_a_stream_on_genuine_brokers_and_its_group(access: Access) -> None:
+def test_a_stream_on_genuine_brokers_and_its_group(servers: Servers, access: Access) -> None:
     topic = "test_a_stream_on_genuine_brokers_and_its_group"
     reader = StreamReader(reading(access, topic, streaming=True, startingOffsets="earliest", group="spark-lag"))
     start = reader.initialOffset()
@@ -107,6 +108,8 @@ def test_a_stream_on_genuine_brokers_and_its_group(access: Access) -> None:
         return await Operations(cluster).query_consumer_offset("spark-lag", mq, set_zero_if_not_found=False)
 
     assert run_with_cluster(access, committed) == EACH
+    shown = "\n".join(servers.admin("consumerProgress", "-g", "spark-lag"))
+    assert len(re.findall(rf"^{topic[:20]}.* {2 * EACH} +{EACH} +{EACH} ", shown, re.MULTILINE)) == QUEUES, shown
     later = StreamReader(reading(access, topic, streaming=True, startingOffsets="group", group="spark-lag"))
     begin = later.initialOffset()
     assert begin == start

@@ -228,6 +228,15 @@ def test_a_group_hears_how_far_the_query_is_and_never_where_it_began(filled: Acc
     assert counts(start, silent.initialOffset()) == [10] * 4
 
 
+def test_a_topic_whose_brokers_are_away_for_a_while_stays_where_it_is(filled: Access, clock: Any) -> None:
+    reader = stream(filled, clock, startingOffsets="earliest")
+    start = reader.initialOffset()
+    without = StreamReader(reading(filled, streaming=True, subscribe="not-there-now"), clock)
+    with pytest.raises(UsageError, match="topic not-there-now does not exist"):
+        without.initialOffset()
+    assert without.latestOffset(start, ReadAllAvailable()) == start
+
+
 # The sink.
 
 

@@ -163,6 +163,8 @@ def test_a_whole_read() -> None:
     assert (stream.assigned, stream.topics, stream.starting.place) == ((A0,), ("t",), Place.LATEST)
     assert (stream.report_group_offsets, stream.max_trigger_delay_ms) == (True, 900_000)
     assert not read_options({"subscribe": "x"}, streaming=True).report_group_offsets
+    assert (batch.retries, stream.retries, batch.pull_group) == (3, 60, "TOOLS_CONSUMER")
+    assert read_options({"subscribe": "x", "numRetries": "0", "pullGroup": "p"}, streaming=True).retries == 0
     timed = read_options({"subscribe": "x", "startingTimestamp": "5", "startingOffsets": "earliest"}, streaming=False)
     assert (timed.starting.place, timed.starting.timestamp_ms) == (Place.TIMESTAMP, 5)
 
