@@ -25,6 +25,7 @@ from .connections import Link
 from .offsets import Place, Spec, names
 from .positions import Facts
 from .reading import ReadOptions
+from .searching import exact_offset, store_times
 
 QUESTIONS_MAX = 32
 
@@ -106,18 +107,28 @@ class Looker:
             low = await self._ask(lambda: self._operations.min_offset(mq))
             high = await self._ask(lambda: self._operations.max_offset(mq))
             committed = await self._committed(mq) if group else None
-            found = None if by_time is None else await self._search(mq, by_time.timestamp_of(queue))
-            return Facts(low, max(low, high), committed, found)
+            high = max(low, high)
+            found = None if by_time is None else await self._search(mq, by_time.timestamp_of(queue), low, high)
+            return Facts(low, high, committed, found)
 
         return await _of_each(queues, one)
 
     async def searches(self, queues: Iterable[MessageQueue], timestamp_ms: int) -> dict[MessageQueue, int]:
         """The first offset stored at or after a time, in each queue."""
-        return await _of_each(queues, lambda queue: self._search(self._wrapped(queue), timestamp_ms))
+
+        async def one(queue: MessageQueue) -> int:
+            mq = self._wrapped(queue)
+            low = await self._ask(lambda: self._operations.min_offset(mq))
+            high = await self._ask(lambda: self._operations.max_offset(mq))
+            return await self._search(mq, timestamp_ms, low, max(low, high))
+
+        return await _of_each(queues, one)
 
     async def introduce(self, group: str, queues: Iterable[MessageQueue]) -> None:
-        """Make a group known that never had a member: lag tools find a group by its retry topic, which brokers make when a
-        member says hello (ClientManageProcessor.java). We do, and take our leave at once. A group that is known is left alone.
+        """Make a group known that never had a member: lag tools find a group by its retry topic.
+
+        Brokers make that when a member says hello (ClientManageProcessor.java). We do, and take our leave at once. A group
+        that is known is left alone.
         """
         wrapped, me = self._access.wrap(group), self._cluster.client_id
         hello = HeartbeatData(me, (), (ConsumerData(wrapped, CONSUME_ACTIVELY),))
@@ -159,8 +170,14 @@ class Looker:
         ask = self._operations.query_consumer_offset
         return await self._ask(lambda: ask(group, mq, set_zero_if_not_found=False))
 
-    async def _search(self, mq: MessageQueue, timestamp_ms: int) -> int:
-        return await self._ask(lambda: self._operations.search_offset(mq, timestamp_ms))
+    async def _search(self, mq: MessageQueue, timestamp_ms: int, low: int, high: int) -> int:
+        found = await self._ask(lambda: self._operations.search_offset(mq, timestamp_ms))
+        group = self._options.pull_group_at(self._access)
+
+        async def times(start: int, end: int) -> dict[int, int]:
+            return await self._ask(lambda: store_times(self._cluster, self._operations, group, mq, start, end))
+
+        return await exact_offset(found, low, high, timestamp_ms, times)
 
     async def _ask(self, question: Callable[[], Awaitable[T]]) -> T:
         async with self._at_once:

@@ -1,7 +1,6 @@
 """From places to offsets: where reading begins and ends in each queue, and what is data loss. Pure; brokers' facts come in.
 
-- A search by time says the first message stored at or after it, the queue's end when there is none, and with genuine
-  brokers an offset before the queue's beginning when all messages are newer; so it is brought into the queue's bounds.
+- A search by time says the first message stored at or after it, the queue's end when there is none (searching.py).
 - A group without a committed offset begins at the earliest message: nothing is passed over.
 - What lies outside of what a queue holds is data loss: an error, or with failOnDataLoss=false the nearest offset there is.
 """

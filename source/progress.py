@@ -4,8 +4,8 @@ Offsets of a queue are without gaps, so what is left out between two records, or
 is lost (deleted by retention, or a topic made anew). Only cleaned-up compaction topics have gaps of their own; they are read
 with failOnDataLoss=false.
 
-It is asked again first: a replica may be behind for a moment, and a reset of the pulling group's offset is told to whoever pulls
-next in its name (PullMessageProcessor.java), once, though this read goes by offsets of its own.
+It is asked again first: a replica may be behind for a moment, and a reset of the pulling group's offset is told to
+whoever pulls next in its name (PullMessageProcessor.java), once, though this read goes by offsets of its own.
 """
 
 from __future__ import annotations

@@ -15,18 +15,15 @@ import structlog
 
 from ..client.access import Access
 from ..client.operations import PullResult, PullStatus, parse_pull
-from ..remoting.codes import PULL_SUBSCRIPTION
-from ..remoting.headers import PullRequest
-from ..remoting.queues import MessageQueue
-from ..remoting.subscription import EXPRESSION_TAG, SUB_ALL
 from .connections import Connections, Link
 from .errors import DataLossError
 from .looking import patiently
 from .offsets import name
 from .planning import Range
 from .progress import goes_on_at
-from .reading import TOOLS_GROUP, ReadOptions
+from .reading import ReadOptions
 from .rows import Rows
+from .searching import pull_request
 
 _log = structlog.get_logger("rocketcrew.source")
 
@@ -65,8 +62,7 @@ class _Range:
         self._part = part
         self._link = link
         self._pause = pause
-        group = reading.options.pull_group
-        self._group = group if group == TOOLS_GROUP else reading.access.wrap(group)
+        self._group = reading.options.pull_group_at(reading.access)
         self._mq = part.queue._replace(topic=reading.access.wrap(part.queue.topic))
         self._tries = 0
 
@@ -117,21 +113,3 @@ class _Range:
         header = pull_request(self._group, mq, offset, self._options.pull_batch_size)
         answer = await self._link.operations.pull(address, header, timeout_ms=self._options.pull_timeout_ms)
         return parse_pull(answer, address)
-
-
-def pull_request(group: str, mq: MessageQueue, offset: int, count: int) -> PullRequest:
-    """A pull of anybody's: with its own subscription, without waiting, without a commit."""
-    return PullRequest(
-        consumer_group=group,
-        topic=mq.topic,
-        queue_id=mq.queue_id,
-        queue_offset=offset,
-        max_msg_nums=count,
-        sys_flag=PULL_SUBSCRIPTION,
-        commit_offset=0,
-        suspend_timeout_millis=0,
-        sub_version=0,
-        subscription=SUB_ALL,
-        expression_type=EXPRESSION_TAG,
-        broker_name=mq.broker_name,
-    )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..client.access import Access
 from ..client.validation import check_group
 from ..remoting.errors import UsageError
 from ..remoting.queues import MessageQueue
@@ -45,6 +46,10 @@ class ReadOptions:
     pull_timeout_ms: int
     retries: int
     retry_interval_ms: int
+
+    def pull_group_at(self, access: Access) -> str:
+        """The group of pulls as brokers know it."""
+        return self.pull_group if self.pull_group == TOOLS_GROUP else access.wrap(self.pull_group)
 
 
 def read_options(given: Mapping[str, str], streaming: bool) -> ReadOptions:

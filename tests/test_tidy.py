@@ -47,6 +47,7 @@ EDGES: dict[str, frozenset[str]] = {
             "default_source",
             "looking",
             "pulling",
+            "searching",
             "stream_reader",
             "writers",
         }
