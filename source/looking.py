@@ -60,8 +60,8 @@ class Looker:
     async def queues(self, away: set[str] | None = None) -> list[MessageQueue]:
         """The queues to be read, as routes have them now. Raises UsageError for topics that do not exist.
 
-        With `away` a topic without a route is none, for now: it may be that its brokers restart. The set holds those that were
-        away at the last look, so that each is told once.
+        With `away` a topic without a route is none, for now: it may be that its brokers restart. The set holds those that
+        were away at the last look, so that each is told once.
         """
         found: list[MessageQueue] = []
         for topic in self._options.topics:

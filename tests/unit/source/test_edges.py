@@ -149,6 +149,18 @@ def test_times_choose_where_a_batch_begins(filled: Access) -> None:
     assert BatchReader(reading(filled, startingTimestamp="0", endingTimestamp="1")).partitions() == []
     with pytest.raises(UsageError, match="no message stored at or after"):
         BatchReader(reading(filled, startingTimestamp="9000000000000")).partitions()
+    timed = BatchReader(reading(filled, columns=("storeTimestamp",)))
+    rows = [row for part in timed.partitions() for batch in timed.read(part) for row in batch.to_pylist()]
+    times = sorted(round(row["storeTimestamp"].timestamp() * 1000) for row in rows)
+    strategy = {"startingOffsetsByTimestampStrategy": "latest"}
+    before = BatchReader(reading(filled, endingTimestamp=str(times[20])))
+    behind = BatchReader(reading(filled, startingTimestamp=str(times[20]), **strategy))
+    assert size(before) == sum(time < times[20] for time in times)
+    assert size(behind) == sum(time >= times[20] for time in times)
+
+
+def size(reader: BatchReader) -> int:
+    return sum(part.part.size for part in reader.partitions() if isinstance(part, RangePartition))
 
 
 def test_a_namespace_is_part_of_names_at_brokers_only(filled: Access) -> None:
@@ -224,6 +236,9 @@ def test_a_group_hears_how_far_the_query_is_and_never_where_it_began(filled: Acc
     clock.now_s += 1
     assert reader.latestOffset(end, ReadAllAvailable()) == end
     assert committed(filled, "lag") == [10] * 4
+    # Lag tools know a group by its retry topic; and no member is left behind.
+    assert run_with_cluster(filled, lambda cluster: cluster.route("%RETRY%lag")).queue_datas
+    assert run_with_cluster(filled, lambda cluster: Operations(cluster).consumer_ids("lag", TOPIC)) == []
     silent = stream(filled, clock, startingOffsets="group", group="lag", reportGroupOffsets="false")
     assert counts(start, silent.initialOffset()) == [10] * 4
 
