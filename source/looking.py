@@ -34,13 +34,18 @@ T = TypeVar("T")
 _log = structlog.get_logger("rocketcrew.source")
 
 
-async def patiently(ask: Callable[[], Awaitable[T]], retries: int, interval_ms: int) -> T:
-    """What `ask` gives; asked again after failures that may pass. Raises its last error."""
+async def patiently(
+    ask: Callable[[], Awaitable[T]], retries: int, interval_ms: int, *, topic_exists: bool = False
+) -> T:
+    """What `ask` gives; asked again after failures that may pass. Raises its last error.
+
+    A topic that nobody knows does not exist; but when it is known to (`topic_exists`), its brokers are restarting.
+    """
     for _ in range(retries):
         try:
             return await ask()
         except RocketcrewError as error:
-            if not retriable(error) or _is_missing_topic(error):
+            if not retriable(error) or (_is_missing_topic(error) and not topic_exists):
                 raise
             _log.warning("asked_again", error=str(error), after_ms=interval_ms)
         await asyncio.sleep(interval_ms / 1000)

@@ -25,6 +25,9 @@ from .reading import ReadOptions
 from .rows import Rows
 from .searching import pull_request
 
+LOST_TRIES_MAX = 3
+"""Answers without the records that should be there, before they count as lost; each `retryIntervalMs` after the last."""
+
 _log = structlog.get_logger("rocketcrew.source")
 
 
@@ -95,7 +98,7 @@ class _Range:
         if result.status is PullStatus.FOUND and next_begin > at:
             self._tries = 0
             return next_begin
-        if self._tries < self._options.retries:
+        if self._tries < min(self._options.retries, LOST_TRIES_MAX):
             self._tries += 1
             self._pause(self._options.retry_interval_ms / 1000)
             return at
@@ -105,7 +108,8 @@ class _Range:
         return end
 
     async def _pull(self, offset: int) -> PullResult:
-        return await patiently(lambda: self._one_pull(offset), self._options.retries, self._options.retry_interval_ms)
+        retries, interval_ms = self._options.retries, self._options.retry_interval_ms
+        return await patiently(lambda: self._one_pull(offset), retries, interval_ms, topic_exists=True)
 
     async def _one_pull(self, offset: int) -> PullResult:
         cluster, mq = self._link.cluster, self._mq
