@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from ..client.cluster import Cluster
 from ..client.operations import Operations, PullStatus, parse_pull
+from ..conf.segment_format import READY_DIR
 from ..remoting.codes import PULL_SUBSCRIPTION
 from ..remoting.headers import PullRequest
 from ..remoting.queues import MessageQueue
@@ -23,6 +24,7 @@ from ..workers.loading import HandlerSpec, describe_error, load
 from ..workers.message import INNER_BATCH_BIT, SYSFLAG_LOW_BYTE, Message, expand_inner_batch
 from ..workers.packets import QueueInfo
 from ..workers.rows import RowBuffer
+from ..workers.sealing import Sealer
 from ..workers.segment import SegmentWriter
 
 PULL_MESSAGES: Final = 32
@@ -42,6 +44,7 @@ class Rerun:
             staging, f"rerun-{time.time_ns():x}", self._rows.schema, seal_rows=SEAL_ROWS, seal_bytes=SEAL_BYTES,
             seal_idle_ms=1000, pause=_refuse,
         )  # fmt: skip
+        self._sealer = Sealer(staging / READY_DIR, pause=_refuse, waits=None)
         self._group = group
         self._namespace = namespace
         self._loop = asyncio.new_event_loop()
@@ -62,7 +65,7 @@ class Rerun:
             if self._rows.full:
                 self._flush()
         self._flush()
-        self._segments.seal()
+        self._seal()
         self._hook(self._handler.teardown)
         self._loop.close()
 
@@ -115,7 +118,15 @@ class Rerun:
         for owner, error in misfits:
             self.failed[owner] = str(error)
         if batch is not None:
-            self._segments.append(batch, b"[]", time.monotonic_ns())
+            now_ns = time.monotonic_ns()
+            self._segments.append(batch, b"[]", now_ns)
+            if self._segments.due(now_ns):
+                self._seal()
+
+    def _seal(self) -> None:
+        ended = self._segments.detach()
+        if ended is not None:
+            self._sealer.add(*ended)
 
 
 def _refuse(what: str, error: OSError) -> None:

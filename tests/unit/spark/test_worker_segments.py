@@ -9,9 +9,9 @@ from rocketcrew.spark.plan import Take
 from rocketcrew.spark.segments import read_facts, read_rows
 from rocketcrew.workers.ddl import parse_ddl
 from rocketcrew.workers.message import make_message
-from rocketcrew.workers.packets import Sealed
 from rocketcrew.workers.rows import RowBuffer
 from rocketcrew.workers.salvage import salvage
+from rocketcrew.workers.sealing import seal_file
 from rocketcrew.workers.segment import SegmentWriter
 
 SCHEMA = (
@@ -52,8 +52,10 @@ def check(path: Path) -> None:
 
 def test_a_sealed_segment(tmp_path: Path) -> None:
     writer, _ = write(tmp_path)
-    sealed = writer.seal()
-    assert isinstance(sealed, Sealed)
+    ended = writer.detach()
+    assert ended is not None
+    file, sealed = ended
+    seal_file(file, tmp_path / "ready")
     check(tmp_path / "ready" / sealed.name)
 
 
