@@ -6,8 +6,9 @@ a chunk is reported in order. A worker that dies with several messages in hand h
 the supervisor finds out which message it was. The loop's heart beats into the cell as the start of a call: a handler that
 blocks the loop is over its time limit as one of a plain function is.
 
-The hard time limit of a handler call is kept here by cancelling it: the message failed, as Java's consume time-out has it.
-The soft one would be an exception in the middle of an `await`; it cancels too, so that the earlier of the two holds.
+The hard time limit of a handler call is kept by cancelling it (`limited`): the message failed, as Java's consume time-out
+has it. The soft one would be an exception in the middle of an `await`; it cancels too, so that the earlier of the two
+holds. Whatever else a call raises is its message's failure too, also the cancellation of something that it awaited.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import copy
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
 from typing import Any, Final
 
 from ..remoting.errors import ProtocolError
@@ -27,7 +29,7 @@ from .batch_results import batch_results
 from .cells import BEATS, CHUNK_ID, LAST, RECORDS, STARTED_NS, STATE
 from .choosing import chooser
 from .direct import DirectRunner
-from .limits import NS_PER_S
+from .limits import NS_PER_S, CallTimedOutError
 from .link import WorkerLink
 from .message import Message
 from .packets import QueueInfo
@@ -40,6 +42,9 @@ HEART_S: Final = 0.05
 """Between two beats; far below any sensible time limit."""
 CLOSING_S: Final = 5.0
 """For calls that are cancelled at the end."""
+
+call_began_ns: ContextVar[int] = ContextVar("call_began_ns", default=0)
+"""When the call in hand began, on the worker's clock; 0 outside of one."""
 
 
 class AsyncChunk:
@@ -59,12 +64,11 @@ class AsyncChunk:
 class AsyncRunner(Runner):
     """Runs a coroutine handler. `chunk` returns at once; `wake` is called when something can be reported."""
 
-    def begin(self, concurrency: int, wake: Callable[[], None], limit_ns: int) -> None:
-        """Before the first chunk, on the running loop. `limit_ns` of one call, 0 = none."""
+    def begin(self, concurrency: int, wake: Callable[[], None]) -> None:
+        """Before the first chunk, on the running loop."""
         self._loop = asyncio.get_running_loop()
         self._free = asyncio.Semaphore(concurrency)
         self._wake = wake
-        self._limit_s = limit_ns / NS_PER_S or None
         self._chunks: dict[int, AsyncChunk] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._beat()
@@ -114,6 +118,7 @@ class AsyncRunner(Runner):
         wants = chooser(chunk.queue, self._filter, self._log)
         async with self._free:
             started = self._clock()
+            call_began_ns.set(started)
             failures: dict[int, list[tuple[Message, BaseException]]] = {index: [] for index in range(first, end)}
             rows: dict[int, list[Prepared | None]] = {index: [] for index in range(first, end)}
             scratch = Run(chunk.chunk_id, chunk.queue, chunk.offsets, first)
@@ -122,7 +127,8 @@ class AsyncRunner(Runner):
             pairs = [(index, message) for index, messages in found.items() for message in messages]
             try:
                 results = await self._results([message for _, message in pairs])
-            except Exception as error:  # noqa: BLE001  whatever it is, it is the handler's
+            except BaseException as error:  # noqa: BLE001  whatever it is, it is the handler's
+                _raise_if_ours(error)
                 results = [error] * len(pairs)
             for (index, message), result in zip(pairs, results, strict=True):
                 try:
@@ -141,29 +147,21 @@ class AsyncRunner(Runner):
         if not messages:
             return []
         if self._batch:
-            return list(batch_results(messages, await self._limited(self._function(list(messages)))))
+            return list(batch_results(messages, await self._awaited(self._function(list(messages)))))
         results: list[object] = []
         for message in messages:  # several only of an inner batch
             try:
-                results.append(await self._limited(self._function(message)))
-            except Exception as error:  # noqa: BLE001
+                results.append(await self._awaited(self._function(message)))
+            except BaseException as error:  # noqa: BLE001
+                _raise_if_ours(error)
                 results.append(error)
         return results
 
-    async def _limited(self, call: object) -> object:
+    async def _awaited(self, call: object) -> object:
         if not inspect.isawaitable(call):
             return call
         awaited: Awaitable[object] = call
-        if self._limit_s is None:
-            return await awaited
-        limit = asyncio.timeout(self._limit_s)
-        try:
-            async with limit:
-                return await awaited
-        except TimeoutError:
-            if limit.expired():
-                raise CallTimedOutError(f"the call took more than {self._limit_s:g} s") from None
-            raise
+        return await awaited
 
     def _advance(self, chunk: AsyncChunk) -> None:
         """Take over what is finished without a gap; the flush reports it."""
@@ -203,25 +201,28 @@ class AsyncRunner(Runner):
             await asyncio.wait(self._tasks, timeout=CLOSING_S)
 
 
-class CallTimedOutError(Exception):
-    """A call of a coroutine handler was over its time limit and was cancelled."""
+def _raise_if_ours(error: BaseException) -> None:
+    """The end of the call itself, which we asked for, is no failure; what the handler cancelled, or sys.exit(), is one."""
+    task = asyncio.current_task()
+    cancelled = isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+    if cancelled or isinstance(error, GeneratorExit):
+        raise error
 
 
 class AsyncWorker(Worker):
     """A worker whose handler is a coroutine function. `loop` is the one that its set-up hook ran on, too."""
 
     def __init__(
-        self, link: WorkerLink, handler: Handler, *, loop: asyncio.AbstractEventLoop, concurrency: int, limit_ns: int,
+        self, link: WorkerLink, handler: Handler, *, loop: asyncio.AbstractEventLoop, concurrency: int,
         rows: Any, clock: Callable[[], int], log: Any, **more: Any,
     ) -> None:  # fmt: skip
-        """`concurrency` calls at one time, `limit_ns` for each (0 = none); the rest as for Worker."""
+        """`concurrency` calls at one time; the rest as for Worker."""
         super().__init__(link, handler, rows=rows, clock=clock, log=log, runner=AsyncRunner, **more)
         self._direct = DirectRunner(blocking(handler), rows, clock, self._log)
         assert isinstance(self._runner, AsyncRunner)
         self._async_runner = self._runner
         self._loop = loop
         self._concurrency = concurrency
-        self._limit_ns = limit_ns
 
     def run(self) -> None:
         self._loop.run_until_complete(self._serve())
@@ -229,7 +230,7 @@ class AsyncWorker(Worker):
     async def _serve(self) -> None:
         something = asyncio.Event()
         runner = self._async_runner
-        runner.begin(self._concurrency, something.set, self._limit_ns)
+        runner.begin(self._concurrency, something.set)
         self._loop.add_reader(self._link.fileno(), something.set)
         try:
             while self.step():
@@ -249,6 +250,28 @@ class AsyncWorker(Worker):
             await runner.close()
 
 
+def limited(handler: Handler, limit_ns: int) -> Handler:
+    """The same coroutine handler, each call cancelled after `limit_ns` (0 = never): it raises CallTimedOutError then."""
+    if not limit_ns:
+        return handler
+    function, limit_s = handler.function, limit_ns / NS_PER_S
+
+    async def call(messages: Any) -> object:
+        limit = asyncio.timeout(limit_s)
+        try:
+            async with limit:
+                return await function(messages)
+        except TimeoutError:
+            if limit.expired():
+                raise CallTimedOutError(f"the call took more than {limit_s:g} s") from None
+            raise
+
+    wrapped = copy.copy(handler)
+    wrapped.function = call
+    call.__module__, call.__qualname__ = handler.name.split(":", 1)
+    return wrapped
+
+
 def one_call_at_a_time(handler: Handler, loop: asyncio.AbstractEventLoop) -> Handler:
     """The same handler as a plain function on that loop: in order, there is nothing to do beside a call."""
     wrapped, function = copy.copy(handler), handler.function
@@ -256,7 +279,7 @@ def one_call_at_a_time(handler: Handler, loop: asyncio.AbstractEventLoop) -> Han
     def call(messages: Any) -> Any:
         return loop.run_until_complete(function(messages))
 
-    wrapped.function = call
+    wrapped.function = wrapped.plain = call
     return wrapped
 
 
@@ -269,7 +292,7 @@ def blocking(handler: Handler) -> Handler:
 
         def run() -> None:
             try:
-                answer.append(asyncio.run(handler.function(messages)))
+                answer.append(asyncio.run(handler.plain(messages)))
             except BaseException as error:  # noqa: BLE001  it is the handler's, and raised by the caller
                 answer.append(error)
 
@@ -280,5 +303,5 @@ def blocking(handler: Handler) -> Handler:
             raise answer[0]
         return answer[0]
 
-    wrapped.function = call
+    wrapped.function = wrapped.plain = call
     return wrapped

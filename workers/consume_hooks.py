@@ -7,24 +7,31 @@
 
     @handler(hooks=[Audit()])
 
-They run in the worker, around one call: one message, or one batch. As in Java what a hook raises is logged and changes
-nothing, the same context goes to both methods of all hooks, and a message that is consumed directly is not shown to them.
+They run in the worker, around one call: one message, or one batch; around a coroutine from its first step to its end. As
+in Java what a hook raises is logged and changes nothing, the same context goes to both methods of all hooks, and a message
+that is consumed directly is not shown to them. In order, `status` has the words of ConsumeOrderlyStatus.java.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, Protocol
 
 from ..remoting.queues import MessageQueue
-from .api import Retry, SoftTimeLimitExceeded
+from .api import Commit, Retry, Rollback, SoftTimeLimitExceeded, Suspend
+from .limits import CallTimedOutError
 from .loading import describe_error
 from .message import Message
 
 CONSUME_SUCCESS: Final = "CONSUME_SUCCESS"
 RECONSUME_LATER: Final = "RECONSUME_LATER"
+ORDERLY_SUCCESS: Final = "SUCCESS"
+SUSPEND: Final = "SUSPEND_CURRENT_QUEUE_A_MOMENT"
+COMMIT: Final = "COMMIT"
+ROLLBACK: Final = "ROLLBACK"
 CONTEXT_TYPE: Final = "ConsumeContextType"
 """The property of the context that says how the call ended (MixAll.CONSUME_CONTEXT_TYPE)."""
 _NS_PER_MINUTE: Final = 60_000_000_000
@@ -35,10 +42,17 @@ class ReturnType(Enum):
 
     SUCCESS = "SUCCESS"
     TIME_OUT = "TIME_OUT"
-    """It took longer than `consumer.consume_timeout_min`, whatever it returned, or was stopped at its soft time limit."""
+    """It took longer than `consumer.consume_timeout_min`, whatever it returned, or was stopped at a time limit."""
     EXCEPTION = "EXCEPTION"
     FAILED = "FAILED"
-    """It asked for a retry."""
+    """It asked for a retry, or in order for a pause."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What the handler returned, once it has."""
+
+    result: object = None
 
 
 @dataclass(slots=True)
@@ -55,7 +69,8 @@ class ConsumeMessageContext:
     """For hooks to pass something from before to after."""
     props: dict[str, str] = field(default_factory=dict[str, str])
     namespace: str = ""
-    access_channel: str | None = None
+    access_channel: str = "LOCAL"
+    """Java's default (ClientConfig.accessChannel); the other one is a cloud's."""
 
 
 class ConsumeMessageHook(Protocol):
@@ -71,9 +86,10 @@ class ConsumeHooks:
 
     def __init__(
         self, hooks: Sequence[ConsumeMessageHook], *, clock: Callable[[], int], consume_timeout_min: int,
-        namespace: str, log: Any,
+        namespace: str, log: Any, ordered: bool = False,
     ) -> None:  # fmt: skip
         """`clock` is monotonic, in ns."""
+        self._ordered = ordered
         self._hooks = hooks
         self._clock = clock
         self._timeout_ns = consume_timeout_min * _NS_PER_MINUTE
@@ -82,28 +98,48 @@ class ConsumeHooks:
 
     def watch(self, call: Callable[[Any], object], group: str, messages: Sequence[Message]) -> object:
         """Call the handler between the hooks."""
+        with self.around(group, messages) as outcome:
+            outcome.result = call(None)
+            return outcome.result
+
+    @contextlib.contextmanager
+    def around(self, group: str, messages: Sequence[Message]) -> Generator[Outcome]:
+        """The handler's call, between the hooks."""
+        outcome = Outcome()
+        if not messages:
+            yield outcome
+            return
         queue = messages[0].queue
         mq = MessageQueue(queue.topic, queue.broker_name, queue.queue_id)
         context = ConsumeMessageContext(group, list(messages), mq, namespace=self._namespace)
         for hook in self._hooks:
             self._run(hook, hook.consume_message_before, context)
         began_ns = self._clock()
-        ended = ReturnType.EXCEPTION
+        ended, said = ReturnType.EXCEPTION, object()
         try:
-            result = call(None)
-            ended = _of_result(result)
-            return result
+            yield outcome
+            said = outcome.result
+            ended = return_type(said, ordered=self._ordered)
         except BaseException as error:
-            ended = _of_error(error)
+            ended, said = return_type(error, ordered=self._ordered), error
             raise
         finally:
-            context.success = ended is ReturnType.SUCCESS
-            context.status = CONSUME_SUCCESS if context.success else RECONSUME_LATER
+            context.status = self._status(ended, said)
+            context.success = context.status in (CONSUME_SUCCESS, ORDERLY_SUCCESS, COMMIT)
             if self._clock() - began_ns >= self._timeout_ns:
                 ended = ReturnType.TIME_OUT
             context.props[CONTEXT_TYPE] = ended.value
             for hook in self._hooks:
                 self._run(hook, hook.consume_message_after, context)
+
+    def _status(self, ended: ReturnType, said: object) -> str:
+        if not self._ordered:
+            return CONSUME_SUCCESS if ended is ReturnType.SUCCESS else RECONSUME_LATER
+        if isinstance(said, Rollback):
+            return ROLLBACK
+        if isinstance(said, Commit):
+            return COMMIT
+        return ORDERLY_SUCCESS if ended is ReturnType.SUCCESS else SUSPEND
 
     def _run(
         self,
@@ -124,11 +160,11 @@ def _name(hook: ConsumeMessageHook) -> str:
         return type(hook).__name__
 
 
-def _of_result(result: object) -> ReturnType:
-    return _of_error(result) if isinstance(result, BaseException) else ReturnType.SUCCESS
-
-
-def _of_error(error: BaseException) -> ReturnType:
-    if isinstance(error, Retry):
+def return_type(said: object, *, ordered: bool) -> ReturnType:
+    """How a call ended that returned or raised this. As in Java a rollback in order is a success of the call
+    (ConsumeMessageOrderlyService.ConsumeRequest.run)."""
+    if not isinstance(said, BaseException) or (ordered and isinstance(said, Rollback)):
+        return ReturnType.SUCCESS
+    if isinstance(said, (Retry, Suspend)):
         return ReturnType.FAILED
-    return ReturnType.TIME_OUT if isinstance(error, SoftTimeLimitExceeded) else ReturnType.EXCEPTION
+    return ReturnType.TIME_OUT if isinstance(said, (SoftTimeLimitExceeded, CallTimedOutError)) else ReturnType.EXCEPTION

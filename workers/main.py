@@ -27,8 +27,8 @@ from ..remoting.errors import UsageError
 from ..remoting.ids import UniqueIds
 from . import preload
 from .api import Handler, Hook
-from .async_runner import AsyncWorker, one_call_at_a_time
-from .boot import EXIT_BOOT, EXIT_DESCRIPTORS, EXIT_OK, WorkerBoot, WorkerLimits
+from .async_runner import AsyncWorker, call_began_ns, limited, one_call_at_a_time
+from .boot import EXIT_BOOT, EXIT_DESCRIPTORS, EXIT_OK, WorkerBoot
 from .capture import capture_output
 from .cells import STARTED_NS, CellView, map_cell, private_cell
 from .claims import obey_barriers
@@ -51,7 +51,7 @@ from .salvage import salvage
 from .sealing import Sealer
 from .segment import NS_PER_MS, SegmentWriter
 from .stack_dump import answer_with_stacks
-from .watching import ProcessSpans, TraceLog, watched, watched_async
+from .watching import ProcessSpans, TraceLog, Watcher, watched, watched_async
 from .worker import SegmentPause, Worker
 
 
@@ -165,29 +165,30 @@ def make_worker(
         boot.slab.close_fd()
     limits = boot.limits
     rows, segments, sealer = make_results(boot, link, schema, log, cell)
-    traces = trace_log(boot.member) if boot.traces else None
+    ordered = limits.ordered or handler.order in ("queue", "key")
+    traces = trace_log(boot.member, ordered=ordered) if boot.traces else None
     api = span_api(boot.spans)
     # Who wants spans has set up a provider by now (the handler's module or its set-up hook): the others pay nothing.
     spans = ProcessSpans(api) if api is not None and api.active else None
     memory = watch_memory(boot.recycle_memory_mib, time.monotonic_ns, link, log)
     soft_ns, hard_ns = limits_of(handler, limits)
-    ordered = limits.ordered or handler.order in ("queue", "key")
+    hooks = consume_hooks(handler, boot, log, ordered=ordered)
+    watchers: list[Watcher] = [each for each in (traces, spans, hooks) if each is not None]
+    wall_ns = time.time_ns() - time.monotonic_ns()
     if loop is not None and inspect.iscoroutinefunction(handler.function) and ordered:
         handler = one_call_at_a_time(handler, loop)
     elif loop is not None and inspect.iscoroutinefunction(handler.function):
         obey(SoftLimit(cell, time.monotonic_ns, 0, CALLERS, NEVER), cell, 0, hard_ns)
         link.send(encode_notice(WINDOW, chunks=boot.async_concurrency))
+        Message.call_clock[:] = [lambda: (wall_ns + (call_began_ns.get() or time.monotonic_ns())) // NS_PER_MS]
+        in_time = limited(handler, min(filter(None, (soft_ns, hard_ns)), default=0))
         return AsyncWorker(
-            link, watched_async(handler, boot.group, [each for each in (traces, spans) if each is not None]),
+            link, watched_async(in_time, boot.group, watchers),
             limits=limits, slab=slab, traces=traces, rows=rows, segments=segments, sealer=sealer,
             clock=time.monotonic_ns, cell=cell,
             memory=memory, log=log, loop=loop, concurrency=boot.async_concurrency,
-            limit_ns=min(filter(None, (soft_ns, hard_ns)), default=0),
         )  # fmt: skip
     obey(SoftLimit(cell, time.monotonic_ns, soft_ns, CALLERS, NEVER), cell, soft_ns, hard_ns)
-    hooks = consume_hooks(handler, limits, boot.namespace, log)
-    watchers = [each for each in (traces, spans, hooks) if each is not None]
-    wall_ns = time.time_ns() - time.monotonic_ns()
     Message.call_clock[:] = [lambda: (wall_ns + cell[STARTED_NS]) // NS_PER_MS]
     worker = Worker(
         link,
@@ -233,25 +234,26 @@ def _sleep_ms(ms: int) -> None:
     time.sleep(ms / 1_000)
 
 
-def consume_hooks(handler: Handler, limits: WorkerLimits, namespace: str, log: Any) -> ConsumeHooks | None:
+def consume_hooks(handler: Handler, boot: WorkerBoot, log: Any, *, ordered: bool) -> ConsumeHooks | None:
     """Around the handler's calls; None when it has none."""
     if not handler.hooks:
         return None
     return ConsumeHooks(
         handler.hooks,
         clock=time.monotonic_ns,
-        consume_timeout_min=limits.consume_timeout_min,
-        namespace=namespace,
+        consume_timeout_min=boot.limits.consume_timeout_min,
+        namespace=boot.namespace,
         log=log,
+        ordered=ordered,
     )
 
 
-def trace_log(member: str) -> TraceLog:
+def trace_log(member: str, *, ordered: bool) -> TraceLog:
     """With this process's clocks; request ids look like message ids, as Java's do. `member` is the client id."""
     from ..client.identity import ip_for_ids
 
     ids = UniqueIds(ip_for_ids(member.partition("@")[0]), os.getpid(), random.getrandbits(32))
-    return TraceLog(now_ms=_now_ms, clock=time.monotonic_ns, next_id=lambda: ids.next(_now_ms()))
+    return TraceLog(now_ms=_now_ms, clock=time.monotonic_ns, next_id=lambda: ids.next(_now_ms()), ordered=ordered)
 
 
 def _now_ms() -> int:

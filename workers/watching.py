@@ -15,7 +15,6 @@ import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from copy import copy
-from dataclasses import dataclass
 from typing import Any
 
 from ..client.spans import SpanApi, process_span
@@ -29,8 +28,8 @@ from ..remoting.traces import (
     sub_after_record,
     sub_before_record,
 )
-from .api import Handler, Retry
-from .consume_hooks import ConsumeHooks
+from .api import Handler
+from .consume_hooks import ConsumeHooks, Outcome, return_type
 from .message import Message
 
 RECORDS_MAX = 2_048
@@ -39,18 +38,14 @@ NS_PER_MS = 1_000_000
 Call = Callable[[Any], object]
 
 
-@dataclass(slots=True)
-class Outcome:
-    """What the handler returned, once it has."""
-
-    result: object = None
-
-
 class TraceLog:
     """Trace records of one worker since the last flush."""
 
-    def __init__(self, *, now_ms: Callable[[], int], clock: Callable[[], int], next_id: Callable[[], str]) -> None:
+    def __init__(
+        self, *, now_ms: Callable[[], int], clock: Callable[[], int], next_id: Callable[[], str], ordered: bool = False
+    ) -> None:
         """`now_ms` is the wall clock, `clock` monotonic in ns, `next_id` makes request ids."""
+        self._ordered = ordered
         self._now_ms = now_ms
         self._clock = clock
         self._next_id = next_id
@@ -78,12 +73,12 @@ class TraceLog:
             )
         )
         began_ns = self._clock()
-        code = ConsumeReturn.EXCEPTION
+        said: object = None
         try:
             yield outcome
-            code = ConsumeReturn.FAILED if isinstance(outcome.result, BaseException) else ConsumeReturn.SUCCESS
-        except Retry:
-            code = ConsumeReturn.FAILED
+            said = outcome.result
+        except BaseException as error:
+            said = error
             raise
         finally:
             cost_ms = (self._clock() - began_ns) // NS_PER_MS // len(messages)
@@ -93,8 +88,8 @@ class TraceLog:
                     group=group,
                     request_id=request_id,
                     cost_ms=cost_ms,
-                    success=code is ConsumeReturn.SUCCESS,
-                    code=code,
+                    success=not isinstance(said, BaseException),
+                    code=ConsumeReturn[return_type(said, ordered=self._ordered).name],
                     messages=seen,
                 )
             )
@@ -185,8 +180,7 @@ def process_attributes(group: str, messages: Sequence[Message]) -> dict[str, Any
     return found
 
 
-AsyncWatcher = TraceLog | ProcessSpans
-Watcher = AsyncWatcher | ConsumeHooks
+Watcher = TraceLog | ProcessSpans | ConsumeHooks
 
 
 def watched(handler: Handler, group: str, watchers: Sequence[Watcher]) -> Handler:
@@ -210,7 +204,7 @@ def _wrapped(
     return lambda message: watcher.watch(lambda _: function(message), group, (message,))
 
 
-def watched_async(handler: Handler, group: str, watchers: Sequence[AsyncWatcher]) -> Handler:
+def watched_async(handler: Handler, group: str, watchers: Sequence[Watcher]) -> Handler:
     """The same for a coroutine function: it is watched until its coroutine has ended."""
     function: Callable[[Any], Awaitable[object]] = handler.function
 

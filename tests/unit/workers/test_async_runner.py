@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rocketcrew.workers.api import BatchResult, Handler, handler
-from rocketcrew.workers.async_runner import AsyncWorker, blocking
+from rocketcrew.workers.async_runner import AsyncWorker, blocking, call_began_ns, limited, one_call_at_a_time
 from rocketcrew.workers.boot import WorkerLimits
 from rocketcrew.workers.cells import RECORDS, STATE, private_cell
+from rocketcrew.workers.direct_packets import decode_directed, encode_direct
 from rocketcrew.workers.link import Transport, WorkerLink, link_pair
 from rocketcrew.workers.packets import (
+    DIRECTED,
     OUTCOMES,
     QueueInfo,
     decode_outcomes,
@@ -46,7 +48,7 @@ class Crew:
         self.worker = AsyncWorker(
             WorkerLink(sock, Transport.STREAM), target, limits=WorkerLimits(batch_messages_max=2), slab=None, rows=None,
             segments=None, clock=time.monotonic_ns, cell=self.cell, log=None, loop=self.loop,
-            **({"concurrency": 2, "limit_ns": 0} | more),
+            **({"concurrency": 2} | more),
         )  # fmt: skip
         self.record = record
         self.link.send(encode_queue(1, queue))
@@ -128,11 +130,43 @@ def test_failures_and_time_limits_are_of_single_messages(make_record: Callable[.
         if message.body == b"hangs":
             await asyncio.Event().wait()
 
-    crew = Crew(Handler(handle), make_record, queue, limit_ns=20_000_000)
+    crew = Crew(limited(Handler(handle), 20_000_000), make_record, queue)
     crew.chunk(1, [b"good", b"bad", b"hangs", b"good"])
     found = crew.run_until_reported(4)
     failures = sorted(failure for entry in found for failure in entry[3])
     assert failures == [(1, 0), (2, 3)]
+
+
+def test_whatever_a_call_ends_with_is_its_messages_failure(make_record: Callable[..., bytes], queue: QueueInfo) -> None:
+    """A cancellation that came from what it awaited, and sys.exit(): neither may leave the message in hand for ever."""
+
+    async def handle(message: Message) -> None:
+        if message.body == b"cancelled":
+            inner = asyncio.ensure_future(asyncio.Event().wait())
+            inner.cancel()
+            await inner
+        if message.body == b"exits":
+            raise SystemExit(3)
+
+    crew = Crew(Handler(handle), make_record, queue)
+    crew.chunk(1, [b"good", b"cancelled", b"exits", b"good"])
+    found = crew.run_until_reported(4)
+    assert sorted(failure for entry in found for failure in entry[3]) == [(1, 0), (2, 0)]
+
+
+def test_a_call_knows_when_it_began(make_record: Callable[..., bytes], queue: QueueInfo) -> None:
+    began: list[int] = []
+
+    async def handle(_: Message) -> None:
+        await Turn()
+        began.append(call_began_ns.get())
+
+    before = time.monotonic_ns()
+    crew = Crew(Handler(handle), make_record, queue)
+    crew.chunk(1, [b"a", b"b"])
+    crew.run_until_reported(2)
+    assert all(before <= each <= time.monotonic_ns() for each in began)
+    assert call_began_ns.get() == 0
 
 
 def test_a_batch_handler_may_be_a_coroutine_function(make_record: Callable[..., bytes], queue: QueueInfo) -> None:
@@ -173,6 +207,33 @@ def test_a_single_call_from_outside_of_the_loop() -> None:
         return 2 * value
 
     plain = blocking(Handler(double))
-    assert plain.function(4) == 8
+    assert plain.function(4) == plain.plain(4) == 8
     with pytest.raises(ValueError, match="-1"):
         plain.function(-1)
+    loop = asyncio.new_event_loop()
+    ordered = one_call_at_a_time(Handler(double), loop)
+    assert ordered.function(4) == ordered.plain(4) == 8
+    loop.close()
+
+
+def test_a_coroutine_handler_consumes_directly(make_record: Callable[..., bytes], queue: QueueInfo) -> None:
+    """CONSUME_MESSAGE_DIRECTLY runs the coroutine to its end, beside the loop that is at work."""
+    bodies: list[bytes] = []
+
+    async def handle(message: Message) -> None:
+        await Turn()
+        bodies.append(message.body)
+        if message.body == b"bad":
+            raise ValueError("no")
+
+    crew = Crew(Handler(handle), make_record, queue)
+    for number, body in enumerate((b"good", b"bad")):
+        record = make_record(body)
+        crew.link.send(encode_direct(number, 0, len(record), queue), record)
+    crew.link.send(encode_stop())
+    crew.worker.run()
+    answers = [decode_directed(packet).result for packet in crew.link.receive() if packet[0] == DIRECTED]
+    crew.loop.close()
+    crew.link.close()
+    assert bodies == [b"good", b"bad"]
+    assert answers == ["CR_SUCCESS", "CR_THROW_EXCEPTION"]

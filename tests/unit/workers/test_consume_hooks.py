@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from rocketcrew.remoting.errors import UsageError
-from rocketcrew.workers.api import BatchResult, Retry, SoftTimeLimitExceeded, handler
+from rocketcrew.workers.api import (
+    BatchResult,
+    Commit,
+    Handler,
+    Retry,
+    Rollback,
+    SoftTimeLimitExceeded,
+    Suspend,
+    handler,
+)
+from rocketcrew.workers.async_runner import limited
 from rocketcrew.workers.boot import WorkerLimits
 from rocketcrew.workers.consume_hooks import ConsumeHooks, ConsumeMessageContext
 from rocketcrew.workers.message import Message, make_message
+from rocketcrew.workers.watching import watched_async
 
 Make = Callable[..., Any]
 TIMEOUT_MIN = 15
@@ -59,11 +71,16 @@ class Log:
         self.events.append(event)
 
 
-def watch(hook: Hook, function: Callable[[], object], *, clock: Clock | None = None, log: Log | None = None) -> object:
-    hooks = ConsumeHooks(
-        [hook], clock=clock or Clock(), consume_timeout_min=TIMEOUT_MIN, namespace="ns", log=log or Log()
-    )
-    return hooks.watch(lambda _: function(), "group", [make_message(b"x", topic="orders", queue_id=3)])
+def hooks_of(hook: Hook, *, clock: Clock | None = None, log: Log | None = None, ordered: bool = False) -> ConsumeHooks:
+    return ConsumeHooks(
+        [hook], clock=clock or Clock(), consume_timeout_min=TIMEOUT_MIN, namespace="ns", log=log or Log(),
+        ordered=ordered,
+    )  # fmt: skip
+
+
+def watch(hook: Hook, function: Callable[[], object], **more: Any) -> object:
+    messages = [make_message(b"x", topic="orders", queue_id=3)]
+    return hooks_of(hook, **more).watch(lambda _: function(), "group", messages)
 
 
 def raises(error: BaseException) -> Callable[[], object]:
@@ -83,6 +100,8 @@ def raises(error: BaseException) -> Callable[[], object]:
         (raises(ValueError("no")), False, "RECONSUME_LATER", "EXCEPTION"),
         (lambda: ValueError("no"), False, "RECONSUME_LATER", "EXCEPTION"),
         (raises(SoftTimeLimitExceeded(1)), False, "RECONSUME_LATER", "TIME_OUT"),
+        (raises(Suspend()), False, "RECONSUME_LATER", "FAILED"),
+        (raises(Rollback()), False, "RECONSUME_LATER", "EXCEPTION"),
     ],
 )
 def test_a_hook_is_told_how_the_call_ended(
@@ -91,13 +110,86 @@ def test_a_hook_is_told_how_the_call_ended(
     hook = Hook()
     try:
         watch(hook, function)
-    except (ValueError, Retry, SoftTimeLimitExceeded):
+    except (ValueError, Retry, SoftTimeLimitExceeded, Suspend, Rollback):
         assert not success
     assert hook.seen == [("before", False, "", {}), ("after", success, status, {"ConsumeContextType": ended})]
     first, second = hook.contexts
     assert first is second
     assert (first.consumer_group, first.namespace, first.mq) == ("group", "ns", ("orders", "broker-a", 3))
     assert [message.body for message in first.msg_list] == [b"x"]
+    assert first.access_channel == "LOCAL"
+
+
+@pytest.mark.parametrize(
+    ("function", "success", "status", "ended"),
+    [
+        (lambda: None, True, "SUCCESS", "SUCCESS"),
+        (lambda: Commit({"n": 1}), True, "COMMIT", "SUCCESS"),
+        (Rollback, False, "ROLLBACK", "SUCCESS"),
+        (Suspend, False, "SUSPEND_CURRENT_QUEUE_A_MOMENT", "FAILED"),
+        (lambda: ValueError("no"), False, "SUSPEND_CURRENT_QUEUE_A_MOMENT", "EXCEPTION"),
+    ],
+)
+def test_in_order_the_words_are_those_of_java_s_orderly_service(
+    function: Callable[[], object], success: bool, status: str, ended: str
+) -> None:
+    hook = Hook()
+    watch(hook, function, ordered=True)
+    assert hook.seen[1] == ("after", success, status, {"ConsumeContextType": ended})
+
+
+# --- coroutine handlers -------------------------------------------------------------------------------------------------
+
+
+def call_async(hook: Hook, target: Handler, given: object, limit_ns: int = 0) -> object:
+    watched = watched_async(limited(target, limit_ns), "group", [hooks_of(hook)])
+    assert watched.name == target.name
+
+    async def call() -> object:
+        results: list[object] = await asyncio.gather(watched.function(given), return_exceptions=True)
+        return results[0]
+
+    return asyncio.run(call())
+
+
+def test_hooks_stand_around_the_whole_of_a_coroutine() -> None:
+    hook = Hook()
+
+    async def handle(message: Message) -> bytes:
+        assert [when for when, *_ in hook.seen] == ["before"]
+        await asyncio.sleep(0)
+        assert [when for when, *_ in hook.seen] == ["before"]
+        return message.body
+
+    assert call_async(hook, Handler(handle), make_message(b"x", topic="orders", queue_id=3)) == b"x"
+    assert hook.seen[1] == ("after", True, "CONSUME_SUCCESS", {"ConsumeContextType": "SUCCESS"})
+    first, second = hook.contexts
+    assert first is second
+    assert (first.consumer_group, first.namespace, first.mq) == ("group", "ns", ("orders", "broker-a", 3))
+
+
+def test_hooks_are_told_how_a_coroutine_ended() -> None:
+    async def fails(_: object) -> None:
+        raise Retry(3)
+
+    async def hangs(_: object) -> None:
+        await asyncio.Event().wait()
+
+    for target, limit_ns, ended in ((fails, 0, "FAILED"), (hangs, 1_000_000, "TIME_OUT")):
+        hook = Hook()
+        call_async(hook, Handler(target), make_message(b"x"), limit_ns)
+        assert hook.seen[1] == ("after", False, "RECONSUME_LATER", {"ConsumeContextType": ended})
+
+
+def test_hooks_see_a_batch_of_a_coroutine_once() -> None:
+    hook = Hook()
+
+    @handler(batch=True)
+    async def handle(messages: list[Message]) -> int:
+        return len(messages)
+
+    assert call_async(hook, handle, [make_message(b"x"), make_message(b"y")]) == 2
+    assert [[message.body for message in context.msg_list] for context in hook.contexts] == [[b"x", b"y"]] * 2
 
 
 def test_a_call_beyond_the_consume_timeout_is_a_time_out() -> None:
