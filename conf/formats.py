@@ -16,8 +16,9 @@ from ..remoting.subscription import parse_filter
 
 NAME_CHARACTERS = r"[%|a-zA-Z0-9_-]+"
 TOPIC_LENGTH_MAX = 127
-# Validators.java allows 255, but the broker makes a topic `%RETRY%<group>` that must itself stay within 255.
-GROUP_LENGTH_MAX = 248
+# Validators.GROUP_MAX_LENGTH of 5.x. 4.9's client takes 255, but its brokers store no message whose topic is longer than 127
+# characters: nothing of such a group could go back to `%RETRY%<group>`.
+GROUP_LENGTH_MAX = 120
 NAMESPACE_LENGTH_MAX = 64
 # A delay level travels to the supervisor in one signed byte.
 DELAY_LEVEL_MAX = 127

@@ -38,7 +38,7 @@ JAVA_RANGES: Final[dict[str, tuple[JavaRange, ...]]] = {
 
 JAVA_WORDS: Final[dict[str, str]] = {
     **{setting: ", ".join(each.words for each in ranges) for setting, ranges in JAVA_RANGES.items()},
-    "consumer.group": "the specified group is blank, longer than group max length 255, or contains illegal characters,"
+    "consumer.group": "the specified group is blank, longer than group max length: 120, or contains illegal characters,"
     " allowing only ^[%|a-zA-Z0-9_-]+$; consumerGroup can not equal DEFAULT_CONSUMER",
     "consumer.topics": "the specified topic is blank, longer than topic max length 127, or contains illegal characters,"
     " allowing only ^[%|a-zA-Z0-9_-]+$",

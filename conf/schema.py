@@ -81,7 +81,15 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
         "topics": Texts(_TOPICS, formats.subscription, key=formats.topic_of, split=formats.split_subscriptions),
         "message_model": Choice(("CLUSTERING", "BROADCASTING")),
         "consume_from_where": Choice(
-            ("CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_FIRST_OFFSET", "CONSUME_FROM_TIMESTAMP")
+            (
+                "CONSUME_FROM_LAST_OFFSET",
+                "CONSUME_FROM_FIRST_OFFSET",
+                "CONSUME_FROM_TIMESTAMP",
+                # Deprecated in Java, and there as here the same as the first.
+                "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+                "CONSUME_FROM_MIN_OFFSET",
+                "CONSUME_FROM_MAX_OFFSET",
+            )
         ),
         "consume_timestamp": Text("yyyyMMddHHmmss, or empty", formats.consume_timestamp),
         "allocate_strategy": Text(_STRATEGIES, formats.allocate_strategy, empty_ok=False),

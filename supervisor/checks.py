@@ -20,11 +20,24 @@ from ..remoting.subscription import FilterExpression, split_subscription
 from .machine_rooms import NEARBY_PREFIX
 
 CHARACTER_MAX_LENGTH = 255
+GROUP_MAX_LENGTH = 120
 TOPIC_MAX_LENGTH = 127
 DEFAULT_GROUP = "DEFAULT_CONSUMER"
 LEGAL = "^[%|a-zA-Z0-9_-]+$"
 MESSAGE_MODELS = ("CLUSTERING", "BROADCASTING")
 CONSUME_FROM_WHERE = ("CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_FIRST_OFFSET", "CONSUME_FROM_TIMESTAMP")
+DEPRECATED_WHERE = (
+    "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+    "CONSUME_FROM_MIN_OFFSET",
+    "CONSUME_FROM_MAX_OFFSET",
+)
+"""Java takes them for CONSUME_FROM_LAST_OFFSET (RebalancePushImpl.java)."""
+OURS_TOO = {
+    "workers.count": (0,),  # one per core
+    "consumer.pull_threshold_for_topic": (-1,),
+    "consumer.pull_threshold_size_for_topic_mib": (-1,),
+}
+"""Values that are legal beside Java's ranges; Java makes the same exception for -1."""
 
 
 class Subject(NamedTuple):
@@ -64,12 +77,10 @@ def _not_among(setting: str, legal: tuple[str, ...]) -> Callable[[Subject], obje
 
 def _outside(setting: str, java: JavaRange) -> Callable[[Subject], object]:
     def wrong(subject: Subject) -> object:
-        try:
-            value = value_of(subject.settings, setting)
-        except AttributeError:
-            return None  # not a setting here
-        ours_too = value in (0, -1)  # "one per core", "off": what the schema allows beside Java's range
-        return None if not isinstance(value, int) or ours_too or java.low <= value <= java.high else value
+        value = value_of(subject.settings, setting)
+        if value in OURS_TOO.get(setting, ()) or (isinstance(value, int) and java.low <= value <= java.high):
+            return None
+        return value
 
     return wrong
 
@@ -96,6 +107,9 @@ CHECKS: tuple[Check, ...] = (
           "consumerGroup is null: give the group's name (--group)"),
     Check(f"the specified group is longer than group max length {CHARACTER_MAX_LENGTH}.", "consumer.group",
           _group(lambda name: len(name) > CHARACTER_MAX_LENGTH), "give it a shorter name"),
+    Check(f"the specified group[{{value}}] is longer than group max length: {GROUP_MAX_LENGTH}.", "consumer.group",
+          _group(lambda name: GROUP_MAX_LENGTH < len(name) <= CHARACTER_MAX_LENGTH),
+          "give it a shorter name: no broker of 4.9 stores what goes back to its retry topic"),
     Check("the specified group[{value}] contains illegal characters, allowing only " + LEGAL, "consumer.group",
           _group(_illegal), "use the letters, digits, % | _ - only"),
     Check(f"consumerGroup can not equal {DEFAULT_GROUP}, please specify another one.", "consumer.group",
@@ -103,7 +117,8 @@ CHECKS: tuple[Check, ...] = (
     Check("messageModel is null", "consumer.message_model", _not_among("consumer.message_model", MESSAGE_MODELS),
           "use CLUSTERING or BROADCASTING"),
     Check("consumeFromWhere is null", "consumer.consume_from_where",
-          _not_among("consumer.consume_from_where", CONSUME_FROM_WHERE), f"use one of {', '.join(CONSUME_FROM_WHERE)}"),
+          _not_among("consumer.consume_from_where", (*CONSUME_FROM_WHERE, *DEPRECATED_WHERE)),
+          f"use one of {', '.join(CONSUME_FROM_WHERE)}"),
     Check("consumeTimestamp is invalid, the valid format is yyyyMMddHHmmss,but received {value}",
           "consumer.consume_timestamp", _bad_timestamp, "give 14 digits in local time, or nothing for half an hour ago"),
     Check("allocateMessageQueueStrategy is null", "consumer.allocate_strategy",
@@ -130,10 +145,10 @@ CHECKS: tuple[Check, ...] = (
         for java in ranges
     ),
 )  # fmt: skip
-"""In Java's order. That a listener is "instanceof MessageListenerOrderly or MessageListenerConcurrently" is checked where
-the handler is loaded (workers/api.as_handler): only a worker imports it. Java's "consumeThreadMin (..) is larger than
-consumeThreadMax (..)" cannot happen to one number of workers. Those with CONFIG and MACHINE_ROOM fail in Java at the first
-rebalance."""
+"""In Java's order; the two lengths of a group are those of 4.9 and of 5.x. That a listener is "instanceof
+MessageListenerOrderly or MessageListenerConcurrently" is checked where the handler is loaded (workers/api.as_handler): only
+a worker imports it. Java's "consumeThreadMin (..) is larger than consumeThreadMax (..)" cannot happen to one number of
+workers. Those with CONFIG and MACHINE_ROOM fail in Java at the first rebalance."""
 # MACHINE_ROOM_NEARBY-... begins with MACHINE_ROOM and needs no room ids.
 _EXCEPT = {"consumer.machine_room_ids": NEARBY_PREFIX}
 

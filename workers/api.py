@@ -284,5 +284,8 @@ def as_handler(target: object) -> Handler:
     if isinstance(target, Handler):
         return target
     if not callable(target):
-        raise UsageError(f"handler: {target!r} is not callable; give a function that takes one message")
+        raise UsageError(
+            "messageListener must be instanceof MessageListenerOrderly or MessageListenerConcurrently"
+            f" (handler: {target!r} is not callable; give a function that takes one message)"
+        )
     return Handler(target)

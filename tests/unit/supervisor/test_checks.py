@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
-from rocketcrew.conf.java_words import JAVA_RANGES
+from rocketcrew.conf.java_words import JAVA_RANGES, JavaRange
 from rocketcrew.conf.settings import Settings, load
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.subscription import FilterExpression
 from rocketcrew.supervisor.checks import (
     CHECKS,
+    DEPRECATED_WHERE,
+    OURS_TOO,
     Subject,
     check_consumer,
     consume_timestamp_ms,
@@ -44,6 +46,7 @@ def problems(topics: dict[str, FilterExpression] | None = None, handler: str = "
         ("the specified group is blank", {"consumer__group": ""}),
         ("the specified group is blank", {"consumer__group": " "}),
         ("the specified group is longer than group max length 255.", {"consumer__group": "g" * 256}),
+        ("the specified group[" + "g" * 121 + "] is longer than group max length: 120.", {"consumer__group": "g" * 121}),
         ("the specified group[a b] contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$",
          {"consumer__group": "a b"}),
         ("consumerGroup can not equal DEFAULT_CONSUMER, please specify another one.",
@@ -62,13 +65,6 @@ def problems(topics: dict[str, FilterExpression] | None = None, handler: str = "
         ("the specified topic is longer than topic max length 127.", {"topics": {"t" * 128: EVERYTHING}}),
         ("the specified topic[orders!] contains illegal characters, allowing only", {"topics": {"orders!": EVERYTHING}}),
         ("messageListener is null", {"handler": " "}),
-        ("consumeThreadMin Out of range [1, 1000]", {"workers__count": 1001}),
-        ("consumeConcurrentlyMaxSpan Out of range [1, 65535]", {"consumer__consume_concurrently_max_span": 65_536}),
-        ("pullThresholdForQueue Out of range [1, 65535]", {"consumer__pull_threshold_for_queue": 65_536}),
-        ("pullThresholdSizeForQueue Out of range [1, 1024]", {"consumer__pull_threshold_size_for_queue_mib": 1025}),
-        ("pullInterval Out of range [0, 65535]", {"consumer__pull_interval_ms": 65_536}),
-        ("consumeMessageBatchMaxSize Out of range [1, 1024]", {"consumer__consume_message_batch_max_size": 1025}),
-        ("pullBatchSize Out of range [1, 1024]", {"consumer__pull_batch_size": -7}),
     ],
 )  # fmt: skip
 def test_every_check_has_javas_words_and_a_remedy(words: str, values: dict[str, Any]) -> None:
@@ -77,8 +73,26 @@ def test_every_check_has_javas_words_and_a_remedy(words: str, values: dict[str, 
     assert all("(" in problem and ": " in problem for problem in found)
 
 
+RANGES = [(setting, java) for setting, ranges in JAVA_RANGES.items() for java in ranges]
+
+
+@pytest.mark.parametrize(("setting", "java"), RANGES, ids=[java.name for _, java in RANGES])
+def test_every_range_is_javas_to_the_last_number(setting: str, java: JavaRange) -> None:
+    name = setting.replace(".", "__")
+    ours_too = OURS_TOO.get(setting, ())
+    outside = [value for value in (java.low - 1, java.high + 1, -7) if value not in ours_too]
+    for value in outside:
+        wrong: dict[str, Any] = {name: value}
+        (problem,) = [problem for problem in problems(**wrong) if problem.startswith(java.words)]
+        assert f"({setting} = '{value}': give a value in the range)" in problem
+    for value in (java.low, java.high, *ours_too):
+        right: dict[str, Any] = {name: value}
+        assert problems(**right) == []
+
+
 def test_what_java_takes_is_taken() -> None:
     assert problems() == []
+    assert all(problems(consumer__consume_from_where=where) == [] for where in DEPRECATED_WHERE)
     assert problems(consumer__message_model="BROADCASTING", workers__count=0) == []
     assert problems(consumer__consume_timestamp="20250101000000") == []
 
