@@ -29,6 +29,8 @@ COMMANDS: Final[dict[str, str]] = {
     "resume": "End a pause.",
     "scale": "Have more or fewer workers in a running supervisor.",
     "reload": "Reload handler code and settings of a running supervisor.",
+    "subscribe": "Consume one topic more, or filter one otherwise, in a running supervisor.",
+    "unsubscribe": "Consume a topic no more in a running supervisor.",
     "stop": "Stop a running supervisor.",
     "send": "Send messages to a topic.",
     "load": "Load sealed results into a Spark table.",

@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from ..remoting.subscription import EXPRESSION_TAG
+from ..supervisor.subscriptions import RETRY_PREFIX
 from .controlling import Target, to_supervisor
 from .tables import lines
 
@@ -38,9 +40,20 @@ def head_of(found: dict[str, Any]) -> list[str]:
         done,
         f"workers {found['ready_workers']} of {staff['workers']}  code generation {staff['generation']}{reload}",
     ]
+    subscribed = [
+        topic if wish["filter"] == "*" else f"{topic}:{_kind(wish['type'])}{wish['filter']}"
+        for topic, wish in sorted(found["subscriptions"].items())
+        if not topic.startswith(RETRY_PREFIX)
+    ]
+    head.append(f"subscribed {', '.join(subscribed)}")
+    head.extend(f"MISMATCH {text}" for text in found["subscription_mismatch"])
     if staff["last_reload"].startswith("rolled back"):
         head.append(f"last reload {staff['last_reload']}")
     return head
+
+
+def _kind(expression_type: str) -> str:
+    return "" if expression_type == EXPRESSION_TAG else f"{expression_type}:"
 
 
 def workers_of(found: dict[str, Any]) -> list[dict[str, object]]:

@@ -231,6 +231,34 @@ def test_a_stopped_worker_and_a_stopped_supervisor_lose_nothing(tmp_path: Path, 
     assert duplicate_keys(rows) == 0
 
 
+def test_topics_come_and_go_by_command(tmp_path: Path, broker: Broker) -> None:
+    """What is subscribed is consumed, brokers know of it at once, and what is unsubscribed is consumed no more."""
+    crew = Reloadable(tmp_path, broker, **{"cluster.heartbeat_interval_ms": 60_000})
+    crew.start()
+    send_numbers(broker, TOPIC, range(10))
+    send_numbers(broker, "later", range(10, 20))
+    code, said = command(crew, "subscribe", "later")
+    assert (code, "subscribed later" in said) == (0, True), said
+    wait_until(lambda: crew.counter("done_messages") == 20, what="both topics")
+    assert command(crew, "subscribe", "later", "--json") == (0, '{"changed": false}\n')
+    code, said = command(crew, "subscribe", "no such!")
+    assert (code, "no such!" in said) == (1, True), said
+    code, said = command(crew, "status")
+    assert f"subscribed later, {TOPIC}" in said
+    # A reload keeps it; then it goes.
+    code, said = command(crew, "reload")
+    assert code == 0, said
+    send_numbers(broker, "later", range(20, 30))
+    wait_until(lambda: crew.counter("done_messages") == 30, what="the topic after the reload")
+    assert command(crew, "unsubscribe", "later", "--json") == (0, '{"changed": true}\n')
+    wait_until(lambda: all(q["topic"] != "later" for q in (crew.status() or {"queues": []})["queues"]), what="its end")
+    send_numbers(broker, "later", range(100, 110))
+    send_numbers(broker, TOPIC, range(30, 40))
+    code, said = command(crew, "unsubscribe", TOPIC)
+    assert (code, "the only topic" in said) == (1, True), said
+    crew.finish(40)
+
+
 def command(crew: Crew, *words: str) -> tuple[int, str]:
     """Run a command against the crew's supervisor; exit code and output."""
     done = subprocess.run(

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
+import io
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
-from rocketcrew.cli.controlling import find
+from rocketcrew.cli.controlling import Target, find
 from rocketcrew.cli.reload import reload
 from rocketcrew.cli.stacks import text_of as stack_text
 from rocketcrew.cli.status import text_of
+from rocketcrew.cli.subscribe import subscribe
 from rocketcrew.cli.top import rates_of
+from rocketcrew.cli.unsubscribe import unsubscribe
 from rocketcrew.conf.settings import load
 from rocketcrew.remoting.errors import UsageError
 
@@ -28,6 +34,11 @@ def status(**more: Any) -> dict[str, Any]:
     return {
         "group": "g", "service": "RUNNING", "paused": ["backlog", "operator"], "pid": 1, "client_id": "c",
         "counters": counters,
+        "subscriptions": {
+            "%RETRY%g": {"filter": "*", "type": "TAG"}, "t": {"filter": "*", "type": "TAG"},
+            "u": {"filter": "a || b", "type": "TAG"}, "v": {"filter": "price > 3", "type": "SQL92"},
+        },
+        "subscription_mismatch": ["member c2: topic t is subscribed by us, and not there"],
         "waiting_messages": 0, "ready_workers": 1, "staff": staff, "workers": [worker], "queues": [queue],
     } | more  # fmt: skip
 
@@ -35,7 +46,8 @@ def status(**more: Any) -> dict[str, Any]:
 def test_the_status_for_people() -> None:
     text = text_of(status())
     for words in ("group g  RUNNING, paused by backlog and operator", "workers 1 of 2",
-                  "last reload rolled back: SyntaxError", "256", "t/b/0@1 for 2.000 s 1/2 pages"):  # fmt: skip
+                  "last reload rolled back: SyntaxError", "subscribed t, u:a || b, v:SQL92:price > 3",
+                  "MISMATCH member c2", "256", "t/b/0@1 for 2.000 s 1/2 pages"):  # fmt: skip
         assert words in text
 
 
@@ -49,6 +61,47 @@ def test_a_stack_for_people() -> None:
     process = {"process": "worker", "name": "w.1", "pid": 7, "stack": "", "note": "did not answer",
                "running": {"topic": "t", "broker": "b", "queue_id": 0, "offset": 3, "seconds": 1.5}}  # fmt: skip
     assert stack_text(process).startswith("=== worker w.1 pid 7, running t/b/0@3 for 1.5 s (did not answer)")
+
+
+class Supervisor(Target):
+    """Keeps what it is asked; `changed` is its answer."""
+
+    def __init__(self, changed: bool, as_json: bool) -> None:
+        super().__init__(Path(), as_json)
+        self.changed = changed
+        self.asked: list[tuple[str, dict[str, object]]] = []
+
+    def ask(self, command: str, **arguments: object) -> dict[str, Any]:
+        self.asked.append((command, arguments))
+        return {"changed": self.changed}
+
+
+def called(command: click.Command, supervisor: Supervisor, **arguments: object) -> str:
+    """What the command prints, without the look for a running supervisor."""
+    function = inspect.unwrap(command.callback)  # type: ignore[arg-type]
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        function(supervisor, **arguments)
+    return printed.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("text", "topic", "wish"),
+    [("orders", "orders", "*"), ("orders:a || b", "orders", "a || b"), ("o:SQL92:a > 'x:y'", "o", "SQL92:a > 'x:y'")],
+)
+def test_subscriptions_are_written_as_for_run(text: str, topic: str, wish: str) -> None:
+    supervisor = Supervisor(True, False)
+    assert called(subscribe, supervisor, subscription=text) == f"subscribed {text}\n"
+    assert supervisor.asked == [("subscribe", {"topic": topic, "filter": wish})]
+    assert called(subscribe, Supervisor(False, False), subscription=text) == f"{text} is subscribed already\n"
+
+
+def test_unsubscribe_for_people_and_programs() -> None:
+    supervisor = Supervisor(True, False)
+    assert called(unsubscribe, supervisor, topic="orders") == "unsubscribed orders\n"
+    assert supervisor.asked == [("unsubscribe", {"topic": "orders"})]
+    assert called(unsubscribe, Supervisor(False, False), topic="orders") == "orders is not subscribed\n"
+    assert called(unsubscribe, Supervisor(False, True), topic="orders") == '{"changed": false}\n'
 
 
 def test_nobody_runs_here(tmp_path: Path) -> None:
