@@ -1,11 +1,11 @@
 """The full numbers for kills, messages, seeds and steps; CI runs each fault once and small.
 
-    python bench/soak.py [--rounds 10] [--kills 1000] [--seeds 2000] [--steps 5000] [--messages 50000]
+    python bench/soak.py [--rounds 10] [--kills 1000] [--loader-kills 40] [--seeds 2000] [--steps 5000] [--messages 50000]
 
 Each round runs every system fault test anew; then come the pool's faults in each order mode at length (`rocketcrew chaos`),
-kills of random workers (kills.py), the faults on genuine servers of both versions (where java and mvn are), the differential
-test, and the simulation with many seeds. A stage that fails does not keep the next ones from running. Ends with one line for
-each fault and stage.
+kills of random workers (kills.py) and of the loader on every kind of table (loader_kills.py), the faults on genuine servers
+of both versions (where java and mvn are), the differential test, and the simulation with many seeds. A stage that fails does
+not keep the next ones from running. Ends with one line for each fault and stage.
 """
 
 from __future__ import annotations
@@ -75,6 +75,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--kills", type=int, default=1000, help="of random workers under load")
+    parser.add_argument(
+        "--loader-kills", type=int, default=40, help="of the loader and its JVM, for each kind of table"
+    )
     parser.add_argument("--seeds", type=int, default=2000)
     parser.add_argument("--steps", type=int, default=5000)
     parser.add_argument(
@@ -86,6 +89,7 @@ def main() -> int:
         soak.stage(f"faults, round {number + 1} of {options.rounds}", *SYSTEM)
     soak.stage("the worker pool, full numbers", *FULL, "--full-numbers", "-s", "--timeout=1200")
     soak.run("kills of workers", [sys.executable, "bench/kills.py", f"--kills={options.kills}"])
+    soak.run("kills of the loader", [sys.executable, "bench/loader_kills.py", f"--kills={options.loader_kills}"])
     if options.messages and shutil.which("java") and shutil.which("mvn"):
         soak.stage(
             f"genuine servers, {options.messages} messages", *GENUINE, f"--fault-messages={options.messages}",

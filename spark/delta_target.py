@@ -82,11 +82,17 @@ class DeltaTarget:
     def _refresh(self) -> int:
         """Read the log anew; the number of our last commit, 0 when there is none."""
         library = delta_rs()
-        if self._snapshot is not None:
-            self._snapshot.update_incremental()
-        elif library.DeltaTable.is_deltatable(str(self.path)):
-            self._snapshot = library.DeltaTable(str(self.path))
-        return 0 if self._snapshot is None else int(self._snapshot.transaction_version(APP_ID) or 0)
+        try:
+            if not library.DeltaTable.is_deltatable(str(self.path)):
+                self._snapshot = None  # none yet, or removed under us
+                return 0
+            if self._snapshot is None:
+                self._snapshot = library.DeltaTable(str(self.path))
+            else:
+                self._snapshot.update_incremental()
+            return int(self._snapshot.transaction_version(APP_ID) or 0)
+        except library.exceptions.DeltaError as error:
+            raise LoaderError(f"the log of {self.path} can't be read: {error}. The segments stay") from None
 
     def _refuse_foreign(self) -> None:
         if self._snapshot is not None:

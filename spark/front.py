@@ -23,8 +23,8 @@ from .config import LoaderConfig
 from .errors import EXIT_FORCED
 from .stopping import TRANSITIONS, Action, Happening, Phase
 from .target import Writer
-from .targets import spark_writer
-from .work import Work
+from .targets import make_target, spark_writer
+from .work import MakeTarget, Work
 
 CANCEL_DEADLINE_S = 10.0
 """Cancelled Spark jobs end within a second; a Spark that is just starting, or hangs, does not."""
@@ -39,14 +39,18 @@ class _Told:
     exit_code: int = 0
 
 
-def run_loader(config: LoaderConfig, writer_of: Callable[[LoaderConfig], Writer] = spark_writer) -> int:
+def run_loader(
+    config: LoaderConfig,
+    writer_of: Callable[[LoaderConfig], Writer] = spark_writer,
+    target_of: MakeTarget = make_target,
+) -> int:
     """Run the loader in this process; returns its exit code: 0 fine, 1 failure, 2 usage, 5 forced, 6 Spark can't start.
 
     Call it from the main thread of a process of its own: it handles SIGTERM and SIGINT, and may end the process without
-    return when it is to stop and Spark does not. `writer_of` makes another writer than Spark.
+    return when it is to stop and Spark does not. `writer_of` and `target_of` make another writer than Spark, another table.
     """
     queue: SimpleQueue[_Told] = SimpleQueue()
-    work = Work(config, writer_of(config))
+    work = Work(config, writer_of(config), target_of)
     if _watches_stdin(config):
         threading.Thread(target=_watch_stdin, args=(queue, work), name="stdin", daemon=True).start()
     worker = threading.Thread(

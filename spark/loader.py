@@ -83,6 +83,7 @@ class Loader:
         self._epoch_on_recreated = epoch_on_recreated
         self._costs = Costs()
         self._started = False
+        self._known_batch = 0
         self._facts: dict[str, SegmentFacts] = {}
         self._resume: Plan | None = None
         self._told_settled = ""
@@ -95,18 +96,25 @@ class Loader:
         `known_batch`: the batch that the table is known to have reached. Raises LoaderError when it has fewer: it was
         deleted or swapped under us, and going on would hide which records are missing.
         """
+        self._known_batch = known_batch
         self._staging.sweep()
         self._target.sweep()
-        state = self._target.state()
-        if state.batch < known_batch:
-            raise LoaderError(
-                f"the table had reached batch {known_batch}, and is now at {state.batch}: it was removed or replaced. Put it"
-                f" back, or delete {self._staging.root / 'loader.json'} if it shall be filled from here on"
-            )
+        state = self._state()
         for plan in self._staging.done_plans():
             self._finish(plan)
         for plan in self._staging.frozen_plans():
             self._recover_plan(plan, state)
+
+    def _state(self) -> TableState:
+        """The table's state, which never goes back: also not under a loader that runs on for weeks."""
+        state = self._target.state()
+        if state.batch < self._known_batch:
+            raise LoaderError(
+                f"the table had reached batch {self._known_batch}, and is now at {state.batch}: it was removed or replaced."
+                f" Put it back, or delete {self._staging.root / 'loader.json'} and start again to fill it from here on"
+            )
+        self._known_batch = state.batch
+        return state
 
     def _recover_plan(self, plan: Plan, state: TableState) -> None:
         if self._target.has(plan):
@@ -131,7 +139,7 @@ class Loader:
         if plan is not None and not set(plan.names) <= self._facts.keys():
             self._drop_plan(plan, "segments of it are gone")
             plan = None
-        state = self._target.state()
+        state = self._state()
         if plan is None:
             age_ms = now_ms - ready[0].sealed_ms if ready else 0
             if not ready or not (at_once or self._trigger.for_costs(self._costs).due(segments, age_ms)):
@@ -284,7 +292,7 @@ class Loader:
         except BatchTakenError as error:
             self._lose_race(plan, error)
             return None
-        self._races_lost = 0
+        self._races_lost, self._known_batch = 0, plan.batch
         self._on_point("renamed")
         report = self._report(plan, staged, begun, stage_s, job_s)
         self._staging.mark_done(plan.id)
@@ -388,4 +396,4 @@ def _inspect(file: ReadyFile) -> SegmentFacts | str | None:
     except BadSegmentError as error:
         return str(error)
     except FileNotFoundError:
-        return None
+        return "a link that leads nowhere" if file.path.is_symlink() else None

@@ -98,6 +98,12 @@ class Session:
         """Whether the JVM is still there."""
         return self._jvm.poll() is None
 
+    def ends_within(self, seconds: float) -> bool:
+        """Whether the JVM is gone, or goes now: its connections break a moment before the kernel says that it has ended."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._jvm.wait(seconds)
+        return not self.alive()
+
     def ask(self) -> object:
         """The JVM's clock: it answers as long as it does anything. Blocks while it hangs, raises when it is gone."""
         context: Any = self.spark.sparkContext

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 JOB_GROUP = "rocketcrew-load"
+DYING_S = 1.0
+"""What a failed job waits to learn whether the JVM is on its way out: then that is why it failed."""
 _NEVER_REPEATING = (OFFSET, MESSAGE_ID, ORIGIN_MESSAGE_ID)
 """Columns for which Parquet would fill a dictionary, find it useless and begin again: 7 % of the job's CPU."""
 _ONE_FILE_A_TASK = str(1 << 40)
@@ -97,7 +99,7 @@ class SparkWriter:
     def _translated(self, error: Exception) -> LoaderError:
         if self._cancelled:
             return StoppedError("the Spark job was cancelled, as the loader is to stop")
-        if self.session is not None and not self.session.alive():
+        if self.session is not None and self.session.ends_within(DYING_S):
             return SparkDiedError(self._death())
         said = [line for line in str(error).splitlines() if line.strip()]
         return LoaderError(

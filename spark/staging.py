@@ -97,7 +97,10 @@ class Staging:
         with os.scandir(self.ready) as entries:
             for entry in entries:
                 if not entry.name.startswith("."):
-                    state = entry.stat()
+                    try:
+                        state = entry.stat()
+                    except FileNotFoundError:  # a link that leads nowhere; whoever opens it finds out
+                        state = entry.stat(follow_symlinks=False)
                     file = ReadyFile(Path(entry.path), state.st_size, state.st_mtime_ns // 1_000_000)
                     found.append((state.st_mtime_ns, file))
         return [file for _, file in sorted(found, key=lambda item: (item[0], item[1].path.name))]

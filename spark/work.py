@@ -12,7 +12,8 @@ import secrets
 import signal
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import asdict
 
 import structlog
@@ -25,11 +26,13 @@ from .reports import BatchReport
 from .spark_writer import SparkWriter
 from .staging import Staging
 from .status import FAILED, LOADING, STARTING, STOPPED, WAITING, StatusFile
-from .target import Writer
+from .target import Target, Writer
 from .targets import make_target
 
 STATUS_INTERVAL_S = 1.0
 """Between two writings of loader.json while nothing happens."""
+
+MakeTarget = Callable[[LoaderConfig, Writer, Executor], Target]
 
 
 def wall_ms() -> int:
@@ -55,9 +58,10 @@ class CrashPoint:
 class Work:
     """The loader's work. `run` is the body of the worker thread; the other methods are called by the main thread."""
 
-    def __init__(self, config: LoaderConfig, writer: Writer) -> None:
+    def __init__(self, config: LoaderConfig, writer: Writer, target_of: MakeTarget = make_target) -> None:
         self._config = config
         self._writer = writer
+        self._target_of = target_of
         self._drain = not config.follow
         self._at_once = False
         self._stop = False
@@ -125,7 +129,7 @@ class Work:
         with ThreadPoolExecutor(max(2, config.cores), "loader") as threads:
             loader = Loader(
                 staging,
-                make_target(config, self._writer, threads),
+                self._target_of(config, self._writer, threads),
                 config.trigger,
                 config.limits,
                 threads=threads,

@@ -14,14 +14,13 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "unit" / "spark"))
-sys.path.insert(0, str(Path(__file__).parent.parent / "interop"))
 
 import deliveries
+from delta_jars import delta_jars
 from loaders import WAIT_S, Loaders, wait_until
 from segment_helpers import Record, expected
-from servers import ServerError, missing_programs, resolved
+from servers import ServerError
 
-DELTA_JARS = "io.delta:delta-spark_4.2_2.13:4.4.0"
 ORPHANS_GONE_S = 2.0
 PYTHONPATH = os.pathsep.join(sys.path[:3])
 """Where the loader process finds the function of deliveries.py."""
@@ -38,16 +37,13 @@ def gone(pid: int) -> bool:
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
-def delta_jars() -> str:
-    """Delta's own jars; skips where they cannot be had."""
-    missing = missing_programs("mvn")
-    if missing:
-        pytest.skip("mvn is missing on the PATH: no Delta jars")
+@pytest.fixture
+def jars() -> str:
+    """Delta's own; skips where they cannot be had."""
     try:
-        jars = resolved("delta", [DELTA_JARS]).split(os.pathsep)
+        return delta_jars()
     except ServerError as error:
         pytest.skip(f"no Delta jars: {error}")
-    return ",".join(jar for jar in jars if "/io/delta/" in jar)
 
 
 @pytest.mark.parametrize("point", ["planned", "job_done", "renamed", "deleting"])
@@ -80,8 +76,7 @@ def test_two_loaders_on_two_folders_fill_one_deltalake_table(tmp_path: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_delta_by_spark_killed_around_its_commit(loaders: Loaders) -> None:
-    jars = delta_jars()
+def test_delta_by_spark_killed_around_its_commit(loaders: Loaders, jars: str) -> None:
     loaders.seal(Record(1, ["a", "b"]), Record(2))
     for point in ("job_done", "renamed"):  # before Spark commits; after it, before anything is marked
         loaders.run(-signal.SIGKILL, format="delta", delta_jars=jars, crash_point=point)

@@ -234,18 +234,20 @@ def test_bad_files_are_set_aside_and_the_others_are_loaded(world: World, segment
     (ready / "notes.txt").write_text("hello")
     (ready / "w-77.arrows").write_bytes(b"")
     (ready / "w-78.arrows").mkdir()
+    (ready / "w-79.arrows").symlink_to("nowhere")
     cut = segments.write_segment(world.roots[0], "cut", 1, [[record(4)], [record(5)]])
     cut.write_bytes(cut.read_bytes()[:-40])
     newer = segments.write_segment(world.roots[0], "newer", 1, [[record(6)]], version=2)
     loader = world.loader()
     segments.settle(world.roots[0], (*QUEUE[:4], 0, 20))
     world.drain(loader)
-    assert loader.totals.quarantined == 5
+    assert loader.totals.quarantined == 6
     world.assert_exact()
     reasons = {path.name: json.loads(path.read_text()) for path in (world.roots[0] / "bad").glob("*.reason.json")}
-    assert len(reasons) == 5
+    assert len(reasons) == 6
     assert "version 2" in reasons[f"{newer.name}.reason.json"]["reason"]
     assert "cut off" in reasons[f"{cut.name}.reason.json"]["reason"]
+    assert "leads nowhere" in reasons["w-79.arrows.reason.json"]["reason"]
     assert world.state()["loaded"] == [[*QUEUE[:4], [0, 4, 1, 1, 1, 13]]], (
         "what is held in bad/ does not count as loaded"
     )
@@ -331,6 +333,19 @@ def test_a_table_that_went_back_stops_loudly(world: World, segments: Any) -> Non
     shutil.rmtree(world.table)
     with pytest.raises(LoaderError, match=r"had reached batch 1, and is now at 0.*loader\.json"):
         world.loader(known_batch=1)
+
+
+@every_target
+def test_a_table_that_is_removed_under_a_running_loader_stops_it_loudly(world: World, segments: Any) -> None:
+    """It would begin again at batch 1, and nobody would see that all before is gone."""
+    world.seal([segments.Record(1)])
+    loader = world.loader()
+    world.drain(loader)
+    shutil.rmtree(world.table)
+    world.seal([segments.Record(2)])
+    with pytest.raises(LoaderError, match=r"had reached batch 1, and is now at 0"):
+        world.drain(loader)
+    assert len(list((world.roots[0] / "ready").iterdir())) == 1
 
 
 def test_a_folder_of_somebody_else_is_refused(world: World) -> None:
