@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+BATCH_COLUMN = "batch_id"
+"""The column that every table has beside the segments' own: the number of the batch by which a row came in."""
 DECIMAL_PRECISION_MAX = 38
 """Spark's widest decimal; also what Arrow's 128-bit one holds."""
 

@@ -43,7 +43,7 @@ from .delta_target import DeltaTarget, append_by_delta_rs, delta_rs
 from .errors import LoaderError
 from .files import locked_table, remove_tree, sync_path, sync_tree, try_lock
 from .outcomes import BatchOutcomes, Outcomes
-from .parquet_target import OUTCOMES_FILE, STATE_FILE, TMP_DIR, batch_folders
+from .parquet_target import OUTCOMES_FILE, STATE_FILE, TMP_DIR, batch_folder, batch_folders
 from .table_state import read_state
 
 pa: Any = pyarrow
@@ -174,8 +174,9 @@ class _Exchange:
 
     def _replace(self, merged: set[int]) -> None:
         with ThreadPoolExecutor(2, "compact") as threads, locked_table(self._table, fcntl.LOCK_EX, LOCK_WAIT_S):
+            left_out = {self._table / TMP_DIR, *(batch_folder(self._table, batch) for batch in merged)}
             for entry in self._table.iterdir():
-                if entry.name != TMP_DIR and entry not in {self._table / f"batch_id={batch}" for batch in merged}:
+                if entry not in left_out:
                     _link(entry, self._draft / entry.name)
             sync_tree(self._draft, threads)
             self._on_point("linked")

@@ -27,14 +27,14 @@ import pyarrow
 import pyarrow.dataset
 
 from ..remoting.errors import UsageError
-from .columns import Column, plain_schema
+from .columns import BATCH_COLUMN, plain_schema
 from .convert import Staged
 from .errors import BatchTakenError, LoaderError
 from .files import make_folders
 from .intervals import OffsetSet
 from .outcomes import BatchOutcomes
 from .plan import Plan
-from .spark_writer import SparkWriter
+from .spark_writer import SparkWriter, numbered
 from .table_state import outcomes_path, read_state, write_outcomes, write_state
 from .target import TableState
 
@@ -46,7 +46,6 @@ ds: Any = pyarrow.dataset
 
 APP_ID = "rocketcrew"
 STATE_DIR = "_rocketcrew"
-BATCH_COLUMN = "batch_id"
 TABLE_NAME = "rocketcrew results"
 """Given to a table that is made before its first batch, so that the next start knows it for ours."""
 MARK = "rocketcrew"
@@ -210,9 +209,7 @@ def append_by_spark(writer: SparkWriter) -> Append:
 
     def append(path: Path, plan: Plan, staged: Staged, _snapshot: object) -> None:
         def as_delta(rows: DataFrame) -> None:
-            from pyspark.sql import functions
-
-            writing = rows.withColumn(BATCH_COLUMN, functions.lit(plan.batch).cast("bigint")).write.format("delta")
+            writing = numbered(rows, plan.batch).write.format("delta")
             options = {
                 "txnAppId": APP_ID,
                 "txnVersion": str(plan.batch),
@@ -266,11 +263,3 @@ def _rows(files: Sequence[Path], batch: int) -> Any:
             yield rows.append_column(BATCH_COLUMN, pa.repeat(pa.scalar(batch, pa.int64()), rows.num_rows)).cast(out)
 
     return pa.RecordBatchReader.from_batches(out, batches())
-
-
-def delta_columns(path: Path) -> list[Column]:
-    """The columns of the table's rows, as its newest state says. Raises UsageError when it is empty."""
-    state = DeltaTarget(path, append_by_delta_rs, lambda: None).state()
-    if not state.batch:
-        raise UsageError(f"{path} holds no batch yet: nothing was loaded")
-    return list(state.columns)

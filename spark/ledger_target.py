@@ -26,14 +26,13 @@ from .files import make_folders, try_lock
 from .intervals import OffsetSet
 from .outcomes import BatchOutcomes
 from .plan import Plan
-from .spark_writer import SparkWriter
+from .spark_writer import SparkWriter, numbered
 from .table_state import read_state, write_outcomes, write_state
 from .target import TableState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-BATCH_COLUMN = "batch_id"
 TABLE_PREFIX = "table:"
 
 
@@ -158,10 +157,7 @@ def deliver_by_format(format_: str, target: str, options: Mapping[str, str]) -> 
     """Appends through `df.write.format(…)`; the rows carry their batch's number."""
 
     def deliver(frame: DataFrame, batch: int, _ranges: list[Range]) -> None:
-        from pyspark.sql import functions
-
-        numbered = frame.withColumn(BATCH_COLUMN, functions.lit(batch).cast("bigint"))
-        writing = numbered.write.format(format_).mode("append").options(**options)
+        writing = numbered(frame, batch).write.format(format_).mode("append").options(**options)
         if target.startswith(TABLE_PREFIX):
             writing.saveAsTable(target.removeprefix(TABLE_PREFIX))
         elif target:

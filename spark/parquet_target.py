@@ -32,6 +32,7 @@ from typing import Any
 import pyarrow.parquet
 
 from ..remoting.errors import UsageError
+from .columns import BATCH_COLUMN
 from .convert import Staged
 from .errors import BatchTakenError, LoaderError
 from .files import lock_table, make_folders, remove_tree, sync_path, sync_tree, try_lock
@@ -46,7 +47,7 @@ pq: Any = pyarrow.parquet
 STATE_FILE = "_loaded.json"
 OUTCOMES_FILE = "_outcomes.json.gz"
 TMP_DIR = "_tmp"
-_BATCH_NAME = re.compile(r"batch_id=([1-9]\d*)")
+_BATCH_NAME = re.compile(BATCH_COLUMN + r"=([1-9]\d*)")
 TABLE_LOCK_WAIT_S = 600.0
 _TAKEN = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
 _EARLY_SYNC_INTERVAL_S = 0.2
@@ -70,7 +71,7 @@ class ParquetTarget:
         if not batch:
             self._refuse_foreign()
             return TableState(0, "", OffsetSet(), ())
-        return read_state(self._batch_dir(batch) / STATE_FILE)
+        return read_state(batch_folder(self.path, batch) / STATE_FILE)
 
     def _refuse_foreign(self) -> None:
         """Rows of somebody else beside ours would be read as one table, or make both unreadable."""
@@ -84,15 +85,15 @@ class ParquetTarget:
 
     def _last_batch(self) -> int:
         """The highest batch: one listing, later only a look whether somebody added more."""
-        if not self._newest or not self._batch_dir(self._newest).exists():
+        if not self._newest or not batch_folder(self.path, self._newest).exists():
             self._newest = last_batch(self.path)
-        while self._newest and self._batch_dir(self._newest + 1).exists():
+        while self._newest and batch_folder(self.path, self._newest + 1).exists():
             self._newest += 1
         return self._newest
 
     def has(self, plan: Plan) -> bool:
         """Whether batch `plan.batch` is this plan: it is the only number that a plan can ever get."""
-        folder = self._batch_dir(plan.batch)
+        folder = batch_folder(self.path, plan.batch)
         return folder.exists() and read_state(folder / STATE_FILE).plan_id == plan.id
 
     def start(self) -> None:
@@ -133,7 +134,7 @@ class ParquetTarget:
         (output / OUTCOMES_FILE).write_bytes(told.pack())
         sync_tree(output, self._threads)
         try:
-            output.rename(self._batch_dir(plan.batch))
+            output.rename(batch_folder(self.path, plan.batch))
         except OSError as error:
             if error.errno in _TAKEN:
                 raise BatchTakenError(f"batch {plan.batch} of {self.path} was committed by another loader") from None
@@ -174,14 +175,16 @@ class ParquetTarget:
             if error.errno not in (errno.ENOTEMPTY, errno.ENOENT, errno.EEXIST, errno.ENOTDIR):
                 raise
 
-    def _batch_dir(self, batch: int) -> Path:
-        return self.path / f"batch_id={batch}"
-
     def _lock_path(self, plan: Plan) -> Path:
         return self.path / TMP_DIR / f"{plan.id}.lock"
 
     def _tmp_dir(self, plan: Plan) -> Path:
         return self.path / TMP_DIR / plan.id
+
+
+def batch_folder(table: Path, batch: int) -> Path:
+    """Where that batch of the folder `table` is."""
+    return table / f"{BATCH_COLUMN}={batch}"
 
 
 def last_batch(table: Path) -> int:

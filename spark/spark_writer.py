@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..conf.segment_format import MESSAGE_ID, OFFSET, ORIGIN_MESSAGE_ID
-from .columns import Column, ddl
+from .columns import BATCH_COLUMN, Column, ddl
 from .errors import LoaderError, SparkDiedError, StoppedError
 from .java import Java, find_java
 from .pulse import Pulse
@@ -133,3 +133,10 @@ class SparkWriter:
             self._pulse.stop()
         if session is not None:
             session.close()
+
+
+def numbered(rows: DataFrame, batch: int) -> DataFrame:
+    """The rows with their batch's number as the last column."""
+    from pyspark.sql import functions
+
+    return rows.withColumn(BATCH_COLUMN, functions.lit(batch).cast("bigint"))

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..conf.segment_format import EPOCH
 from ..remoting.errors import UsageError
-from .columns import Column, ddl
-from .parquet_target import STATE_FILE, last_batch
+from .columns import BATCH_COLUMN, Column, ddl
+from .parquet_target import STATE_FILE, batch_folder, last_batch
 from .table_state import read_state
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-BATCH_COLUMN = "batch_id"
 _LATEST = """
 SELECT * EXCEPT (_rank) FROM (
   SELECT *, rank() OVER (
@@ -38,7 +37,7 @@ def open_table(spark: SparkSession, table: Path) -> DataFrame:
     batch = last_batch(table)
     if not batch:
         raise UsageError(f"{table} holds no batch yet: nothing was loaded")
-    columns = [*read_state(table / f"{BATCH_COLUMN}={batch}" / STATE_FILE).columns, Column(BATCH_COLUMN, "bigint")]
+    columns = [*read_state(batch_folder(table, batch) / STATE_FILE).columns, Column(BATCH_COLUMN, "bigint")]
     return spark.read.schema(ddl(columns)).parquet(table.absolute().as_uri())
 
 
