@@ -69,7 +69,7 @@ def remove_tree(path: Path) -> None:
 
 def try_lock(path: Path) -> int | None:
     """flock the file `path` (made if missing): the descriptor to close when done, None when somebody holds it."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -7,12 +7,12 @@ broadcasting ones would write one file of offsets.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 from pathlib import Path
 
 from ..remoting.errors import UsageError
+from ..spark.files import try_lock
 
 CLIENTS_FOLDER = "clients"
 NAME_CHARACTERS_MAX = 200
@@ -20,20 +20,15 @@ NAME_CHARACTERS_MAX = 200
 
 def lock_client(data_dir: Path, group: str, client_id: str) -> int:
     """Lock the client id for this process; the descriptor that holds the lock. Raises UsageError when it is held."""
-    folder = data_dir / group / CLIENTS_FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
-    name = re.sub(r"[^A-Za-z0-9._#@-]", "_", client_id)[:NAME_CHARACTERS_MAX]
-    path = folder / f"{name}.lock"
+    path = _lock_file(data_dir, group, client_id)
+    path.parent.mkdir(parents=True, exist_ok=True)
     while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
+        fd = try_lock(path)
+        if fd is None:
             raise UsageError(
                 f"The consumer group[{group}] has been created before, specify another name please: a supervisor with the"
                 f" client id {client_id} already runs in it on this host. Give each its own cluster.instance_name"
-            ) from None
+            )
         if _is_still(path, fd):
             return fd
         os.close(fd)  # the one who held it has removed the file in between
@@ -41,9 +36,13 @@ def lock_client(data_dir: Path, group: str, client_id: str) -> int:
 
 def unlock_client(data_dir: Path, group: str, client_id: str, fd: int) -> None:
     """Give the id back and remove its file: client ids of clustering members are new at each start."""
-    name = re.sub(r"[^A-Za-z0-9._#@-]", "_", client_id)[:NAME_CHARACTERS_MAX]
-    (data_dir / group / CLIENTS_FOLDER / f"{name}.lock").unlink(missing_ok=True)
+    _lock_file(data_dir, group, client_id).unlink(missing_ok=True)
     os.close(fd)
+
+
+def _lock_file(data_dir: Path, group: str, client_id: str) -> Path:
+    name = re.sub(r"[^A-Za-z0-9._#@-]", "_", client_id)[:NAME_CHARACTERS_MAX]
+    return data_dir / group / CLIENTS_FOLDER / f"{name}.lock"
 
 
 def _is_still(path: Path, fd: int) -> bool:

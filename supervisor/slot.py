@@ -7,7 +7,6 @@ that nobody holds (a scaled-down host, a killed neighbour) is taken over: their 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -17,6 +16,7 @@ from pathlib import Path
 from ..conf.segment_format import BAD_DIR, OPEN_DIR, OUTCOMES_DIR, PLAN_DIR, READY_DIR, SEGMENT_NAME, SETTLED_FILE
 from ..remoting.errors import UsageError
 from ..remoting.queues import MessageQueue
+from ..spark.files import try_lock
 from .charges_file import take_over_charges
 from .intervals import Intervals
 from .journal import JournalState
@@ -83,7 +83,7 @@ def take_slot(data_dir: Path, group: str, member: str = "") -> Slot:
         for number in range(SLOTS_MAX):
             path = home / str(number)
             path.mkdir(parents=True, exist_ok=True)
-            fd = _try_lock(path / "lock")
+            fd = try_lock(path / "lock")
             if fd is None:
                 continue
             slot = Slot(path, group, fd, member)
@@ -107,7 +107,7 @@ def adopt(slot: Slot) -> tuple[JournalState, Settled, list[str]]:
     for other in sorted(slot.path.parent.iterdir()):
         if other == slot.path or not other.name.isdigit() or not (other / "lock").exists():
             continue
-        fd = _try_lock(other / "lock")
+        fd = try_lock(other / "lock")
         if fd is None:
             continue
         try:
@@ -140,7 +140,7 @@ def _adopt_one(slot: Slot, other: Slot, state: JournalState, settled: Settled) -
     sweep(other.path)
     if not other.segments.is_dir():
         return False
-    loader_fd = _try_lock(other.segments / PLAN_DIR / LOADER_LOCK)
+    loader_fd = try_lock(other.segments / PLAN_DIR / LOADER_LOCK)
     if loader_fd is None:
         return False
     try:
@@ -199,14 +199,3 @@ def write_settled(segments: Path, group: str, settled: Settled) -> None:
 def _make_folders(segments: Path) -> None:
     for folder in (OPEN_DIR, READY_DIR, PLAN_DIR, BAD_DIR, OUTCOMES_DIR):
         (segments / folder).mkdir(parents=True, exist_ok=True)
-
-
-def _try_lock(path: Path) -> int | None:
-    """An exclusive lock on the file, None when somebody holds it."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        return None
-    return fd
