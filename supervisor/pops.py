@@ -36,6 +36,7 @@ from ..remoting.queues import MessageQueue
 from ..remoting.stored import StoredMessage
 from .actions import Ack, Pop, Renew, SendBack
 from .core import Core
+from .landing import Landing
 from .popping import PopResult
 from .send_back import SendBacks
 from .slab import Slot
@@ -76,22 +77,16 @@ class Pops:
 
     async def pop(self, action: Pop) -> None:
         """One pop, answered by `Core.popped` or `Core.pop_failed`."""
-        slot: Slot | None = None
-
-        def sink(_command: Command, length_bytes: int) -> memoryview | None:
-            nonlocal slot
-            slot = self._core.room_for(action.handle, length_bytes)
-            return None if slot is None else self._view[slot.start : slot.start + length_bytes]
-
+        landing = Landing(self._core, self._view, action.handle)
         try:
             address = await self._cluster.address_of(action.mq)
             answer = await self._cluster.remoting.request(
-                address, self._command(action.mq), timeout_ms=POP_TIMEOUT_MS, body_sink=sink
+                address, self._command(action.mq), timeout_ms=POP_TIMEOUT_MS, body_sink=landing
             )
-            result = _result(answer, slot)
+            result = _result(answer, landing.slot)
         except RocketcrewError as error:
             log.warning("pop_failed", queue=tuple(action.mq), error=str(error))
-            self._core.pop_failed(action.handle, self._now(), slot)
+            self._core.pop_failed(action.handle, self._now(), landing.slot)
         else:
             self._core.popped(action.handle, result, self._now())
 

@@ -22,6 +22,7 @@ from ..remoting.headers import PullRequest, PullResponse
 from ..remoting.queues import MessageQueue
 from .actions import Pull
 from .core import Core
+from .landing import Landing
 from .pulling import PullResult
 from .recreated import LastBodies
 from .slab import Slot
@@ -64,26 +65,20 @@ class Pulls:
 
     async def pull(self, action: Pull) -> None:
         """One pull, answered by `Core.pulled` or `Core.pull_failed`."""
-        slot: Slot | None = None
-
-        def sink(_command: Command, length_bytes: int) -> memoryview | None:
-            nonlocal slot
-            slot = self._core.room_for(action.handle, length_bytes)
-            return None if slot is None else self._view[slot.start : slot.start + length_bytes]
-
+        landing = Landing(self._core, self._view, action.handle)
         try:
             address, is_master = await self._where(action.mq)
             if action.mq.topic not in self._subscriptions:
                 raise RocketcrewError(f"{action.mq.topic} was unsubscribed meanwhile")
             response = await self._cluster.remoting.request(
-                address, self._command(action, is_master), timeout_ms=self._settings.pull_timeout_ms, body_sink=sink
+                address, self._command(action, is_master), timeout_ms=self._settings.pull_timeout_ms, body_sink=landing
             )
-            result = self._result(action, response, slot)
+            result = self._result(action, response, landing.slot)
             if result.code == ResponseCode.PULL_OFFSET_MOVED:
                 result.next_offset = await self._last.corrected(action.mq, action.offset, result.next_offset)
         except RocketcrewError as error:
             log.warning("pull_failed", queue=tuple(action.mq), offset=action.offset, error=str(error))
-            self._core.pull_failed(action.handle, self._now(), slot)
+            self._core.pull_failed(action.handle, self._now(), landing.slot)
         else:
             self._core.pulled(action.handle, result, self._now())
 
