@@ -23,7 +23,6 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 from ..remoting.errors import ProtocolError
-from ..remoting.stored import walk
 from .api import Handler
 from .batch_results import batch_results
 from .cells import BEATS, CHUNK_ID, LAST, RECORDS, STARTED_NS, STATE
@@ -34,7 +33,7 @@ from .link import WorkerLink
 from .message import Message
 from .packets import QueueInfo
 from .rows import Prepared
-from .run import Run
+from .run import Run, records_of
 from .runner import TIME_OUT_DELAY_LEVEL, Runner
 from .worker import Worker
 
@@ -85,9 +84,7 @@ class AsyncRunner(Runner):
 
     def run_chunk(self, chunk_id: int, queue: QueueInfo, data: bytes, records: int) -> None:
         try:
-            positions, offsets = walk(data)
-            if len(offsets) != records:
-                raise ProtocolError(f"{len(offsets)} records where {records} were announced", f"chunk {chunk_id}")
+            positions, offsets = records_of(data, records, chunk_id)
         except ProtocolError as error:
             self._fail_chunk(chunk_id, queue, records, error)
             return

@@ -18,7 +18,6 @@ from typing import Final, NamedTuple
 
 from ..remoting.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_STORE_HOST_V6
 from ..remoting.errors import ProtocolError, RocketcrewError
-from ..remoting.stored import walk
 from .api import Commit, Retry, Rollback, Suspend
 from .batch_results import batch_results
 from .cells import LAST, RECORDS, STARTED_NS, STATE, TAKEN
@@ -31,7 +30,7 @@ from .one_by_one import OneByOne
 from .ordered_packets import Returned
 from .packets import QueueInfo, clip
 from .rows import Prepared
-from .run import Run
+from .run import Run, records_of
 from .runner import HANDLER_CALLERS, NEVER_INTERRUPTED, Runner
 
 _SYSFLAG = Struct(">36xI")
@@ -115,9 +114,7 @@ class OrderedRunner(Runner):
 
     def _run_work(self, work: OrderedWork) -> list[Returned | Consumed]:
         try:
-            positions, offsets = walk(work.data)
-            if len(offsets) != work.records:
-                raise ProtocolError(f"{len(offsets)} records, {work.records} announced", f"chunk {work.chunk_id}")
+            positions, offsets = records_of(work.data, work.records, work.chunk_id)
             data = _with_tries(work.data, positions, work.tried)
         except ProtocolError as error:
             self._log.error("chunk_undecodable", topic=work.queue.topic, queue_id=work.queue.queue_id, error=str(error))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from ..remoting.errors import ProtocolError
+from ..remoting.stored import walk
 from .packets import U32_MAX, Failure, Outcome, QueueInfo
 from .ranges import OffsetSets
 
@@ -70,3 +72,14 @@ class Run:
             if position not in self.failures:
                 last = self.offsets[position]
                 finished.add(key, self.spans.get(position, last), last + 1)
+
+
+def records_of(data: bytes, announced: int, chunk_id: int) -> tuple[list[int], list[int]]:
+    """Byte positions of a chunk's records (and the end of the last), and their queue offsets.
+
+    Raises ProtocolError when `data` is not `announced` whole records.
+    """
+    positions, offsets = walk(data)
+    if len(offsets) != announced:
+        raise ProtocolError(f"{len(offsets)} records where {announced} were announced", f"chunk {chunk_id}")
+    return positions, offsets

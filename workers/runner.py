@@ -23,7 +23,7 @@ from typing import Any, Final
 import structlog
 
 from ..remoting.errors import ProtocolError, RocketcrewError
-from ..remoting.stored import record_info, walk
+from ..remoting.stored import record_info
 from .api import Handler, Retry, SoftTimeLimitExceeded
 from .batch_results import batch_results
 from .boot import WorkerLimits
@@ -50,7 +50,7 @@ from .message_keys import message_keys, place_keys
 from .one_by_one import OneByOne
 from .packets import Failure, QueueInfo, clip
 from .rows import Prepared, RowBuffer
-from .run import FAILURES_PER_RUN_MAX, NS_PER_US, Run
+from .run import FAILURES_PER_RUN_MAX, NS_PER_US, Run, records_of
 
 MARK_NS: Final = 1_000_000
 """The start of a call is noted to the millisecond: a store for each of many short calls is felt."""
@@ -126,9 +126,7 @@ class Runner:
         if not self.claims.mine():
             return  # and `data` may be something else by now
         try:
-            positions, offsets = walk(data)
-            if len(offsets) != records:
-                raise ProtocolError(f"{len(offsets)} records where {records} were announced", f"chunk {chunk_id}")
+            positions, offsets = records_of(data, records, chunk_id)
         except ProtocolError as error:
             if self.claims.claim(chunk_id, records):
                 self._fail_chunk(chunk_id, queue, records, error)
