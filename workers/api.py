@@ -75,13 +75,10 @@ class SoftTimeLimitExceeded(Exception):
         return f"the soft time limit of {self.limit_s:g} s is over"
 
 
-class Suspend(Exception):
-    """In order: try this message again after a while, and let what is behind it in its queue (or key) wait.
+class _Pause(Exception):
+    """What a handler of an ordered mode asks for instead of success: a pause, and a reason for the log."""
 
-    Raised or returned by a handler with `order`, as Java's SUSPEND_CURRENT_QUEUE_A_MOMENT; any other exception does the
-    same. `suspend_ms` -1 = `consumer.suspend_current_queue_time_ms`, else 10 to 30000 (Java's bounds; others are clamped).
-    In a concurrent handler it is like any exception: consume later.
-    """
+    _without_reason = ""
 
     def __init__(self, suspend_ms: int = -1, reason: str = "") -> None:
         super().__init__(suspend_ms, reason)
@@ -89,7 +86,18 @@ class Suspend(Exception):
         self.reason = reason
 
     def __str__(self) -> str:
-        return self.reason or "the handler asked to suspend its queue"
+        return self.reason or self._without_reason
+
+
+class Suspend(_Pause):
+    """In order: try this message again after a while, and let what is behind it in its queue (or key) wait.
+
+    Raised or returned by a handler with `order`, as Java's SUSPEND_CURRENT_QUEUE_A_MOMENT; any other exception does the
+    same. `suspend_ms` -1 = `consumer.suspend_current_queue_time_ms`, else 10 to 30000 (Java's bounds; others are clamped).
+    In a concurrent handler it is like any exception: consume later.
+    """
+
+    _without_reason = "the handler asked to suspend its queue"
 
 
 class Commit:
@@ -105,19 +113,13 @@ class Commit:
         self.rows = rows
 
 
-class Rollback(Exception):
+class Rollback(_Pause):
     """Raised or returned by a handler with `auto_commit=False`: all of its queue since the last commit runs again.
 
     After `suspend_ms`, as for Suspend. With auto_commit it is a plain success, with a warning in the log, as in Java.
     """
 
-    def __init__(self, suspend_ms: int = -1, reason: str = "") -> None:
-        super().__init__(suspend_ms, reason)
-        self.suspend_ms = suspend_ms
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return self.reason or "the handler rolled back"
+    _without_reason = "the handler rolled back"
 
 
 class BatchResult:
