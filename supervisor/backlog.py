@@ -59,7 +59,10 @@ class Waiting:
 
 
 class Backlog:
-    """Looks at the folders every quarter of a second, and tells the core; `acted` is called afterwards."""
+    """Looks at the folders every quarter of a second, and tells the core; `acted` is called afterwards.
+
+    Where no rows are kept it is not started: nothing waits, and nothing holds up pulling.
+    """
 
     def __init__(self, core: Core, segments: Path, marks: Marks, acted: Callable[[], None]) -> None:
         self._core = core

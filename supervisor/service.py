@@ -221,9 +221,11 @@ class Supervisor:
         self._loader = LoaderChild(settings, self._slot)
         self._acting.do[act.Load] = lambda _: self._loader.load_now()
         self._backlog = Backlog(self.core, self._slot.segments, backlog_marks(settings), self.acted)
+        if not settings.results.enabled:
+            return
         self._backlog.start()
         self._to_end.append(self._backlog.stop)
-        if settings.results.enabled and settings.spark.load and self._pool.schema is not None:
+        if settings.spark.load and self._pool.schema is not None:
             self._loader.start()
             self._to_end.append(self._loader.kill)
 

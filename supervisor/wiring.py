@@ -73,9 +73,8 @@ def core_config(settings: Settings, client_id: str, topics: tuple[str, ...]) -> 
 
 
 def backlog_marks(settings: Settings) -> Marks:
-    """When sealed segments and the disk hold up pulling: not at all where no rows are kept."""
-    results = settings.results
-    return Marks(results.high_water_mib << 20, results.free_disk_min_mib << 20) if results.enabled else Marks(0, 0)
+    """When sealed segments and the disk hold up pulling."""
+    return Marks(settings.results.high_water_mib << 20, settings.results.free_disk_min_mib << 20)
 
 
 def staff_policy(settings: Settings) -> Policy:
