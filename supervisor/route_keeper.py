@@ -2,7 +2,7 @@
 
 A topic that does not exist yet is no reason not to start: it is consumed as soon as it exists. A start while every name
 server is away goes by the routes of the last run (client/route_cache.py). A changed route is rebalanced at once, and
-brokers that came or went are named in the log.
+brokers that came or went are named in the log, by whichever question their route was learnt.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ class RouteKeeper:
         self._timer: asyncio.TimerHandle | None = None
         self._found: set[str] = set()
         """Topics that have a route."""
+        self._brokers: set[str] = set()
+        """Addresses of the brokers that were told of."""
 
     async def start(self) -> None:
         """Find the topics. Raises UnreachableError when no name server answers and the last run left no routes."""
@@ -68,7 +70,11 @@ class RouteKeeper:
         self._save()
 
     def arm(self) -> None:
-        """Renew at the interval from now on."""
+        """Renew at the interval from now on, and tell of brokers that are not known now."""
+        self._brokers = set(self._cluster.all_broker_addresses())
+        self._rearm()
+
+    def _rearm(self) -> None:
         self._timer = self._loop.call_later(self._interval_s, self._due)
 
     def disarm(self) -> None:
@@ -82,11 +88,10 @@ class RouteKeeper:
 
     def _due(self) -> None:
         self._run(self.refresh())
-        self.arm()
+        self._rearm()
 
     async def refresh(self) -> None:
         """Renew the routes; topics that were not found before are asked for again."""
-        before = set(self._cluster.all_broker_addresses())
         changed = await self._cluster.refresh()
         for topic in self._topics():
             if topic not in self._found:
@@ -94,7 +99,9 @@ class RouteKeeper:
                     await self._cluster.route(topic)
                     self._found.add(topic)
                     changed.add(topic)
-        now = set(self._cluster.all_broker_addresses())
+        # Against what was told, not against what was known a moment ago: a broker may come by another question too.
+        before, now = self._brokers, set(self._cluster.all_broker_addresses())
+        self._brokers = now
         if now != before:
             log.info("brokers_changed", new=sorted(now - before), gone=sorted(before - now))
         if now - before:

@@ -88,6 +88,7 @@ def test_masters_slaves_and_brokers_that_come_back_know_us_until_we_leave(site: 
         wait_until(lambda: b.address in brokers_told_of(crew, "gone"), WAIT_S, "the end of the broker to be noticed")
         b.start(GRACEFUL)
         wait_until(lambda: clients_at(site, "broker-b") == clients_at(site, "slave") != [], WAIT_S, "a new heartbeat")
+        wait_until(lambda: b.address in brokers_told_of(crew, "new"), WAIT_S, "the broker to be noticed again")
         send_numbers(site, TOPIC, range(100, 150))
         wait_until(lambda: crew.counter("done_messages") >= 50, WAIT_S, "all messages finished")
     finally:
