@@ -69,6 +69,8 @@ class Work:
         self._canceller: threading.Thread | None = None
         self._crash_point = CrashPoint(config.crash_point)
         self._status: StatusFile | None = None
+        self._loader: Loader | None = None
+        self._begun = False
         self._log = structlog.get_logger()
 
     def ask_drain(self) -> None:
@@ -139,11 +141,14 @@ class Work:
                 file_bytes=config.target_file_bytes,
                 epoch_on_recreated=config.epoch_on_recreated,
             )
+            self._loader = loader
             loader.recover(self._status.status.batch_id)
             if config.follow:
                 # Without Spark nothing will ever be loaded: better said now than when the first batch is due.
                 self._writer.check()
             self._loop(loader)
+            if self._drain and not self._stop:
+                self._log.info("all_loaded", **asdict(loader.totals))
 
     def _loop(self, loader: Loader) -> None:
         told = time.monotonic()
@@ -168,9 +173,15 @@ class Work:
     def _at_point(self, point: str) -> None:
         if point in ("planned", "staged"):  # Spark may take long to start before the second, and to write after it
             self._tell(LOADING)
+        if not self._begun and self._loader is not None:
+            self._begun = True  # before Spark starts, which takes long: what there is to do
+            self._log.info("loading", **asdict(self._loader.waiting))
         self._crash_point(point)
 
     def _tell_batch(self, report: BatchReport, loader: Loader) -> None:
+        usual_s = report.seconds
+        if loader.totals.batches == 1 and isinstance(self._writer, SparkWriter):
+            usual_s = max(0.0, usual_s - self._writer.start_seconds)  # the others find Spark running
         self._log.info(
             "batch_loaded",
             batch=report.batch,
@@ -179,7 +190,7 @@ class Work:
             rows_per_s=round(report.rows / report.seconds),
             rows_dropped=report.rows_dropped,
             rows_left=loader.waiting.rows,
-            seconds_left=round(loader.waiting.rows * report.seconds / report.rows, 1),
+            seconds_left=round(loader.waiting.rows * usual_s / report.rows, 1),
         )
         if self._status is None:
             return
