@@ -43,8 +43,11 @@ def lane_of(line: Line, order: str) -> Hashable:
     return (line.topic, line.queue_id, line.key) if order == "key" else (line.topic, line.queue_id)
 
 
-def out_of_order(lines: Iterable[Line], order: str, given_up: Collection[int] = ()) -> list[int]:
-    """Numbers of messages that broke the order; `given_up` are dead letters, which nothing waits for."""
+def out_of_order(
+    lines: Iterable[Line], order: str, given_up: Collection[int] = (), sent_back: Collection[int] = ()
+) -> list[int]:
+    """Numbers of messages that broke the order. `given_up` are dead letters, which nothing waits for; those `sent_back`
+    have their final outcome in their lane with the last step there, and go on in the retry topic."""
     if order == "concurrent":
         return []
     lines = list(lines)
@@ -52,14 +55,17 @@ def out_of_order(lines: Iterable[Line], order: str, given_up: Collection[int] = 
     for line in lines:
         if line.number not in given_up:
             offsets[lane_of(line, order)].add(line.offset)
+    last_step = {(lane_of(line, order), line.offset): at for at, line in enumerate(lines) if line.number in sent_back}
     in_turn = {lane: sorted(found) for lane, found in offsets.items()}
     head: dict[Hashable, int] = defaultdict(int)
     done: dict[Hashable, set[int]] = defaultdict(set)
     running: dict[Hashable, Line] = {}
     overtaken: set[tuple[int, Hashable, int]] = set()
     broken: list[int] = []
-    for line in lines:
+    for at, line in enumerate(lines):
         lane = lane_of(line, order)
+        if last_step.get((lane, line.offset)) == at:
+            done[lane].add(line.offset)
         if line.what == "BEGIN":
             if (before := running.get(lane)) is not None:
                 # Perhaps its process is dead; should it go on after this, both ran at once.
@@ -170,9 +176,7 @@ def judge(
     certain = set(sent) - set(meant_to_die)
     lost = sorted(number for number in certain if not rows.get(number))
     duplicated = sum(ended[number] > 1 or rows.get(number, 0) > 1 for number in certain)
-    given_up = set(meant_to_die)
-    if held_go_back:
-        given_up.update(line.number for line in lines if line.topic.startswith(RETRY_PREFIX))
+    sent_back = {line.number for line in lines if line.topic.startswith(RETRY_PREFIX)} if held_go_back else set[int]()
     return Verdict(
         sent=len(sent),
         done=len(certain) - len(lost),
@@ -181,7 +185,7 @@ def judge(
         lost=tuple(lost),
         duplicated=duplicated,
         duplicates_explained=sum(record.repeats_max for record in records),
-        out_of_order=len(out_of_order(lines, order, given_up)),
+        out_of_order=len(out_of_order(lines, order, meant_to_die, sent_back)),
         not_recovered=sum(record.recovered_s is None for record in records),
         violations=violations,
         faults=summaries(records),

@@ -266,11 +266,12 @@ class Operations:
         group: str,
         mqs: Iterable[MessageQueue],
         *,
+        client_id: str = "",
         oneway: bool = False,
         timeout_ms: int = LOCK_TIMEOUT_MS,
     ) -> None:
-        """Give up locks; those that are not ours are left alone."""
-        body = LockBatch(group, self._cluster.client_id, tuple(mqs)).encode()
+        """Give up locks; those that are not ours (or those of the dead client `client_id`) are left alone."""
+        body = LockBatch(group, client_id or self._cluster.client_id, tuple(mqs)).encode()
         code = RequestCode.UNLOCK_BATCH_MQ
         if oneway:
             await self._remoting.oneway(address, Command(int(code), body=body), timeout_ms=timeout_ms)

@@ -34,6 +34,7 @@ from .access import access_of
 from .core import Core
 from .group_watch import GroupWatch
 from .heartbeats import Heartbeats
+from .left_locks import LeftLocks
 from .look_ups import LookUps
 from .offset_store import offset_store
 from .pops import Pops
@@ -59,7 +60,8 @@ class GroupMember:
     def __init__(
         self, settings: Settings, client_id: str, topics: Mapping[str, FilterExpression], core: Core, view: memoryview,
         acted: Callable[[], None], stacks: Callable[[], Awaitable[str]],
-        consume: Callable[[QueueInfo, bytes], Awaitable[ConsumeDirectlyResult]], routes_file: Path | None = None,
+        consume: Callable[[QueueInfo, bytes], Awaitable[ConsumeDirectlyResult]], left: LeftLocks,
+        routes_file: Path | None = None,
     ) -> None:  # fmt: skip
         """For administrators: `stacks` says what every process does, `consume` gives one record to a worker.
 
@@ -86,10 +88,10 @@ class GroupMember:
             self._cluster, self._operations, self._group, settings.consumer.max_reconsume_times,
             locks=core.state.config.locks,
         )  # fmt: skip
-        self._locks = QueueLocks(self._cluster, self._operations, core, self._group, self._loop.time, acted)
+        self._locks = QueueLocks(self._cluster, self._operations, core, self._group, self._loop.time, acted, left)
         alone = is_broadcasting(settings)
-        now_ms = int(time.time() * 1000)
-        self._subscriptions = Subscriptions(topics, self._group, now_ms, broadcasting=alone)
+        self._started_ms = int(time.time() * 1000)
+        self._subscriptions = Subscriptions(topics, self._group, self._started_ms, broadcasting=alone)
         self.wanted_tags = self._subscriptions.wanted_tags
         self._begun_anew: set[MessageQueue] = set()
         """Queues whose topic was deleted and has no route yet: they open at 0, whatever a broker still remembers."""
@@ -124,7 +126,6 @@ class GroupMember:
         )
         self._pulls.refused = self._group_watch.pull_refused
         self._requests = Requests(self._group, asked, settings.cluster.namespace)
-        self._started_ms = now_ms
         self.performs = self._performs()
 
     def _performs(self) -> dict[type, Callable[[Any], None]]:

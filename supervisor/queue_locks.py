@@ -10,10 +10,11 @@ import structlog
 
 from ..client.cluster import Cluster
 from ..client.operations import Operations
-from ..remoting.errors import RocketcrewError
+from ..remoting.errors import BrokerError, RocketcrewError
 from ..remoting.queues import MessageQueue
 from .actions import LockQueues, UnlockQueues
 from .core import Core
+from .left_locks import LeftLocks
 
 log = structlog.get_logger("rocketcrew.member")
 
@@ -23,7 +24,7 @@ class QueueLocks:
 
     def __init__(
         self, cluster: Cluster, operations: Operations, core: Core, group: str, now: Callable[[], float],
-        acted: Callable[[], None],
+        acted: Callable[[], None], left: LeftLocks,
     ) -> None:  # fmt: skip
         self._cluster = cluster
         self._operations = operations
@@ -31,6 +32,7 @@ class QueueLocks:
         self._group = group
         self._now = now
         self._acted = acted
+        self._left = left
 
     def performs(self, run: Callable[[Coroutine[Any, Any, None]], None]) -> dict[type, Callable[[Any], None]]:
         """The core's requests; `run` makes tasks."""
@@ -38,6 +40,7 @@ class QueueLocks:
 
     async def lock(self, action: LockQueues) -> None:
         """Answered by `Core.locked`, broker by broker."""
+        self._left.note()
         await asyncio.gather(*(self._lock_at(mqs) for mqs in _by_broker(action.mqs)))
 
     async def _lock_at(self, mqs: Sequence[MessageQueue]) -> None:
@@ -45,12 +48,27 @@ class QueueLocks:
         asked_at = self._now()
         try:
             address = await self._cluster.address_of(mqs[0])
+            await self._give_up_left(address, mqs)
             asked_at = self._now()
             granted = await self._operations.lock_batch(address, self._group, mqs)
         except RocketcrewError as error:
             log.warning("lock_failed", broker=mqs[0].broker_name, queues=len(mqs), error=str(error))
         self._core.locked(mqs, granted, asked_at, self._now())
         self._acted()
+
+    async def _give_up_left(self, address: str, mqs: Sequence[MessageQueue]) -> None:
+        """Before we ask for them first: what a killed run on our state folder holds."""
+        left = self._left.to_give_up(mqs)
+        if left:
+            for client_id in self._left.owners:
+                try:
+                    await self._operations.unlock_batch(address, self._group, left, client_id=client_id)
+                except BrokerError as error:
+                    log.warning(
+                        "left_locks_not_given_up", broker=left[0].broker_name, owner=client_id, error=str(error)
+                    )
+            self._left.given_up(left)
+            log.info("left_locks_given_up", broker=left[0].broker_name, queues=len(left), owners=self._left.owners)
 
     async def unlock(self, action: UnlockQueues) -> None:
         """One-way, as Java; a lock that stays would expire at the broker."""

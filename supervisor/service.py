@@ -41,6 +41,7 @@ from .client_lock import lock_client, unlock_client
 from .control import ControlServer
 from .core import Core
 from .journal_file import JournalFile
+from .left_locks import LeftLocks
 from .leftovers import note, sweep
 from .loader_child import LoaderChild
 from .member import GroupMember
@@ -154,6 +155,7 @@ class Supervisor:
         self._view = self._memory.view if self._memory is not None else memoryview(bytearray(slab.size_bytes))
         self.core = Core(core_config(settings, self.client_id, tuple(self.topics)), slab, self._view)
         self.core.state.settled = settled
+        self._left_locks = LeftLocks(self._slot.path, self.client_id)
         read_charges(self._slot.path, self.core.state.charges)
         charge_left_cells(self._slot.path, self.core.state.charges)
         self._acting = Acting(
@@ -178,7 +180,7 @@ class Supervisor:
         self._to_end.append(self._acting.close_journal)
         self._member = GroupMember(
             settings, self.client_id, self.topics, self.core, self._view, self.acted,
-            self._stacks_text, self._pool.direct.consume, self._slot.path / ROUTES_FILE,
+            self._stacks_text, self._pool.direct.consume, self._left_locks, self._slot.path / ROUTES_FILE,
         )  # fmt: skip
         self._pool.hearing.traced = self._member.traced
         self._to_end.append(self._member.kill)
@@ -357,6 +359,7 @@ class Supervisor:
         self.acted()
         self._published.end(self.core.state)
         await self._member.stop()
+        self._left_locks.forget()
         await self._loader.stop(forced=self._forced)
         await self._abandon()
         self.service = move_service(self.service, ServiceEvent.STOPPED)

@@ -21,6 +21,7 @@ from .charges_file import take_over_charges
 from .intervals import Intervals
 from .journal import JournalState
 from .journal_file import read_journal
+from .left_locks import take_over_locks
 from .leftovers import sweep
 
 SLOTS_MAX = 256
@@ -157,6 +158,7 @@ def _adopt_one(slot: Slot, other: Slot, state: JournalState, settled: Settled) -
                 shutil.rmtree(path)
             elif path.name != LOADER_LOCK:
                 path.unlink()
+        take_over_locks(slot.path, other.path)  # it looks at the cells, which the next line clears
         take_over_charges(slot.path, other.path)
         write_settled(slot.segments, slot.key_group, settled)
         (other.segments / SETTLED_FILE).unlink(missing_ok=True)

@@ -61,6 +61,7 @@ EDGES: dict[str, frozenset[str]] = {
             "charges_file",
             "commits",
             "client_lock",
+            "left_locks",
             "consume",
             "control",
             "direct",

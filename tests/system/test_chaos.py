@@ -57,7 +57,7 @@ def test_stops_reloads_and_recycling_under_load_repeat_nothing(tmp_path: Path, o
 @pytest.mark.parametrize("order", ["concurrent", "queue", "key"])
 def test_kills_of_workers_and_deadly_messages(tmp_path: Path, order: str, full_numbers: bool) -> None:
     seconds, messages = (30, 10_000) if full_numbers else (1, 500)
-    found = run(tmp_path, order, ["kill-worker", "exit-message"], seconds=seconds, messages=messages)
+    found = run(tmp_path, order, ["kill-worker", "exit-message", "kill-supervisor"], seconds=seconds, messages=messages)
     assert found["dead_lettered"] == next(row["times"] for row in found["faults"] if row["fault"] == "exit-message")
 
 

@@ -43,6 +43,27 @@ def send_keyed(broker: Broker, numbers: range) -> None:
         producer.send_many(OutgoingMessage(TOPIC, str(number).encode(), keys=f"k{number % KEYS}") for number in numbers)
 
 
+@pytest.mark.parametrize("handler", ["by_queue", "by_key"])
+def test_a_killed_supervisors_locks_are_given_up_by_the_next_start(tmp_path: Path, handler: str) -> None:
+    """The broker would keep them for a minute."""
+    numbers = range(1500)
+    with traced(tmp_path / "trace") as trace, crew_of(tmp_path, handler) as (broker, crew):
+        send_keyed(broker, numbers)
+        crew.start()
+        wait_until(lambda: crew.counter("done_messages") >= len(numbers) // 3, what="messages done")
+        killed = set(crew.workers())
+        crew.kill()
+        crew.start()
+        wait_until(lambda: "left_locks_given_up" in crew.child.log.read_text(), what="the dead one's locks given up")
+        wait_until(lambda: crew.lag() == 0, what="all committed")
+        assert crew.stop() == 0
+        check_order(lines_of(trace), LANES[handler], killed)
+        assert set(crew.staged_rows().column("number").to_pylist()) == set(numbers)
+        crew.start()
+        assert crew.stop() == 0
+        assert "left_locks_given_up" not in crew.child.log.read_text(), "a clean stop leaves none"
+
+
 LANES: dict[str, Lane] = {"by_queue": by_queue, "by_key": by_key, "by_function": by_key}
 
 

@@ -57,6 +57,19 @@ def test_a_stop_sends_held_failures_back_and_nothing_else_does() -> None:
         assert found.out_of_order == broken
 
 
+@pytest.mark.parametrize(
+    ("steps", "broken"),
+    [
+        (["B0@1", "F0@1", "B2@2", "E2@2"], []),
+        (["B0@1", "F0@1", "B0@1", "F0@1", "B2@2", "E2@2"], []),
+        (["B0@1", "F0@1", "B2@2", "E2@2", "B0@1", "F0@1"], [2]),  # it was tried again behind what had waited for it
+        (["B0@1", "B2@2", "E2@2", "F0@1"], [2, 0]),
+    ],
+)
+def test_what_is_sent_back_is_over_with_its_last_step(steps: list[str], broken: list[int]) -> None:
+    assert out_of_order(parse(story(*steps)), "key", sent_back={0}) == broken
+
+
 def test_a_line_that_is_not_whole_is_not_read() -> None:
     text = story("B0@1", "E0@1")
     assert len(parse(text)) == 2
