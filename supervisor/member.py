@@ -333,6 +333,7 @@ class GroupMember:
         return running_info(
             self._core.state, self._settings, self._subscriptions, name_servers=self._cluster.name_servers.addresses,
             started_ms=self._started_ms, clocks=Clocks(self._loop.time(), int(time.time() * 1000)), jstack=stacks,
+            pop_loops=self._core.popping.loops.values(),
         )  # fmt: skip
 
     def _connected(self, address: str) -> None:

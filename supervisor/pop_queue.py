@@ -15,7 +15,7 @@ from .states import Queue
 class PopLoop:
     """One assignment: pops follow each other, one at a time."""
 
-    __slots__ = ("handle", "in_hand", "last_body_bytes", "mq", "pending", "waiting")
+    __slots__ = ("handle", "in_hand", "last_body_bytes", "last_pop", "mq", "pending", "waiting")
 
     def __init__(self, handle: int, mq: MessageQueue) -> None:
         self.handle = handle
@@ -27,6 +27,8 @@ class PopLoop:
         self.in_hand = 0
         """Messages popped and not yet acknowledged or handed back."""
         self.last_body_bytes = 0
+        self.last_pop = 0.0
+        """When the last one was sent; 0 = never yet."""
 
 
 class PopQueue(ProcessQueue):

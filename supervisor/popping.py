@@ -93,6 +93,7 @@ class Popping:
             return
         s.reserved[loop.handle] = units
         loop.pending = True
+        loop.last_pop = now
         s.counters.pulls += 1
         s.out.append(Pop(loop.handle, loop.mq))
 
@@ -161,6 +162,7 @@ class Popping:
             return
         s.counters.pulled_messages += len(checks)
         s.counters.pulled_bytes += result.length_bytes
+        s.stats.pulled(loop.mq.topic, len(checks), (now - loop.last_pop) * 1000)
         for start, end in _runs(checks, loop.mq.topic, s.config.group):
             self._queue_up(loop, slot, positions, checks, start, end, now)
         s.release(slot)

@@ -1,6 +1,7 @@
 """What `mqadmin consumerStatus` and the console show of a member: answer to GET_CONSUMER_RUNNING_INFO.
 
-DefaultMQPushConsumerImpl.consumerRunningInfo, ProcessQueue.fillProcessQueueInfo and MixAll.object2Properties: the settings
+DefaultMQPushConsumerImpl.consumerRunningInfo, ProcessQueue.fillProcessQueueInfo and MixAll.object2Properties (popped queues
+stand in a table of their own, which tools of 5.x show): the settings
 stand under the names of the fields of DefaultMQPushConsumer and ClientConfig, those of our own under their own names with
 a `rocketcrew.` before them. The core's times are monotonic seconds; on the wire they are milliseconds since 1970.
 """
@@ -11,9 +12,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ..conf.settings import Settings
-from ..remoting.bodies import ConsumerRunningInfo, ProcessQueueInfo, SubscriptionData
+from ..remoting.bodies import ConsumerRunningInfo, PopProcessQueueInfo, ProcessQueueInfo, SubscriptionData
 from ..remoting.queues import MessageQueue
 from .order import QUEUE
+from .pop_queue import PopLoop, PopQueue
 from .process_queue import ProcessQueue
 from .state import State
 from .states import Queue, Worker
@@ -36,7 +38,7 @@ class Clocks:
 
 def running_info(
     state: State, settings: Settings, subscriptions: Mapping[str, SubscriptionData], *, name_servers: Iterable[str],
-    started_ms: int, clocks: Clocks, jstack: str | None = None,
+    started_ms: int, clocks: Clocks, jstack: str | None = None, pop_loops: Iterable[PopLoop] = (),
 ) -> ConsumerRunningInfo:  # fmt: skip
     """The whole answer. `started_ms` is when the member was started, `jstack` the stacks if they were asked for."""
     ready = sum(worker.state is Worker.READY for worker in state.workers.values())
@@ -46,8 +48,9 @@ def running_info(
         mq_table={
             pq.mq: process_queue_info(pq, clocks)
             for pq in sorted(state.queues.values(), key=lambda pq: pq.mq)
-            if pq.state is not Queue.OPENING
+            if pq.state is not Queue.OPENING and not isinstance(pq, PopQueue)
         },
+        mq_pop_table={loop.mq: pop_queue_info(loop, clocks) for loop in sorted(pop_loops, key=lambda loop: loop.mq)},
         status_table={topic: state.stats.status(topic) for topic in sorted(subscriptions)},
         user_consumer_info={
             "rocketcrew.workers": str(ready),
@@ -74,12 +77,17 @@ def process_queue_info(pq: ProcessQueue, clocks: Clocks) -> ProcessQueueInfo:
     )
 
 
+def pop_queue_info(loop: PopLoop, clocks: Clocks) -> PopProcessQueueInfo:
+    """One assignment that is popped (PopProcessQueue.fillPopProcessQueueInfo); one that was taken away is not told of."""
+    return PopProcessQueueInfo(loop.in_hand, droped=False, last_pop_timestamp=clocks.wall_of(loop.last_pop))
+
+
 def offsets_of(state: State, topic: str) -> dict[MessageQueue, int]:
     """The offsets that may be committed of a topic's queues (GET_CONSUMER_STATUS_FROM_CLIENT; cloneOffsetTable)."""
     return {
         pq.mq: pq.head_offset
         for pq in state.queues.values()
-        if pq.mq.topic == topic and pq.state in (Queue.ASSIGNED, Queue.DRAINING)
+        if pq.mq.topic == topic and pq.state in (Queue.ASSIGNED, Queue.DRAINING) and not isinstance(pq, PopQueue)
     }
 
 

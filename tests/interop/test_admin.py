@@ -86,6 +86,28 @@ def test_tools_show_our_member(servers: Servers, crew: Crew) -> None:
 
 
 @ON_ALL
+def test_stacks_name_the_message_in_every_hand(servers: Servers, tmp_path: Path) -> None:
+    """One worker runs a message and the other is idle: both and the supervisor show their Python stacks."""
+    servers.create_topic("in-hand", 1)
+    crew = Crew(tmp_path, servers, "numbers_handler:long_number", "in-hand", load=False, group="in-hand-group")
+    crew.start()
+    try:
+        send_numbers(servers, crew.topic, range(1))
+        wait_until(lambda: crew.counter("pulled_messages") == 1, what="the message in hand")
+        text = "\n".join(servers.admin("consumerStatus", "-g", crew.group, "-i", client_id(crew), "-s"))
+    finally:
+        crew.stop()
+    heads = re.findall(r"^=== .*$", text, re.MULTILINE)
+    running = [head for head in heads if "running in-hand/broker-a/0@0 for " in head]
+    assert (len(heads), len(running)) == (3, 1), text
+    stack = text.partition(running[0])[2].partition("=== ")[0]
+    assert "numbers_handler.py" in stack, text
+    assert "in long_number" in stack, text
+    assert re.search(r"^in-hand +broker-a +0 +0 *$", text, re.MULTILINE), text
+    assert re.search(r"ProcessQueueInfo \[commitOffset=0, .*cachedMsgCount=1,", text), text
+
+
+@ON_ALL
 def test_a_message_is_consumed_directly_and_leaves_no_row(servers: Servers, crew: Crew) -> None:
     me = client_id(crew)
     with SyncProducer(servers.name_server) as producer:

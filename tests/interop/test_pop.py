@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from collections import Counter
@@ -71,11 +72,26 @@ def test_what_takes_longer_than_its_time_is_renewed(servers: Servers, tmp_path: 
     crew.start()
     try:
         send_numbers(servers, crew.topic, range(1))
+        wait_until(lambda: crew.counter("pulled_messages") == 1, RETRY_WAIT_S, "the message in hand")
+        check_running_info(servers, crew)
         wait_until(lambda: crew.counter("pop_acks") == 1, RETRY_WAIT_S, "the message acknowledged")
         assert crew.counter("pop_renewals") >= 2
         assert crew.counter("pulled_messages") == 1, "nobody saw it twice"
     finally:
         assert crew.stop() == 0
+
+
+def check_running_info(servers: Servers, crew: Crew) -> None:
+    """What is popped stands in its own table, with what waits for its acknowledgement; nothing has an offset."""
+    status = crew.status()
+    assert status is not None
+    text = "\n".join(servers.admin("consumerStatus", "-g", crew.group, "-i", str(status["client_id"]), "-s"))
+    popped = re.findall(rf"^{crew.topic} +broker-a +(-?\d+) +PopProcessQueueInfo (\[.*\])$", text, re.MULTILINE)
+    assert sum(int(re.findall(r"waitAckCount:(\d+)", info)[0]) for _, info in popped) == 1, text
+    assert all("droped:false" in info and "lastPopTimestamp:0" not in info for _, info in popped), text
+    assert not re.search(rf"^{crew.topic} .* ProcessQueueInfo \[commitOffset", text, re.MULTILINE), text
+    assert re.search(rf"^=== worker .* running {crew.topic}/broker-a/\d@\d+ for ", text, re.MULTILINE), text
+    assert "numbers_handler.py" in text, text
 
 
 @ON_5

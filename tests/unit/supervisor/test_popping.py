@@ -10,6 +10,8 @@ from random import Random
 
 import pytest
 
+from rocketcrew.conf.settings import load
+from rocketcrew.remoting.bodies import ConsumerRunningInfo, SubscriptionData
 from rocketcrew.remoting.check_points import CheckPoint
 from rocketcrew.remoting.codes import ResponseCode
 from rocketcrew.remoting.pop_headers import PopResponse
@@ -22,6 +24,7 @@ from rocketcrew.supervisor.blame import Death, End
 from rocketcrew.supervisor.core import Core
 from rocketcrew.supervisor.popping import PopResult
 from rocketcrew.supervisor.pops import delay_ms
+from rocketcrew.supervisor.running_info import Clocks, offsets_of, running_info
 from rocketcrew.supervisor.slab import SLAB_BYTES_MIN, Slab
 from rocketcrew.supervisor.state import CoreConfig
 
@@ -234,6 +237,29 @@ def test_a_message_is_acknowledged_when_it_is_sealed():
     assert member.counter("pop_acks") == 5
     assert member.core.state.queues == {}
     assert member.journal == [], "nothing is committed, nothing is journalled"
+
+
+def test_running_info_has_what_is_popped_in_a_table_of_its_own():
+    """As Java: no process queue and no offset, but how many messages wait for their acknowledgement."""
+    broker = PopBroker(3)
+    member = Member(broker)
+    member.later(5)
+    member.pop()
+    settings = load({"consumer.group": "g", "consumer.topics": "T", "consumer.client_rebalance": False}, {}, None)
+    clocks = Clocks(member.now + 1, 1_000_000)
+    loops = member.core.popping.loops.values()
+    info = running_info(
+        member.core.state, settings, {"T": SubscriptionData.of("T", "*", 1)}, name_servers=["a:1"], started_ms=7,
+        clocks=clocks, pop_loops=loops,
+    )  # fmt: skip
+    assert info.mq_table == {}
+    assert offsets_of(member.core.state, "T") == {}
+    (found,) = info.mq_pop_table.items()
+    assert found[0] == ALL
+    assert (found[1].wait_ack_count, found[1].droped) == (3, False)
+    assert found[1].last_pop_timestamp == 999_000
+    assert info == ConsumerRunningInfo.decode(info.encode())
+    assert b'"mqPopTable":{{"brokerName":"broker-a","queueId":-1,"topic":"T"}:{' in info.encode()
 
 
 def test_failures_come_again_from_the_retry_topic():
