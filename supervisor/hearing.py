@@ -8,7 +8,7 @@ from typing import Any
 
 import structlog
 
-from ..remoting.errors import ProtocolError
+from ..remoting.errors import ProtocolError, UsageError
 from ..remoting.queues import MessageQueue
 from ..remoting.traces import TraceRecord
 from ..workers import packets
@@ -46,6 +46,8 @@ class Hearing:
         self._kill = kill
         self._directed = directed
         self._loop = asyncio.get_running_loop()
+        self.check: Callable[[packets.Ready], None] = lambda _: None
+        """Raises UsageError where a worker that is ready is not what this member can use."""
         self.traced: Callable[[Sequence[TraceRecord]], None] | None = None
         """Takes trace records."""
         self.leftovers: list[tuple[str, int, Records]] = []
@@ -92,6 +94,13 @@ class Hearing:
             self._progress(member)
 
     def _ready(self, member: Member, ready: packets.Ready, now: float) -> None:
+        try:
+            self.check(ready)
+        except UsageError as error:
+            self._boot_failed(member, packets.BootFailed(str(error), ""))
+            member.killed = True
+            member.process.kill()
+            return
         member.ready = True
         for dead in member.salvage_of:
             if dead != LEFT_BEHIND:

@@ -24,11 +24,13 @@ from .changes import Merged, merge
 from .control import Command
 from .core import Core
 from .file_watch import watch
+from .order import Order, check_same
+from .ordered_feed import order_said
 from .pool import Pool
 from .sizing import ChunkSizer
 from .stacks import ProcessStack
 from .state import OPERATOR
-from .wiring import Boots, core_config, forkserver_for, staff_policy
+from .wiring import Boots, forkserver_for, renewed_config, staff_policy
 
 WORKERS_MAX: Final = 256
 """workers.count allows as many."""
@@ -46,13 +48,13 @@ class Operator:
     """Carries out what is asked. `reread` reads the configuration again, None = it cannot be; `quick` stops at once."""
 
     def __init__(
-        self, core: Core, pool: Pool, boots: Boots, *, topics: tuple[str, ...], acted: Callable[[], None],
+        self, core: Core, pool: Pool, boots: Boots, *, order: Order, acted: Callable[[], None],
         reread: Callable[[], Settings] | None, stacks: Callable[[], Any], quick: Callable[[], None],
     ) -> None:  # fmt: skip
         self._core = core
         self._pool = pool
         self._boots = boots
-        self._topics = topics
+        self._order = order
         self._acted = acted
         self._reread = reread
         self._stacks = stacks
@@ -143,8 +145,8 @@ class Operator:
     def reload(self) -> dict[str, Any]:
         """Begin to replace all workers by ones with the code and the settings as they are now on disk.
 
-        One that is asked for during another follows it. Raises UsageError for a configuration that is wrong: then
-        nothing changes; and for one that is stopping.
+        One that is asked for during another follows it. Raises UsageError for a configuration that is wrong, or has
+        another order: then nothing changes; and for one that is stopping. New code with another order ends in its boot.
         """
         if self._core.state.stopping:
             raise UsageError("it is stopping: nothing is reloaded any more")
@@ -170,7 +172,11 @@ class Operator:
     def _read(self) -> Merged:
         if self._reread is None:
             return Merged(self._boots.settings, (), ())
-        return merge(self._boots.settings, self._reread())
+        settings = self._reread()
+        before, after = self._boots.settings.consumer, settings.consumer
+        if (after.order, after.order_key) != (before.order, before.order_key):
+            check_same(self._order, after, order_said(self._pool.said))
+        return merge(self._boots.settings, settings)
 
     def _reload_by_signal(self) -> None:
         try:
@@ -200,8 +206,7 @@ class Operator:
             self._scaled = None
         self._pool.staff.set_policy(dataclasses.replace(policy, count=self._scaled or policy.count))
         state = self._core.state
-        new = core_config(settings, boots.client_id, self._topics)
-        state.config = dataclasses.replace(new, topics=state.config.topics)  # subscriptions may have changed meanwhile
+        state.config = renewed_config(state.config, settings)
         state.sizer = ChunkSizer(state.config.chunk_target_us, state.config.chunk_messages_max)
         self._loop.call_soon(self._pool.run_staff)
 

@@ -13,6 +13,11 @@ AUTO = "auto"
 BY_FUNCTION = ""
 """The key is what a function of the handler's makes of the message."""
 
+STAYS = (
+    "The order of a running member cannot change, so the old code goes on: change it back and reload again, or stop the"
+    " member and start it anew"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Order:
@@ -35,6 +40,25 @@ class HandlerOrder:
     """Name of a property, empty = not said."""
     key_function: bool = False
     auto_commit: bool = True
+
+
+def check_same(running: Order, consumer: ConsumerSettings, handler: HandlerOrder) -> None:
+    """Raise UsageError where a reload would bring another order than the one that runs: the member's locks, and what is held
+    and handed out in its lanes, rest on it."""
+    try:
+        order = resolve(consumer, handler)
+    except UsageError as error:
+        raise UsageError(f"{error}. {STAYS}") from error
+    if order != running:
+        raise UsageError(
+            f"the running member has {_shown(running)}; the settings (consumer.order, order_key) and the handler as they are"
+            f" now would make that {_shown(order)}. {STAYS}"
+        )
+
+
+def _shown(order: Order) -> str:
+    key = "" if order.order != KEY else f", key {order.order_key or 'by a function'}"
+    return f'order = "{order.order}"{key}' + ("" if order.auto_commit else ", auto_commit=False")
 
 
 def resolve(consumer: ConsumerSettings, handler: HandlerOrder) -> Order:

@@ -14,23 +14,30 @@ from ..workers.link import LinkClosedError, Transport
 from ..workers.packets import QueueInfo, Ready, encode_queue
 from .actions import Classify, DispatchOrdered
 from .core import Core
-from .order import KEY, QUEUE, HandlerOrder, resolve
+from .order import KEY, QUEUE, HandlerOrder, Order, check_same, resolve
 from .pool import Pool
 
 S_TO_NS = 1_000_000_000
 
 
-def keep_order(core: Core, consumer: ConsumerSettings, said: Ready | None) -> None:
-    """Now that the handler was imported, its decorator's word is known. Raises UsageError for a contradiction."""
-    handler = HandlerOrder(said.order, said.key, said.key_function, said.auto_commit) if said else HandlerOrder()
-    order = resolve(consumer, handler)
+def order_said(said: Ready | None) -> HandlerOrder:
+    """The decorator's word, as a worker told it."""
+    return HandlerOrder(said.order, said.key, said.key_function, said.auto_commit) if said else HandlerOrder()
+
+
+def keep_order(core: Core, consumer: ConsumerSettings, pool: Pool) -> Order:
+    """Now that the handler was imported, its decorator's word is known; workers of later code that say otherwise are refused.
+    Raises UsageError for a contradiction."""
+    order = resolve(consumer, order_said(pool.said))
     core.set_order(order)
+    pool.hearing.check = lambda said: check_same(order, consumer, order_said(said))
     if order.order == KEY:
         core.state.log("info", "order_by_key", key=order.order_key or "function", on_failure=consumer.order_on_failure,
                        others_wait_after_offsets=consumer.consume_concurrently_max_span,
                        others_wait_after_messages=consumer.pull_threshold_for_queue)  # fmt: skip
     elif order.order == QUEUE:
         core.state.log("info", "order_by_queue", auto_commit=order.auto_commit, locks=order.locks)
+    return order
 
 
 class OrderedFeed:

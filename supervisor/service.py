@@ -187,8 +187,8 @@ class Supervisor:
         self._acting.do |= self._member.performs
         await self._member.start()
         operator = Operator(
-            self.core, self._pool, self._boots, topics=tuple(self.topics), acted=self.acted, reread=self._reread,
-            stacks=self.stacks, quick=self._quick,
+            self.core, self._pool, self._boots, acted=self.acted, reread=self._reread,
+            stacks=self.stacks, quick=self._quick, order=self._order,
         )  # fmt: skip
         self._control = ControlServer(
             self._slot.path,
@@ -251,7 +251,7 @@ class Supervisor:
         watch.start()
         self._to_end.append(watch.stop)
         await self._pool.start()
-        keep_order(self.core, settings.consumer, self._pool.said)
+        self._order = keep_order(self.core, settings.consumer, self._pool)
         return policy.count
 
     def _recover(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 from ..client.identity import client_id, client_ip, instance_name
 from ..conf.settings import Settings
@@ -16,6 +16,7 @@ from ..workers.spawn import Forkserver
 from .allocation import strategy_of
 from .backlog import Marks
 from .charges_file import CELLS_FILE
+from .order import Order
 from .pool_member import NewWorker
 from .posts import Policy
 from .slot import Slot
@@ -70,6 +71,13 @@ def core_config(settings: Settings, client_id: str, topics: tuple[str, ...]) -> 
         drain_deadline_ms=s.supervisor.drain_deadline_ms,
         stop_deadline_ms=s.supervisor.stop_deadline_ms,
     )
+
+
+def renewed_config(running: CoreConfig, settings: Settings) -> CoreConfig:
+    """After a reload: what the settings say now, and what the member is: its topics, which may have changed meanwhile, and
+    its order, which the handler has a word in."""
+    kept = {field.name: getattr(running, field.name) for field in fields(Order)}
+    return replace(core_config(settings, running.client_id, ()), topics=running.topics, **kept)
 
 
 def backlog_marks(settings: Settings) -> Marks:

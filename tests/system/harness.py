@@ -164,6 +164,13 @@ class Crew:
         except UsageError:
             return None
 
+    def staff(self) -> dict[str, Any]:
+        """What the status tells of workers coming and going."""
+        status = self.status()
+        assert status is not None
+        found: dict[str, Any] = status["staff"]
+        return found
+
     def counter(self, name: str) -> int:
         status = self.status()
         return int(status["counters"][name]) if status else 0

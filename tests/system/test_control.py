@@ -59,12 +59,6 @@ class Reloadable(Crew):
     def ask(self, command: str, **arguments: Any) -> dict[str, Any]:
         return asyncio.run(ask(self.slot, command, **arguments))
 
-    def staff(self) -> dict[str, Any]:
-        status = self.status()
-        assert status is not None
-        found: dict[str, Any] = status["staff"]
-        return found
-
     def generations(self) -> set[int]:
         status = self.status()
         assert status is not None
@@ -112,6 +106,27 @@ def test_code_that_does_not_boot_is_not_taken(tmp_path: Path, broker: Broker) ->
     assert crew.ask("reload")["reloading"]
     wait_until(lambda: crew.staff()["last_reload"].startswith("rolled back"), what="the way back")
     assert "SyntaxError" in crew.staff()["last_reload"]
+    assert set(crew.workers()) == workers
+    rows = crew.finish()
+    assert set(rows.column("version").to_pylist()) == {1}
+
+
+def test_another_order_is_refused_and_the_old_code_goes_on(tmp_path: Path, broker: Broker) -> None:
+    crew = Reloadable(tmp_path, broker)
+    crew.flags = ["-c", str(tmp_path / "crew.toml")]
+    (tmp_path / "crew.toml").write_text("")
+    crew.start()
+    send_numbers(broker, TOPIC, range(MESSAGES))
+    workers = set(crew.workers())
+    (tmp_path / "crew.toml").write_text('[consumer]\norder = "queue"\n')
+    assert "cannot change" in crew.ask("reload")["error"]
+    crew.signal(signal.SIGHUP)
+    wait_until(lambda: "reload_refused" in crew.child.log.read_text(), what="the refusal")
+    (tmp_path / "crew.toml").write_text("")
+    crew.write("VERSION = 22\n" + HANDLER.replace('bigint")', 'bigint", order="key")'))
+    assert crew.ask("reload")["reloading"]
+    wait_until(lambda: crew.staff()["last_reload"].startswith("rolled back"), what="the way back")
+    assert 'would make that order = "key"' in crew.staff()["last_reload"]
     assert set(crew.workers()) == workers
     rows = crew.finish()
     assert set(rows.column("version").to_pylist()) == {1}

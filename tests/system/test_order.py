@@ -14,7 +14,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from harness import Broker, Crew, duplicate_keys, wait_until
+from harness import Broker, Crew, duplicate_keys, send_numbers, wait_until
 from ordered_trace import Lane, by_key, by_queue, check_order, lines_of, traced
 
 from rocketcrew.client.outgoing import OutgoingMessage
@@ -62,6 +62,29 @@ def test_a_killed_supervisors_locks_are_given_up_by_the_next_start(tmp_path: Pat
         crew.start()
         assert crew.stop() == 0
         assert "left_locks_given_up" not in crew.child.log.read_text(), "a clean stop leaves none"
+
+
+@pytest.mark.parametrize("handler", ["by_queue", "by_commit"])
+def test_order_through_a_reload(tmp_path: Path, handler: str) -> None:
+    """Commits by the handler too: what is staged in a worker that leaves runs again in its successor."""
+    numbers = range(1500)
+    with traced(tmp_path / "trace") as trace, crew_of(tmp_path, handler) as (broker, crew):
+        send_numbers(broker, TOPIC, numbers)
+        crew.start()
+        wait_until(lambda: crew.counter("done_messages") >= len(numbers) // 10, what="the first tenth")
+        os.kill(crew.child.pid, signal.SIGHUP)
+        wait_until(lambda: crew.staff()["counts"].get("reloaded") == 1, what="the reload")
+        left = set(crew.workers())
+        wait_until(lambda: numbers_in(trace) == set(numbers), what="all handled")
+        assert left <= set(crew.workers()), "nobody died of it"
+        assert crew.counter("invariant_violations") == 0
+        assert crew.stop() == 0
+        if handler == "by_queue":
+            check_order(lines_of(trace), by_queue)
+
+
+def numbers_in(trace: Path) -> set[int]:
+    return {line.number for line in lines_of(trace) if line.what == "END"}
 
 
 LANES: dict[str, Lane] = {"by_queue": by_queue, "by_key": by_key, "by_function": by_key}

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from rocketcrew.conf.settings import load
+from rocketcrew.conf.settings import ConsumerSettings, load
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import StoredMessage, encode_message
 from rocketcrew.supervisor import actions as act
-from rocketcrew.supervisor.order import HandlerOrder, Order, resolve
+from rocketcrew.supervisor.order import HandlerOrder, Order, check_same, resolve
 from rocketcrew.supervisor.pulling import PullResult
+from rocketcrew.supervisor.wiring import core_config, renewed_config
 
 Bench = Any
 Make = Callable[..., Bench]
 TOPIC, ME = "orders", "10.0.0.1@1#1"
 
 
+def consumer_of(**consumer: object) -> ConsumerSettings:
+    return load({f"consumer.{name}": value for name, value in consumer.items()}, {}, None).consumer
+
+
 def order_of(handler: HandlerOrder, **consumer: object) -> Order:
-    return resolve(load({f"consumer.{name}": value for name, value in consumer.items()}, {}, None).consumer, handler)
+    return resolve(consumer_of(**consumer), handler)
 
 
 # --- who says which order -------------------------------------------------------------------------------------------
@@ -49,6 +55,45 @@ def test_the_decorator_speaks_unless_the_configuration_does() -> None:
 def test_what_contradicts_itself_is_refused(handler: HandlerOrder, consumer: dict[str, object], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         order_of(handler, **consumer)
+
+
+QUEUE_ORDER = Order("queue", locks=True)
+
+
+@pytest.mark.parametrize(
+    ("handler", "consumer"),
+    [(HandlerOrder("queue"), {}), (HandlerOrder(), {"order": "queue"}), (HandlerOrder("queue"), {"order": "queue"})],
+)
+def test_the_same_order_may_be_said_otherwise(handler: HandlerOrder, consumer: dict[str, object]) -> None:
+    check_same(QUEUE_ORDER, consumer_of(**consumer), handler)
+
+
+@pytest.mark.parametrize(
+    ("running", "handler", "consumer", "says"),
+    [
+        (QUEUE_ORDER, HandlerOrder(), {}, 'has order = "queue"; .* would make that order = "concurrent"'),
+        (Order(), HandlerOrder("queue"), {}, 'would make that order = "queue"'),
+        (QUEUE_ORDER, HandlerOrder("queue", auto_commit=False), {}, "auto_commit=False"),
+        (QUEUE_ORDER, HandlerOrder("queue"), {"order": "key"}, "leave one of them out"),
+        (Order("key", locks=True), HandlerOrder("key", key="A"), {}, 'order = "key", key KEYS; .* key A'),
+    ],
+)
+def test_a_running_member_keeps_its_order(
+    running: Order, handler: HandlerOrder, consumer: dict[str, object], says: str
+) -> None:
+    with pytest.raises(UsageError, match=says) as refused:
+        check_same(running, consumer_of(**consumer), handler)
+    assert "stop the member and start it anew" in str(refused.value)
+
+
+def test_a_reload_keeps_topics_and_order() -> None:
+    """What the settings do not say must not fall back to its default: an ordered core would go on by other rules."""
+    settings = load({"consumer.group": "g", "consumer.pull_interval_ms": 7}, {}, None)
+    running = replace(
+        core_config(settings, "me", ("t",)), topics=("t", "u"), order="queue", locks=True, auto_commit=False
+    )
+    changed = renewed_config(running, load({"consumer.group": "g", "consumer.pull_interval_ms": 9}, {}, None))
+    assert changed == replace(running, pull_interval_ms=9)
 
 
 # --- by queue -------------------------------------------------------------------------------------------------------
