@@ -17,12 +17,15 @@ from typing import Final
 
 import psutil
 
-from .chaos_ground import CHUNK_MESSAGES_MAX, CHUNKS_IN_FLIGHT, SPECIAL, START_S, STOP_S, Ground
+from ..spark.status import LOADING
+from .chaos_ground import CHUNK_MESSAGES_MAX, CHUNKS_IN_FLIGHT, SPECIAL, STOP_S, Ground
 from .chaos_handler import EXIT, HANG
 from .chaos_verdict import FaultRecord
 from .children import ChildError
 
 STANDSTILL_S: Final = 1.0
+LOADING_S: Final = 1.0
+"""A batch takes about so long; a kill comes somewhere in it."""
 RECOVER_MAX_S: Final = 120.0
 IN_HAND: Final = CHUNK_MESSAGES_MAX * CHUNKS_IN_FLIGHT
 """Messages that one worker may have in its hands."""
@@ -175,20 +178,25 @@ async def _hang_message(ground: Ground, _dice: random.Random) -> Callable[[], Aw
     return done
 
 
-async def _kill_loader(ground: Ground, _dice: random.Random) -> Callable[[], Awaitable[bool]]:
-    await ground.until(lambda: _loader_is_not(ground, 0), START_S, "the loader")
-    victim = await _loader(ground)
-    ground.signal_below(victim, signal.SIGKILL)
-    return lambda: _loader_is_not(ground, victim)
+async def _kill_loader(ground: Ground, dice: random.Random) -> Callable[[], Awaitable[bool]]:
+    """In the middle of a batch: mostly while Spark writes it, else while Spark starts. The next loader must get further."""
+    while_it_writes = dice.random() < 0.7
 
+    async def at_work() -> bool:
+        status = ground.loader_status()
+        return status is not None and status.state == LOADING and bool(status.jvm_pid or not while_it_writes)
 
-async def _loader(ground: Ground) -> int:
-    status = await ground.status()
-    return int(status["loader"].get("pid") or 0) if status else 0
+    await ground.until(at_work, RECOVER_MAX_S, "the loader at work")
+    await asyncio.sleep(dice.random() * LOADING_S)
+    before = ground.loader_status()
+    assert before is not None
+    ground.signal_below(before.pid, signal.SIGKILL)
 
+    async def loads_again() -> bool:
+        now = ground.loader_status()
+        return now is not None and now.pid != before.pid and now.batch_id > before.batch_id
 
-async def _loader_is_not(ground: Ground, pid: int) -> bool:
-    return await _loader(ground) not in {0, pid}
+    return loads_again
 
 
 FAULTS: Final[dict[str, Fault]] = {
@@ -205,7 +213,7 @@ FAULTS: Final[dict[str, Fault]] = {
     "hang-message": Fault("a message in an endless C loop, ended at its hard limit of 5 s", _hang_message, A_WORKER),
     "kill-broker": Fault("kill -9 of the broker, and its next start", _kill_broker, ALL_WORKERS, needs_own_broker=True),
     "expire": Fault("the broker forgets the member while that stands still", _expire, ALL_WORKERS, needs_own_broker=True),
-    "kill-loader": Fault("kill -9 of the Spark loader", _kill_loader, asked_only=True, settings={
+    "kill-loader": Fault("kill -9 of the Spark loader while it loads", _kill_loader, asked_only=True, settings={
         "spark.load": "true", "spark.max_wait_ms": 1000, "spark.driver_memory": "700m"}),
 }  # fmt: skip
 

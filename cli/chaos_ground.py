@@ -13,8 +13,7 @@ import json
 import os
 import signal
 import time
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,15 +27,16 @@ from ..client.opening import new_cluster
 from ..client.operations import Operations
 from ..client.outgoing import OutgoingMessage
 from ..client.producer import Producer
-from ..conf.segment_format import READY_DIR
+from ..conf.segment_format import LOADER_STATUS_FILE, READY_DIR
 from ..conf.settings import Settings
 from ..remoting.admin_bodies import TopicConfig
 from ..remoting.codes import ResponseCode
 from ..remoting.errors import BrokerError, RocketcrewError, UsageError
+from ..spark.status import LoaderStatus, read_status
 from ..supervisor.access import access_of
 from ..supervisor.control import ask
 from .chaos_handler import TRACE
-from .chaos_verdict import Line, parse
+from .chaos_verdict import Line, parse, standing
 from .children import Child, ChildError, free_port, listens
 from .watch import lag_of
 
@@ -323,17 +323,22 @@ class Ground:
             await self._cluster.remoting.close()
         return left
 
+    def loader_status(self) -> LoaderStatus | None:
+        """How the loader is doing; None before the first one."""
+        return read_status(self.folder / "state" / self.group / "0" / "segments" / LOADER_STATUS_FILE)
+
     def rows(self) -> dict[int, int]:
-        """For each number under how many keys it stands in the results: sealed segments, and the table."""
-        keys: dict[int, set[tuple[object, ...]]] = defaultdict(set)
-        tables = [pyarrow.ipc.open_stream(path.read_bytes()).read_all()
-                  for path in (self.folder / "state").glob(f"*/*/segments/{READY_DIR}/*.arrows")]  # fmt: skip
-        tables += [_parquet.read_table(path) for path in (self.folder / "table").glob("batch_id=*/*.parquet")]
-        names = ("_topic", "_broker", "_queue_id", "_offset", "number")
-        for table in tables:
-            for *key, number in zip(*(table.column(name).to_pylist() for name in names), strict=True):
-                keys[number].add(tuple(key))
-        return {number: len(found) for number, found in keys.items()}
+        """For each number how often it stands in the results: sealed segments, and the table."""
+        segments = [pyarrow.ipc.open_stream(path.read_bytes()).read_all()
+                    for path in (self.folder / "state").glob(f"*/*/segments/{READY_DIR}/*.arrows")]  # fmt: skip
+        table = [_parquet.read_table(path) for path in (self.folder / "table").glob("batch_id=*/*.parquet")]
+        return standing(_rows_of(segments), _rows_of(table))
+
+
+def _rows_of(tables: list[Any]) -> Iterator[tuple[Any, ...]]:
+    names = ("_topic", "_broker", "_queue_id", "_offset", "number")
+    for table in tables:
+        yield from zip(*(table.column(name).to_pylist() for name in names), strict=True)
 
 
 class TraceReader:

@@ -38,6 +38,21 @@ def parse(text: str) -> list[Line]:
     ]
 
 
+def standing(segments: Iterable[tuple[Any, ...]], table: Iterable[tuple[Any, ...]]) -> dict[int, int]:
+    """For each number how often it stands in the results; rows are (keys of the pulled record …, number).
+
+    Under two keys it stands twice. So it does under one key that the *table* has twice; in segments a key may come again,
+    there and in the table too: the loader sees to that.
+    """
+    loaded = Counter(table)
+    keys: dict[int, int] = Counter()
+    for *_, number in set(segments) - loaded.keys():
+        keys[number] += 1
+    for (*_, number), times in loaded.items():
+        keys[number] += times
+    return dict(keys)
+
+
 def lane_of(line: Line, order: str) -> Hashable:
     """What must be handled in order."""
     return (line.topic, line.queue_id, line.key) if order == "key" else (line.topic, line.queue_id)

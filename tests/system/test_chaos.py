@@ -66,6 +66,13 @@ def test_a_member_that_stood_still_and_was_forgotten(tmp_path: Path, full_number
     run(tmp_path, "concurrent", ["stop-worker", "expire", "kill-supervisor"], seconds=seconds, messages=messages)
 
 
+@pytest.mark.slow
+def test_kills_of_the_loader_while_it_loads(tmp_path: Path, full_numbers: bool) -> None:
+    seconds, messages = (120, 20_000) if full_numbers else (1, 500)
+    found = run(tmp_path, "concurrent", ["kill-loader"], seconds=seconds, messages=messages)
+    assert found["duplicated"] == 0
+
+
 def test_an_interrupt_ends_every_process(tmp_path: Path) -> None:
     process = subprocess.Popen(
         command("concurrent", "--fault", "stop-worker", "--seconds", "600"),

@@ -10,7 +10,7 @@ import pytest
 from rocketcrew.cli.chaos import choose
 from rocketcrew.cli.chaos_faults import FAULTS
 from rocketcrew.cli.chaos_ground import cluster_file
-from rocketcrew.cli.chaos_verdict import FaultRecord, Verdict, judge, out_of_order, parse
+from rocketcrew.cli.chaos_verdict import FaultRecord, Verdict, judge, out_of_order, parse, standing
 from rocketcrew.conf.settings import load
 from rocketcrew.remoting.errors import UsageError
 
@@ -68,6 +68,14 @@ def test_a_stop_sends_held_failures_back_and_nothing_else_does() -> None:
 )
 def test_what_is_sent_back_is_over_with_its_last_step(steps: list[str], broken: list[int]) -> None:
     assert out_of_order(parse(story(*steps)), "key", sent_back={0}) == broken
+
+
+def test_what_stands_in_segments_and_table() -> None:
+    """A segment may have again what it or the table has; a key twice in the table is what must never be."""
+    one, other = ("t", "b", 0, 5), ("t", "b", 0, 6)
+    assert standing([(*one, 1), (*one, 1), (*other, 2)], [(*one, 1)]) == {1: 1, 2: 1}
+    assert standing([(*one, 1)], [(*other, 1)]) == {1: 2}, "two records of one message"
+    assert standing([], [(*one, 1), (*one, 1), (*other, 2)]) == {1: 2, 2: 1}
 
 
 def test_a_line_that_is_not_whole_is_not_read() -> None:
