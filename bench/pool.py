@@ -5,8 +5,9 @@ Handlers of 0, 0.1, 1 and 10 ms of CPU against a thread pool, ProcessPoolExecuto
 - messages a second, and efficiency: bare processes doing the same calls, over what was measured;
 - dispatch: milliseconds from a message's sending, through the embedded broker, to the first act of its handler, p50 and p99,
   at a steady rate that keeps no pool busy;
-- what attribution and time limits cost at no-op, in CPU µs per message of all processes (what a message's cell costs is
-  measured by itself: it cannot be switched off). Outcomes by ack index are part of every figure.
+- what attribution and time limits cost at no-op, in CPU µs per message of all processes (what cells and claims cost in the
+  worker's loop, where they cannot be switched off, is measured in pairs with the same loop without them). Outcomes by ack
+  index are part of every figure.
 
 To reach: 0.98 of ideal cores at 10 ms, 0.96 at 1 ms, 0.88 at 0.1 ms; 10 times ProcessPoolExecutor at 0 ms, 2 times at
 0.1 ms; attribution, limits and sparse acks together at most 5 % at no-op.
@@ -23,7 +24,6 @@ import os
 import statistics
 import tempfile
 import time
-import timeit
 from collections.abc import Callable, Generator
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
@@ -33,7 +33,7 @@ import efficiency
 import latency
 import throughput
 from efficiency import QUEUES, WORKERS, bare, crew, feed, messages_for
-from handlers import BURNS, burn
+from handlers import BURNS, burn, no_op
 from measure import EmbeddedBroker, Source, interruptible, median, report
 
 from rocketcrew.client.opening import open_cluster
@@ -43,11 +43,21 @@ from rocketcrew.client.producer import Producer
 from rocketcrew.remoting.codes import PULL_SUBSCRIPTION
 from rocketcrew.remoting.headers import PullRequest
 from rocketcrew.remoting.queues import MessageQueue
-from rocketcrew.remoting.stored import decode_messages
-from rocketcrew.workers.cells import RECORDS, STARTED_NS, STATE, private_cell
+from rocketcrew.remoting.stored import StoredMessage, decode_messages, encode_message
+from rocketcrew.workers.api import as_handler
+from rocketcrew.workers.boot import WorkerLimits
+from rocketcrew.workers.cells import private_cell
+from rocketcrew.workers.choosing import chooser
+from rocketcrew.workers.message import INNER_BATCH_BIT, SYSFLAG_LOW_BYTE, Message
+from rocketcrew.workers.packets import QueueInfo
+from rocketcrew.workers.run import Run
+from rocketcrew.workers.runner import Runner
 
 NO_OP_MESSAGES = 60_000
 """For the pools at 0 ms; the crew, many times faster, gets ten times as many."""
+PAIRS = 100
+"""Of the worker's loop with and without attribution."""
+CHUNKS_A_PAIR = 200
 TOPIC = "dispatch"
 GROUP = "bench-dispatch"
 LIMITS = {"workers.soft_time_limit_ms": 50_000, "workers.hard_time_limit_ms": 60_000}
@@ -223,6 +233,66 @@ def dispatch(runs: int, rate: int, seconds: int) -> list[dict[str, object]]:
     ]  # fmt: skip
 
 
+class BareRunner(Runner):
+    """The worker's loop over a chunk without attribution, claims and the notes for time limits; for plain handlers."""
+
+    def _run_each(self, run: Run, data: bytes, positions: list[int]) -> None:
+        function, clock, queue = self._function, self._clock, run.queue
+        wants = chooser(queue, self._filter, self._log)
+        end = len(run.offsets)
+        slowest = 0
+        started = last = clock()
+        self._look_ns = self._due_ns
+        for index, position, _offset in zip(range(end), positions, run.offsets, strict=False):
+            message = Message(data, position, queue)
+            try:
+                if data[position + SYSFLAG_LOW_BYTE] & INNER_BATCH_BIT:
+                    self._run_unit(run, index, data, position, positions[index + 1], wants)
+                elif wants is not None and not wants(message):
+                    run.filtered += 1
+                else:
+                    result = function(message)
+                    if result is not None:
+                        self._keep(run, index, [self._prepare(message, result)])
+            except Exception as error:  # noqa: BLE001
+                self._fail(run, index, message, error)
+            now = clock()
+            if now - last > slowest:  # noqa: PLR1730
+                slowest = now - last
+            last = now
+            if now >= self._look_ns:
+                self._close(run, index + 1, now - started, slowest)
+                self._flush()
+                run = Run(run.chunk_id, queue, run.offsets, index + 1)
+                slowest = 0
+                started = last = clock()
+                self._look_ns = self._due_ns = last + self._interval_ns
+        self._close(run, end, last - started, slowest)
+
+
+def in_the_worker() -> tuple[float, float]:
+    """CPU µs per message of the worker's loop at no-op, with and without attribution; medians of pairs."""
+    queue, records = QueueInfo("group", TOPIC, "broker", 0), 64
+    body = bytes(1024)
+    data = b"".join(encode_message(StoredMessage(TOPIC, body, queue_offset=number)) for number in range(records))
+    times: dict[type[Runner], list[float]] = {Runner: [], BareRunner: []}
+    runners = {
+        kind: kind(as_handler(no_op), None, cell=private_cell(), limits=WorkerLimits(), clock=time.monotonic_ns,
+                   flush=lambda: None)
+        for kind in times
+    }  # fmt: skip
+    for _ in range(PAIRS):
+        for kind, runner in runners.items():
+            begin = time.thread_time_ns()
+            for number in range(CHUNKS_A_PAIR):
+                runner.claims.handed()
+                runner.run_chunk(number + 1, queue, data, records)
+            times[kind].append((time.thread_time_ns() - begin) / CHUNKS_A_PAIR / records / 1000)
+            runner.take()
+    bare = median(times[BareRunner])
+    return bare + median(real - bare for real, bare in zip(times[Runner], times[BareRunner], strict=True)), bare
+
+
 def costs(runs: int, messages: int) -> list[dict[str, object]]:
     """CPU µs per message of a no-op without and with time limits, and what one message's cell takes of it."""
     found: dict[str, list[float]] = {"without": [], "with": []}
@@ -234,18 +304,11 @@ def costs(runs: int, messages: int) -> list[dict[str, object]]:
             finally:
                 source.stop()
             found[name].append(one["supervisor_us"] + one["workers_us"])
-    cell = private_cell()
-
-    def attribute() -> None:
-        cell[STARTED_NS] = time.monotonic_ns()
-        cell[RECORDS] = 1
-        cell[STATE] = 17
-        cell[STATE] = 0
-
-    number = 200_000
-    cell_us = min(timeit.repeat(attribute, number=number, repeat=5)) / number * 1e6
+    with_us, bare_us = in_the_worker()
+    cell_us = with_us - bare_us
     without, limited = median(found["without"]), median(found["with"])
-    return [{"handler": "no_op", "runs": runs, "cpu_us": without, "cpu_us_with_limits": limited, "cell_us": cell_us,
+    return [{"handler": "no_op", "runs": runs, "cpu_us": without, "cpu_us_with_limits": limited, "worker_loop_us": with_us,
+             "of_that_cells_us": cell_us,
              "share_percent": 100 * (limited - without + cell_us) / limited}]  # fmt: skip
 
 

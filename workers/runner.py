@@ -1,9 +1,9 @@
 """Runs the handler over a chunk: messages in, finished runs and kept rows out. No socket, no file.
 
 A *run* is a contiguous stretch of a chunk's records with one outcome entry. The loop over a chunk is the hot path: per
-message one small object, two stores into the cell, one call, one look at the clock (the end of one call is the start of
-the next), no allocation on the way of a handler that returns None. What is rare stands apart: inner batches (one record,
-several messages, finished or failed as one) and batch handlers.
+message one small object, one store into the cell, one call, one look at the clock (the end of one call is the start of the
+next), one comparison for all that is due from time to time, no allocation on the way of a handler that returns None. What
+is rare stands apart: inner batches (one record, several messages, finished or failed as one) and batch handlers.
 
 The cell names the record that the handler is about to run, so that a death has one culprit, and since when, so that the
 supervisor can keep the time limits; a batch handler's list notes which message was taken last. The cell is cleared when
@@ -53,7 +53,7 @@ from .rows import Prepared, RowBuffer
 from .run import FAILURES_PER_RUN_MAX, NS_PER_US, Run, records_of
 
 MARK_NS: Final = 1_000_000
-"""The start of a call is noted to the millisecond: a store for each of many short calls is felt."""
+"""The start of a call is noted to the millisecond: of many short calls not each is worth a store."""
 RSS_EVERY_NS: Final = 50_000_000
 """How often the peak of resident memory is noted, between chunks: a system call of about a microsecond."""
 RSS_UNIT: Final = 1 if sys.platform == "darwin" else 1024
@@ -92,6 +92,8 @@ class Runner:
         self._runs: list[Run] = []
         self._due_ns = 0
         """When a flush is due; meaningful while anything is unreported."""
+        self._look_ns = 0
+        """When something is to be done between two calls: a flush, or the note of when the next one began."""
         self._slowest_ns = 0
         self._forked = False
         self._cell_queue: QueueInfo | None = None
@@ -114,7 +116,10 @@ class Runner:
     def forked(self) -> None:
         """This is a child of the worker now: ask for a flush, which ends it, behind the call that is under way."""
         self._forked = True
-        self._due_ns = 0
+        self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        self._due_ns = self._look_ns = 0
 
     def take(self) -> list[Run]:
         """The finished runs, in order; they are the caller's now."""
@@ -179,18 +184,16 @@ class Runner:
         wants = chooser(queue, self._filter, self._log)
         cell[RECORDS] = 1
         claims, end = self.claims, len(run.offsets)
-        slowest = mark_ns = claimed = 0
-        started = last = clock()
-        for index, (position, offset) in enumerate(zip(positions, run.offsets, strict=False)):
+        slowest = claimed = 0
+        cell[STARTED_NS] = started = last = clock()
+        self._look_ns = min(self._due_ns, last + MARK_NS)
+        for index, position, offset in zip(range(end), positions, run.offsets, strict=False):
             if index == claimed:
                 claimed = min(index + claims.stride, end)
                 if not claims.claim(run.chunk_id, claimed):
                     end = index
                     break
             message = Message(data, position, queue)
-            if last >= mark_ns:
-                cell[STARTED_NS] = last
-                mark_ns = last + MARK_NS
             cell[STATE] = offset + 1
             try:
                 if data[position + SYSFLAG_LOW_BYTE] & INNER_BATCH_BIT:
@@ -208,14 +211,17 @@ class Runner:
             if now - last > slowest:  # noqa: PLR1730  max() is a call, here is the hot path
                 slowest = now - last
             last = now
-            if now >= self._due_ns:
-                self._close(run, index + 1, now - started, slowest)
-                cell[STATE] = 0
-                self._flush()
-                run = Run(run.chunk_id, queue, run.offsets, index + 1)
-                slowest = 0
-                started = last = clock()
-                self._due_ns = last + self._interval_ns
+            if now >= self._look_ns:
+                if now >= self._due_ns:
+                    self._close(run, index + 1, now - started, slowest)
+                    cell[STATE] = 0
+                    self._flush()
+                    run = Run(run.chunk_id, queue, run.offsets, index + 1)
+                    slowest = 0
+                    started = last = clock()
+                    self._due_ns = last + self._interval_ns
+                cell[STARTED_NS] = last
+                self._look_ns = min(self._due_ns, last + MARK_NS)
         self._close(run, end, last - started, slowest)
         claims.ran(end - run.start, last - started, self._slowest_ns)
 
@@ -253,7 +259,7 @@ class Runner:
                 rows.keep((run, index), part)
                 run.has_rows = True
         if rows.full:
-            self._due_ns = 0
+            self._flush_soon()
 
     def _close(self, run: Run, end: int, busy_ns: int, slowest_ns: int) -> None:
         """The run ends before record `end`; it waits for the flush."""
@@ -292,7 +298,7 @@ class Runner:
         if index not in run.failures:
             run.failures[index] = Failure(run.chunk_id, index, delay_level, clip(text))
             if len(run.failures) >= FAILURES_PER_RUN_MAX:
-                self._due_ns = 0
+                self._flush_soon()
 
     # --- several messages per call ----------------------------------------------------------------------------------
 

@@ -43,7 +43,7 @@ def test_what_was_claimed_with_the_message_in_hand_is_run(bench: Make, make_reco
 
     def handle(message: Any) -> None:
         ran.append(message.queue_offset)
-        b.clock.advance_ms(0.002)
+        b.clock.advance_ms(0.004)
         if message.queue_offset == 11:
             claimed.append(take_back(b.cell, 2, lambda: True, None))
 
@@ -52,7 +52,7 @@ def test_what_was_claimed_with_the_message_in_hand_is_run(bench: Make, make_reco
     b.chunk([make_record(offset=n) for n in range(10)], 1)
     b.chunk([make_record(offset=n) for n in range(10, 20)], 2)
     b.steps(4)
-    assert claimed == [(2, 5)]  # 10 µs of work
+    assert claimed == [(2, 5)]  # 20 µs of work
     assert ran == list(range(15))
     assert reported(b) == [(1, 0, 10, 0), (2, 0, 5, 0)]
 
