@@ -19,6 +19,7 @@ from ..workers.loading import HandlerSpec, describe
 from .children import Child, listens
 from .exit_codes import ForcedStopError
 from .options import reread_settings, with_settings
+from .surroundings import surroundings
 
 BROKER_START_S = 30.0
 BROKER_STOP_S = 10.0
@@ -41,6 +42,9 @@ COLLECT_AFTER_ALLOCATIONS = 10_000
 @click.option("--reload", "reload_on_change", is_flag=True,
               help="For development: reload when a Python file below the current folder changes.")  # fmt: skip
 @click.option("--embedded", is_flag=True, help="Start a broker of its own and consume from that.")
+@click.option("--engine", type=click.Choice(["workers", "spark"]), default="workers",
+              help="What runs the handler: worker processes on this host (default), or a Spark cluster.")  # fmt: skip
+@click.option("--master", metavar="URL", help="Spark's master, such as local[4] or spark://host:7077.")
 @with_settings(
     topics="consumer.topics",
     group="consumer.group",
@@ -49,8 +53,12 @@ COLLECT_AFTER_ALLOCATIONS = 10_000
     schema="results.schema",
     target="spark.target",
     load="spark.load",
+    master="spark.master",
 )
-def run(settings: Settings, handler: str, embedded: bool, reload_on_change: bool) -> None:
+@click.pass_context
+def run(
+    context: click.Context, settings: Settings, handler: str, embedded: bool, reload_on_change: bool, engine: str
+) -> None:
     """Consume with HANDLER, a function written as package.module:function.
 
     The function gets one message at a time (or a list, see `rocketcrew.handler`) and returns rows, or nothing. Modules of
@@ -63,15 +71,22 @@ def run(settings: Settings, handler: str, embedded: bool, reload_on_change: bool
     is doing. TSTP and CONT pause and resume pulling. `rocketcrew status`, `top`, `stacks`, `scale`, `reload`, `pause`,
     `resume` and `stop` do the same from another terminal.
 
+    With --engine spark the same handler runs in the tasks of a Spark job, batch after batch: the same retries, dead letters
+    and table. The offsets are in Spark's checkpoint in supervisor.data_dir, which driver and executors must see at the same
+    path. TERM or INT end it after the batch that runs; settings that mean nothing there are refused.
+
     \b
     Examples:
       rocketcrew run functions:measure --topic sources --group functions --embedded
       rocketcrew run shop.orders:handle -t 'orders:paid' -g billing -n 10.0.0.5:9876 --workers 8
+      rocketcrew run shop.orders:handle -t orders -g billing -n 10.0.0.5:9876 --engine spark --master spark://10.0.0.9:7077
     """
     spec = describe(handler)
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.insert(0, folder)
+    if engine == "spark":
+        context.exit(_run_on_spark(context, settings, spec, embedded=embedded, reloads=reload_on_change))
     _calm_collector()
     with _name_servers(settings, embedded) as settings_to_use:
         summary = asyncio.run(
@@ -80,6 +95,17 @@ def run(settings: Settings, handler: str, embedded: bool, reload_on_change: bool
     _tell(summary)
     if summary.exit_code == EXIT_FORCED:
         raise ForcedStopError(f"stopped by force: {summary.unfinished + summary.unsealed} messages will come again")
+
+
+def _run_on_spark(
+    context: click.Context, settings: Settings, spec: HandlerSpec, *, embedded: bool, reloads: bool
+) -> int:
+    from ..engine.stream import run_stream  # pyspark takes its time to import
+
+    if reloads:
+        raise UsageError("--reload has no meaning with --engine spark: stop it, and start it with the new code")
+    with _name_servers(settings, embedded) as settings_to_use:
+        return run_stream(settings_to_use, spec, surroundings(context).env)
 
 
 def _calm_collector() -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from . import formats
-from .rules import Choice, Pairs, Rule, Switch, Text, Texts, Whole
+from .rules import Choice, Pairs, Rule, Switch, Text, Texts, Whole, any_text
 
 Values = Mapping[str, Mapping[str, object]]
 
@@ -180,6 +180,12 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
         "conf": Pairs(),
         "options": Pairs(),
         "java_home": Text("a folder's path, or empty", length_max=4096),
+    },
+    "engine": {
+        "max_offsets_per_trigger": Whole(1, 1_000_000_000, "messages"),
+        "trigger_interval_ms": _ms(0, 3_600_000),
+        "partitions": Whole(0, 100_000, "tasks"),
+        "py_files": Texts("each the path or URL of a .py, .zip or .egg file, a file once", any_text),
     },
     "supervisor": {
         "data_dir": _FOLDER,

@@ -168,6 +168,16 @@ class SparkSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """`[engine]`: `run --engine spark`, and `replay`."""
+
+    max_offsets_per_trigger: int
+    trigger_interval_ms: int
+    partitions: int
+    py_files: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SupervisorSettings:
     """`[supervisor]`: state on disk and deadlines."""
 
@@ -230,6 +240,7 @@ class Settings:
     memory: MemorySettings
     results: ResultsSettings
     spark: SparkSettings
+    engine: EngineSettings
     supervisor: SupervisorSettings
     metrics: MetricsSettings
     trace: TraceSettings
@@ -262,6 +273,7 @@ def load(
         memory=MemorySettings(**sections["memory"]),
         results=ResultsSettings(**sections["results"]),
         spark=SparkSettings(**sections["spark"]),
+        engine=EngineSettings(**sections["engine"]),
         supervisor=SupervisorSettings(**sections["supervisor"]),
         metrics=MetricsSettings(**sections["metrics"]),
         trace=TraceSettings(**sections["trace"]),

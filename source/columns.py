@@ -38,13 +38,16 @@ COLUMNS: dict[str, Column] = {
     "storeTimestamp": _TIME,
     "reconsumeTimes": Column("int", pa.int32()),
     "messageId": _TEXT,
+    "record": Column("binary", pa.binary()),
 }
+ON_REQUEST = frozenset({"record"})
+"""Only where the schema names them: the message as its broker stored it, for who decodes it himself."""
 
 
 def default_columns(*, body: bool, properties: bool) -> list[str]:
     """The columns of a read without a schema of its own."""
     left_out = {name for name, wanted in (("body", body), ("properties", properties)) if not wanted}
-    return [name for name in COLUMNS if name not in left_out]
+    return [name for name in COLUMNS if name not in left_out | ON_REQUEST]
 
 
 def ddl(names: Sequence[str]) -> str:

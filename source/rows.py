@@ -50,6 +50,7 @@ class Rows:
         self._strict = strict
         self._needs_properties = bool(tags) or bool(_OF_PROPERTIES & set(columns))
         self._needs_body = "body" in columns
+        self._needs_record = "record" in columns
         self._begin()
 
     @property
@@ -74,11 +75,11 @@ class Rows:
                 for part in split_inner_batch(decode_message(body, position, following)):
                     if at <= part.queue_offset < end:
                         record = encode_message(part)
-                        self._add(record, record_info(record))
+                        self._add(record, 0, record_info(record))
             else:
                 first = last
                 if first < end:
-                    self._add(body, info)
+                    self._add(body, position, info)
             if first > at:
                 gaps.append((at, min(first, end)))
             at = last + 1
@@ -102,9 +103,10 @@ class Rows:
         self._infos: list[RecordInfo] = []
         self._properties: list[dict[str, str]] = []
         self._bodies: list[bytes | None] = []
+        self._records: list[bytes] = []
         self._bytes = 0
 
-    def _add(self, data: Buffer, info: RecordInfo) -> None:
+    def _add(self, data: Buffer, position: int, info: RecordInfo) -> None:
         if self._needs_properties:
             properties = decode_properties(str(data[info.properties_start : info.end], "utf-8", "replace"))
             if self._tags and properties.get(PROPERTY_TAGS) not in self._tags:
@@ -112,6 +114,9 @@ class Rows:
             self._properties.append(properties)
             self._bytes += info.properties_len
         self._infos.append(info)
+        if self._needs_record:
+            self._records.append(bytes(data[position : info.end]))
+            self._bytes += info.end - position
         if self._needs_body:
             body = self._body(data, info)
             self._bytes += len(body or b"")
@@ -152,6 +157,8 @@ class Rows:
                 return _times([info.store_timestamp_ms * 1000 for info in infos])
             case "body":
                 values = self._bodies
+            case "record":
+                values = self._records
             case "tags":
                 values = [each.get(PROPERTY_TAGS) for each in properties]
             case "keys":

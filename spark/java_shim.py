@@ -23,6 +23,7 @@ PR_SET_PDEATHSIG = 1
 EXIT_ORPHAN = 3
 """Exit code of a JVM that is not started because nobody waits for it any more."""
 LAUNCHER_CLASS = "org.apache.spark.launcher.Main"
+EXECUTOR_CLASS = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 VECTOR_MODULE = "jdk.incubator.vector"
 
 
@@ -63,7 +64,8 @@ def main(argv: list[str]) -> None:
     launcher = LAUNCHER_CLASS in arguments  # the child of a script, and gone in a moment
     send_output_to(log, also_stdout=not launcher)
     die_with_parent()
-    if not launcher and os.getppid() != int(owner_pid):
+    # Executors of a local-cluster are children of the JVM, and die with it.
+    if not launcher and EXECUTOR_CLASS not in arguments and os.getppid() != int(owner_pid):
         os._exit(EXIT_ORPHAN)
     # Python ignores SIGPIPE, and what is ignored stays so through exec.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)

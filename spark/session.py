@@ -215,7 +215,7 @@ def _prepare_folder(folder: Path, java: Java) -> Path:
     log = folder / "jvm.log"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for left_over in ("tmp", "warehouse"):
+        for left_over in ("tmp", "warehouse", "work"):
             remove_tree(folder / left_over)
         (folder / "tmp").mkdir()
         text = _LOG4J.format(log=(folder / "spark.log").as_posix())
@@ -236,6 +236,10 @@ def _environment(settings: SessionSettings, spark_home: Path, shim: Path) -> Gen
         wanted["SPARK_LOCAL_IP"] = "127.0.0.1"
         # Python data sources are looked for by this variable's Python; spark.pyspark.python says nothing to that step.
         wanted["PYSPARK_PYTHON"] = sys.executable
+        # Where a local-cluster's executors work; otherwise inside of pyspark's own folder.
+        wanted["SPARK_WORKER_DIR"] = str(settings.folder / "work")
+    if "spark.pyspark.python" in settings.conf:
+        wanted["PYSPARK_PYTHON"] = settings.conf["spark.pyspark.python"]
     try:
         for name in _CLEARED:
             os.environ.pop(name, None)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "ARCHITECTURE.md"
-ROOMS = ("cli", "supervisor", "workers", "broker", "spark", "source", "client", "conf", "remoting")
+ROOMS = ("cli", "engine", "supervisor", "workers", "broker", "spark", "source", "client", "conf", "remoting")
 HEADING = "## File map"
 INTRODUCTION = "Written by `tools/file_map.py` from the first sentence of each file; from the top floor down."
 

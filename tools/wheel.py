@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = ROOT / ".venv-wheel"
 DIST = ROOT / "dist"
-ROOMS = ("remoting", "conf", "client", "broker", "workers", "spark", "source", "supervisor", "cli")
+ROOMS = ("remoting", "conf", "client", "broker", "workers", "spark", "source", "supervisor", "engine", "cli")
 NOT_SHIPPED = {"__pycache__"}
 
 

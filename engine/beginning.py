@@ -1,0 +1,101 @@
+"""Before a stream's first batch: is the group ours alone, does it exist at the brokers, and where does each queue begin?"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from ..client.cluster import Cluster
+from ..client.operations import Operations
+from ..conf.settings import ConsumerSettings
+from ..remoting.bodies import CONSUME_ACTIVELY, ConsumerData, HeartbeatData
+from ..remoting.codes import ResponseCode
+from ..remoting.errors import BrokerError, UsageError
+from ..remoting.queues import MessageQueue
+from ..source.offsets import Offsets, to_json
+from ..spark.errors import StoppedError
+from ..supervisor.checks import consume_timestamp_ms
+from ..supervisor.first_offset import BrokersOffsets, FirstOffset
+from ..supervisor.offset_store import CONSUME_TIMESTAMP_BACK_MS
+from .options import RETRY_PREFIX
+
+LOOK_AGAIN_S = 1.0
+
+_log = structlog.get_logger("rocketcrew.engine")
+
+
+class Beginning:
+    """Asks for one group. All coroutines run in the loop of the cluster."""
+
+    def __init__(self, cluster: Cluster, operations: Operations, stopping: Callable[[], bool]) -> None:
+        self._cluster = cluster
+        self._operations = operations
+        self._access = cluster.access
+        self._stopping = stopping
+
+    async def topics_there(self, topics: Sequence[str]) -> list[MessageQueue]:
+        """The queues of the topics, waited for as a member of a group does. Raises StoppedError."""
+        told: set[str] = set()
+        while True:
+            queues, missing = await self._look(topics)
+            if not missing:
+                return queues
+            for topic in missing - told:
+                _log.warning("topic_missing", topic=topic, hint="it is waited for")
+            told |= missing
+            if self._stopping():
+                raise StoppedError(f"stopped while waiting for topics: {', '.join(sorted(missing))}")
+            await asyncio.sleep(LOOK_AGAIN_S)
+
+    async def _look(self, topics: Sequence[str]) -> tuple[list[MessageQueue], set[str]]:
+        queues: list[MessageQueue] = []
+        missing: set[str] = set()
+        for topic in topics:
+            try:
+                found = await self._cluster.queues_to_read(self._access.wrap(topic), refresh=True)
+                queues += [queue._replace(topic=topic) for queue in found]
+            except BrokerError as error:
+                if error.code != ResponseCode.TOPIC_NOT_EXIST:
+                    raise
+                missing.add(topic)
+        return queues, missing
+
+    async def claim(self, group: str, queues: Sequence[MessageQueue]) -> None:
+        """Make the group known to its brokers, which then have its retry topic. Raises UsageError when it has members."""
+        wrapped, me = self._access.wrap(group), self._cluster.client_id
+        members = await self._operations.consumer_ids(wrapped, self._access.wrap(queues[0].topic))
+        if members:
+            raise UsageError(
+                f"group {group} has members: {', '.join(sorted(set(members))[:5])}. With this engine it must have none, or"
+                " messages would be consumed twice: stop them, or take another group"
+            )
+        hello = HeartbeatData(me, (), (ConsumerData(wrapped, CONSUME_ACTIVELY),))
+        for queue in {queue.broker_name: queue for queue in queues}.values():
+            address = await self._cluster.address_of(queue._replace(topic=self._access.wrap(queue.topic)))
+            await self._operations.heartbeat(address, hello)
+            await self._operations.unregister(address, me, wrapped)
+
+    async def starting_offsets(self, consumer: ConsumerSettings, queues: Sequence[MessageQueue]) -> str:
+        """Where a new stream begins, by the rules of a member: the group's offset, else consumeFromWhere. As JSON."""
+        stored = BrokersOffsets(self._operations, self._access.wrap(consumer.group))
+        timestamp_ms = consume_timestamp_ms(consumer.consume_timestamp)
+        if timestamp_ms is None:
+            timestamp_ms = time.time_ns() // 1_000_000 - CONSUME_TIMESTAMP_BACK_MS
+        rule = FirstOffset(self._operations, stored, consumer.consume_from_where, timestamp_ms)
+        found: Offsets = {}
+        for queue in queues:
+            mq = queue._replace(topic=self._access.wrap(queue.topic))
+            offset, why = await rule.find(mq)
+            found[queue] = max(offset, await self._operations.min_offset(mq))
+            _log.info("queue_begins", topic=queue.topic, broker=queue.broker_name, queue_id=queue.queue_id,
+                      offset=found[queue], why=why)  # fmt: skip
+        return json.dumps(to_json(found))
+
+    async def all_queues(self, topics: Sequence[str], group: str) -> list[MessageQueue]:
+        """The queues of the topics and of the group's retry topic, the group being claimed first."""
+        await self.claim(group, await self.topics_there(topics))
+        return await self.topics_there([*topics, f"{RETRY_PREFIX}{group}"])

@@ -1,0 +1,116 @@
+"""The handler in a Python process of an executor: loaded and set up once for a run, however many tasks run there.
+
+The tear-down hook runs when Spark ends its Python processes in order (SIGHUP, pyspark/daemon.py); a process that is killed
+has none, as everywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import inspect
+import os
+import signal
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import structlog
+
+from ..client.spans import span_api
+from ..conf.logging import set_up
+from ..workers.api import Handler
+from ..workers.async_runner import one_call_at_a_time
+from ..workers.cells import STARTED_NS, CellView
+from ..workers.context import Context, enter
+from ..workers.ddl import as_schema
+from ..workers.limits import NS_PER_MS, SoftLimit, limits_of, obey
+from ..workers.loading import HandlerLoadError, describe_error, load, user_traceback
+from ..workers.main import consume_hooks, run_hook
+from ..workers.message import Message
+from ..workers.runner import HANDLER_CALLERS, NEVER_INTERRUPTED
+from ..workers.watching import ProcessSpans, watched
+from .spec import TaskSpec
+
+
+@dataclass(eq=False)
+class HandlerProcess:
+    """The handler of one run. `schema` None: no columns are declared, or rows are not wanted."""
+
+    run: str
+    handler: Handler
+    schema: pa.Schema | None
+    loop: asyncio.AbstractEventLoop | None
+    log: Any
+
+    def tear_down(self) -> None:
+        """Run the tear-down hook, if there is one. Never raises."""
+        if self.handler.teardown is not None:
+            try:
+                run_hook(self.handler.teardown, self.loop)
+            except BaseException as error:  # noqa: BLE001  the process ends, whatever the hook does
+                self.log.warning("teardown_failed", error=describe_error(error), exception=user_traceback(error))
+
+    def for_task(self, spec: TaskSpec, cell: CellView, partition: int) -> tuple[Handler, int, int]:
+        """The handler as one task calls it, and its soft and hard time limits in ns; `cell` is the task's."""
+        limits, handler = spec.limits, copy.copy(self.handler)
+        # The task itself chooses messages, so that it knows which were filtered.
+        handler.filter = None
+        if self.loop is not None and inspect.iscoroutinefunction(handler.function):
+            handler = one_call_at_a_time(handler, self.loop)
+        soft_ns, hard_ns = limits_of(handler, limits)
+        if threading.current_thread() is threading.main_thread():
+            obey(
+                SoftLimit(cell, time.monotonic_ns, soft_ns, HANDLER_CALLERS, NEVER_INTERRUPTED), cell, soft_ns, hard_ns
+            )
+        else:
+            soft_ns = 0
+        hooks = consume_hooks(handler, limits, spec.namespace, self.log)
+        api = span_api(spec.spans)
+        spans = ProcessSpans(api) if api is not None and api.active else None
+        wall_ns = time.time_ns() - time.monotonic_ns()
+        Message.call_clock[:] = [lambda: (wall_ns + cell[STARTED_NS]) // NS_PER_MS]
+        enter(Context(f"spark-{os.getpid()}", partition, cell, lambda _: None))
+        return watched(handler, spec.group, [each for each in (spans, hooks) if each is not None]), soft_ns, hard_ns
+
+
+_current: HandlerProcess | None = None
+
+
+def handler_process(spec: TaskSpec) -> HandlerProcess:
+    """The process's handler for this run, set up. Raises HandlerLoadError, UsageError."""
+    global _current  # noqa: PLW0603  a fact of this process
+    if _current is not None and _current.run == spec.run:
+        return _current
+    if _current is not None:
+        _current.tear_down()
+        _current = None
+    set_up(spec.log_format, spec.log_level, sys.stderr, process="task", group=spec.group)
+    log = structlog.get_logger()
+    handler = load(spec.handler)
+    functions = (handler.function, handler.setup, handler.teardown)
+    loop = asyncio.new_event_loop() if any(map(inspect.iscoroutinefunction, functions)) else None
+    declared = spec.schema or handler.schema
+    schema = as_schema(declared) if declared is not None and spec.results else None
+    if handler.setup is not None:
+        try:
+            run_hook(handler.setup, loop)
+        except BaseException as error:
+            raise HandlerLoadError(
+                f"the set-up hook of handler {handler.name} raised {describe_error(error)}", user_traceback(error)
+            ) from error
+    _current = HandlerProcess(spec.run, handler, schema, loop, log)
+    if handler.teardown is not None:
+        with contextlib.suppress(ValueError):  # not the main thread: then there is no end in order either
+            signal.signal(signal.SIGHUP, _on_hang_up)
+    return _current
+
+
+def _on_hang_up(_number: int, _frame: object) -> None:
+    if _current is not None:
+        _current.tear_down()
+    os._exit(0)

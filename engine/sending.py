@@ -1,0 +1,122 @@
+"""Failed messages back to the brokers: what Java's client sends when a broker takes no send-back.
+
+An ordinary send to the group's retry topic, with the message's body and properties and one attempt more; a broker puts it
+into the dead letters when the attempts are used up, or were said to be (supervisor/send_back.py). It needs nothing of the
+broker that the message came from, which may have lost it by now; a record that cannot be decoded goes by the send-back all
+the same.
+
+Sent from the driver, batch after batch and file after file, a count beside the file saying how far: after a crash at most
+the last GROUP_MAX are sent twice, which gives two retry records, as every uncertain send-back may.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import structlog
+
+from ..remoting.errors import ProtocolError
+from ..remoting.queues import MessageQueue
+from ..remoting.stored import StoredMessage, decode_message
+from ..source.connections import Link
+from ..spark.errors import StoppedError
+from ..spark.files import write_atomically
+from ..spark.intervals import IntervalSet, OffsetSet, QueueKey
+from ..spark.outcomes import DEAD_LETTER, SENT_BACK, Outcomes
+from ..supervisor.actions import SendBack
+from ..supervisor.send_back import SendBacks
+
+pa: Any = pyarrow
+
+GROUP_MAX = 256
+SENT_SUFFIX = ".sent"
+
+_log = structlog.get_logger("rocketcrew.engine")
+
+
+class FailureSender:
+    """Sends what tasks have put into their files of failed messages."""
+
+    def __init__(
+        self, link: Link, group: str, max_reconsume_times: int, retry_ms: int, stopping: Callable[[], bool]
+    ) -> None:
+        """`group` as brokers know it. What no broker takes is tried again every `retry_ms`, until `stopping`."""
+        self._link = link
+        self._group = group
+        self._retry_s = retry_ms / 1000
+        self._stopping = stopping
+        self._send_backs = SendBacks(link.cluster, link.operations, group, max_reconsume_times)
+
+    def send_file(self, path: Path) -> Outcomes:
+        """Send all messages of the file, but those that were sent by an earlier run. Raises StoppedError."""
+        beside = path.with_suffix(SENT_SUFFIX)
+        sent = int(beside.read_text()) if beside.exists() else 0
+        found: dict[tuple[str, QueueKey], list[int]] = {}
+        at = 0
+        with pa.memory_map(str(path)) as source:
+            for batches in _grouped(pa.ipc.open_stream(source)):
+                rows = [row for batch in batches for row in batch.to_pylist()]
+                at += len(rows)
+                if at > sent:
+                    self._link.run(self._send(rows))
+                    write_atomically(beside, str(at), durable=False)
+                for row in rows:
+                    key = QueueKey(self._group, row["topic"], row["broker"], row["queue_id"])
+                    found.setdefault((self._kind(row), key), []).append(row["offset"])
+        return Outcomes.of(
+            (kind, OffsetSet.of([(key, IntervalSet.from_offsets(sorted(offsets)))]))
+            for (kind, key), offsets in found.items()
+        )
+
+    def _kind(self, row: Mapping[str, Any]) -> str:
+        message = _decoded(row["record"])
+        times = message.reconsume_times if message is not None else 0
+        dead = row["delay_level"] < 0 or times >= self._send_backs.reconsume_times_max
+        return DEAD_LETTER if dead else SENT_BACK
+
+    async def _send(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        await asyncio.gather(*(self._send_one(row) for row in rows))
+
+    async def _send_one(self, row: Mapping[str, Any]) -> None:
+        message = _decoded(row["record"])
+        facts = {"deaths": str(row["deaths"]), "cause": row["error"]} if row["deaths"] else None
+        told = 0.0
+        for attempt in range(1 << 31):
+            action = SendBack(
+                0, 0, 0, MessageQueue(row["topic"], row["broker"], row["queue_id"]), 0, 0, row["delay_level"], attempt,
+                reconsume_times=-1 if message is None else 0, facts=facts,
+            )  # fmt: skip
+            if await self._send_backs.send(action, row["record"], message):
+                return
+            if self._stopping():
+                raise StoppedError("failed messages could not be sent back before the stop; they are at the next start")
+            if time.monotonic() - told > 10 * self._retry_s:
+                _log.warning("send_back_waits", topic=row["topic"], offset=row["offset"], retry_s=self._retry_s)
+                told = time.monotonic()
+            await asyncio.sleep(self._retry_s)
+
+
+def _decoded(record: bytes) -> StoredMessage | None:
+    try:
+        return decode_message(record, 0, len(record))
+    except ProtocolError:
+        return None
+
+
+def _grouped(batches: Any) -> Any:
+    """Batches (of one row each, mostly) in groups of at least GROUP_MAX rows; always the same for the same file."""
+    group: list[Any] = []
+    rows = 0
+    for batch in batches:
+        group.append(batch)
+        rows += batch.num_rows
+        if rows >= GROUP_MAX:
+            yield group
+            group, rows = [], 0
+    if group:
+        yield group

@@ -1,0 +1,250 @@
+"""`rocketcrew run --engine spark`: the driver. One streaming query, whose batches go through the handler into the table.
+
+Threads: the main one starts the JVM (which dies with it), waits for signals, and stops; py4j's callback thread runs the
+batches. A stop lets the batch under way end, within `supervisor.stop_deadline_ms`; a second signal, or the deadline,
+cancels it: it comes again at the next start, as the checkpoint has it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from ..conf.settings import Settings, require
+from ..remoting.errors import RocketcrewError
+from ..source.connections import Link, shared
+from ..spark.errors import StoppedError
+from ..spark.spark_writer import SparkWriter
+from ..spark.staging import Staging
+from ..supervisor.access import access_of
+from ..workers.api import Handler
+from ..workers.loading import HandlerSpec, load
+from .batches import Batches
+from .beginning import Beginning
+from .fitting import check_handler, check_settings
+from .home import Home
+from .options import stream_options, tags_by_topic, task_limits, topics_of
+from .sending import FailureSender
+from .shipping import ship
+from .spec import RECORD_SCHEMA, TaskSpec
+from .table import Table, check_target, loader_config, session_settings
+
+EXIT_FINE, EXIT_FORCED = 0, 5
+LOOK_S = 0.2
+QUIET_S = 3.0
+"""How long a stop waits for Spark to note the batch that has ended; where it does not, the batch is known to be done."""
+
+_log = structlog.get_logger("rocketcrew.engine")
+
+
+def run_stream(settings: Settings, spec: HandlerSpec, env: Mapping[str, str]) -> int:
+    """Consume until a signal comes; the exit code. Raises RocketcrewError."""
+    require(settings, ["consumer.group", "consumer.topics"],
+            flag_names={"consumer.group": "-g GROUP", "consumer.topics": "-t TOPIC"})  # fmt: skip
+    check_settings(settings)
+    check_target(settings)
+    handler = load(spec)
+    check_handler(handler)
+    with stop_signals() as stop, shared.use(access_of(settings)) as link:
+        stream = Stream(settings, spec, handler, env, link, stop)
+        try:
+            return stream.run()
+        finally:
+            stream.close()
+
+
+class StopSignals:
+    """How often TERM or INT came."""
+
+    def __init__(self) -> None:
+        self._asked = threading.Event()
+        self._count = 0
+
+    def ask(self, *_: object) -> None:
+        """The signals' handler: it only notes, as py4j may be in the middle of a call."""
+        self._count += 1
+        self._asked.set()
+
+    def asked(self) -> bool:
+        """A stop was asked for."""
+        return self._count > 0
+
+    def insisted(self) -> bool:
+        """More than once."""
+        return self._count > 1
+
+    def wait(self, seconds: float) -> None:
+        """Until a stop is asked for, or for so long."""
+        self._asked.wait(seconds)
+
+
+@contextlib.contextmanager
+def stop_signals() -> Generator[StopSignals]:
+    """TERM and INT as wishes, for a while."""
+    stop = StopSignals()
+    before = {number: signal.signal(number, stop.ask) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Stream:
+    """One run of the driver."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        spec: HandlerSpec,
+        handler: Handler,
+        env: Mapping[str, str],
+        link: Link,
+        stop: StopSignals,
+    ) -> None:
+        self._settings = settings
+        self._link = link
+        self._stop = stop
+        access = link.access
+        group = access.wrap(settings.consumer.group)
+        self._home = Home(Path(settings.supervisor.data_dir), group)
+        self._home.lock()
+        self._staging = Staging(self._home.segments)
+        self._staging.lock()
+        self._config = loader_config(settings, self._home.segments, self._home.table, env)
+        self._writer = SparkWriter(
+            session_settings(self._config, self._home.spark, f"rocketcrew {group}"), self._config.jvm_timeout_ms
+        )
+        self._spec = TaskSpec(
+            handler=spec, run=f"{time.time_ns():x}", prefix="", folder=self._home.batches, group=group,
+            namespace=access.namespace, tags=tags_by_topic(settings, access), schema=settings.results.schema,
+            results=settings.results.enabled and bool(settings.results.schema or handler.schema),
+            limits=task_limits(settings), deaths_max=settings.workers.max_worker_deaths, spans=settings.trace.spans,
+            log_format=settings.log.format, log_level=settings.log.level,
+        )  # fmt: skip
+        self._busy = threading.Lock()
+        """Held while a batch runs."""
+        self._error: BaseException | None = None
+        self._table: Table | None = None
+
+    def run(self) -> int:
+        """See the module's text."""
+        settings, beginning = self._settings, Beginning(self._link.cluster, self._link.operations, self._stop.asked)
+        topics = list(topics_of(settings))
+        try:
+            queues = self._link.run(beginning.all_queues(topics, settings.consumer.group))
+            starting = "earliest"
+            if not self._home.query():
+                starting = self._link.run(beginning.starting_offsets(settings.consumer, queues))
+            self._writer.start()
+        except StoppedError:
+            return EXIT_FINE
+        session = self._writer.session
+        assert session is not None, "start() makes a session or raises"
+        self._table = Table(self._config, self._staging, self._writer, self._home.table_batch)
+        self._table.recover()
+        spark: Any = session.spark
+        sent = ship(spark.sparkContext, self._spec.handler.module, settings.engine.py_files, self._home.ship)
+        partitions = settings.engine.partitions or int(spark.sparkContext.defaultParallelism)
+        batches = self._batches(self._table)
+        stream = spark.readStream.format("rocketmq").schema(RECORD_SCHEMA)
+        stream = stream.options(**stream_options(settings, self._link.access, starting, partitions)).load()
+        if self._stop.asked():
+            return EXIT_FINE
+        query = (
+            stream.writeStream.foreachBatch(self._guarded(batches.run))
+            .option("checkpointLocation", self._home.checkpoint.as_uri())
+            .trigger(processingTime=f"{settings.engine.trigger_interval_ms} milliseconds")
+            .start()
+        )
+        _log.info("engine_runs", master=self._config.master, topics=topics, group=self._spec.group, partitions=partitions,
+                  jvm_pid=session.jvm_pid, table=str(self._config.target), shipped=sent)  # fmt: skip
+        while query.isActive and not self._stop.asked():
+            self._writer.check()
+            self._stop.wait(LOOK_S)
+        return self._end(query, spark.sparkContext)
+
+    def _batches(self, table: Table) -> Batches:
+        settings = self._settings
+        sender = FailureSender(
+            self._link, self._spec.group, settings.consumer.max_reconsume_times, settings.supervisor.send_back_retry_ms,
+            self._stop.asked,
+        )  # fmt: skip
+        return Batches(self._home, self._staging, self._spec, send=sender.send_file, load=table.load)
+
+    def _guarded(self, run: Callable[[Any, int], None]) -> Callable[[Any, int], None]:
+        """Spark tells errors of ours as text only: the first one is kept."""
+
+        def guarded(frame: Any, batch: int) -> None:
+            with self._busy:
+                if self._stop.asked():
+                    raise StoppedError("the engine is to stop: no batch is begun")
+                try:
+                    run(frame, batch)
+                except BaseException as error:
+                    self._error = self._error or error
+                    raise
+
+        return guarded
+
+    def _end(self, query: Any, context: Any) -> int:
+        """Let the batch under way end, then the query; what it failed with is raised."""
+        if not query.isActive:
+            self._raise_failure(query)
+        _log.info("engine_stops", deadline_ms=self._settings.supervisor.stop_deadline_ms)
+        deadline = time.monotonic() + self._settings.supervisor.stop_deadline_ms / 1000
+        forced = not self._wait_for_batch(deadline)
+        if forced:
+            _log.warning("batch_cancelled", why="a second signal" if self._stop.insisted() else "the stop deadline",
+                         hint="its messages run again at the next start")  # fmt: skip
+            with contextlib.suppress(Exception):
+                context.cancelAllJobs()
+            with self._busy:
+                pass
+        quiet = time.monotonic() + QUIET_S
+        with contextlib.suppress(Exception):
+            while query.isActive and query.status["isTriggerActive"] and time.monotonic() < quiet:
+                time.sleep(0.05)
+        with contextlib.suppress(Exception):
+            query.stop()
+        if not forced and self._error is not None and not isinstance(self._error, StoppedError):
+            raise self._error
+        return EXIT_FORCED if forced else EXIT_FINE
+
+    def _wait_for_batch(self, deadline: float) -> bool:
+        """False: it did not end in time."""
+        while not self._busy.acquire(timeout=LOOK_S):
+            if self._stop.insisted() or time.monotonic() > deadline:
+                return False
+        self._busy.release()
+        return True
+
+    def _raise_failure(self, query: Any) -> None:
+        """The query has ended by itself, which it never does in order."""
+        self._writer.check()
+        if isinstance(self._error, RocketcrewError | OSError):
+            raise self._error
+        text = str(self._error or query.exception() or "the query has ended")
+        lines = [line for line in text.splitlines() if line.strip()]
+        raise EngineError(
+            f"Spark's query failed: {' | '.join(lines[:4])[:2000]}. More in {self._home.spark}/spark.log and jvm.log; the"
+            " checkpoint stands before the batch that failed, so a restart takes it up again"
+        ) from self._error
+
+    def close(self) -> None:
+        """End the JVM and everything else."""
+        self._writer.close()
+        if self._table is not None:
+            self._table.close()
+        self._staging.unlock()
+
+
+class EngineError(RocketcrewError):
+    """The query on Spark has failed."""

@@ -1,0 +1,105 @@
+"""The table of the engine: the loader's own steps, in the driver's process and in the driver's Spark session."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import structlog
+
+from ..conf.segment_format import FOLDER_FORMATS
+from ..conf.settings import Settings, require
+from ..spark.config import DELTA, DELTA_RS, LoaderConfig
+from ..spark.loader import Loader
+from ..spark.session import SessionSettings, delta_conf
+from ..spark.spark_writer import SparkWriter
+from ..spark.staging import Staging
+from ..spark.targets import NoWriter, make_target
+from ..spark.work import wall_ms
+
+TASK_FAILURES_MAX = "64"
+"""How often Spark repeats a task: each death that one message costs is a failure of its task (hands.py)."""
+
+_log = structlog.get_logger("rocketcrew.engine")
+
+
+def loader_config(settings: Settings, staging: Path, table: Path, env: Mapping[str, str]) -> LoaderConfig:
+    """What the loader's steps are told; as `rocketcrew load` is. Raises UsageError."""
+    spark = settings.spark
+    target: Path | str = spark.target
+    if spark.format in FOLDER_FORMATS:
+        target = (Path(spark.target) if spark.target else table).absolute()
+    return LoaderConfig(
+        staging=staging, target=target, format=spark.format, function=spark.function, options=spark.options,
+        delta_jars=spark.delta_jars, master=spark.master, driver_memory=spark.driver_memory, java_home=spark.java_home,
+        conf=spark.conf, max_rows=spark.max_rows, max_bytes=spark.max_bytes_mib << 20,
+        target_file_bytes=spark.target_file_mib << 20, jvm_timeout_ms=spark.jvm_timeout_ms,
+        epoch_on_recreated=spark.on_recreated == "epoch", env=env,
+    )  # fmt: skip
+
+
+def session_settings(config: LoaderConfig, folder: Path, app_name: str) -> SessionSettings:
+    """The driver's session. A local master repeats no task by itself: it is told to."""
+    conf = {
+        "spark.task.maxFailures": TASK_FAILURES_MAX,
+        "spark.sql.streaming.stopTimeout": "30s",
+        **(delta_conf(config.delta_jars) if config.format == DELTA else {}),
+        **config.conf,
+        # Of a task that ran twice side by side one would be taken for dead, with what it has in hand.
+        "spark.speculation": "false",
+    }
+    return SessionSettings(
+        folder=folder, master=repeating(config.master, conf["spark.task.maxFailures"]), driver_memory=config.driver_memory,
+        java_home=config.java_home, conf=conf, env=config.env, app_name=app_name,
+    )  # fmt: skip
+
+
+def repeating(master: str, failures_max: str) -> str:
+    """`local[N]` with a number of failures; other masters go by spark.task.maxFailures."""
+    if master == "local":
+        return f"local[1,{failures_max}]"
+    if master.startswith("local[") and master.endswith("]") and "," not in master:
+        return f"{master[:-1]},{failures_max}]"
+    return master
+
+
+class Table:
+    """The loader's steps over one staging folder. `writer` has the driver's session."""
+
+    def __init__(
+        self, config: LoaderConfig, staging: Staging, writer: SparkWriter, known_batch: Callable[[], int]
+    ) -> None:
+        self._threads = ThreadPoolExecutor(max(2, config.cores), "table")
+        target_writer = NoWriter() if config.format == DELTA_RS else writer
+        self._known_batch = known_batch
+        self._target = make_target(config, target_writer, self._threads)
+        self._loader = Loader(
+            staging, self._target, config.trigger, config.limits,
+            threads=self._threads, cores=config.cores, new_id=lambda batch: f"{batch:08d}-{secrets.token_hex(6)}",
+            file_bytes=config.target_file_bytes, epoch_on_recreated=config.epoch_on_recreated,
+        )  # fmt: skip
+
+    def recover(self) -> None:
+        """Take up what an earlier run left half done. Raises LoaderError."""
+        self._loader.recover(self._known_batch())
+
+    def load(self) -> int:
+        """Load all that is staged; the table's batch number afterwards. Raises LoaderError."""
+        batch = self._known_batch()
+        for report in self._loader.drain(wall_ms, lambda: False):
+            batch = report.batch
+            _log.info("batch_loaded", batch=batch, rows=report.rows, rows_dropped=report.rows_dropped,
+                      seconds=round(report.seconds, 2))  # fmt: skip
+        return batch
+
+    def close(self) -> None:
+        """End the threads."""
+        self._threads.shutdown()
+
+
+def check_target(settings: Settings) -> None:
+    """A format without a folder needs a target. Raises UsageError."""
+    if settings.results.enabled and settings.spark.format not in (*FOLDER_FORMATS, "foreach"):
+        require(settings, ["spark.target"], flag_names={"spark.target": "--target PATH"})
