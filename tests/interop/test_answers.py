@@ -19,8 +19,10 @@ from rocketcrew.client.admin import Admin
 from rocketcrew.client.cluster import Cluster
 from rocketcrew.client.operations import Operations
 from rocketcrew.client.outgoing import OutgoingMessage
+from rocketcrew.client.selection import to_queue
 from rocketcrew.client.sync import SyncProducer, run_with_cluster
 from rocketcrew.remoting.admin_bodies import SubscriptionGroupConfig, TopicConfig
+from rocketcrew.remoting.queues import MessageQueue
 
 ON_BOTH = pytest.mark.parametrize("servers", VERSIONS, ids=str, indirect=True, scope="session")
 ON_5 = pytest.mark.parametrize("servers", [Kind("5.5.0")], ids=str, indirect=True, scope="session")
@@ -79,6 +81,41 @@ def test_a_forbidden_group_and_an_offset_beyond_the_end(servers: Servers, new_cr
     assert crew.counter("invariant_violations") == 0
     assert crew.stop() == 0
     assert {number for number, _ in numbers(crew)} >= set(range(200, 240))
+
+
+@ON_BOTH
+def test_offsets_are_committed_inside_pulls(servers: Servers, new_crew: NewCrew) -> None:
+    """No UPDATE_CONSUMER_OFFSET after the first one of a topic, which may not be inside a pull (see commits.py)."""
+    crew = new_crew("numbers_handler:slow_plain_number", **{"consumer.persist_consumer_offset_interval_ms": 600_000})
+    servers.create_topic(crew.topic, 2)
+    crew.start()
+    first, second = (MessageQueue(crew.topic, "broker-a", queue_id) for queue_id in (0, 1))
+    with SyncProducer(servers.name_server) as producer:
+
+        def send_one(mq: MessageQueue) -> None:
+            producer.send(OutgoingMessage(crew.topic, b"1"), selector=to_queue(mq))
+
+        send_one(first)
+        send_one(second)
+        wait_until(lambda: crew.counter("done_messages") >= 2, what="both messages")
+        # One queue is taken away, and its offset committed on its own.
+        servers.create_topic(crew.topic, 1)
+        wait_until(lambda: committed(servers, crew.group, second) == 1, what="the commit of the queue that leaves")
+        commits = crew.counter("commits")
+        send_one(first)
+        wait_until(lambda: crew.counter("done_messages") >= 3, what="another message")
+        send_one(first)
+        wait_until(lambda: committed(servers, crew.group, first) >= 2, what="a commit inside a pull")
+        assert crew.counter("commits") == commits
+    assert crew.stop() == 0
+    assert committed(servers, crew.group, first) == 3
+
+
+def committed(servers: Servers, group: str, mq: MessageQueue) -> int:
+    async def query(cluster: Cluster) -> int | None:
+        return await Operations(cluster).query_consumer_offset(group, mq)
+
+    return run_with_cluster(servers.name_server, query) or 0
 
 
 @ON_5
