@@ -1,7 +1,10 @@
-"""Order on genuine servers: with a Java orderly member that comes and goes, and at the limit of attempts."""
+"""Order on genuine servers: with a Java orderly member that comes and goes, through kills of workers, with commits by the
+handler, and at the limit of attempts. Through a restart of the broker: test_away.py."""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +14,13 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
-from harness import Crew, send_numbers, wait_until
-from ordered_trace import by_queue, check_order, lines_of, traced
+from harness import Crew, duplicate_keys, send_numbers, wait_until
+from ordered_trace import Lane, by_key, by_queue, check_order, lines_of, traced
 from servers import CLIENT_OPTIONS, VERSIONS, Java, Servers
+
+from rocketcrew.client import selection
+from rocketcrew.client.outgoing import OutgoingMessage
+from rocketcrew.client.sync import SyncProducer
 
 ON_BOTH = pytest.mark.parametrize("servers", VERSIONS, ids=str, indirect=True, scope="session")
 QUEUES = 4
@@ -55,6 +62,87 @@ def test_a_java_orderly_member_comes_and_goes(
                 java.stop()
             if crew.status() is not None:
                 crew.kill()
+
+
+LANES: dict[str, Lane] = {"by_queue": by_queue, "by_key": by_key, "by_function": by_key}
+
+
+@ON_BOTH
+@pytest.mark.parametrize("handler", LANES)
+def test_order_through_kills_of_workers(servers: Servers, tmp_path: Path, handler: str) -> None:
+    """By queue and by key, kill -9 of a worker with messages in hand: order holds, nothing is lost or twice in the rows."""
+    topic, numbers = f"killed-{handler}", range(600)
+    servers.create_topic(topic, QUEUES)
+    send_keyed(servers, topic, numbers)
+    killed: set[int] = set()
+    with traced(tmp_path / "trace") as trace:
+        crew = Crew(tmp_path, servers, f"ordered_handlers:{handler}", topic, load=False, group=f"{topic}-group")
+        crew.start()
+        try:
+            for kill in (1, 2):
+                due = kill * len(numbers) // 3
+                wait_until(lambda due=due: crew.counter("done_messages") >= due, what="messages done")
+                wait_until(lambda: len(crew.workers()) == 2, what="both workers")
+                killed.add(crew.workers()[0])
+                os.kill(crew.workers()[0], signal.SIGKILL)
+            wait_until(lambda: crew.counter("done_messages") >= len(numbers) and crew.lag() == 0, what="all committed")
+            assert crew.counter("invariant_violations") == 0
+            assert crew.stop() == 0
+        finally:
+            if crew.status() is not None:
+                crew.kill()
+    check_order(lines_of(trace), LANES[handler], killed)
+    rows = crew.staged_rows()
+    assert sorted(rows.column("number").to_pylist()) == list(numbers)
+    assert duplicate_keys(rows) == 0
+
+
+def send_keyed(servers: Servers, topic: str, numbers: range) -> None:
+    """Numbered messages of ten keys, each key in one queue."""
+    with SyncProducer(servers.name_server) as producer:
+        for number in numbers:
+            key = f"k{number % 10}"
+            producer.send(OutgoingMessage(topic, str(number).encode(), keys=key), selector=selection.by_key(key))
+
+
+@ON_BOTH
+def test_commit_rollback_and_suspend(servers: Servers, tmp_path: Path) -> None:
+    """autoCommit = false: the broker's offset is behind the last commit, and what is not committed comes again."""
+    topic, group, sent = "committed", "committed-group", range(45)
+    servers.create_topic(topic, 1)
+    send_numbers_in_order(servers, topic, sent)
+    with traced(tmp_path / "trace") as trace:
+        crew = Crew(tmp_path, servers, "ordered_handlers:by_commit_of_ten", topic, load=False, group=group)
+        crew.start()
+        try:
+            wait_until(lambda: ended(trace) == set(sent), what="all handled")
+            wait_until(lambda: crew.lag() == 5, what="the commit of the first forty")
+            assert crew.stop() == 0
+            assert sorted(crew.staged_rows().column("number").to_pylist()) == list(range(40))
+            assert crew.lag() == 5
+            first = len(lines_of(trace))
+            crew.start()
+            send_numbers_in_order(servers, topic, range(45, 50))
+            wait_until(lambda: crew.lag() == 0, what="the last commit")
+            assert crew.stop() == 0
+        finally:
+            if crew.status() is not None:
+                crew.kill()
+    lines = lines_of(trace)
+    check_order(lines[:first], by_queue)
+    check_order(lines[first:], by_queue)
+    assert sorted(crew.staged_rows().column("number").to_pylist()) == list(range(50))
+    times = {number: sum(line.what == "END" and line.number == number for line in lines) for number in range(50)}
+    # A rollback runs all since the last commit again, a suspended one itself; the uncommitted ran before the stop too.
+    before, after = {n: 2 for n in range(40) if n % 10 < 7}, {n: 1 for n in range(40) if n % 10 >= 7}
+    last = dict.fromkeys(range(40, 45), 3) | {45: 2, 46: 2} | dict.fromkeys(range(47, 50), 1)
+    assert times == before | after | last
+
+
+def send_numbers_in_order(servers: Servers, topic: str, numbers: range) -> None:
+    with SyncProducer(servers.name_server) as producer:
+        for number in numbers:
+            producer.send(OutgoingMessage(topic, str(number).encode()))
 
 
 @ON_BOTH

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,36 @@ def traced(servers: Servers, message_id: str) -> list[list[str]]:
     """The lines that `mqadmin queryMsgTraceById` prints for a message, by words, without headings."""
     lines = servers.admin("queryMsgTraceById", "-i", message_id)
     return [line.split() for line in lines if line.startswith(("Pub", "Sub"))]
+
+
+@ON_BOTH
+def test_a_coroutine_is_traced_and_its_hooks_are_called(servers: Servers, tmp_path: Path) -> None:
+    topic, group = "traced-coroutines", "traced-coroutines-group"
+    servers.create_topic(topic, 1)
+    with SyncProducer(servers.name_server) as producer:
+        sent = [producer.send(OutgoingMessage(topic, b"%d" % number)).message_id for number in range(6, 12)]
+    before_ms = int(time.time() * 1000)
+    crew = Crew(tmp_path, servers, "hooked_handler:later", topic, load=False, group=group,
+                **{"trace.enabled": "true", "workers.count": 1})  # fmt: skip
+    crew.start()
+    try:
+        wait_until(
+            lambda: crew.counter("done_messages") >= len(sent) and crew.lag() == 0, WAIT_S, "all messages finished"
+        )
+    finally:
+        assert crew.stop() == 0
+    rows = {row["number"]: row for row in crew.staged_rows().to_pylist()}
+    assert {number: row["attempt"] for number, row in rows.items()} == {6: 0, 7: 1, 8: 1, 9: 0, 10: 0, 11: 0}
+    assert all(before_ms <= row["started"] <= time.time() * 1000 for row in rows.values())
+    ended = set(",".join(row["ended"] for row in rows.values()).split(","))
+    assert ended >= {
+        f"CONSUME_SUCCESS SUCCESS {group}",
+        f"RECONSUME_LATER FAILED {group}",
+        f"RECONSUME_LATER EXCEPTION {group}",
+    }
+    for number, wanted in ((7, ["failed", "success"]), (11, ["success"])):
+        found = traced(servers, sent[number - 6])
+        assert sorted(line[-1] for line in found if line[:2] == ["Sub", group]) == wanted
 
 
 @ON_BOTH

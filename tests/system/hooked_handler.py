@@ -1,8 +1,10 @@
-"""A batch handler with a hook, imported by worker processes from this folder: acknowledges a part, and asks for a level."""
+"""Handlers with a hook, imported by worker processes from this folder: a batch that acknowledges a part, and a coroutine."""
 
 from __future__ import annotations
 
-from rocketcrew import BatchResult, Message, handler
+import asyncio
+
+from rocketcrew import BatchResult, Message, Retry, handler
 from rocketcrew.workers.consume_hooks import ConsumeMessageContext
 
 
@@ -47,3 +49,20 @@ def halves(messages: list[Message]) -> BatchResult:
         for message in messages
     ]
     return BatchResult(rows, ack_index=stops[0] - 1 if stops else None, delay_level=2)
+
+
+@handler(schema="number bigint, attempt int, started bigint, ended string", hooks=[HOOK])
+async def later(message: Message) -> dict[str, object]:
+    """A coroutine: the numbers that end in 7 ask for a retry at first, 8 raises."""
+    await asyncio.sleep(0.01)
+    number = int(message.body)
+    if number % 10 == 7 and not message.reconsume_times:
+        raise Retry(1)
+    if number % 10 == 8 and not message.reconsume_times:
+        raise ValueError("at first")
+    return {
+        "number": number,
+        "attempt": message.reconsume_times,
+        "started": int(message.properties["CONSUME_START_TIME"]),
+        "ended": ",".join(sorted(set(HOOK.ended))),
+    }

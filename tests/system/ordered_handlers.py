@@ -94,3 +94,34 @@ def by_commit(message: Message) -> Commit | dict[str, int]:
         raise Rollback(10)
     tell("END", message)
     return Commit(row) if value % 5 == 4 else row
+
+
+@handler(schema="number bigint, attempt int", order="queue", auto_commit=False)
+def by_commit_of_ten(message: Message) -> Commit | dict[str, int]:
+    """Commits every 10th; of each ten it suspends the 3rd once, and rolls back at the 8th, the first time that it sees it."""
+    tell("BEGIN", message)
+    value = int(message.body)
+    row = {"number": value, "attempt": message.reconsume_times}
+    seen = Path(os.environ[TRACE] + f".{value}")
+    if value % 10 in (2, 7) and not seen.exists():
+        seen.touch()
+        tell("FAIL", message)
+        if value % 10 == 7:
+            raise Rollback(10)
+        raise Suspend(10)
+    tell("END", message)
+    return Commit(row) if value % 10 == 9 else row
+
+
+@handler(schema="number bigint, attempt int")
+def fails_when_told(message: Message) -> dict[str, int]:
+    """In no order: number 5 waits until it is told to go on, and then fails until its fourth attempt."""
+    value = int(message.body)
+    tell("BEGIN", message)
+    while value == 5 and not Path(os.environ[TRACE] + ".go").exists():
+        time.sleep(0.01)
+    if value == 5 and message.reconsume_times < 3:
+        tell("FAIL", message)
+        raise ValueError("not yet")
+    tell("END", message)
+    return {"number": value, "attempt": message.reconsume_times}
