@@ -63,6 +63,7 @@ def test_the_arrow_schema_is_what_spark_expects() -> None:
 
 def test_columns_are_left_out_chosen_and_checked() -> None:
     assert "body" not in default_columns(body=False, properties=True)
+    assert "record" not in default_columns(body=True, properties=True)
     assert ddl(["queueId", "properties"]) == "queueId int, properties map<string,string>"
     assert check_columns([("queueOffset", "bigint"), ("topic", "string")]) == ["queueOffset", "topic"]
     with pytest.raises(UsageError, match="column 'offset' that messages do not have"):
@@ -73,14 +74,15 @@ def test_columns_are_left_out_chosen_and_checked() -> None:
 
 def test_a_record_is_a_row() -> None:
     taken = rows()
-    assert taken.take(record(5, b"hello", UNIQ_KEY="U1", TAGS="red", KEYS="k1 k2", n="1"), 5, 6) == []
+    stored = record(5, b"hello", UNIQ_KEY="U1", TAGS="red", KEYS="k1 k2", n="1")
+    assert taken.take(record(4) + stored, 5, 6) == []
     (row,) = listed(taken)
     assert row == {
         "topic": "t", "brokerName": "a", "queueId": 3, "queueOffset": 5, "body": b"hello", "tags": "red", "keys": "k1 k2",
         "properties": [("UNIQ_KEY", "U1"), ("TAGS", "red"), ("KEYS", "k1 k2"), ("n", "1")],
         "bornTimestamp": datetime.datetime(1970, 1, 1, 0, 0, 1, tzinfo=datetime.UTC),
         "storeTimestamp": datetime.datetime(1970, 1, 1, 0, 0, 2, 1000, tzinfo=datetime.UTC),
-        "reconsumeTimes": 2, "messageId": "U1",
+        "reconsumeTimes": 2, "messageId": "U1", "record": stored,
     }  # fmt: skip
     assert taken.flush() is None
 
