@@ -36,9 +36,12 @@ class OutcomeNotes:
         A run that was filtered in part has other messages too: then all of it is said to be without rows.
         """
         kind = FILTERED if filtered == end - start else NO_ROWS
-        for index in range(start, end):
-            if index not in failed:
-                self.add(kind, mq, chunk.begin_of(index), chunk.offsets[index] + 1)
+        for index in sorted(failed):
+            if start < index:
+                self.add(kind, mq, chunk.begin_of(start), chunk.begin_of(index))
+            start = index + 1
+        if start < end:
+            self.add(kind, mq, chunk.begin_of(start), chunk.offsets[end - 1] + 1)
 
     def take(self, group: str) -> Outcomes:
         """All notes, which begin anew; `group` is the one that rows carry."""

@@ -28,6 +28,8 @@ from .recreated import LastBodies
 from .slab import Slot
 
 PULL_BYTES_MAX = 256 * 1024
+OFFSET, COMMIT_OFFSET, SYS_FLAG = "queueOffset", "commitOffset", "sysFlag"
+COMMITTING = str(PULL_SUSPEND | PULL_COMMIT_OFFSET)
 WITH_OFFSETS = frozenset(
     {
         ResponseCode.SUCCESS,
@@ -60,6 +62,8 @@ class Pulls:
         self._now = now
         self._suggested: dict[MessageQueue, int] = {}
         """Broker id to pull from, as the last response of the queue suggested; 0 = the master."""
+        self._bases: dict[MessageQueue, tuple[SubscriptionData, dict[str, str]]] = {}
+        """Header fields by queue, and the subscription that they were made of: most of a pull's fields never change."""
         self.refused: Callable[[int], None] = lambda _code: None
         """Called with the code of every answer that is a refusal."""
 
@@ -89,24 +93,36 @@ class Pulls:
         return address, address == self._cluster.broker_address(mq.broker_name)
 
     def _command(self, action: Pull, is_master: bool) -> Command:
-        consumer, mq = self._settings, action.mq
+        mq = action.mq
         commits = action.commit_offset > 0 and is_master and self._commits_known(mq)
         subscription = self._subscriptions[mq.topic]
-        header = PullRequest(
+        base = self._bases.get(mq)
+        if base is None or base[0] is not subscription:
+            base = self._bases[mq] = (subscription, self._fields(mq, subscription))
+        fields = base[1].copy()
+        fields[OFFSET] = str(action.offset)
+        fields[COMMIT_OFFSET] = str(action.commit_offset)
+        if commits:
+            fields[SYS_FLAG] = COMMITTING
+        return Command(RequestCode.PULL_MESSAGE, fields)
+
+    def _fields(self, mq: MessageQueue, subscription: SubscriptionData) -> dict[str, str]:
+        """What all pulls of the queue have in common; offsets are set for each."""
+        consumer = self._settings
+        return PullRequest(
             consumer_group=consumer.group,
             topic=mq.topic,
             queue_id=mq.queue_id,
-            queue_offset=action.offset,
+            queue_offset=0,
             max_msg_nums=consumer.pull_batch_size,
-            sys_flag=PULL_SUSPEND | (PULL_COMMIT_OFFSET if commits else 0),
-            commit_offset=action.commit_offset,
+            sys_flag=PULL_SUSPEND,
+            commit_offset=0,
             suspend_timeout_millis=consumer.suspend_timeout_ms,
             sub_version=subscription.sub_version,
             expression_type=subscription.expression_type,
             max_msg_bytes=PULL_BYTES_MAX,
             broker_name=mq.broker_name,
-        )
-        return Command(RequestCode.PULL_MESSAGE, header.to_fields())
+        ).to_fields()
 
     def _result(self, action: Pull, response: Command, slot: Slot | None) -> PullResult:
         if response.code in WITH_OFFSETS:
@@ -122,4 +138,5 @@ class Pulls:
     def forget(self, mq: MessageQueue) -> None:
         """The queue is not ours any more."""
         self._suggested.pop(mq, None)
+        self._bases.pop(mq, None)
         self._last.forget(mq)
