@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 
 import click
+import uvloop
 
 from ..conf.settings import Settings
 from ..remoting.errors import UsageError
@@ -88,8 +89,11 @@ def run(
     if engine == "spark":
         context.exit(_run_on_spark(context, settings, spec, embedded=embedded, reloads=reload_on_change))
     _calm_collector()
-    with _name_servers(settings, embedded) as settings_to_use:
-        summary = asyncio.run(
+    with (
+        _name_servers(settings, embedded) as settings_to_use,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        summary = runner.run(
             _supervise(settings_to_use, spec, reread_settings(), Path.cwd() if reload_on_change else None)
         )
     _tell(summary)

@@ -10,11 +10,12 @@ message was sent to (CL/impl/consumer/DefaultMQPushConsumerImpl.java, resetRetry
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Mapping
 from struct import Struct
 from types import MappingProxyType
 from typing import ClassVar, Final
+
+from isal import isal_zlib
 
 from ..remoting.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_COMPRESSED, SYSFLAG_STORE_HOST_V6
 from ..remoting.compression import decompress
@@ -44,6 +45,7 @@ from ..remoting.stored import (
 from .packets import QueueInfo
 
 RETRY_PREFIX: Final = "%RETRY%"
+_crc32: Callable[[bytes], int] = isal_zlib.crc32  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 # Size, body crc, sysFlag and body length of a record with IPv4 hosts (the table in remoting/stored.py).
 _BODY_V4 = Struct(">I4xI24xI44xI")
@@ -84,7 +86,7 @@ class Message:
             if sysflag & _UNUSUAL or length > size:
                 return self._unusual_body(crc, sysflag)
             body = data[start : start + length]
-            if zlib.crc32(body) & 0x7FFFFFFF != crc and length:
+            if _crc32(body) & 0x7FFFFFFF != crc and length:
                 raise self._damaged(crc, body)
             self._body = body
         return body
@@ -92,13 +94,13 @@ class Message:
     def _unusual_body(self, crc: int, sysflag: int) -> bytes:
         info = self._record
         stored = self._data[info.body_start : info.body_start + info.body_len]
-        if zlib.crc32(stored) & 0x7FFFFFFF != crc and stored:
+        if _crc32(stored) & 0x7FFFFFFF != crc and stored:
             raise self._damaged(crc, stored)
         body = self._body = decompress(stored, sysflag)
         return body
 
     def _damaged(self, crc: int, body: bytes) -> ProtocolError:
-        found = zlib.crc32(body) & 0x7FFFFFFF
+        found = _crc32(body) & 0x7FFFFFFF
         where = f"message at offset {self.queue_offset} of {self._queue.topic} queue {self._queue.queue_id}"
         return ProtocolError(f"body checksum is {found:#x}, the record says {crc:#x}", where)
 
