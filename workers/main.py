@@ -28,7 +28,7 @@ from ..remoting.ids import UniqueIds
 from . import preload
 from .api import Handler, Hook
 from .async_runner import AsyncWorker, call_began_ns, limited, one_call_at_a_time
-from .boot import EXIT_BOOT, EXIT_DESCRIPTORS, EXIT_OK, WorkerBoot
+from .boot import EXIT_BOOT, EXIT_DESCRIPTORS, EXIT_OK, WorkerBoot, WorkerLimits
 from .capture import capture_output
 from .cells import STARTED_NS, CellView, map_cell, private_cell
 from .claims import obey_barriers
@@ -172,7 +172,7 @@ def make_worker(
     spans = ProcessSpans(api) if api is not None and api.active else None
     memory = watch_memory(boot.recycle_memory_mib, time.monotonic_ns, link, log)
     soft_ns, hard_ns = limits_of(handler, limits)
-    hooks = consume_hooks(handler, boot, log, ordered=ordered)
+    hooks = consume_hooks(handler, limits, boot.namespace, log, ordered=ordered)
     watchers: list[Watcher] = [each for each in (traces, spans, hooks) if each is not None]
     wall_ns = time.time_ns() - time.monotonic_ns()
     if loop is not None and inspect.iscoroutinefunction(handler.function) and ordered:
@@ -234,15 +234,17 @@ def _sleep_ms(ms: int) -> None:
     time.sleep(ms / 1_000)
 
 
-def consume_hooks(handler: Handler, boot: WorkerBoot, log: Any, *, ordered: bool) -> ConsumeHooks | None:
+def consume_hooks(
+    handler: Handler, limits: WorkerLimits, namespace: str, log: Any, *, ordered: bool = False
+) -> ConsumeHooks | None:
     """Around the handler's calls; None when it has none."""
     if not handler.hooks:
         return None
     return ConsumeHooks(
         handler.hooks,
         clock=time.monotonic_ns,
-        consume_timeout_min=boot.limits.consume_timeout_min,
-        namespace=boot.namespace,
+        consume_timeout_min=limits.consume_timeout_min,
+        namespace=namespace,
         log=log,
         ordered=ordered,
     )
