@@ -189,7 +189,7 @@ class KillWorker:
 @dataclass(slots=True, eq=False)
 class Reclaim:
     """Take back what the worker has not begun of its chunks `chunk_ids`, which are all that it has, in the order of
-    hand-over; answer `Core.reclaimed`, or none when it went on meanwhile."""
+    hand-over; answer `Core.reclaimed`, or none when it went on meanwhile or has nothing to give."""
 
     worker_id: str
     chunk_ids: tuple[int, ...]

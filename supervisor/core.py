@@ -300,9 +300,10 @@ class Core:
         self.reclaiming.watch(now)
         self._feed(now)
 
-    def reclaimed(self, worker_id: str, chunk_ids: Sequence[int], begun: int, claimed: int, now: float) -> None:
-        """Answer to Reclaim: of the chunk `begun` the worker runs the first `claimed` records, and nothing behind them."""
-        self.reclaiming.reclaimed(worker_id, chunk_ids, begun, claimed, now)
+    def reclaimed(self, worker_id: str, chunk_ids: Sequence[int], unbegun: int, claimed: int, now: float) -> None:
+        """Answer to Reclaim: the worker will not begin the last `unbegun` chunks; of the one before them it runs the first
+        `claimed` records, 0 = as many as it has."""
+        self.reclaiming.reclaimed(worker_id, chunk_ids, unbegun, claimed, now)
         self._feed(now)
 
     def returned(

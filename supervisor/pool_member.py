@@ -60,8 +60,6 @@ class Member:
     """Parts of SALVAGED packets so far, by file."""
     chunks_sent: int = 0
     """As the worker counts them (workers/claims.py)."""
-    claimed: tuple[int, int] | None = None
-    """What it had claimed when something was taken back from it last."""
     known_queues: set[int] = field(default_factory=set[int])
     generation: int = 0
     messages: int = 0

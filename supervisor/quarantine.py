@@ -198,7 +198,7 @@ class Quarantine:
         kept = s.workers.get(s.isolated) if s.isolated is not None else None
         if kept is None or kept.state is not Worker.READY:
             ready = [worker for worker in s.workers.values() if worker.state is Worker.READY]
-            kept = min(ready, key=lambda worker: len(worker.in_flight), default=None)
+            kept = min(ready, key=lambda worker: (worker.held_up, len(worker.in_flight)), default=None)
             s.isolated = kept.worker_id if kept is not None else None
         return kept
 

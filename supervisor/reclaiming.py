@@ -5,7 +5,7 @@ takes a thousand times as long makes those behind it wait, in its chunk and in t
 flight, the workers are looked at every few milliseconds: one that has not reported for `reclaim_after_ms`, while another
 has nothing in hand and nothing waits to be handed out, is asked for the rest. The worker and the edge agree on how far it has
 come (workers/claims.py); the chunk is split there, as after a death, and what is behind goes to others at once. A worker
-that is held up gets nothing more until it has reported something.
+that is held up gets nothing more until it has reported what was left to it.
 
 Only without an order: behind a message of a queue or a key there is nothing that may run before it. What may have killed a
 worker runs alone, and coroutine handlers have all of theirs in hand.
@@ -41,6 +41,8 @@ class Reclaiming:
         self._watching = False
         self._seen: dict[str, tuple[int, int, float]] = {}
         """By worker: its oldest chunk, how much of it was reported, and since when that is so."""
+        self._left: list[ProcessQueue] = []
+        """Queues that were taken away, of which something was left to the next owner in this step."""
 
     def wake(self) -> None:
         """As `watch`, for those who do not know what time it is."""
@@ -81,21 +83,23 @@ class Reclaiming:
             return False
         return len(worker.in_flight) > 1 or oldest.count - oldest.reported > 1
 
-    def reclaimed(self, worker_id: str, chunk_ids: Sequence[int], begun: int, claimed: int, now: float) -> None:
-        """The worker will run nothing more of `chunk_ids` (in the order of hand-over) but the first `claimed` records of the
-        chunk `begun`, and what it had before that one; 0 = it has begun none."""
+    def reclaimed(self, worker_id: str, chunk_ids: Sequence[int], unbegun: int, claimed: int, now: float) -> None:
+        """The worker will run nothing of the last `unbegun` of `chunk_ids` (in the order of hand-over), and of the one before
+        these only the first `claimed` records; 0 = as much as it has of it."""
         worker = self.s.workers.get(worker_id)
         if worker is None or worker.state not in LIVING:
             return
-        chunks = [chunk for chunk_id in chunk_ids if (chunk := worker.in_flight.get(chunk_id)) is not None]
-        first = worker.in_flight.get(begun) if claimed else None
-        if first is not None:
-            self._split(worker, first, claimed, now)
-            chunks = chunks[chunks.index(first) + 1 :]
-        # Without it: what was begun last is reported to the end, so all that is left lies behind it.
+        begun = len(chunk_ids) - unbegun
+        chunks = [worker.in_flight[chunk_id] for chunk_id in chunk_ids[begun:]]
+        # Reported to the end, what was begun last is not in flight any more, and neither is what came before it.
+        if begun and claimed:
+            self._split(worker, worker.in_flight[chunk_ids[begun - 1]], claimed, now)
         for chunk in chunks:
             self._take(worker, chunk)
         worker.held_up = True
+        for pq in self._left:
+            self._progress(pq, now)
+        self._left.clear()
         if not worker.in_flight:
             if chunks and worker.state is Worker.LEAVING:
                 self.s.out.append(Retired(worker_id))
@@ -120,7 +124,7 @@ class Reclaiming:
             )
             chunk.slot.refs += 1
             pq.insert_after(chunk, (rest,))
-            self._dispatching.again(pq, rest)
+            self._elsewhere(pq, rest)
         chunk.positions, chunk.offsets = chunk.positions[: at + 1], chunk.offsets[:at]
         chunk.count = at
         if chunk.reported == at:
@@ -129,11 +133,23 @@ class Reclaiming:
                 self._progress(pq, now)
 
     def _take(self, worker: WorkerView, chunk: Chunk) -> None:
-        """All of it goes to another, under a new id: one that a worker has seen is never used again (workers/claims.py)."""
+        """All of it goes to another, under a new id, so that whatever is said of the old one is of what it was."""
         s = self.s
         s.counters.reclaimed_messages += chunk.count
         del worker.in_flight[chunk.chunk_id]
         s.chunks.pop(chunk.chunk_id, None)
         chunk.chunk_id = next(s.chunk_ids)
         chunk.worker_id = None
-        s.redo.append(chunk)
+        pq = s.queues.get(chunk.handle)
+        if pq is not None:
+            self._elsewhere(pq, chunk)
+        else:
+            self._dispatching.abandon(chunk)
+
+    def _elsewhere(self, pq: ProcessQueue, chunk: Chunk) -> None:
+        """Another worker runs it; of a queue that was taken away, its next owner."""
+        if self.s.finishes(pq):
+            self._dispatching.again(pq, chunk)
+        else:
+            self._dispatching.leave(chunk)
+            self._left.append(pq)

@@ -51,8 +51,6 @@ class Settling:
         s = self.s
         chunk = s.chunks.get(chunk_id)
         worker = s.workers.get(worker_id)
-        if worker is not None:
-            worker.held_up = False
         if chunk is None or worker is None or chunk.worker_id != worker_id:
             s.counters.late_outcomes += 1
             return
@@ -92,8 +90,10 @@ class Settling:
     def complete(self, worker: WorkerView, chunk: Chunk, pq: ProcessQueue | None) -> None:
         """The worker has reported all that it had of the chunk."""
         del worker.in_flight[chunk.chunk_id]
-        if worker.state is Worker.LEAVING and not worker.in_flight:
-            self.s.out.append(Retired(worker.worker_id))
+        if not worker.in_flight:
+            worker.held_up = False
+            if worker.state is Worker.LEAVING:
+                self.s.out.append(Retired(worker.worker_id))
         self.reported(chunk, pq)
         self._dispatching.finished(chunk, pq)
 

@@ -125,7 +125,7 @@ class WorkerView:
         self.in_flight: dict[int, Chunk] = {}
         """Chunks handed to it and not reported to the end, in the order of hand-over."""
         self.held_up = False
-        """One message has kept it so long that the others were taken back: it gets nothing until it reports."""
+        """One message has kept it so long that the others were taken back: it gets nothing until it has reported its own."""
         self.seal_asked = False
         self.sealed_seq = 0
         """Its newest segment that is known to be sealed; they are sealed in their order."""

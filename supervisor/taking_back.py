@@ -32,9 +32,9 @@ class TakingBack:
         if member is None or self._barrier is None:
             return
         cell = self._cells.view(member.cell_slot)
-        claimed = take_back(cell, member.chunks_sent, self._barrier, member.claimed)
-        if claimed is None:
+        found = take_back(cell, member.chunks_sent, self._barrier)
+        if found is None:
             return
-        member.claimed = claimed
-        log.debug("taken_back", worker=member.worker_id, chunk=claimed[0], records=claimed[1])
-        self._core.reclaimed(action.worker_id, action.chunk_ids, *claimed, self._loop.time())
+        unbegun, claimed = found
+        log.debug("taken_back", worker=member.worker_id, chunks=unbegun, records_kept=claimed)
+        self._core.reclaimed(action.worker_id, action.chunk_ids, unbegun, claimed, self._loop.time())

@@ -14,8 +14,9 @@ not running then.
     word 7    BEATS: turns of the worker's loop | 8 RSS_PEAK in bytes, as last measured by the worker itself
     word 9    SOFT_NS, 10 HARD_NS: the time limits of one call, 0 = none (told once, before the first call)
     word 12   CANCEL: not 0 = the handler had better come to an end; written by the supervisor
-    word 13   CLAIM: what the worker is going to run | 14 ASKED, 15 VERDICT: what the supervisor takes back, see claims.py
-    word 11   TEXT_BYTES | from word 16: JSON [topic, broker, queue id] of the chunk's queue
+    word 13   CLAIM: what the worker is going to run | 14 ASKED, 15 ANSWERED, 16 GIVEN, 17 KEPT: what the supervisor takes
+              back, see claims.py
+    word 11   TEXT_BYTES | from word 18: JSON [topic, broker, queue id] of the chunk's queue
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from ..remoting.queues import MessageQueue
 CELL_BYTES: Final = 1024
 CELL_WORDS: Final = CELL_BYTES // 8
 HEAD_WORDS: Final = 16
-MAGIC: Final = int.from_bytes(b"RCCELLS2", "little")
+MAGIC: Final = int.from_bytes(b"RCCELLS3", "little")
 
 STATE: Final = 0
 CHUNK_ID: Final = 1
@@ -49,8 +50,10 @@ TEXT_BYTES: Final = 11
 CANCEL: Final = 12
 CLAIM: Final = 13
 ASKED: Final = 14
-VERDICT: Final = 15
-TEXT: Final = 16
+ANSWERED: Final = 15
+GIVEN: Final = 16
+KEPT: Final = 17
+TEXT: Final = 18
 
 CellView = memoryview
 """The words of one cell, `memoryview.cast("Q")`; index it by STATE, CHUNK_ID, ..."""
@@ -144,7 +147,7 @@ def map_cell(path: Path, slot: int, pid: int) -> CellView:
         os.close(fd)
     base = HEAD_WORDS + slot * CELL_WORDS
     cell = memoryview(mapped).cast("Q")[base : base + CELL_WORDS]
-    for word in (STATE, CLAIM, ASKED, VERDICT):
+    for word in (STATE, CLAIM, ASKED, ANSWERED, GIVEN, KEPT):
         cell[word] = 0
     cell[PID] = pid
     return cell

@@ -1,11 +1,16 @@
 """Who runs a message that was handed out and not begun: the worker claims messages before it runs them, and the supervisor
 can take back what is not claimed, to give it to a worker that idles. Both sides stand here.
 
-The race: the worker is about to begin the next message while the supervisor decides that somebody else shall run it. Three
+The race: the worker is about to begin the next message while the supervisor decides that somebody else shall run it. A few
 words of the cell settle it, without a lock, so that nobody can die, stop or fork while holding one:
 
-    worker      CLAIM := what it is about to run; then, unless ASKED is the number that it knows: wait for the VERDICT
-    supervisor  read CLAIM; ASKED := next number; barrier; read CLAIM again; VERDICT := taken if it is the same, else not
+    worker      CLAIM := what it is about to run; then, unless ASKED is the number that it knows: wait until ANSWERED is
+                that number, and look at GIVEN and KEPT
+    supervisor  read CLAIM; ASKED := next number; barrier; read CLAIM again; if it is the same: KEPT := that claim, GIVEN :=
+                how many chunks the worker was handed so far; ANSWERED := the number
+
+Of the first GIVEN chunks the worker runs what KEPT names, and what it claimed before that, and nothing else. GIVEN and KEPT
+stay until something is taken back again, so a worker that misses an answer finds all that it said in the next one.
 
 Each writes first and reads then. A processor may move a read before an earlier write, so a barrier is needed between the
 two, on both sides. `membarrier` has one executed on every processor that runs a registered process: the supervisor, which
@@ -13,9 +18,13 @@ does this seldom, pays for the worker, which does it all the time. So if the sec
 next claim is made behind the barrier, and it finds the request; if it finds a new one, the request is void. Where there is
 no membarrier (Linux before 4.16, other systems), workers do not offer it, and nothing is taken back.
 
+The old claim may itself be one whose worker has not looked at ASKED yet (it was put to sleep between its write and its
+read). The supervisor counts on it, so the worker must run it although it finds itself asked: hence KEPT. And a worker may
+sleep there while that very chunk is taken back; then it claims what is not its own, and is told so when it wakes up. Hence
+a claim names its chunk by how many the worker was handed: one of the first GIVEN chunks that is not KEPT counts for nothing.
+
 The worker claims a stride at once, about STRIDE_NS of work, one message where a call lately took long, because what is
-claimed waits for its worker. A verdict covers all chunks up to the n-th that the worker was handed; both count them. The
-id of a chunk that was taken back is never used again, or an old claim of it could be mistaken for a new one.
+claimed waits for its worker.
 """
 
 from __future__ import annotations
@@ -27,7 +36,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from .cells import ASKED, CLAIM, STATE, VERDICT, CellView
+from .cells import ANSWERED, ASKED, CLAIM, GIVEN, KEPT, STATE, CellView
 
 STRIDE_NS: Final = 20_000
 """A claim costs about 0.2 µs. Handlers that take longer than half of this claim message by message: nothing waits behind
@@ -37,15 +46,15 @@ LONG_NS: Final = 20_000_000
 """A call that took so long may be followed by another such: from then on messages are claimed one by one, ..."""
 CAREFUL_RECORDS: Final = 10_000
 """... for so many."""
+ASK_ALWAYS: Final = -1
+"""No request has this number: as long as the last chunk is given up, each claim of it is looked at."""
 FIRST_REQUEST: Final = 1
 """ASKED of a worker that gives back and was not asked yet."""
 WAIT_S: Final = 20e-6
-"""Between two looks for a verdict, which takes the supervisor a few microseconds; or as long as it is stopped."""
+"""Between two looks for an answer, which takes the supervisor a few microseconds; or as long as it is stopped."""
 RECORD_BITS: Final = 16
-"""Of CLAIM: how many records of the chunk are claimed; the rest is the chunk's id."""
-REQUEST_BITS: Final = 23
-"""Of VERDICT, above its lowest bit, which says "taken": the request's number. The rest is how many chunks it covers."""
-REQUEST_MASK: Final = (1 << REQUEST_BITS) - 1
+"""Of CLAIM: how many records of the chunk are claimed; the rest is which chunk: the first that was handed over is 1."""
+RECORD_MASK: Final = (1 << RECORD_BITS) - 1
 
 _SYSCALLS: Final = {"x86_64": 324, "aarch64": 283, "riscv64": 283, "ppc64le": 365, "s390x": 356}
 _GLOBAL_EXPEDITED: Final = 2
@@ -85,7 +94,9 @@ class Claims:
         self._handed = 0
         """Chunks that came so far."""
         self._given_up = 0
-        """Chunks up to this one were given up, as far as they were not begun."""
+        """Chunks up to this one were given up, but for what is kept."""
+        self._kept = 0
+        """The claim that counts although its chunk was given up."""
         self._careful = 0
         self.stride = 1
         """How many records to claim at once."""
@@ -111,42 +122,52 @@ class Claims:
             fits = STRIDE_NS * records // (busy_ns or 1)
             self.stride = STRIDE_MAX if fits > STRIDE_MAX else fits or 1
 
-    def claim(self, chunk_id: int, upto: int) -> bool:
-        """Records `[.., upto)` of the chunk are about to run. False: they are taken back, and the rest of the chunk too."""
+    def claim(self, upto: int) -> bool:
+        """Records `[.., upto)` of the last chunk are about to run. False: they are taken back, and the rest of it too."""
         cell = self._cell
-        cell[CLAIM] = chunk_id << RECORD_BITS | upto
-        return cell[ASKED] == self._asked or self.mine()
+        claim = cell[CLAIM] = self._handed << RECORD_BITS | upto
+        return cell[ASKED] == self._asked or self._is_mine() or claim == self._kept
 
     def mine(self) -> bool:
-        """Nobody has taken back what was handed last, as far as it was not claimed."""
+        """Nobody has taken back the last chunk, of which nothing is claimed yet."""
+        return self._cell[ASKED] == self._asked or self._is_mine()
+
+    def _is_mine(self) -> bool:
+        """Wait for the answer. What it says holds together if nothing more was asked until it was read."""
         cell = self._cell
-        asked = cell[ASKED]
-        if asked == self._asked:
-            return True
         cell[STATE] = 0  # the message before is over
-        while (verdict := cell[VERDICT]) >> 1 & REQUEST_MASK != asked & REQUEST_MASK:
-            self._wait(WAIT_S)
+        while True:
             asked = cell[ASKED]
-        self._asked = asked
-        if verdict & 1:
-            self._given_up = verdict >> REQUEST_BITS + 1
-        return self._handed > self._given_up
+            if cell[ANSWERED] != asked:
+                self._wait(WAIT_S)
+                continue
+            self._given_up, self._kept = cell[GIVEN], cell[KEPT]
+            if cell[ASKED] == asked:
+                break
+        mine = self._handed > self._given_up
+        self._asked = asked if mine else ASK_ALWAYS
+        return mine
 
 
-def take_back(
-    cell: CellView, handed: int, barrier: Callable[[], bool], last: tuple[int, int] | None
-) -> tuple[int, int] | None:
+def take_back(cell: CellView, handed: int, barrier: Callable[[], bool]) -> tuple[int, int] | None:
     """The supervisor's side: take what the worker has not claimed of the `handed` chunks that it was given so far.
 
-    Returns what it has claimed last, as (chunk id, records of it), (0, 0) = nothing ever; None = it went on meanwhile, or
-    cannot give back. `last` is what this returned the last time: as long as the worker has not gone on, it has nothing left.
+    Returns how many of them it has not begun, the last ones, and how many records of the one before these it has claimed,
+    0 = what it runs was settled before. None = it went on meanwhile, has nothing to give, or cannot give back.
     """
-    asked, claim = cell[ASKED], cell[CLAIM]
-    claimed = claim >> RECORD_BITS, claim & (1 << RECORD_BITS) - 1
-    if not asked or claimed == last:
+    asked, claim, given = cell[ASKED], cell[CLAIM], cell[GIVEN]
+    if not asked or given == handed:
         return None
-    request = asked + 1
-    cell[ASKED] = request
+    begun = claim >> RECORD_BITS
+    counts = begun > given
+    cell[ASKED] = asked + 1
     taken = barrier() and cell[CLAIM] == claim
-    cell[VERDICT] = handed << REQUEST_BITS + 1 | (request & REQUEST_MASK) << 1 | taken
-    return claimed if taken else None
+    if taken:
+        if counts:
+            cell[KEPT] = claim
+        cell[GIVEN] = handed
+        barrier()  # whoever sees the answer sees these two
+    cell[ANSWERED] = asked + 1
+    if not taken:
+        return None
+    return (handed - begun, claim & RECORD_MASK) if counts else (handed - given, 0)

@@ -133,7 +133,7 @@ class Runner:
         try:
             positions, offsets = records_of(data, records, chunk_id)
         except ProtocolError as error:
-            if self.claims.claim(chunk_id, records):
+            if self.claims.claim(records):
                 self._fail_chunk(chunk_id, queue, records, error)
             return
         self.begin_chunk(chunk_id, queue)
@@ -190,7 +190,7 @@ class Runner:
         for index, position, offset in zip(range(end), positions, run.offsets, strict=False):
             if index == claimed:
                 claimed = min(index + claims.stride, end)
-                if not claims.claim(run.chunk_id, claimed):
+                if not claims.claim(claimed):
                     end = index
                     break
             message = Message(data, position, queue)
@@ -317,7 +317,7 @@ class Runner:
                 batch.extend(messages)
                 places.extend([index] * len(messages))
                 index += 1
-            if not self.claims.claim(run.chunk_id, index):
+            if not self.claims.claim(index):
                 return
             started = clock()
             if batch:

@@ -26,6 +26,8 @@ EVENTS = (
     "a local offset was not written", "a member met a reset",
     "a member was killed in the middle of a step", "a message ran again", "a message was dead-lettered",
     "a message was dropped", "messages were taken back from a slow worker",
+    "messages of a queue that leaves were taken back", "a worker slept between its claim and its look",
+    "a worker claimed what was taken back",
     "a message was retried", "a message was sent back twice", "a notice came twice", "a partial report",
     "a plan was made again", "a pull was refused with 2", "a pull was refused with 215", "a request timed out",
     "a reset was undone", "a restart took over finished messages", "a seal was asked for",

@@ -9,6 +9,7 @@ from rocketcrew.supervisor.core import Core
 from rocketcrew.supervisor.journal import Entry, JournalState, replay
 from rocketcrew.supervisor.slab import Slab
 from rocketcrew.supervisor.state import CoreConfig
+from rocketcrew.workers.claims import Claims
 
 from .disk import Folder, Segment
 from .ordered_worker import OrderedSimWorker
@@ -26,6 +27,7 @@ class Parts:
     leaves_unread = False
     """A response that finds no room is left on the connection, instead of read and dropped."""
     ordered_worker_class = OrderedSimWorker
+    claims_class = Claims
     guards_commits = True
     """The edge looks at the broker's offset before a guarded commit."""
 
@@ -44,9 +46,9 @@ class Parts:
         kind = SimWorker if member.script.order == "concurrent" else self.ordered_worker_class
         return kind(world, member, worker_id, salvage_of, salvage)
 
-    def claimed(self, begun: int, claimed: int) -> tuple[int, int]:
-        """What the edge tells of how far a worker has come: the chunk, and how many records of it."""
-        return begun, claimed
+    def taken_back(self, unbegun: int, claimed: int) -> tuple[int, int]:
+        """What the edge tells of how far a worker has come: chunks not begun, and records of the one before them."""
+        return unbegun, claimed
 
     def read_journal(self, data: bytes) -> JournalState:
         return replay(data, "journal")[0]

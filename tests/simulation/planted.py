@@ -29,6 +29,7 @@ from rocketcrew.supervisor.settling import FailureReport, Settling
 from rocketcrew.supervisor.slab import Slab
 from rocketcrew.supervisor.state import CoreConfig, State, WorkerView
 from rocketcrew.supervisor.states import QueueEvent, Worker
+from rocketcrew.workers.claims import Claims
 
 from .disk import Folder, Segment
 from .member import SimMember
@@ -280,8 +281,24 @@ class ForgetsChunk(CoreParts):
 class TakesTooMuch(Parts):
     """What a worker is held up by is taken back, too."""
 
-    def claimed(self, begun: int, claimed: int) -> tuple[int, int]:
-        return begun, max(claimed - 1, 0)
+    def taken_back(self, unbegun: int, claimed: int) -> tuple[int, int]:
+        return unbegun, max(claimed - 1, 0)
+
+
+class ForgetsItsClaim(Parts):
+    """A worker that was put to sleep between its claim and its look takes what it claimed for taken back."""
+
+    class claims_class(Claims):
+        def claim(self, upto: int) -> bool:
+            return super().claim(upto) and self.mine()
+
+
+class TrustsEveryClaim(Parts):
+    """A worker that was put to sleep between its claim and its look believes that it has claimed in time."""
+
+    class claims_class(Claims):
+        def claim(self, upto: int) -> bool:
+            return super().claim(upto) or True
 
 
 class LosesTheRest(CoreParts):
@@ -544,6 +561,8 @@ PLANTED = {
     ),
     "redispatch forgets a chunk": Planted(ForgetsChunk, 60),
     "what is begun is taken back": Planted(TakesTooMuch, 20, (), HELD_UP),
+    "a claim that was seen is given up": Planted(ForgetsItsClaim, 20, (), HELD_UP),
+    "a claim that came too late is run": Planted(TrustsEveryClaim, 20, (), HELD_UP),
     "what is taken back is forgotten": Planted(LosesTheRest, 20, (), HELD_UP),
     "wipe instead of salvage": Planted(WipesOpen, 40),
     "outcome before rows": Planted(OutcomeFirst, 10),

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor import actions as act
 from rocketcrew.supervisor.settling import FailureReport
+from rocketcrew.supervisor.states import Queue
+from rocketcrew.workers.claims import take_back
 
 from .disk import Segment
 from .ordered_worker import OrderedPacket
@@ -77,6 +79,8 @@ class SimPool:
         self._member.notebook.handed(action.chunk.handle, action.chunk.offsets, action.worker_id)
         if action.chunk.origin is not None:
             self._member.world.note("a message ran again because no broker took it back")
+        if action.worker_id in self.workers:
+            self.workers[action.worker_id].sent += 1
         self._to(action.worker_id, Work(action))
 
     def _dispatch_ordered(self, action: act.DispatchOrdered) -> None:
@@ -108,19 +112,25 @@ class SimPool:
     def _reclaim(self, action: act.Reclaim) -> None:
         """As supervisor/taking_back.py: the worker and the edge agree on how far it has come, or it goes on meanwhile."""
         worker, member = self.workers.get(action.worker_id), self._member
-        if worker is None or member.world.chance(0.2):
+        found = None if worker is None else take_back(worker.cell, worker.sent, lambda: not member.world.chance(0.2))
+        if worker is None or found is None:
             return
-        begun, claimed = worker.claim
-        worker.take_back(action.chunk_ids)
-        at = action.chunk_ids.index(begun) if begun in action.chunk_ids else -1
-        for chunk_id in action.chunk_ids[max(at, 0) :]:
-            chunk = member.core.state.chunks.get(chunk_id)
-            if chunk is not None:
-                rest = chunk.offsets[claimed if chunk_id == begun else 0 :]
-                member.notebook.given_back(chunk.handle, rest)
-                if rest:
-                    member.world.note("messages were taken back from a slow worker")
-        told = member.parts.claimed(begun, claimed)
+        unbegun, claimed = found
+        begun = len(action.chunk_ids) - unbegun
+        if begun < 0:
+            raise Violation(f"{worker.worker_id} has not begun {unbegun} chunks, and has only {action.chunk_ids}")
+        if worker.asleep and claimed:
+            member.world.note("a worker slept between its claim and its look")
+        for at, chunk_id in enumerate(action.chunk_ids):
+            chunk = member.core.state.chunks[chunk_id]
+            rest = chunk.offsets[claimed:] if at == begun - 1 and claimed else chunk.offsets if at >= begun else ()
+            member.notebook.given_back(chunk.handle, rest)
+            if rest:
+                member.world.note("messages were taken back from a slow worker")
+                pq = member.core.state.queues.get(chunk.handle)
+                if pq is not None and pq.state is Queue.DRAINING:
+                    member.world.note("messages of a queue that leaves were taken back")
+        told = member.parts.taken_back(unbegun, claimed)
         member.core.reclaimed(action.worker_id, action.chunk_ids, *told, member.world.now)
 
     def _kill(self, action: act.KillWorker) -> None:

@@ -8,13 +8,15 @@ work: they must be those of the messages, and must not change under it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rocketcrew.remoting.errors import ProtocolError
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import record_info, walk
 from rocketcrew.supervisor.actions import Dispatch
+from rocketcrew.workers.cells import CLAIM, private_cell
+from rocketcrew.workers.claims import RECORD_BITS
 
 from .disk import Segment
 from .script import SLOW_IN_ORDER_MS, doom, fate, number_of
@@ -66,10 +68,12 @@ class SimWorker:
         self.in_pipe: deque[Work | str | object] = deque()
         self.inbox: deque[Work | str | object] = deque()
         self.work: Work | None = None
-        self.claim = (0, 0)
-        """The chunk that it began last, and how many records of it."""
-        self.given_up: set[int] = set()
-        """Chunks that were taken back before it began them."""
+        self.cell = private_cell()
+        self.claims = member.parts.claims_class(self.cell, self._waits)
+        self.sent = self._handed = 0
+        """Chunks that were sent to it, and that it got."""
+        self.asleep = False
+        """Between its claim and its look whether it was asked."""
         self.call: Call | None = None
         """The handler call under way."""
         self.told = False
@@ -131,6 +135,8 @@ class SimWorker:
             self.member.pool.salvage_segment(self, segment)
         self.salvage = []
         self.ready = True
+        if self.member.script.order == "concurrent":
+            self.claims.offer()
         self.say(self.member.pool.is_ready, self)
         self.world.after(1, self._next)
 
@@ -162,10 +168,9 @@ class SimWorker:
             return
         message = self.inbox.popleft()
         if isinstance(message, Work):
-            if message.chunk_id in self.given_up:
+            self._handed += 1
+            if not self.claims.handed() or not self._begin(message):
                 self.world.after(0, self._next)
-            else:
-                self._begin(message)
             return
         if not isinstance(message, str):
             self.other(message)
@@ -191,8 +196,11 @@ class SimWorker:
         if self.alive and self.segment is segment and len(segment.finished) == finished and self.work is None:
             self._seal()
 
-    def _begin(self, work: Work) -> None:
+    def _begin(self, work: Work) -> bool:
+        """Copy the records and run the first; False: they were taken back."""
         work.data = bytes(self.member.view[work.start : work.end])
+        if not self.claims.mine():
+            return False
         try:
             work.positions, work.offsets = walk(work.data)
         except ProtocolError as error:
@@ -202,14 +210,38 @@ class SimWorker:
         self.work = work
         self.unreported.append(work)
         self._run_one()
+        return True
 
     def _run_one(self) -> None:
-        """Begin the next call of the chunk: one message, or a batch."""
+        """Claim the messages of the next call of the chunk: one, or a batch."""
         work = self.work
         assert work is not None
+        upto = min(len(work.results) + self.member.script.batch, work.count)
+        if self.member.script.order == "concurrent" and self.world.chance(0.03):
+            self.cell[CLAIM] = self._handed << RECORD_BITS | upto
+            self.asleep = True
+            self.world.after(self.world.random.random() * 60, self._claim, work, upto)
+        else:
+            self._claim(work, upto)
+
+    def _claim(self, work: Work, upto: int) -> None:
+        """It looks whether it was asked; then the call begins, or the chunk is over for it."""
+        self.asleep = False
+        if not self.alive:
+            return
+        if self.claims.claim(upto):
+            self._call(work, upto)
+            return
+        self.world.note("a worker claimed what was taken back")
+        work.count = len(work.results)
+        self._over(work)
+
+    def _waits(self, _seconds: float) -> None:
+        raise Violation(f"{self.worker_id} waits for an answer, which is there as soon as it is asked")
+
+    def _call(self, work: Work, upto: int) -> None:
         index, script = len(work.results), self.member.script
-        count = min(script.batch, work.count - index)
-        self.claim = (work.chunk_id, index + count)
+        count = upto - index
         for at in range(index, index + count):
             self._runs_nowhere_else(work, at)
             self.member.truth.began((work.mq.topic, work.mq.queue_id), work.offsets[at])
@@ -240,13 +272,6 @@ class SimWorker:
             if other.work.handle == work.handle and work.offsets[index] in other.call.numbers:
                 raise Violation(f"{work.mq} {work.offsets[index]} runs at {self.worker_id} and at {other.worker_id}")
 
-    def take_back(self, chunk_ids: Sequence[int]) -> None:
-        """The supervisor takes what it has not begun of these chunks (workers/claims.py)."""
-        begun, claimed = self.claim
-        self.given_up.update(chunk_id for chunk_id in chunk_ids if chunk_id > 0 and chunk_id != begun)
-        if self.work is not None and self.work.chunk_id == begun:
-            self.work.count = min(self.work.count, claimed)
-
     def _crash(self, call: Call) -> None:
         """The handler ends its process."""
         if self.alive and self.call is call:
@@ -276,24 +301,32 @@ class SimWorker:
         work.results.append((failed, rows))
 
     def _go_on(self, work: Work) -> None:
-        done = len(work.results) == work.count
-        if done:
-            now = bytes(self.member.view[work.start : work.end])
-            # A failed message that no broker took back runs elsewhere meanwhile, with one attempt more in its record.
-            kept = [at for at, (delay_level, _) in enumerate(work.results) if delay_level is None]
-            spans = [slice(work.positions[at], work.positions[at + 1]) for at in kept]
-            if any(now[span] != work.data[span] for span in spans):
-                raise Violation(f"the bytes of chunk {work.chunk_id} changed while {self.worker_id} had it")
-            self.work = None
-        if self.world.chance(self.eager) or (done and self.world.chance(0.7)):
-            self._flush()
-        if not self.alive:
+        if len(work.results) == work.count:
+            self._check_bytes(work)
+            self._over(work)
             return
-        if done:
+        if self.world.chance(self.eager):
+            self._flush()
+        if self.alive:
+            self._run_one()
+
+    def _check_bytes(self, work: Work) -> None:
+        now = bytes(self.member.view[work.start : work.end])
+        # A failed message that no broker took back runs elsewhere meanwhile, with one attempt more in its record.
+        kept = [at for at, (delay_level, _) in enumerate(work.results) if delay_level is None]
+        spans = [slice(work.positions[at], work.positions[at + 1]) for at in kept]
+        if any(now[span] != work.data[span] for span in spans):
+            raise Violation(f"the bytes of chunk {work.chunk_id} changed while {self.worker_id} had it")
+
+    def _over(self, work: Work) -> None:
+        """It has nothing more of the chunk."""
+        self.work = None
+        if self.world.chance(self.eager) or self.world.chance(0.7):
+            self._flush()
+        self.unreported = [work for work in self.unreported if work.reported < work.count]
+        if self.alive:
             self.finished_work(work)
             self._next()
-        else:
-            self._run_one()
 
     def fate_of(self, work: Work, index: int, number: int, times: int) -> tuple[int | None, int]:
         """What the handler makes of the message."""

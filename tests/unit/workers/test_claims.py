@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rocketcrew.workers.cells import ASKED, CLAIM, VERDICT, CellView, private_cell
+from rocketcrew.workers.cells import ANSWERED, ASKED, CLAIM, GIVEN, CellView, private_cell
 from rocketcrew.workers.claims import (
     CAREFUL_RECORDS,
     LONG_NS,
@@ -24,7 +24,7 @@ from rocketcrew.workers.claims import (
 
 def made() -> tuple[CellView, Claims]:
     cell = private_cell()
-    claims = Claims(cell, wait=lambda _: pytest.fail("it waits for a verdict that never comes"))
+    claims = Claims(cell, wait=lambda _: pytest.fail("it waits for an answer that never comes"))
     claims.offer()
     return cell, claims
 
@@ -37,47 +37,47 @@ def nothing() -> bool:
 def test_what_is_not_claimed_is_taken_back_and_the_worker_stops_there() -> None:
     cell, claims = made()
     assert claims.handed()
-    assert claims.claim(7, 3)
-    assert take_back(cell, 2, nothing, None) == (7, 3)
-    assert not claims.claim(7, 6)
+    assert claims.claim(3)
+    assert take_back(cell, 2, nothing) == (1, 3)
+    assert not claims.claim(6)
     assert not claims.handed()  # the second chunk, too
     assert claims.handed()  # the third came later
     assert claims.mine()
-    assert claims.claim(9, 1)
+    assert claims.claim(1)
 
 
 def test_a_chunk_that_is_finished_is_followed_by_none_that_was_taken_back() -> None:
     cell, claims = made()
     claims.handed()
-    claims.claim(7, 3)
-    take_back(cell, 2, nothing, None)
+    claims.claim(3)
+    take_back(cell, 2, nothing)
     assert claims.handed()  # it does not know yet
     assert not claims.mine()
     assert claims.handed()
-    assert claims.claim(9, 1)
+    assert claims.claim(1)
 
 
 def test_who_goes_on_in_that_moment_keeps_everything() -> None:
     cell, claims = made()
     claims.handed()
-    claims.claim(7, 3)
+    claims.claim(3)
 
     def goes_on() -> bool:
-        cell[CLAIM] = 7 << RECORD_BITS | 6
+        cell[CLAIM] = 1 << RECORD_BITS | 6
         return True
 
-    assert take_back(cell, 2, goes_on, None) is None
-    assert claims.claim(7, 6)
+    assert take_back(cell, 2, goes_on) is None
+    assert claims.claim(6)
     assert claims.handed()
-    assert claims.claim(8, 1)
+    assert claims.claim(1)
 
 
 def test_without_its_barrier_nothing_is_taken() -> None:
     cell, claims = made()
     claims.handed()
-    claims.claim(7, 3)
-    assert take_back(cell, 2, lambda: False, None) is None
-    assert claims.claim(7, 6)
+    claims.claim(3)
+    assert take_back(cell, 2, lambda: False) is None
+    assert claims.claim(6)
 
 
 def test_a_worker_that_meets_a_request_waits_for_the_verdict() -> None:
@@ -86,36 +86,73 @@ def test_a_worker_that_meets_a_request_waits_for_the_verdict() -> None:
     def verdict_comes(seconds: float) -> None:
         waits.append(seconds)
         if len(waits) == 3:
-            cell[VERDICT] = 1 << 24 | cell[ASKED] << 1 | 1
+            cell[GIVEN], cell[ANSWERED] = 1, cell[ASKED]
 
     claims = Claims(cell, verdict_comes)
     claims.offer()
     claims.handed()
-    claims.claim(7, 3)
+    claims.claim(3)
     cell[ASKED] += 1
-    assert not claims.claim(7, 4)
+    assert not claims.claim(4)
     assert len(waits) == 3
 
 
-def test_nothing_is_asked_twice_before_the_worker_has_gone_on() -> None:
+def test_nothing_is_asked_twice_before_something_more_was_handed_over() -> None:
     cell, claims = made()
     claims.handed()
-    claims.claim(7, 3)
-    last = take_back(cell, 1, nothing, None)
-    assert take_back(cell, 1, nothing, last) is None
-    claims.claim(7, 6)
-    assert take_back(cell, 2, nothing, last) == (7, 6)
+    claims.claim(3)
+    assert take_back(cell, 1, nothing) == (0, 3)
+    assert take_back(cell, 1, nothing) is None
+    assert take_back(cell, 3, nothing) == (2, 0)  # it stands where it stood
+    assert not claims.claim(6)
+    assert [claims.handed() for _ in range(3)] == [False, False, True]
+
+
+def test_a_claim_that_the_supervisor_has_seen_is_run_although_the_worker_did_not_look_yet() -> None:
+    cell, claims = made()
+    claims.handed()
+    claims.claim(3)
+    cell[CLAIM] = 1 << RECORD_BITS | 6  # and is put to sleep
+    assert take_back(cell, 2, nothing) == (1, 6)
+    assert claims.claim(6)  # it wakes up
+    assert not claims.claim(7)
+    assert not claims.handed()
+
+
+def test_a_claim_of_what_was_taken_back_counts_for_nothing() -> None:
+    cell, claims = made()
+    claims.handed()
+    claims.claim(3)
+    assert claims.handed()
+    assert claims.mine()
+    assert take_back(cell, 2, nothing) == (1, 3)
+    cell[CLAIM] = 2 << RECORD_BITS | 1  # it did not know, and is put to sleep
+    assert take_back(cell, 3, nothing) == (1, 0)
+    assert not claims.claim(1)
+    assert not claims.handed()
+
+
+def test_an_answer_that_was_missed_stands_in_the_next_one() -> None:
+    cell, claims = made()
+    claims.handed()
+    claims.claim(3)
+    assert take_back(cell, 2, nothing) == (1, 3)
+    assert take_back(cell, 3, lambda: False) is None  # void
+    assert not claims.claim(6)
+    assert not claims.handed()
+    assert claims.handed()
+    assert claims.claim(1)
 
 
 def test_who_has_begun_nothing_gives_everything_back() -> None:
     cell, claims = made()
-    assert take_back(cell, 2, nothing, None) == (0, 0)
+    assert take_back(cell, 2, nothing) == (2, 0)
     assert claims.handed()
-    assert not claims.claim(7, 1)
+    assert not claims.claim(1)
 
 
 def test_a_worker_that_does_not_offer_it_is_left_alone() -> None:
-    assert take_back(private_cell(), 1, nothing, None) is None
+    assert take_back(private_cell(), 1, nothing) is None
 
 
 def test_the_stride_is_some_time_of_work_and_one_after_a_long_call() -> None:
@@ -142,7 +179,7 @@ HANDED, RAN = 128, 256
 
 
 def _work(memory: mmap.mmap, words: Any) -> None:
-    claims = Claims(words, lambda _: None)
+    claims, lot = Claims(words, lambda _: None), random.Random(2)
     claims.offer()
     for chunk in range(1, CHUNKS + 1):
         while words[HANDED] < chunk:
@@ -151,7 +188,11 @@ def _work(memory: mmap.mmap, words: Any) -> None:
             continue
         for index in range(0, RECORDS, 2):
             end = min(index + 2, RECORDS)
-            if not claims.claim(chunk, end):
+            if not lot.randrange(20):
+                words[CLAIM] = chunk << RECORD_BITS | end
+                for _ in range(lot.randrange(20)):
+                    os.sched_yield()  # asleep between its claim and its look
+            if not claims.claim(end):
                 break
             for record in range(chunk * RECORDS + index, chunk * RECORDS + end):
                 memory[RAN * 8 + record] += 1
@@ -171,7 +212,7 @@ def test_two_processes_agree_about_each_record() -> None:
             _work(memory, words)
         finally:
             os._exit(0)
-    taken, lot, last = bytearray((CHUNKS + 1) * RECORDS), random.Random(1), None
+    taken, lot = bytearray((CHUNKS + 1) * RECORDS), random.Random(1)
     handed = done = takes = 0
     while handed < CHUNKS:
         before = words[CLAIM]
@@ -180,10 +221,11 @@ def test_two_processes_agree_about_each_record() -> None:
             os.sched_yield()
         for _ in range(lot.randrange(100)):
             pass
-        claimed = take_back(words, handed, barrier, last)
-        if claimed is not None:
-            takes, last = takes + 1, claimed
-            first = claimed[0] * RECORDS + claimed[1] if claimed[0] else RECORDS
+        found = take_back(words, handed, barrier)
+        if found is not None:
+            takes += 1
+            unbegun, claimed = found
+            first = (handed - unbegun) * RECORDS + claimed if claimed else done
             for record in range(max(first, done), (handed + 1) * RECORDS):
                 taken[record] += 1
             done = (handed + 1) * RECORDS

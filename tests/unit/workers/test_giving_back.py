@@ -24,7 +24,7 @@ def test_the_rest_of_the_chunk_and_the_next_one_are_left(bench: Make, make_recor
     def handle(message: Any) -> None:
         ran.append(message.queue_offset)
         if message.queue_offset == 2:
-            claimed.append(take_back(b.cell, 2, lambda: True, None))
+            claimed.append(take_back(b.cell, 2, lambda: True))
 
     b = bench(handle)
     b.worker.offer_back()
@@ -45,14 +45,14 @@ def test_what_was_claimed_with_the_message_in_hand_is_run(bench: Make, make_reco
         ran.append(message.queue_offset)
         b.clock.advance_ms(0.004)
         if message.queue_offset == 11:
-            claimed.append(take_back(b.cell, 2, lambda: True, None))
+            claimed.append(take_back(b.cell, 2, lambda: True))
 
     b = bench(handle)
     b.worker.offer_back()
     b.chunk([make_record(offset=n) for n in range(10)], 1)
     b.chunk([make_record(offset=n) for n in range(10, 20)], 2)
     b.steps(4)
-    assert claimed == [(2, 5)]  # 20 µs of work
+    assert claimed == [(0, 5)]  # 20 µs of work
     assert ran == list(range(15))
     assert reported(b) == [(1, 0, 10, 0), (2, 0, 5, 0)]
 
@@ -64,7 +64,7 @@ def test_a_batch_is_one_claim(bench: Make, make_record: Make) -> None:
     def handle(messages: Any) -> None:
         ran.append([message.queue_offset for message in messages])
         if len(ran) == 2:
-            assert take_back(b.cell, 1, lambda: True, None) == (1, 6)
+            assert take_back(b.cell, 1, lambda: True) == (0, 6)
 
     b = bench(handle, limits=WorkerLimits(batch_messages_max=3))
     b.worker.offer_back()
@@ -77,7 +77,7 @@ def test_a_batch_is_one_claim(bench: Make, make_record: Make) -> None:
 def test_a_chunk_that_cannot_be_read_is_not_reported_once_it_was_taken_back(bench: Make, make_record: Make) -> None:
     def handle(message: Any) -> None:
         del message
-        assert take_back(b.cell, 2, lambda: True, None) == (1, 1)
+        assert take_back(b.cell, 2, lambda: True) == (1, 1)
 
     b = bench(handle)
     b.worker.offer_back()
@@ -92,7 +92,7 @@ def test_a_worker_that_does_not_offer_it_runs_all(bench: Make, make_record: Make
 
     def handle(message: Any) -> None:
         ran.append(message.queue_offset)
-        assert take_back(b.cell, 1, lambda: True, None) is None
+        assert take_back(b.cell, 1, lambda: True) is None
 
     b = bench(handle)
     b.chunk([make_record(offset=n) for n in range(4)], 1)
