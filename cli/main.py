@@ -37,6 +37,7 @@ COMMANDS: Final[dict[str, str]] = {
     "query": "Ask the table by Spark SQL.",
     "reset": "Set a group's offsets, and load once more what it loaded.",
     "compact": "Rewrite small files of the table into large ones.",
+    "replay": "Run a handler over a past stretch of time, on Spark, and compare its rows with a table.",
     "reconcile": "Compare the table with the brokers: is everything there?",
     "lag": "Show how far a group is behind, queue by queue.",
     "demo": "Process the Python standard library from end to end, with nothing else installed.",

@@ -26,11 +26,12 @@ from ..conf.logging import set_up
 from ..workers.api import Handler
 from ..workers.async_runner import one_call_at_a_time
 from ..workers.cells import STARTED_NS, CellView
+from ..workers.consume_hooks import ConsumeHooks
 from ..workers.context import Context, enter
 from ..workers.ddl import as_schema
 from ..workers.limits import NS_PER_MS, SoftLimit, limits_of, obey
 from ..workers.loading import HandlerLoadError, describe_error, load, user_traceback
-from ..workers.main import consume_hooks, run_hook
+from ..workers.main import run_hook
 from ..workers.message import Message
 from ..workers.runner import HANDLER_CALLERS, NEVER_INTERRUPTED
 from ..workers.watching import ProcessSpans, watched
@@ -69,7 +70,12 @@ class HandlerProcess:
             )
         else:
             soft_ns = 0
-        hooks = consume_hooks(handler, limits, spec.namespace, self.log)
+        hooks = None
+        if handler.hooks:
+            hooks = ConsumeHooks(
+                handler.hooks, clock=time.monotonic_ns, consume_timeout_min=limits.consume_timeout_min,
+                namespace=spec.namespace, log=self.log,
+            )  # fmt: skip
         api = span_api(spec.spans)
         spans = ProcessSpans(api) if api is not None and api.active else None
         wall_ns = time.time_ns() - time.monotonic_ns()

@@ -37,6 +37,7 @@ from .spec import RECORD_SCHEMA, TaskSpec
 from .table import Table, check_target, loader_config, session_settings
 
 EXIT_FINE, EXIT_FORCED = 0, 5
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LOOK_S = 0.2
 QUIET_S = 3.0
 """How long a stop waits for Spark to note the batch that has ended; where it does not, the batch is known to be done."""
@@ -72,6 +73,11 @@ class StopSignals:
         self._count += 1
         self._asked.set()
 
+    def obey(self) -> None:
+        """Listen to the signals; for the main thread."""
+        for number in STOP_SIGNALS:
+            signal.signal(number, self.ask)
+
     def asked(self) -> bool:
         """A stop was asked for."""
         return self._count > 0
@@ -89,7 +95,8 @@ class StopSignals:
 def stop_signals() -> Generator[StopSignals]:
     """TERM and INT as wishes, for a while."""
     stop = StopSignals()
-    before = {number: signal.signal(number, stop.ask) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    stop.obey()
     try:
         yield stop
     finally:
@@ -144,6 +151,7 @@ class Stream:
             if not self._home.query():
                 starting = self._link.run(beginning.starting_offsets(settings.consumer, queues))
             self._writer.start()
+            self._stop.obey()  # Spark has put a handler of its own on INT
         except StoppedError:
             return EXIT_FINE
         session = self._writer.session

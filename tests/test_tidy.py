@@ -109,7 +109,7 @@ PURE_MODULES: dict[str, frozenset[str]] = {
         {"access", "address", "faults", "outgoing", "request_rules", "routes", "selection", "send_result", "validation"}
     ),
     "workers": frozenset({"api", "ddl", "message", "packets", "ranges", "rows"}),
-    "engine": frozenset({"fitting", "options", "spec"}),
+    "engine": frozenset({"fitting", "options", "spec", "window"}),
     "spark": frozenset(
         {"columns", "costs", "epochs", "errors", "intervals", "outcomes", "plan", "reconciling", "reports"}
     ),
