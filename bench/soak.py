@@ -27,9 +27,11 @@ SYSTEM = (
     "tests/system/test_loader.py",
     "tests/system/test_journal.py",
     "tests/system/test_pressure.py",
+    "tests/system/test_stand_still.py",
+    "tests/system/test_uneven.py",
 )
-FULL = ("tests/system/test_chaos.py", "tests/system/test_pressure.py")
-"""Faults of the worker pool in each order mode, 30 to 60 s each, and 200 bodies of 4 MiB."""
+FULL = ("tests/system/test_chaos.py", "tests/system/test_pressure.py", "tests/system/test_stand_still.py")
+"""Faults of the worker pool in each order mode, 30 to 60 s each, 200 bodies of 4 MiB, a stop of over two minutes."""
 GENUINE = ("tests/interop/test_faults.py", "tests/interop/test_first_commit.py", "tests/interop/test_differential.py")
 
 
@@ -53,6 +55,7 @@ class Soak:
             last = ""
             for line in run.stdout:
                 print(line, end="", flush=True)
+                line = re.sub(r"^[.sxXRFE]+(?=VERDICT )", "", line)  # behind pytest's dots
                 if line.startswith(("VERDICT ", "FAILED ", "ERROR ")):
                     self.lines.append(line.strip())
                 if line.strip():
@@ -86,9 +89,10 @@ def main() -> int:
     options = parser.parse_args()
     soak = Soak()
     for number in range(options.rounds):
-        soak.stage(f"faults, round {number + 1} of {options.rounds}", *SYSTEM)
+        soak.stage(f"faults, round {number + 1} of {options.rounds}", *SYSTEM, "-s")
     soak.stage("the worker pool, full numbers", *FULL, "--full-numbers", "-s", "--timeout=1200")
     soak.run("kills of workers", [sys.executable, "bench/kills.py", f"--kills={options.kills}"])
+    soak.run("uneven handlers", [sys.executable, "bench/uneven.py"])
     soak.run("kills of the loader", [sys.executable, "bench/loader_kills.py", f"--kills={options.loader_kills}"])
     if options.messages and shutil.which("java") and shutil.which("mvn"):
         soak.stage(

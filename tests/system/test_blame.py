@@ -20,7 +20,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from harness import WAIT_S, Broker, Crew, alive, duplicate_keys, send_numbers, stored_messages, wait_until
+from harness import WAIT_S, Broker, Crew, alive, duplicate_keys, say, send_numbers, stored_messages, wait_until
 from poison_handlers import POISON
 
 from rocketcrew.remoting.errors import UsageError
@@ -77,6 +77,9 @@ def verdict(crew: Crew, *, dead: bool) -> None:
     assert numbers == [number for number in range(MESSAGES) if not dead or number != POISON]
     assert duplicate_keys(rows) == 0
     assert len(events(crew, "message_dead_lettered")) == int(dead)
+    say(
+        f"{crew.handler}: {MESSAGES} messages, 0 lost, {int(dead)} dead letters, {len(events(crew, 'worker_died'))} deaths"
+    )
 
 
 def dead_letter(broker: Broker, crew: Crew) -> dict[str, str]:

@@ -14,7 +14,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from harness import WAIT_S, Broker, Crew, duplicate_keys, send_numbers, wait_until
+from harness import WAIT_S, Broker, Crew, duplicate_keys, say, send_numbers, wait_until
 
 from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.client.sync import SyncProducer
@@ -86,6 +86,7 @@ def test_workers_that_cannot_write_wait_with_an_alarm_and_go_on(tmp_path: Path, 
     rows = crew.staged_rows()
     assert sorted(rows.column("number").to_pylist()) == list(range(messages))
     assert duplicate_keys(rows) == 0
+    say(f"full disk: {messages} messages, 0 lost, 0 duplicated, no worker replaced")
 
 
 def all_wait(crew: Crew) -> bool:
@@ -150,9 +151,7 @@ def test_bodies_that_are_large_beside_the_budget(
         assert memory["slab_peak_bytes"] <= memory["slab_bytes"] == max(budget_mib, 32) * MIB
         assert status["counters"]["invariant_violations"] == 0
         peak_mib, again = memory["slab_peak_bytes"] // MIB, status["counters"]["pull_bodies_dropped"]
-        print(  # noqa: T201  the soak run keeps these lines
-            f"VERDICT good: {messages} bodies of 4 MiB under {budget_mib} MiB, peak {peak_mib} MiB, {again} pulled again"
-        )
+        say(f"{messages} bodies of 4 MiB under {budget_mib} MiB, peak {peak_mib} MiB, {again} pulled again")
         assert crew.stop() == 0
     finally:
         crew.child.stop(WAIT_S)

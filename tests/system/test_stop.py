@@ -14,7 +14,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from harness import WAIT_S, Broker, Crew, duplicate_keys, send_numbers, wait_until
+from harness import WAIT_S, Broker, Crew, duplicate_keys, say, send_numbers, wait_until
 
 MESSAGES = 4_000
 TOPIC = "numbers"
@@ -47,6 +47,7 @@ def test_term_under_load_repeats_nothing(tmp_path: Path, broker: Broker) -> None
     rows = crew.staged_rows()
     assert set(rows.column("number").to_pylist()) == WANTED
     assert duplicate_keys(rows) == 0, "before any loader drops what it knows: nothing ran twice"
+    say(f"TERM under load: {MESSAGES} messages, 0 lost, 0 duplicated")
 
 
 def test_a_second_signal_forces(tmp_path: Path, broker: Broker) -> None:

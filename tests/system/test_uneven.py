@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from harness import WAIT_S, Broker, Crew, duplicate_keys, send_numbers, wait_until
+from harness import WAIT_S, Broker, Crew, duplicate_keys, say, send_numbers, wait_until
 from uneven_handlers import SLOW_EVERY
 
 TOPIC = "numbers"
@@ -51,3 +51,4 @@ def test_slow_messages_hold_up_nobody(
     rows = crew.staged_rows()
     assert duplicate_keys(rows) == 0
     assert sorted(rows.column("number").to_pylist()) == list(range(-WARM, MESSAGES))
+    say(f"uneven handlers, {transport}: {MESSAGES} messages, none waited for a slow one")

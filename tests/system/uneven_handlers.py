@@ -38,3 +38,22 @@ def uneven(message: Message) -> dict[str, int]:
         time.sleep(0.01)
     _note("slow", f"{number} {done()}\n")
     return {"number": number}
+
+
+SLOW_S = 2.0
+QUICK_S = 0.0001
+
+
+@handler(schema="number bigint")
+def one_in_200(message: Message) -> dict[str, int]:
+    """Takes 2 s for one message in 200, 0.1 ms of CPU for the others, and notes when that was (bench/uneven.py)."""
+    began = time.monotonic_ns()
+    number, sent = map(int, message.body.split())
+    if number % SLOW_EVERY == SLOW_EVERY - 1:
+        time.sleep(SLOW_S)
+    else:
+        until = time.perf_counter() + QUICK_S
+        while time.perf_counter() < until:
+            pass
+    _note("calls", f"{os.getpid()} {number} {sent} {began} {time.monotonic_ns()}\n")
+    return {"number": number}
