@@ -29,7 +29,7 @@ import pyarrow.dataset
 from ..remoting.errors import UsageError
 from .columns import BATCH_COLUMN, plain_schema
 from .convert import Staged
-from .errors import BatchTakenError, LoaderError
+from .errors import BatchTakenError, LoaderError, remedy
 from .files import make_folders
 from .intervals import OffsetSet
 from .outcomes import BatchOutcomes
@@ -248,7 +248,7 @@ def append_by_delta_rs(
     except library.exceptions.CommitFailedError as error:
         raise LoaderError(f"the commit to {path} was refused: {error}. The segments stay") from None
     except library.exceptions.DeltaError as error:
-        raise LoaderError(f"the commit to {path} failed: {error}. The segments stay") from None
+        raise LoaderError(f"the commit to {path} failed: {error}{remedy(str(error))}. The segments stay") from None
 
 
 def _rows(files: Sequence[Path], batch: int) -> Any:

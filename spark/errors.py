@@ -39,6 +39,15 @@ class BadSegmentError(ValueError):
     """A file in the segment folder that can't be loaded: the message says why."""
 
 
+def remedy(said: str) -> str:
+    """What to do about a failure that only its text tells of, as a sentence to be appended; "" when that is not known."""
+    if "No space left on device" in said or "Disk quota exceeded" in said:
+        return ". The disk is full: make room on it"
+    if "Permission denied" in said or "Operation not permitted" in said:
+        return ". The loader, and Spark's executors, must be allowed to write there"
+    return ""
+
+
 def exit_code(error: BaseException) -> int:
     """The exit code that tells `error` to whoever started the process."""
     if isinstance(error, LoaderError):

@@ -113,8 +113,8 @@ class Session:
         """End the JVM at once."""
         self._jvm.kill()
 
-    def close(self) -> None:
-        """Stop Spark and its JVM. Takes about a second, JVM_END_TIMEOUT_S more if it has to be killed; never raises."""
+    def close(self, end_timeout_s: float = JVM_END_TIMEOUT_S) -> None:
+        """Stop Spark and its JVM. Takes about a second, `end_timeout_s` more if it has to be killed; never raises."""
         from pyspark import SparkContext
 
         # Whatever goes wrong here, the JVM is about to end: its answers are no longer needed.
@@ -128,7 +128,7 @@ class Session:
             with contextlib.suppress(OSError):
                 self._jvm.stdin.close()
         try:
-            self._jvm.wait(JVM_END_TIMEOUT_S)
+            self._jvm.wait(end_timeout_s)
         except subprocess.TimeoutExpired:
             self._jvm.kill()
             self._jvm.wait()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..conf.segment_format import MESSAGE_ID, OFFSET, ORIGIN_MESSAGE_ID
 from .columns import BATCH_COLUMN, Column, ddl
-from .errors import LoaderError, SparkDiedError, StoppedError
+from .errors import LoaderError, SparkDiedError, StoppedError, remedy
 from .java import Java, find_java
 from .pulse import Pulse
 from .session import Session, SessionSettings, open_session
@@ -103,7 +103,8 @@ class SparkWriter:
             return SparkDiedError(self._death())
         said = [line for line in str(error).splitlines() if line.strip()]
         return LoaderError(
-            f"the Spark job failed: {' | '.join(said[:3])}. More in {self._settings.folder}/spark.log; the segments stay"
+            f"the Spark job failed: {' | '.join(said[:3])}{remedy(str(error))}."
+            f" More in {self._settings.folder}/spark.log; the segments stay"
         )
 
     def _death(self) -> str:

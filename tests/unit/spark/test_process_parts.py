@@ -15,6 +15,7 @@ from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.columns import Column
 from rocketcrew.spark.config import CLUSTER_CORES, LoaderConfig
 from rocketcrew.spark.convert import FILE_BYTES, SEGMENT_BYTES_A_FILE_BYTE, divide, part_count
+from rocketcrew.spark.errors import remedy
 from rocketcrew.spark.intervals import OffsetSet
 from rocketcrew.spark.plan import SegmentFacts, Take
 from rocketcrew.spark.session import SessionSettings, spark_conf
@@ -72,6 +73,19 @@ def test_failed_system_calls_are_told_with_what_to_do(number: int, told: str) ->
     assert told in text
     assert os.strerror(number) in text
     assert "/data/x" in text
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("java.io.IOException: No space left on device", "make room"),
+        ("Unable to open file: Permission denied (os error 13)", "must be allowed"),
+        ("something else", ""),
+    ],
+)
+def test_failures_known_by_their_text_are_told_with_what_to_do(said: str, told: str) -> None:
+    assert told in remedy(said)
+    assert bool(remedy(said)) == bool(told)
 
 
 PART_BYTES = FILE_BYTES * SEGMENT_BYTES_A_FILE_BYTE
