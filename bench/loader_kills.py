@@ -1,6 +1,6 @@
 """kill -9 of the loader and its JVM, again and again, on every kind of table: what is missing or stands there twice.
 
-    python bench/loader_kills.py [--kills 40] [--seed 1] [--target parquet ...]
+    python bench/loader_kills.py [--kills 40] [--minutes 60] [--seed 1] [--target parquet ...]
 
 Half of the kills are at the named points of the loader's steps, half at random moments; between them come new records,
 records that come a second time, and retries. Tables of parquet, delta, deltalake and foreach must be exact. `json` stands
@@ -50,6 +50,7 @@ def light_jvm(folder: Path) -> dict[str, str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=40, help="of each target")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="of each target; then fewer kills do")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--target", action="append", choices=TARGETS, help="may be repeated; all, if none is named")
     options = parser.parse_args()
@@ -69,7 +70,7 @@ def main() -> int:
         folder = Path(tempfile.mkdtemp(prefix=f"rocketcrew-kills-{target}-"))
         story = KillStory(folder, target, options.seed, jars, conf)
         try:
-            verdict = story.run(kills_in_turn(options.kills, options.seed))
+            verdict = story.run(kills_in_turn(options.kills, options.seed), 60 * options.minutes)
         finally:
             story.loaders.end()
         bad |= not verdict.good

@@ -238,5 +238,7 @@ def explained(error: OSError, config: LoaderConfig) -> str:
             f"{said}: make room on the disk of {config.staging} or {config.target}. The segments stay, nothing is lost"
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return f"{said}: the loader must be able to write {config.staging} and {config.target}. The segments stay"
+        return (
+            f"{said}: the loader must be able to read and write {config.staging} and {config.target}. The segments stay"
+        )
     return f"{said}. The segments stay"

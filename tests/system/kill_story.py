@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import random
 import signal
@@ -114,11 +115,14 @@ class KillStory:
         elif target == "naive":
             self._settings["format"] = "parquet"
 
-    def run(self, kills: Sequence[str]) -> Verdict:
-        """One kill after the other (names of POINTS, or "random"), then to the end; the verdict."""
+    def run(self, kills: Sequence[str], seconds: float = math.inf) -> Verdict:
+        """One kill after the other (names of POINTS, or "random"), none after `seconds`; then to the end, and the verdict."""
+        over = time.monotonic() + seconds
         self.seal_round()
         self._finish()  # how long a job takes, for the moments of random kills
         for kill in kills:
+            if time.monotonic() > over:
+                break
             self.seal_round()
             while not self._killed_at_random() if kill == "random" else not self._killed_at(kill):
                 self.seal_round()

@@ -65,7 +65,7 @@ def test_the_phases_are_complete_and_every_way_ends() -> None:
 
 @pytest.mark.parametrize(
     ("number", "told"),
-    [(errno.ENOSPC, "make room"), (errno.EACCES, "must be able to write"), (errno.EIO, "The segments stay")],
+    [(errno.ENOSPC, "make room"), (errno.EACCES, "must be able to read and write"), (errno.EIO, "The segments stay")],
 )
 def test_failed_system_calls_are_told_with_what_to_do(number: int, told: str) -> None:
     error = OSError(number, os.strerror(number), "/data/x")
