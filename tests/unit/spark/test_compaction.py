@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-from collections.abc import Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +19,6 @@ from rocketcrew.spark.reconciling import reconcile
 from rocketcrew.spark.table_keys import table_facts
 
 MIB = 1024 * 1024
-
-
-@pytest.fixture(scope="module")
-def threads() -> Iterator[Executor]:
-    with ThreadPoolExecutor(2) as pool:
-        yield pool
-
-
-@pytest.fixture
-def world(request: pytest.FixtureRequest, tmp_path: Path, segments: Any, threads: Executor) -> World:
-    return World(tmp_path, segments, threads, getattr(request, "param", "parquet"))
 
 
 def fill(world: World, segments: Any, count: int = 5) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,15 +21,8 @@ from rocketcrew.spark.table_keys import table_facts
 QUEUE = QueueKey("g", "orders", "broker-a", 0)
 
 
-@pytest.fixture(scope="module")
-def threads() -> Iterator[Executor]:
-    with ThreadPoolExecutor(2) as pool:
-        yield pool
-
-
-@pytest.fixture(params=["parquet", "deltalake"])
-def world(request: pytest.FixtureRequest, tmp_path: Path, segments: Any, threads: Executor) -> World:
-    return World(tmp_path, segments, threads, request.param)
+TABLES = ("parquet", "deltalake")
+"""What the tests with a world run on, each."""
 
 
 def facts(name: str, first: int, last: int, first_us: int, last_us: int) -> SegmentFacts:

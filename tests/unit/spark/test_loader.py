@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from collections.abc import Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,17 +26,6 @@ QUEUE = QueueKey("g", "orders", "broker-a", 0)
 
 every_target = pytest.mark.parametrize("world", ["parquet", "deltalake"], indirect=True)
 """What follows from the steps alone holds for every table that knows what it holds."""
-
-
-@pytest.fixture(scope="module")
-def threads() -> Iterator[Executor]:
-    with ThreadPoolExecutor(2) as pool:
-        yield pool
-
-
-@pytest.fixture
-def world(request: pytest.FixtureRequest, tmp_path: Path, segments: Any, threads: Executor) -> World:
-    return World(tmp_path, segments, threads, getattr(request, "param", "parquet"))
 
 
 def test_segments_become_one_batch_and_go(world: World, segments: Any) -> None:
