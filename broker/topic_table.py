@@ -91,9 +91,6 @@ class TopicTable:
     def is_system(self, name: str) -> bool:
         return name in self._system
 
-    def system_names(self) -> list[str]:
-        return sorted(self._system)
-
     def put(self, now_ms: int, topic: TopicConfig) -> bool:
         """Create or replace a topic; False when it was exactly so already."""
         if self._topics.get(topic.topic_name) == topic:

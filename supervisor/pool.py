@@ -15,13 +15,13 @@ from typing import Any
 
 import structlog
 
-from ..conf.segment_format import OPEN_DIR, SEGMENT_SUFFIX
 from ..remoting.queues import MessageQueue
 from ..workers import packets
 from ..workers.cells import CellFile
 from ..workers.link import LinkClosedError, Transport, link_pair
 from ..workers.notices import LEAVES, PROGRESS, WANTS_OUT, WINDOW, progress_text
 from ..workers.packets import QueueInfo
+from ..workers.salvage import open_segments
 from ..workers.spawn import WorkerProcess, WorkerStartError
 from ..workers.stack_dump import StackFile
 from .acting import LEVELS
@@ -167,7 +167,7 @@ class Pool:
         """Open segments of a dead worker, or of earlier runs."""
         if dead == LEFT_BEHIND:
             return [path for path in self._left_behind if path.exists()]
-        return sorted((self._segments / OPEN_DIR).glob(f"{dead}-*{SEGMENT_SUFFIX}"))
+        return open_segments(self._segments, [dead])
 
     def _end_boot(self, order: Kill) -> None:
         log.error("worker_not_ready", worker=order.worker_id, reason=order.reason)

@@ -30,6 +30,7 @@ from ..workers.cells import CellFile
 from ..workers.link import Transport, choose_transport
 from ..workers.loading import HandlerSpec
 from ..workers.packets import QueueInfo
+from ..workers.salvage import open_segments
 from ..workers.slab_memory import SlabMemory
 from . import actions as act
 from .access import in_namespace
@@ -240,7 +241,7 @@ class Supervisor:
         policy = staff_policy(settings)
         self._pool = Pool(
             self.core, policy, run_id=run_id, transport=self._transport, segments=self._slot.segments,
-            left_behind=self._slot.open_segments(), cells=self._cells, queue_info=self._queue_info, slab=self._view,
+            left_behind=open_segments(self._slot.segments), cells=self._cells, queue_info=self._queue_info, slab=self._view,
             acted=self.acted, gave_up=self._gave_up, direct_timeout_s=settings.consumer.consume_timeout_min * 60,
         )  # fmt: skip
         self._pool.launcher.add(0, forkserver_for(self.handler, settings), self._boots)

@@ -61,10 +61,6 @@ class Slot:
         """Where the loader puts results unless `spark.target` says otherwise: shared by the slots of a group."""
         return self.path.parent / "table"
 
-    def open_segments(self) -> list[Path]:
-        """Segments that were being written when their worker died."""
-        return sorted(path for path in (self.segments / OPEN_DIR).iterdir() if SEGMENT_NAME.fullmatch(path.name))
-
     def sealed_tokens(self) -> set[tuple[str, int]]:
         """(worker id, sequence number) of every sealed segment that is still there."""
         found = (SEGMENT_NAME.fullmatch(path.name) for path in (self.segments / READY_DIR).iterdir())

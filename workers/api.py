@@ -23,6 +23,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, overload
 
+from ..conf.formats import DELAY_LEVEL_MAX
 from ..remoting.errors import UsageError
 
 if TYPE_CHECKING:
@@ -50,8 +51,7 @@ class Retry(Exception):
     """
 
     def __init__(self, delay_level: int = 0, reason: str = "") -> None:
-        if not -1 <= delay_level <= 127:
-            raise UsageError(f"Retry(delay_level={delay_level}): legal are -1 (dead letter), 0 (default) and 1 to 127")
+        _check_delay_level("Retry", delay_level)
         super().__init__(delay_level, reason)
         self.delay_level = delay_level
         self.reason = reason
@@ -134,10 +134,7 @@ class BatchResult:
     __slots__ = ("ack_index", "delay_level", "rows")
 
     def __init__(self, rows: object = (), ack_index: int | None = ACK_ALL, delay_level: int = 0) -> None:
-        if not -1 <= delay_level <= 127:
-            raise UsageError(
-                f"BatchResult(delay_level={delay_level}): legal are -1 (dead letter), 0 (default) and 1 to 127"
-            )
+        _check_delay_level("BatchResult", delay_level)
         self.rows = rows
         self.ack_index = ack_index
         self.delay_level = delay_level
@@ -259,6 +256,12 @@ def handler(
         )  # fmt: skip
 
     return decorate if function is None else decorate(function)
+
+
+def _check_delay_level(what: str, level: int) -> None:
+    if not -1 <= level <= DELAY_LEVEL_MAX:
+        legal = f"-1 (dead letter), 0 (default) and 1 to {DELAY_LEVEL_MAX}"
+        raise UsageError(f"{what}(delay_level={level}): legal are {legal}")
 
 
 def _check_limits(soft_s: float | None, hard_s: float | None) -> None:

@@ -51,11 +51,8 @@ PACKET_MAX_BYTES: Final = 60_000
 """Bound of every packet without inline payload: under 64 KiB, so that one receive buffer and the default SO_SNDBUF fit."""
 ERROR_MAX_BYTES: Final = 500
 """Bound of one failure's text."""
-DELAY_LEVEL_MIN: Final = -1
-DELAY_LEVEL_MAX: Final = 127
 
 U32_MAX: Final = 0xFFFF_FFFF
-U16_MAX: Final = 0xFFFF
 
 _HANDLE = Struct("<BI")
 CHUNK_STRUCT: Final = Struct("<BQIQIH")

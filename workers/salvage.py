@@ -115,11 +115,6 @@ def open_segments(folder: Path, worker_ids: Sequence[str] | None = None) -> list
     return [path for _, _, path in sorted(found)]
 
 
-def salvage_folder(folder: Path) -> list[Salvaged]:
-    """Salvage every open segment of a slot that nobody holds. Raises OSError."""
-    return [salvage(path) for path in open_segments(folder)]
-
-
 def _add_rows(finished: OffsetSets, batch: Any) -> None:
     """The records that have rows in `batch`, by its key columns."""
     columns = [batch.column(name).to_pylist() for name in (TOPIC, BROKER, QUEUE_ID, OFFSET)]

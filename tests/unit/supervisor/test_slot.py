@@ -16,6 +16,7 @@ from rocketcrew.supervisor.intervals import Intervals
 from rocketcrew.supervisor.journal import JournalError, JournalState
 from rocketcrew.supervisor.journal_file import JournalFile, read_journal
 from rocketcrew.supervisor.slot import adopt, read_settled, take_slot, write_settled
+from rocketcrew.workers.salvage import open_segments
 
 MQ = MessageQueue("orders", "broker-a", 3)
 
@@ -56,7 +57,7 @@ def test_what_a_dead_neighbour_left_is_taken_over(tmp_path: Path) -> None:
     assert state.queues[MQ].durable.pairs() == [(12, 15)]
     assert settled[MQ].pairs() == [(5, 10)]
     assert mine.sealed_tokens() == {("w1.1", 1)}
-    assert mine.open_segments() == [mine.segments / "open" / opened]
+    assert open_segments(mine.segments) == [mine.segments / "open" / opened]
     assert read_settled(mine.segments)[MQ].pairs() == [(5, 10)]
     assert not list((dead.segments / "ready").iterdir())
     assert not dead.journal.exists()

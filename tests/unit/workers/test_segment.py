@@ -17,7 +17,7 @@ from rocketcrew.workers.message import make_message
 from rocketcrew.workers.packets import QueueRanges, Sealed
 from rocketcrew.workers.ranges import OffsetSets
 from rocketcrew.workers.rows import RowBuffer
-from rocketcrew.workers.salvage import complete_prefix, open_segments, salvage, salvage_folder
+from rocketcrew.workers.salvage import complete_prefix, open_segments, salvage
 from rocketcrew.workers.sealing import Sealer
 from rocketcrew.workers.segment import SegmentWriter
 
@@ -181,7 +181,7 @@ def test_giving_up_leaves_a_file_that_can_be_salvaged(tmp_path: Path) -> None:
     disk.size = 0
     with pytest.raises(GiveUpError):
         append(segments, [2])
-    (found,) = salvage_folder(tmp_path)
+    found = salvage(*open_segments(tmp_path))
     assert found.messages == (QueueRanges("TopicTest", "broker-a", 0, ((1, 2),)),)
 
 
@@ -290,7 +290,7 @@ def test_finished_records_without_rows_are_in_it_too(tmp_path: Path) -> None:
     segments = writer(tmp_path, "dead")
     batch, _ = batch_of([5])
     segments.append(batch, b'[["T","b",1,[[3,9]]],["TopicTest","broker-a",0,[[5,6]]]]', 0)
-    (found,) = salvage_folder(tmp_path)
+    found = salvage(*open_segments(tmp_path))
     assert found.messages == (
         QueueRanges("T", "b", 1, ((3, 9),)),
         QueueRanges("TopicTest", "broker-a", 0, ((5, 6),)),
