@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
 from harness import Crew, send_numbers, wait_until
-from servers import VERSIONS, Kind, Servers
+from servers import VERSIONS, Kind, Servers, send_by_java
 
 from rocketcrew.client.admin import Admin
 from rocketcrew.client.cluster import Cluster
@@ -116,6 +116,25 @@ def committed(servers: Servers, group: str, mq: MessageQueue) -> int:
         return await Operations(cluster).query_consumer_offset(group, mq)
 
     return run_with_cluster(servers.name_server, query) or 0
+
+
+@ON_BOTH
+def test_messages_of_old_and_new_java_producers(
+    servers: Servers, new_crew: NewCrew, tmp_path: Path, java_classes: Callable[[str], str]
+) -> None:
+    """Plain, compressed and in batches, from 4.x and 5.x; with thresholds and a span so narrow that each holds pulls up."""
+    crew = new_crew(**{
+        "consumer.pull_threshold_for_queue": 4, "consumer.pull_threshold_size_for_queue_mib": 1,
+        "consumer.consume_concurrently_max_span": 8, "workers.chunk_messages_max": 8, "consumer.max_reconsume_times": 3,
+    })  # fmt: skip
+    servers.create_topic(crew.topic, 2)
+    for index, kind in enumerate(VERSIONS):
+        start = 100 + 60 * index
+        send_by_java(tmp_path, java_classes(kind.version), servers.name_server, crew.topic, range(start, start + 60))
+    crew.start()
+    wait_until(lambda: crew.counter("done_messages") >= 120 and crew.lag() == 0, what="all messages finished")
+    assert crew.stop() == 0
+    assert numbers(crew) == [(number, 2 * (number % 50 == 7)) for number in range(100, 220)]
 
 
 @ON_5
