@@ -16,8 +16,9 @@ import org.apache.rocketmq.common.message.MessageQueue;
 /**
  * Crowd NAME_SERVER: genuine consumers that come and go by lines on stdin:
  * "join NAME GROUP TOPIC FILTER STRATEGY MODEL WHERE INSTANCE", "leave NAME", "queues", "first NAME TOPIC". A blank in a
- * filter is written as "+"; "-" as the strategy is Java's own, and as the instance a new one. Says JOINED, LEFT, QUEUES,
- * FIRST, and DONE NAME NUMBER for each message.
+ * filter is written as "+"; "-" as the strategy is Java's own, and as the instance a new one. A strategy may have an argument
+ * behind a "=", blanks in it as "+"; and WHERE a time behind a "=". Says JOINED, LEFT, QUEUES, FIRST, and DONE NAME NUMBER
+ * for each message.
  */
 public class Crowd {
     private static final Map<String, DefaultMQPushConsumer> MEMBERS = new LinkedHashMap<>();
@@ -60,10 +61,15 @@ public class Crowd {
             member.subscribe(words[3], filter);
         }
         if (!"-".equals(words[5])) {
-            member.setAllocateMessageQueueStrategy(Allocation.strategy(words[5], ""));
+            String[] strategy = (words[5] + "=").split("=", -1);
+            member.setAllocateMessageQueueStrategy(Allocation.strategy(strategy[0], strategy[1].replace('+', ' ')));
         }
         setModel(member, words[6]);
-        member.setConsumeFromWhere(ConsumeFromWhere.valueOf(words[7]));
+        String[] where = words[7].split("=");
+        member.setConsumeFromWhere(ConsumeFromWhere.valueOf(where[0]));
+        if (where.length > 1) {
+            member.setConsumeTimestamp(where[1]);
+        }
         if (!"-".equals(words[8])) {
             member.setInstanceName(words[8]);
         }
