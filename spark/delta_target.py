@@ -85,13 +85,16 @@ class DeltaTarget:
             if not library.DeltaTable.is_deltatable(str(self.path)):
                 self._snapshot = None  # none yet, or removed under us
                 return 0
-            if self._snapshot is None:
-                self._snapshot = library.DeltaTable(str(self.path))
-            else:
+            if self._snapshot is not None and self._log_of(self._snapshot.version()).exists():
                 self._snapshot.update_incremental()
+            else:  # new to us, or another table than it was: going on from its old end would tear a hole into its log
+                self._snapshot = library.DeltaTable(str(self.path))
             return int(self._snapshot.transaction_version(APP_ID) or 0)
         except library.exceptions.DeltaError as error:
             raise LoaderError(f"the log of {self.path} can't be read: {error}. The segments stay") from None
+
+    def _log_of(self, version: int) -> Path:
+        return self.path / "_delta_log" / f"{version:020d}.json"
 
     def _refuse_foreign(self) -> None:
         if self._snapshot is not None:

@@ -336,6 +336,21 @@ def test_a_table_that_is_removed_under_a_running_loader_stops_it_loudly(world: W
     assert len(list((world.roots[0] / "ready").iterdir())) == 1
 
 
+@every_target
+def test_a_table_that_was_replaced_under_a_running_loader_stops_it_too(world: World, segments: Any) -> None:
+    loader = world.loader()
+    for offset in (1, 2):
+        world.seal([segments.Record(offset)])
+        world.drain(loader)
+    shutil.rmtree(world.table)
+    world.seal([segments.Record(3)], at=1)
+    world.drain(world.loader(1))
+    world.seal([segments.Record(4)])
+    with pytest.raises(LoaderError, match=r"had reached batch 2, and is now at 1"):
+        world.drain(loader)
+    assert [row[3] for row in world.rows()] == [3]
+
+
 def test_a_folder_of_somebody_else_is_refused(world: World) -> None:
     world.table.mkdir()
     (world.table / "part-0.parquet").touch()
