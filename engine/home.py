@@ -73,6 +73,7 @@ class Home:
         if state["query"] != query:
             for folder in self.batches.iterdir():
                 remove_tree(folder)
+            self.mark_done(query, -1, int(state["table_batch"]))
             return -1
         return int(state["done"])
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pyarrow as pa
@@ -15,8 +18,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from harness import HANDLERS, KEY, Broker, duplicate_keys, wait_until
 
-from rocketcrew.cli.children import Child
+from rocketcrew.cli.children import Child, free_port, listens
 from rocketcrew.cli.watch import Watch
+from rocketcrew.spark.java import find_java, make_shim
 
 WAIT_S = 240.0
 
@@ -93,3 +97,64 @@ class Engine:
 
 def processes_below(pid: int) -> list[int]:
     return [one.pid for one in psutil.Process(pid).children(recursive=True)]
+
+
+def replay(engine: Engine, handler: str, *words: str) -> tuple[int, dict[str, Any]]:
+    """`replay --diff` over all that the topic has; exit code and what it tells."""
+    command = [
+        sys.executable, "-m", "rocketcrew", "replay", handler, "--from", "1d", "-t", engine.topic, "-g", engine.group,
+        "-n", engine.broker.name_server, "--diff", str(engine.table), "--json",
+        "--set", f"supervisor.data_dir={engine.folder / 'state'}", "--set", "spark.driver_memory=600m", *words,
+    ]  # fmt: skip
+    done = subprocess.run(command, cwd=HANDLERS, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def lags(broker: Broker, group: str, topic: str) -> list[tuple[int, int]]:
+    """Committed offset and lag of each queue."""
+    with Watch(broker.name_server) as watch:
+        return [(row.committed, row.lag) for row in watch.lag(group, [topic])]
+
+
+class Standalone:
+    """A master and two workers with one core each, from pip's pyspark, on loopback."""
+
+    def __init__(self, folder: Path) -> None:
+        import pyspark
+
+        home = Path(pyspark.__file__).parent
+        java = make_shim(find_java("", os.environ), folder / "java", folder / "jvm.log")
+        env = {
+            **os.environ, "SPARK_HOME": str(home), "JAVA_HOME": str(java), "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_DAEMON_MEMORY": "128m", "SPARK_NO_DAEMONIZE": "1",
+        }  # fmt: skip
+        port = free_port()
+        self.url = f"spark://127.0.0.1:{port}"
+        self._started: list[subprocess.Popen[bytes]] = []
+
+        def start(name: str, *words: str) -> None:
+            command = [str(home / "bin/spark-class"), f"org.apache.spark.deploy.{name}", "--webui-port", "0", *words]
+            with (folder / f"{name}.log").open("ab") as log:
+                self._started.append(subprocess.Popen(command, env=env, cwd=folder, stdout=log, stderr=log))
+
+        start("master.Master", "--host", "127.0.0.1", "--port", str(port))
+        wait_until(lambda: listens(port), WAIT_S, "the master")
+        for number in range(2):
+            start("worker.Worker", "--host", "127.0.0.1", "--cores", "1", "--memory", "700m",
+                  "--work-dir", str(folder / f"work-{number}"), self.url)  # fmt: skip
+
+    def conf(self) -> str:
+        """`spark.conf` of a driver on this host."""
+        told = {
+            "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
+            "spark.pyspark.python": sys.executable, "spark.executor.memory": "512m",
+            "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        }  # fmt: skip
+        return json.dumps(told)
+
+    def stop(self) -> None:
+        for process in reversed(self._started):
+            process.terminate()
+        for process in self._started:
+            process.wait(WAIT_S)

@@ -10,8 +10,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from engines import WAIT_S, Engine, processes_below
-from harness import Broker, alive, send_numbers, wait_until
+from engines import WAIT_S, Engine, lags, processes_below, replay
+from harness import Broker, alive, send_numbers, stored_messages, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -44,3 +44,28 @@ def test_retries_dead_letters_a_kill_and_a_stop(broker: Broker, tmp_path: Path) 
     rows = engine.rows()
     attempts = dict(zip(rows.column("number").to_pylist(), rows.column("attempt").to_pylist(), strict=True))
     assert {attempts[number] for number in range(7, 1500, 50)} == {2}
+
+    # What another version of the handler would have made of the same messages: 57 differs, 999 does not fail.
+    lag = lags(broker, engine.group, "numbers")
+    code, found = replay(engine, "engine_handlers:changed")
+    assert (code, found["handled"], found["failed"], found["rows"]) == (1, 1500, 0, 1500)
+    difference = found["difference"]
+    assert sorted(row["number"] for row in difference["replay_samples"]) == [57, 999]
+    assert [(row["number"], row["attempt"]) for row in difference["table_samples"]] == [(57, 2)]
+    assert (difference["only_replay"], difference["only_table"]) == (2, 1)
+    assert lags(broker, engine.group, "numbers") == lag
+
+
+def test_messages_that_kill_or_never_end(broker: Broker, tmp_path: Path) -> None:
+    send_numbers(broker, "deadly", range(200))
+    engine = Engine(tmp_path, broker, "engine_handlers:deadly", "deadly", "spark-deadly",
+                    **{"workers.max_worker_deaths": 2})  # fmt: skip
+    engine.start()
+    engine.wait_for_rows(199)
+    wait_until(lambda: engine.dead_letters() == 1, WAIT_S, "the dead letter")
+    assert engine.stop() == 0
+    engine.check_exact([number for number in range(200) if number != 33])
+    (dead,) = stored_messages(broker.name_server, "%DLQ%spark-deadly")
+    assert (dead.body, dead.properties["ROCKETCREW_DEATHS"]) == (b"33", "2")
+    rows = dict(zip(*(engine.rows().column(name).to_pylist() for name in ("number", "attempt")), strict=True))
+    assert {number for number, attempt in rows.items() if attempt} == {44, 66}

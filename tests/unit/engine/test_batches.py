@@ -1,0 +1,140 @@
+"""A batch from its messages to the table, and what each crash point leaves: the handler runs once, the rows come once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rocketcrew.engine.batches import Batches
+from rocketcrew.engine.home import Home
+from rocketcrew.engine.spec import Report, TaskSpec
+from rocketcrew.remoting.errors import UsageError
+from rocketcrew.spark.intervals import IntervalSet, OffsetSet, QueueKey
+from rocketcrew.spark.outcomes import NO_ROWS, SENT_BACK, Outcomes
+from rocketcrew.spark.staging import Staging
+from rocketcrew.workers.loading import describe
+
+KEY = QueueKey("g", "t", "a", 1)
+
+
+class Crash(Exception):
+    """The process would be gone here."""
+
+
+def outcome(kind: str, start: int, end: int) -> Outcomes:
+    return Outcomes.of([(kind, OffsetSet.of([(KEY, IntervalSet.of([(start, end)]))]))])
+
+
+class World:
+    """A home, a job that writes files, and everything that is asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home = Home(folder, "g")
+        self.jobs: list[int] = []
+        self.sent: list[str] = []
+        self.loaded: list[list[str]] = []
+        self.crash = ""
+        self.begin_stream("q1")
+
+    def begin_stream(self, query: str) -> None:
+        self.home.checkpoint.mkdir(exist_ok=True)
+        (self.home.checkpoint / "metadata").write_text(json.dumps({"id": query}))
+
+    def job(self, frame: int, spec: TaskSpec) -> list[Report]:
+        self.jobs.append(frame)
+        for folder, name in (("open", "x-1.arrows"), ("failed", "f.arrows")):
+            (spec.folder / folder).mkdir()
+            (spec.folder / folder / name).write_text(spec.prefix)
+        self.stop_at("handled")
+        offset = frame * 10
+        report = Report(
+            partition=0, segments=("x-1.arrows",), rows=9, handled=9, failed=1, failures="f.arrows",
+            outcomes=outcome(NO_ROWS, offset, offset + 9),
+        )  # fmt: skip
+        return [report]
+
+    def send(self, path: Path) -> Outcomes:
+        assert path.exists()
+        self.sent.append(path.parent.parent.name)
+        self.stop_at("sent")
+        offset = int(path.parent.parent.name) * 10
+        return outcome(SENT_BACK, offset + 9, offset + 10)
+
+    def load(self) -> int:
+        ready = Staging(self.home.segments).list_ready()
+        self.stop_at("moved")
+        self.loaded.append([file.path.name for file in ready])
+        for file in ready:
+            file.path.unlink()
+        self.stop_at("loaded")
+        return 41 + len(self.loaded)
+
+    def stop_at(self, point: str) -> None:
+        if self.crash == point:
+            self.crash = ""
+            raise Crash(point)
+
+    def run(self, batch: int) -> None:
+        spec = TaskSpec(handler=describe("m:f"), run="r", prefix="", folder=self.home.batches, group="g")
+        batches = Batches(self.home, Staging(self.home.segments), spec, send=self.send, load=self.load, job=self.job)
+        frame: Any = batch
+        batches.run(frame, batch)
+
+
+def test_a_batch_goes_its_way_and_is_known_afterwards(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.run(0)
+    world.run(0)
+    world.run(1)
+    assert (world.jobs, world.sent) == ([0, 1], ["0", "1"])
+    assert world.loaded == [["x-1.arrows"], ["x-1.arrows"]]
+    assert (world.home.done("q1"), world.home.table_batch()) == (1, 43)
+    assert not list(world.home.batches.iterdir())
+    staging = Staging(world.home.segments)
+    assert staging.settled() == OffsetSet.of([(KEY, IntervalSet.of([(0, 20)]))])
+    assert staging.noted().of_queue(SENT_BACK, KEY) == IntervalSet.of([(9, 10), (19, 20)])
+
+
+@pytest.mark.parametrize(
+    ("point", "jobs", "loads"), [("handled", 2, 1), ("sent", 1, 1), ("moved", 1, 1), ("loaded", 1, 2)]
+)
+def test_each_crash_is_taken_up(tmp_path: Path, point: str, jobs: int, loads: int) -> None:
+    world = World(tmp_path)
+    world.crash = point
+    with pytest.raises(Crash):
+        world.run(0)
+    world.run(0)
+    assert len(world.jobs) == jobs, "the handler runs again only before the manifest"
+    assert [name for load in world.loaded for name in load] == ["x-1.arrows"]
+    assert len(world.loaded) == loads
+    assert world.home.done("q1") == 0
+
+
+def test_another_checkpoint_begins_anew(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.run(0)
+    world.crash = "sent"
+    with pytest.raises(Crash):
+        world.run(1)
+    world.begin_stream("q2")
+    world.run(0)
+    assert world.jobs == [0, 1, 0]
+    assert not (world.home.batches / "1").exists()
+
+
+def test_damaged_files_and_a_second_driver_are_told(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.home.lock()
+    with pytest.raises(UsageError, match="another `run --engine spark`"):
+        Home(tmp_path, "g").lock()
+    assert world.home.done("q1") == -1
+    (world.home.batches / "0").mkdir()
+    (world.home.batches / "0" / "manifest.json").write_text("[")
+    with pytest.raises(UsageError, match="delete the folder to run it again"):
+        world.run(0)
+    (world.home.root / "state.json").write_text('{"version": 9}')
+    with pytest.raises(UsageError, match="version 9"):
+        world.home.done("q1")

@@ -1,0 +1,77 @@
+"""Settings as the source's options; the window of a replay."""
+
+from __future__ import annotations
+
+import pytest
+
+from rocketcrew.client.access import Access, Credentials, TlsOptions
+from rocketcrew.conf.settings import load
+from rocketcrew.engine.options import stream_options, tags_by_topic, task_limits, window_options
+from rocketcrew.engine.table import repeating
+from rocketcrew.engine.window import check_window, parse_time
+from rocketcrew.remoting.errors import UsageError
+from rocketcrew.source.access_options import access_of
+from rocketcrew.source.options import STREAM
+from rocketcrew.source.reading import read_options
+
+SETTINGS = {"consumer.group": "g", "consumer.topics": "a:x || y,b", "engine.max_offsets_per_trigger": 7}
+ACCESS = Access(
+    name_servers=("h:1", "i:2"), namespace="ns", credentials=Credentials("k", "s", "t"), vip_channel_enabled=True,
+    tls=TlsOptions(auth_server=False, trust_cert_path="/ca", cert_path="", key_path="", key_password="", check_hostname=False,
+                   server_name=""),
+)  # fmt: skip
+
+
+def test_the_source_understands_the_options_and_reaches_the_same_cluster() -> None:
+    told = stream_options(load(SETTINGS, {}, None), ACCESS, "earliest", 4)
+    options = read_options(told, streaming=True)
+    assert options.topics == ("a", "b", "%RETRY%g")
+    assert (options.group, options.max_offsets_per_trigger, options.min_partitions) == ("g", 7, 4)
+    assert (options.fail_on_data_loss, options.report_group_offsets, options.tags) == (False, True, frozenset())
+    assert options.pull_batch_size == 1024
+    read = access_of(told, STREAM)
+    assert (read.name_servers, read.namespace, read.credentials) == (ACCESS.name_servers, "ns", ACCESS.credentials)
+    assert read.vip_channel_enabled
+    assert read.tls == ACCESS.tls
+
+
+def test_a_pull_size_that_was_set_holds() -> None:
+    settings = load({**SETTINGS, "consumer.pull_batch_size": 64}, {}, None)
+    assert (
+        read_options(stream_options(settings, ACCESS, "earliest", 0) | {"minPartitions": "1"}, True).pull_batch_size
+        == 64
+    )
+
+
+def test_a_window_is_a_batch_read_of_the_topics_alone() -> None:
+    told = window_options(load(SETTINGS, {}, None), ACCESS, 1000, 2000, 3)
+    options = read_options(told, streaming=False)
+    assert options.topics == ("a", "b")
+    assert (options.starting.timestamp_ms, options.ending.timestamp_ms, options.group) == (1000, 2000, "")
+    assert options.latest_when_too_late
+
+
+def test_tags_are_by_the_brokers_topics_and_a_call_has_a_limit() -> None:
+    settings = load(SETTINGS, {}, None)
+    assert tags_by_topic(settings, ACCESS) == {"ns%a": ("x", "y")}
+    assert task_limits(settings).hard_time_limit_ms == 15 * 60_000
+    assert task_limits(load({**SETTINGS, "workers.hard_time_limit_ms": 500}, {}, None)).hard_time_limit_ms == 500
+
+
+def test_local_masters_are_told_to_repeat_tasks() -> None:
+    assert repeating("local[2]", "8") == "local[2,8]"
+    assert repeating("local", "8") == "local[1,8]"
+    for master in ("local[2,3]", "local-cluster[2,1,1024]", "spark://h:1"):
+        assert repeating(master, "8") == master
+
+
+def test_times_as_users_write_them() -> None:
+    assert parse_time("--from", "1700000000000", 0) == 1_700_000_000_000
+    assert parse_time("--from", "1970-01-01T00:00:02+00:00", 0) == 2000
+    assert parse_time("--from", "2h", 10_000_000) == 2_800_000
+    assert parse_time("--from", "9d", 1) == 0
+    for wrong in ("yesterday", "", "12", "2026-13-01"):
+        with pytest.raises(UsageError, match=r"--to .* is no time"):
+            parse_time("--to", wrong, 0)
+    with pytest.raises(UsageError, match="earlier"):
+        check_window(5, 5)

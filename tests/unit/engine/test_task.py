@@ -1,0 +1,140 @@
+"""One task outside of Spark: rows, failures, outcomes, filters, blame."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import task_helpers as helpers
+from task_helpers import CALLS, HOOKS, batch, numbers, record, spec
+
+from rocketcrew.engine.hands import Hands
+from rocketcrew.engine.overtime import Overtime
+from rocketcrew.engine.spec import Report
+from rocketcrew.engine.task import run_task
+from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.spark.intervals import IntervalSet, QueueKey
+from rocketcrew.spark.outcomes import FILTERED, NO_ROWS
+from rocketcrew.workers.cells import LAST, RECORDS, STARTED_NS, STATE, TEXT, TEXT_BYTES, queue_words
+
+pa: Any = pyarrow
+KEY = QueueKey("g", "t", "a", 1)
+QUEUE = MessageQueue("t", "a", 1)
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    CALLS.clear()
+
+
+def rows_of(folder: Path, report: Report) -> list[dict[str, Any]]:
+    return [row for name in report.segments for row in table(folder / "open" / name).to_pylist()]
+
+
+def failures_of(folder: Path, report: Report) -> list[dict[str, Any]]:
+    return table(folder / "failed" / report.failures).to_pylist() if report.failures else []
+
+
+def table(path: Path) -> Any:
+    return pa.ipc.open_stream(path.read_bytes()).read_all()
+
+
+def test_rows_failures_and_outcomes(tmp_path: Path) -> None:
+    report = run_task(spec(helpers.count, tmp_path), [numbers(0, 5), numbers(5, 9)], 3, 11)
+    assert (report.partition, report.rows, report.handled, report.failed) == (3, 6, 7, 2)
+    rows = rows_of(tmp_path, report)
+    assert [row["n"] for row in rows] == [0, 1, 2, 4, 7, 8]
+    assert {(row["_group"], row["_topic"], row["_broker"], row["_queue_id"]) for row in rows} == {("g", "t", "a", 1)}
+    failures = failures_of(tmp_path, report)
+    assert [(row["offset"], row["delay_level"], row["deaths"]) for row in failures] == [(5, 0, 0), (6, -1, 0)]
+    assert "ValueError: five" in failures[0]["error"]
+    assert failures[0]["record"] == record(5, b"5")
+    assert report.outcomes.of_queue(NO_ROWS, KEY) == IntervalSet.of([(0, 5), (7, 9)])
+    assert Report.from_json(report.to_json()) == report
+    assert not list((tmp_path / "hands").iterdir())
+
+
+def test_a_process_sets_up_once_for_a_run_and_tears_down_for_the_next(tmp_path: Path) -> None:
+    run_task(spec(helpers.count, tmp_path / "before"), [numbers(0, 1)], 0, 1)
+    HOOKS.clear()
+    for attempt, name in enumerate(("a", "a", "b")):
+        run_task(spec(helpers.count, tmp_path / name), [numbers(0, 1)], 0, attempt)
+    assert HOOKS == ["down", "up", "down", "up"]
+
+
+def test_batches_tags_and_rows_that_do_not_fit(tmp_path: Path) -> None:
+    many = run_task(spec(helpers.count_many, tmp_path / "m", tags={"t": ("red",)}), [
+        batch(*((at, record(at, b"%d" % at, TAGS="red" if at % 2 else "blue")) for at in range(10)))
+    ], 0, 1)  # fmt: skip
+    assert [row["n"] for row in rows_of(tmp_path / "m", many)] == [1, 3, 5, 7, 9]
+    assert many.outcomes.of_kind(FILTERED).count() == 5
+    large = run_task(spec(helpers.too_large, tmp_path / "l"), [numbers(0, 4)], 0, 1)
+    assert [row["n"] for row in rows_of(tmp_path / "l", large)] == [0, 1, 3]
+    assert [row["offset"] for row in failures_of(tmp_path / "l", large)] == [2]
+
+
+def test_topics_and_groups_are_the_brokers_and_messages_show_the_plain_one(tmp_path: Path) -> None:
+    report = run_task(spec(helpers.count, tmp_path, namespace="ns", group="ns%g", seen=True), [numbers(0, 1)], 0, 1)
+    (row,) = rows_of(tmp_path, report)
+    assert (row["_topic"], row["_origin_topic"], row["_group"]) == ("ns%t", "t", "ns%g")
+    assert table(tmp_path / "seen" / report.seen).column("origin").to_pylist() == [row["_origin_message_id"]]
+
+
+def test_without_results_rows_are_dropped_and_a_bad_set_up_is_told(tmp_path: Path) -> None:
+    off = run_task(spec(helpers.count, tmp_path, results=False), [numbers(0, 3)], 0, 1)
+    assert (off.segments, off.rows, off.handled) == ((), 0, 3)
+    bad = run_task(spec(helpers.never, tmp_path / "n"), [numbers(0, 3)], 0, 1)
+    assert "no model" in bad.error
+
+
+def dies_with(folder: Path, attempt: int, first: int, last: int) -> None:
+    """An attempt that ended with these records in hand."""
+    cell = Hands(folder, 0, attempt, 1).cell
+    words, size = queue_words("t", "a", 1)
+    cell[TEXT : TEXT + len(words)] = words
+    cell[TEXT_BYTES] = size
+    cell[RECORDS], cell[LAST], cell[STATE] = last - first + 1, last, first + 1
+
+
+def test_what_was_in_hand_at_deaths_runs_alone_and_is_a_dead_letter_in_the_end(tmp_path: Path) -> None:
+    dies_with(tmp_path, 1, 4, 7)
+    hands = Hands(tmp_path, 0, 2, 1)
+    assert not hands.deaths
+    assert hands.suspects == {(QUEUE, offset) for offset in range(4, 8)}
+    dies_with(tmp_path, 3, 4, 4)
+    assert Hands(tmp_path, 0, 4, 1).deaths[QUEUE, 4] == 1
+    assert not Hands(tmp_path, 1, 4, 1).suspects, "another partition's attempts"
+    dies_with(tmp_path, 5, 4, 4)
+    report = run_task(spec(helpers.count, tmp_path, deaths_max=2), [numbers(0, 8)], 0, 6)
+    assert CALLS == [5, 6, 7, 0, 1, 2, 3]
+    (dead,) = [row for row in failures_of(tmp_path, report) if row["offset"] == 4]
+    assert (dead["delay_level"], dead["deaths"]) == (-1, 2)
+
+
+def test_what_is_over_its_hard_limit_fails_at_the_next_attempt(tmp_path: Path) -> None:
+    first = Hands(tmp_path, 0, 1, 1)
+    words, size = queue_words("t", "a", 1)
+    first.cell[TEXT : TEXT + len(words)] = words
+    first.cell[TEXT_BYTES] = size
+    first.cell[RECORDS], first.cell[LAST], first.cell[STATE] = 1, 2, 3
+    first.note_over()
+    report = run_task(spec(helpers.count, tmp_path), [numbers(0, 4)], 0, 2)
+    assert CALLS == [0, 1, 3]
+    (over,) = failures_of(tmp_path, report)
+    assert (over["offset"], over["delay_level"], over["deaths"]) == (2, 3, 0)
+
+
+def test_a_call_within_its_limits_is_left_alone(tmp_path: Path) -> None:
+    cell = Hands(tmp_path, 0, 1, 1).cell
+    noted: list[str] = []
+    guard = Overtime(cell, 10, 100, lambda: noted.append("over"))
+    guard.look(1_000)
+    cell[STARTED_NS], cell[STATE] = 1_000, 1
+    guard.look(1_009)
+    assert not noted
