@@ -22,7 +22,7 @@ from rocketcrew.cli.children import Child, free_port, listens
 from rocketcrew.cli.watch import Watch
 from rocketcrew.spark.java import find_java, make_shim
 
-WAIT_S = 240.0
+WAIT_S = 420.0
 
 
 class Engine:

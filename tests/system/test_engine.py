@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from engines import WAIT_S, Engine, lags, processes_below, replay
 from harness import Broker, alive, send_numbers, stored_messages, wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
 @pytest.fixture(scope="module")

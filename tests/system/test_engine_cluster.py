@@ -15,7 +15,7 @@ from harness import Broker, alive, send_numbers, wait_until
 
 from rocketcrew import OutgoingMessage, SyncProducer
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
 @pytest.fixture(scope="module")
