@@ -20,7 +20,7 @@ from ..remoting.errors import BrokerError
 from ..supervisor.access import access_of
 from .exit_codes import EXIT_FAILURE
 from .options import with_settings
-from .stagings import staging_folders
+from .stagings import group_in_keys, staging_folders
 
 if TYPE_CHECKING:
     from ..spark.intervals import QueueKey
@@ -105,11 +105,11 @@ def _cluster_ends(settings: Settings) -> dict[QueueKey, QueueEnds]:
     from ..spark.reconciling import QueueEnds
 
     access = access_of(settings)
-    group = settings.consumer.group
+    group = group_in_keys(settings)
 
     async def ask(cluster: Cluster) -> dict[QueueKey, QueueEnds]:
         admin = Admin(cluster)
-        stats = (await admin.consume_stats(access.wrap(group))).offset_table
+        stats = (await admin.consume_stats(group)).offset_table
         found: dict[QueueKey, QueueEnds] = {}
         for topic in sorted({mq.topic for mq in stats}):
             try:
@@ -136,7 +136,7 @@ def _run_again(settings: Settings, table: Path, report: Report, handler: str) ->
     access = access_of(settings)
     with tempfile.TemporaryDirectory(prefix="rocketcrew-rerun-") as folder:
         rerun = Rerun(
-            describe(handler), settings.results.schema, Path(folder), settings.consumer.group, access.namespace
+            describe(handler), settings.results.schema, Path(folder), group_in_keys(settings), access.namespace
         )
         fetched, gone = run_with_cluster(access, lambda cluster: fetch(cluster, wanted))
         rerun.run(fetched)

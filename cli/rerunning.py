@@ -12,10 +12,9 @@ from typing import Any, Final
 from ..client.cluster import Cluster
 from ..client.operations import Operations, PullStatus, parse_pull
 from ..conf.segment_format import READY_DIR
-from ..remoting.codes import PULL_SUBSCRIPTION
-from ..remoting.headers import PullRequest
 from ..remoting.queues import MessageQueue
 from ..remoting.stored import record_info, walk
+from ..source.searching import pull_request
 from ..spark.intervals import IntervalSet, OffsetSet, QueueKey
 from ..workers.api import BatchResult, Handler
 from ..workers.batch_results import batch_results
@@ -162,11 +161,7 @@ async def _range(
     found: list[tuple[int, int, bytes]] = []
     at = start
     while at < stop:
-        header = PullRequest(
-            consumer_group=key.group, topic=mq.topic, queue_id=mq.queue_id, queue_offset=at,
-            max_msg_nums=min(PULL_MESSAGES, stop - at), sys_flag=PULL_SUBSCRIPTION, commit_offset=0,
-            suspend_timeout_millis=0, sub_version=0, subscription="*", expression_type="TAG", broker_name=mq.broker_name,
-        )  # fmt: skip
+        header = pull_request(key.group, mq, at, min(PULL_MESSAGES, stop - at))
         result = parse_pull(await operations.pull(address, header), address)
         if result.status is not PullStatus.FOUND:
             if result.header.next_begin_offset <= at:

@@ -18,7 +18,7 @@ from ..remoting.errors import UsageError
 from ..remoting.queues import MessageQueue
 from ..supervisor.access import access_of
 from .options import with_settings
-from .stagings import staging_folders
+from .stagings import group_in_keys, staging_folders
 
 if TYPE_CHECKING:
     from ..spark.intervals import QueueKey
@@ -118,7 +118,7 @@ def _ask_for_epochs(settings: Settings, folders: list[Path], queues: list[Messag
     if not folders:
         raise UsageError("no folder of segments was found: name them with --staging")
     epochs = _table_epochs(Path(settings.spark.target))
-    keys = [QueueKey(settings.consumer.group, mq.topic, mq.broker_name, mq.queue_id) for mq in queues]
+    keys = [QueueKey(group_in_keys(settings), mq.topic, mq.broker_name, mq.queue_id) for mq in queues]
     stagings = [Staging(folder) for folder in folders]
     for staging in stagings:
         if staging.epoch_request().segments & staging.unloaded_names():

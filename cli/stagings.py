@@ -5,9 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..conf.settings import Settings
+from ..remoting.namespaces import wrap
+from ..supervisor.access import namespace_of
+
+
+def group_in_keys(settings: Settings) -> str:
+    """The group as slots, segments and tables name it: with the namespace."""
+    return wrap(namespace_of(settings), settings.consumer.group)
 
 
 def staging_folders(settings: Settings) -> list[Path]:
     """The folders of segments of all slots of the group in supervisor.data_dir."""
-    home = Path(settings.supervisor.data_dir) / settings.consumer.group
+    home = Path(settings.supervisor.data_dir) / group_in_keys(settings)
     return sorted(path for path in home.glob("*/segments") if path.is_dir())
