@@ -124,6 +124,7 @@ class _Exchange:
         self._draft = table.with_name(f".{table.name}.compact")
         self._file_bytes = file_bytes
         self._on_point = on_point
+        self._exchanged = False
 
     def run(self) -> Compacted:
         with self._alone():
@@ -133,12 +134,13 @@ class _Exchange:
             groups = groups_of([_size(batch, folder) for batch, folder in folders.items()], self._file_bytes)
             if not groups:
                 return Compacted(before, before)
-            self._draft.mkdir()
-            _can_exchange(self._draft)
-            for group in groups:
-                self._merge([folders[batch] for batch in group])
-            self._on_point("merged")
-            self._replace({batch for group in groups for batch in group})
+            try:
+                self._write([[folders[batch] for batch in group] for group in groups])
+                self._replace({batch for group in groups for batch in group})
+            except Exception:
+                if not self._exchanged:
+                    remove_tree(self._draft)  # a disk that was too small for it gets its room back
+                raise
             self._on_point("exchanged")
             remove_tree(self._draft)
             self._on_point("removed")
@@ -157,6 +159,14 @@ class _Exchange:
             yield
         finally:
             os.close(lock)
+
+    def _write(self, groups: Sequence[Sequence[Path]]) -> None:
+        """The draft, with a folder for each group."""
+        self._draft.mkdir()
+        _can_exchange(self._draft)
+        for group in groups:
+            self._merge(group)
+        self._on_point("merged")
 
     def _merge(self, folders: Sequence[Path]) -> None:
         """One folder with one file, in the draft, in place of several."""
@@ -181,6 +191,7 @@ class _Exchange:
             sync_tree(self._draft, threads)
             self._on_point("linked")
             exchange(self._draft, self._table)
+            self._exchanged = True
             sync_path(self._table.parent)
 
 
@@ -203,7 +214,12 @@ def _link(entry: Path, target: Path) -> None:
 def merge_files(files: Sequence[Path], output: Path) -> None:
     """All rows of `files`, in order, as one file; columns that some lack are null there. Raises LoaderError."""
     schemas = [pq.read_schema(str(file)).remove_metadata() for file in files]
-    schema = pa.unify_schemas(schemas)
+    try:
+        schema = pa.unify_schemas(schemas)
+    except pa.ArrowException as error:
+        raise LoaderError(
+            f"{files[0]} and its neighbours have other columns: {error}. The table stays as it is"
+        ) from None
     first = pq.read_metadata(str(files[0]))
     compression = first.row_group(0).column(0).compression if first.num_row_groups else "SNAPPY"
     with pq.ParquetWriter(str(output), schema, compression=compression, store_schema=False) as writer:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
+import os
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from loader_world import Crash, World
 
 from rocketcrew.remoting.errors import UsageError
-from rocketcrew.spark.compaction import POINTS, BatchSize, compact, exchange, groups_of
+from rocketcrew.spark.compaction import POINTS, BatchSize, compact, exchange, groups_of, merge_files
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.files import locked_table
 from rocketcrew.spark.reconciling import reconcile
@@ -73,6 +76,27 @@ def test_killed_at_any_point_and_once_more(world: World, segments: Any, point: s
     assert compact(world.table, 128 * MIB).files_after == 1
     world.assert_exact()
     assert reconcile(table_facts(world.table, ())[0], None).fine
+
+
+def test_what_fails_leaves_the_table_and_no_draft(world: World, segments: Any) -> None:
+    fill(world, segments, 2)
+    before = sorted(world.table.glob("*/*"))
+
+    def full(point: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), point)
+
+    with pytest.raises(OSError, match="No space"):
+        compact(world.table, MIB, full)
+    assert sorted(world.table.glob("*/*")) == before
+    assert not world.table.with_name(f".{world.table.name}.compact").exists()
+    assert compact(world.table, MIB).files_after == 1
+
+
+def test_files_with_other_types_are_not_merged(tmp_path: Path) -> None:
+    for name, column in (("a", ["text"]), ("b", [1])):
+        pq.write_table(pa.table({"value": column}), tmp_path / name)
+    with pytest.raises(LoaderError, match=r"other columns.*stays as it is"):
+        merge_files([tmp_path / "a", tmp_path / "b"], tmp_path / "c")
 
 
 def test_what_is_large_stays_as_it_is(world: World, segments: Any) -> None:
