@@ -48,12 +48,17 @@ class Call(NamedTuple):
     command: Command
 
 
+Heard = Callable[[Command | None], Command | None]
+"""Takes a client's answer, None = none in time; gives what the administrator is answered, None = not yet."""
+
+
 class Forwarded(NamedTuple):
-    """A request of an administrator that was passed on to a client, and waits for its answer."""
+    """A request that was passed on to a client for an administrator, and waits for its answer."""
 
     channel: int
-    command: Command
+    """The administrator's."""
     deadline_ms: int
+    heard: Heard
 
 
 class BrokerState:

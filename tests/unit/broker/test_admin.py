@@ -23,11 +23,12 @@ from rocketcrew.remoting.admin_headers import (
     GroupName,
     TopicName,
 )
-from rocketcrew.remoting.bodies import ResetOffsetBody
+from rocketcrew.remoting.bodies import ConsumerStatus, ResetOffsetBody
 from rocketcrew.remoting.codes import FLAG_RESPONSE, RequestCode, ResponseCode
 from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.headers import (
     ConsumeDirectly,
+    ConsumerStatusRequest,
     EarliestStoreTime,
     GetRoute,
     MaxOffset,
@@ -299,6 +300,46 @@ def test_clients_that_are_not_there_or_do_not_answer(broker, tools):
     broker.core.channel_closed(broker.now_ms, 9)
     ((channel, answer),) = tools.replies(broker.later(10_000))
     assert (channel, answer.code) == (8, ResponseCode.CONSUME_MSG_TIMEOUT)
+
+
+def status_of(broker, client_id="", group="g"):
+    header = ConsumerStatusRequest("T", group, client_id)
+    return broker.request(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, header, channel=8)
+
+
+def test_the_offsets_of_all_members_are_gathered(broker, tools):
+    broker.heartbeat(channel=5)
+    broker.heartbeat(channel=6, client_id="c2")
+    broker.heartbeat(channel=7, client_id="c3")
+    assert len(status_of(broker)) == 3
+    asked = broker.opaque
+    pushes = dict(tools.pushes(broker.effects))
+    assert {channel: push.code for channel, push in pushes.items()} == dict.fromkeys(
+        (5, 6, 7), RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
+    )
+    assert pushes[5].fields == {"topic": "T", "group": "g"}
+    queue = MessageQueue("T", "broker-a", 0)
+    for channel, body in ((5, ConsumerStatus({queue: 7}).encode()), (6, b"no JSON")):
+        response = Command(0, {}, body, pushes[channel].opaque, FLAG_RESPONSE)
+        assert broker.core.handle(broker.now_ms, channel, "127.0.0.1:1", response) == [], "the third is waited for"
+    ((channel, answer),) = tools.replies(broker.later(10_000))
+    assert (channel, answer.opaque, answer.code) == (8, asked, 0)
+    assert ConsumerStatus.decode(answer.body) == ConsumerStatus({}, {"c1": {queue: 7}})
+
+
+def test_the_offsets_of_one_member(broker, tools):
+    broker.heartbeat(channel=5)
+    broker.heartbeat(channel=6, client_id="c2")
+    status_of(broker, "c2")
+    ((channel, push),) = tools.pushes(broker.effects)
+    response = Command(ResponseCode.SYSTEM_ERROR, {}, b"", push.opaque, FLAG_RESPONSE)
+    ((_, answer),) = tools.replies(broker.core.handle(broker.now_ms, channel, "127.0.0.1:1", response))
+    assert (channel, ConsumerStatus.decode(answer.body)) == (6, ConsumerStatus())
+    ((_, nobody),) = tools.replies(status_of(broker, "c9"))
+    assert ConsumerStatus.decode(nobody.body) == ConsumerStatus()
+    ((_, empty),) = tools.replies(status_of(broker, group="no"))
+    assert empty.code == ResponseCode.SYSTEM_ERROR
+    assert "No Any Consumer online" in empty.remark
 
 
 def test_intercepts_answer_instead(broker):
