@@ -16,6 +16,8 @@ from ..conf.segment_format import EPOCH_FILE, FOLDER_FORMATS
 from ..conf.settings import Settings, require
 from ..remoting.errors import UsageError
 from ..remoting.queues import MessageQueue
+from ..source.reading import TOOLS_GROUP
+from ..source.searching import exact_offset, store_times
 from ..supervisor.access import access_of
 from .options import with_settings
 from .stagings import group_in_keys, staging_folders
@@ -69,7 +71,7 @@ def reset(settings: Settings, topics: tuple[str, ...], where: str, reprocess: bo
             raise UsageError(f"group {group} has members that run ({members}): stop them first, or their offsets win")
         operations = Operations(cluster)
         queues = [mq for topic in wanted for mq in await cluster.queues_to_read(topic, refresh=True)]
-        return {mq: await _offset(operations, mq, where, time_ms) for mq in queues}
+        return {mq: await _offset(cluster, operations, mq, where, time_ms) for mq in queues}
 
     async def move(cluster: Cluster) -> None:
         operations = Operations(cluster)
@@ -100,12 +102,17 @@ def _time_ms(where: str) -> int:
     return int(when.timestamp() * 1000)
 
 
-async def _offset(operations: Operations, mq: MessageQueue, where: str, time_ms: int) -> int:
+async def _offset(cluster: Cluster, operations: Operations, mq: MessageQueue, where: str, time_ms: int) -> int:
     if where == EARLIEST:
         return await operations.min_offset(mq)
     if where == LATEST:
         return await operations.max_offset(mq)
-    return await operations.search_offset(mq, time_ms)
+    low, high = await operations.min_offset(mq), await operations.max_offset(mq)
+
+    async def times(start: int, end: int) -> dict[int, int]:
+        return await store_times(cluster, operations, TOOLS_GROUP, mq, start, end)
+
+    return await exact_offset(await operations.search_offset(mq, time_ms), low, high, time_ms, times)
 
 
 def _ask_for_epochs(settings: Settings, folders: list[Path], queues: list[MessageQueue]) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,20 @@ def again_in_a_new_epoch(crew: Crew) -> None:
     assert rows.num_rows == 2 * len(NUMBERS)
     report = reconcile(crew, code=0)
     assert counted(report, "loaded") == 2 * len(NUMBERS)
+
+
+def test_a_time_stands_for_the_first_message_stored_at_it(tmp_path: Path, broker: Broker) -> None:
+    crew = Crew(tmp_path, broker, "numbers_handler:number", "numbers", load=False)
+    send_numbers(broker, "numbers", range(40))
+    between = int(time.time() * 1000) + 1
+    wait_until(lambda: time.time() * 1000 > between, what="the next millisecond")
+    send_numbers(broker, "numbers", range(40, 80))
+
+    def offsets(to: object) -> int:
+        lines = command(crew, "reset", "-t", "numbers", "--to", str(to), code=0).decode().splitlines()
+        return sum(int(line.rpartition(" ")[2]) for line in lines)
+
+    assert [offsets(to) for to in (1, between, between + 3_600_000, "latest")] == [0, 40, 80, 80]
 
 
 def subprocess_error(crew: Crew) -> bytes:
