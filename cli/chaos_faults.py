@@ -8,6 +8,7 @@ what is asked to stop, to reload or to recycle leaves nothing.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
@@ -53,8 +54,16 @@ class Fault:
         return {NONE: 0, A_WORKER: IN_HAND, ALL_WORKERS: IN_HAND * workers}[self.repeats]
 
 
-async def _a_worker(ground: Ground, dice: random.Random) -> int:
-    return dice.choice(await ground.worker_pids())
+async def _workers(ground: Ground) -> list[int]:
+    """Those that are ready. There may be none in this moment, or nobody who answers: others are waited for."""
+    found: list[int] = []
+
+    async def some() -> bool:
+        found[:] = await ground.worker_pids()
+        return bool(found)
+
+    await ground.until(some, RECOVER_MAX_S, "a worker")
+    return found
 
 
 async def _crew_ready(ground: Ground) -> bool:
@@ -62,7 +71,7 @@ async def _crew_ready(ground: Ground) -> bool:
 
 
 async def _kill_worker(ground: Ground, dice: random.Random) -> Callable[[], Awaitable[bool]]:
-    victim = await _a_worker(ground, dice)
+    victim = dice.choice(await _workers(ground))
     ground.signal_below(victim, signal.SIGKILL)
 
     async def replaced() -> bool:
@@ -72,15 +81,22 @@ async def _kill_worker(ground: Ground, dice: random.Random) -> Callable[[], Awai
 
 
 async def _stop_worker(ground: Ground, dice: random.Random) -> None:
-    victim = await _a_worker(ground, dice)
+    victim = dice.choice(await _workers(ground))
     ground.signal_below(victim, signal.SIGSTOP)
     await asyncio.sleep(STANDSTILL_S)
     ground.signal_below(victim, signal.SIGCONT)
 
 
 async def _kill_forkserver(ground: Ground, _dice: random.Random) -> Callable[[], Awaitable[bool]]:
-    victims = set(await ground.worker_pids())
-    ground.signal_below(psutil.Process(min(victims)).ppid(), signal.SIGKILL)
+    victims: set[int] = set()
+
+    async def killed() -> bool:
+        victims.update(found := await _workers(ground))
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has left for its successor in this moment
+            return ground.signal_below(psutil.Process(found[0]).ppid(), signal.SIGKILL)
+        return False
+
+    await ground.until(killed, RECOVER_MAX_S, "a process that starts workers")
 
     async def replaced() -> bool:
         return not victims & set(await ground.worker_pids())
@@ -160,11 +176,18 @@ def _end_broker(ground: Ground) -> None:
 
 
 async def _exit_message(ground: Ground, _dice: random.Random) -> Callable[[], Awaitable[bool]]:
-    before = await ground.dead_letters()
-    await ground.send_special(EXIT, dies=True)
+    before = -1
+
+    async def counted() -> bool:
+        nonlocal before
+        before = await ground.dead_letters()
+        return before >= 0
 
     async def buried() -> bool:
         return await ground.dead_letters() > before
+
+    await ground.until(counted, RECOVER_MAX_S, "the number of dead letters")
+    await ground.send_special(EXIT, dies=True)
 
     return buried
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
+import signal
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, cast
 
 import pytest
 
@@ -148,3 +152,57 @@ def test_the_cluster_s_settings_survive_the_file() -> None:
     assert table["cluster"]["name_servers"] == ["10.0.0.1:9876", "10.0.0.2:9876"]
     assert table["cluster"]["unit_mode"] is True
     assert table["security"]["secret_key"] == 'a"b\\cé'
+
+
+class Crew:
+    """A ground whose supervisor does not answer at first."""
+
+    def __init__(self) -> None:
+        self.answers = [[], [], [11]]
+        self.dead = [-1, 3, 3, 4]
+        self.signalled: list[tuple[int, signal.Signals]] = []
+        self.sent: list[str] = []
+
+    async def worker_pids(self) -> list[int]:
+        return self.answers.pop(0) if self.answers else [12]
+
+    async def dead_letters(self) -> int:
+        return self.dead.pop(0)
+
+    async def send_special(self, evil: str, *, dies: bool) -> int:
+        assert dies
+        self.sent.append(evil)
+        return 1
+
+    def signal_below(self, pid: int, number: signal.Signals) -> bool:
+        self.signalled.append((pid, number))
+        return True
+
+    async def until(self, condition: Callable[[], Awaitable[bool]], timeout_s: float, what: str) -> float:
+        del timeout_s, what
+        while not await condition():
+            pass
+        return 0.0
+
+
+def test_a_fault_waits_for_a_worker_when_there_is_none() -> None:
+    crew = Crew()
+
+    async def scene() -> bool:
+        replaced = await FAULTS["kill-worker"].act(cast("Any", crew), random.Random(1))
+        assert replaced is not None
+        return await replaced()
+
+    assert asyncio.run(scene())
+    assert crew.signalled == [(11, signal.SIGKILL)]
+
+
+def test_a_dead_letter_is_counted_from_a_number_that_is_known() -> None:
+    crew = Crew()
+
+    async def scene() -> list[bool]:
+        buried = await FAULTS["exit-message"].act(cast("Any", crew), random.Random(1))
+        assert buried is not None
+        return [await buried(), await buried()]
+
+    assert asyncio.run(scene()) == [False, True]
