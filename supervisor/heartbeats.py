@@ -23,7 +23,7 @@ import structlog
 
 from ..client.cluster import Cluster
 from ..client.operations import Operations
-from ..remoting.bodies import CheckClientConfig, HeartbeatData
+from ..remoting.bodies import CheckClientConfig, HeartbeatData, SubscriptionData
 from ..remoting.errors import BrokerError, RocketcrewError
 from ..remoting.subscription import EXPRESSION_TAG
 
@@ -143,26 +143,29 @@ class Heartbeats:
         return self._greeted.issuperset(self._cluster.all_broker_addresses())
 
     async def check_filters(self) -> None:
-        """Ask a broker of each topic whether it can filter by the subscription's expression, where that is not by tags.
-
-        Raises RocketcrewError naming topic and expression when it says no; an UnreachableError passes through.
-        """
+        """All that are subscribed; see check_filter."""
         data = self._data()
         for consumer in data.consumer_data_set:
             for subscription in consumer.subscription_data_set:
-                if subscription.expression_type == EXPRESSION_TAG:
-                    continue
-                address = await self._a_broker_of(subscription.topic)
-                if address is None:
-                    continue  # as in Java: a topic that does not exist yet is no reason not to start
-                check = CheckClientConfig(data.client_id, consumer.group_name, subscription)
-                try:
-                    await self._operations.check_client_config(address, check)
-                except BrokerError as error:
-                    raise RocketcrewError(
-                        f"the broker refuses the {subscription.expression_type} filter of topic {subscription.topic}"
-                        f" ({subscription.sub_string}): {error.remark or error} ({SQL_HINT})"
-                    ) from error
+                await self.check_filter(data.client_id, consumer.group_name, subscription)
+
+    async def check_filter(self, client_id: str, group: str, subscription: SubscriptionData) -> None:
+        """Ask a broker of the topic whether it can filter by the subscription's expression, where that is not by tags.
+
+        Raises RocketcrewError naming topic and expression when it says no; an UnreachableError passes through.
+        """
+        if subscription.expression_type == EXPRESSION_TAG:
+            return
+        address = await self._a_broker_of(subscription.topic)
+        if address is None:
+            return  # as in Java: a topic that does not exist yet is no reason not to start
+        try:
+            await self._operations.check_client_config(address, CheckClientConfig(client_id, group, subscription))
+        except BrokerError as error:
+            raise RocketcrewError(
+                f"the broker refuses the {subscription.expression_type} filter of topic {subscription.topic}"
+                f" ({subscription.sub_string}): {error.remark or error} ({SQL_HINT})"
+            ) from error
 
     async def _a_broker_of(self, topic: str) -> str | None:
         """A random broker of the topic's route, its master where it has one (findBrokerAddrByTopic)."""

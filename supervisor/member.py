@@ -20,7 +20,14 @@ from ..client.remoting_client import Remoting
 from ..client.route_cache import RouteCache
 from ..client.trace import consumer_traces
 from ..conf.settings import Settings
-from ..remoting.bodies import ConsumeDirectlyResult, ConsumerData, ConsumerRunningInfo, HeartbeatData, ProducerData
+from ..remoting.bodies import (
+    ConsumeDirectlyResult,
+    ConsumerData,
+    ConsumerRunningInfo,
+    HeartbeatData,
+    ProducerData,
+    SubscriptionData,
+)
 from ..remoting.command import Command
 from ..remoting.errors import RocketcrewError
 from ..remoting.namespaces import wrap
@@ -31,6 +38,7 @@ from ..remoting.traces import TraceRecord
 from ..workers.packets import QueueInfo
 from . import actions as act
 from .access import access_of
+from .checks import check_consumer, subscriptions
 from .core import Core
 from .group_watch import GroupWatch
 from .heartbeats import Heartbeats
@@ -222,6 +230,19 @@ class GroupMember:
     def _rebalance(self) -> None:
         self._core.rebalance(self._loop.time())
         self._acted()
+
+    def wish(self, topic: str, expression: str) -> tuple[str, FilterExpression]:
+        """The topic as brokers call it, and the filter (tags, or SQL92:expression). Raises UsageError for what cannot be."""
+        topic = wrap(self._settings.cluster.namespace, topic)
+        [wish] = subscriptions((f"{topic}:{expression}",)).values()
+        check_consumer(self._settings, {topic: wish})
+        return topic, wish
+
+    async def check_filter(self, topic: str, expression: str) -> None:
+        """Ask a broker whether it can filter so. Raises RocketcrewError when it says no, UsageError as `wish`."""
+        name, wish = self.wish(topic, expression)
+        subscription = SubscriptionData.of(name, wish.expression, 0, wish.type)
+        await self._heartbeats.check_filter(self._core.state.config.client_id, self._settings.consumer.group, subscription)
 
     def subscribe(self, topic: str, wish: FilterExpression) -> bool:
         """Consume the topic from now on, or with another filter; False when it is so already. Raises UsageError."""

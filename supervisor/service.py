@@ -25,7 +25,6 @@ from typing import Any
 import structlog
 
 from ..conf.settings import Settings
-from ..remoting.namespaces import wrap
 from ..workers.cells import CellFile
 from ..workers.link import Transport, choose_transport
 from ..workers.loading import HandlerSpec
@@ -301,18 +300,17 @@ class Supervisor:
         Raises StateError unless it runs, UsageError for a topic or filter that cannot be.
         """
         self.service = move_service(self.service, ServiceEvent.USE)
-        topic = wrap(self.settings.cluster.namespace, topic)
-        [wish] = subscriptions((f"{topic}:{expression}",)).values()
-        check_consumer(self.settings, {topic: wish}, self.handler.name)
-        return self._member.subscribe(topic, wish)
+        return self._member.subscribe(*self._member.wish(topic, expression))
 
     def unsubscribe(self, topic: str) -> bool:
         """Consume the topic no more; False when it is not subscribed. Raises StateError, UsageError for the last one."""
         self.service = move_service(self.service, ServiceEvent.USE)
-        return self._member.unsubscribe(wrap(self.settings.cluster.namespace, topic))
+        return self._member.unsubscribe(topic)
 
-    def _asked_to_subscribe(self, request: Any) -> dict[str, Any]:
-        return {"changed": self.subscribe(str(request.get("topic", "")), str(request.get("filter", "*")))}
+    async def _asked_to_subscribe(self, request: Any) -> dict[str, Any]:
+        topic, expression = str(request.get("topic", "")), str(request.get("filter", "*"))
+        await self._member.check_filter(topic, expression)
+        return {"changed": self.subscribe(topic, expression)}
 
     def _asked_to_unsubscribe(self, request: Any) -> dict[str, Any]:
         return {"changed": self.unsubscribe(str(request.get("topic", "")))}

@@ -270,6 +270,8 @@ def test_topics_come_and_go_by_command(tmp_path: Path, broker: Broker) -> None:
     assert command(crew, "subscribe", "later", "--json") == (0, '{"changed": false}\n')
     code, said = command(crew, "subscribe", "no such!")
     assert (code, "no such!" in said) == (1, True), said
+    code, said = command(crew, "subscribe", "later:SQL92:price >")
+    assert (code, "refuses the SQL92 filter of topic later" in said) == (1, True), said
     code, said = command(crew, "status")
     assert f"subscribed later, {TOPIC}" in said
     # A reload keeps it; then it goes.
