@@ -66,8 +66,29 @@ public class Allocation {
                 AllocateMessageQueueByConfig byConfig = new AllocateMessageQueueByConfig();
                 byConfig.setMessageQueueList(queues(argument));
                 return byConfig;
+            case "BACKWARDS":
+                return new Backwards();
             default:
                 throw new IllegalArgumentException(name);
+        }
+    }
+
+    /** A user's own: by circle, from the end of the list. */
+    private static class Backwards implements AllocateMessageQueueStrategy {
+        @Override
+        public List<MessageQueue> allocate(String group, String mine, List<MessageQueue> all, List<String> members) {
+            List<MessageQueue> found = new ArrayList<>();
+            for (int at = 0; at < all.size(); at++) {
+                if (at % members.size() == members.indexOf(mine)) {
+                    found.add(all.get(all.size() - 1 - at));
+                }
+            }
+            return found;
+        }
+
+        @Override
+        public String getName() {
+            return "BACKWARDS";
         }
     }
 
