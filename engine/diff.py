@@ -15,6 +15,7 @@ from typing import Any
 from ..conf.segment_format import EPOCH, GROUP, KEY_COLUMNS, MESSAGE_ID, ORIGIN_MESSAGE_ID, SEQ
 from ..remoting.errors import UsageError
 from ..spark.columns import BATCH_COLUMN, Column, ddl, quoted
+from ..spark.files import spark_path
 from ..spark.views import register_views
 
 SAMPLES_MAX = 20
@@ -53,11 +54,13 @@ def compare(
             " of the same columns"
         )
     if seen:
-        origins = spark.read.schema("origin string").parquet(*(_uri(file) for file in seen)).distinct()
+        origins = spark.read.schema("origin string").parquet(*(spark_path(file) for file in seen)).distinct()
     else:
         origins = spark.createDataFrame([], "origin string")
     reader = spark.read.schema(ddl(columns))
-    replayed = reader.parquet(*(_uri(file) for file in files)) if files else spark.createDataFrame([], ddl(columns))
+    replayed = (
+        reader.parquet(*(spark_path(file) for file in files)) if files else spark.createDataFrame([], ddl(columns))
+    )
     there = latest.where(latest[GROUP] == group).selectExpr(*_shown(users))
     there = there.join(origins, there[ORIGIN] == origins["origin"], "left_semi")
     here = replayed.selectExpr(*_shown(users))
@@ -81,7 +84,3 @@ def _comparable(column: Column) -> str:
 def _samples(frame: Any) -> tuple[Row, ...]:
     rows = frame.orderBy(ORIGIN, SEQ).limit(SAMPLES_MAX).collect()
     return tuple(row.asDict(recursive=True) for row in rows)
-
-
-def _uri(file: Path) -> str:
-    return file.absolute().as_uri()

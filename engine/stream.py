@@ -21,6 +21,7 @@ from ..conf.settings import Settings, require
 from ..remoting.errors import RocketcrewError
 from ..source.connections import Link, shared
 from ..spark.errors import StoppedError
+from ..spark.files import spark_path
 from ..spark.spark_writer import SparkWriter
 from ..spark.staging import Staging
 from ..supervisor.access import access_of
@@ -168,16 +169,24 @@ class Stream:
             return EXIT_FINE
         query = (
             stream.writeStream.foreachBatch(self._guarded(batches.run))
-            .option("checkpointLocation", self._home.checkpoint.as_uri())
+            .option("checkpointLocation", spark_path(self._home.checkpoint))
             .trigger(processingTime=f"{settings.engine.trigger_interval_ms} milliseconds")
             .start()
         )
         _log.info("engine_runs", master=self._config.master, topics=topics, group=self._spec.group, partitions=partitions,
                   jvm_pid=session.jvm_pid, table=str(self._config.target), shipped=sent)  # fmt: skip
-        while query.isActive and not self._stop.asked():
+        while self._active(query) and not self._stop.asked():
             self._writer.check()
             self._stop.wait(LOOK_S)
         return self._end(query, spark.sparkContext)
+
+    def _active(self, query: Any) -> bool:
+        """Whether the query runs. Raises SparkDiedError when there is no JVM left to ask."""
+        try:
+            return bool(query.isActive)
+        except Exception:
+            self._writer.check()
+            raise
 
     def _batches(self, table: Table) -> Batches:
         settings = self._settings
@@ -204,7 +213,7 @@ class Stream:
 
     def _end(self, query: Any, context: Any) -> int:
         """Let the batch under way end, then the query; what it failed with is raised."""
-        if not query.isActive:
+        if not self._active(query):
             self._raise_failure(query)
         _log.info("engine_stops", deadline_ms=self._settings.supervisor.stop_deadline_ms)
         deadline = time.monotonic() + self._settings.supervisor.stop_deadline_ms / 1000

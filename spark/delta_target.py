@@ -30,7 +30,7 @@ from ..remoting.errors import UsageError
 from .columns import BATCH_COLUMN, plain_schema
 from .convert import Staged
 from .errors import BatchTakenError, LoaderError, remedy
-from .files import make_folders
+from .files import make_folders, spark_path
 from .intervals import OffsetSet
 from .outcomes import BatchOutcomes
 from .plan import Plan
@@ -219,7 +219,7 @@ def append_by_spark(writer: SparkWriter) -> Append:
                 "userMetadata": f"{MARK} {plan.id}",
                 "mergeSchema": "true",
             }
-            writing.mode("append").options(**options).save(path.absolute().as_uri())
+            writing.mode("append").options(**options).save(spark_path(path))
 
         writer.run(staged.files, plan.columns, f"batch {plan.batch} to {path.name}", as_delta)
 

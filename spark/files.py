@@ -27,6 +27,12 @@ def sync_path(path: Path) -> None:
         os.close(descriptor)
 
 
+def spark_path(path: Path) -> str:
+    """A local file or folder as Spark is told it. Hadoop takes the text as it stands: in a URI's own form, a space or a % in
+    a folder's name would name another folder."""
+    return f"file://{path.absolute()}"
+
+
 def write_atomically(path: Path, text: str, *, durable: bool) -> None:
     """Replace `path` by one rename; `durable`: it is on disk when this returns. The folder must exist."""
     draft = path.with_name(f".{path.name}.new")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..conf.segment_format import MESSAGE_ID, OFFSET, ORIGIN_MESSAGE_ID
 from .columns import BATCH_COLUMN, Column, ddl
 from .errors import LoaderError, SparkDiedError, StoppedError, remedy
+from .files import spark_path
 from .java import Java, find_java
 from .pulse import Pulse
 from .session import Session, SessionSettings, open_session
@@ -75,7 +76,7 @@ class SparkWriter:
             writing = rows.write.mode("overwrite")
             for name in _NEVER_REPEATING:
                 writing = writing.option(f"parquet.enable.dictionary#{name}", "false")
-            writing.parquet(output.absolute().as_uri())
+            writing.parquet(spark_path(output))
 
         self.run(files, columns, f"{bytes_in} bytes to {output.name}", as_parquet)
 
@@ -92,7 +93,7 @@ class SparkWriter:
         try:
             context.setJobGroup(JOB_GROUP, f"{len(files)} files, {what}")
             reader = session.read.schema(ddl(columns))
-            action(reader.parquet(*(file.absolute().as_uri() for file in files)))
+            action(reader.parquet(*(spark_path(file) for file in files)))
         except Exception as error:
             raise self._translated(error) from error
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..conf.segment_format import EPOCH
 from ..remoting.errors import UsageError
 from .columns import BATCH_COLUMN, Column, ddl
+from .files import spark_path
 from .parquet_target import STATE_FILE, batch_folder, last_batch
 from .table_state import read_state
 
@@ -33,12 +34,12 @@ SELECT * EXCEPT (_rank) FROM (
 def open_table(spark: SparkSession, table: Path) -> DataFrame:
     """The table as a DataFrame, with the schema that it has itself written down. Raises UsageError when it is empty."""
     if is_delta(table):
-        return spark.read.format("delta").load(table.absolute().as_uri())
+        return spark.read.format("delta").load(spark_path(table))
     batch = last_batch(table)
     if not batch:
         raise UsageError(f"{table} holds no batch yet: nothing was loaded")
     columns = [*read_state(batch_folder(table, batch) / STATE_FILE).columns, Column(BATCH_COLUMN, "bigint")]
-    return spark.read.schema(ddl(columns)).parquet(table.absolute().as_uri())
+    return spark.read.schema(ddl(columns)).parquet(spark_path(table))
 
 
 def is_delta(table: Path) -> bool:

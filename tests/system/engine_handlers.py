@@ -26,10 +26,10 @@ def deadly(message: Message) -> dict[str, int]:
 
 @handler(schema="number bigint, attempt int")
 def felled(message: Message) -> dict[str, int]:
-    """The one that handles 500 for the first time ends its whole executor: the Python process's ancestors up to the JVM."""
+    """The one that handles 300 for the first time ends its whole executor: the Python process's ancestors up to the JVM."""
     value = int(message.body)
     mark = Path(message.properties["mark"])
-    if value == 500 and not mark.exists():
+    if value == 300 and not mark.exists():
         mark.touch()
         kill_executor()
     time.sleep(0.0005)

@@ -31,7 +31,7 @@ class Engine:
     def __init__(self, folder: Path, broker: Broker, handler: str, topic: str, group: str, **settings: object) -> None:
         self.folder, self.broker, self.handler, self.topic, self.group = folder, broker, handler, topic, group
         self.home = folder / "state" / group / "engine"
-        self.table = folder / "table"
+        self.table = folder / "the table"
         self.log = folder / "engine.log"
         self.settings: dict[str, object] = {
             "consumer.consume_from_where": "CONSUME_FROM_FIRST_OFFSET",
