@@ -26,11 +26,12 @@ CrewMaker = Callable[[str], Crew]
 def new_crew(tmp_path: Path, servers: Servers, request: pytest.FixtureRequest) -> Iterator[CrewMaker]:
     """A crew of this test's own topic and group, stopped at its end."""
     name = request.node.name.partition("[")[0]
-    servers.create_topic(name, 2)
     made: list[Crew] = []
 
     def make(handler: str) -> Crew:
-        crew = Crew(tmp_path, servers, f"poison_handlers:{handler}", name, load=False, group=f"{name}-group")
+        topic = f"{name}-{handler}"
+        servers.create_topic(topic, 2)
+        crew = Crew(tmp_path, servers, f"poison_handlers:{handler}", topic, load=False, group=f"{topic}-group")
         crew.start()
         made.append(crew)
         return crew
@@ -60,13 +61,17 @@ def test_what_ends_its_worker_is_a_dead_letter_that_mqadmin_explains(servers: Se
 
 
 @ON_BOTH
-def test_what_is_over_its_time_limit_is_stopped_and_sent_back(servers: Servers, new_crew: CrewMaker) -> None:
-    """As Java's consume timeout sends it back, at level 3; but the handler does not run on beside its retry."""
-    crew = new_crew("endless_c_loop")
+@pytest.mark.parametrize(("handler", "killed"), [("endless_c_loop", 1), ("endless_coroutine", 0)])
+def test_what_is_over_its_time_limit_is_stopped_and_sent_back(
+    servers: Servers, new_crew: CrewMaker, handler: str, killed: int
+) -> None:
+    """As Java's consume timeout sends it back, at level 3; but the handler does not run on beside its retry. A coroutine is
+    cancelled, and its worker goes on."""
+    crew = new_crew(handler)
     send_numbers(servers, crew.topic, NUMBERS)
     wait_until(lambda: crew.counter("done_messages") == len(NUMBERS), WAIT_S, "all messages, one at its second attempt")
     wait_until(lambda: crew.lag() == 0, WAIT_S, "all offsets")
-    assert crew.counter("timed_out_messages") == 1
+    assert crew.counter("timed_out_messages") == crew.counter("worker_deaths") == killed
     [retried] = stored_messages(servers.name_server, f"%RETRY%{crew.group}")
     assert int(retried.body) == POISON
     assert (retried.reconsume_times, retried.properties["DELAY"]) == (1, TIME_OUT_LEVEL)

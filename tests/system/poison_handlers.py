@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import itertools
 import os
@@ -14,6 +15,8 @@ from rocketcrew import Message, Retry, SoftTimeLimitExceeded, handler
 
 POISON = 777
 SCHEMA = "number long"
+WAITING: list[Message] = []
+"""What a coroutine of this process waits with."""
 MEMORY_BYTES = 512 << 20
 """What a worker may take beyond what it has when it starts."""
 
@@ -69,6 +72,20 @@ def endless_c_loop(message: Message) -> dict[str, int]:
     """The poison counts for ever in C, with the interpreter's lock held, at its first attempt."""
     if number_of(message) == POISON and not message.reconsume_times:
         sum(itertools.repeat(0))
+    return row(number_of(message))
+
+
+@handler(schema=SCHEMA, hard_time_limit=1)
+async def endless_coroutine(message: Message) -> dict[str, int]:
+    """The poison waits for ever at its first attempt; it must not be running any more at its second."""
+    if number_of(message) == POISON and not message.reconsume_times:
+        WAITING.append(message)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            WAITING.clear()
+    if WAITING and message.reconsume_times:
+        raise Retry(-1, "the first attempt runs beside this one")
     return row(number_of(message))
 
 
