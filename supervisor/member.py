@@ -242,7 +242,9 @@ class GroupMember:
         """Ask a broker whether it can filter so. Raises RocketcrewError when it says no, UsageError as `wish`."""
         name, wish = self.wish(topic, expression)
         subscription = SubscriptionData.of(name, wish.expression, 0, wish.type)
-        await self._heartbeats.check_filter(self._core.state.config.client_id, self._settings.consumer.group, subscription)
+        await self._heartbeats.check_filter(
+            self._core.state.config.client_id, self._settings.consumer.group, subscription
+        )
 
     def subscribe(self, topic: str, wish: FilterExpression) -> bool:
         """Consume the topic from now on, or with another filter; False when it is so already. Raises UsageError."""

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +30,6 @@ def handle(message):
     time.sleep(0.0005)
     return {"number": int(message.body), "version": VERSION, "pid": os.getpid()}
 """
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    found = Broker(tmp_path)
-    yield found
-    found.stop()
 
 
 class Reloadable(Crew):

@@ -25,13 +25,6 @@ ALWAYS_FAIL = MESSAGES // 1000
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    found = Broker(tmp_path)
-    yield found
-    found.stop()
-
-
-@pytest.fixture
 def crew(tmp_path: Path, broker: Broker) -> Iterator[Crew]:
     found = Crew(tmp_path, broker, "numbers_handler:slow_number", TOPIC, load=False,
                  **{"consumer.max_reconsume_times": 4})  # fmt: skip

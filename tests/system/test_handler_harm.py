@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -16,13 +13,6 @@ from harness import WAIT_S, Broker, Crew, duplicate_keys, send_numbers, wait_unt
 TOPIC = "numbers"
 MESSAGES = 600
 CLOSES = 350
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    found = Broker(tmp_path)
-    yield found
-    found.stop()
 
 
 def run(crew: Crew, messages: int, dead_letters: int) -> list[int]:

@@ -6,7 +6,6 @@ import os
 import resource
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -22,13 +21,6 @@ from rocketcrew.client.sync import SyncProducer
 TOPIC = "pressure"
 MIB = 1 << 20
 BODY_BYTES = 4 * MIB
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    found = Broker(tmp_path)
-    yield found
-    found.stop()
 
 
 def test_rows_of_any_size_are_written_and_wrong_ones_fail_their_message_alone(tmp_path: Path, broker: Broker) -> None:

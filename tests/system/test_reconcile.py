@@ -7,11 +7,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -19,13 +16,6 @@ import pyarrow.parquet as pq
 from harness import HANDLERS, WAIT_S, Broker, Crew, duplicate_keys, send_numbers, wait_until
 
 NUMBERS = range(400)
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    running = Broker(tmp_path)
-    yield running
-    running.stop()
 
 
 def command(crew: Crew, name: str, *more: str, code: int) -> bytes:

@@ -6,11 +6,8 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from rocketcrew.supervisor.control import ask
 
@@ -19,13 +16,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 from harness import Broker, Crew, send_numbers, wait_until
 
 TOPIC = "numbers"
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    found = Broker(tmp_path)
-    yield found
-    found.stop()
 
 
 def processes(crew: Crew) -> list[dict[str, Any]]:

@@ -7,10 +7,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -23,13 +20,6 @@ MESSAGES = 4_000
 TOPIC = "still"
 EXPIRY_MAX_S = 300.0
 """Brokers forget a member 120 s after its last heartbeat, and look every now and then."""
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    found = Broker(tmp_path)
-    yield found
-    found.stop()
 
 
 def members(broker: Broker, group: str) -> list[str]:

@@ -7,10 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -19,13 +16,6 @@ from harness import WAIT_S, Broker, Crew, duplicate_keys, say, send_numbers, wai
 MESSAGES = 4_000
 TOPIC = "numbers"
 WANTED = {number for number in range(MESSAGES) if number % 1000 != 999}
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    found = Broker(tmp_path)
-    yield found
-    found.stop()
 
 
 def finish(crew: Crew) -> None:

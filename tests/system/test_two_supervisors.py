@@ -28,13 +28,6 @@ ALWAYS_FAIL = MESSAGES // 1000
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    found = Broker(tmp_path)
-    yield found
-    found.stop()
-
-
-@pytest.fixture
 def crews(tmp_path: Path, broker: Broker) -> Iterator[list[Crew]]:
     """Commits without a JVM, a batch every 200 ms: the loaders race all the time."""
     settings = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,13 +19,6 @@ WARM = 1000
 """Quick messages before, so that chunks are as large as they become."""
 MESSAGES = SLOW * SLOW_EVERY
 QUICK = WARM + MESSAGES - SLOW
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    found = Broker(tmp_path)
-    yield found
-    found.stop()
 
 
 @pytest.mark.parametrize("transport", ["slab", "stream"])
