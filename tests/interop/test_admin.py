@@ -53,9 +53,18 @@ def client_id(crew: Crew) -> str:
     return str(status["client_id"])
 
 
+def rates(crew: Crew) -> dict[str, float]:
+    """The topic's, as the member tells them; Java's first window is over after ten seconds."""
+    status = crew.status()
+    assert status is not None
+    found: dict[str, float] = status["stats"].get(crew.topic, {})
+    return found
+
+
 @ON_ALL
 def test_tools_show_our_member(servers: Servers, crew: Crew) -> None:
     me = client_id(crew)
+    wait_until(lambda: rates(crew).get("consume_ok_tps", 0) > 0, what="the first rates")
     text = "\n".join(servers.admin("consumerStatus", "-g", crew.group, "-i", me, "-s"))
     properties = dict(re.findall(r"^(\w+) +: (.*)$", text, re.MULTILINE))
     wanted = {
@@ -73,6 +82,11 @@ def test_tools_show_our_member(servers: Servers, crew: Crew) -> None:
     assert sum(int(offset) for _, offset in offsets) == MESSAGES, text
     assert re.search(rf"Topic: {crew.topic} .*SubExpression: \*", text), text
     assert re.search(rf"^{re.escape('%RETRY%' + crew.group)} ", text, re.MULTILINE), text
+    shown = re.search(rf"^{crew.topic} +([\d.]+) +([\d.]+) +([\d.]+) +([\d.]+) +([\d.]+) +(\d+)$", text, re.MULTILINE)
+    assert shown is not None, text
+    # Failures of the hour are told after ten minutes, as in Java.
+    pull_rt, pull_tps, consume_rt, ok_tps, failed_tps, _failed_of_hour = map(float, shown.groups())
+    assert min(pull_rt, pull_tps, consume_rt, ok_tps, failed_tps) > 0, text
     assert f"supervisor {me}" in text, text
     assert text.count("=== worker") == 2, text
     assert "workers/worker.py" in text, text

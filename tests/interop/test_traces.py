@@ -1,7 +1,8 @@
-"""Message traces of our producer and our workers, read by RocketMQ's own tools."""
+"""Message traces of our producer and our workers, read by RocketMQ's own tools; and spans across genuine brokers."""
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from pathlib import Path
@@ -18,6 +19,7 @@ from servers import VERSIONS, Servers
 from rocketcrew import OutgoingMessage, SyncProducer
 from rocketcrew.remoting.traces import split_records
 
+TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 ON_BOTH = pytest.mark.parametrize("servers", VERSIONS, ids=str, indirect=True, scope="session")
 
 
@@ -55,6 +57,31 @@ def test_a_coroutine_is_traced_and_its_hooks_are_called(servers: Servers, tmp_pa
     for number, wanted in ((7, ["failed", "success"]), (11, ["success"])):
         found = traced(servers, sent[number - 6])
         assert sorted(line[-1] for line in found if line[:2] == ["Sub", group]) == wanted
+
+
+@ON_BOTH
+def test_spans_continue_the_senders(servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The context travels through a genuine broker and its retry topic: both attempts stand below the sender's span."""
+    monkeypatch.setenv("SPANS_FILE", str(tmp_path / "spans"))
+    servers.create_topic("spans", 1)
+    crew = Crew(tmp_path, servers, "tracing_handler:number", "spans", load=False, group="spans-group",
+                **{"consumer.max_reconsume_times": 3})  # fmt: skip
+    crew.start()
+    try:
+        with SyncProducer(servers.name_server) as producer:
+            properties = {"traceparent": f"00-{TRACE_ID}-{SPAN_ID}-01"}
+            sent = producer.send(OutgoingMessage("spans", b"1", tags="twice", properties=properties))
+        wait_until(lambda: crew.counter("done_messages") == 1 and crew.lag() == 0, WAIT_S, "the message finished")
+    finally:
+        assert crew.stop() == 0
+    spans = [json.loads(line) for file in tmp_path.glob("spans.*") for line in file.read_text().splitlines()]
+    calls = sorted(
+        (span for span in spans if span["name"] == "process spans"), key=lambda span: str(span["start_time"])
+    )
+    assert [call["status"]["status_code"] for call in calls] == ["ERROR", "UNSET"]
+    assert {call["parent_id"] for call in calls} == {f"0x{SPAN_ID}"}
+    assert {call["context"]["trace_id"] for call in calls} == {f"0x{TRACE_ID}"}
+    assert {call["attributes"]["messaging.message.id"] for call in calls} == {sent.message_id}
 
 
 @ON_BOTH
