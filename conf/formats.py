@@ -20,6 +20,7 @@ TOPIC_LENGTH_MAX = 127
 # characters: nothing of such a group could go back to `%RETRY%<group>`.
 GROUP_LENGTH_MAX = 120
 NAMESPACE_LENGTH_MAX = 64
+CALLS_MAX = 10_000
 # A delay level travels to the supervisor in one signed byte.
 DELAY_LEVEL_MAX = 127
 # The embedded broker looks at one queue a level at every tick (broker/config.py).
@@ -82,6 +83,16 @@ def property_name(text: str) -> str:
     if any(character <= " " for character in text):
         raise ValueError("holds a blank or a control character")
     return text
+
+
+def topic_limit(text: str) -> str:
+    """`topic=calls`: how many calls of the handler may work on that topic at once."""
+    name, _, calls = (part.strip() for part in text.partition("="))
+    if not re.fullmatch(NAME_CHARACTERS, name) or len(name) > TOPIC_LENGTH_MAX:
+        raise ValueError(f"holds {text!r}, which does not begin with a topic's name")
+    if not re.fullmatch(r"[0-9]{1,5}", calls) or not 1 <= int(calls) <= CALLS_MAX:
+        raise ValueError(f"holds {text!r}, which has no number of calls from 1 to {CALLS_MAX} behind an equals sign")
+    return f"{name}={int(calls)}"
 
 
 def topic_of(subscription: str) -> str:

@@ -143,6 +143,9 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
         "nice": Whole(0, 19),
         "cpu_affinity": Choice(("none", "spread")),
         "async_concurrency": Whole(1, 10_000, "calls"),
+        "topic_concurrency": Texts(
+            'each "topic=calls", a topic once', formats.topic_limit, key=lambda entry: entry.partition("=")[0]
+        ),
         "soft_time_limit_ms": _ms(0, 604_800_000),
         "hard_time_limit_ms": _ms(0, 604_800_000),
         "stall_timeout_ms": _ms(1000, 3_600_000),

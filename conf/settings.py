@@ -118,6 +118,7 @@ class WorkersSettings:
     nice: int
     cpu_affinity: str
     async_concurrency: int
+    topic_concurrency: tuple[str, ...]
     soft_time_limit_ms: int
     hard_time_limit_ms: int
     stall_timeout_ms: int

@@ -51,6 +51,7 @@ MEANINGLESS: Mapping[str, str] = {
     "workers.capture_output": "what a handler prints is in the logs of the executors",
     "workers.nice": _PROCESSES, "workers.cpu_affinity": _PROCESSES,
     "workers.async_concurrency": "a task has one message in hand at a time, coroutine or not",
+    "workers.topic_concurrency": "tasks run side by side, whatever their topics: limit spark.cores.max or the like",
     "workers.stall_timeout_ms": _PROCESSES,
     "memory.pulled_bytes_mib": _PULLS,
     "results.seal_idle_ms": _SEALED, "results.commit_after": _SEALED, "results.high_water_mib": _SEALED,

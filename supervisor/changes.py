@@ -14,7 +14,7 @@ CHANGEABLE: Final[Mapping[str, frozenset[str]]] = {
             "count", "chunk_target_us", "chunk_messages_max", "chunks_in_flight", "flush_interval_us", "boot_timeout_ms",
             "soft_time_limit_ms", "hard_time_limit_ms", "recycle_messages", "recycle_jitter_percent",
             "recycle_memory_mib", "recycle_age_s", "recycle_share_percent", "reload_canary_messages",
-            "reload_canary_ms", "capture_output", "nice", "cpu_affinity", "async_concurrency",
+            "reload_canary_ms", "capture_output", "nice", "cpu_affinity", "async_concurrency", "topic_concurrency",
         }
     ),
     "consumer": frozenset(

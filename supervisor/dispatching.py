@@ -1,11 +1,12 @@
 """Hand-over: chunks are cut from what waits and given to the least loaded worker, two in flight each.
 
 What a dead worker left goes first, what may have killed it apart from all else (quarantine.py); queues are served in
-turn, so that a busy one does not starve the others.
+turn, so that a busy one does not starve the others. What its topic's limit holds back (topic_limits.py) waits beside.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from .actions import Dispatch
@@ -14,6 +15,7 @@ from .process_queue import ProcessQueue
 from .quarantine import Quarantine
 from .state import State, WorkerView
 from .states import Queue, Worker
+from .topic_limits import TopicLimits
 
 LOAD_MAX = 1 << 30
 CHEAP_US = 10.0
@@ -32,9 +34,26 @@ class Dispatching:
         self.quarantine = Quarantine(state, self._hand_again, self.apart)
         self.left: Callable[[Chunk], None] = lambda _shadow: None
         """Told of shadows (local_retry.py) that nobody will run."""
+        self.limits = TopicLimits(state)
+        self.quarantine.may_run = lambda worker, chunk: self._room(worker, chunk) >= chunk.count
+        self._beside: deque[ProcessQueue] = deque()
+        """Queues whose topic is at its limit: not in line, so that an idle worker is seen as one."""
+
+    @property
+    def holds_back(self) -> bool:
+        """Something waits for a topic's limit: each message that is over may make room."""
+        return bool(self._beside)
 
     def run(self) -> None:
-        """Give out as much as the workers' windows take."""
+        """Give out as much as the workers' windows and the topics' limits take."""
+        s = self.s
+        s.ready.extend(self._beside)
+        self._beside.clear()
+        held_back: list[Chunk] = []
+        self._give_out(held_back)
+        s.redo.extendleft(reversed(held_back))
+
+    def _give_out(self, held_back: list[Chunk]) -> None:
         s = self.s
         while s.redo or s.ready or s.quarantine or s.isolated:
             if s.quarantine or s.isolated:
@@ -45,12 +64,18 @@ class Dispatching:
             if worker is None:
                 return
             if s.redo:
-                self._hand_again(worker, s.redo.popleft())
+                self._hand_next_again(worker, held_back)
                 continue
             pq = s.ready.popleft()
             if pq.state is not Queue.ASSIGNED or not pq.waiting:
                 continue
-            chunk = self._cut(pq, s.sizer.size(s.waiting_messages, free))
+            room = self.limits.room(pq.mq, worker)
+            if not room:
+                worker, room = self._choose_within(pq)
+            if worker is None or any(chunk.handle == pq.handle for chunk in held_back):
+                self._beside.append(pq)
+                continue
+            chunk = self._cut(pq, min(s.sizer.size(s.waiting_messages, free), room))
             if pq.waiting:
                 s.ready.append(pq)
             pq.flight.append(chunk)
@@ -58,6 +83,39 @@ class Dispatching:
                 self.quarantine.admit(pq, chunk)
             else:
                 self._hand(worker, chunk, pq)
+
+    def _room(self, worker: WorkerView, chunk: Chunk) -> int:
+        pq = self.s.queues.get(chunk.handle)
+        return chunk.count if pq is None else self.limits.room(pq.mq, worker)
+
+    def _hand_next_again(self, worker: WorkerView, held_back: list[Chunk]) -> None:
+        """The first of what a dead or held-up worker left, unless its topic is at its limit."""
+        chunk = self.s.redo.popleft()
+        pq = self.s.queues.get(chunk.handle)
+        if self._room(worker, chunk) < chunk.count and pq is not None:
+            other, room = self._choose_within(pq)
+            if other is None or room < chunk.count:
+                held_back.append(chunk)
+                return
+            worker = other
+        self._hand_again(worker, chunk)
+
+    def _choose_within(self, pq: ProcessQueue) -> tuple[WorkerView | None, int]:
+        """The worker with the fewest chunks in hand of those that have a place and may have more of the queue's topic."""
+        free = [worker for worker in self.s.workers.values() if self._has_place(worker, self._window())]
+        rooms = [(worker, room) for worker in free if (room := self.limits.room(pq.mq, worker))]
+        return min(rooms, key=lambda found: len(found[0].in_flight), default=(None, 0))
+
+    def _window(self) -> int:
+        return self.s.config.chunks_in_flight * (CHEAP_WINDOW if self.s.sizer.tail_us < CHEAP_US else 1)
+
+    def _has_place(self, worker: WorkerView, window: int) -> bool:
+        return (
+            len(worker.in_flight) < (worker.window or window)
+            and worker.state is Worker.READY
+            and worker.worker_id != self.s.isolated
+            and not worker.held_up
+        )
 
     def _choose_worker(self) -> tuple[WorkerView | None, int]:
         """The worker for the next chunk, None when no place is free, and how many workers have a free place.
@@ -68,16 +126,11 @@ class Dispatching:
         best: WorkerView | None = None
         free = 0
         pack = self.s.sizer.tail_us < CHEAP_US
-        window = self.s.config.chunks_in_flight * (CHEAP_WINDOW if pack else 1)
+        window = self._window()
         best_load = -1 if pack else LOAD_MAX
         for worker in self.s.workers.values():
             load = len(worker.in_flight)
-            if (
-                load < (worker.window or window)
-                and worker.state is Worker.READY
-                and worker.worker_id != self.s.isolated
-                and not worker.held_up
-            ):
+            if self._has_place(worker, window):
                 free += 1
                 if load > best_load if pack else load < best_load:
                     best, best_load = worker, load

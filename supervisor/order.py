@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..conf.settings import ConsumerSettings
@@ -59,6 +60,15 @@ def check_same(running: Order, consumer: ConsumerSettings, handler: HandlerOrder
 def _shown(order: Order) -> str:
     key = "" if order.order != KEY else f", key {order.order_key or 'by a function'}"
     return f'order = "{order.order}"{key}' + ("" if order.auto_commit else ", auto_commit=False")
+
+
+def check_limits(order: Order, limits: Sequence[str]) -> None:
+    """Raise UsageError for limits of topics with an order."""
+    if limits and order.order != CONCURRENT:
+        raise UsageError(
+            f'workers.topic_concurrency = {list(limits)}, but the order is "{order.order}": limits of topics have a meaning'
+            " without an order only; leave one of them out"
+        )
 
 
 def resolve(consumer: ConsumerSettings, handler: HandlerOrder) -> Order:

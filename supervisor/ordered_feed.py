@@ -7,14 +7,14 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..conf.settings import ConsumerSettings
+from ..conf.settings import Settings
 from ..remoting.queues import MessageQueue
 from ..workers import ordered_packets as packets
 from ..workers.link import LinkClosedError, Transport
 from ..workers.packets import QueueInfo, Ready, encode_queue
 from .actions import Classify, DispatchOrdered
 from .core import Core
-from .order import KEY, QUEUE, HandlerOrder, Order, check_same, resolve
+from .order import KEY, QUEUE, HandlerOrder, Order, check_limits, check_same, resolve
 from .pool import Pool
 
 S_TO_NS = 1_000_000_000
@@ -25,10 +25,12 @@ def order_said(said: Ready | None) -> HandlerOrder:
     return HandlerOrder(said.order, said.key, said.key_function, said.auto_commit) if said else HandlerOrder()
 
 
-def keep_order(core: Core, consumer: ConsumerSettings, pool: Pool) -> Order:
+def keep_order(core: Core, settings: Settings, pool: Pool) -> Order:
     """Now that the handler was imported, its decorator's word is known; workers of later code that say otherwise are refused.
     Raises UsageError for a contradiction."""
+    consumer = settings.consumer
     order = resolve(consumer, order_said(pool.said))
+    check_limits(order, settings.workers.topic_concurrency)
     core.set_order(order)
     pool.hearing.check = lambda said: check_same(order, consumer, order_said(said))
     if order.order == KEY:

@@ -84,6 +84,8 @@ class Quarantine:
         self._apart = apart
         self.dead_letter: Callable[[ProcessQueue, Chunk, Charge], None] = lambda _pq, _chunk, _charge: None
         """Set by settling.py, which sends it."""
+        self.may_run: Callable[[WorkerView, Chunk], bool] = lambda _worker, _chunk: True
+        """Set by dispatching.py: no limit of its topic holds the chunk back."""
 
     # --- judging ------------------------------------------------------------------------------------------------
 
@@ -184,7 +186,7 @@ class Quarantine:
         s = self.s
         while s.quarantine:
             worker = self._worker()
-            if worker is None or worker.in_flight:
+            if worker is None or worker.in_flight or not self.may_run(worker, s.quarantine[0]):
                 return
             self._hand(worker, s.quarantine.popleft())
         if s.isolated is not None:

@@ -251,7 +251,7 @@ class Supervisor:
         watch.start()
         self._to_end.append(watch.stop)
         await self._pool.start()
-        self._order = keep_order(self.core, settings.consumer, self._pool)
+        self._order = keep_order(self.core, settings, self._pool)
         return policy.count
 
     def _recover(self) -> None:

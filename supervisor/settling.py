@@ -83,6 +83,7 @@ class Settling:
                 self._cleared(pq, chunk, start, end)
         if end == chunk.count:
             self.complete(worker, chunk, pq)
+        if end == chunk.count or self._dispatching.holds_back:
             self._dispatching.run()
         if pq is not None:
             self._progress(pq, now)

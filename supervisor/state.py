@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING
@@ -67,6 +67,8 @@ class CoreConfig:
     reclaim_look_ms: int = 10
     send_back_retry_ms: int = 5000
     max_worker_deaths: int = 3
+    topic_concurrency: Mapping[str, int] = field(default_factory=dict[str, int])
+    """By topic: calls of the handler at once over all workers, see topic_limits.py."""
     order: str = "concurrent"
     """concurrent, queue or key."""
     locks: bool = False

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 
 from ..client.identity import client_id, client_ip, instance_name
 from ..conf.settings import Settings
+from ..remoting.namespaces import wrap
 from ..workers.boot import WorkerBoot, WorkerLimits
 from ..workers.link import Transport
 from ..workers.loading import HandlerSpec
@@ -62,6 +63,7 @@ def core_config(settings: Settings, client_id: str, topics: tuple[str, ...]) -> 
         chunk_target_us=s.workers.chunk_target_us,
         chunk_messages_max=s.workers.chunk_messages_max,
         chunks_in_flight=s.workers.chunks_in_flight,
+        topic_concurrency=topic_concurrency(settings),
         order_holds=c.order_on_failure == "hold",
         max_reconsume_times=c.max_reconsume_times,
         suspend_current_queue_time_ms=c.suspend_current_queue_time_ms,
@@ -71,6 +73,13 @@ def core_config(settings: Settings, client_id: str, topics: tuple[str, ...]) -> 
         drain_deadline_ms=s.supervisor.drain_deadline_ms,
         stop_deadline_ms=s.supervisor.stop_deadline_ms,
     )
+
+
+def topic_concurrency(settings: Settings) -> dict[str, int]:
+    """Limits by topic, named as brokers know it."""
+    namespace = settings.cluster.namespace
+    parts = (entry.partition("=") for entry in settings.workers.topic_concurrency)
+    return {wrap(namespace, topic): int(calls) for topic, _, calls in parts}
 
 
 def renewed_config(running: CoreConfig, settings: Settings) -> CoreConfig:

@@ -95,6 +95,7 @@ class SimMember:
             rebalance_interval_ms=1_500, open_retry_ms=80, chunk_messages_max=script.chunk_messages_max,
             send_back_retry_ms=200, drain_deadline_ms=400,
             commit_after_loaded=script.commit_after_loaded, stop_deadline_ms=2_500,
+            topic_concurrency={TOPIC: script.topic_limit} if script.topic_limit else {},
             order=script.order, locks=script.order != "concurrent", order_key="" if script.key_function else "KEYS",
             order_holds=script.order_holds, auto_commit=script.auto_commit, max_reconsume_times=MAX_RECONSUME_TIMES,
             suspend_current_queue_time_ms=40, lock_renewal_ms=250, lock_live_ms=LOCK_LIVE_MS, lock_retry_ms=50,

@@ -312,6 +312,15 @@ class LosesTheRest(CoreParts):
                 self.s.redo.pop()
 
 
+class ForgetsTheLimit(CoreParts):
+    """What a dead or held-up worker left is handed out as if its topic had no limit."""
+
+    class dispatching_class(Dispatching):
+        def _room(self, worker: WorkerView, chunk: Chunk) -> int:
+            del worker
+            return chunk.count
+
+
 class WipesOpen(Parts):
     """What a dead worker left open is removed, and forgotten as if it were sealed."""
 
@@ -564,6 +573,7 @@ PLANTED = {
     "a claim that was seen is given up": Planted(ForgetsItsClaim, 20, (), HELD_UP),
     "a claim that came too late is run": Planted(TrustsEveryClaim, 20, (), HELD_UP),
     "what is taken back is forgotten": Planted(LosesTheRest, 20, (), HELD_UP),
+    "what was left is not limited": Planted(ForgetsTheLimit, 40, ("kill worker",), HELD_UP | {"topic_limit": 1}),
     "wipe instead of salvage": Planted(WipesOpen, 40),
     "outcome before rows": Planted(OutcomeFirst, 10),
     "death charged to the first unreported": Planted(

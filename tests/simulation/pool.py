@@ -105,6 +105,15 @@ class SimPool:
     def classified(self, worker: SimWorker, handle: int, keys: list[bytes | None]) -> None:
         self._member.core.classified(worker.worker_id, handle, keys)
 
+    def may_begin(self, worker: SimWorker) -> None:
+        """Never more calls at once than the topic's limit; all that this world consumes is of the topic, or its retry."""
+        limit = self._member.script.topic_limit
+        calls = sum(other.alive and other.call is not None for other in self.workers.values() if other is not worker)
+        if limit and calls >= limit:
+            raise Violation(f"{worker.worker_id} begins a call beside {calls} others, {limit} are allowed")
+        if limit and len(self.workers) > limit:
+            self._member.world.note("a topic's limit was kept")
+
     def _seal(self, action: act.Seal) -> None:
         self._member.world.note("a seal was asked for")
         self._to(action.worker_id, "seal")

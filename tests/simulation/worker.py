@@ -242,6 +242,7 @@ class SimWorker:
     def _call(self, work: Work, upto: int) -> None:
         index, script = len(work.results), self.member.script
         count = upto - index
+        self.member.pool.may_begin(self)
         for at in range(index, index + count):
             self._runs_nowhere_else(work, at)
             self.member.truth.began((work.mq.topic, work.mq.queue_id), work.offsets[at])
