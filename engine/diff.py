@@ -64,7 +64,8 @@ def compare(
     there = latest.where(latest[GROUP] == group).selectExpr(*_shown(users))
     there = there.join(origins, there[ORIGIN] == origins["origin"], "left_semi")
     here = replayed.selectExpr(*_shown(users))
-    only_here, only_there = here.exceptAll(there), there.exceptAll(here)
+    # Each is looked at twice, and is small where somebody is going to read it.
+    only_here, only_there = here.exceptAll(there).persist(), there.exceptAll(here).persist()
     return Difference(only_here.count(), only_there.count(), _samples(only_here), _samples(only_there))
 
 

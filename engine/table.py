@@ -44,6 +44,8 @@ def session_settings(config: LoaderConfig, folder: Path, app_name: str) -> Sessi
     """The driver's session. A local master repeats no task by itself: it is told to."""
     conf = {
         "spark.task.maxFailures": TASK_FAILURES_MAX,
+        # A comparison shuffles; Spark's own 200 parts are for clusters.
+        **({"spark.sql.shuffle.partitions": str(4 * config.cores)} if config.master.startswith("local[") else {}),
         "spark.sql.streaming.stopTimeout": "30s",
         **(delta_conf(config.delta_jars) if config.format == DELTA else {}),
         **config.conf,
