@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +13,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
 from fault_servers import Site, run_site
 from load import VERDICTS
-from servers import Kind, ServerError, Servers, class_path, compiled, missing_programs, run_servers
+from needs import cannot_run, need_jars
+from servers import Kind, Servers, compiled, missing_programs, run_servers
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -25,20 +25,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """One line for each thing that was proven, with its figures."""
     for line in VERDICTS:
         terminalreporter.write_line(line)
-
-
-def cannot_run(reason: str) -> None:
-    """Skip; but where CI runs, what is there must work."""
-    if os.environ.get("CI", "").lower() in ("true", "1"):
-        pytest.fail(reason, pytrace=False)
-    pytest.skip(reason)
-
-
-def need_jars(version: str) -> None:
-    try:
-        class_path(version)
-    except ServerError as error:
-        cannot_run(f"RocketMQ {version} cannot be had: {error}")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

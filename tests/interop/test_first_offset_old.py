@@ -17,10 +17,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
-from conftest import need_jars
 from crowd import crowd_of
 from fault_servers import Site, run_site
 from harness import Crew, send_numbers, wait_until
+from needs import need_jars
 
 from rocketcrew.client.opening import open_cluster
 from rocketcrew.client.operations import Operations

@@ -13,9 +13,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
-from conftest import need_jars
 from fault_servers import Site, run_site
 from harness import WAIT_S, Crew, send_numbers, wait_until
+from needs import need_jars
 from servers import wait_until_answered
 
 from rocketcrew.client.opening import open_cluster

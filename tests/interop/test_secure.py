@@ -14,9 +14,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
-from conftest import need_jars
 from guarded import CREW, Papers, as_crew, run_guarded
 from harness import HANDLERS, WAIT_S, Crew, target_of, wait_until
+from needs import need_jars
 from servers import VERSIONS, Servers
 
 from rocketcrew.client.outgoing import OutgoingMessage
