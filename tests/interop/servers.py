@@ -277,31 +277,45 @@ def write_logging(folder: Path) -> None:
         (folder / "conf" / f"logback_{name}.xml").write_text(LOGBACK)
 
 
+def own_ports() -> range:
+    """This process's share of PORTS: no other worker of a test run chooses what a server of ours is about to take."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    share = len(PORTS) // workers
+    return PORTS[worker * share : (worker + 1) * share]
+
+
+_given: set[int] = set()
+
+
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on at this moment, on any address."""
+    """Ports that nobody listens on, on any address, and that were not given before: a stopped server may come back."""
     found: list[int] = []
-    for port in random.sample(PORTS, len(PORTS)):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("", port))
-            except OSError:
-                continue
-        found.append(port)
+    ports = own_ports()
+    for port in random.sample(ports, len(ports)):
+        if port not in _given and is_free(port):
+            found.append(port)
         if len(found) == count:
+            _given.update(found)
             return found
-    raise ServerError(f"fewer than {count} ports of {PORTS} are free")
+    raise ServerError(f"fewer than {count} ports of {ports} are free")
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+        return True
 
 
 def broker_ports() -> tuple[int, int]:
     """(listening, replication): a broker also listens two below the first."""
     while True:
         port, replication = free_ports(2)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("", port - 2))
-            except OSError:
-                continue
-        if replication != port - 2:
+        if port - 2 in own_ports() and port - 2 not in _given and is_free(port - 2):
+            _given.add(port - 2)
             return port, replication
 
 

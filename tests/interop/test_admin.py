@@ -12,12 +12,12 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
-from harness import Crew, send_numbers, wait_until
+from harness import Crew, patient_producer, send_numbers, wait_until
 from servers import VERSIONS, Kind, Servers
 
 from rocketcrew.client.cluster import Cluster
 from rocketcrew.client.outgoing import OutgoingMessage
-from rocketcrew.client.sync import SyncProducer, run_with_cluster
+from rocketcrew.client.sync import run_with_cluster
 from rocketcrew.remoting.bodies import ConsumerStatus
 from rocketcrew.remoting.codes import RequestCode, ResponseCode
 from rocketcrew.remoting.command import Command
@@ -124,7 +124,7 @@ def test_stacks_name_the_message_in_every_hand(servers: Servers, tmp_path: Path)
 @ON_ALL
 def test_a_message_is_consumed_directly_and_leaves_no_row(servers: Servers, crew: Crew) -> None:
     me = client_id(crew)
-    with SyncProducer(servers.name_server) as producer:
+    with patient_producer(servers) as producer:
         ids = {n: producer.send(OutgoingMessage(crew.topic, b"%d" % n)).offset_message_id for n in (320, 307)}
     wait_until(lambda: crew.counter("done_messages") >= MESSAGES + 2 and crew.lag() == 0, what="two more")
     topic = () if servers.kind.version.startswith("4") else ("-t", crew.topic)

@@ -12,7 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
-from harness import Crew, send_numbers, wait_until
+from harness import Crew, patient_producer, send_numbers, wait_until
 from servers import VERSIONS, Kind, Servers, send_by_java
 
 from rocketcrew.client.admin import Admin
@@ -20,7 +20,7 @@ from rocketcrew.client.cluster import Cluster
 from rocketcrew.client.operations import Operations
 from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.client.selection import to_queue
-from rocketcrew.client.sync import SyncProducer, run_with_cluster
+from rocketcrew.client.sync import run_with_cluster
 from rocketcrew.remoting.admin_bodies import SubscriptionGroupConfig, TopicConfig
 from rocketcrew.remoting.queues import MessageQueue
 
@@ -90,7 +90,7 @@ def test_offsets_are_committed_inside_pulls(servers: Servers, new_crew: NewCrew)
     servers.create_topic(crew.topic, 2)
     crew.start()
     first, second = (MessageQueue(crew.topic, "broker-a", queue_id) for queue_id in (0, 1))
-    with SyncProducer(servers.name_server) as producer:
+    with patient_producer(servers) as producer:
 
         def send_one(mq: MessageQueue) -> None:
             producer.send(OutgoingMessage(crew.topic, b"1"), selector=to_queue(mq))
@@ -144,7 +144,7 @@ def test_inner_batches(servers: Servers, new_crew: NewCrew) -> None:
     config = TopicConfig(crew.topic, read_queue_nums=1, write_queue_nums=1, attributes={"queue.type": "BatchCQ"})
     run_with_cluster(servers.name_server, lambda cluster: Admin(cluster).create_topic(servers.address, config))
     crew.start()
-    with SyncProducer(servers.name_server) as producer:
+    with patient_producer(servers) as producer:
         for start in range(100, 130, 10):
             producer.send_batch([OutgoingMessage(crew.topic, b"%d" % n) for n in range(start, start + 10)])
     # What a failed message of a batch shares with its neighbours is the record: all of it is sent back.
@@ -176,7 +176,7 @@ def test_hooks_acknowledged_parts_and_levels(servers: Servers, new_crew: NewCrew
     before_ms = int(time.time() * 1000)
     crew = new_crew("hooked_handler:halves", **{"workers.count": 1, "consumer.consume_message_batch_max_size": 16})
     servers.create_topic(crew.topic, 1)
-    with SyncProducer(servers.name_server) as producer:
+    with patient_producer(servers) as producer:
         producer.send_batch([OutgoingMessage(crew.topic, b"%d" % n) for n in range(12)])
     crew.start()
     wait_until(lambda: crew.counter("done_messages") >= 12 and crew.lag() == 0, what="all messages finished")

@@ -17,13 +17,12 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
-from harness import WAIT_S, Crew, alive, duplicate_keys, send_numbers, wait_until
+from harness import WAIT_S, Crew, alive, duplicate_keys, patient_producer, send_numbers, wait_until
 from servers import VERSIONS, Kind, Servers
 
 from rocketcrew.cli.watch import Watch
 from rocketcrew.client.opening import open_cluster
 from rocketcrew.client.outgoing import OutgoingMessage
-from rocketcrew.client.sync import SyncProducer
 from rocketcrew.remoting.codes import RequestCode
 from rocketcrew.remoting.command import Command, Serialization
 from rocketcrew.remoting.compression import Compression
@@ -67,12 +66,12 @@ def send_every_kind(servers: Servers, topic: str) -> None:
     """A fifth of the numbers each: as they are, compressed in three ways, in batches."""
     send_numbers(servers, topic, range(PART))
     for index, kind in enumerate((Compression.ZLIB, Compression.LZ4, Compression.ZSTD), 1):
-        with SyncProducer(servers.name_server, compression=kind) as producer:
+        with patient_producer(servers, compression=kind) as producer:
             producer.send_many(
                 OutgoingMessage(topic, str(number).encode().ljust(PADDED_BYTES), keys=f"n{number}")
                 for number in range(index * PART, (index + 1) * PART)
             )
-    with SyncProducer(servers.name_server) as producer:
+    with patient_producer(servers) as producer:
         for start in range(4 * PART, MESSAGES, BATCH):
             numbers = range(start, start + BATCH)
             producer.send_batch([OutgoingMessage(topic, str(number).encode()) for number in numbers])

@@ -22,13 +22,12 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
-from harness import WAIT_S, Crew, wait_until
+from harness import WAIT_S, Crew, patient_producer, wait_until
 from load import VERDICTS, stored
 from servers import CLIENT_OPTIONS, VERSIONS, Java, Servers
 
 from rocketcrew.cli.watch import Watch
 from rocketcrew.client.outgoing import OutgoingMessage
-from rocketcrew.client.sync import SyncProducer
 from rocketcrew.remoting.properties import decode_properties
 from rocketcrew.remoting.stored import StoredMessage
 
@@ -175,7 +174,7 @@ def send(servers: Servers, topic: str, numbers: range) -> None:
             properties={"number": str(number), "rule": rule_of(number), "color": "blue"},
         )  # fmt: skip
 
-    with SyncProducer(servers.name_server) as producer:
+    with patient_producer(servers) as producer:
         for number in numbers:
             if number not in BATCHED:
                 producer.send(message(number), selector=lambda queues, n=number: queues[n % len(queues)])

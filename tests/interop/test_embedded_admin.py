@@ -12,11 +12,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
-from harness import Broker, Crew, send_numbers, wait_until
+from harness import Broker, Crew, patient_producer, send_numbers, wait_until
 from servers import VERSIONS, mqadmin
 
 from rocketcrew.client.outgoing import OutgoingMessage
-from rocketcrew.client.sync import SyncProducer
 
 QUEUES, MESSAGES = 4, 100
 TOPIC, GROUP = "steered", "steered-group"
@@ -34,7 +33,7 @@ def test_tools_show_and_steer_our_member_on_our_broker(
 
     try:
         crew.start()
-        with SyncProducer(broker.name_server) as producer:
+        with patient_producer(broker) as producer:
             first = producer.send(OutgoingMessage(TOPIC, b"320")).offset_message_id
         send_numbers(broker, TOPIC, range(100, 100 + MESSAGES - 1))
         wait_until(lambda: crew.counter("done_messages") >= MESSAGES and crew.lag() == 0, what="all messages finished")

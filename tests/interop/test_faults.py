@@ -19,12 +19,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
 from fault_servers import Site
-from harness import WAIT_S, Crew, wait_until
+from harness import WAIT_S, Crew, patient_producer, wait_until
 from load import Load, verdict
 from proxy import Proxy
 
 from rocketcrew.client.outgoing import OutgoingMessage
-from rocketcrew.client.sync import SyncProducer
 
 NEW, OLD = "5.5.0", "4.9.7"
 
@@ -250,7 +249,7 @@ def test_send_backs_behind_pull_answers(site: Site, scene: Scene) -> None:
     site.make_whole(A)
     site.create_topic(scene.topic, 4 * QUEUES)
     scene.numbers = scene.numbers[:LARGE_MESSAGES_MAX]
-    with SyncProducer(site.name_server, compress_from_bytes=2 * LARGE_BYTES) as producer:
+    with patient_producer(site, compress_from_bytes=2 * LARGE_BYTES) as producer:
         producer.send_many(
             (OutgoingMessage(scene.topic, str(number).encode().ljust(LARGE_BYTES)) for number in scene.numbers),
             in_flight_max=16, timeout_ms=30_000,

@@ -19,13 +19,12 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
 from crowd import crowd_of
 from fault_servers import Site, run_site
-from harness import Crew, send_numbers, wait_until
+from harness import Crew, patient_producer, send_numbers, wait_until
 from needs import need_jars
 
 from rocketcrew.client.opening import open_cluster
 from rocketcrew.client.operations import Operations
 from rocketcrew.client.outgoing import OutgoingMessage
-from rocketcrew.client.sync import SyncProducer
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.first_offset import BrokersOffsets, FirstOffset
 
@@ -64,7 +63,7 @@ def made_old(site: Site) -> Aged:
     site.make_whole(OLD, settings=SETTINGS)
     for topic in (TOPIC, RETRY):
         site.create_topic(topic, 1)
-    with SyncProducer(site.name_server, compress_from_bytes=FILE_BYTES) as producer:
+    with patient_producer(site, compress_from_bytes=FILE_BYTES) as producer:
         for topic in (TOPIC, RETRY) * 2:
             filler = OutgoingMessage(topic, b"0".ljust(BODY_BYTES))
             producer.send_many(filler for _ in range(FILE_BYTES // BODY_BYTES // 2))

@@ -14,13 +14,12 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
-from harness import Crew, duplicate_keys, send_numbers, wait_until
+from harness import Crew, duplicate_keys, patient_producer, send_numbers, wait_until
 from ordered_trace import Lane, by_key, by_queue, check_order, lines_of, traced
 from servers import CLIENT_OPTIONS, VERSIONS, Java, Servers
 
 from rocketcrew.client import selection
 from rocketcrew.client.outgoing import OutgoingMessage
-from rocketcrew.client.sync import SyncProducer
 
 ON_BOTH = pytest.mark.parametrize("servers", VERSIONS, ids=str, indirect=True, scope="session")
 QUEUES = 4
@@ -99,7 +98,7 @@ def test_order_through_kills_of_workers(servers: Servers, tmp_path: Path, handle
 
 def send_keyed(servers: Servers, topic: str, numbers: range) -> None:
     """Numbered messages of ten keys, each key in one queue."""
-    with SyncProducer(servers.name_server) as producer:
+    with patient_producer(servers) as producer:
         for number in numbers:
             key = f"k{number % 10}"
             producer.send(OutgoingMessage(topic, str(number).encode(), keys=key), selector=selection.by_key(key))
@@ -140,7 +139,7 @@ def test_commit_rollback_and_suspend(servers: Servers, tmp_path: Path) -> None:
 
 
 def send_numbers_in_order(servers: Servers, topic: str, numbers: range) -> None:
-    with SyncProducer(servers.name_server) as producer:
+    with patient_producer(servers) as producer:
         for number in numbers:
             producer.send(OutgoingMessage(topic, str(number).encode()))
 

@@ -14,14 +14,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
 from fault_servers import Site, run_site
-from harness import WAIT_S, Crew, send_numbers, wait_until
+from harness import WAIT_S, Crew, patient_producer, send_numbers, wait_until
 from needs import need_jars
 from servers import wait_until_answered
 
 from rocketcrew.client.opening import open_cluster
 from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.client.selection import to_queue
-from rocketcrew.client.sync import SyncProducer, run_with_cluster
+from rocketcrew.client.sync import run_with_cluster
 from rocketcrew.remoting.admin_headers import ConsumerConnectionRequest
 from rocketcrew.remoting.codes import RequestCode
 from rocketcrew.remoting.command import Command
@@ -101,7 +101,7 @@ def test_masters_slaves_and_brokers_that_come_back_know_us_until_we_leave(site: 
 def test_a_broker_that_shuts_down_sends_us_away(site: Site) -> None:
     """The last test of a site. 5.x says GO_AWAY, 4.9 closes; either way the next attempt goes to the other broker."""
     b = site.broker("broker-b")
-    with SyncProducer(site.name_server) as producer:
+    with patient_producer(site) as producer:
         mq = MessageQueue(TOPIC, "broker-b", 0)
         producer.send(OutgoingMessage(TOPIC, b"1"), selector=to_queue(mq))
         b.terminate()

@@ -13,6 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from harness import patient_producer
 from reading import on_cluster, read_topic, read_until
 from servers import VERSIONS, Kind, Servers
 
@@ -23,7 +24,6 @@ from rocketcrew import (
     Producer,
     SendRules,
     SendStatus,
-    SyncProducer,
     by_key,
     by_random,
     to_queue,
@@ -78,7 +78,7 @@ def test_what_has_one_key_keeps_its_order(servers: Servers) -> None:
     topic, keys = "ordered", [f"order-{n}" for n in range(7)]
     servers.create_topic(topic, QUEUES)
     sent = [f"{key} {n}" for n in range(20) for key in keys]
-    with SyncProducer(servers.name_server, "ordered-group") as producer:
+    with patient_producer(servers, "ordered-group") as producer:
         for text in sent:
             producer.send(OutgoingMessage(topic, text.encode()), selector=by_key(text.partition(" ")[0]))
         producer.send(OutgoingMessage(topic, b"random 0"), selector=by_random(random.randrange))
@@ -223,7 +223,7 @@ def test_another_member_of_the_group_is_asked(servers: Servers) -> None:
 
     on_cluster(servers, leave)
     known.clear()
-    with SyncProducer(servers.name_server, "orphans-group", check=check) as producer:
+    with patient_producer(servers, "orphans-group", check=check) as producer:
         producer.send(OutgoingMessage(topic, b"hello"))
         assert known.wait(60)
 

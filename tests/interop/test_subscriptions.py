@@ -14,11 +14,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
 from crowd import crowd_of
-from harness import Crew, wait_until
+from harness import Crew, patient_producer, wait_until
 from servers import VERSIONS, Servers
 
 from rocketcrew.client.outgoing import OutgoingMessage
-from rocketcrew.client.sync import SyncProducer
 from rocketcrew.supervisor.control import ask
 
 ON_BOTH = pytest.mark.parametrize("servers", VERSIONS, ids=str, indirect=True, scope="session")
@@ -46,7 +45,7 @@ def new_crew(tmp_path: Path, servers: Servers) -> Iterator[CrewMaker]:
 
 
 def send(servers: Servers, topic: str, numbers: range, tag: str = "", **properties: str) -> None:
-    with SyncProducer(servers.name_server) as producer:
+    with patient_producer(servers) as producer:
         producer.send_many(
             OutgoingMessage(topic, str(number).encode(), tags=tag or None, properties=properties) for number in numbers
         )

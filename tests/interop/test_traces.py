@@ -12,11 +12,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
-from harness import WAIT_S, Crew, wait_until
+from harness import WAIT_S, Crew, patient_producer, wait_until
 from reading import on_cluster, read_topic
 from servers import VERSIONS, Servers
 
-from rocketcrew import OutgoingMessage, SyncProducer
+from rocketcrew import OutgoingMessage
 from rocketcrew.remoting.traces import split_records
 
 TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -33,7 +33,7 @@ def traced(servers: Servers, message_id: str) -> list[list[str]]:
 def test_a_coroutine_is_traced_and_its_hooks_are_called(servers: Servers, tmp_path: Path) -> None:
     topic, group = "traced-coroutines", "traced-coroutines-group"
     servers.create_topic(topic, 1)
-    with SyncProducer(servers.name_server) as producer:
+    with patient_producer(servers) as producer:
         sent = [producer.send(OutgoingMessage(topic, b"%d" % number)).message_id for number in range(6, 12)]
     before_ms = int(time.time() * 1000)
     crew = Crew(tmp_path, servers, "hooked_handler:later", topic, load=False, group=group,
@@ -68,7 +68,7 @@ def test_spans_continue_the_senders(servers: Servers, tmp_path: Path, monkeypatc
                 **{"consumer.max_reconsume_times": 3})  # fmt: skip
     crew.start()
     try:
-        with SyncProducer(servers.name_server) as producer:
+        with patient_producer(servers) as producer:
             properties = {"traceparent": f"00-{TRACE_ID}-{SPAN_ID}-01"}
             sent = producer.send(OutgoingMessage("spans", b"1", tags="twice", properties=properties))
         wait_until(lambda: crew.counter("done_messages") == 1 and crew.lag() == 0, WAIT_S, "the message finished")
@@ -92,7 +92,7 @@ def test_mqadmin_reads_our_traces(servers: Servers, tmp_path: Path, trace_topic:
     servers.create_topic(topic, 2)
     if trace_topic:
         servers.create_topic(trace_topic, 1)
-    with SyncProducer(servers.name_server, "tracing-senders", trace=trace_topic or True) as producer:
+    with patient_producer(servers, "tracing-senders", trace=trace_topic or True) as producer:
         good = producer.send(OutgoingMessage(topic, b"1", tags="t", keys="first order-1"))
         retried = producer.send(OutgoingMessage(topic, b"7", keys="second"))  # fails twice
     crew = Crew(tmp_path, servers, "numbers_handler:number", topic, load=False, group=group,
