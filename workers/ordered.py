@@ -23,6 +23,7 @@ from .batch_results import batch_results
 from .cells import LAST, RECORDS, STARTED_NS, STATE, TAKEN
 from .choosing import Wants, chooser
 from .forks import end_fork
+from .gathering import messages_of
 from .loading import describe_error, user_traceback
 from .message import Message
 from .message_keys import message_keys
@@ -174,7 +175,7 @@ class OrderedRunner(Runner):
         places: list[int] = []
         index, damaged = first, None
         while index < len(positions) - 1 and len(batch) < room and (self._batch or index == first):
-            messages, damaged = self.messages_of(run, index, data, positions, wants)
+            messages, damaged = messages_of(run, index, data, positions, wants)
             batch.extend(messages)
             places.extend([index] * len(messages))
             index += 1

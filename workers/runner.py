@@ -23,7 +23,6 @@ from typing import Any, Final
 import structlog
 
 from ..remoting.errors import ProtocolError, RocketcrewError
-from ..remoting.stored import record_info
 from .api import Handler, Retry, SoftTimeLimitExceeded
 from .batch_results import batch_results
 from .boot import WorkerLimits
@@ -44,8 +43,9 @@ from .choosing import Wants, chooser
 from .claims import Claims
 from .fitting import RowError
 from .forks import end_fork
+from .gathering import messages_of, open_unit, plain_messages
 from .loading import describe_error, user_traceback
-from .message import INNER_BATCH_BIT, SYSFLAG_LOW_BYTE, Message, expand_inner_batch
+from .message import INNER_BATCH_BIT, SYSFLAG_LOW_BYTE, Message
 from .message_keys import message_keys, place_keys
 from .one_by_one import OneByOne
 from .packets import Failure, QueueInfo, clip
@@ -227,20 +227,13 @@ class Runner:
 
     def _run_unit(self, run: Run, index: int, data: bytes, position: int, end: int, wants: Wants | None) -> None:
         """One record that is an inner batch: all of its messages, rows kept only when none fails."""
-        messages = self._open_unit(run, index, data, position, end, wants)
+        messages = open_unit(run, index, data, position, end, wants)
         results = [
             self._prepare(message, result) for message in messages if (result := self._function(message)) is not None
         ]
         if not messages:
             run.filtered += 1
         self._keep(run, index, results)
-
-    def _open_unit(
-        self, run: Run, index: int, data: bytes, position: int, end: int, wants: Wants | None
-    ) -> list[Message]:
-        run.spans[index] = record_info(data, position, end).queue_offset
-        messages = expand_inner_batch(data, position, end, run.queue)
-        return [message for message in messages if wants is None or wants(message)]
 
     def _prepare(self, message: Message, result: object) -> Prepared | None:
         """The rows of one result. A Retry or another exception that was returned is raised."""
@@ -310,13 +303,7 @@ class Runner:
         index = 0
         while index < total:
             first = index
-            batch: list[Message] = []
-            places: list[int] = []
-            while index < total and len(batch) < self._limits.batch_messages_max:
-                messages = self._messages_of(run, index, data, positions, wants)
-                batch.extend(messages)
-                places.extend([index] * len(messages))
-                index += 1
+            batch, places, index = self._next_call(run, index, data, positions, wants)
             if not self.claims.claim(index):
                 return
             started = clock()
@@ -335,36 +322,36 @@ class Runner:
                 self._due_ns = clock() + self._interval_ns
             run = Run(run.chunk_id, run.queue, run.offsets, index)
 
+    def _next_call(
+        self, run: Run, first: int, data: bytes, positions: list[int], wants: Wants | None
+    ) -> tuple[list[Message], Sequence[int], int]:
+        """The messages of the next call, the place of each one's record, and the place behind the last record."""
+        total = len(positions) - 1
+        if wants is None:
+            end = min(first + self._limits.batch_messages_max, total)
+            plain = plain_messages(data, positions[first:end], run.queue)
+            if plain is not None:
+                return plain, range(first, end), end
+        index = first
+        batch: list[Message] = []
+        places: list[int] = []
+        while index < total and len(batch) < self._limits.batch_messages_max:
+            messages = self._messages_of(run, index, data, positions, wants)
+            batch.extend(messages)
+            places.extend([index] * len(messages))
+            index += 1
+        return batch, places, index
+
     def _messages_of(
         self, run: Run, index: int, data: bytes, positions: list[int], wants: Wants | None
     ) -> list[Message]:
         """The wanted messages of one record; none when it is filtered or damaged (then it has failed)."""
-        messages, damaged = self.messages_of(run, index, data, positions, wants)
+        messages, damaged = messages_of(run, index, data, positions, wants)
         if damaged is not None:
             self._fail(run, index, Message(data, positions[index], run.queue), damaged)
         return messages
 
-    def messages_of(
-        self, run: Run, index: int, data: bytes, positions: list[int], wants: Wants | None
-    ) -> tuple[list[Message], ProtocolError | None]:
-        """The wanted messages of one record, or why it cannot be decoded."""
-        position, end = positions[index], positions[index + 1]
-        message = Message(data, position, run.queue)
-        try:
-            if data[position + SYSFLAG_LOW_BYTE] & INNER_BATCH_BIT:
-                messages = self._open_unit(run, index, data, position, end, wants)
-            else:
-                messages = [message] if wants is None or wants(message) else []
-            # A batch handler shall not fail as a whole for one damaged body.
-            for each in messages:
-                _ = each.body
-        except ProtocolError as error:
-            return [], error
-        if not messages:
-            run.filtered += 1
-        return messages, None
-
-    def _run_batch(self, run: Run, batch: list[Message], places: list[int]) -> None:
+    def _run_batch(self, run: Run, batch: list[Message], places: Sequence[int]) -> None:
         """One call of a batch handler. Nothing of it is kept before everything that fails is known."""
         try:
             offsets = run.offsets
