@@ -238,8 +238,7 @@ def append_by_delta_rs(
     try:
         rows = _rows(staged.files, plan.batch)
         if snapshot is None:
-            # Made for itself: a commit to a path would not notice that another loader has just made batch 1 of it.
-            snapshot = library.DeltaTable.create(str(path), rows.schema, mode="error", name=TABLE_NAME)
+            snapshot = _created(path, rows.schema)
         library.write_deltalake(
             snapshot,
             rows,
@@ -252,6 +251,20 @@ def append_by_delta_rs(
         raise LoaderError(f"the commit to {path} was refused: {error}. The segments stay") from None
     except library.exceptions.DeltaError as error:
         raise LoaderError(f"the commit to {path} failed: {error}{remedy(str(error))}. The segments stay") from None
+
+
+def _created(path: Path, schema: pa.Schema) -> object:
+    """The table, made for itself: a commit to a path would not notice that another loader has just made batch 1 of it.
+
+    Raises BatchTakenError when another loader was first, whether or not its batch is in the table yet: to be planned again.
+    """
+    library = delta_rs()
+    try:
+        return library.DeltaTable.create(str(path), schema, mode="error", name=TABLE_NAME)
+    except library.exceptions.DeltaError:
+        if library.DeltaTable.is_deltatable(str(path)):
+            raise BatchTakenError(f"{path} was made by another loader in the same moment") from None
+        raise
 
 
 def _rows(files: Sequence[Path], batch: int) -> Any:

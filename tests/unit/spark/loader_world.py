@@ -53,12 +53,13 @@ class World:
         on_point: Callable[[str], None] = lambda _: None,
         known_batch: int = 0,
         limits: Limits = WIDE,
+        target: Any = None,
     ) -> Loader:
         self.loaders_made += 1
         number = self.loaders_made
         loader = Loader(
             Staging(self.roots[at]),
-            self.target(),
+            target or self.target(),
             Trigger(rows=100, bytes=10**6, wait_ms=1000),
             limits,
             threads=self.threads,

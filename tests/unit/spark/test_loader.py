@@ -12,14 +12,17 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from loader_world import Crash, World
 
 from rocketcrew.remoting.errors import UsageError
+from rocketcrew.spark.convert import Staged
+from rocketcrew.spark.delta_target import TABLE_NAME, DeltaTarget, append_by_delta_rs
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.spark.loader import POINTS, RACES_LOST_MAX
 from rocketcrew.spark.parquet_target import ParquetTarget
-from rocketcrew.spark.plan import Limits
+from rocketcrew.spark.plan import Limits, Plan
 from rocketcrew.spark.staging import Staging
 
 QUEUE = QueueKey("g", "orders", "broker-a", 0)
@@ -494,3 +497,23 @@ def test_random_stories_end_exact(world: World, seed: int) -> None:
     story.assert_exact()
     for at in (0, 1):
         world.assert_clean(at)
+
+
+@pytest.mark.parametrize("world", ["deltalake"], indirect=True)
+def test_a_table_that_another_loader_makes_in_the_same_moment_is_planned_anew(world: World) -> None:
+    world.seal([world.helpers.Record(1)])
+    appends: list[bool] = []
+
+    def second_to_make_it(path: Path, plan: Plan, staged: Staged, snapshot: object | None) -> None:
+        appends.append(snapshot is None)
+        if snapshot is None:
+            schema = pa.schema([("value", pa.string())])
+            DeltaTable.create(str(path), schema, mode="error", name=TABLE_NAME)
+        append_by_delta_rs(path, plan, staged, snapshot)
+
+    loader = world.loader(target=DeltaTarget(world.table, second_to_make_it, lambda: None))
+    world.drain(loader)
+    assert appends == [True, False]
+    assert loader.totals.replanned == 1
+    world.assert_exact()
+    world.assert_clean()
