@@ -70,11 +70,11 @@ def static() -> list[Stage]:
 
 def phases(what: str) -> list[list[Stage]]:
     spread = ["-n", str(CORES), "--dist", "worksteal"] if CORES > 1 else []
+    # Tests with processes share what a file has started, and there are more processes than tests: files are spread, in two.
+    by_file = ["-n", "2", "--dist", "loadfile"] if CORES > 1 else []
     if what == "static":
         return [static()]
     if what == "interop":
-        # A file's tests share their servers, so files are what is spread.
-        by_file = ["-n", str(min(CORES, 2)), "--dist", "loadfile"] if CORES > 1 else []
         return [[pytest("interop", "tests/interop", "--durations=15", *by_file)]] if has_tests("tests/interop") else []
     fast = [folder for folder in ("tests/unit", "tests/simulation") if has_tests(folder)]
     plan = [
@@ -82,7 +82,7 @@ def phases(what: str) -> list[list[Stage]]:
         [pytest("unit and simulation", "tests/test_tidy.py", *fast, *spread)],
     ]
     if has_tests("tests/system"):
-        plan.append([pytest("system", "tests/system", "--durations=10")])
+        plan.append([pytest("system", "tests/system", "--durations=10", *by_file)])
     expect = f"--expect-package-in={ROOT / '.venv-wheel'}"
     plan.append([pytest("unit, on the built wheel", "tests/unit", expect, *spread, python=WHEEL_PYTHON)])
     return plan
@@ -195,6 +195,8 @@ def main() -> int:
         print(__doc__)
         return 2
     adopt_orphans()
+    # Started in the background it is ignored, and all that tests start would inherit that; tests send it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, _interrupted)
     signal.signal(signal.SIGALRM, _interrupted)
     signal.alarm(TOTAL_MAX_S)
