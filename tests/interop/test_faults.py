@@ -92,9 +92,11 @@ class Scene:
             crew.stop()
 
     @contextmanager
-    def load(self, name_server: str = "") -> Iterator[Load]:
-        per_second = min(PER_SECOND_MAX, len(self.numbers) / LOAD_S)
-        with Load(name_server or self.site.name_server, self.topic, self.numbers, per_second) as load:
+    def load(self, name_server: str = "", numbers: range | None = None) -> Iterator[Load]:
+        """All numbers, or these, over some seconds."""
+        numbers = self.numbers if numbers is None else numbers
+        per_second = min(PER_SECOND_MAX, len(numbers) / LOAD_S)
+        with Load(name_server or self.site.name_server, self.topic, numbers, per_second) as load:
             yield load
 
     def wait_for_share(self, crew: Crew, share: float) -> None:
@@ -136,13 +138,10 @@ def take_name_server_away(scene: Scene, crew: Crew) -> None:
     scene.site.wait_until_known(A)
 
 
-def add_and_remove_queues(scene: Scene, crew: Crew) -> None:
-    """As an operator does it: more of both; then fewer to write, and when those are empty fewer to read."""
-    for step, (write, read) in enumerate(((8, 8), (2, 8), (2, 2))):
-        scene.wait_for_share(crew, 0.3 + 0.2 * step)
-        words = ("-b", scene.site.broker(A).address, "-t", scene.topic, "-w", str(write), "-r", str(read))
-        scene.site.admin("updateTopic", *words)
-        wait_until(lambda count=read: assigned(crew) == count, WAIT_S, f"{read} queues")
+def set_queues(scene: Scene, crew: Crew, write: int, read: int) -> None:
+    words = ("-b", scene.site.broker(A).address, "-t", scene.topic, "-w", str(write), "-r", str(read))
+    scene.site.admin("updateTopic", *words)
+    wait_until(lambda: assigned(crew) == read, WAIT_S, f"{read} queues")
 
 
 def assigned(crew: Crew) -> int:
@@ -172,8 +171,23 @@ def test_name_server_away(scene: Scene) -> None:
 
 
 @on(NEW)
-def test_queues_added_and_removed(scene: Scene) -> None:
-    under_load(scene, add_and_remove_queues)
+def test_queues_added_and_removed(site: Site, scene: Scene) -> None:
+    """As an operator does it: more of both; then fewer to write, and when those are empty fewer to read."""
+    site.make_whole(A)
+    site.create_topic(scene.topic, QUEUES)
+    first = len(scene.numbers) * 4 // 5
+    with scene.crew() as crew:
+        with scene.load(numbers=scene.numbers[:first]) as load:
+            scene.wait_for_share(crew, 0.2)
+            set_queues(scene, crew, 8, 8)
+            scene.wait_for_share(crew, 0.4)
+            set_queues(scene, crew, 2, 8)
+            load.finish(scene.limit_s)
+        scene.unanswered += load.unanswered
+        wait_until(lambda: crew.lag() == 0, scene.limit_s, "empty queues where nobody writes")
+        set_queues(scene, crew, 2, 2)
+        scene.send(scene.numbers[first:])
+        scene.judge(crew, None)
 
 
 @on(OLD)
