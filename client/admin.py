@@ -62,7 +62,13 @@ class Admin:
 
     async def topic_list(self) -> list[str]:
         """All topics that the name server knows, system and retry topics too, sorted."""
-        code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
+        return await self._topics(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+
+    async def system_topics(self) -> list[str]:
+        """The topics that the name server calls the cluster's own (the brokers' and clusters' names among them), sorted."""
+        return await self._topics(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
+
+    async def _topics(self, code: RequestCode) -> list[str]:
         answer = await self._cluster.name_servers.request(code, {})
         if answer.code != ResponseCode.SUCCESS:
             raise refusal(answer, code, self._cluster.name_servers.where)

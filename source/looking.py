@@ -14,6 +14,7 @@ from typing import TypeVar
 import structlog
 
 from ..client.access import Access
+from ..client.admin import Admin
 from ..client.cluster import Cluster
 from ..client.operations import Operations
 from ..client.validation import RETRY_PREFIX
@@ -22,6 +23,7 @@ from ..remoting.codes import ResponseCode
 from ..remoting.errors import BrokerError, RocketcrewError, UsageError, retriable
 from ..remoting.queues import MessageQueue
 from .connections import Link
+from .matching import matching_topics, nothing_matches
 from .offsets import Place, Spec, names
 from .positions import Facts
 from .reading import ReadOptions
@@ -58,6 +60,7 @@ class Looker:
     def __init__(self, link: Link, options: ReadOptions) -> None:
         self._access: Access = link.access
         self._cluster: Cluster = link.cluster
+        self._admin = Admin(link.cluster)
         self._operations: Operations = link.operations
         self._options = options
         self._at_once = asyncio.Semaphore(QUESTIONS_MAX)
@@ -68,6 +71,8 @@ class Looker:
         With `away` a topic without a route is none, for now: it may be that its brokers restart. The set holds those that
         were away at the last look, so that each is told once.
         """
+        if self._options.pattern:
+            return await self._matching_queues(may_be_none=away is not None)
         found: list[MessageQueue] = []
         for topic in self._options.topics:
             known = await self._queues_of(topic)
@@ -84,6 +89,20 @@ class Looker:
                 _log.warning("topic_away", topic=topic, hint="its brokers are down, or it was deleted")
         assigned = self._options.assigned
         return sorted(found) if not assigned else [queue for queue in assigned if queue in set(found)]
+
+    async def matching(self) -> tuple[str, ...]:
+        """The topics that the pattern means now."""
+        known = await self._ask(self._admin.topic_list)
+        system = await self._ask(self._admin.system_topics)
+        return matching_topics(self._options.pattern, known, frozenset(system), self._access)
+
+    async def _matching_queues(self, *, may_be_none: bool) -> list[MessageQueue]:
+        """Topics come and go; that of one that is gone in between is none of ours any more."""
+        topics = await self.matching()
+        queues = [queue for topic in topics for queue in await self._queues_of(topic) or ()]
+        if not queues and not may_be_none:
+            raise nothing_matches(self._options.pattern)
+        return sorted(queues)
 
     async def _queues_of(self, topic: str) -> list[MessageQueue] | None:
         """None where the name server knows no such topic."""

@@ -120,6 +120,7 @@ OPTIONS: Mapping[str, Option] = {
     "group": Option(EVERYWHERE, text),
     # What is read.
     "subscribe": Option(READS, text),
+    "subscribePattern": Option(READS, text),
     "assign": Option(READS, text),
     "startingOffsets": Option(READS, text),
     "startingTimestamp": Option(READS, _TIME),

@@ -11,6 +11,8 @@ from ..client.validation import check_group
 from ..remoting.errors import UsageError
 from ..remoting.queues import MessageQueue
 from ..remoting.subscription import parse_subscription
+from .matching import OPTION as PATTERN
+from .matching import check_pattern
 from .offsets import Place, Spec, parse_assign, parse_place, parse_timestamps, parse_topics
 from .options import BATCH, STREAM, parse_options, refuse
 
@@ -24,9 +26,10 @@ STREAM_RETRIES, BATCH_RETRIES = 60, 3
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What is read, and how. Times in milliseconds."""
+    """What is read, and how. Times in milliseconds. With a `pattern` the topics are found when it is looked for them."""
 
     topics: tuple[str, ...]
+    pattern: str
     assigned: tuple[MessageQueue, ...]
     group: str
     pull_group: str
@@ -55,7 +58,7 @@ class ReadOptions:
 def read_options(given: Mapping[str, str], streaming: bool) -> ReadOptions:
     """Raises UsageError naming the option, and what to do."""
     found = parse_options(given, STREAM if streaming else BATCH)
-    topics, assigned = _what(found)
+    topics, pattern, assigned = _what(found)
     group: str = found["group"] or ""
     pull_group: str = found["pullGroup"] or TOOLS_GROUP
     for option, name in (("group", group), ("pullGroup", pull_group)):
@@ -71,6 +74,7 @@ def read_options(given: Mapping[str, str], streaming: bool) -> ReadOptions:
         )
     return ReadOptions(
         topics=topics,
+        pattern=pattern,
         assigned=assigned,
         group=group,
         pull_group=pull_group,
@@ -93,18 +97,21 @@ def read_options(given: Mapping[str, str], streaming: bool) -> ReadOptions:
     )
 
 
-def _what(found: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[MessageQueue, ...]]:
-    """Topics and, where they are assigned, the queues."""
-    subscribe, assign = found["subscribe"], found["assign"]
-    if (subscribe is None) == (assign is None):
-        said = "both are given" if subscribe else "neither is given"
+def _what(found: Mapping[str, Any]) -> tuple[tuple[str, ...], str, tuple[MessageQueue, ...]]:
+    """Topics, or a pattern for them; and where they are assigned, the queues."""
+    given = [name for name in ("subscribe", PATTERN, "assign") if found[name] is not None]
+    if len(given) != 1:
+        said = f"{' and '.join(given)} are given" if given else "none is given"
         raise UsageError(
-            f"rocketmq: what to read is told by option subscribe (topics) or assign (queues), and {said}: give one of them"
+            "rocketmq: what to read is told by option subscribe (topics), subscribePattern (a regular expression for them) or"
+            f" assign (queues), and {said}: give one of them"
         )
-    if assign is None:
-        return parse_topics(subscribe), ()
-    assigned = parse_assign(assign)
-    return tuple(dict.fromkeys(queue.topic for queue in assigned)), assigned
+    if found["subscribe"] is not None:
+        return parse_topics(found["subscribe"]), "", ()
+    if found[PATTERN] is not None:
+        return (), check_pattern(found[PATTERN]), ()
+    assigned = parse_assign(found["assign"])
+    return tuple(dict.fromkeys(queue.topic for queue in assigned)), "", assigned
 
 
 def _place(found: Mapping[str, Any], end: str, default: str) -> Spec:

@@ -62,7 +62,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     async def _begin(self, looker: Looker) -> Offsets:
         options = self._reading.options
-        queues = await looker.queues()
+        # A pattern may mean nothing yet: its topics enter at their first offset, as every new queue does.
+        queues = await looker.queues(set() if options.pattern else None)
         looker.check_assigned(queues)
         check_named(options.starting, queues)
         facts = await looker.facts(queues, options.starting)

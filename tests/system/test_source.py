@@ -204,7 +204,7 @@ def test_what_a_table_holds_is_sent_and_read_back(spark: Any, broker: Broker) ->
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, "option subscribe (topics) or assign (queues), and neither is given"),
+        ({}, "or assign (queues), and none is given"),
         ({"subscribe": "no-such-topic"}, "topic no-such-topic does not exist"),
         ({"subscribe": "a", "failOnDatLoss": "true"}, "did you mean failOnDataLoss?"),
         ({"subscribe": "a", "startingOffsets": "first"}, "option startingOffsets: 'first' is none of earliest"),

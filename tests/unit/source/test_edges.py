@@ -145,6 +145,31 @@ def test_topics_and_queues_that_do_not_exist(filled: Access) -> None:
         BatchReader(Reading(filled, assigned, ("queueOffset",))).partitions()
 
 
+def matching(access: Access, pattern: str, *, streaming: bool = False) -> Reading:
+    given = {"subscribePattern": pattern, "retryIntervalMs": "1", "numRetries": "2", "startingOffsets": "earliest"}
+    return Reading(access, read_options(given, streaming), ("topic",))
+
+
+def topics_of(reader: BatchReader) -> set[str]:
+    parts = [part.part for part in reader.partitions() if isinstance(part, RangePartition)]
+    return {part.queue.topic for part in parts}
+
+
+def test_a_pattern_means_whole_names_and_none_of_the_clusters_own(filled: Access) -> None:
+    with SyncProducer(filled) as producer:
+        for topic in ("orders-eu", "borders", "%RETRY%some", "%DLQ%some"):
+            producer.send(OutgoingMessage(topic, b"x"))
+    assert topics_of(BatchReader(matching(filled, "orders.*"))) == {"orders", "orders-eu"}
+    assert topics_of(BatchReader(matching(filled, ".*"))) == {"orders", "orders-eu", "borders"}
+    assert topics_of(BatchReader(matching(filled, "%DLQ%.*"))) == {"%DLQ%some"}
+    with pytest.raises(UsageError, match="option subscribePattern: 'order' matches no topic"):
+        BatchReader(matching(filled, "order")).partitions()
+    inside = replace(filled, namespace="ns")
+    with SyncProducer(inside) as producer:
+        producer.send(OutgoingMessage("orders", b"x"))
+    assert topics_of(BatchReader(matching(inside, ".*"))) == {"orders"}
+
+
 def test_times_choose_where_a_batch_begins(filled: Access) -> None:
     assert BatchReader(reading(filled, startingTimestamp="0", endingTimestamp="1")).partitions() == []
     with pytest.raises(UsageError, match="no message stored at or after"):
@@ -250,6 +275,24 @@ def test_a_topic_whose_brokers_are_away_for_a_while_stays_where_it_is(filled: Ac
     with pytest.raises(UsageError, match="topic not-there-now does not exist"):
         without.initialOffset()
     assert without.latestOffset(start, ReadAllAvailable()) == start
+
+
+def test_topics_that_match_later_enter_a_stream_at_their_first_message(filled: Access, clock: Any) -> None:
+    reader = StreamReader(matching(filled, "later-.*", streaming=True), clock)
+    start = reader.initialOffset()
+    assert start == {}
+    assert reader.latestOffset(start, ReadAllAvailable()) == {}
+    with SyncProducer(filled) as producer:
+        producer.send(OutgoingMessage("later-one", b"1"))
+    clock.now_s += 1
+    entered = reader.latestOffset(start, ReadAllAvailable())
+    assert set(entered["later-one"]["broker-a"].values()) == {0}
+    clock.now_s += 1
+    end = reader.latestOffset(entered, ReadAllAvailable())
+    found = [
+        row for part in reader.partitions(entered, end) for batch in reader.read(part) for row in batch.to_pylist()
+    ]
+    assert found == [{"topic": "later-one"}]
 
 
 # The sink.

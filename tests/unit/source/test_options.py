@@ -172,8 +172,10 @@ def test_a_whole_read() -> None:
 @pytest.mark.parametrize(
     ("given", "streaming", "said"),
     [
-        ({}, False, "neither is given"),
-        ({"subscribe": "x", "assign": "{}"}, False, "both are given"),
+        ({}, False, "none is given"),
+        ({"subscribe": "x", "assign": "{}"}, False, "subscribe and assign are given"),
+        ({"subscribe": "x", "subscribePattern": "y"}, True, "subscribe and subscribePattern are given"),
+        ({"subscribePattern": "orders("}, True, "option subscribePattern: 'orders(' is no regular expression"),
         ({"subscribe": ","}, False, "names no topic"),
         ({"subscribe": "x", "startingOffsets": "latest"}, False, "cannot begin at latest"),
         ({"subscribe": "x", "endingOffsets": "earliest"}, False, "cannot end at earliest"),
