@@ -10,11 +10,13 @@ The 5.x servers listen on 127.0.0.1 only. 4.9 servers have no such setting and l
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import random
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -73,7 +75,54 @@ def cache_folder() -> Path:
 
 def class_path(version: str) -> str:
     """The class path of servers, tools and client of one version; resolved on first use. Raises ServerError."""
-    return resolved(version, [f"org.apache.rocketmq:{name}:{version}" for name in ARTIFACTS])
+    jars = resolved(version, [f"org.apache.rocketmq:{name}:{version}" for name in ARTIFACTS])
+    if jars not in _archives:
+        _archives[jars] = class_archive(cache_folder() / version, jars)
+    return jars
+
+
+_archives: dict[str, Path] = {}
+"""For class paths that begin so: where the JVM finds their classes ready made."""
+
+
+def archived(classes: str) -> list[str]:
+    """Options with which a JVM starts in half the time; one that cannot use its archive starts as usual, and is silent."""
+    found = [archive for jars, archive in _archives.items() if f"{classes}:".startswith(f"{jars}:")]
+    return ["-Xlog:disable", f"-XX:SharedArchiveFile={found[0]}"] if found else []
+
+
+def class_archive(folder: Path, jars: str) -> Path:
+    """The classes that a broker had loaded at its end, in a file of the cache; made once for jars and JVM."""
+    archive = folder / f"classes-{jvm_id()}.jsa"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not archive.exists() or archive.stat().st_mtime < (folder / "classpath.txt").stat().st_mtime:
+            with tempfile.TemporaryDirectory() as home:
+                part = archive.with_suffix(".part")
+                part.unlink(missing_ok=True)
+                run_to_its_end(Path(home), jars, f"-XX:ArchiveClassesAtExit={part}")
+                if part.exists():
+                    part.replace(archive)
+    return archive
+
+
+def jvm_id() -> str:
+    """Of another JVM no archive is read."""
+    told = subprocess.run(["java", "-version"], capture_output=True, check=True, timeout=START_TIMEOUT_S)
+    return hashlib.sha256(told.stderr).hexdigest()[:12]
+
+
+def run_to_its_end(home: Path, jars: str, option: str) -> None:
+    """A broker without a name server: up, and down again in order."""
+    write_logging(home)
+    port, replication_port = broker_ports()
+    (home / "broker.conf").write_text(broker_settings(home, free_ports(1)[0], port, replication_port))
+    words = ["org.apache.rocketmq.broker.BrokerStartup", "-c", "broker.conf"]
+    broker = Java("broker", home, jars, words, (*JAVA_OPTIONS, option))
+    try:
+        broker.wait_for(lambda: listens(port), "listen")
+    finally:
+        broker.stop(START_TIMEOUT_S)
 
 
 def resolved(name: str, coordinates: Sequence[str]) -> str:
@@ -141,7 +190,7 @@ def compiled(version: str, folder: Path) -> str:
     )  # fmt: skip
     if done.returncode != 0:
         raise ServerError(f"javac failed:\n{done.stdout[-LOG_TAIL_BYTES:]}")
-    return f"{folder}{os.pathsep}{jars}"
+    return f"{jars}{os.pathsep}{folder}"  # in this order, or the archive of the jars would not fit
 
 
 class Member:
@@ -205,7 +254,7 @@ class Java:
         parent = os.getpid()
         with self.log.open("wb") as out:
             self._process = subprocess.Popen(
-                ["java", *options, f"-Duser.home={folder}", "-cp", classes, *words],
+                ["java", *archived(classes), *options, f"-Duser.home={folder}", "-cp", classes, *words],
                 stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT, cwd=folder, text=True,
                 env={**os.environ, "ROCKETMQ_HOME": str(folder)},
                 start_new_session=True,
@@ -434,10 +483,9 @@ def run_servers(
         broker.wait_for(lambda: answers(lambda: is_known(servers)), "register with the name server")
         yield servers
     finally:
-        name_server.terminate()
         if broker is not None:
-            broker.stop()
-        name_server.stop()
+            broker.stop(0)  # nothing of it is looked at again
+        name_server.stop(0)
 
 
 def is_known(servers: Servers) -> bool:
