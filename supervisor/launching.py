@@ -3,17 +3,22 @@
 A forkserver that has started a worker starts the next in a few milliseconds. One that has not is importing the handler's
 module, which may take long, so its first worker is waited for in a thread. The forkserver itself is started by the main
 thread always: its parent-death signal belongs to the thread that starts it.
+
+A moment after a start the forkserver is asked for a spare, so that the next start finds a process that is forked already.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 
 from ..workers.spawn import Forkserver, WorkerProcess, WorkerStartError
 from .pool_member import BootMaker, NewWorker
 
+SPARE_DELAY_S = 0.1
+"""After a start, so that the spare does not take the processor from the worker that boots."""
 Launched = Callable[[WorkerProcess | WorkerStartError], None]
 
 
@@ -25,6 +30,7 @@ class Generation:
     make_boot: BootMaker
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a thread waits for the forkserver."""
+    spare_timer: asyncio.TimerHandle | None = None
 
 
 class Launcher:
@@ -50,6 +56,7 @@ class Launcher:
                 launched(error)
             else:
                 launched(process)
+                self._spare_soon(generation)
             return
 
         async def in_turn() -> None:
@@ -64,10 +71,33 @@ class Launcher:
                 launched(error if isinstance(error, WorkerStartError) else WorkerStartError(str(error)))
             else:
                 launched(process)
+                self._spare_soon(generation)
 
-        task = asyncio.get_running_loop().create_task(in_turn())
+        self._run(in_turn())
+
+    def _run(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _spare_soon(self, generation: int) -> None:
+        """Once nothing was started for a moment, have a spare forked."""
+        of = self._generations.get(generation)
+        if of is None:
+            return
+        if of.spare_timer is not None:
+            of.spare_timer.cancel()
+
+        async def make() -> None:
+            # A forkserver that is gone takes its spare along; the next start makes both anew.
+            with contextlib.suppress(OSError, EOFError):
+                await asyncio.get_running_loop().run_in_executor(None, of.forkserver.make_spare)
+
+        def due() -> None:
+            if of.forkserver.warm:
+                self._run(make())
+
+        of.spare_timer = asyncio.get_running_loop().call_later(SPARE_DELAY_S, due)
 
     def interrupt(self, generation: int) -> None:
         """The forkserver does not get on (an import that hangs): end it; who waits for it gets an error."""
@@ -75,7 +105,10 @@ class Launcher:
 
     def drop(self, generation: int) -> None:
         """No worker of the generation is left: end its forkserver."""
-        self._generations.pop(generation).forkserver.stop()
+        of = self._generations.pop(generation)
+        if of.spare_timer is not None:
+            of.spare_timer.cancel()
+        of.forkserver.stop()
 
     async def stop(self) -> None:
         """End all forkservers, and with them every worker that is left."""

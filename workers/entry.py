@@ -1,14 +1,65 @@
-"""The function a worker process runs. It stands alone so that the supervisor can name it without importing pyarrow."""
+"""What worker processes run. It stands alone so that the supervisor can name it without importing pyarrow."""
 
 from __future__ import annotations
 
 import importlib
+import socket
+import struct
 import sys
+from typing import Any, Final
 
+import dill
+import multiprocess
+from multiprocess import forkserver
+
+from . import preload
 from .boot import WorkerBoot
+from .parent_death import die_with_parent
+from .slab_memory import SharedFd
+
+LENGTH: Final = struct.Struct("<Q")
+"""Before the pickled WorkerBoot that a spare is sent."""
+FDS_MAX: Final = 16
 
 
 def run_worker(boot: WorkerBoot) -> None:
     """Run one worker to its end; leaves by SystemExit with the worker's exit code."""
     main = importlib.import_module(".main", __package__)
     sys.exit(main.worker_main(boot))
+
+
+def run_spare(orders: SharedFd) -> None:
+    """Wait to be told which worker this is, then run it. Ends when nobody can tell it any more, and with its forkserver.
+
+    No user code runs before that: the handler's set-up hook may take much memory, or ask for the worker's index.
+    """
+    if preload.forkserver_pid:
+        die_with_parent(preload.forkserver_pid)
+    importlib.import_module(".main", __package__)
+    importlib.import_module(".salvage", __package__).warm_up()
+    with socket.socket(fileno=orders.fd) as link:
+        boot = _receive(link)
+    if boot is None:
+        sys.exit(0)
+    multiprocess.current_process().name = f"rocketcrew-{boot.worker_id}"
+    run_worker(boot)
+
+
+def _receive(link: socket.socket) -> WorkerBoot | None:
+    """The boot and its descriptors; None when the other end is closed first."""
+    try:
+        head, fds, _, _ = socket.recv_fds(link, LENGTH.size, FDS_MAX, socket.MSG_WAITALL)
+        if len(head) < LENGTH.size:
+            return None
+        (length,) = LENGTH.unpack(head)
+        with link.makefile("rb") as file:
+            data = file.read(length)
+    except OSError:
+        return None
+    if len(data) < length:
+        return None
+    # Where descriptors of a pickled object are looked up, in a worker that is started the usual way too.
+    server: Any = forkserver._forkserver  # pyright: ignore[reportPrivateUsage]
+    server._inherited_fds = fds
+    boot: WorkerBoot = dill.loads(data)  # noqa: S301  it comes from our own supervisor
+    return boot

@@ -50,6 +50,16 @@ class Prefix:
         self.finished = OffsetSets()
 
 
+def warm_up() -> None:
+    """Write and read a stream once: a forked process gets its own copies of the pages that takes, before it is in a hurry."""
+    schema = pa.schema([("a", pa.int32())])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_batch(pa.record_batch([pa.array([0], pa.int32())], schema))
+    reader = pa.ipc.open_stream(sink.getvalue())
+    reader.read_next_batch_with_custom_metadata()
+
+
 def salvage(path: Path) -> Salvaged:
     """Salvage `open/<name>` (see the module's text). Raises UsageError for a path that is no open segment, OSError."""
     match = SEGMENT_NAME.fullmatch(path.name)

@@ -6,6 +6,9 @@ The forkserver of `multiprocess` is used as it is, with three differences from `
   at a few milliseconds and spares scripts the `if __name__ == "__main__"` guard;
 - workers are not in multiprocess' list of children, which it would join at exit for as long as a handler runs.
 
+A spare is a worker that was forked before it is needed and waits to be told what it is (entry.py): a death is made good in
+half the time, since forking and the copies of pages behind it are over.
+
 Start the forkserver from the main thread, before any other thread exists: its parent-death signal belongs to the thread
 that starts it. A forkserver that died is started again by the next `start_worker`; its workers died with it.
 """
@@ -18,9 +21,10 @@ import json
 import os
 import select
 import signal
+import socket
 import threading
 from collections.abc import Generator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import multiprocess
 from multiprocess import context, popen_forkserver, reduction, spawn, util
@@ -29,15 +33,18 @@ from multiprocess.process import BaseProcess
 
 from ..remoting.errors import RocketcrewError
 from .boot import WorkerBoot
-from .entry import run_worker
+from .entry import LENGTH, run_spare, run_worker
 from .loading import search_path
 from .preload import ENVIRONMENT_KEY
+from .slab_memory import SharedFd
 
 PRELOAD_MODULE: Final = "rocketcrew.workers.preload"
 START_TIMEOUT_MS: Final = 60_000
 """Time for the forkserver to import the handler's module before its first fork."""
 DYING_TIMEOUT_MS: Final = 1_000
 """Time for a forkserver that refused a connection to be dead."""
+SPARE_TIMEOUT_S: Final = 1.0
+"""A spare that does not take its orders within this is ended, and a worker is forked as usual."""
 EXIT_UNKNOWN: Final = 255
 """Exit code of a worker whose forkserver died too."""
 
@@ -92,6 +99,37 @@ class WorkerProcess:
         self._popen.close()
 
 
+class _Spare:
+    """A forked process that waits for its WorkerBoot."""
+
+    def __init__(self, process: WorkerProcess, orders: socket.socket) -> None:
+        self.process = process
+        self._orders = orders
+
+    def take_over(self, boot: WorkerBoot) -> WorkerProcess | None:
+        """Make it this worker; None when it is dead or does not listen."""
+        data, fds = _boot_bytes(boot)
+        try:
+            if self.process.exitcode is None:
+                self._orders.settimeout(SPARE_TIMEOUT_S)
+                socket.send_fds(self._orders, [LENGTH.pack(len(data))], fds)
+                self._orders.sendall(data)
+                self.process.worker_id = boot.worker_id
+                return self.process
+        except OSError:
+            pass
+        finally:
+            self._orders.close()
+        self.end()
+        return None
+
+    def end(self) -> None:
+        """It is not needed."""
+        self._orders.close()
+        self.process.kill()
+        self.process.close()
+
+
 class _Server(ForkServer):
     """multiprocess' own, but only the main thread starts a process: its parent-death signal is that thread's."""
 
@@ -108,6 +146,7 @@ class Forkserver:
     def __init__(self, modules: Sequence[str] = (), *, start_timeout_ms: int = START_TIMEOUT_MS) -> None:
         self._server = _Server()
         self._warm_pid: int | None = None
+        self._spare: _Spare | None = None
         self._server.set_forkserver_preload([PRELOAD_MODULE])
         self._modules = list(modules)
         self._start_timeout_ms = start_timeout_ms
@@ -141,6 +180,9 @@ class Forkserver:
         ctx = multiprocess.get_context("forkserver")
         process = ctx.Process(target=run_worker, args=(boot,), name=f"rocketcrew-{boot.worker_id}")
         try:
+            spare, self._spare = self._spare, None
+            if spare is not None and (taken := spare.take_over(boot)) is not None:
+                return taken
             try:
                 return self._launch(process, boot.worker_id)
             except (ConnectionError, EOFError):
@@ -152,6 +194,22 @@ class Forkserver:
             raise WorkerStartError(f"worker {boot.worker_id} could not be started: {error}") from error
         finally:
             boot.link.close()
+
+    def make_spare(self) -> None:
+        """Have a worker forked that the next `start_worker` uses, unless there is one. Takes a few milliseconds, and may be
+        called from any thread. Raises OSError, EOFError when the forkserver is gone."""
+        if self._spare is not None:
+            return
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            ctx = multiprocess.get_context("forkserver")
+            process = ctx.Process(target=run_spare, args=(SharedFd(theirs.fileno()),), name="rocketcrew-spare")
+            self._spare = _Spare(self._launch(process, ""), ours)
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
 
     def _launch(self, process: BaseProcess, worker_id: str) -> WorkerProcess:
         with self._orders():
@@ -176,6 +234,9 @@ class Forkserver:
 
     def stop(self) -> None:
         """End it at once, and with it any worker that is left."""
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            spare.end()
         server = self._server
         pid = server._forkserver_pid  # pyright: ignore[reportPrivateUsage]
         if pid is not None:
@@ -246,6 +307,34 @@ class _Popen(popen_forkserver.Popen):
             with contextlib.suppress(OSError):
                 self.pidfd = os.pidfd_open(self.pid)
                 kept.append(self.pidfd)
+
+
+_forkserver_popen: Any = popen_forkserver.Popen
+
+
+class _Collector:
+    """Stands where multiprocess expects the process that is being started: descriptors are collected, not sent."""
+
+    DupFd = _forkserver_popen.DupFd
+
+    def __init__(self) -> None:
+        self.fds: list[int] = []
+
+    def duplicate_for_child(self, fd: int) -> int:
+        self.fds.append(fd)
+        return len(self.fds) - 1
+
+
+def _boot_bytes(boot: WorkerBoot) -> tuple[bytes, list[int]]:
+    """The boot pickled, and the descriptors that go with it."""
+    collector, data = _Collector(), io.BytesIO()
+    popen: Any = collector
+    context.set_spawning_popen(popen)
+    try:
+        reduction.dump(boot, data)
+    finally:
+        context.set_spawning_popen(None)
+    return data.getvalue(), collector.fds
 
 
 def _close_all(fds: list[int]) -> None:

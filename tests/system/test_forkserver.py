@@ -198,6 +198,34 @@ def test_a_module_that_starts_threads_when_imported_has_them_in_each_worker(crew
     assert server.pid == pid
 
 
+def test_a_spare_becomes_the_next_worker_and_a_dead_one_harms_nobody(
+    make_crew: Callable[[Transport], WorkerCrew], both: Transport
+) -> None:
+    crew = make_crew(both)
+    server = crew.server("system_handlers")
+    crew.start("system_handlers:rows").ready()
+    server.make_spare()
+    server.make_spare()  # one is enough
+    assert server.pid is not None
+    (spare,) = {child.pid for child in psutil.Process(server.pid).children()} - {crew.running[0].process.pid}
+    worker = crew.start("system_handlers:rows")
+    assert worker.ready().pid == worker.process.pid == spare
+    crew.chunk(worker, 1, [b"x"])
+    assert worker.stop() == EXIT_OK
+    server.make_spare()
+    children = psutil.Process(server.pid).children()
+    (second,) = [child for child in children if child.pid != crew.running[0].process.pid]
+    second.kill()
+    wait_gone([second], WAIT_S)
+    worker = crew.start("system_handlers:rows")
+    assert worker.ready().pid not in (spare, second.pid)
+    server.make_spare()
+    processes = psutil.Process(server.pid).children()
+    assert len(processes) == 3
+    server.stop()
+    wait_gone(processes, 2.0)
+
+
 def test_descriptors_are_given_back(crew: WorkerCrew) -> None:
     crew.start("system_handlers:silent").ready()
 
@@ -211,6 +239,10 @@ def test_descriptors_are_given_back(crew: WorkerCrew) -> None:
     one()
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
+        one()
+    assert len(os.listdir("/proc/self/fd")) == before
+    for _ in range(3):
+        crew.servers[0].make_spare()
         one()
     assert len(os.listdir("/proc/self/fd")) == before
 
