@@ -30,8 +30,14 @@ SYSTEM = (
     "tests/system/test_stand_still.py",
     "tests/system/test_uneven.py",
 )
-FULL = ("tests/system/test_chaos.py", "tests/system/test_pressure.py", "tests/system/test_stand_still.py")
-"""Faults of the worker pool in each order mode, 30 to 60 s each, 200 bodies of 4 MiB, a stop of over two minutes."""
+FULL = (
+    "tests/system/test_chaos.py",
+    "tests/system/test_pressure.py",
+    "tests/system/test_stand_still.py",
+    "tests/system/test_connect.py",
+)
+"""Faults of the worker pool in each order mode, 30 to 60 s each, 200 bodies of 4 MiB, a stop of over two minutes; a Spark
+Connect server that dies."""
 GENUINE = ("tests/interop/test_faults.py", "tests/interop/test_first_commit.py", "tests/interop/test_differential.py")
 
 

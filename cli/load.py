@@ -38,7 +38,9 @@ def _pairs(context: click.Context, parameter: click.Parameter, value: tuple[str,
 )
 @click.option("--once/--follow", "once", default=True,
               help="Load what is sealed and end (default), or go on as more is sealed.")  # fmt: skip
-@click.option("--master", metavar="URL", help="Spark's master, such as local[4] or spark://host:7077.")
+@click.option(
+    "--master", metavar="URL", help="Spark's master, such as local[4] or spark://host:7077 or sc://host:15002."
+)
 @click.option("--conf", "extra", metavar="NAME=VALUE", multiple=True, callback=_pairs,
               help="Further Spark configuration. May be repeated.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the final status (as in loader.json) on stdout.")

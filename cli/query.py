@@ -30,15 +30,16 @@ def query(settings: Settings, sql: tuple[str, ...], as_json: bool) -> None:
       rocketcrew query --target .rocketcrew/billing/table 'SELECT count(*) FROM latest'
     """
     # pyspark takes its time to import, and --help does not need it.
-    from ..spark.session import SessionSettings, delta_conf, open_session
+    from ..spark.connect import is_remote
+    from ..spark.session import SessionSettings, delta_conf, open_any
     from ..spark.views import is_delta, register_views
 
     require(settings, ["spark.target"], flag_names={"spark.target": "--target PATH"})
     spark, target = settings.spark, Path(settings.spark.target)
     env = surroundings(click.get_current_context()).env
     folder = target.absolute().with_name(f"{target.name}.query")
-    conf = {**(delta_conf(spark.delta_jars) if is_delta(target) else {}), **spark.conf}
-    session = open_session(
+    conf = {**(delta_conf(spark.delta_jars) if is_delta(target) and not is_remote(spark.master) else {}), **spark.conf}
+    session = open_any(
         SessionSettings(
             folder, spark.master, spark.driver_memory, spark.java_home, conf, env, app_name="rocketcrew-query"
         )

@@ -12,6 +12,7 @@ from ..conf.settings import Settings, value_of
 from ..conf.sources import show_setting
 from ..remoting.errors import UsageError
 from ..remoting.subscription import EXPRESSION_TAG, split_subscription
+from ..spark.connect import is_remote
 from ..workers.api import Handler
 
 _PROCESSES = "Spark starts the Python processes: set spark.master, or spark.executor.cores in spark.conf"
@@ -78,6 +79,11 @@ def problems_of(settings: Settings) -> Iterator[str]:
 def check_settings(settings: Settings) -> None:
     """Raise UsageError naming all settings and subscriptions that cannot hold."""
     found = list(problems_of(settings))
+    if is_remote(settings.spark.master):
+        found.append(
+            "spark.master: a Spark Connect server has its driver elsewhere, and batches run in this process: use local[N],"
+            " spark://... or another master of spark-submit (`load` and `query` take sc://)"
+        )
     for text in settings.consumer.topics:
         topic, wish = split_subscription(text)
         if wish.type != EXPRESSION_TAG:

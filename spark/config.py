@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..conf.segment_format import FOLDER_FORMATS
 from ..remoting.errors import UsageError
+from .connect import is_remote
 from .loader import POINTS
 from .plan import Limits, Trigger
 
@@ -70,7 +71,7 @@ class LoaderConfig:
             if bool(self.function) == (self.format == FOREACH)
             else "spark.function goes with spark.format = foreach only",
             "" if self.target or self.format not in FOLDER_FORMATS else f"format {self.format} needs a target",
-            "" if self.master else "spark.master is empty; for example local[2], or spark://host:7077",
+            "" if self.master else "spark.master is empty; for example local[2], spark://host:7077 or sc://host:15002",
             ""
             if _MEMORY.fullmatch(self.driver_memory)
             else f"spark.driver_memory is {self.driver_memory!r}, not as 1g",
@@ -105,8 +106,9 @@ class LoaderConfig:
 
     @property
     def limits(self) -> Limits:
-        """What one batch takes at most."""
-        return Limits(self.max_rows * PLAN_TRIGGERS, self.max_bytes * PLAN_TRIGGERS)
+        """What one batch takes at most; rows that may have to travel over a connection are in memory meanwhile."""
+        triggers = 1 if is_remote(self.master) else PLAN_TRIGGERS
+        return Limits(self.max_rows * triggers, self.max_bytes * triggers)
 
     @property
     def cores(self) -> int:

@@ -16,18 +16,20 @@ import os
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..remoting.errors import UsageError
+from .columns import Column, ddl
+from .connect import ConnectSession, is_remote, open_connect
 from .errors import SparkStartError
-from .files import remove_tree
+from .files import remove_tree, spark_path
 from .java import Java, find_java, make_shim
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 JVM_END_TIMEOUT_S = 5
 JVM_LOG_BYTES_MAX = 10_000_000
@@ -83,6 +85,8 @@ class SessionSettings:
 class Session:
     """A running Spark session and its JVM."""
 
+    where = "Spark's JVM"
+
     def __init__(self, spark: SparkSession, java: Java) -> None:
         self.spark = spark
         self.java = java
@@ -113,6 +117,23 @@ class Session:
         """End the JVM at once."""
         self._jvm.kill()
 
+    def new_session(self) -> SparkSession:
+        """A session beside the main one, in the same JVM, with settings of its own."""
+        return self.spark.newSession()
+
+    def name_job(self, session: SparkSession, group: str, what: str) -> None:
+        """Name what this thread does next, so that it can be cancelled."""
+        context: Any = session.sparkContext
+        context.setJobGroup(group, what)
+
+    def cancel_jobs(self, session: SparkSession, group: str) -> None:
+        """Cancel what is named so."""
+        session.sparkContext.cancelJobGroup(group)
+
+    def read(self, session: SparkSession, files: Sequence[Path], columns: Sequence[Column]) -> DataFrame:
+        """The rows of staged files."""
+        return session.read.schema(ddl(columns)).parquet(*(spark_path(file) for file in files))
+
     def close(self, end_timeout_s: float = JVM_END_TIMEOUT_S) -> None:
         """Stop Spark and its JVM. Takes about a second, `end_timeout_s` more if it has to be killed; never raises."""
         from pyspark import SparkContext
@@ -132,6 +153,13 @@ class Session:
         except subprocess.TimeoutExpired:
             self._jvm.kill()
             self._jvm.wait()
+
+
+def open_any(settings: SessionSettings) -> Session | ConnectSession:
+    """A session of our own, or one at a Spark Connect server, by the master. Raises SparkStartError, UsageError."""
+    if is_remote(settings.master):
+        return open_connect(settings.master, dict(settings.conf))
+    return open_session(settings)
 
 
 def open_session(settings: SessionSettings) -> Session:

@@ -10,15 +10,16 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..conf.segment_format import MESSAGE_ID, OFFSET, ORIGIN_MESSAGE_ID
-from .columns import BATCH_COLUMN, Column, ddl
+from .columns import BATCH_COLUMN, Column
+from .connect import ConnectSession, endpoint, is_remote
 from .errors import LoaderError, SparkDiedError, StoppedError, remedy
 from .files import spark_path
 from .java import Java, find_java
 from .pulse import Pulse
-from .session import Session, SessionSettings, open_session
+from .session import Session, SessionSettings, open_any
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,17 +41,23 @@ class SparkWriter:
         """`jvm_timeout_ms`: a JVM that does not answer for so long is killed; 0 = never."""
         self._jvm_timeout_s = jvm_timeout_ms / 1000
         self._pulse: Pulse | None = None
-        self.session: Session | None = None
+        self.session: Session | ConnectSession | None = None
         self.start_seconds = 0.0
         self._settings = settings
         self._load_session: SparkSession | None = None
         self._cancelled = False
         self._java: Java | None = None
+        self._remote = is_remote(settings.master)
+        self._looked = False
 
     def check(self) -> None:
         """Look whether Spark could start, or is still there. Cheap. Raises SparkStartError, SparkDiedError."""
         if self.session is None:
-            if self._java is None:
+            if self._remote:
+                if not self._looked:
+                    endpoint(self._settings.master)
+                self._looked = True
+            elif self._java is None:
                 self._java = find_java(self._settings.java_home, self._settings.env)
         elif not self.session.alive():
             raise SparkDiedError(self._death())
@@ -60,9 +67,9 @@ class SparkWriter:
         self.check()
         if self.session is None:
             begun = time.monotonic()
-            self.session = open_session(self._settings)
+            self.session = open_any(self._settings)
             self.start_seconds = time.monotonic() - begun
-            self._load_session = self.session.spark.newSession()
+            self._load_session = self.session.new_session()
             if self._jvm_timeout_s:
                 self._pulse = Pulse(self.session.ask, self._jvm_timeout_s, self.session.kill)
                 self._pulse.start()
@@ -79,6 +86,12 @@ class SparkWriter:
             writing.parquet(spark_path(output))
 
         self.run(files, columns, f"{bytes_in} bytes to {output.name}", as_parquet)
+        if self._remote and not output.is_dir():
+            raise LoaderError(
+                f"Spark has written {output} where this process does not see it: the table's folder must be on a disk that"
+                " the Spark Connect server and the loader share, by the same path; else use spark.format = foreach, or one"
+                " of df.write. The segments stay"
+            )
 
     def run(
         self, files: Sequence[Path], columns: Sequence[Column], what: str, action: Callable[[DataFrame], None]
@@ -89,11 +102,9 @@ class SparkWriter:
             raise RuntimeError("start() comes before a job")
         if self._cancelled:
             raise StoppedError("the loader is to stop: no Spark job was started")
-        context: Any = session.sparkContext
         try:
-            context.setJobGroup(JOB_GROUP, f"{len(files)} files, {what}")
-            reader = session.read.schema(ddl(columns))
-            action(reader.parquet(*(spark_path(file) for file in files)))
+            self.session.name_job(session, JOB_GROUP, f"{len(files)} files, {what}")
+            action(self.session.read(session, files, columns))
         except Exception as error:
             raise self._translated(error) from error
 
@@ -109,6 +120,16 @@ class SparkWriter:
         )
 
     def _death(self) -> str:
+        where = self.session.where if self.session is not None else "Spark"
+        if self._pulse is not None and self._pulse.hung and self._remote:
+            return (
+                f"{where} did not answer for {self._jvm_timeout_s:g} s (spark.jvm_timeout_ms). The loader has to be started"
+                " anew; the segments stay"
+            )
+        if self._remote:
+            return (
+                f"{where} is gone, or has forgotten our session. The loader has to be started anew; the segments stay"
+            )
         if self._pulse is not None and self._pulse.hung:
             return (
                 f"Spark's JVM did not answer for {self._jvm_timeout_s:g} s (spark.jvm_timeout_ms) and was killed. The"
@@ -122,11 +143,11 @@ class SparkWriter:
     def cancel(self) -> None:
         """Cancel the running job from another thread; later writes end at once too."""
         self._cancelled = True
-        session = self._load_session
-        if session is not None:
+        session, load_session = self.session, self._load_session
+        if session is not None and load_session is not None:
             # The session may be closed at this very moment, and the JVM gone: then there is nothing left to cancel.
             with contextlib.suppress(Exception):
-                session.sparkContext.cancelJobGroup(JOB_GROUP)
+                session.cancel_jobs(load_session, JOB_GROUP)
 
     def close(self) -> None:
         """Stop Spark."""
@@ -139,6 +160,4 @@ class SparkWriter:
 
 def numbered(rows: DataFrame, batch: int) -> DataFrame:
     """The rows with their batch's number as the last column."""
-    from pyspark.sql import functions
-
-    return rows.withColumn(BATCH_COLUMN, functions.lit(batch).cast("bigint"))
+    return rows.selectExpr("*", f"cast({batch} as bigint) as {BATCH_COLUMN}")

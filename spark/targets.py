@@ -10,6 +10,7 @@ from pathlib import Path
 from ..remoting.errors import UsageError
 from .columns import Column
 from .config import DELTA, DELTA_RS, FOREACH, PARQUET, LoaderConfig
+from .connect import is_remote
 from .delta_target import DeltaTarget, append_by_delta_rs, append_by_spark
 from .ledger_target import LedgerTarget, deliver_by_format, deliver_by_function
 from .parquet_target import ParquetTarget
@@ -46,7 +47,9 @@ def spark_writer(config: LoaderConfig) -> Writer:
     """The writer that `config` describes. Nothing is started yet."""
     if config.format == DELTA_RS:
         return NoWriter()
-    conf = {**(delta_conf(config.delta_jars) if config.format == DELTA else {}), **config.conf}
+    # A Connect server has its jars and extensions from its own start.
+    with_jars = config.format == DELTA and not is_remote(config.master)
+    conf = {**(delta_conf(config.delta_jars) if with_jars else {}), **config.conf}
     settings = SessionSettings(
         folder=config.staging.absolute() / "spark",
         master=config.master,

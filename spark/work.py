@@ -20,6 +20,7 @@ import structlog
 
 from ..remoting.errors import RocketcrewError
 from .config import LoaderConfig
+from .connect import shown
 from .errors import EXIT_FAILURE, EXIT_FINE, StoppedError, exit_code
 from .loader import Loader
 from .reports import BatchReport
@@ -125,7 +126,7 @@ class Work:
         staging.lock()
         self._status = StatusFile(config.staging, config.identity)
         self._status.status.pid = os.getpid()
-        self._status.status.master = config.master
+        self._status.status.master = shown(config.master)
         self._status.status.started_ms = wall_ms()
         self._tell(STARTING)
         with ThreadPoolExecutor(max(2, config.cores), "loader") as threads:

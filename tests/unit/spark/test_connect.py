@@ -1,0 +1,73 @@
+"""What of Spark Connect is decided here: addresses, what is shown of them, rows that travel over the connection."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import BinaryType, DecimalType, LongType, StringType, StructType, TimestampType
+
+from rocketcrew.remoting.errors import UsageError
+from rocketcrew.spark.config import PLAN_TRIGGERS, LoaderConfig
+from rocketcrew.spark.connect import as_told, endpoint, is_remote, open_connect, shown
+from rocketcrew.spark.errors import SparkStartError
+
+pytest.importorskip("grpc")
+
+
+@pytest.mark.parametrize(
+    ("master", "address"),
+    [
+        ("sc://h", ("h", 15002)),
+        ("sc://10.0.0.1:1/;token=abc", ("10.0.0.1", 1)),
+        ("sc://h:5/;use_ssl=true", ("h", 5)),
+    ],
+)
+def test_addresses(master: str, address: tuple[str, int]) -> None:
+    assert is_remote(master)
+    assert endpoint(master) == address
+
+
+@pytest.mark.parametrize("master", ["sc://", "sc://h:x", "sc://h:99999999", "sc://h:1/path", "sc://h:1;token=secret"])
+def test_what_is_no_address_is_said_and_no_secret_with_it(master: str) -> None:
+    with pytest.raises(UsageError, match="write it as sc://host:15002") as refused:
+        endpoint(master)
+    assert "secret" not in str(refused.value)
+
+
+def test_of_a_master_with_a_token_only_the_address_is_shown() -> None:
+    assert shown("sc://h:1/;use_ssl=true;token=secret") == "sc://h:1"
+    assert shown("spark://h:7077") == "spark://h:7077"
+
+
+def test_nobody_is_there() -> None:
+    with pytest.raises(SparkStartError, match=r"no Spark Connect server at 127\.0\.0\.1:1 .*correct spark\.master"):
+        open_connect("sc://127.0.0.1:1/;token=secret", {})
+
+
+def test_plans_are_smaller_where_rows_may_be_in_memory() -> None:
+    here = LoaderConfig(Path("s"), Path("t"))
+    there = LoaderConfig(Path("s"), Path("t"), master="sc://h")
+    assert (here.limits.rows_max, there.limits.rows_max) == (here.max_rows * PLAN_TRIGGERS, there.max_rows)
+
+
+def test_rows_have_the_columns_that_spark_is_told() -> None:
+    schema = StructType().add("a", LongType()).add("b", BinaryType()).add("t", TimestampType())
+    schema = schema.add("d", DecimalType(20, 0)).add("later", StringType())
+    when = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
+    rows = pa.table({
+        "d": pa.array([2**64 - 1], pa.uint64()), "t": pa.array([when], pa.timestamp("us", tz="UTC")),
+        "a": pa.array([7], pa.int32()), "b": pa.array([b"x"], pa.large_binary()),
+    })  # fmt: skip
+    told = as_told(rows, schema)
+    assert told.column_names == ["a", "b", "t", "d", "later"]
+    assert [str(told.column(at).type) for at in range(4)] == [
+        "int64",
+        "binary",
+        "timestamp[us, tz=UTC]",
+        "decimal128(20, 0)",
+    ]
+    (row,) = told.to_pylist()
+    assert (row["a"], row["b"], row["t"], int(row["d"]), row["later"]) == (7, b"x", when, 2**64 - 1, None)
