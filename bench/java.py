@@ -27,13 +27,14 @@ from typing import NamedTuple
 
 from measure import HERE, Crew, cpu_us, interruptible, median, report, wait_done
 
-sys.path.insert(0, str(HERE.parent / "tests" / "interop"))
+for folder in ("system", "interop"):
+    sys.path.insert(0, str(HERE.parent / "tests" / folder))
 
-from fault_servers import Site, run_site
-from servers import JAVA_OPTIONS, Java, compiled, missing_programs
+from fault_servers import Site, run_site  # noqa: E402
+from servers import JAVA_OPTIONS, Java, compiled, missing_programs  # noqa: E402
 
-from rocketcrew.client.outgoing import OutgoingMessage
-from rocketcrew.client.producer import Producer
+from rocketcrew.client.outgoing import OutgoingMessage  # noqa: E402
+from rocketcrew.client.producer import Producer  # noqa: E402
 
 QUEUES = 8
 BATCHES = {1: "no_op", 32: "no_op_batch"}

@@ -24,27 +24,8 @@ for folder in ("tests/interop", "tests/unit/spark", "tests/system"):
 
 from delta_jars import delta_jars  # noqa: E402
 from kill_story import TARGETS, KillStory, kills_in_turn  # noqa: E402
+from light_jvm import light_environment  # noqa: E402
 from servers import ServerError  # noqa: E402
-
-from rocketcrew.spark.session import SessionSettings, open_session  # noqa: E402
-
-LIGHT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-ARCHIVE_TIMEOUT_S = 120.0
-
-
-def light_jvm(folder: Path) -> dict[str, str]:
-    """Settings with which a JVM starts in a quarter of the CPU time: Spark's classes come ready made from an archive.
-
-    It is what a first JVM had loaded; one that cannot use it says so in its log and starts as usual.
-    """
-    archive = folder / "spark.jsa"
-    conf = {"spark.driver.extraJavaOptions": f"{LIGHT} -XX:ArchiveClassesAtExit={archive}"}
-    session = open_session(SessionSettings(folder / "spark", driver_memory="600m", conf=conf, env=os.environ))
-    rows = folder.absolute().as_uri() + "/rows"
-    session.spark.range(10).write.parquet(rows)
-    session.spark.read.parquet(rows).write.json(rows + "-again")
-    session.close(ARCHIVE_TIMEOUT_S)
-    return {"spark.driver.extraJavaOptions": f"{LIGHT} -XX:SharedArchiveFile={archive}"}
 
 
 def main() -> int:
@@ -55,8 +36,8 @@ def main() -> int:
     parser.add_argument("--target", action="append", choices=TARGETS, help="may be repeated; all, if none is named")
     options = parser.parse_args()
     targets = options.target or TARGETS
-    common = Path(tempfile.mkdtemp(prefix="rocketcrew-kills-"))
-    conf = light_jvm(common) if set(targets) - {"deltalake", "naive"} else {}
+    if set(targets) - {"deltalake", "naive"}:
+        os.environ |= light_environment()
     bad = False
     for target in targets:
         jars = ""
@@ -68,7 +49,7 @@ def main() -> int:
                 continue
         begin = time.monotonic()
         folder = Path(tempfile.mkdtemp(prefix=f"rocketcrew-kills-{target}-"))
-        story = KillStory(folder, target, options.seed, jars, conf)
+        story = KillStory(folder, target, options.seed, jars)
         try:
             verdict = story.run(kills_in_turn(options.kills, options.seed), 60 * options.minutes)
         finally:
@@ -81,7 +62,6 @@ def main() -> int:
         )
         if verdict.good:
             shutil.rmtree(folder, ignore_errors=True)
-    shutil.rmtree(common, ignore_errors=True)
     return int(bad)
 
 

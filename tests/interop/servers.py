@@ -10,7 +10,6 @@ The 5.x servers listen on 127.0.0.1 only. 4.9 servers have no such setting and l
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 import random
 import shutil
@@ -23,6 +22,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
+
+from light_jvm import jvm_id
 
 from rocketcrew.cli.children import listens
 from rocketcrew.client.access import Access
@@ -104,12 +105,6 @@ def class_archive(folder: Path, jars: str) -> Path:
                 if part.exists():
                     part.replace(archive)
     return archive
-
-
-def jvm_id() -> str:
-    """Of another JVM no archive is read."""
-    told = subprocess.run(["java", "-version"], capture_output=True, check=True, timeout=START_TIMEOUT_S)
-    return hashlib.sha256(told.stderr).hexdigest()[:12]
 
 
 def run_to_its_end(home: Path, jars: str, option: str) -> None:

@@ -11,6 +11,16 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from harness import Broker
+from light_jvm import light_environment
+
+
+@pytest.fixture(scope="session", autouse=True)
+def light_jvms() -> Iterator[None]:
+    """For every JVM that a test starts."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in light_environment().items():
+            patch.setenv(name, value)
+        yield
 
 
 @pytest.fixture

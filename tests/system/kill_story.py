@@ -19,7 +19,7 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -93,10 +93,7 @@ class Verdict:
 class KillStory:
     """One target under fire. `seed` gives the records and the kills; the moments of random kills are as they come."""
 
-    def __init__(
-        self, folder: Path, target: str, seed: int, delta_jars: str = "", conf: Mapping[str, str] | None = None
-    ) -> None:
-        """`conf`: settings of Spark beside the loader's own."""
+    def __init__(self, folder: Path, target: str, seed: int, delta_jars: str = "") -> None:
         self.loaders = Loaders(folder, "naive" if target == "naive" else "spark")
         self.verdict = Verdict(target)
         self._output = folder / "output"
@@ -106,7 +103,7 @@ class KillStory:
         self._retried = 0
         self._notes = 0
         self._job_s = FIRST_JOB_S
-        self._settings: dict[str, object] = {"format": target, "conf": dict(conf or {})}
+        self._settings: dict[str, object] = {"format": target}
         self._env = {**os.environ, "DELIVERIES": str(self._output), "PYTHONPATH": PATHS}
         if target == "delta":
             self._settings["delta_jars"] = delta_jars
