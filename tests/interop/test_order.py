@@ -23,6 +23,8 @@ from rocketcrew.client.outgoing import OutgoingMessage
 
 ON_BOTH = pytest.mark.parametrize("servers", VERSIONS, ids=str, indirect=True, scope="session")
 QUEUES = 4
+LOCK_S = 30.0
+"""A broker keeps a lock that nobody renews for 60 s (RebalanceLockManager.java); ours are a few seconds old at the kill."""
 FAST = "-Drocketmq.client.rebalance.waitInterval=1000"
 
 
@@ -91,6 +93,36 @@ def test_order_through_kills_of_workers(servers: Servers, tmp_path: Path, handle
             if crew.status() is not None:
                 crew.kill()
     check_order(lines_of(trace), LANES[handler], killed)
+    rows = crew.staged_rows()
+    assert sorted(rows.column("number").to_pylist()) == list(numbers)
+    assert duplicate_keys(rows) == 0
+
+
+@ON_BOTH
+def test_a_killed_supervisors_locks_are_given_up_by_the_next_start(servers: Servers, tmp_path: Path) -> None:
+    """The next start is another client id, for which the broker would keep them until they expire."""
+    topic, numbers = "left-locks", range(600)
+    servers.create_topic(topic, QUEUES)
+    send_keyed(servers, topic, numbers)
+    with traced(tmp_path / "trace") as trace:
+        crew = Crew(tmp_path, servers, "ordered_handlers:by_queue", topic, load=False, group=f"{topic}-group")
+        crew.start()
+        try:
+            wait_until(lambda: crew.counter("done_messages") >= len(numbers) // 3, what="messages done")
+            killed = set(crew.workers())
+            crew.kill()
+            crew.start()
+            wait_until(
+                lambda: "left_locks_given_up" in crew.child.log.read_text(), what="the dead one's locks given up"
+            )
+            wait_until(lambda: bool({line.pid for line in lines_of(trace)} - killed), LOCK_S, "an ordered message")
+            wait_until(lambda: crew.lag() == 0, what="all committed")
+            assert crew.counter("invariant_violations") == 0
+            assert crew.stop() == 0
+        finally:
+            if crew.status() is not None:
+                crew.kill()
+    check_order(lines_of(trace), by_queue, killed)
     rows = crew.staged_rows()
     assert sorted(rows.column("number").to_pylist()) == list(numbers)
     assert duplicate_keys(rows) == 0

@@ -125,3 +125,17 @@ def fails_when_told(message: Message) -> dict[str, int]:
         raise ValueError("not yet")
     tell("END", message)
     return {"number": value, "attempt": message.reconsume_times}
+
+
+@handler(schema="number bigint, attempt int")
+def waits_at_one(message: Message) -> dict[str, int]:
+    """In no order: number 0 waits until it is told to go on, number 7 fails once."""
+    value = int(message.body)
+    tell("BEGIN", message)
+    while value == 0 and not Path(os.environ[TRACE] + ".go").exists():
+        time.sleep(0.01)
+    if value == 7 and message.reconsume_times == 0:
+        tell("FAIL", message)
+        raise ValueError("not yet")
+    tell("END", message)
+    return {"number": value, "attempt": message.reconsume_times}
