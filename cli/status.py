@@ -45,11 +45,20 @@ def head_of(found: dict[str, Any]) -> list[str]:
         for topic, wish in sorted(found["subscriptions"].items())
         if not topic.startswith(RETRY_PREFIX)
     ]
+    memory, backlog = found["memory"], found["backlog"]
+    head.append(
+        f"bodies {_mib(memory['slab_used_bytes'])} of {_mib(memory['slab_bytes'])} MiB  staged {backlog['segments']}"
+        f" segments, {_mib(backlog['bytes'])} MiB"
+    )
     head.append(f"subscribed {', '.join(subscribed)}")
     head.extend(f"MISMATCH {text}" for text in found["subscription_mismatch"])
     if staff["last_reload"].startswith("rolled back"):
         head.append(f"last reload {staff['last_reload']}")
     return head
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes / (1 << 20):.1f}"
 
 
 def _kind(expression_type: str) -> str:

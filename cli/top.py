@@ -13,6 +13,8 @@ from .controlling import Target, to_supervisor
 from .status import head_of, queues_of, workers_of
 from .tables import lines
 
+FIRST_S = 0.5
+"""Before the first look, so that it has rates."""
 CLEAR = "\x1b[H\x1b[2J"
 
 
@@ -24,34 +26,50 @@ CLEAR = "\x1b[H\x1b[2J"
 def top(target: Target, interval: float, count: int) -> None:
     """Watch a running supervisor: rates, workers with the message in hand, queues. Ctrl-C ends it.
 
-    With --json, one object a look and line, with `per_second` added.
+    Rates are those since the look before; the first look takes half a second for that. With --json, one object a look and
+    line, with `per_second` added.
     """
-    before: dict[str, Any] | None = None
-    asked = 0.0
+    before, asked = target.ask("status"), time.monotonic()
+    time.sleep(min(interval, FIRST_S))
     looks = 0
     while True:
-        now = time.monotonic()
-        found = target.ask("status")
+        found, now = target.ask("status"), time.monotonic()
         rates = rates_of(before, found, now - asked)
         if target.as_json:
             click.echo(json.dumps({**found, "per_second": rates}, ensure_ascii=False))
         else:
-            click.echo((CLEAR if sys.stdout.isatty() else "") + "\n".join(text_of(found, rates)))
+            text = "\n".join(text_of(found, rates, worker_rates(before, found, now - asked)))
+            click.echo((CLEAR if sys.stdout.isatty() else "") + text)
         before, asked, looks = found, now, looks + 1
         if looks == count:
             return
         time.sleep(interval)
 
 
-def rates_of(before: dict[str, Any] | None, found: dict[str, Any], seconds: float) -> dict[str, float]:
+def rates_of(before: dict[str, Any], found: dict[str, Any], seconds: float) -> dict[str, float]:
     """Messages a second since the look before."""
     names = ("pulled_messages", "done_messages", "failed_messages", "sent_back_messages")
-    if before is None or seconds <= 0:
-        return dict.fromkeys(names, 0.0)
     return {name: round((found["counters"][name] - before["counters"][name]) / seconds, 1) for name in names}
 
 
-def text_of(found: dict[str, Any], rates: dict[str, float]) -> list[str]:
+def worker_rates(before: dict[str, Any], found: dict[str, Any], seconds: float) -> dict[str, float]:
+    """Messages that each worker has finished, well or not, a second since the look before; one that is new began with 0."""
+
+    def finished(status: dict[str, Any]) -> dict[str, int]:
+        return {worker["worker_id"]: worker.get("done", 0) + worker.get("failed", 0) for worker in status["workers"]}
+
+    earlier = finished(before)
+    return {worker: round((count - earlier.get(worker, 0)) / seconds, 1) for worker, count in finished(found).items()}
+
+
+def text_of(found: dict[str, Any], rates: dict[str, float], each: dict[str, float]) -> list[str]:
     """One look for people."""
     told = "  ".join(f"{name.removesuffix('_messages').replace('_', ' ')} {rate}/s" for name, rate in rates.items())
-    return [*head_of(found), told, "", *lines(workers_of(found)), "", *lines(queues_of(found))]
+    workers = [_with_rate(row, each[str(row["WORKER"])]) for row in workers_of(found)]
+    return [*head_of(found), told, "", *lines(workers), "", *lines(queues_of(found))]
+
+
+def _with_rate(row: dict[str, object], rate: float) -> dict[str, object]:
+    """The rate stands before the message in hand, which is as long as it likes."""
+    running = row.pop("RUNNING")
+    return {**row, "PER S": rate, "RUNNING": running}

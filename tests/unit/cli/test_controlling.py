@@ -16,7 +16,8 @@ from rocketcrew.cli.reload import reload
 from rocketcrew.cli.stacks import text_of as stack_text
 from rocketcrew.cli.status import text_of
 from rocketcrew.cli.subscribe import subscribe
-from rocketcrew.cli.top import rates_of
+from rocketcrew.cli.top import rates_of, worker_rates
+from rocketcrew.cli.top import text_of as top_text
 from rocketcrew.cli.unsubscribe import unsubscribe
 from rocketcrew.conf.settings import load
 from rocketcrew.remoting.errors import UsageError
@@ -39,6 +40,7 @@ def status(**more: Any) -> dict[str, Any]:
             "u": {"filter": "a || b", "type": "TAG"}, "v": {"filter": "price > 3", "type": "SQL92"},
         },
         "subscription_mismatch": ["member c2: topic t is subscribed by us, and not there"],
+        "memory": {"slab_used_bytes": 3 << 19, "slab_bytes": 64 << 20}, "backlog": {"segments": 4, "bytes": 1 << 20},
         "waiting_messages": 0, "ready_workers": 1, "staff": staff, "workers": [worker], "queues": [queue],
     } | more  # fmt: skip
 
@@ -47,6 +49,7 @@ def test_the_status_for_people() -> None:
     text = text_of(status())
     for words in ("group g  RUNNING, paused by backlog and operator", "workers 1 of 2",
                   "last reload rolled back: SyntaxError", "subscribed t, u:a || b, v:SQL92:price > 3",
+                  "bodies 1.5 of 64.0 MiB  staged 4 segments, 1.0 MiB",
                   "MISMATCH member c2", "256", "t/b/0@1 for 2.000 s 1/2 pages"):  # fmt: skip
         assert words in text
 
@@ -54,13 +57,24 @@ def test_the_status_for_people() -> None:
 def test_rates_are_differences() -> None:
     later = status(counters={**status()["counters"], "done_messages": 25})
     assert rates_of(status(), later, 2.0)["done_messages"] == 10.0
-    assert rates_of(None, later, 2.0)["done_messages"] == 0.0
+    worker = {**later["workers"][0], "done": 15, "failed": 4}
+    grown = {**later, "workers": [worker, {**worker, "worker_id": "w.2"}]}
+    assert worker_rates(status(), grown, 2.0) == {"w.1": 5.0, "w.2": 9.5}
+    text = "\n".join(top_text(grown, rates_of(status(), grown, 2.0), worker_rates(status(), grown, 2.0)))
+    assert "done 10.0/s" in text
+    assert "PER S" in text
 
 
 def test_a_stack_for_people() -> None:
     process = {"process": "worker", "name": "w.1", "pid": 7, "stack": "", "note": "did not answer",
                "running": {"topic": "t", "broker": "b", "queue_id": 0, "offset": 3, "seconds": 1.5}}  # fmt: skip
     assert stack_text(process).startswith("=== worker w.1 pid 7, running t/b/0@3 for 1.5 s (did not answer)")
+    stack = "Thread 1:\n  File x, line 1 in wait\n  File y, line 2 in worker_main\n  File z, line 3 in main\n"
+    idle = {**process, "note": "", "running": None, "stack": f"{stack}\nThread 2:\n  File q, line 4 in write\n"}
+    assert stack_text(idle) == (
+        "=== worker w.1 pid 7, has no message in hand\nThread 1:\n  File x, line 1 in wait\n  File y, line 2 in worker_main"
+        "\n\nThread 2:\n  File q, line 4 in write\n"
+    )
 
 
 class Supervisor(Target):
