@@ -47,6 +47,13 @@ def burn_100us(_message: Message) -> None:
 
 
 @handler(schema=SCHEMA)
+def row_100us(message: Message) -> dict[str, int]:
+    """A row for each message."""
+    burn(100_000)
+    return {"n": len(message.body)}
+
+
+@handler(schema=SCHEMA)
 def burn_1ms(_message: Message) -> None:
     burn(1_000_000)
 

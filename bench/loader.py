@@ -5,6 +5,10 @@ loader: sealed segments to a committed batch, with everything that belongs to it
 planning, converting, the Spark job, fsync, renames, deleting), in the same JVM, in turns. Small flushes (--flush-rows)
 as workers write them; bodies half incompressible. JVM start is not counted; the first turn of each size only warms up.
 
+Beside it, at the largest number of rows: plain pyarrow (the same segments read and written as Parquet, snappy, one thread),
+and what is written without a loader: `createDataFrame(list of Row)` appended (--objects rows of them; the lists are made
+beforehand).
+
     python bench/loader.py [--rows 100000,1000000] [--runs 5] [--row-bytes 1024] [--memory 1g]
 """
 
@@ -24,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from measure import cpu_us, interruptible, report
 
 from rocketcrew.conf.segment_format import FORMAT_VERSION, META_VERSION, key_fields, segment_name
@@ -166,6 +171,28 @@ class Bench:
         loader.recover()
         return list(loader.drain(wall_ms, lambda: False))
 
+    def pyarrow(self) -> float:
+        """Seconds of plain pyarrow over the same segments."""
+        begin = time.monotonic()
+        for path in sorted((self.folder / "segments").iterdir()):
+            rows: Any = pa.ipc.open_stream(path.read_bytes()).read_all()
+            pq.write_table(rows, str(self.folder / "plain.parquet"), compression="snappy")
+        return time.monotonic() - begin
+
+    def objects(self, count: int) -> float:
+        """Seconds of appending a list of Row objects."""
+        from pyspark.sql import Row
+
+        path = min((self.folder / "segments").iterdir())
+        reading: Any = pa.ipc.open_stream(path.read_bytes()).read_all()
+        schema = self.spark.read.parquet(str(self.folder / "files")).schema
+        some = [Row(**row) for row in reading.to_pylist()]
+        rows = (some * (count // len(some) + 1))[:count]
+        remove_tree(self.folder / "objects")
+        begin = time.monotonic()
+        self.spark.createDataFrame(rows, schema).write.mode("append").parquet(str(self.folder / "objects"))
+        return time.monotonic() - begin
+
     def close(self) -> None:
         self.writer.close()
         self.threads.shutdown()
@@ -208,12 +235,28 @@ def measure(bench: Bench, rows: int, runs: int) -> dict[str, object]:
     }
 
 
+def others(bench: Bench, rows: int, loader_rate: float, objects: int, runs: int) -> list[dict[str, object]]:
+    """What the loader is compared with beside bare Spark; the first run of each only warms up."""
+    ways: dict[str, tuple[int, Callable[[], float]]] = {
+        "pyarrow": (rows, bench.pyarrow),
+        "createDataFrame": (objects, lambda: bench.objects(objects)),
+    }
+    found: list[dict[str, object]] = []
+    for name, (count, run) in ways.items():
+        seconds = statistics.median([run() for _ in range(runs + 1)][1:])
+        found.append(
+            {"over": name, "rows": count, "rows/s": count / seconds, "loader is times": loader_rate * seconds / count}
+        )
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", default="100000,1000000", help="numbers of rows, with commas")
     parser.add_argument("--runs", type=int, default=5, help="alternations that count")
     parser.add_argument("--row-bytes", type=int, default=1024)
     parser.add_argument("--flush-rows", type=int, default=100, help="rows of one record batch")
+    parser.add_argument("--objects", type=int, default=20_000, help="rows as Python objects")
     parser.add_argument("--memory", default="1g", help="of the JVM")
     parser.add_argument("--dir", type=Path, default=None, help="where the data goes (about 4 KiB a row)")
     options = parser.parse_args()
@@ -223,14 +266,22 @@ def main() -> None:
         bench = Bench(folder, options.memory)
         try:
             rows: list[dict[str, object]] = []
-            for count in [int(text) for text in options.rows.split(",")]:
+            beside: list[dict[str, object]] = []
+            counts = [int(text) for text in options.rows.split(",")]
+            for count in counts:
                 bench.prepare(count, options.row_bytes, options.flush_rows)
                 rows.append(measure(bench, count, options.runs))
+                if count == max(counts):
+                    beside = others(bench, count, float(str(rows[-1]["loader rows/s"])), options.objects, options.runs)
         finally:
             bench.close()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     report("loader", rows)
+    report("loader-beside", beside)
+    print(
+        f"to reach: 0.8 of bare Spark at 1,000,000 rows, 10 times createDataFrame; load average {os.getloadavg()[0]:.1f}"
+    )
 
 
 if __name__ == "__main__":

@@ -49,11 +49,11 @@ def rss_mib(pid: int) -> float:
 class Source:
     """The replay source as a process."""
 
-    def __init__(self, messages: int, *, queues: int = 8, body_bytes: int = 1024) -> None:
+    def __init__(self, messages: int, *, queues: int = 8, body_bytes: int = 1024, per_pull: int = 32) -> None:
         self.port = free_port()
         self._process = subprocess.Popen(
             [sys.executable, str(HERE / "replay.py"), "--port", str(self.port), "--queues", str(queues),
-             "--messages", str(messages), "--body-bytes", str(body_bytes)],
+             "--messages", str(messages), "--body-bytes", str(body_bytes), "--per-pull", str(per_pull)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
         assert self._process.stdout is not None

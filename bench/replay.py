@@ -1,8 +1,9 @@
 """A source that answers pulls with recorded bodies, so that the broker is not what is measured.
 
 It is name server and broker on one port: routes, heartbeats, members, offsets and pulls are answered, nothing is stored. Each
-pull of a queue gets the next 32 messages with the right queue offsets, until `--messages` were given out; later pulls
-are held for their suspend time, as a broker does. Sends back are accepted and counted.
+pull of a queue gets the next 32 messages with the right queue offsets (`--per-pull`; 32 is what a broker gives from memory by
+default), until `--messages` were given out; later pulls are held for their suspend time, as a broker does. Sends back are
+accepted and counted.
 
     python bench/replay.py --port 19876 --queues 8 --messages 1000000 --body-bytes 1024
 """
@@ -28,11 +29,12 @@ PER_PULL = 32
 
 
 class Queue:
-    """One message queue: a body of 32 records whose offsets are rewritten for each pull."""
+    """One message queue: a body of `per_pull` records whose offsets are rewritten for each pull."""
 
-    def __init__(self, queue_id: int, body_bytes: int, messages: int) -> None:
+    def __init__(self, queue_id: int, body_bytes: int, messages: int, per_pull: int) -> None:
+        self.per_pull = per_pull
         records = []
-        for index in range(PER_PULL):
+        for index in range(per_pull):
             properties = {"KEYS": f"key-{index:04d}", "UNIQ_KEY": f"{index:032X}", "WAIT": "true", "TAGS": "tag",
                           "CLUSTER": "c", "MSG_REGION": "DefaultRegion"}  # fmt: skip
             body = f"{index:08d}".encode() + os.urandom(body_bytes - 8)
@@ -42,14 +44,14 @@ class Queue:
             )))  # fmt: skip
         size = len(records[0])
         assert all(len(record) == size for record in records)
-        self.table = np.frombuffer(b"".join(records), dtype=np.uint8).reshape(PER_PULL, size).copy()
+        self.table = np.frombuffer(b"".join(records), dtype=np.uint8).reshape(per_pull, size).copy()
         self.left = messages
         self.messages = messages
 
     def body(self, offset: int) -> bytes:
-        """The records `[offset, offset + 32)`."""
-        offsets = np.arange(offset, offset + PER_PULL, dtype=">i8")
-        self.table[:, 20:28] = offsets.view(np.uint8).reshape(PER_PULL, 8)
+        """The records `[offset, offset + per_pull)`."""
+        offsets = np.arange(offset, offset + self.per_pull, dtype=">i8")
+        self.table[:, 20:28] = offsets.view(np.uint8).reshape(self.per_pull, 8)
         self.table[:, 28:36] = self.table[:, 20:28]
         return self.table.tobytes()
 
@@ -86,7 +88,7 @@ class Source(asyncio.Protocol):
             asyncio.get_running_loop().call_later(5.0, self.late, answer)
             return
         body = queue.body(offset)
-        answer = command.response(ResponseCode.SUCCESS, {**head, "nextBeginOffset": str(offset + PER_PULL)})
+        answer = command.response(ResponseCode.SUCCESS, {**head, "nextBeginOffset": str(offset + queue.per_pull)})
         self.transport.writelines((encode_head(answer, len(body)), body))
 
     def late(self, answer: Command) -> None:
@@ -109,7 +111,9 @@ class Source(asyncio.Protocol):
             return command.response(ResponseCode.SUCCESS)
         if code == RequestCode.GET_CONSUMER_LIST_BY_GROUP:
             return command.response(ResponseCode.SUCCESS, body=json.dumps({"consumerIdList": self.clients}).encode())
-        if code == RequestCode.QUERY_CONSUMER_OFFSET:
+        if code == RequestCode.GET_MAX_OFFSET:
+            return command.response(ResponseCode.SUCCESS, {"offset": str(self.queues[int(fields["queueId"])].messages)})
+        if code in (RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.GET_MIN_OFFSET):
             return command.response(ResponseCode.SUCCESS, {"offset": "0"})
         return command.response(ResponseCode.SUCCESS)
 
@@ -120,9 +124,10 @@ async def main() -> None:
     parser.add_argument("--queues", type=int, default=8)
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--body-bytes", type=int, default=1024)
+    parser.add_argument("--per-pull", type=int, default=PER_PULL)
     options = parser.parse_args()
-    each = options.messages // options.queues // PER_PULL * PER_PULL
-    queues = [Queue(number, options.body_bytes, each) for number in range(options.queues)]
+    each = options.messages // options.queues // options.per_pull * options.per_pull
+    queues = [Queue(number, options.body_bytes, each, options.per_pull) for number in range(options.queues)]
     loop = asyncio.get_running_loop()
     address = f"127.0.0.1:{options.port}"
     server = await loop.create_server(lambda: Source(queues, address), "127.0.0.1", options.port)

@@ -52,9 +52,6 @@ def nothing_matches(pattern: str) -> UsageError:
 
 
 def _of_the_cluster(topic: str, system: frozenset[str]) -> bool:
-    return (
-        topic in SYSTEM_TOPICS
-        or topic in system
-        or topic.startswith(SYSTEM_TOPIC_PREFIX)
-        or topic.endswith(REPLY_SUFFIX)
-    )
+    # Brokers of 5.x have RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC, which no list of theirs names.
+    prefixed = topic.lower().startswith(SYSTEM_TOPIC_PREFIX)
+    return topic in SYSTEM_TOPICS or topic in system or prefixed or topic.endswith(REPLY_SUFFIX)

@@ -253,7 +253,7 @@ def append_by_delta_rs(
         raise LoaderError(f"the commit to {path} failed: {error}{remedy(str(error))}. The segments stay") from None
 
 
-def _created(path: Path, schema: pa.Schema) -> object:
+def _created(path: Path, schema: Any) -> object:
     """The table, made for itself: a commit to a path would not notice that another loader has just made batch 1 of it.
 
     Raises BatchTakenError when another loader was first, whether or not its batch is in the table yet: to be planned again.

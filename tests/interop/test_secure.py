@@ -8,8 +8,11 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import BinaryType, StructType
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
@@ -21,6 +24,10 @@ from servers import VERSIONS, Servers
 
 from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.client.sync import SyncProducer
+from rocketcrew.remoting.errors import RocketcrewError
+from rocketcrew.source.connections import shared
+from rocketcrew.source.default_source import DefaultSource
+from rocketcrew.source.writers import Sending
 
 Guarded = tuple[Servers, Papers]
 ON_BOTH = pytest.mark.parametrize("guarded", VERSIONS, ids=str, indirect=True, scope="module")
@@ -126,6 +133,52 @@ def test_what_is_missing_is_said_in_one_line(guarded: Guarded, tmp_path: Path) -
         assert re.search(says, done.stderr), (what, done.stderr)
         assert len(done.stderr.strip().splitlines()) == 1, (what, done.stderr)
         assert "wrong-secret" not in done.stderr
+
+
+def source_options(servers: Servers, **more: str) -> dict[str, str]:
+    """The same access as options of `format("rocketmq")`."""
+    found = settings_of(servers)
+    names = {
+        "security.access_key": "accessKey", "security.secret_key": "secretKey", "security.tls_enable": "tlsEnable",
+        "security.tls_trust_cert_path": "tlsTrustCertPath", "security.tls_cert_path": "tlsCertPath",
+        "security.tls_key_path": "tlsKeyPath",
+    }  # fmt: skip
+    told = {
+        option: str(found[name]).lower() if found[name] is True else str(found[name]) for name, option in names.items()
+    }
+    return {"nameServer": servers.name_server, "numRetries": "0", **told, **more}
+
+
+@ON_BOTH
+def test_sparks_source_and_sink_with_key_and_certificate(guarded: Guarded) -> None:
+    servers, papers = guarded
+    topic = "guarded-spark"
+    servers.create_topic(topic, QUEUES)
+    user = as_crew(servers, papers)
+    rows = pa.RecordBatch.from_pydict({"body": [str(number) for number in NUMBERS], "tags": ["x"] * len(NUMBERS)})
+    write = source_options(user, topic=topic, sendTimeoutMs=str(SEND_TIMEOUT_MS))
+    columns = [("body", "string"), ("tags", "string")]
+    try:
+        assert Sending.of(write, columns).send(iter([rows]), "job-0-0", shared).messages == len(NUMBERS)
+        schema = StructType().add("body", BinaryType())
+        for choice in ({"subscribe": topic}, {"subscribePattern": "guarded-s.*"}):
+            reader: Any = DefaultSource(source_options(user, **choice)).reader(schema)
+            bodies = [
+                int(row["body"])
+                for part in reader.partitions()
+                for batch in reader.read(part)
+                for row in batch.to_pylist()
+            ]
+            assert sorted(bodies) == list(NUMBERS)
+        wrong = as_crew(servers, papers, credentials=replace(CREW, secret_key="wrong-secret-1"))
+        with pytest.raises(RocketcrewError, match=r"(?i)16|signature") as refused:
+            DefaultSource(source_options(wrong, subscribe=topic)).reader(schema).partitions()
+        assert "wrong-secret" not in str(refused.value)
+        stranger = as_crew(servers, papers, tls=papers.options(client="stranger"))
+        with pytest.raises(RocketcrewError, match="client certificate"):
+            Sending.of(source_options(stranger, topic=topic), columns).send(iter([rows]), "job-1-0", shared)
+    finally:
+        shared.close()
 
 
 @ON_BOTH

@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from servers import VERSIONS, Servers
 
 from rocketcrew.client.access import Access, access_to
+from rocketcrew.client.admin import Admin
 from rocketcrew.client.operations import Operations
 from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.client.selection import to_queue
@@ -25,6 +26,7 @@ from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.source.batch_reader import BatchReader
 from rocketcrew.source.connections import shared
 from rocketcrew.source.errors import DataLossError
+from rocketcrew.source.looking import Looker
 from rocketcrew.source.planning import Range
 from rocketcrew.source.pulling import Reading
 from rocketcrew.source.reading import read_options
@@ -114,6 +116,24 @@ def test_a_stream_on_genuine_brokers_and_its_group(servers: Servers, access: Acc
     begin = later.initialOffset()
     assert begin == start
     assert later.latestOffset(begin, ReadAllAvailable()) != begin
+
+
+@ON_BOTH
+def test_a_pattern_means_topics_of_users_only(servers: Servers, access: Access) -> None:
+    topic = "test_a_pattern_means_topics_of_users_only"
+    options = read_options({"subscribePattern": f"{topic[:20]}.*"}, streaming=False)
+    assert {row["body"] for row in rows_of(BatchReader(Reading(access, options, COLUMNS)))} == {
+        b"%d" % number for number in range(QUEUES * EACH)
+    }
+    everything = read_options({"subscribePattern": ".*"}, streaming=False)
+
+    with shared.use(access) as link:
+        found = link.run(Looker(link, everything).matching())
+        brokers = link.run(Admin(link.cluster).cluster_info())
+    assert topic in found
+    own = {*brokers.broker_addr_table, *brokers.cluster_addr_table}
+    strange = re.compile("%.*|rmq_sys.*|RMQ_SYS.*|SCHEDULE.*|.*_REPLY_TOPIC|TBW102|OFFSET_MOVED.*|SELF_TEST.*")
+    assert not [name for name in found if name in own or strange.fullmatch(name)]
 
 
 @ON_BOTH

@@ -157,7 +157,14 @@ def topics_of(reader: BatchReader) -> set[str]:
 
 def test_a_pattern_means_whole_names_and_none_of_the_clusters_own(filled: Access) -> None:
     with SyncProducer(filled) as producer:
-        for topic in ("orders-eu", "borders", "%RETRY%some", "%DLQ%some"):
+        for topic in (
+            "orders-eu",
+            "borders",
+            "%RETRY%some",
+            "%DLQ%some",
+            "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
+            "c_REPLY_TOPIC",
+        ):
             producer.send(OutgoingMessage(topic, b"x"))
     assert topics_of(BatchReader(matching(filled, "orders.*"))) == {"orders", "orders-eu"}
     assert topics_of(BatchReader(matching(filled, ".*"))) == {"orders", "orders-eu", "borders"}

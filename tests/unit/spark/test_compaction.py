@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from loader_world import Crash, World
 
+from rocketcrew.cli.main import run
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.compaction import POINTS, BatchSize, compact, exchange, groups_of, merge_files
 from rocketcrew.spark.errors import LoaderError
@@ -53,6 +55,27 @@ def test_fewer_files_with_the_same_rows(world: World, segments: Any) -> None:
     world.assert_exact()
     assert world.state()["batch"] == 6
     assert not list(world.table.parent.glob(".table.compact"))
+
+
+def test_as_a_command(world: World, segments: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(world, segments)
+
+    def command(*words: str) -> tuple[int, str, str]:
+        code = run(("compact", *words), {}, tmp_path)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    code, out, _ = command("--target", str(world.table), "--set", "spark.target_file_mib=64", "--json")
+    assert (code, json.loads(out)) == (0, {"files_before": 5, "files_after": 1})
+    world.assert_exact()
+    assert command("--target", str(world.table))[:2] == (0, "1 files, now 1\n")
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "rows.parquet").write_bytes(b"")
+    for words, said in ((("--target", str(tmp_path / "foreign")), "foreign"), ((), "--target PATH")):
+        code, out, err = command(*words)
+        assert (code, out) == (2, "")
+        assert said in err
+        assert "Traceback" not in err
 
 
 @pytest.mark.parametrize("second", [None, *POINTS])
