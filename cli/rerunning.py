@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import structlog
+
 from ..client.cluster import Cluster
 from ..client.operations import Operations, PullStatus, parse_pull
 from ..conf.segment_format import READY_DIR
@@ -19,6 +21,7 @@ from ..spark.intervals import IntervalSet, OffsetSet, QueueKey
 from ..workers.api import BatchResult, Handler
 from ..workers.batch_results import batch_results
 from ..workers.ddl import as_schema
+from ..workers.inferring import COLUMNS_FILE, INFER, Inferring, declared_columns
 from ..workers.loading import HandlerSpec, describe_error, load
 from ..workers.message import INNER_BATCH_BIT, SYSFLAG_LOW_BYTE, Message, expand_inner_batch
 from ..workers.packets import QueueInfo
@@ -37,12 +40,15 @@ class Rerun:
     def __init__(self, spec: HandlerSpec, declared: str, staging: Path, group: str, namespace: str) -> None:
         """`declared`: the columns of the configuration, empty = the handler's own. Raises UsageError."""
         self._handler: Handler = load(spec)
-        columns = declared or self._handler.schema
-        self._rows: RowBuffer[tuple[QueueKey, int]] = RowBuffer(as_schema(columns) if columns else None, group)
+        columns_file = staging.parent.parent / COLUMNS_FILE
+        columns = declared_columns(declared, self._handler.schema, columns_file)
+        infer = Inferring(columns_file, structlog.get_logger()) if declared == INFER else None
+        self._rows: RowBuffer[tuple[QueueKey, int]] = RowBuffer(as_schema(columns) if columns else None, group, infer)
         self._segments = SegmentWriter(
             staging, f"rerun-{time.time_ns():x}", self._rows.schema, seal_rows=SEAL_ROWS, seal_bytes=SEAL_BYTES,
             seal_idle_ms=1000, pause=_refuse,
         )  # fmt: skip
+        self._rows.on_columns = lambda: self._segments.use(self._rows.schema)
         self._sealer = Sealer(staging / READY_DIR, pause=_refuse, waits=None)
         self._group = group
         self._namespace = namespace

@@ -156,7 +156,7 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
     },
     "results": {
         "enabled": Switch(),
-        "schema": Text("DDL such as: module string, line int; or empty"),
+        "schema": Text("DDL such as: module string, line int; infer; or empty"),
         "seal_rows": Whole(1, 10_000_000, "rows"),
         "seal_bytes_mib": _mib(1, 1024),
         "seal_idle_ms": _ms(10, 3_600_000),

@@ -14,6 +14,7 @@ from ..remoting.errors import UsageError
 from ..remoting.subscription import EXPRESSION_TAG, split_subscription
 from ..spark.connect import is_remote
 from ..workers.api import Handler
+from ..workers.inferring import INFER
 
 _PROCESSES = "Spark starts the Python processes: set spark.master, or spark.executor.cores in spark.conf"
 _GROUP = "Spark divides the queues among tasks, and there is no member of the group"
@@ -79,6 +80,8 @@ def problems_of(settings: Settings) -> Iterator[str]:
 def check_settings(settings: Settings) -> None:
     """Raise UsageError naming all settings and subscriptions that cannot hold."""
     found = list(problems_of(settings))
+    if settings.results.schema == INFER:
+        found.append("results.schema = infer: tasks on many hosts would find many: declare the columns")
     if is_remote(settings.spark.master):
         found.append(
             "spark.master: a Spark Connect server has its driver elsewhere, and batches run in this process: use local[N],"

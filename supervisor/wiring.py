@@ -10,6 +10,7 @@ from ..client.identity import client_id, client_ip, instance_name
 from ..conf.settings import Settings
 from ..remoting.namespaces import wrap
 from ..workers.boot import WorkerBoot, WorkerLimits
+from ..workers.inferring import COLUMNS_FILE
 from ..workers.link import Transport
 from ..workers.loading import HandlerSpec
 from ..workers.slab_memory import SlabMemory
@@ -145,6 +146,7 @@ class Boots:
             group=self.slot.key_group,
             segments_dir=self.slot.segments if s.results.enabled else None,
             schema=s.results.schema,
+            columns_file=self.slot.path.parent / COLUMNS_FILE,
             salvage=new.salvage,
             cells_path=self.slot.path / CELLS_FILE,
             cell_slot=new.cell_slot,

@@ -60,7 +60,9 @@ class WorkerBoot:
     group: str
     segments_dir: Path | None = None
     schema: str = ""
-    """Columns as DDL; empty = the handler's own."""
+    """Columns as DDL; empty = the handler's own; "infer": these, or those of its first rows (inferring.py)."""
+    columns_file: Path | None = None
+    """Where inferred columns are frozen."""
     salvage: tuple[Path, ...] = ()
     cells_path: Path | None = None
     cell_slot: int = 0

@@ -35,6 +35,7 @@ from .claims import obey_barriers
 from .consume_hooks import ConsumeHooks
 from .context import Context, enter
 from .ddl import as_schema, to_ddl
+from .inferring import INFER, Inferring, declared_columns
 from .limits import SoftLimit, limits_of, obey
 from .link import DescriptorsClosedError, LinkClosedError, WorkerLink
 from .loading import HandlerLoadError, describe_error, load, user_traceback
@@ -93,7 +94,7 @@ def run_worker_on(boot: WorkerBoot, link: WorkerLink, log: Any) -> int:
         link.send(encode_boot_failed(BootFailed(str(error), trace)))
         return EXIT_BOOT
     worker = make_worker(boot, link, handler, schema, log, cell, loop)
-    link.send(encode_ready(ready_packet(handler, schema)))
+    link.send(encode_ready(ready_packet(handler, schema, boot)))
     os.register_at_fork(after_in_child=worker.forked)
     try:
         worker.run()
@@ -118,12 +119,13 @@ def run_hook(hook: Hook, loop: asyncio.AbstractEventLoop | None) -> None:
         loop.run_until_complete(result)
 
 
-def ready_packet(handler: Handler, schema: pa.Schema | None) -> Ready:
+def ready_packet(handler: Handler, schema: pa.Schema | None, boot: WorkerBoot) -> Ready:
     """What the supervisor is to know of the handler."""
+    unknown = INFER if boot.schema == INFER and boot.segments_dir is not None else None
     return Ready(
         os.getpid(),
         handler.name,
-        None if schema is None else to_ddl(schema),
+        unknown if schema is None else to_ddl(schema),
         handler.batch,
         order=handler.order or "",
         key=handler.key if isinstance(handler.key, str) else "",
@@ -137,8 +139,8 @@ def prepare_handler(boot: WorkerBoot) -> tuple[Handler, pa.Schema | None, asynci
     handler = load(boot.handler)
     functions = (handler.function, handler.setup, handler.teardown)
     loop = asyncio.new_event_loop() if any(map(inspect.iscoroutinefunction, functions)) else None
-    declared = boot.schema or handler.schema
-    schema = None if declared is None or boot.segments_dir is None else as_schema(declared)
+    declared = None if boot.segments_dir is None else declared_columns(boot.schema, handler.schema, boot.columns_file)
+    schema = None if declared is None else as_schema(declared)
     if handler.setup is not None:
         try:
             run_hook(handler.setup, loop)
@@ -215,7 +217,10 @@ def make_results(
     """Where rows go, on three steps; None when results are off."""
     if boot.segments_dir is None:
         return None, None, None
-    limits, rows = boot.limits, RowBuffer[Place](schema, boot.group)
+    infer = None
+    if schema is None and boot.schema == INFER and boot.columns_file is not None:
+        infer = Inferring(boot.columns_file, log)
+    limits, rows = boot.limits, RowBuffer[Place](schema, boot.group, infer)
     pause = SegmentPause(link, _sleep_ms, log, cell)
     segments = SegmentWriter(
         boot.segments_dir,
@@ -226,6 +231,7 @@ def make_results(
         seal_idle_ms=limits.seal_idle_ms,
         pause=pause,
     )
+    rows.on_columns = lambda: segments.use(rows.schema)
     beside = SegmentPause(None, _sleep_ms, log)
     return rows, segments, Sealer(boot.segments_dir / READY_DIR, pause=beside, waits=pause.waits)
 

@@ -11,7 +11,7 @@ A record batch holds whole messages only, one after the other, with `_seq` count
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, Generic, TypeVar, cast
 
 import pyarrow
@@ -19,6 +19,7 @@ import pyarrow
 from ..conf.segment_format import FORMAT_VERSION, META_GROUP, META_USER_SCHEMA, META_VERSION, key_fields
 from .ddl import fields_of, to_ddl
 from .fitting import Arrays, Columns, RowError
+from .inferring import as_rows
 from .message import Message
 
 # The stubs' generics ask for value types, which only the run knows here.
@@ -60,8 +61,16 @@ class Prepared:
 class RowBuffer(Generic[Owner]):
     """Collects prepared rows; `Owner` is whatever the caller wants back with a message that fails at the flush."""
 
-    def __init__(self, schema: pyarrow.Schema | None, group: str) -> None:
-        """`schema` None = no columns are declared, every row is an error."""
+    def __init__(
+        self,
+        schema: pyarrow.Schema | None,
+        group: str,
+        infer: Callable[[list[Any]], pyarrow.Schema] | None = None,
+    ) -> None:
+        """`schema` None = no columns are declared, every row is an error; but with `infer` the first rows decide."""
+        self._infer = infer
+        self.on_columns: Callable[[], None] = lambda: None
+        """Called when `schema` has become known by the first rows."""
         self.rows = 0
         self._columns = None if schema is None else Columns(schema)
         self._group = group
@@ -81,10 +90,15 @@ class RowBuffer(Generic[Owner]):
         `at_once`: rows are converted now, so that what does not fit is known now. Runs the handler's own code when
         `result` is a generator, so anything may be raised.
         """
+        given: Any = result
+        if self._columns is None and self._infer is not None:
+            given = self._look(result, self._infer)
+            if given is None:
+                return None
         columns = self._columns
         if columns is None:
-            raise RowError(_NO_COLUMNS if _looks_like_rows(result) else _unusable(result))
-        values, tables = _collect(columns, result)
+            raise RowError(_NO_COLUMNS if _looks_like_rows(given) else _unusable(given))
+        values, tables = _collect(columns, given)
         count = len(values) + sum(table.num_rows for table in tables)
         if not count:
             return None
@@ -97,6 +111,19 @@ class RowBuffer(Generic[Owner]):
             return Prepared(_key(message), [], arrays, count)
         converted = columns.arrays(values) if columns.mutable or at_once else None
         return Prepared(_key(message), values, converted, count)
+
+    def _look(self, result: object, infer: Callable[[list[Any]], pyarrow.Schema]) -> Any:
+        """The result, as a list where it was an iterable; its rows decide on the columns. None: there are none."""
+        rows = as_rows(result)
+        if rows is None:
+            return result
+        if not rows:
+            return None
+        schema = infer(rows)
+        self._columns = Columns(schema)
+        self.schema = _segment_schema(schema, self._group)
+        self.on_columns()
+        return rows
 
     def check(self, prepared: Prepared) -> None:
         """Convert the rows and forget them. Raises RowError when they do not fit."""

@@ -67,6 +67,12 @@ class SegmentWriter:
         self.seq = 0
         """Number of the segment that is or was last open; 0 before the first."""
 
+    def use(self, schema: pyarrow.Schema) -> None:
+        """The columns of all segments from now on; while none is open."""
+        assert self._fd < 0, "a segment has one schema"
+        self._schema = schema
+        self._schema_bytes = schema.serialize().to_pybytes()
+
     @property
     def is_open(self) -> bool:
         """Rows are written into a file that is not closed."""

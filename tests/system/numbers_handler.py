@@ -62,3 +62,9 @@ def slow_plain_number(message: Message) -> dict[str, int]:
     while time.perf_counter() < end:
         pass
     return {"number": int(message.body)}
+
+
+def undeclared(message: Message) -> dict[str, object]:
+    """A row of which nobody has declared the columns."""
+    value = int(message.body)
+    return {"number": value, "text": "7" if value % 50 == 7 else "other"}

@@ -38,6 +38,8 @@ def test_what_somebody_has_set_and_means_nothing_is_refused() -> None:
     check_settings(load({"consumer.topics": "t:a || b", "consumer.order": "concurrent"}, {}, None))
     with pytest.raises(UsageError, match="`load` and `query` take sc://"):
         check_settings(load({"spark.master": "sc://h:15002"}, {}, None))
+    with pytest.raises(UsageError, match="declare the columns"):
+        check_settings(load({"results.schema": "infer"}, {}, None))
     wrong = {"workers.count": 4, "consumer.order": "queue", "consumer.topics": "t:SQL92:a > 1"}
     with pytest.raises(UsageError) as caught:
         check_settings(load(wrong, {"ROCKETCREW_METRICS_PORT": "9000"}, None))

@@ -259,6 +259,28 @@ def test_without_declared_columns_every_row_is_an_error() -> None:
     assert rows.take() == (None, [])
 
 
+def test_the_first_rows_decide_on_columns_where_that_is_asked_for() -> None:
+    asked: list[object] = []
+    known: list[object] = []
+
+    def infer(rows: list[Any]) -> pa.Schema:
+        asked.append(rows)
+        return parse_ddl("a int, b string")
+
+    rows: RowBuffer[str] = RowBuffer(None, "group", infer)
+    rows.on_columns = lambda: known.append(rows.schema)
+    with pytest.raises(RowError, match="neither None nor a row"):
+        rows.prepare(message(), 7)
+    assert rows.prepare(message(), []) is None
+    assert (asked, known) == ([], [])
+    found = kept(rows, ({"a": at, "b": "x"} for at in range(2)), {"a": 5})
+    assert [(row["a"], row["b"]) for row in found] == [(0, "x"), (1, "x"), (5, None)]
+    assert asked == [[{"a": 0, "b": "x"}, {"a": 1, "b": "x"}]]
+    assert known == [rows.schema]
+    with pytest.raises(RowError, match='column "c" is not declared'):
+        rows.prepare(message(), {"c": 1})
+
+
 def test_the_buffer_says_when_it_is_full() -> None:
     rows = buffer("a int, b string")
     prepared = rows.prepare(message(), generate(FLUSH_ROWS_MAX))

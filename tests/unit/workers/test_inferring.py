@@ -1,0 +1,79 @@
+"""Columns found from the first rows: by whom, once, and what happens to rows that come later."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import structlog
+
+from rocketcrew.remoting.errors import UsageError
+from rocketcrew.workers.ddl import to_ddl
+from rocketcrew.workers.fitting import RowError
+from rocketcrew.workers.inferring import COLUMNS_FILE, Inferring, as_rows, columns_of, declared_columns, frozen
+
+
+@dataclasses.dataclass
+class Line:
+    module: str
+    line: int | None
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns"),
+    [
+        ([{"a": 1, "b": "x", "c": 1.5, "d": b"y", "e": True}], "a bigint, b string, c double, d binary, e boolean"),
+        ([{"a": None}, {"a": [1, 2], "late": "x"}], "a array<bigint>, late string"),
+        ([{"at": datetime(2026, 1, 1, tzinfo=UTC), "s": {"x": 1}}], "at timestamp, s struct<x: bigint>"),
+        ([Line("m", None)], "module string, line bigint"),
+        ([pa.RecordBatch.from_pydict({"n": pa.array([1], pa.int16())})], "n smallint"),
+    ],
+)
+def test_columns_of_rows(rows: list[Any], columns: str) -> None:
+    assert to_ddl(columns_of(rows)) == columns
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([{"a": None}], 'column "a" is null in the first rows'),
+        ([{"a": 1}, {"a": "x"}], 'the type of column "a" cannot be inferred'),
+        ([7], "not int"),
+    ],
+)
+def test_what_says_nothing_about_columns(rows: list[Any], said: str) -> None:
+    with pytest.raises(RowError, match=said):
+        columns_of(rows)
+
+
+def test_what_is_rows() -> None:
+    def generated() -> Iterator[dict[str, int]]:
+        yield {"a": 1}
+
+    assert as_rows(generated()) == [{"a": 1}]
+    assert as_rows({"a": 1}) == [{"a": 1}]
+    assert as_rows("text") is None
+    assert as_rows(3) is None
+
+
+def test_the_first_decides_for_all_and_for_later_starts(tmp_path: Path) -> None:
+    file = tmp_path / COLUMNS_FILE
+    log = structlog.get_logger()
+    assert frozen(file) is None
+    assert to_ddl(Inferring(file, log)([{"a": 1}])) == "a bigint"
+    assert to_ddl(Inferring(file, log)([{"b": "x"}])) == "a bigint"
+    assert [path.name for path in tmp_path.iterdir()] == [COLUMNS_FILE]
+    assert declared_columns("infer", None, file) == "a bigint"
+    assert declared_columns("infer", "c int", file) == "c int"
+    assert declared_columns("d int", "c int", file) == "d int"
+    assert declared_columns("", "c int", file) == "c int"
+    with pytest.raises(RowError, match="names that start with"):
+        Inferring(tmp_path / "other", log)([{"_a": 1}])
+    file.write_text("not a schema at all !")
+    with pytest.raises(UsageError, match="delete it, or declare them"):
+        frozen(file)

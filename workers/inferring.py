@@ -1,0 +1,123 @@
+"""Columns that nobody declares, found from the first rows that a handler returns: `results.schema = "infer"`.
+
+The first worker of the group on this host that has rows decides. What it finds is frozen in a file beside the slots
+(`columns.ddl`) by one exclusive step, so that all workers, and every later start, have the same columns; the log tells it.
+From then on it is a declaration like any other: what does not fit is that message's failure, with the column named. Members
+on other hosts find their own; where handlers return now this and now that, declare the columns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow
+
+from ..remoting.errors import UsageError
+from .ddl import as_schema, parse_ddl, to_ddl
+from .fitting import RowError
+
+pa: Any = pyarrow
+
+INFER: Final = "infer"
+COLUMNS_FILE: Final = "columns.ddl"
+
+
+def declared_columns(setting: str, own: object, file: Path | None) -> object:
+    """What the columns are declared by: the setting, else the handler's own, else what was frozen; None: not known yet."""
+    if setting != INFER:
+        return setting or own
+    if own is not None:
+        return own
+    return None if file is None else frozen(file)
+
+
+def frozen(file: Path) -> str | None:
+    """The columns that were found before. Raises UsageError for a file that is none of ours."""
+    try:
+        text = file.read_text(encoding="utf-8").strip()
+        parse_ddl(text)
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError, UsageError) as error:
+        raise UsageError(f"{file}, the columns that were inferred, can't be read ({error}): delete it, or declare them "
+                         "with results.schema") from None  # fmt: skip
+    return text
+
+
+class Inferring:
+    """Finds the columns once. `log` gets one event when they are known."""
+
+    def __init__(self, file: Path, log: Any) -> None:
+        self._file = file
+        self._log = log
+
+    def __call__(self, rows: list[Any]) -> pyarrow.Schema:
+        """The columns: those that are frozen, else those of `rows` (at least one). Raises RowError, OSError."""
+        try:
+            text = frozen(self._file) or self._freeze(to_ddl(columns_of(rows)))
+            hint = "frozen: declare them with results.schema, or delete the file to have them inferred anew"
+            self._log.info("columns_inferred", columns=text, file=str(self._file), hint=hint)
+            return parse_ddl(text)
+        except UsageError as error:
+            raise RowError(str(error)) from None
+
+    def _freeze(self, text: str) -> str:
+        """Write the file, whole or not at all; what another worker has frozen meanwhile goes before."""
+        draft = self._file.with_name(f".{self._file.name}.{os.getpid()}")
+        try:
+            with draft.open("w", encoding="utf-8") as file:
+                file.write(text + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            with contextlib.suppress(FileExistsError):
+                os.link(draft, self._file)
+        finally:
+            draft.unlink(missing_ok=True)
+        return frozen(self._file) or text
+
+
+def as_rows(result: object) -> list[Any] | None:
+    """The rows in a handler's result, to be looked at more than once; None where it is no rows at all."""
+    if isinstance(result, dict | pa.RecordBatch | pa.Table) or _is_dataclass(result):
+        return [result]
+    if isinstance(result, Iterable) and not isinstance(result, str | bytes | bytearray | memoryview):
+        rows: Iterable[Any] = result  # pyright: ignore[reportUnknownVariableType]
+        return list(rows)
+    return None
+
+
+def columns_of(rows: Sequence[Any]) -> pyarrow.Schema:
+    """The columns of rows: an Arrow batch's or a dataclass's own, else by the values. Raises UsageError, RowError."""
+    first: Any = rows[0]
+    if isinstance(first, pa.RecordBatch | pa.Table):
+        return as_schema(first.schema)
+    if _is_dataclass(first):
+        kind_of_row: Any = first.__class__
+        return as_schema(kind_of_row)
+    dicts: list[dict[Any, Any]] = [row for row in rows if isinstance(row, dict)]
+    if not dicts:
+        raise RowError(f"a row must be a dict or a dataclass instance, not {type(first).__name__}")
+    fields: list[Any] = []
+    for name in dict.fromkeys(name for row in dicts for name in row):
+        values = [row.get(name) for row in dicts]
+        try:
+            kind: Any = pa.array(values).type
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise RowError(
+                f'the type of column "{name}" cannot be inferred ({error}): declare results.schema'
+            ) from None
+        if kind == pa.null():
+            raise RowError(
+                f'column "{name}" is null in the first rows, so its type cannot be inferred: declare results.schema'
+            )
+        fields.append(pa.field(str(name), kind))
+    return as_schema(pa.schema(fields))
+
+
+def _is_dataclass(value: object) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
