@@ -32,6 +32,7 @@ from .beginning import Beginning
 from .fitting import check_handler, check_settings
 from .home import Home
 from .options import stream_options, tags_by_topic, task_limits, topics_of
+from .progress import told
 from .sending import FailureSender
 from .shipping import ship
 from .spec import RECORD_SCHEMA, TaskSpec
@@ -175,8 +176,10 @@ class Stream:
         )
         _log.info("engine_runs", master=self._config.master, topics=topics, group=self._spec.group, partitions=partitions,
                   jvm_pid=session.jvm_pid, table=str(self._config.target), shipped=sent)  # fmt: skip
+        seen = -1
         while self._active(query) and not self._stop.asked():
             self._writer.check()
+            seen = tell_progress(query, seen)
             self._stop.wait(LOOK_S)
         return self._end(query, spark.sparkContext)
 
@@ -261,6 +264,19 @@ class Stream:
         if self._table is not None:
             self._table.close()
         self._staging.unlock()
+
+
+def tell_progress(query: Any, seen: int) -> int:
+    """Log the last batch that Spark has noted, unless it is number `seen`; the number of the last one that was looked at."""
+    try:
+        last = query.lastProgress
+        batch = seen if last is None else int(last["batchId"])
+        if last is not None and batch != seen and int(last["numInputRows"]):
+            _log.info("engine_progress", **told(last))
+    except Exception as error:  # noqa: BLE001  Spark may be ending at this moment, and it is only told
+        _log.debug("no_progress", error=str(error))
+        return seen
+    return batch
 
 
 class EngineError(RocketcrewError):

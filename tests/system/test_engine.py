@@ -41,6 +41,7 @@ def test_retries_dead_letters_a_kill_and_a_stop(broker: Broker, tmp_path: Path) 
     assert engine.stop() == 0
     wait_until(lambda: not list(alive(below)), WAIT_S, "the end of every process")
     engine.check_exact([number for number in range(1500) if number != 999])
+    assert '"waiting": 0' in engine.log.read_text(), "engine_progress tells what is left"
     rows = engine.rows()
     attempts = dict(zip(rows.column("number").to_pylist(), rows.column("attempt").to_pylist(), strict=True))
     assert {attempts[number] for number in range(7, 1500, 50)} == {2}
