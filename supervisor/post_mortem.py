@@ -19,6 +19,7 @@ from .core import Core
 from .pool_member import Member
 
 CGROUP: Final = Path("/sys/fs/cgroup")
+OWN_CGROUP: Final = Path("/proc/self/cgroup")
 FAULTS: Final = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT})
 """Signals that a process brings upon itself; nobody sends them to make it leave."""
 
@@ -97,12 +98,11 @@ def in_hand_of(cell: Cell) -> InHand:
     return InHand(cell.chunk_id, cell.offset, cell.last, cell.records, cell.taken, mark)
 
 
-def oom_kills() -> int:
-    """`oom_kill` of this process's control group (version 2); 0 where there is none."""
+def oom_kills(own: Path = OWN_CGROUP, root: Path = CGROUP) -> int:
+    """`oom_kill` of this process's control group (version 2), as told by the file `own`; 0 where there is none."""
     try:
-        own = Path("/proc/self/cgroup").read_text().splitlines()
-        path = next(line[3:] for line in own if line.startswith("0::"))
-        lines = (CGROUP / path.lstrip("/") / "memory.events").read_text().splitlines()
+        path = next(line[3:] for line in own.read_text().splitlines() if line.startswith("0::"))
+        lines = (root / path.lstrip("/") / "memory.events").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
     except (OSError, StopIteration, ValueError):
         return 0
