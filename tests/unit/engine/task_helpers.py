@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from rocketcrew.engine.spec import TaskSpec
 from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.stored import StoredMessage, encode_message
 from rocketcrew.workers.boot import WorkerLimits
+from rocketcrew.workers.consume_hooks import ConsumeMessageContext
 from rocketcrew.workers.loading import describe
 
 pa: Any = pyarrow
@@ -60,6 +62,29 @@ def count(message: Message) -> dict[str, int] | None:
 @handler(schema="n bigint", batch=True)
 def count_many(messages: list[Message]) -> list[dict[str, int]]:
     return [{"n": int(message.body)} for message in messages]
+
+
+class Audit:
+    """A hook around calls."""
+
+    def hook_name(self) -> str:
+        return "audit"
+
+    def consume_message_before(self, context: ConsumeMessageContext) -> None:
+        HOOKS.append("before")
+
+    def consume_message_after(self, context: ConsumeMessageContext) -> None:
+        HOOKS.append(context.status)
+
+
+@handler(schema="n bigint", hooks=[Audit()])
+async def count_later(message: Message) -> dict[str, int]:
+    """Numbers, after others had their turn on the loop; 1 fails."""
+    await asyncio.sleep(0)
+    value = int(message.body)
+    if value == 1:
+        raise ValueError("one")
+    return {"n": value}
 
 
 @handler(schema="n int")

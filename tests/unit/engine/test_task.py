@@ -60,6 +60,15 @@ def test_rows_failures_and_outcomes(tmp_path: Path) -> None:
     assert not list((tmp_path / "hands").iterdir())
 
 
+def test_coroutines_run_one_at_a_time_between_their_hooks(tmp_path: Path) -> None:
+    HOOKS.clear()
+    report = run_task(spec(helpers.count_later, tmp_path), [numbers(0, 3)], 0, 1)
+    assert [row["n"] for row in rows_of(tmp_path, report)] == [0, 2]
+    assert [row["offset"] for row in failures_of(tmp_path, report)] == [1]
+    told = [word for word in HOOKS if word not in ("up", "down")]
+    assert told == ["before", "CONSUME_SUCCESS", "before", "RECONSUME_LATER", "before", "CONSUME_SUCCESS"]
+
+
 def test_a_process_sets_up_once_for_a_run_and_tears_down_for_the_next(tmp_path: Path) -> None:
     run_task(spec(helpers.count, tmp_path / "before"), [numbers(0, 1)], 0, 1)
     HOOKS.clear()
