@@ -8,12 +8,12 @@ false: then that body is null.
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
+from isal import isal_zlib
 
 from ..remoting.compression import decompress
 from ..remoting.errors import ProtocolError
@@ -37,6 +37,9 @@ BYTES_MAX = 8 * 1024 * 1024
 _OF_PROPERTIES = frozenset({"tags", "keys", "properties", "messageId"})
 
 Buffer = bytes | bytearray | memoryview
+
+_crc32: Callable[[bytes], int] = isal_zlib.crc32  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+"""Five times as fast as the library's."""
 
 
 class Rows:
@@ -125,7 +128,7 @@ class Rows:
     def _body(self, data: Buffer, info: RecordInfo) -> bytes | None:
         stored = bytes(data[info.body_start : info.body_start + info.body_len])
         try:
-            if stored and zlib.crc32(stored) & 0x7FFFFFFF != info.body_crc:
+            if stored and _crc32(stored) & 0x7FFFFFFF != info.body_crc:
                 raise ProtocolError("body does not match its checksum", self._where(info))
             return decompress(stored, info.sysflag)
         except ProtocolError as error:
