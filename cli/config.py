@@ -8,7 +8,7 @@ import click
 
 from ..conf.schema import SCHEMA
 from ..conf.settings import Settings, value_of
-from ..conf.sources import HIDDEN, KNOWN, ConfigError, defaults_text, is_secret, show_setting
+from ..conf.sources import KNOWN, ConfigError, defaults_text, show_setting, without_secrets
 from ..remoting.errors import UsageError
 from ..supervisor.access import check_files
 from .exit_codes import EXIT_USAGE
@@ -87,7 +87,7 @@ def show_settings(sources: Sources, names: tuple[str, ...], as_json: bool, chang
         for name in chosen:
             section, _, key = name.partition(".")
             value = value_of(settings, name)
-            entry = {"value": HIDDEN if value and is_secret(name) else value, "origin": settings.origin[name]}
+            entry = {"value": without_secrets(name, value), "origin": settings.origin[name]}
             tree.setdefault(section, {})[key] = entry
         click.echo(json.dumps(tree, indent=2, ensure_ascii=False))
         return

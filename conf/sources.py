@@ -96,7 +96,14 @@ def is_secret(setting: str) -> bool:
 
 def show_setting(setting: str, value: object) -> str:
     """As `show`; of a secret only whether it is there."""
-    return show(HIDDEN if value and is_secret(setting) else value)
+    return show(without_secrets(setting, value))
+
+
+def without_secrets(setting: str, value: object) -> object:
+    """The value as it may be shown: the parameters of a Spark Connect address may hold a token."""
+    if setting == "spark.master" and isinstance(value, str) and ";" in value:
+        return f"{value.partition(';')[0]};{HIDDEN}"
+    return HIDDEN if value and is_secret(setting) else value
 
 
 def defaults_text() -> str:

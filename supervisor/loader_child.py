@@ -31,7 +31,7 @@ STOP_TIMEOUT_S = 60.0
 """A batch under way is finished first; a kill after that loses nothing, the batch is loaded by the next start."""
 
 _PASSED = (
-    "format", "function", "delta_jars", "master", "driver_memory", "max_wait_ms", "max_rows", "max_bytes_mib", "java_home",
+    "format", "function", "delta_jars", "driver_memory", "max_wait_ms", "max_rows", "max_bytes_mib", "java_home",
     "target_file_mib", "jvm_timeout_ms", "on_recreated",
 )  # fmt: skip
 
@@ -77,7 +77,11 @@ class LoaderChild:
         """Settings that may hold passwords or commas: other users do not see them in the list of processes."""
         spark = self._settings.spark
         tables = {"conf": dict(spark.conf), "options": dict(spark.options)}
-        return {environment_name(f"spark.{key}"): json.dumps(table) for key, table in tables.items()}
+        told = {environment_name(f"spark.{key}"): json.dumps(table) for key, table in tables.items()}
+        return {
+            **told,
+            environment_name("spark.master"): spark.master,
+        }  # that of a Connect server may have a token in it
 
     async def _keep_running(self) -> None:
         loop = asyncio.get_running_loop()

@@ -220,6 +220,7 @@ def test_secrets_are_never_shown(tmp_path: Path) -> None:
     assert all(value_of(settings, name) == "S3CRET" for name in SECRETS)
     assert all(show_setting(name, "S3CRET") == '"********"' for name in SECRETS)
     assert show_setting("security.secret_key", "") == '""'
+    assert show_setting("spark.master", "sc://h:1/;token=S3CRET") == '"sc://h:1/;********"'
     wrong = problems(dict.fromkeys(SECRETS, "S3CRET\0"), {"ROCKETCREW_SECURITY_ACCESS_KEY": ""})
     assert "security.secret_key" in wrong
     assert "S3CRET" not in wrong
