@@ -1,9 +1,10 @@
 """Which message queues belong to which member of the group: the strategies of client/consumer/rebalance/*.java.
 
 All members of a group must use the same strategy on equally sorted lists, else queues are owned twice or by nobody. So each
-gives what the Java class of that name gives, in the same order, also for lists that name a client id twice (a lingering
-connection): tests hold them against results of the Java classes. consistent_hash.py and machine_rooms.py have the larger
-ones; a user's own strategy runs in a process of its own (user_strategy.py), because no user code runs in this one.
+gives what the Java class of that name gives, in the same order: tests hold them against results of the Java classes. Where
+the list names a client id twice (a lingering connection), `strategy_of` adds the second share to the first.
+consistent_hash.py and machine_rooms.py have the larger ones; a user's own strategy runs in a process of its own
+(user_strategy.py), because no user code runs in this one.
 """
 
 from __future__ import annotations
@@ -42,6 +43,26 @@ STRATEGIES: dict[str, Strategy] = {
     "CONSISTENT_HASH": consistent_hash(),
 }
 """The strategies that need no more than the lists; `strategy_of` knows those with settings of their own."""
+
+
+def of_every_place(strategy: Strategy) -> Strategy:
+    """The shares of all places at which the list names us, for a strategy that goes by the first.
+
+    A broker may take a heartbeat for a connection whose end it has seen before, and then names the client twice until the
+    connection is idle for 120 s (ClientHousekeepingService.java). Java leaves the second share to nobody for so long. All
+    members count the same list, so taking it overlaps with nobody's.
+    """
+
+    def allocate_every_share(
+        client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]
+    ) -> list[MessageQueue]:
+        mine: list[MessageQueue] = []
+        for place, member in enumerate(members):
+            if member == client_id:
+                mine += strategy(client_id, queues, [*([""] * place), *members[place:]])
+        return mine
+
+    return allocate_every_share
 
 
 def by_config(wanted: Sequence[MessageQueue]) -> Strategy:
@@ -89,14 +110,17 @@ def strategy_of(consumer: ConsumerSettings) -> Strategy:
     if name == "CONSISTENT_HASH":
         return consistent_hash(consumer.consistent_hash_virtual_nodes)
     if name == "MACHINE_ROOM":
-        return machine_room(frozenset(consumer.machine_room_ids))
+        return of_every_place(machine_room(frozenset(consumer.machine_room_ids)))
     if name.startswith(NEARBY_PREFIX):
-        return machine_room_nearby(
-            strategy_named(name.removeprefix(NEARBY_PREFIX)), room_finder(consumer.machine_rooms)
-        )
+        return machine_room_nearby(_in_full(name.removeprefix(NEARBY_PREFIX)), room_finder(consumer.machine_rooms))
     if is_users_own(name):
         return _not_here
-    return strategy_named(name)
+    return _in_full(name)
+
+
+def _in_full(name: str) -> Strategy:
+    # On the ring of the consistent hash every place of a client leads to it anyway.
+    return strategy_named(name) if name == "CONSISTENT_HASH" else of_every_place(strategy_named(name))
 
 
 def strategy_named(name: str) -> Strategy:
