@@ -10,6 +10,7 @@ consistent_hash.py and machine_rooms.py have the larger ones; a user's own strat
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 
 from ..conf.settings import ConsumerSettings
 from ..remoting.errors import UsageError
@@ -118,6 +119,7 @@ def strategy_of(consumer: ConsumerSettings) -> Strategy:
     return _in_full(name)
 
 
+@cache
 def _in_full(name: str) -> Strategy:
     # On the ring of the consistent hash every place of a client leads to it anyway.
     return strategy_named(name) if name == "CONSISTENT_HASH" else of_every_place(strategy_named(name))

@@ -317,8 +317,8 @@ async def test_writers_wait_for_a_peer_that_does_not_read_and_give_up_in_time(ma
     limits = ConnectionLimits(write_high_bytes=1000)
     async with connected(make_peer, limits=limits) as (connection, wire):
         big = b"x" * 4_000_000
-        with contextlib.suppress(TimedOutError):
-            for _ in range(20):
+        for _ in range(8):  # more than the kernel takes, whatever it has made of its buffers
+            with contextlib.suppress(TimedOutError):
                 await connection.request(Command(10, body=big), timeout_ms=30)
         with pytest.raises(TimedOutError, match="not sent in time: the peer does not read"):
             await connection.oneway(Command(15), timeout_ms=30)
