@@ -1,4 +1,4 @@
-"""Stored records to Arrow batches, column by column, without an object per message. Pure.
+"""Stored records to Arrow batches, column by column, without an object per message (blocks.py). Pure.
 
 The tag filter stands here and not in the pull: a broker compares hashes, and what a range of offsets holds must not depend
 on what somebody else asked the broker to filter. Text that is not UTF-8 is shown with replacement characters, so that one odd
@@ -13,29 +13,27 @@ from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute
 from isal import isal_zlib
 
+from ..remoting.codes import SYSFLAG_COMPRESSED
 from ..remoting.compression import decompress
 from ..remoting.errors import ProtocolError
-from ..remoting.ids import host_text, offset_message_id
-from ..remoting.properties import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY, decode_properties
+from ..remoting.properties import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
 from ..remoting.queues import MessageQueue
-from ..remoting.stored import (
-    RecordInfo,
-    decode_message,
-    encode_message,
-    is_inner_batch,
-    record_info,
-    split_inner_batch,
-    walk,
-)
+from ..remoting.stored import decode_message, encode_message, is_inner_batch, split_inner_batch, walk
+from .blocks import Block, Properties
 from .columns import COLUMNS, arrow_schema
 
 ROWS_MAX = 4_096
 BYTES_MAX = 8 * 1024 * 1024
-"""Of bodies and properties in one Arrow batch; with the largest message on top."""
+"""Of records in one Arrow batch; with the largest pull on top."""
+COMPRESSED_WEIGHT = 9
+"""A compressed record counts as so many more: what it grows to is known only when it is decoded."""
+_SYSFLAG_LOW_BYTE = 39
 _OF_PROPERTIES = frozenset({"tags", "keys", "properties", "messageId"})
 
+pc: Any = pyarrow.compute
 Buffer = bytes | bytearray | memoryview
 
 _crc32: Callable[[bytes], int] = isal_zlib.crc32  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
@@ -49,150 +47,153 @@ class Rows:
         """`queue` with its topic as users know it; `strict`: a damaged body is an error."""
         self._schema = arrow_schema(columns)
         self._queue = queue
-        self._tags = tags
+        self._tags = pa.array(sorted(tags), pa.string())
         self._strict = strict
-        self._needs_properties = bool(tags) or bool(_OF_PROPERTIES & set(columns))
-        self._needs_body = "body" in columns
-        self._needs_record = "record" in columns
         self._begin()
+
+    def _begin(self) -> None:
+        self._stretches: list[bytes] = []
+        """Records side by side, as they were stored."""
+        self._starts: list[int] = []
+        """Where each record begins, counted over all stretches."""
+        self._end = 0
+        self._weight = 0
 
     @property
     def full(self) -> bool:
         """Whether it is time for a batch."""
-        return len(self._infos) >= ROWS_MAX or self._bytes >= BYTES_MAX
+        return len(self._starts) >= ROWS_MAX or self._weight >= BYTES_MAX
 
     def take(self, body: Buffer, start: int, end: int) -> list[tuple[int, int]]:
         """Add the rows with offsets from `start` to `end`; the offsets in between that no record had, as ranges.
 
-        Raises ProtocolError for records that cannot be right.
+        Raises ProtocolError for records that cannot be right; `flush` looks closer.
         """
         gaps: list[tuple[int, int]] = []
         at = start
-        positions, offsets = walk(body)
+        data = bytes(body)
+        positions, offsets = walk(data)
+        wanted: list[int] = []
         for (position, following), last in zip(pairwise(positions), offsets, strict=True):
             if last < at:
                 continue
-            info = record_info(body, position, following)
-            if is_inner_batch(info.sysflag):
-                first = info.queue_offset
-                for part in split_inner_batch(decode_message(body, position, following)):
-                    if at <= part.queue_offset < end:
-                        record = encode_message(part)
-                        self._add(record, 0, record_info(record))
-            else:
-                first = last
-                if first < end:
-                    self._add(body, position, info)
+            first = last
+            flags = data[position + _SYSFLAG_LOW_BYTE]
+            if is_inner_batch(flags):
+                self._add(data, wanted)
+                wanted = []
+                first = self._add_parts(data, position, following, at, end)
+            elif first < end:
+                wanted.append(position)
+                if flags & SYSFLAG_COMPRESSED:
+                    self._weight += COMPRESSED_WEIGHT * (following - position)
             if first > at:
                 gaps.append((at, min(first, end)))
             at = last + 1
             if at >= end:
                 break
+        self._add(data, wanted)
         if at < end:
             gaps.append((at, end))
         return gaps
 
+    def _add(self, data: bytes, positions: list[int]) -> None:
+        """Records that stand side by side in `data`."""
+        if not positions:
+            return
+        begin, last = positions[0], positions[-1]
+        end = last + int.from_bytes(data[last : last + 4], "big")
+        moved = self._end - begin
+        self._starts += [position + moved for position in positions]
+        self._stretches.append(data[begin:end])
+        self._end += end - begin
+        self._weight += end - begin
+
+    def _add_parts(self, data: bytes, position: int, following: int, start: int, end: int) -> int:
+        """The messages of an inner batch, as records of their own; the offset of the first."""
+        message = decode_message(data, position, following)
+        for part in split_inner_batch(message):
+            if start <= part.queue_offset < end:
+                self._add(encode_message(part), [0])
+        return message.queue_offset
+
     def flush(self) -> pa.RecordBatch | None:
-        """What was taken since the last one, None when nothing was."""
-        if not self._infos:
-            return None
-        arrays = [self._array(name) for name in self._schema.names]
+        """What was taken since the last one, None when nothing was.
+
+        Raises ProtocolError for records that cannot be right and, where `strict`, for damaged bodies.
+        """
+        data, starts = b"".join(self._stretches), self._starts
         self._begin()
+        if starts and len(self._tags):
+            tags = Block(data, starts).properties().column(PROPERTY_TAGS)
+            starts = [start for start, keep in zip(starts, pc.is_in(tags, self._tags).to_pylist(), strict=True) if keep]
+        if not starts:
+            return None
+        block = Block(data, starts)
+        properties = block.properties() if _OF_PROPERTIES & set(self._schema.names) else None
+        arrays = [self._array(name, block, properties) for name in self._schema.names]
         batches: Any = pa.RecordBatch
         batch: pa.RecordBatch = batches.from_arrays(arrays, schema=self._schema)
         return batch
 
-    def _begin(self) -> None:
-        self._infos: list[RecordInfo] = []
-        self._properties: list[dict[str, str]] = []
-        self._bodies: list[bytes | None] = []
-        self._records: list[bytes] = []
-        self._bytes = 0
-
-    def _add(self, data: Buffer, position: int, info: RecordInfo) -> None:
-        if self._needs_properties:
-            properties = decode_properties(str(data[info.properties_start : info.end], "utf-8", "replace"))
-            if self._tags and properties.get(PROPERTY_TAGS) not in self._tags:
-                return
-            self._properties.append(properties)
-            self._bytes += info.properties_len
-        self._infos.append(info)
-        if self._needs_record:
-            self._records.append(bytes(data[position : info.end]))
-            self._bytes += info.end - position
-        if self._needs_body:
-            body = self._body(data, info)
-            self._bytes += len(body or b"")
-            self._bodies.append(body)
-
-    def _body(self, data: Buffer, info: RecordInfo) -> bytes | None:
-        stored = bytes(data[info.body_start : info.body_start + info.body_len])
-        try:
-            if stored and _crc32(stored) & 0x7FFFFFFF != info.body_crc:
-                raise ProtocolError("body does not match its checksum", self._where(info))
-            return decompress(stored, info.sysflag)
-        except ProtocolError as error:
-            if self._strict:
-                raise ProtocolError(
-                    f"{error.what}; failOnDataLoss=false shows such bodies as null", self._where(info)
-                ) from None
-            return None
-
-    def _where(self, info: RecordInfo) -> str:
-        queue = self._queue
-        return f"message at offset {info.queue_offset} of {queue.topic} on {queue.broker_name}, queue {info.queue_id}"
-
-    def _array(self, name: str) -> pa.Array[Any]:
-        infos, properties = self._infos, self._properties
-        values: list[Any]
+    def _array(self, name: str, block: Block, properties: Properties | None) -> pa.Array[Any]:
+        kind = COLUMNS[name].arrow
         match name:
             case "topic" | "brokerName":
-                values = [self._queue.topic if name == "topic" else self._queue.broker_name] * len(infos)
+                same = self._queue.topic if name == "topic" else self._queue.broker_name
+                return pa.array([same] * len(block), kind)
             case "queueId":
-                values = [info.queue_id for info in infos]
+                return pa.array(block.queue_ids()).cast(kind)
             case "queueOffset":
-                values = [info.queue_offset for info in infos]
+                return pa.array(block.queue_offsets())
             case "reconsumeTimes":
-                values = [info.reconsume_times for info in infos]
+                return pa.array(block.reconsume_times()).cast(kind)
             case "bornTimestamp":
-                return _times([info.born_timestamp_ms * 1000 for info in infos])
+                return pa.array(block.born_ms() * 1000).cast(kind)
             case "storeTimestamp":
-                return _times([info.store_timestamp_ms * 1000 for info in infos])
+                return pa.array(block.store_ms() * 1000).cast(kind)
             case "body":
-                values = self._bodies
+                return pa.array(self._bodies(block), kind)
             case "record":
-                values = self._records
-            case "tags":
-                values = [each.get(PROPERTY_TAGS) for each in properties]
-            case "keys":
-                values = [each.get(PROPERTY_KEYS) for each in properties]
-            case "properties":
-                return _maps(properties)
+                return pa.array(block.records(), kind)
             case _:
-                values = [_message_id(info, each) for info, each in zip(infos, properties, strict=True)]
-        return pa.array(values, COLUMNS[name].arrow)
+                assert properties is not None, "it is made where a column needs it"
+                return _of_properties(name, block, properties)
+
+    def _bodies(self, block: Block) -> list[bytes | None]:
+        data, found = block.data, list[bytes | None]()
+        for start, length, crc, sysflag in block.bodies():
+            stored = data[start : start + length]
+            if sysflag & SYSFLAG_COMPRESSED or _crc32(stored) & 0x7FFFFFFF != crc:
+                found.append(self._unusual(stored, crc, sysflag, block, start))
+            else:
+                found.append(stored)
+        return found
+
+    def _unusual(self, stored: bytes, crc: int, sysflag: int, block: Block, start: int) -> bytes | None:
+        """The body that is compressed, empty or damaged."""
+        try:
+            if stored and _crc32(stored) & 0x7FFFFFFF != crc:
+                raise ProtocolError("body does not match its checksum", "message body")
+            return decompress(stored, sysflag)
+        except ProtocolError as error:
+            if not self._strict:
+                return None
+            queue, offset = self._queue, block.offset_at(start)
+            where = f"message at offset {offset} of {queue.topic} on {queue.broker_name}, queue {queue.queue_id}"
+            raise ProtocolError(f"{error.what}; failOnDataLoss=false shows such bodies as null", where) from None
 
 
-def _message_id(info: RecordInfo, properties: dict[str, str]) -> str:
-    unique = properties.get(PROPERTY_UNIQ_KEY)
-    return unique or offset_message_id(host_text(info.store_address), info.store_port, info.physical_offset)
-
-
-def _times(microseconds: list[int]) -> pa.Array[Any]:
-    return pa.array(microseconds, pa.int64()).cast(COLUMNS["storeTimestamp"].arrow)
-
-
-def _maps(values: list[dict[str, str]]) -> pa.Array[Any]:
-    """Faster by far than pairs: three flat lists."""
-    ends = [0]
-    names: list[str] = []
-    texts: list[str] = []
-    for properties in values:
-        names += properties.keys()
-        texts += properties.values()
-        ends.append(len(names))
-    arrays: Any = pa.MapArray
-    found: pa.Array[Any] = arrays.from_arrays(
-        pa.array(ends, pa.int32()), pa.array(names, pa.string()), pa.array(texts, pa.string())
-    )
-    return found
+def _of_properties(name: str, block: Block, properties: Properties) -> pa.Array[Any]:
+    match name:
+        case "tags":
+            return properties.column(PROPERTY_TAGS)
+        case "keys":
+            return properties.column(PROPERTY_KEYS)
+        case "properties":
+            return properties.maps()
+        case _:
+            unique = properties.column(PROPERTY_UNIQ_KEY)
+            if unique.null_count:
+                unique = pc.coalesce(unique, pa.array(block.offset_ids()))
+            return unique

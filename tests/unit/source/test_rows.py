@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import contextlib
 import datetime
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     BinaryType,
@@ -23,7 +26,7 @@ from rocketcrew.remoting.compression import Compression, compress, compression_s
 from rocketcrew.remoting.errors import ProtocolError, UsageError
 from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.queues import MessageQueue
-from rocketcrew.remoting.stored import StoredMessage, encode_message, record_info
+from rocketcrew.remoting.stored import MAGIC_V1, MAGIC_V2, StoredMessage, encode_message, record_info
 from rocketcrew.source.columns import COLUMNS, arrow_schema, check_columns, ddl, default_columns
 from rocketcrew.source.outgoing_rows import ROW_KEY, messages_of, row_form
 from rocketcrew.source.rows import BYTES_MAX, Rows
@@ -127,8 +130,10 @@ def test_compressed_bodies_and_inner_batches() -> None:
 def test_a_damaged_body_is_an_error_or_null() -> None:
     damaged = bytearray(record(7, b"sound"))
     damaged[record_info(damaged).body_start] ^= 1
+    strict = rows()
+    strict.take(record(6) + bytes(damaged), 6, 8)
     with pytest.raises(ProtocolError, match=r"message at offset 7 of t on a, queue 3.*failOnDataLoss=false"):
-        rows().take(bytes(damaged), 7, 8)
+        strict.flush()
     lenient = rows(["body"], strict=False)
     lenient.take(bytes(damaged), 7, 8)
     assert listed(lenient) == [{"body": None}]
@@ -143,10 +148,57 @@ def test_text_that_is_not_utf8_stops_nothing() -> None:
 
 def test_a_batch_is_bounded_in_bytes() -> None:
     taken = rows(["body"])
-    taken.take(record(0, b"x" * (BYTES_MAX - 1)), 0, 1)
+    taken.take(record(0, b"x" * (BYTES_MAX - 200)), 0, 1)
     assert not taken.full
-    taken.take(record(1), 1, 2)
+    taken.take(record(1) + record(2), 1, 3)
     assert taken.full
+
+
+TEXT = st.text("ab\u00e4\u20ac \x01=", max_size=5)
+PROPERTIES = st.lists(st.tuples(st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "n", "", "\u00e4"]), TEXT), max_size=6)
+MESSAGES = st.lists(
+    st.tuples(
+        st.binary(max_size=40), PROPERTIES, st.booleans(), st.sampled_from(["127.0.0.1", "::1"]),
+        st.sampled_from(["10.0.0.7", "2001:db8::5"]), st.sampled_from([MAGIC_V1, MAGIC_V2]),
+    ),
+    min_size=1, max_size=8,
+)  # fmt: skip
+
+
+@given(MESSAGES)
+def test_many_at_once_are_what_each_is_alone(messages: list[Any]) -> None:
+    stored: list[StoredMessage] = []
+    for number, (body, properties, packed, born_host, store_host, magic) in enumerate(messages):
+        raw = "".join(f"{name}\x01{value}\x02" for name, value in properties).encode()
+        kept = compress(body, Compression.ZLIB) if packed else body
+        stored.append(StoredMessage(
+            "t", kept, raw, queue_id=3, queue_offset=number, physical_offset=number * 1000,
+            sysflag=compression_sysflag(Compression.ZLIB) if packed else 0, born_timestamp_ms=number, magic=magic,
+            store_timestamp_ms=2 * number, born_host=born_host, store_host=store_host, reconsume_times=number % 3,
+        ))  # fmt: skip
+    taken = rows()
+    assert taken.take(b"".join(map(encode_message, stored)), 0, len(stored)) == []
+    for row, message in zip(listed(taken), stored, strict=True):
+        at = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+        wanted = message.properties
+        assert row == {
+            "topic": "t", "brokerName": "a", "queueId": 3, "queueOffset": message.queue_offset,
+            "body": message.decompressed_body(), "tags": wanted.get("TAGS"), "keys": wanted.get("KEYS"),
+            "properties": list(wanted.items()), "reconsumeTimes": message.reconsume_times,
+            "bornTimestamp": at + datetime.timedelta(milliseconds=message.born_timestamp_ms),
+            "storeTimestamp": at + datetime.timedelta(milliseconds=message.store_timestamp_ms),
+            "messageId": message.message_id, "record": encode_message(message),
+        }  # fmt: skip
+
+
+@given(st.binary(max_size=3), st.integers(0, 120), st.integers(0, 255))
+def test_damaged_records_are_refused_or_read_and_never_anything_else(body: bytes, place: int, value: int) -> None:
+    data = bytearray(record(0, body, TAGS="red") * 2)
+    data[place % len(data)] = value
+    taken = rows(strict=False)
+    with contextlib.suppress(ProtocolError):
+        taken.take(bytes(data), 0, 2)
+        taken.flush()
 
 
 # Rows to messages.
