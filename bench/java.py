@@ -42,7 +42,6 @@ SEND_BATCH = 32
 SENDS_IN_FLIGHT = 8
 WARM_UP_LATENCIES = 500
 RUN_S = 300.0
-POLL_S = 0.1
 SERVER_OPTIONS = tuple(option for option in JAVA_OPTIONS if not option.startswith("-XX:TieredStop"))
 JAVA_CONSUMER_OPTIONS = ("-Xms512m", "-Xmx512m", "-Djava.net.preferIPv4Stack=true")
 
@@ -129,7 +128,7 @@ class Bench:
         with self._crew(BATCHES[batch], "backlog", **settings) as crew:
             wait_done(crew, self.messages // 10)
             begin, first, cpu = time.perf_counter(), crew.done(), sum(crew.cpu())
-            seconds = wait_done(crew, self.messages, RUN_S, POLL_S) - begin
+            seconds = wait_done(crew, self.messages, RUN_S) - begin
             counted = self.messages - first
             return Rate(counted / seconds, (sum(crew.cpu()) - cpu) / counted)
 

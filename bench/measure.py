@@ -25,6 +25,8 @@ from rocketcrew.supervisor.control import ask
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 START_S = 60.0
+LOOK_MIN_S = 0.02
+LOOK_MAX_S = 0.5
 
 
 def cpu_us(pid: int) -> float:
@@ -125,16 +127,21 @@ class Crew:
         self.child.stop(START_S)
 
 
-def wait_done(crew: Crew, count: int, timeout_s: float = 300.0, poll_s: float = 0.02) -> float:
+def wait_done(crew: Crew, count: int, timeout_s: float = 300.0) -> float:
     """Wait until `count` messages are done; the moment (perf_counter) it was seen.
 
-    Each look costs the supervisor some milliseconds and makes the moment later by up to `poll_s`.
+    A look costs the supervisor some milliseconds, so there are few: each comes when most of what is left should be done at
+    the present rate. The last ones are LOOK_MIN_S apart, by which the moment may be late.
     """
     deadline = time.monotonic() + timeout_s
-    while crew.done() < count:
+    before, done, pause_s = 0, crew.done(), LOOK_MIN_S
+    while done < count:
         crew.child.check()
-        assert time.monotonic() < deadline, f"only {crew.done()} of {count} messages after {timeout_s} s"
-        time.sleep(poll_s)
+        assert time.monotonic() < deadline, f"only {done} of {count} messages after {timeout_s} s"
+        per_s = (done - before) / pause_s if before else 0.0
+        pause_s = min(max(LOOK_MIN_S, 0.7 * (count - done) / per_s), LOOK_MAX_S) if per_s else LOOK_MIN_S
+        time.sleep(pause_s)
+        before, done = done, crew.done()
     return time.perf_counter()
 
 
