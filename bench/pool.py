@@ -21,6 +21,7 @@ import argparse
 import asyncio
 import multiprocessing
 import os
+import signal
 import statistics
 import tempfile
 import time
@@ -87,7 +88,8 @@ def executor_pool(make: Callable[[int], Executor], cpu_ns: int) -> Generator[Sub
 def multiprocessing_pool(cpu_ns: int) -> Generator[Submit]:
     """multiprocessing.Pool, by apply_async; its callbacks come from a thread of its own."""
     loop = asyncio.get_running_loop()
-    with multiprocessing.get_context("fork").Pool(WORKERS) as pool:
+    # Its workers are ended by TERM, which means Ctrl-C in this process.
+    with multiprocessing.get_context("fork").Pool(WORKERS, signal.signal, (signal.SIGTERM, signal.SIG_DFL)) as pool:
 
         def submit(body: bytes) -> asyncio.Future[float]:
             future: asyncio.Future[float] = loop.create_future()
