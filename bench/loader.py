@@ -5,9 +5,9 @@ loader: sealed segments to a committed batch, with everything that belongs to it
 planning, converting, the Spark job, fsync, renames, deleting), in the same JVM, in turns. Small flushes (--flush-rows)
 as workers write them; bodies half incompressible. JVM start is not counted; the first turn of each size only warms up.
 
-Beside it, at the largest number of rows: plain pyarrow (the same segments read and written as Parquet, snappy, one thread),
-and what is written without a loader: `createDataFrame(list of Row)` appended (--objects rows of them; the lists are made
-beforehand).
+Beside it, at the largest number of rows: the loader without Spark (spark.format = pyarrow), plain pyarrow (the same segments
+read and written as Parquet, snappy, one thread), and what is written without a loader: `createDataFrame(list of Row)`
+appended (--objects rows of them; the lists are made beforehand).
 
     python bench/loader.py [--rows 100000,1000000] [--runs 5] [--row-bytes 1024] [--memory 1g]
 """
@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +33,10 @@ import pyarrow.parquet as pq
 from measure import cpu_us, interruptible, report
 
 from rocketcrew.conf.segment_format import FORMAT_VERSION, META_VERSION, key_fields, segment_name
+from rocketcrew.spark.arrow_writer import ArrowWriter
 from rocketcrew.spark.config import LoaderConfig
 from rocketcrew.spark.convert import stage
 from rocketcrew.spark.files import remove_tree
-from rocketcrew.spark.front import spark_writer
 from rocketcrew.spark.intervals import OffsetSet
 from rocketcrew.spark.loader import Loader
 from rocketcrew.spark.parquet_target import ParquetTarget
@@ -44,6 +45,8 @@ from rocketcrew.spark.reports import BatchReport
 from rocketcrew.spark.segments import read_facts
 from rocketcrew.spark.spark_writer import SparkWriter
 from rocketcrew.spark.staging import Staging
+from rocketcrew.spark.target import Writer
+from rocketcrew.spark.targets import make_writer
 from rocketcrew.spark.work import wall_ms
 
 KEY_BYTES = 120
@@ -112,7 +115,7 @@ class Bench:
     def __init__(self, folder: Path, memory: str) -> None:
         self.folder = folder
         self.config = LoaderConfig(folder / "staging", folder / "table", driver_memory=memory, env=dict(os.environ))
-        self.writer = spark_writer(self.config)
+        self.writer = make_writer(self.config)
         assert isinstance(self.writer, SparkWriter)
         self.writer.start()
         session = self.writer.session
@@ -150,18 +153,25 @@ class Bench:
 
     def loader(self) -> Turn:
         """The loader, from sealed segments to an empty staging folder."""
+        return self._load(self.writer)
+
+    def without_spark(self) -> float:
+        """Seconds of the same with spark.format = pyarrow."""
+        return self._load(ArrowWriter()).seconds
+
+    def _load(self, writer: Writer) -> Turn:
         remove_tree(self.config.target)
         for name in ("ready", "plan"):  # beside them lies Spark's own folder
             remove_tree(self.config.staging / name)
         (self.config.staging / "ready").mkdir(parents=True)
         for path in (self.folder / "segments").iterdir():
             os.link(path, self.config.staging / "ready" / path.name)
-        return self._turn(self._run_loader)
+        return self._turn(partial(self._run_loader, writer))
 
-    def _run_loader(self) -> list[BatchReport]:
+    def _run_loader(self, writer: Writer) -> list[BatchReport]:
         loader = Loader(
             Staging(self.config.staging),
-            ParquetTarget(self.config.target, self.writer, self.threads),
+            ParquetTarget(self.config.target, writer, self.threads),
             self.config.trigger,
             self.config.limits,
             threads=self.threads,
@@ -241,11 +251,20 @@ def others(bench: Bench, rows: int, loader_rate: float, objects: int, runs: int)
         "pyarrow": (rows, bench.pyarrow),
         "createDataFrame": (objects, lambda: bench.objects(objects)),
     }
-    found: list[dict[str, object]] = []
+    without_s = statistics.median([bench.without_spark() for _ in range(runs + 1)][1:])
+    found: list[dict[str, object]] = [
+        {"over": "", "rows": rows, "rows/s": rows / without_s, "loader is times": 0.0, "without Spark": 1.0}
+    ]
     for name, (count, run) in ways.items():
         seconds = statistics.median([run() for _ in range(runs + 1)][1:])
         found.append(
-            {"over": name, "rows": count, "rows/s": count / seconds, "loader is times": loader_rate * seconds / count}
+            {
+                "over": name,
+                "rows": count,
+                "rows/s": count / seconds,
+                "loader is times": loader_rate * seconds / count,
+                "without Spark": rows / without_s * seconds / count,
+            }
         )
     return found
 

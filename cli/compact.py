@@ -13,7 +13,7 @@ from .options import with_settings
 
 
 @click.command()
-@click.option("--target", metavar="PATH", help="The table's folder (parquet, delta, deltalake).")
+@click.option("--target", metavar="PATH", help="The table's folder (parquet, pyarrow, delta, deltalake).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @with_settings(target="spark.target")
 def compact(settings: Settings, as_json: bool) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
 
 from ..conf.segment_format import FOLDER_FORMATS, LOADER_STATUS_FILE
 from ..conf.settings import Settings, require
-from ..spark.config import LoaderConfig
+from ..spark.config import loader_config
 from ..spark.front import run_loader
 from ..spark.status import read_status
 from .options import with_settings
@@ -65,26 +65,8 @@ def load(
     spark = settings.spark
     if spark.format in FOLDER_FORMATS:
         require(settings, ["spark.target"], flag_names={"spark.target": "--target PATH"})
-    config = LoaderConfig(
-        staging=staging,
-        target=spark.target,
-        follow=not once,
-        format=spark.format,
-        function=spark.function,
-        options=spark.options,
-        delta_jars=spark.delta_jars,
-        master=spark.master,
-        driver_memory=spark.driver_memory,
-        java_home=spark.java_home,
-        conf={**spark.conf, **extra},
-        max_rows=spark.max_rows,
-        max_bytes=spark.max_bytes_mib * 1024 * 1024,
-        max_wait_ms=spark.max_wait_ms,
-        target_file_bytes=spark.target_file_mib * 1024 * 1024,
-        jvm_timeout_ms=spark.jvm_timeout_ms,
-        epoch_on_recreated=spark.on_recreated == "epoch",
-        env=surroundings(context).env,
-    )
+    told = loader_config(spark, staging, spark.target, surroundings(context).env)
+    config = replace(told, follow=not once, conf={**spark.conf, **extra})
     code = run_loader(config)
     if as_json:
         status = read_status(staging / LOADER_STATUS_FILE)

@@ -32,7 +32,7 @@ NOTED_AFTER_S: Final = 1.0
 
 @click.command()
 @click.option("-g", "--group", metavar="GROUP", help="The consumer group.")
-@click.option("--target", metavar="PATH", help="The table's folder (parquet, delta, deltalake).")
+@click.option("--target", metavar="PATH", help="The table's folder (parquet, pyarrow, delta, deltalake).")
 @click.option("--staging", "stagings", metavar="DIR", multiple=True, type=click.Path(file_okay=False, path_type=Path),
               help="A folder of segments; may be repeated. Otherwise all of the group in supervisor.data_dir.")  # fmt: skip
 @click.option("--brokers/--no-brokers", default=True,

@@ -168,9 +168,10 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
         "load": Switch(),
         "target": Text("a folder's path, or empty", length_max=4096),
         "format": Text(
-            "parquet, delta, deltalake, foreach, or another format of Spark", empty_ok=False, length_max=255
+            "parquet, pyarrow, delta, deltalake, foreach, or another format of Spark", empty_ok=False, length_max=255
         ),
         "function": Text("module:function, or empty", length_max=4096),
+        "partition_by": Texts("each a column of the rows, a column once", formats.plain_name),
         "delta_jars": Text("a folder, or files with commas", length_max=65_536),
         "master": Text("a Spark master URL", empty_ok=False, length_max=4096),
         "driver_memory": Text("a number with k, m or g behind it", formats.java_memory, empty_ok=False),

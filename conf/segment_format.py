@@ -111,5 +111,5 @@ def key_fields() -> list[pa.Field[Any]]:
     ]
 
 
-FOLDER_FORMATS = ("parquet", "delta", "deltalake")
+FOLDER_FORMATS = ("parquet", "pyarrow", "delta", "deltalake")
 """Values of `spark.format` whose tables are folders that know what they hold. Any other target is at least once."""

@@ -154,6 +154,7 @@ class SparkSettings:
     target: str
     format: str
     function: str
+    partition_by: tuple[str, ...]
     delta_jars: str
     master: str
     driver_memory: str

@@ -129,7 +129,9 @@ class Stream:
         self._staging.lock()
         self._config = loader_config(settings, self._home.segments, self._home.table, env)
         self._writer = SparkWriter(
-            session_settings(self._config, self._home.spark, f"rocketcrew {group}"), self._config.jvm_timeout_ms
+            session_settings(self._config, self._home.spark, f"rocketcrew {group}"),
+            self._config.jvm_timeout_ms,
+            self._config.partition_by,
         )
         self._spec = TaskSpec(
             handler=spec, run=f"{time.time_ns():x}", prefix="", folder=self._home.batches, group=group,

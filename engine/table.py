@@ -11,12 +11,13 @@ import structlog
 
 from ..conf.segment_format import FOLDER_FORMATS
 from ..conf.settings import Settings, require
-from ..spark.config import DELTA, DELTA_RS, LoaderConfig
+from ..spark.config import ARROW, DELTA, DELTA_RS, LoaderConfig
+from ..spark.config import loader_config as config_of
 from ..spark.loader import Loader
 from ..spark.session import SessionSettings, delta_conf
 from ..spark.spark_writer import SparkWriter
 from ..spark.staging import Staging
-from ..spark.targets import NoWriter, make_target
+from ..spark.targets import make_target, make_writer
 from ..spark.work import wall_ms
 
 TASK_FAILURES_MAX = "64"
@@ -31,13 +32,7 @@ def loader_config(settings: Settings, staging: Path, table: Path, env: Mapping[s
     target: Path | str = spark.target
     if spark.format in FOLDER_FORMATS:
         target = (Path(spark.target) if spark.target else table).absolute()
-    return LoaderConfig(
-        staging=staging, target=target, format=spark.format, function=spark.function, options=spark.options,
-        delta_jars=spark.delta_jars, master=spark.master, driver_memory=spark.driver_memory, java_home=spark.java_home,
-        conf=spark.conf, max_rows=spark.max_rows, max_bytes=spark.max_bytes_mib << 20,
-        target_file_bytes=spark.target_file_mib << 20, jvm_timeout_ms=spark.jvm_timeout_ms,
-        epoch_on_recreated=spark.on_recreated == "epoch", env=env,
-    )  # fmt: skip
+    return config_of(spark, staging, target, env)
 
 
 def session_settings(config: LoaderConfig, folder: Path, app_name: str) -> SessionSettings:
@@ -74,7 +69,7 @@ class Table:
         self, config: LoaderConfig, staging: Staging, writer: SparkWriter, known_batch: Callable[[], int]
     ) -> None:
         self._threads = ThreadPoolExecutor(max(2, config.cores), "table")
-        target_writer = NoWriter() if config.format == DELTA_RS else writer
+        target_writer = make_writer(config) if config.format in (ARROW, DELTA_RS) else writer
         self._known_batch = known_batch
         self._target = make_target(config, target_writer, self._threads)
         self._loader = Loader(

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from ..remoting.errors import UsageError
+
 BATCH_COLUMN = "batch_id"
 """The column that every table has beside the segments' own: the number of the batch by which a row came in."""
 DECIMAL_PRECISION_MAX = 38
@@ -168,6 +170,24 @@ def columns_of(schema: pa.Schema) -> tuple[Column, ...]:
         if folded.count(name.casefold()) > 1:
             raise TypeNotForSparkError(f"column {name!r}: Spark does not tell it from another one that differs in case")
     return tuple(columns)
+
+
+PARTITION_TYPES = frozenset({"string", "boolean", "tinyint", "smallint", "int", "bigint", "date"})
+"""Types whose values can be names of folders and be read back as they were."""
+
+
+def check_partition_columns(wanted: Iterable[str], columns: Sequence[Column]) -> None:
+    """Raise UsageError unless each of `wanted` is a column that rows can be sorted into folders by."""
+    known = {column.name: column.type for column in columns}
+    for name in wanted:
+        if name not in known:
+            own = ", ".join(column.name for column in columns if not column.name.startswith("_"))
+            raise UsageError(f"spark.partition_by names {name!r}, which is no column of the rows: they have {own}")
+        if known[name] not in PARTITION_TYPES:
+            raise UsageError(
+                f"spark.partition_by: column {name!r} is {known[name]}; folders can be made of"
+                f" {', '.join(sorted(PARTITION_TYPES))}"
+            )
 
 
 def merged(table: Sequence[Column], segment: Sequence[Column]) -> tuple[Column, ...]:

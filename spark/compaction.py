@@ -28,7 +28,7 @@ import fcntl
 import os
 import shutil
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ from .delta_target import DeltaTarget, append_by_delta_rs, delta_rs
 from .errors import LoaderError
 from .files import locked_table, remove_tree, sync_path, sync_tree, try_lock
 from .outcomes import BatchOutcomes, Outcomes
-from .parquet_target import OUTCOMES_FILE, STATE_FILE, TMP_DIR, batch_folder, batch_folders
+from .parquet_target import OUTCOMES_FILE, STATE_FILE, TMP_DIR, batch_folder, batch_folders, data_files
 from .table_state import read_state
 
 pa: Any = pyarrow
@@ -67,29 +67,37 @@ class Compacted:
 
 @dataclass(frozen=True, slots=True)
 class BatchSize:
-    """One batch of the table: its data files and their bytes together."""
+    """One batch of the table: the bytes of its data files, by the folder below the batch's own that they lie in."""
 
     batch: int
-    files: int
-    bytes: int
+    sizes: Mapping[str, Sequence[int]]
 
 
 def groups_of(batches: Sequence[BatchSize], file_bytes: int) -> list[list[int]]:
     """Neighbouring batches that fit into one file together, where that saves files. Pure."""
     groups: list[list[BatchSize]] = [[]]
     for one in batches:
-        if groups[-1] and sum(each.bytes for each in groups[-1]) + one.bytes > file_bytes:
+        if groups[-1] and not _fits([*groups[-1], one], file_bytes):
             groups.append([])
         groups[-1].append(one)
     return [
         [one.batch for one in group]
         for group in groups
-        if sum(one.files for one in group) > 1 and _fits(group, file_bytes)
+        if _fits(group, file_bytes) and any(len(sizes) > 1 for sizes in _together(group).values())
     ]
 
 
 def _fits(group: Sequence[BatchSize], file_bytes: int) -> bool:
-    return sum(one.bytes for one in group) <= file_bytes
+    return all(sum(sizes) <= file_bytes for sizes in _together(group).values())
+
+
+def _together(group: Sequence[BatchSize]) -> dict[str, list[int]]:
+    """The sizes of all files that would become one: a folder's."""
+    found: dict[str, list[int]] = {}
+    for one in group:
+        for folder, sizes in one.sizes.items():
+            found.setdefault(folder, []).extend(sizes)
+    return found
 
 
 def compact(table: Path, file_bytes: int, on_point: Callable[[str], None] = lambda _: None) -> Compacted:
@@ -130,7 +138,7 @@ class _Exchange:
         with self._alone():
             remove_tree(self._draft)
             folders = batch_folders(self._table)
-            before = sum(len(_data_files(folder)) for folder in folders.values())
+            before = sum(len(data_files(folder)) for folder in folders.values())
             groups = groups_of([_size(batch, folder) for batch, folder in folders.items()], self._file_bytes)
             if not groups:
                 return Compacted(before, before)
@@ -144,7 +152,7 @@ class _Exchange:
             self._on_point("exchanged")
             remove_tree(self._draft)
             self._on_point("removed")
-            after = sum(len(_data_files(folder)) for folder in batch_folders(self._table).values())
+            after = sum(len(data_files(folder)) for folder in batch_folders(self._table).values())
             return Compacted(before, after)
 
     @contextmanager
@@ -169,17 +177,24 @@ class _Exchange:
         self._on_point("merged")
 
     def _merge(self, folders: Sequence[Path]) -> None:
-        """One folder with one file, in the draft, in place of several."""
+        """One folder in the draft in place of several, with one file, or one for each partition."""
         last = folders[-1]
         output = self._draft / last.name
         output.mkdir()
-        files = [file for folder in folders for file in _data_files(folder)]
-        merge_files(files, output / f"part-00000-{time.time_ns():x}.compact.parquet")
+        parts: dict[Path, list[Path]] = {}
+        for folder in folders:
+            for file in data_files(folder):
+                parts.setdefault(file.parent.relative_to(folder), []).append(file)
+        for place, files in parts.items():
+            (output / place).mkdir(parents=True, exist_ok=True)
+            merge_files(files, output / place / f"part-00000-{time.time_ns():x}.compact.parquet")
         shutil.copyfile(last / STATE_FILE, output / STATE_FILE)
         told = [folder / OUTCOMES_FILE for folder in folders]
         if all(path.exists() for path in told):
-            parts = [BatchOutcomes.unpack(path.read_bytes()) for path in told]
-            together = BatchOutcomes(sum(part.rows for part in parts), Outcomes.union(part.outcomes for part in parts))
+            outcomes = [BatchOutcomes.unpack(path.read_bytes()) for path in told]
+            together = BatchOutcomes(
+                sum(one.rows for one in outcomes), Outcomes.union(one.outcomes for one in outcomes)
+            )
             (output / OUTCOMES_FILE).write_bytes(together.pack())
 
     def _replace(self, merged: set[int]) -> None:
@@ -195,13 +210,11 @@ class _Exchange:
             sync_path(self._table.parent)
 
 
-def _data_files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("[!._]*.parquet"))
-
-
 def _size(batch: int, folder: Path) -> BatchSize:
-    sizes = [file.stat().st_size for file in _data_files(folder)]
-    return BatchSize(batch, len(sizes), sum(sizes))
+    sizes: dict[str, list[int]] = {}
+    for file in data_files(folder):
+        sizes.setdefault(str(file.parent.relative_to(folder)), []).append(file.stat().st_size)
+    return BatchSize(batch, sizes)
 
 
 def _link(entry: Path, target: Path) -> None:

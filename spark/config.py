@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..conf.segment_format import FOLDER_FORMATS
+from ..conf.settings import SparkSettings
 from ..remoting.errors import UsageError
+from .columns import BATCH_COLUMN
 from .connect import is_remote
 from .loader import POINTS
 from .plan import Limits, Trigger
 
-PARQUET, DELTA, DELTA_RS, FOREACH = "parquet", "delta", "deltalake", "foreach"
+PARQUET, ARROW, DELTA, DELTA_RS, FOREACH = "parquet", "pyarrow", "delta", "deltalake", "foreach"
 PLAN_TRIGGERS = 8
 """A plan takes up to this many times what triggers it: behind a backlog, fewer and larger commits are cheaper, while
 the copies on disk and the time until a stop takes effect stay bounded."""
@@ -41,6 +43,7 @@ class LoaderConfig:
     format: str = "parquet"
     function: str = ""
     options: Mapping[str, str] = field(default_factory=dict[str, str])
+    partition_by: tuple[str, ...] = ()
     delta_jars: str = ""
     master: str = "local[2]"
     driver_memory: str = "1g"
@@ -71,6 +74,14 @@ class LoaderConfig:
             if bool(self.function) == (self.format == FOREACH)
             else "spark.function goes with spark.format = foreach only",
             "" if self.target or self.format not in FOLDER_FORMATS else f"format {self.format} needs a target",
+            "spark.partition_by does not go with spark.format = foreach"
+            if self.partition_by and self.format == FOREACH
+            else "",
+            *(
+                f"spark.partition_by: {name} is no column of the rows, but one that rocketcrew adds"
+                for name in self.partition_by
+                if name.startswith("_") or name == BATCH_COLUMN
+            ),
             "" if self.master else "spark.master is empty; for example local[2], spark://host:7077 or sc://host:15002",
             ""
             if _MEMORY.fullmatch(self.driver_memory)
@@ -119,6 +130,17 @@ class LoaderConfig:
         if match[1] == "*":
             return os.cpu_count() or 1
         return max(1, int(match[1] or 1))
+
+
+def loader_config(spark: SparkSettings, staging: Path, target: Path | str, env: Mapping[str, str]) -> LoaderConfig:
+    """What the settings say. Raises UsageError."""
+    return LoaderConfig(
+        staging=staging, target=target, format=spark.format, function=spark.function, options=spark.options,
+        partition_by=spark.partition_by, delta_jars=spark.delta_jars, master=spark.master, java_home=spark.java_home,
+        driver_memory=spark.driver_memory, conf=spark.conf, max_rows=spark.max_rows, max_bytes=spark.max_bytes_mib << 20,
+        max_wait_ms=spark.max_wait_ms, target_file_bytes=spark.target_file_mib << 20, jvm_timeout_ms=spark.jvm_timeout_ms,
+        epoch_on_recreated=spark.on_recreated == "epoch", env=env,
+    )  # fmt: skip
 
 
 def _range(name: str, value: int, least: int, greatest: int) -> str:

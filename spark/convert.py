@@ -2,9 +2,9 @@
 
 Spark can't read Arrow streams, and handing rows over through Python costs several times more than this detour: Arrow
 to Parquet is one pass in C++ without the GIL, so the parts are made side by side in threads. Snappy, because it halves
-what goes to the disk for next to no CPU; dictionaries only for the columns that repeat; no statistics, nobody filters.
+what goes to the disk for next to no CPU; dictionaries and statistics only for the columns that are worth them.
 
-The copies are private to the plan and made anew at each run of it, so they are never fsynced, and what is left of them
+The copies are private to the plan and made anew at each run of it, so they are never fsynced here, and what is left of them
 after a crash is swept.
 """
 
@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from ..conf.segment_format import BROKER, GROUP, ORIGIN_TOPIC, TOPIC
+from ..conf.segment_format import BROKER, GROUP, OFFSET, ORIGIN_TOPIC, QUEUE_ID, STORE_TIME, TOPIC
 from .columns import Column
 from .errors import BadSegmentError
 from .intervals import QueueKey
@@ -36,7 +36,10 @@ SEGMENT_BYTES_A_FILE_BYTE = 2
 (Hadoop runs `chmod` for every file), larger ones read no faster."""
 PART_BYTES_MIN = 8 * 1024 * 1024
 """Below this a part is not worth a task and a file of its own."""
-_REPEATING = [GROUP, TOPIC, BROKER, ORIGIN_TOPIC]
+REPEATING = [GROUP, TOPIC, BROKER, ORIGIN_TOPIC]
+"""Columns whose values are worth a dictionary."""
+_ASKED_FOR = [QUEUE_ID, OFFSET, STORE_TIME]
+"""Columns by which readers of the table leave out files, where the copies become its files (arrow_writer.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +127,8 @@ def _write_part(ready: Path, epochs: Sequence[QueueKey], file: Path, part: Seque
                     str(file),
                     rows.schema.remove_metadata(),
                     compression="snappy",
-                    use_dictionary=_REPEATING,
-                    write_statistics=False,
+                    use_dictionary=REPEATING,
+                    write_statistics=_ASKED_FOR,
                     store_schema=False,
                     coerce_timestamps="us",
                     allow_truncated_timestamps=True,

@@ -27,7 +27,7 @@ import pyarrow
 import pyarrow.dataset
 
 from ..remoting.errors import UsageError
-from .columns import BATCH_COLUMN, plain_schema
+from .columns import BATCH_COLUMN, check_partition_columns, plain_schema
 from .convert import Staged
 from .errors import BatchTakenError, LoaderError, remedy
 from .files import make_folders, spark_path
@@ -35,7 +35,7 @@ from .intervals import OffsetSet
 from .outcomes import BatchOutcomes
 from .plan import Plan
 from .spark_writer import SparkWriter, numbered
-from .table_state import outcomes_path, read_state, write_outcomes, write_state
+from .table_state import check_partitions, outcomes_path, read_state, write_outcomes, write_state
 from .target import TableState
 
 if TYPE_CHECKING:
@@ -63,8 +63,12 @@ which the plan was made, None when there was no table. Raises BatchTakenError or
 class DeltaTarget:
     """A Delta table at `path`; `append` commits, `start` prepares that."""
 
-    def __init__(self, path: Path, append: Append, start: Callable[[], None]) -> None:
+    def __init__(
+        self, path: Path, append: Append, start: Callable[[], None], partition_by: Sequence[str] | None = None
+    ) -> None:
+        """`partition_by` is what the table is to have; None: whatever it has, for those that only read."""
         self.path = path
+        self._partition_by = partition_by
         self._append = append
         self._start = start
         self._snapshot: Any = None
@@ -76,6 +80,8 @@ class DeltaTarget:
         if not batch:
             self._refuse_foreign()
             return TableState(0, "", OffsetSet(), ())
+        if self._partition_by is not None:
+            check_partitions(self.path, self._partition_by, self._snapshot.metadata().partition_columns)
         return read_state(self._state_path(batch, self._winner(batch)))
 
     def _refresh(self) -> int:
@@ -134,7 +140,7 @@ class DeltaTarget:
 
     def write(self, plan: Plan, staged: Staged) -> None:
         """Nothing to write ahead: Delta hides what is not committed."""
-        del plan
+        check_partition_columns(self._partition_by or (), plan.columns)
         self._staged = staged
 
     def commit(self, plan: Plan, loaded: OffsetSet, told: BatchOutcomes) -> None:
@@ -207,7 +213,7 @@ def delta_rs() -> Any:
     return deltalake
 
 
-def append_by_spark(writer: SparkWriter) -> Append:
+def append_by_spark(writer: SparkWriter, partition_by: Sequence[str] = ()) -> Append:
     """Commits by a Spark job. Delta's jars must be in the session (session.delta_conf)."""
 
     def append(path: Path, plan: Plan, staged: Staged, _snapshot: object) -> None:
@@ -219,6 +225,8 @@ def append_by_spark(writer: SparkWriter) -> Append:
                 "userMetadata": f"{MARK} {plan.id}",
                 "mergeSchema": "true",
             }
+            if partition_by:
+                writing = writing.partitionBy(*partition_by)
             writing.mode("append").options(**options).save(spark_path(path))
 
         writer.run(staged.files, plan.columns, f"batch {plan.batch} to {path.name}", as_delta)
@@ -227,8 +235,9 @@ def append_by_spark(writer: SparkWriter) -> Append:
 
 
 def append_by_delta_rs(
-    path: Path, plan: Plan, staged: Staged, snapshot: object | None, file_bytes: int = FILE_BYTES
-) -> None:
+    path: Path, plan: Plan, staged: Staged, snapshot: object | None, file_bytes: int = FILE_BYTES,
+    partition_by: Sequence[str] = (),
+) -> None:  # fmt: skip
     """Commits without a JVM, in this process: the rows stream through memory, a batch of Arrow at a time."""
     library = delta_rs()
     properties = library.CommitProperties(
@@ -238,12 +247,13 @@ def append_by_delta_rs(
     try:
         rows = _rows(staged.files, plan.batch)
         if snapshot is None:
-            snapshot = _created(path, rows.schema)
+            snapshot = _created(path, rows.schema, partition_by)
         library.write_deltalake(
             snapshot,
             rows,
             mode="append",
             schema_mode="merge",
+            partition_by=list(partition_by) or None,
             target_file_size=file_bytes,
             commit_properties=properties,
         )
@@ -253,14 +263,16 @@ def append_by_delta_rs(
         raise LoaderError(f"the commit to {path} failed: {error}{remedy(str(error))}. The segments stay") from None
 
 
-def _created(path: Path, schema: Any) -> object:
+def _created(path: Path, schema: Any, partition_by: Sequence[str]) -> object:
     """The table, made for itself: a commit to a path would not notice that another loader has just made batch 1 of it.
 
     Raises BatchTakenError when another loader was first, whether or not its batch is in the table yet: to be planned again.
     """
     library = delta_rs()
     try:
-        return library.DeltaTable.create(str(path), schema, mode="error", name=TABLE_NAME)
+        return library.DeltaTable.create(
+            str(path), schema, mode="error", name=TABLE_NAME, partition_by=list(partition_by) or None
+        )
     except library.exceptions.DeltaError:
         if library.DeltaTable.is_deltatable(str(path)):
             raise BatchTakenError(f"{path} was made by another loader in the same moment") from None

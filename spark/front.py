@@ -23,7 +23,7 @@ from .config import LoaderConfig
 from .errors import EXIT_FORCED
 from .stopping import TRANSITIONS, Action, Happening, Phase
 from .target import Writer
-from .targets import make_target, spark_writer
+from .targets import make_target, make_writer
 from .work import MakeTarget, Work
 
 CANCEL_DEADLINE_S = 10.0
@@ -41,13 +41,13 @@ class _Told:
 
 def run_loader(
     config: LoaderConfig,
-    writer_of: Callable[[LoaderConfig], Writer] = spark_writer,
+    writer_of: Callable[[LoaderConfig], Writer] = make_writer,
     target_of: MakeTarget = make_target,
 ) -> int:
     """Run the loader in this process; returns its exit code: 0 fine, 1 failure, 2 usage, 5 forced, 6 Spark can't start.
 
     Call it from the main thread of a process of its own: it handles SIGTERM and SIGINT, and may end the process without
-    return when it is to stop and Spark does not. `writer_of` and `target_of` make another writer than Spark, another table.
+    return when it is to stop and Spark does not. `writer_of` and `target_of` make another writer, another table.
     """
     queue: SimpleQueue[_Told] = SimpleQueue()
     work = Work(config, writer_of(config), target_of)

@@ -15,7 +15,7 @@ import hashlib
 import inspect
 import pkgutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -153,11 +153,15 @@ def _found(name: str) -> Callable[..., Any]:
     return function
 
 
-def deliver_by_format(format_: str, target: str, options: Mapping[str, str]) -> Deliver:
+def deliver_by_format(
+    format_: str, target: str, options: Mapping[str, str], partition_by: Sequence[str] = ()
+) -> Deliver:
     """Appends through `df.write.format(…)`; the rows carry their batch's number."""
 
     def deliver(frame: DataFrame, batch: int, _ranges: list[Range]) -> None:
         writing = numbered(frame, batch).write.format(format_).mode("append").options(**options)
+        if partition_by:
+            writing = writing.partitionBy(*partition_by)
         if target.startswith(TABLE_PREFIX):
             writing.saveAsTable(target.removeprefix(TABLE_PREFIX))
         elif target:

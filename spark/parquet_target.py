@@ -1,6 +1,6 @@
 """The Parquet table: a folder with one folder per batch, made visible by one rename.
 
-    TARGET/batch_id=1/part-….parquet      the rows
+    TARGET/batch_id=1/part-….parquet      the rows; with spark.partition_by in folders of their own, batch_id=1/day=…/
     TARGET/batch_id=1/_loaded.json        the table's state after batch 1
     TARGET/batch_id=1/_outcomes.json.gz   what became of the records that were loaded or noted with batch 1
     TARGET/batch_id=2/…
@@ -24,7 +24,7 @@ import fcntl
 import os
 import re
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
@@ -32,14 +32,14 @@ from typing import Any
 import pyarrow.parquet
 
 from ..remoting.errors import UsageError
-from .columns import BATCH_COLUMN
+from .columns import BATCH_COLUMN, check_partition_columns
 from .convert import Staged
 from .errors import BatchTakenError, LoaderError
 from .files import lock_table, make_folders, remove_tree, sync_path, sync_tree, try_lock
 from .intervals import OffsetSet
 from .outcomes import BatchOutcomes
 from .plan import Plan
-from .table_state import read_state, write_state
+from .table_state import check_partitions, read_state, write_state
 from .target import TableState, Writer
 
 pq: Any = pyarrow.parquet
@@ -56,8 +56,10 @@ _EARLY_SYNC_INTERVAL_S = 0.2
 class ParquetTarget:
     """A table at `path`, whose files `writer` writes. `threads` serve the fsyncs."""
 
-    def __init__(self, path: Path, writer: Writer, threads: Executor) -> None:
+    def __init__(self, path: Path, writer: Writer, threads: Executor, partition_by: Sequence[str] = ()) -> None:
+        """`writer` makes the folders of `partition_by`; a table keeps what it began with."""
         self.path = path
+        self._partition_by = tuple(partition_by)
         self._writer = writer
         self._threads = threads
         self._newest = 0
@@ -71,7 +73,9 @@ class ParquetTarget:
         if not batch:
             self._refuse_foreign()
             return TableState(0, "", OffsetSet(), ())
-        return read_state(batch_folder(self.path, batch) / STATE_FILE)
+        state = read_state(batch_folder(self.path, batch) / STATE_FILE)
+        check_partitions(self.path, self._partition_by, state.partition_by)
+        return state
 
     def _refuse_foreign(self) -> None:
         """Rows of somebody else beside ours would be read as one table, or make both unreadable."""
@@ -102,11 +106,12 @@ class ParquetTarget:
 
     def write(self, plan: Plan, staged: Staged) -> None:
         """Have the writer make the data files, fsyncing those that are finished while others are still written."""
+        check_partition_columns(self._partition_by, plan.columns)
         output = self._tmp_dir(plan)
         self._prepare(plan)
         with _early_sync(output):
             self._writer.write(staged.files, output, plan.columns, staged.bytes)
-        written = sum(pq.read_metadata(file).num_rows for file in output.glob("[!._]*.parquet"))
+        written = sum(pq.read_metadata(file).num_rows for file in data_files(output))
         if written != staged.rows:
             raise LoaderError(f"{output} holds {written} rows, but {staged.rows} were to be written: not committed")
 
@@ -130,7 +135,7 @@ class ParquetTarget:
     def commit(self, plan: Plan, loaded: OffsetSet, told: BatchOutcomes) -> None:
         """Rename the written folder to the plan's batch; see the top of this file."""
         output = self._tmp_dir(plan)
-        write_state(output / STATE_FILE, plan, loaded, told.rows, durable=False)
+        write_state(output / STATE_FILE, plan, loaded, told.rows, durable=False, partition_by=self._partition_by)
         (output / OUTCOMES_FILE).write_bytes(told.pack())
         sync_tree(output, self._threads)
         try:
@@ -203,6 +208,11 @@ def batch_folders(table: Path) -> dict[int, Path]:
     return dict(sorted((int(match[1]), entry) for match, entry in names if match))
 
 
+def data_files(folder: Path) -> list[Path]:
+    """The files with rows of a batch's folder, also those in folders of partitions."""
+    return sorted(folder.rglob("[!._]*.parquet"))
+
+
 @contextlib.contextmanager
 def _early_sync(output: Path) -> Generator[None]:
     """fsync data files as they appear, so that the disk works while the cores compress the next ones.
@@ -215,7 +225,7 @@ def _early_sync(output: Path) -> Generator[None]:
         synced: set[str] = set()
         while not done.wait(_EARLY_SYNC_INTERVAL_S):
             with contextlib.suppress(OSError):
-                for file in sorted(output.glob("[!._]*.parquet")):
+                for file in data_files(output):
                     if file.name not in synced:
                         sync_path(file)
                         synced.add(file.name)

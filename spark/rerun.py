@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from .columns import Column
+from .arrow_writer import ArrowWriter
 from .convert import Staged
 from .delta_target import STATE_DIR, DeltaTarget, append_by_delta_rs
 from .errors import LoaderError
@@ -26,36 +25,14 @@ from .files import try_lock
 from .intervals import OffsetSet
 from .loader import Loader
 from .outcomes import BatchOutcomes
-from .parquet_target import ParquetTarget
+from .parquet_target import STATE_FILE, ParquetTarget, batch_folder, last_batch
 from .plan import Limits, Plan, Trigger
 from .staging import Staging
+from .table_state import read_state
 from .target import TableState, Target
 
 LOCK_FILE = "_rerun.lock"
 BATCH_MAX = Limits(1_000_000, 1 << 30)
-
-
-class CopyWriter:
-    """Puts staged files into the table as they are: readers fill up columns that a file lacks."""
-
-    def check(self) -> None:
-        """Nothing can be missing."""
-
-    def start(self) -> None:
-        """There is nothing to start."""
-
-    def write(self, files: Sequence[Path], output: Path, columns: Sequence[Column], bytes_in: int) -> None:
-        """Copy all files into the new folder `output`."""
-        del columns, bytes_in
-        output.mkdir(parents=True)
-        for file in files:
-            shutil.copyfile(file, output / file.name)
-
-    def cancel(self) -> None:
-        """A copy is short."""
-
-    def close(self) -> None:
-        """There is nothing to end."""
 
 
 class Reopened:
@@ -103,7 +80,9 @@ def folder_target(table: Path, threads: Executor) -> Target:
     """A target for the table in the folder `table` that needs no JVM."""
     if (table / "_delta_log").is_dir():
         return DeltaTarget(table, append_by_delta_rs, lambda: None)
-    return ParquetTarget(table, CopyWriter(), threads)
+    batch = last_batch(table)
+    by = read_state(batch_folder(table, batch) / STATE_FILE).partition_by if batch else ()
+    return ParquetTarget(table, ArrowWriter(by), threads, by)
 
 
 @contextmanager

@@ -37,8 +37,9 @@ them, and the parts that were made about equal stay the tasks."""
 class SparkWriter:
     """Starts Spark at the first `start`, and writes with it until `close`. `start` and `write` by one thread only."""
 
-    def __init__(self, settings: SessionSettings, jvm_timeout_ms: int = 0) -> None:
-        """`jvm_timeout_ms`: a JVM that does not answer for so long is killed; 0 = never."""
+    def __init__(self, settings: SessionSettings, jvm_timeout_ms: int = 0, partition_by: Sequence[str] = ()) -> None:
+        """`jvm_timeout_ms`: a JVM that does not answer for so long is killed; 0 = never. `partition_by`: of `write`."""
+        self._partition_by = tuple(partition_by)
         self._jvm_timeout_s = jvm_timeout_ms / 1000
         self._pulse: Pulse | None = None
         self.session: Session | ConnectSession | None = None
@@ -83,6 +84,8 @@ class SparkWriter:
             writing = rows.write.mode("overwrite")
             for name in _NEVER_REPEATING:
                 writing = writing.option(f"parquet.enable.dictionary#{name}", "false")
+            if self._partition_by:
+                writing = writing.partitionBy(*self._partition_by)
             writing.parquet(spark_path(output))
 
         self.run(files, columns, f"{bytes_in} bytes to {output.name}", as_parquet)

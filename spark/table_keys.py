@@ -25,7 +25,7 @@ from .errors import BadSegmentError, LoaderError
 from .files import locked_table
 from .intervals import IntervalSet, OffsetSet, QueueKey
 from .outcomes import BatchOutcomes, Outcomes
-from .parquet_target import OUTCOMES_FILE, STATE_FILE, TABLE_LOCK_WAIT_S, batch_folders
+from .parquet_target import OUTCOMES_FILE, STATE_FILE, TABLE_LOCK_WAIT_S, batch_folders, data_files
 from .reconciling import TableFacts
 from .segments import intervals_of, read_facts, readable_offsets
 from .staging import Staging
@@ -143,7 +143,7 @@ def _opened(table: Path) -> tuple[Ledger, list[Path]]:
         raise UsageError(f"{table} holds no batch yet, or is no table of rocketcrew: nothing to reconcile")
     told = [_told(folder / OUTCOMES_FILE) for folder in folders.values()]
     state = read_state(folders[max(folders)] / STATE_FILE)
-    files = [file for folder in folders.values() for file in sorted(folder.glob("[!._]*.parquet"))]
+    files = [file for folder in folders.values() for file in data_files(folder)]
     return _ledger(state, told), files
 
 
@@ -155,8 +155,9 @@ def _delta(table: Path) -> tuple[Ledger, list[Path]]:
     told = {path: _told(path) for path in sorted(paths) if int(path.name.partition("-")[0]) <= state.batch}
     batches = {int(path.name.partition("-")[0]) for path in told}
     ledger = _ledger(state, [*told.values(), *([None] if len(batches) != state.batch else [])])
-    uris: list[str] = delta_rs().DeltaTable(str(table)).file_uris()
-    return ledger, [Path(unquote(uri.removeprefix("file://"))) for uri in uris]
+    # Not file_uris(): that has the table's folder encoded as a URI and what is below it as the disk has it.
+    log: Any = pa.table(delta_rs().DeltaTable(str(table)).get_add_actions())
+    return ledger, [table / unquote(path) for path in log.column("path").to_pylist()]
 
 
 def _ledger(state: TableState, told: Sequence[BatchOutcomes | None]) -> Ledger:

@@ -7,8 +7,10 @@ Delta log under the name that the commit carries, or in a ledger of its own.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
+from ..remoting.errors import UsageError
 from .columns import Column
 from .errors import LoaderError
 from .files import make_folders, sync_path, write_atomically
@@ -22,7 +24,9 @@ OUTCOMES_DIR = "outcomes"
 OUTCOMES_SUFFIX = ".json.gz"
 
 
-def write_state(path: Path, plan: Plan, loaded: OffsetSet, rows: int, *, durable: bool) -> None:
+def write_state(
+    path: Path, plan: Plan, loaded: OffsetSet, rows: int, *, durable: bool, partition_by: Sequence[str] = ()
+) -> None:
     """Write what the table is after `plan`, whole or not at all. Raises OSError."""
     state = {
         "version": STATE_VERSION,
@@ -33,6 +37,7 @@ def write_state(path: Path, plan: Plan, loaded: OffsetSet, rows: int, *, durable
         "columns": plan.columns,
         "loaded": loaded.to_json(),
         "tops": tops_to_json(plan.tops),
+        **({"partition_by": list(partition_by)} if partition_by else {}),
     }
     write_atomically(path, json.dumps(state, separators=(",", ":")) + "\n", durable=durable)
 
@@ -49,12 +54,22 @@ def read_state(path: Path) -> TableState:
             loaded=OffsetSet.from_json(data["loaded"]),
             columns=tuple(Column(str(name), str(type_)) for name, type_ in data["columns"]),
             tops=tops_from_json(data.get("tops", ())),
+            partition_by=tuple(map(str, data.get("partition_by", ()))),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise LoaderError(
             f"{path} can't be used ({type(error).__name__}: {error}), so it is unknown what is in the table. Restore the"
             f" file, or move {path.parent} away if it was not made by rocketcrew"
         ) from None
+
+
+def check_partitions(table: Path, wanted: Sequence[str], there: Sequence[str]) -> None:
+    """Rows under other folders than the table's make it unreadable. Raises UsageError."""
+    if tuple(wanted) != tuple(there):
+        raise UsageError(
+            f"the table {table} is partitioned by {list(there)}, and spark.partition_by is {list(wanted)}: set it as the"
+            " table is, or give the path of a new table"
+        )
 
 
 def outcomes_path(folder: Path, plan: Plan) -> Path:

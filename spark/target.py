@@ -6,6 +6,7 @@ whatever comes again. Numbers of batches are claimed by that same step, so that 
 folders) may load one table: the later one gets BatchTakenError, reads the table anew, and plans again.
 
     parquet      parquet_target.py   a folder per batch, visible by one rename that carries the loaded set
+    pyarrow      parquet_target.py   the same table, its files written by Arrow: no JVM, several times as fast on one machine
     delta        delta_target.py     Spark's Delta commit, numbered by a transaction id of the application
     deltalake    delta_target.py     the same commit by delta-rs: no JVM, small batches cheap
     any other    ledger_target.py    a user's function or any format of `df.write`: the loaded set lies apart, so a crash
@@ -36,6 +37,7 @@ class TableState:
     loaded: OffsetSet
     columns: tuple[Column, ...]
     tops: Mapping[QueueKey, Top] = field(default_factory=dict[QueueKey, Top])
+    partition_by: tuple[str, ...] = ()
 
     @property
     def epochs(self) -> dict[QueueKey, int]:
@@ -99,7 +101,7 @@ class Engine(Protocol):
 
 
 class Writer(Engine, Protocol):
-    """Turns staged Parquet files into the table's data files. Spark in production."""
+    """Turns staged Parquet files into the table's data files. Spark, or Arrow."""
 
     def write(self, files: Sequence[Path], output: Path, columns: Sequence[Column], bytes_in: int) -> None:
         """Write all rows of `files` as Parquet files of `columns` into the folder `output`, replacing what is there.

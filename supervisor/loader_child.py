@@ -80,6 +80,7 @@ class LoaderChild:
         told = {environment_name(f"spark.{key}"): json.dumps(table) for key, table in tables.items()}
         return {
             **told,
+            environment_name("spark.partition_by"): ",".join(spark.partition_by),
             environment_name("spark.master"): spark.master,
         }  # that of a Connect server may have a token in it
 

@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,7 +21,6 @@ import psutil
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.ipc
-import pyarrow.parquet as pq
 
 from rocketcrew.cli.children import Child, free_port, listens
 from rocketcrew.cli.watch import Watch
@@ -34,6 +33,7 @@ from rocketcrew.remoting.codes import PULL_SUBSCRIPTION
 from rocketcrew.remoting.errors import RocketcrewError, UsageError
 from rocketcrew.remoting.headers import PullRequest
 from rocketcrew.remoting.stored import StoredMessage, decode_messages
+from rocketcrew.spark.arrow_writer import ArrowWriter
 from rocketcrew.spark.loader import Loader
 from rocketcrew.spark.parquet_target import ParquetTarget
 from rocketcrew.spark.plan import Limits, Trigger
@@ -53,28 +53,6 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = WAIT_S, what: s
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not come true within {timeout_s} s"
         time.sleep(0.02)
-
-
-class ArrowWriter:
-    """The loader's writer without Spark: what is tested with it is who writes which rows, not how."""
-
-    def check(self) -> None:
-        """Nothing can be missing."""
-
-    def start(self) -> None:
-        """Nothing to start."""
-
-    def write(self, files: Sequence[Path], output: Path, columns: Sequence[Any], bytes_in: int) -> None:
-        """All staged rows as one file."""
-        del columns, bytes_in
-        output.mkdir(parents=True)
-        pq.write_table(pa.concat_tables([pq.read_table(file) for file in files]), output / "part.parquet")
-
-    def cancel(self) -> None:
-        """Nothing runs."""
-
-    def close(self) -> None:
-        """Nothing to end."""
 
 
 class Cluster(Protocol):

@@ -11,15 +11,14 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parent.parent / "unit" / "spark"))
 
 from naive_target import NaiveTarget
-from segment_helpers import ArrowWriter
 
 from rocketcrew.conf.logging import set_up
+from rocketcrew.spark.arrow_writer import ArrowWriter
 from rocketcrew.spark.config import LoaderConfig
 from rocketcrew.spark.front import run_loader
-from rocketcrew.spark.targets import make_target, spark_writer
+from rocketcrew.spark.targets import make_target, make_writer
 
 
 def main() -> None:
@@ -31,7 +30,7 @@ def main() -> None:
     sys.exit(
         run_loader(
             config,
-            spark_writer if writer == "spark" else lambda _: ArrowWriter(),
+            make_writer if writer == "spark" else lambda _: ArrowWriter(),
             (lambda config, _writer, _threads: NaiveTarget(config.folder)) if writer == "naive" else make_target,
         )
     )

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import psutil
 import pytest
@@ -285,3 +286,26 @@ def test_spark_writes_a_new_epoch_and_latest_is_of_it(tmp_path: Path) -> None:
         ]  # fmt: skip
         latest = sql("SELECT _offset, value FROM latest ORDER BY ALL")
         assert [tuple(row.values()) for row in latest] == [(1, "second"), (2, "row")]
+
+
+def test_spark_and_arrow_write_the_same_partitions(tmp_path: Path) -> None:
+    loaders = Loaders(tmp_path, "spark")
+    try:
+        loaders.seal(Record(1, ["a b", "07"]), Record(2, [""]))
+        loaders.run(partition_by=["value"])
+        assert loaders.status()["jvm_pid"] > 0
+        loaders.seal(Record(2, ["again"]), Record(3, ["07", "a b", ""]))
+        loaders.run(partition_by=["value"], format="pyarrow")
+        assert loaders.status()["jvm_pid"] == 0
+    finally:
+        loaders.end()
+    # The two write some characters differently; every reader takes them back.
+    folders = {unquote(str(file.parent.relative_to(loaders.table))) for file in loaders.table.rglob("*.parquet")}
+    assert folders == {
+        f"batch_id={batch}/value={value}" for batch in (1, 2) for value in ("07", "a b", "__HIVE_DEFAULT_PARTITION__")
+    }
+    with open_views(loaders.table, tmp_path / "views") as sql:
+        rows = sql("SELECT _offset, _seq, value, batch_id FROM results ORDER BY ALL")
+        assert [tuple(row.values()) for row in rows] == [
+            (1, 0, "a b", 1), (1, 1, "07", 1), (2, 0, None, 1), (3, 0, "07", 2), (3, 1, "a b", 2), (3, 2, None, 2),
+        ]  # fmt: skip

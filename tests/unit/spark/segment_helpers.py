@@ -14,6 +14,7 @@ import pyarrow.dataset
 import pyarrow.parquet as pq
 
 from rocketcrew.conf.segment_format import FORMAT_VERSION, META_GROUP, META_VERSION, key_fields, segment_name
+from rocketcrew.spark.arrow_writer import ArrowWriter
 
 EPOCH = datetime(2025, 1, 1, tzinfo=UTC)
 
@@ -79,39 +80,6 @@ def write_segment(
             if rows:
                 writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=schema))
     return path
-
-
-class ArrowWriter:
-    """A writer without a JVM, so that every way to crash can be tried: the staged files, columns filled up as Spark does."""
-
-    def __init__(self) -> None:
-        self.starts = 0
-        self.writes = 0
-
-    def check(self) -> None:
-        pass
-
-    def start(self) -> None:
-        self.starts += 1
-
-    def write(self, files: Sequence[Path], output: Path, columns: Sequence[Any], bytes_in: int) -> None:
-        assert bytes_in > 0
-        assert not output.exists()
-        output.mkdir(parents=True)
-        self.writes += 1
-        for place, file in enumerate(files):
-            rows: Any = pq.read_table(file)
-            arrays = [
-                rows.column(column.name) if column.name in rows.column_names else pa.nulls(rows.num_rows, pa.string())
-                for column in columns
-            ]
-            pq.write_table(pa.table(arrays, names=[column.name for column in columns]), output / f"{place}.parquet")
-
-    def cancel(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 def read_table(

@@ -32,13 +32,24 @@ def fill(world: World, segments: Any, count: int = 5) -> None:
         world.drain(world.loader())
 
 
+def sized(batch: int, *sizes: int) -> BatchSize:
+    return BatchSize(batch, {".": sizes})
+
+
 def test_groups_are_neighbours_that_fit() -> None:
-    sizes = [BatchSize(1, 1, 4), BatchSize(2, 2, 4), BatchSize(3, 1, 9), BatchSize(4, 3, 12), BatchSize(6, 1, 5)]
+    sizes = [sized(1, 4), sized(2, 1, 3), sized(3, 9), sized(4, 5, 4, 3), sized(6, 5)]
     assert groups_of(sizes, 10) == [[1, 2]]
     assert groups_of(sizes, 30) == [[1, 2, 3, 4]]
-    assert groups_of([BatchSize(1, 1, 5)], 10) == []
+    assert groups_of([sized(1, 5)], 10) == []
     assert groups_of([], 10) == []
-    assert groups_of([BatchSize(1, 0, 0), BatchSize(2, 2, 1)], 10) == [[1, 2]]
+    assert groups_of([BatchSize(1, {}), sized(2, 1, 0)], 10) == [[1, 2]]
+
+
+def test_files_of_different_partitions_are_never_one() -> None:
+    days = [BatchSize(n, {"day=1": [4], f"day={n + 1}": [9]}) for n in (1, 2, 3)]
+    assert groups_of(days, 10) == [[1, 2]]
+    assert groups_of(days, 12) == [[1, 2, 3]]
+    assert groups_of([BatchSize(1, {"day=1": [4], "day=2": [4]})], 10) == []
 
 
 @pytest.mark.parametrize("world", ["parquet", "deltalake"], indirect=True)
