@@ -31,6 +31,7 @@ from ..conf.segment_format import (
     OUTCOMES_DIR,
     PLAN_DIR,
     READY_DIR,
+    REASON_SUFFIX,
     SEGMENT_NAME,
     SETTLED_FILE,
 )
@@ -43,7 +44,6 @@ from .outcomes import Outcomes, notes_from_json
 from .plan import Plan, plan_from_json, plan_to_json
 
 SETTLED_VERSION = 1
-REASON_SUFFIX = ".reason.json"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import structlog
 
-from ..conf.segment_format import BAD_DIR, READY_DIR, segment_name
+from ..conf.segment_format import BAD_DIR, READY_DIR, REASON_SUFFIX, segment_name
 from .core import Core
 
 INTERVAL_S = 0.25
@@ -137,10 +137,14 @@ class Backlog:
             name = segment_name(worker_id, seq)
             if name in self._names:
                 continue
-            if any(self._bad.glob(f"{name}*")):
+            if self._is_bad(name):
                 self._tell_bad(name)
-            else:
+            elif not (self._ready / name).exists():  # else it was moved back just now, after the listing
                 self._core.loaded(worker_id, seq, self._loop.time())
+
+    def _is_bad(self, name: str) -> bool:
+        """Whether the file itself lies in bad/. The reason beside it stays for ever, also of a file that was repaired."""
+        return any(not path.name.endswith(REASON_SUFFIX) for path in self._bad.glob(f"{name}*"))
 
     def _tell_bad(self, name: str) -> None:
         """Its offsets are not passed: whoever repairs the file moves it back into ready/."""

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from rocketcrew.spark.intervals import OffsetSet
+from rocketcrew.spark.staging import Staging
 from rocketcrew.supervisor import actions as act
 from rocketcrew.supervisor.backlog import Backlog, Marks
 
@@ -77,10 +79,14 @@ def test_offsets_wait_until_the_segment_is_gone(make: Callable[..., Bench], segm
     look(bench, segments, Marks(0, 0))
     assert bench.persist() == []
     bench.none(act.JournalSealed)
-    aside = file.rename(segments / "bad" / file.name)
+    Staging(segments).quarantine(file.name, "cut off", OffsetSet())
     look(bench, segments, Marks(0, 0))
     assert bench.persist() == [], "set aside is not loaded"
-    aside.unlink()
+    repaired = (segments / "bad" / file.name).rename(file)
+    look(bench, segments, Marks(0, 0))
+    assert bench.persist() == [], "it waits again"
+    repaired.unlink()
+    assert [path.name for path in (segments / "bad").iterdir()] == [f"{file.name}.reason.json"], "nobody deletes it"
     look(bench, segments, Marks(0, 0))
     bench.one(act.JournalSealed)
     assert bench.persist() == [1]
