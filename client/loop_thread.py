@@ -10,8 +10,10 @@ import concurrent.futures
 import contextlib
 import contextvars
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
+
+import uvloop
 
 T = TypeVar("T")
 
@@ -28,7 +30,7 @@ class LoopThread:
     """A loop in a daemon thread, from now until `close`. `run` and `submit` may be called from any other thread."""
 
     def __init__(self, name: str = "rocketcrew-producer") -> None:
-        self._loop = asyncio.new_event_loop()
+        self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
@@ -47,6 +49,10 @@ class LoopThread:
 
     def submit(self, coro: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         return asyncio.run_coroutine_threadsafe(coro, self._loop)
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Have it called in the loop, soon."""
+        self._loop.call_soon_threadsafe(function)
 
     def close(self) -> None:
         """End the loop and its thread; what still ran is cancelled."""

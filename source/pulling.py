@@ -1,20 +1,24 @@
-"""Reading one range of one queue: pulls, one ahead of what is decoded, and Arrow batches out.
+"""Reading one range of one queue: pulls, ahead of what is decoded, and Arrow batches out.
 
 A pull asks for everything ("*") in its own name, so it needs no member in a group and moves no offset of one. The broker
-decides how much one answer brings (32 messages or 256 KiB by default); the next is under way while the last is decoded.
+decides how much one answer brings (32 messages or 256 KiB by default), so a batch takes many. They follow each other in the
+link's loop; the task's thread is woken once a batch, decodes it and gives it to Spark while the next is gathered.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from queue import SimpleQueue
 
 import pyarrow as pa
 import structlog
 
 from ..client.access import Access
 from ..client.operations import PullResult, PullStatus, parse_pull
+from ..remoting.codes import RequestCode
+from ..remoting.command import Command
 from .connections import Connections, Link
 from .errors import DataLossError
 from .looking import patiently
@@ -25,8 +29,13 @@ from .reading import ReadOptions
 from .rows import Rows
 from .searching import pull_request
 
+OFFSET = "queueOffset"
+AHEAD_MAX = 2
+"""Batches that are gathered and not decoded yet; each is 8 MiB at most, or one pull."""
 LOST_TRIES_MAX = 3
 """Answers without the records that should be there, before they count as lost; each `retryIntervalMs` after the last."""
+
+Pause = Callable[[float], Awaitable[None]]
 
 _log = structlog.get_logger("rocketcrew.source")
 
@@ -39,9 +48,7 @@ class Reading:
     options: ReadOptions
     columns: tuple[str, ...]
 
-    def read(
-        self, part: Range, connections: Connections, pause: Callable[[float], None] = time.sleep
-    ) -> Iterator[pa.RecordBatch]:
+    def read(self, part: Range, connections: Connections, pause: Pause = asyncio.sleep) -> Iterator[pa.RecordBatch]:
         """The rows of one range. Raises DataLossError, ProtocolError, BrokerError, UnreachableError."""
         with connections.use(self.access) as link:
             yield from _Range(self, part, link, pause).batches()
@@ -56,43 +63,80 @@ class Reading:
         _log.warning("data_lost", queue=part.queue, start=start, end=end)
 
 
+class _Ahead:
+    """Rows on their way from the loop, which gathers them, to the thread that makes batches of them: a few at a time."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._handed: SimpleQueue[Rows | BaseException | None] = SimpleQueue()
+        self._room = asyncio.Semaphore(AHEAD_MAX)
+
+    async def gather(self, gathered: AsyncIterator[Rows]) -> None:
+        """In the loop: hand over what is gathered, then how it ended."""
+        end: BaseException | None = None
+        try:
+            async for rows in gathered:
+                await self._room.acquire()
+                self._handed.put(rows)
+        except BaseException as error:
+            end = error
+            raise
+        finally:
+            self._handed.put(end)
+
+    def take(self, gathered: AsyncIterator[Rows]) -> Iterator[Rows]:
+        """In the thread. Raises what gathering raised."""
+        work = self._link.submit(self.gather(gathered))
+        try:
+            while (rows := self._handed.get()) is not None:
+                if isinstance(rows, BaseException):
+                    raise rows
+                yield rows
+                self._link.thread.call(self._room.release)
+        finally:
+            work.cancel()
+
+
 class _Range:
     """One range while it is read."""
 
-    def __init__(self, reading: Reading, part: Range, link: Link, pause: Callable[[float], None]) -> None:
+    def __init__(self, reading: Reading, part: Range, link: Link, pause: Pause) -> None:
         self._reading = reading
         self._options = reading.options
         self._part = part
         self._link = link
         self._pause = pause
-        self._group = reading.options.pull_group_at(reading.access)
         self._mq = part.queue._replace(topic=reading.access.wrap(part.queue.topic))
+        group = reading.options.pull_group_at(reading.access)
+        self._fields = pull_request(group, self._mq, 0, self._options.pull_batch_size).to_fields()
         self._tries = 0
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        part, options = self._part, self._options
-        rows = Rows(self._reading.columns, part.queue, options.tags, options.fail_on_data_loss)
-        at = part.start
-        pulling = self._link.submit(self._pull(at))
-        try:
-            while True:
-                result = pulling.result()
-                before, at = at, self._next(result, at)
-                if at < part.end:
-                    pulling = self._link.submit(self._pull(at))
-                if result.status is PullStatus.FOUND:
-                    for first, last in rows.take(result.body, before, min(at, part.end)):
-                        self._reading.lost(part, first, last)
-                if at >= part.end or rows.full:
-                    batch = rows.flush()
-                    if batch is not None:
-                        yield batch
-                if at >= part.end:
-                    return
-        finally:
-            pulling.cancel()
+        for rows in _Ahead(self._link).take(self._gathered()):
+            batch = rows.flush()
+            if batch is not None:
+                yield batch
 
-    def _next(self, result: PullResult, at: int) -> int:
+    async def _gathered(self) -> AsyncIterator[Rows]:
+        """All rows of the range, as much at a time as makes a batch."""
+        part = self._part
+        at, rows = part.start, self._rows()
+        while at < part.end:
+            result = await self._pull(at)
+            before, at = at, await self._next(result, at)
+            if result.status is PullStatus.FOUND:
+                for first, last in rows.take(result.body, before, min(at, part.end)):
+                    self._reading.lost(part, first, last)
+            if rows.full:
+                yield rows
+                rows = self._rows()
+        yield rows
+
+    def _rows(self) -> Rows:
+        options = self._options
+        return Rows(self._reading.columns, self._part.queue, options.tags, options.fail_on_data_loss)
+
+    async def _next(self, result: PullResult, at: int) -> int:
         """The offset of the next pull."""
         part, next_begin = self._part, result.header.next_begin_offset
         if result.status is PullStatus.FOUND and next_begin > at:
@@ -100,7 +144,7 @@ class _Range:
             return next_begin
         if self._tries < min(self._options.retries, LOST_TRIES_MAX):
             self._tries += 1
-            self._pause(self._options.retry_interval_ms / 1000)
+            await self._pause(self._options.retry_interval_ms / 1000)
             return at
         self._tries = 0
         end = goes_on_at(part, at, result.status, next_begin)
@@ -112,8 +156,8 @@ class _Range:
         return await patiently(lambda: self._one_pull(offset), retries, interval_ms, topic_exists=True)
 
     async def _one_pull(self, offset: int) -> PullResult:
-        cluster, mq = self._link.cluster, self._mq
-        address = await cluster.address_of(mq, only_this=False)
-        header = pull_request(self._group, mq, offset, self._options.pull_batch_size)
-        answer = await self._link.operations.pull(address, header, timeout_ms=self._options.pull_timeout_ms)
+        cluster = self._link.cluster
+        address = await cluster.address_of(self._mq, only_this=False)
+        command = Command(int(RequestCode.PULL_MESSAGE), {**self._fields, OFFSET: str(offset)})
+        answer = await cluster.remoting.request(address, command, timeout_ms=self._options.pull_timeout_ms)
         return parse_pull(answer, address)

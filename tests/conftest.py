@@ -5,8 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import rocketcrew
+
+# No test asserts a time: the machine may be busy with other things.
+settings.register_profile("rocketcrew", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("rocketcrew")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -45,7 +45,7 @@ def commands(draw):
     return Command(code, chosen, draw(_bodies), draw(st.integers(0, 5)), flag)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(commands(), min_size=1, max_size=12))
 def test_nothing_raises(make, requests):
     broker = make()

@@ -275,7 +275,7 @@ _events = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(_events)
 def test_whatever_happens_the_queues_hold_what_was_put(events):
     storage = MemoryStorage()

@@ -71,13 +71,13 @@ EVERY: list[type[Body]] = [
 # --- fastjson
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(values)
 def test_what_is_written_with_object_keys_reads_back(value: Any) -> None:
     assert loads(dumps_object_keys(value)) == value
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(
         st.sampled_from(["{", "}", "[", "]", '"a"', '"$ref"', '"$.a"', ":", ",", "0", "-1", "null", " "]), max_size=14
@@ -88,7 +88,7 @@ def test_any_tokens_are_a_value_or_one_typed_error(tokens: list[str]) -> None:
         loads("".join(tokens))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(values, st.data())
 def test_a_changed_text_is_a_value_or_one_typed_error(value: Any, data: st.DataObject) -> None:
     text = bytearray(dumps_object_keys(value))

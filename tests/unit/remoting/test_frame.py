@@ -48,13 +48,13 @@ def binary_frame(header: bytes) -> bytes:
     return pack(">iI", 4 + len(header), 1 << 24 | len(header)) + header
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(commands)
 def test_round_trip(command: Command) -> None:
     assert decode(encode(command)) == command
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(commands, max_size=5), st.data())
 def test_any_split_gives_the_same_commands(wanted: list[Command], data: st.DataObject) -> None:
     stream = b"".join(encode(command) for command in wanted)
@@ -68,7 +68,7 @@ def test_any_split_gives_the_same_commands(wanted: list[Command], data: st.DataO
     assert got == wanted
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(commands, st.data())
 def test_a_changed_frame_is_a_command_or_one_typed_error(command: Command, data: st.DataObject) -> None:
     frame = bytearray(encode(command))
@@ -83,7 +83,7 @@ def test_a_changed_frame_is_a_command_or_one_typed_error(command: Command, data:
     assert reader.buffered_bytes == 0
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.sampled_from(Serialization), st.binary(max_size=80))
 def test_junk_headers(serialization: Serialization, header: bytes) -> None:
     with suppress(ProtocolError):

@@ -47,7 +47,7 @@ def any_of(cls: type[Header]) -> st.SearchStrategy[Header]:
 
 
 @pytest.mark.parametrize("cls", EVERY, ids=lambda cls: cls.__name__)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_round_trip(cls: type[Header], data: st.DataObject) -> None:
     header = data.draw(any_of(cls))

@@ -48,7 +48,7 @@ kinds = st.sampled_from(Compression)
 # --- properties
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.dictionaries(plain_texts, plain_texts, max_size=6))
 def test_properties_round_trip(wanted: dict[str, str]) -> None:
     text = encode_properties(wanted)
@@ -57,7 +57,7 @@ def test_properties_round_trip(wanted: dict[str, str]) -> None:
     assert decode_properties(text[:-1]) == wanted
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.sampled_from(["a", "b", "ab", "aa", "", "é", "\x01", "\x02", "\x01\x02"]), max_size=14).map("".join))
 def test_finding_one_property_agrees_with_decoding_all(text: str) -> None:
     decoded = decode_properties(text)
@@ -88,14 +88,14 @@ def test_reserved_names() -> None:
 # --- compression
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.binary(max_size=4000), kinds)
 def test_compression_round_trip(body: bytes, kind: Compression) -> None:
     assert decompress(compress(body, kind), compression_sysflag(kind)) == body
     assert decompress(memoryview(compress(body, kind)), compression_sysflag(kind)) == body
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(st.binary(max_size=300), kinds, st.data())
 def test_damaged_bodies_are_one_typed_error(body: bytes, kind: Compression, data: st.DataObject) -> None:
     packed = bytearray(compress(body, kind))
@@ -134,7 +134,7 @@ def test_several_zstd_frames_are_one_body() -> None:
 # --- ids
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.ip_addresses().map(str), st.integers(0, (1 << 31) - 1), st.integers(0, (1 << 63) - 1))
 def test_offset_ids_round_trip(host: str, port: int, offset: int) -> None:
     text = offset_message_id(host, port, offset)

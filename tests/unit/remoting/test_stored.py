@@ -70,7 +70,7 @@ def inner_batch(parts: list[tuple[int, bytes, bytes]], sysflag: int = INNER, **c
     return message(100, body=encode_batch(parts), sysflag=sysflag, **changes)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(messages)
 def test_round_trip(wanted: StoredMessage) -> None:
     record = encode_message(wanted)
@@ -85,7 +85,7 @@ def test_round_trip(wanted: StoredMessage) -> None:
         assert walk(record) == ([0, len(record)], [wanted.queue_offset])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(messages, min_size=1, max_size=4), st.data())
 def test_a_changed_body_is_messages_or_one_typed_error(wanted: list[StoredMessage], data: st.DataObject) -> None:
     body = bytearray(b"".join(encode_message(m) for m in wanted))
@@ -104,7 +104,7 @@ def test_a_changed_body_is_messages_or_one_typed_error(wanted: list[StoredMessag
                 found.decompressed_body()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.binary(max_size=200))
 def test_junk(data: bytes) -> None:
     for read in (walk, decode_message, record_info, decode_batch):
@@ -290,13 +290,13 @@ def test_a_damaged_inner_batch(body: bytes) -> None:
         split_inner_batch(decode_message(record))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(entries)
 def test_batch_round_trip(wanted: list[BatchEntry]) -> None:
     assert decode_batch(encode_batch(wanted)) == wanted
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(entries.filter(bool), st.data())
 def test_a_changed_batch_is_messages_or_one_typed_error(wanted: list[BatchEntry], data: st.DataObject) -> None:
     body = bytearray(encode_batch(wanted))

@@ -107,12 +107,16 @@ def test_a_range_is_read_with_pulls_of_any_size(filled: Access, connections: Con
 
 def test_what_a_queue_does_not_hold_is_lost(filled: Access, connections: Connections) -> None:
     pauses: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+
     beyond = Range(QUEUES[0], 8, 15)
     with pytest.raises(DataLossError, match="offsets 10 to 14 of queue 0 of topic orders on broker-a"):
-        list(reading(filled).read(beyond, connections, pauses.append))
+        list(reading(filled).read(beyond, connections, pause))
     assert pauses == [0.001, 0.001]
     lenient = reading(filled, failOnDataLoss="false")
-    assert offsets(lenient.read(beyond, connections, pauses.append)) == [8, 9]
+    assert offsets(lenient.read(beyond, connections, pause)) == [8, 9]
 
 
 # A batch.

@@ -72,7 +72,7 @@ def test_the_chosen_records_only(tmp_path: Path, segments: Any) -> None:
     assert values(read_rows(path, Take(path.name, None))) == ["a", "other queue", "b", "c", "d"]
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 9), st.integers(1, 3)), max_size=6), max_size=4),
     st.sets(st.integers(0, 9)),

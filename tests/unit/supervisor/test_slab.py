@@ -111,7 +111,7 @@ class SlabMachine(RuleBasedStateMachine):
 
 
 TestSlab = SlabMachine.TestCase
-TestSlab.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestSlab.settings = settings(max_examples=60, stateful_step_count=60)
 
 
 def test_every_message_fits_when_it_comes_alone() -> None:

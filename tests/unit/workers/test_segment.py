@@ -151,7 +151,7 @@ class SmallDisk:
         return os.write(fd, data[:room])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(size=st.integers(0, 8_000), gain=st.integers(50, 3_000))
 def test_a_full_disk_loses_nothing(tmp_path_factory: pytest.TempPathFactory, size: int, gain: int) -> None:
     folder = tmp_path_factory.mktemp("full")
@@ -266,7 +266,7 @@ def test_a_torn_end_mark_is_cut_off(tmp_path: Path) -> None:
         ready.unlink()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(junk=st.binary(min_size=1, max_size=200))
 def test_junk_behind_the_batches_never_ends_the_salvage(tmp_path_factory: pytest.TempPathFactory, junk: bytes) -> None:
     folder = tmp_path_factory.mktemp("junk")
