@@ -14,6 +14,7 @@ from ..conf.settings import Settings, require
 from ..spark.config import loader_config
 from ..spark.front import run_loader
 from ..spark.status import read_status
+from ..workers.stack_dump import answer_into
 from .options import with_settings
 from .surroundings import surroundings
 
@@ -44,11 +45,13 @@ def _pairs(context: click.Context, parameter: click.Parameter, value: tuple[str,
 @click.option("--conf", "extra", metavar="NAME=VALUE", multiple=True, callback=_pairs,
               help="Further Spark configuration. May be repeated.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the final status (as in loader.json) on stdout.")
+@click.option("--stacks-fd", type=int, hidden=True)
 @with_settings(target="spark.target", master="spark.master")
 @click.pass_context
 def load(
-    context: click.Context, settings: Settings, staging: Path, once: bool, extra: dict[str, str], as_json: bool
-) -> None:
+    context: click.Context, settings: Settings, staging: Path, once: bool, extra: dict[str, str], as_json: bool,
+    stacks_fd: int | None,
+) -> None:  # fmt: skip
     """Load sealed result segments into a Spark table, each record once.
 
     `rocketcrew run` does this beside the consumer. By itself it is for segments that were left (--no-load), for another
@@ -62,6 +65,8 @@ def load(
       rocketcrew load --staging .rocketcrew/billing/0/segments --target /data/billing
       rocketcrew load --staging segments --target table --follow --set spark.max_wait_ms=5000
     """
+    if stacks_fd is not None:
+        answer_into(stacks_fd)  # a supervisor started us, and wants to know what we do when it asks
     spark = settings.spark
     if spark.format in FOLDER_FORMATS:
         require(settings, ["spark.target"], flag_names={"spark.target": "--target PATH"})

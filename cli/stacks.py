@@ -15,7 +15,8 @@ WORKER_BEGINS = " in worker_main"
 @click.command()
 @to_supervisor
 def stacks(target: Target) -> None:
-    """Print the Python stacks of the supervisor and all workers, with the message that each has in hand.
+    """Print the Python stacks of all processes: supervisor, workers with the message that each has in hand, the processes
+    that workers are forked from, and the loader.
 
     Works for workers in a loop of C code too; one that is stopped is told as such. The signal USR1 writes the same into
     the log.

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from ..workers.spawn import Forkserver, WorkerProcess, WorkerStartError
 from .pool_member import BootMaker, NewWorker
+from .stacks import Helper
 
 SPARE_DELAY_S = 0.1
 """After a start, so that the spare does not take the processor from the worker that boots."""
@@ -102,6 +103,17 @@ class Launcher:
     def interrupt(self, generation: int) -> None:
         """The forkserver does not get on (an import that hangs): end it; who waits for it gets an error."""
         self._generations[generation].forkserver.stop()
+
+    def helpers(self) -> list[Helper]:
+        """The forkservers, and the workers that are forked ahead."""
+        found: list[Helper] = []
+        for number, of in self._generations.items():
+            name = f"generation-{number}"
+            if (pid := of.forkserver.pid) is not None:
+                found.append(Helper("forkserver", name, pid, of.forkserver.stack_file))
+            if (pid := of.forkserver.spare_pid) is not None:
+                found.append(Helper("spare", name, pid, None, "waits to be told which worker it is"))
+        return found
 
     def drop(self, generation: int) -> None:
         """No worker of the generation is left: end its forkserver."""

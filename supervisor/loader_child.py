@@ -21,7 +21,9 @@ from ..conf.segment_format import FOLDER_FORMATS, LOADER_STATUS_FILE
 from ..conf.settings import Settings, SparkSettings
 from ..conf.sources import environment_name
 from ..workers.parent_death import die_with_parent
+from ..workers.stack_dump import StackFile
 from .slot import Slot
+from .stacks import Helper
 
 BACK_OFF_MAX_S = 60.0
 HEALTHY_S = 60.0
@@ -56,6 +58,7 @@ class LoaderChild:
         self._care: asyncio.Task[None] | None = None
         self._stopping = False
         self.restarts = -1
+        self._stack_file = StackFile()
 
     def start(self) -> None:
         """Start it and keep it running."""
@@ -109,12 +112,13 @@ class LoaderChild:
         parent = os.getpid()
         self.restarts += 1
         self._process = await asyncio.create_subprocess_exec(
-            *self.arguments(),
+            *self.arguments(), "--stacks-fd", str(self._stack_file.shared.fd),
+            pass_fds=(self._stack_file.shared.fd,),
             stdin=asyncio.subprocess.PIPE,  # its end tells the loader that we are gone
             env={**os.environ, **self.environment()},
             start_new_session=True,
             preexec_fn=lambda: die_with_parent(parent),
-        )
+        )  # fmt: skip
         log.info("loader_started", pid=self._process.pid, target=self.target)
         return await self._process.wait()
 
@@ -122,6 +126,12 @@ class LoaderChild:
         """Do not wait for more: somebody waits for what is sealed."""
         if self._process is not None and self._process.stdin is not None and self._process.returncode is None:
             self._process.stdin.write(b"load\n")
+
+    def helpers(self) -> list[Helper]:
+        """The process, for whoever wants its stacks; nothing while none runs."""
+        if self._process is None or self._process.returncode is not None:
+            return []
+        return [Helper("loader", self.target, self._process.pid, self._stack_file)]
 
     def status(self) -> dict[str, Any]:
         """Its own status file with the process's facts."""

@@ -34,7 +34,7 @@ from .pool_member import NEVER, HandlerError, Member, NewWorker
 from .post_mortem import PostMortem, seal_renamed
 from .posts import DropGeneration, GiveUp, Kill, Note, Policy, Retire, Start
 from .reloading import Reload
-from .stacks import ProcessStack, Running, worker_stacks
+from .stacks import Helper, ProcessStack, Running, crew_stacks
 from .staffing import Staff
 from .taking_back import TakingBack
 
@@ -353,10 +353,10 @@ class Pool:
         seconds = max(0.0, self._loop.time() - cell.started_ns / 1e9)
         return Running(mq.topic, mq.broker_name, mq.queue_id, cell.offset, seconds)
 
-    async def stacks(self) -> list[ProcessStack]:
-        """The stacks of every worker, also of those that start or leave."""
+    async def stacks(self, others: Callable[[], list[Helper]]) -> list[ProcessStack]:
+        """The stacks of every worker, also of those that start or leave, of the forkservers, spares, and `others`."""
         members = sorted(self.members.values(), key=lambda member: (member.index, member.worker_id))
-        return await worker_stacks(members, self.running)
+        return await crew_stacks(members, self.running, lambda: [*self.launcher.helpers(), *others()])
 
     # --- stopping -----------------------------------------------------------------------------------------------
 

@@ -288,8 +288,9 @@ class Supervisor:
         return picture(self.core, self.service, facts, extra)
 
     async def stacks(self) -> list[ProcessStack]:
-        """What every process does at this instant: the supervisor first, then the workers. Takes at most a second."""
-        return [own_stack(self.client_id), *await self._pool.stacks()]
+        """What every process does at this instant: the supervisor first, then the workers, then who helps them. Takes at
+        most a second."""
+        return [own_stack(self.client_id), *await self._pool.stacks(self._loader.helpers)]
 
     async def _stacks_text(self) -> str:
         return as_text(await self.stacks())

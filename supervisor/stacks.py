@@ -1,12 +1,14 @@
 """What every process of the crew is doing at this instant: Python stacks, and the message in hand.
 
-A worker writes its stacks by itself when it gets the signal (workers/stack_dump.py); how long it takes is not ours to
-decide, so everything here has a deadline: a worker that is stopped, or waits in the kernel, is told as such.
+A worker writes its stacks by itself when it gets the signal (workers/stack_dump.py), and so do the forkservers and the
+loader; how long it takes is not ours to decide, so everything here has a deadline: one that is stopped, or waits in the
+kernel, is told as such.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 import threading
@@ -17,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ..workers.stack_dump import STACK_SIGNAL
+from ..workers.stack_dump import STACK_SIGNAL, StackFile, catches_stack_signal
 from .pool_member import Member
 
 STACK_TIMEOUT_S: Final = 1.0
@@ -46,9 +48,9 @@ class ProcessStack:
     """One process. `text` has its stacks, the innermost call first; empty when it did not answer, then `note` says why."""
 
     process: str
-    """"supervisor" or "worker"."""
+    """"supervisor", "worker", "forkserver", "spare" or "loader"."""
     name: str
-    """The worker's id; the supervisor's client id."""
+    """The worker's id; the supervisor's client id; of the others what they are there for."""
     pid: int
     running: Running | None
     text: str
@@ -65,41 +67,95 @@ class ProcessStack:
                 "note": self.note}  # fmt: skip
 
 
-async def worker_stacks(
-    members: Sequence[Member], running: Callable[[Member], Running | None], *, timeout_s: float = STACK_TIMEOUT_S
-) -> list[ProcessStack]:
-    """The stacks of all `members`, asked at the same time; `running` says what each has in hand. At most `timeout_s`."""
-    asked: list[tuple[Member, Running | None]] = []
-    for member in members:
-        member.stack_file.forget()
-        asked.append((member, running(member)))
-        member.process.kill(STACK_SIGNAL)
+@dataclass(frozen=True, slots=True)
+class Helper:
+    """A process of the crew that handles no messages: a forkserver, a spare, the loader. A child of the supervisor, or of
+    one, that is not reaped while it stands here, so that its pid is its own."""
+
+    process: str
+    name: str
+    pid: int
+    file: StackFile | None
+    """Where it answers; None: it does not."""
+    note: str = ""
+    """Said where it does not answer."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    """One process and its answer so far. The file may be closed while it is waited for: then it has ended."""
+
+    process: str
+    name: str
+    pid: int
+    running: Running | None
+    file: StackFile | None
+    ended: Callable[[], bool]
+    note: str = ""
+    size: int = 0
+
+    def is_whole(self) -> bool:
+        """A dump has no end mark; it is written in one go, so one that has stopped growing is whole."""
+        if self.file is None or self.ended():
+            return True
+        before, self.size = self.size, self.file.size()
+        return bool(self.size) and self.size == before
+
+    def answer(self) -> ProcessStack:
+        text, note = "", ""
+        if self.file is None:
+            note = ", ".join(part for part in (self.note, _kernel_state(self.pid)) if part)
+        elif self.ended():
+            note = "ended meanwhile"
+        elif not (text := self.file.text()):
+            parts = (f"did not answer within {STACK_TIMEOUT_S:g} s", _kernel_state(self.pid))
+            note = ", ".join(part for part in parts if part)
+        return ProcessStack(self.process, self.name, self.pid, self.running, text, note)
+
+
+async def crew_stacks(
+    members: Sequence[Member], running: Callable[[Member], Running | None], helpers: Callable[[], Sequence[Helper]],
+    *, timeout_s: float = STACK_TIMEOUT_S,
+) -> list[ProcessStack]:  # fmt: skip
+    """The stacks of all `members` and `helpers`, asked at the same time; `running` says what each has in hand. At most
+    `timeout_s`."""
+    asked = [_ask_member(member, running(member)) for member in members]
+    asked += [_ask_helper(helper, helpers) for helper in helpers()]
     deadline = time.monotonic() + timeout_s
-    sizes = [0] * len(asked)
     while time.monotonic() < deadline:
         await asyncio.sleep(_POLL_S)
-        before, sizes = sizes, [0 if member.ended else member.stack_file.size() for member, _ in asked]
-        # A dump has no end mark; it is written in one go, so one that has stopped growing is whole.
-        if all(size and size == old for size, old in zip(sizes, before, strict=True)):
+        whole = [each.is_whole() for each in asked]
+        if all(whole):
             break
-    return [_answer(member, found) for member, found in asked]
+    return [each.answer() for each in asked]
 
 
-def _answer(member: Member, running: Running | None) -> ProcessStack:
-    if member.ended:
-        return ProcessStack("worker", member.worker_id, member.process.pid, running, "", "ended meanwhile")
-    text = member.stack_file.text()
-    note = "" if text else f"did not answer within {STACK_TIMEOUT_S:g} s{_kernel_state(member.process.pid)}"
-    return ProcessStack("worker", member.worker_id, member.process.pid, running, text, note)
+def _ask_member(member: Member, running: Running | None) -> _Asked:
+    member.stack_file.forget()
+    member.process.kill(STACK_SIGNAL)
+    return _Asked(
+        "worker", member.worker_id, member.process.pid, running, member.stack_file, ended=lambda: member.ended
+    )
+
+
+def _ask_helper(helper: Helper, helpers: Callable[[], Sequence[Helper]]) -> _Asked:
+    file, note = helper.file, helper.note
+    if file is not None and not catches_stack_signal(helper.pid):
+        file, note = None, "does not answer yet"
+    if file is not None:
+        file.forget()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(helper.pid, STACK_SIGNAL)
+    return _Asked(helper.process, helper.name, helper.pid, None, file, lambda: helper not in helpers(), note)
 
 
 def _kernel_state(pid: int) -> str:
-    """What the kernel says of a process that does not answer (Linux), as in ", state: T (stopped)"."""
+    """What the kernel says of a process that does not answer (Linux), as in "state: T (stopped)"."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
         return ""
-    return next((f", state: {line[6:].strip()}" for line in lines if line.startswith("State:")), "")
+    return next((f"state: {line[6:].strip()}" for line in lines if line.startswith("State:")), "")
 
 
 def worker_facts(

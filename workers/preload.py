@@ -17,7 +17,7 @@ import threading
 from typing import Any, Final
 
 from .parent_death import die_with_parent, keep_through_stop_signals
-from .stack_dump import ignore_until_ready
+from .stack_dump import answer_as_forkserver
 
 ENVIRONMENT_KEY: Final = "ROCKETCREW_FORKSERVER"
 
@@ -29,7 +29,7 @@ def prepare_forkserver(orders: dict[str, Any]) -> None:
     """Bind this process to its parent, then import what workers need."""
     global forkserver_pid  # noqa: PLW0603  a fact of this process, set once
     keep_through_stop_signals()
-    ignore_until_ready()
+    answer_as_forkserver(orders["stacks"])
     die_with_parent(orders["supervisor_pid"])
     forkserver_pid = os.getpid()
     sys.path[:] = orders["sys_path"]

@@ -37,6 +37,7 @@ from .entry import LENGTH, run_spare, run_worker
 from .loading import search_path
 from .preload import ENVIRONMENT_KEY
 from .slab_memory import SharedFd
+from .stack_dump import StackFile
 
 PRELOAD_MODULE: Final = "rocketcrew.workers.preload"
 START_TIMEOUT_MS: Final = 60_000
@@ -147,6 +148,8 @@ class Forkserver:
         self._server = _Server()
         self._warm_pid: int | None = None
         self._spare: _Spare | None = None
+        self.stack_file: StackFile | None = None
+        """Where it writes its stacks when asked; None before the start and after stop()."""
         self._server.set_forkserver_preload([PRELOAD_MODULE])
         self._modules = list(modules)
         self._start_timeout_ms = start_timeout_ms
@@ -166,6 +169,12 @@ class Forkserver:
             return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
         except ChildProcessError:
             return False
+
+    @property
+    def spare_pid(self) -> int | None:
+        """Process id of the worker that is forked ahead, None when there is none."""
+        spare = self._spare
+        return None if spare is None else spare.process.pid
 
     def start(self) -> None:
         """Start it unless it runs; returns before its imports are done. Call from the main thread."""
@@ -243,6 +252,9 @@ class Forkserver:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
             server._stop()  # pyright: ignore[reportPrivateUsage]
+        stacks, self.stack_file = self.stack_file, None
+        if stacks is not None:
+            stacks.close()
 
     @contextlib.contextmanager
     def _orders(self) -> Generator[None]:
@@ -250,7 +262,12 @@ class Forkserver:
         if threading.current_thread() is not threading.main_thread():
             yield  # none is started here, and the environment is everybody's
             return
-        orders = {"supervisor_pid": os.getpid(), "sys_path": search_path(), "modules": self._modules}
+        if self.stack_file is None:
+            self.stack_file = StackFile()
+        orders = {
+            "supervisor_pid": os.getpid(), "sys_path": search_path(), "modules": self._modules,
+            "stacks": self.stack_file.path,
+        }  # fmt: skip
         os.environ[ENVIRONMENT_KEY] = json.dumps(orders)
         try:
             yield

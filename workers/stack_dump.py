@@ -1,4 +1,4 @@
-"""The Python stack of a worker, asked for from outside, whatever the worker is doing.
+"""The Python stack of a worker, a forkserver or the loader, asked for from outside, whatever it is doing.
 
 faulthandler writes it from inside the signal's own handler in C: a loop in C that holds the interpreter's lock is no
 hindrance, and nothing of the handler's program runs for it. It goes into a file that was made before the worker
@@ -15,12 +15,13 @@ import fcntl
 import os
 import signal
 import tempfile
+from pathlib import Path
 from typing import Final
 
 from .slab_memory import SharedFd
 
 STACK_SIGNAL: Final[int] = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
-"""Asks a worker for its stacks."""
+"""Asks a process for its stacks."""
 STACK_BYTES_MAX: Final = 256 * 1024
 """What is read of one answer: faulthandler writes at most 100 frames a thread."""
 FATAL_MARK: Final = "Fatal Python error: "
@@ -46,6 +47,8 @@ class StackFile:
     def __init__(self) -> None:
         self._fd = make_stack_fd()
         self.shared = SharedFd(self._fd)
+        self.path = f"/proc/{os.getpid()}/fd/{self._fd}"
+        """Under which a process that inherits no descriptors can open it (Linux)."""
 
     def forget(self) -> None:
         """Drop what was said before; call it before the signal is sent."""
@@ -72,15 +75,46 @@ class StackFile:
 def answer_with_stacks(shared: SharedFd) -> None:
     """In the worker: from now on STACK_SIGNAL writes the stacks of all threads, and so does a signal that ends it (SEGV, BUS,
     ILL, FPE, ABRT): nothing can be opened in a process that is just dying."""
-    fd = shared.fd
+    fd = answer_into(shared.fd)
+    faulthandler.enable(file=fd, all_threads=True)
+
+
+def answer_into(fd: int) -> int:
+    """From now on STACK_SIGNAL writes the stacks of all threads of this process there. Takes the descriptor over; returns
+    the one that is used."""
     with contextlib.suppress(OSError):  # a low limit of open files
         high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FD_FROM)
         os.close(fd)
         fd = high
     faulthandler.register(STACK_SIGNAL, file=fd, all_threads=True, chain=False)
-    faulthandler.enable(file=fd, all_threads=True)
+    return fd
 
 
-def ignore_until_ready() -> None:
-    """In the forkserver: a worker that is asked before it can answer must not die of the signal."""
-    signal.signal(STACK_SIGNAL, lambda _number, _frame: None)
+def answer_as_forkserver(path: str) -> None:
+    """In the forkserver, before it imports anything of the user's: its own stacks go to the supervisor's file.
+
+    What is forked from it does not answer into that file, and does not die of the signal before it has one of its own.
+    Where the file cannot be reached, the forkserver does not answer either.
+    """
+    signal.signal(STACK_SIGNAL, _ignore)
+    with contextlib.suppress(OSError):
+        answer_into(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC))
+        os.register_at_fork(after_in_child=_answer_no_more)
+
+
+def _answer_no_more() -> None:
+    faulthandler.unregister(STACK_SIGNAL)
+
+
+def _ignore(_number: int, _frame: object) -> None:
+    pass
+
+
+def catches_stack_signal(pid: int) -> bool:
+    """The process has said what to do with STACK_SIGNAL, which ends any other (Linux; elsewhere nobody is asked)."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return False
+    caught = next((int(line[7:], 16) for line in lines if line.startswith("SigCgt:")), 0)
+    return bool(caught >> (STACK_SIGNAL - 1) & 1)

@@ -1,8 +1,10 @@
-"""Stacks of every process with the message in hand: also of a worker in a C loop, and of one that is stopped."""
+"""Stacks of every process with the message in hand: also of a worker in a C loop, of one that is stopped, and of a
+forkserver whose import hangs."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -16,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from harness import Broker, Crew, send_numbers, wait_until
 
 TOPIC = "numbers"
+ENDLESS = "import re\n\ndef endless():\n    re.match('(a+)+$', 'a' * 64 + 'b')\n\n"
 
 
 def processes(crew: Crew) -> list[dict[str, Any]]:
@@ -24,25 +27,55 @@ def processes(crew: Crew) -> list[dict[str, Any]]:
     return found
 
 
+def of(crew: Crew, role: str) -> list[dict[str, Any]]:
+    return [each for each in processes(crew) if each["process"] == role]
+
+
+def logged(crew: Crew) -> list[dict[str, Any]]:
+    """What USR1 wrote into the log."""
+    lines = crew.child.log.read_text().splitlines(keepends=True)
+    return [json.loads(line) for line in lines if '"event": "stack"' in line and line.endswith("\n")]
+
+
 def test_stacks_come_from_a_c_loop_and_a_stopped_worker_is_told(tmp_path: Path, broker: Broker) -> None:
-    crew = Crew(tmp_path, broker, "numbers_handler:endless_c_loop", TOPIC, load=False)
+    (tmp_path / "stuck.py").write_text(ENDLESS + "def handle(message):\n    endless()\n")
+    crew = Crew(
+        tmp_path, broker, "stuck:handle", TOPIC, load=True, **{"spark.format": "pyarrow", "results.schema": "a int"}
+    )
+    crew.cwd = tmp_path
     crew.start()
     try:
+        wait_until(lambda: all("/spark/" in each["stack"] for each in of(crew, "loader")), what="the loader at work")
+        wait_until(lambda: len(of(crew, "spare")) == 1, what="the spare")
         idle = processes(crew)
-        assert [each["process"] for each in idle] == ["supervisor", "worker", "worker"]
+        roles = ["supervisor", "worker", "worker", "forkserver", "spare", "loader"]
+        assert [each["process"] for each in idle] == roles
         assert "own_stack" in idle[0]["stack"]
-        assert all("workers/worker.py" in each["stack"] and each["running"] is None for each in idle[1:])
+        assert all("workers/worker.py" in each["stack"] and each["running"] is None for each in idle[1:3])
+        assert "multiprocess/forkserver.py" in idle[3]["stack"]
+        assert idle[3]["pid"] == crew.forkserver()
+        assert (idle[4]["stack"], idle[4]["note"].split(",")[0]) == ("", "waits to be told which worker it is")
+        assert idle[5]["pid"] == crew.loader()
         send_numbers(broker, TOPIC, range(16))
-        wait_until(lambda: all(each["running"] for each in processes(crew)[1:]), what="two messages in hand")
-        for each in processes(crew)[1:]:
-            assert "endless_c_loop" in each["stack"], each
+        wait_until(lambda: all(each["running"] for each in of(crew, "worker")), what="two messages in hand")
+        for each in of(crew, "worker"):
+            assert "in endless" in each["stack"], each
             assert each["running"]["topic"] == TOPIC
             assert each["running"]["seconds"] > 0
+        os.kill(crew.child.pid, signal.SIGUSR1)
+        wait_until(lambda: {line["of"] for line in logged(crew)} == set(roles), what="the stacks in the log")
+        assert sum(line["running"] is not None and f"{TOPIC}/" in line["running"] for line in logged(crew)) == 2
         stopped = crew.workers()[0]
         os.kill(stopped, signal.SIGSTOP)
         told = {each["pid"]: each for each in processes(crew)}[stopped]
         assert told["stack"] == ""
         assert "T (stopped)" in told["note"]
         os.kill(stopped, signal.SIGCONT)
+        (tmp_path / "stuck.py").write_text(ENDLESS + "endless()\n")
+        os.kill(crew.child.pid, signal.SIGHUP)
+        wait_until(
+            lambda: any("in endless" in each["stack"] for each in of(crew, "forkserver")), what="a hanging import"
+        )
+        assert [each["name"] for each in of(crew, "forkserver")] == ["generation-0", "generation-1"]
     finally:
         crew.kill()
