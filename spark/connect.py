@@ -25,12 +25,15 @@ from ..remoting.errors import UsageError
 from .columns import Column, ddl, quoted
 from .errors import SparkStartError
 from .files import spark_path
+from .pulse import Deadline
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SCHEME = "sc://"
 CONNECT_TIMEOUT_S = 10.0
+STOP_TIMEOUT_S = 10.0
+"""What a server may take to hear that the session ends; then it is left to find out."""
 RETRIES_MAX = 8
 BACKOFF_MAX_MS = 10_000
 STATIC = "CANNOT_MODIFY_STATIC_CONFIG"
@@ -155,7 +158,7 @@ class ConnectSession:
         os.environ.pop(_MODE, None)
         if self._gone:
             return
-        with contextlib.suppress(Exception):
+        with Deadline(STOP_TIMEOUT_S, self.kill), contextlib.suppress(Exception):
             self._spark.stop()
 
 

@@ -3,6 +3,8 @@
 The question is cheap (the JVM's clock) and asked from threads of its own, as py4j gives each thread a connection. A JVM that
 leaves it unanswered for the timeout is killed: whoever waits for a job of it then sees it dead, the loader ends with a
 failure, and its parent starts it anew, with back-off.
+
+Before the JVM can be asked, and after it was told to stop, a `Deadline` takes the pulse's place.
 """
 
 from __future__ import annotations
@@ -10,8 +12,38 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
+from types import TracebackType
+from typing import Self
 
 ASK_INTERVAL_S = 5.0
+
+
+class Deadline:
+    """As a context: `late` is called once, by another thread, unless the block ends within `seconds` (0: no limit).
+
+    It is to make the block end, as by killing what that waits for; then `passed` says why it did.
+    """
+
+    def __init__(self, seconds: float, late: Callable[[], None]) -> None:
+        self.passed = False
+        self._late = late
+        self._timer = threading.Timer(seconds, self._pass) if seconds else None
+
+    def __enter__(self) -> Self:
+        if self._timer is not None:
+            self._timer.daemon = True
+            self._timer.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _pass(self) -> None:
+        self.passed = True
+        self._late()
 
 
 class Pulse:

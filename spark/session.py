@@ -21,17 +21,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
+
 from ..remoting.errors import UsageError
 from .columns import Column, ddl
 from .connect import ConnectSession, is_remote, open_connect
 from .errors import SparkStartError
 from .files import remove_tree, spark_path
 from .java import Java, find_java, make_shim
+from .pulse import Deadline
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 JVM_END_TIMEOUT_S = 5
+SPARK_STOP_TIMEOUT_S = 20.0
+"""Stopping takes a second on one machine, a few where a cluster is told; a JVM that hangs would never answer."""
 JVM_LOG_BYTES_MAX = 10_000_000
 LOG_TAIL_LINES = 15
 _CLEARED = (
@@ -134,16 +139,20 @@ class Session:
         """The rows of staged files."""
         return session.read.schema(ddl(columns)).parquet(*(spark_path(file) for file in files))
 
-    def close(self, end_timeout_s: float = JVM_END_TIMEOUT_S) -> None:
-        """Stop Spark and its JVM. Takes about a second, `end_timeout_s` more if it has to be killed; never raises."""
+    def close(self, end_timeout_s: float = JVM_END_TIMEOUT_S, stop_timeout_s: float = SPARK_STOP_TIMEOUT_S) -> None:
+        """Stop Spark and its JVM; never raises. Takes about a second.
+
+        A JVM that has not stopped within `stop_timeout_s`, or not left within `end_timeout_s` after that, is killed.
+        """
         from pyspark import SparkContext
 
         # Whatever goes wrong here, the JVM is about to end: its answers are no longer needed.
-        with contextlib.suppress(Exception):
-            self.spark.stop()
         context: Any = SparkContext
-        with contextlib.suppress(Exception):
-            context._gateway.shutdown()
+        with Deadline(stop_timeout_s, self.kill):
+            with contextlib.suppress(Exception):
+                self.spark.stop()
+            with contextlib.suppress(Exception):
+                context._gateway.shutdown()
         context._gateway = context._jvm = None
         if self._jvm.stdin is not None:
             with contextlib.suppress(OSError):
@@ -181,6 +190,17 @@ def open_session(settings: SessionSettings) -> Session:
         except Exception as error:
             raise SparkStartError(_why_not_started(settings, java, error)) from error
     return Session(spark, java)
+
+
+def kill_starting(folder: Path) -> None:
+    """Kill the JVM that this process starts with `folder`, and the scripts that start it: pyspark shows neither until
+    the JVM has answered. They are known by the folder, which their command lines name."""
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            if any(str(folder) in word for word in child.cmdline()):
+                for process in (child, *child.children(recursive=True)):
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        process.kill()
 
 
 def spark_conf(settings: SessionSettings) -> dict[str, str]:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 from ..conf.segment_format import MESSAGE_ID, OFFSET, ORIGIN_MESSAGE_ID
 from .columns import BATCH_COLUMN, Column
 from .connect import ConnectSession, endpoint, is_remote
-from .errors import LoaderError, SparkDiedError, StoppedError, remedy
+from .errors import LoaderError, SparkDiedError, SparkStartError, StoppedError, remedy
 from .files import spark_path
 from .java import Java, find_java
-from .pulse import Pulse
-from .session import Session, SessionSettings, open_any
+from .pulse import Deadline, Pulse
+from .session import Session, SessionSettings, kill_starting, open_any
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 JOB_GROUP = "rocketcrew-load"
 DYING_S = 1.0
 """What a failed job waits to learn whether the JVM is on its way out: then that is why it failed."""
+START_TIMEOUTS = 20
+"""A start may take so many times `spark.jvm_timeout_ms` (20 minutes, as it is set by default) before it counts as hanging:
+packages are fetched meanwhile, and a cluster may have no room yet."""
 _NEVER_REPEATING = (OFFSET, MESSAGE_ID, ORIGIN_MESSAGE_ID)
 """Columns for which Parquet would fill a dictionary, find it useless and begin again: 7 % of the job's CPU."""
 _ONE_FILE_A_TASK = str(1 << 40)
@@ -37,8 +40,21 @@ them, and the parts that were made about equal stay the tasks."""
 class SparkWriter:
     """Starts Spark at the first `start`, and writes with it until `close`. `start` and `write` by one thread only."""
 
-    def __init__(self, settings: SessionSettings, jvm_timeout_ms: int = 0, partition_by: Sequence[str] = ()) -> None:
-        """`jvm_timeout_ms`: a JVM that does not answer for so long is killed; 0 = never. `partition_by`: of `write`."""
+    def __init__(
+        self,
+        settings: SessionSettings,
+        jvm_timeout_ms: int = 0,
+        partition_by: Sequence[str] = (),
+        *,
+        opening: Callable[[SessionSettings], Session | ConnectSession] = open_any,
+        kill_starting: Callable[[Path], None] = kill_starting,
+    ) -> None:
+        """`jvm_timeout_ms`: a JVM that does not answer for so long is killed; 0 = never. `partition_by`: of `write`.
+
+        `opening` starts Spark; `kill_starting` makes that end when it hangs.
+        """
+        self._opening = opening
+        self._kill_starting = kill_starting
         self._partition_by = tuple(partition_by)
         self._jvm_timeout_s = jvm_timeout_ms / 1000
         self._pulse: Pulse | None = None
@@ -66,16 +82,33 @@ class SparkWriter:
     def start(self) -> None:
         """Start Spark if it does not run yet. Raises SparkStartError, SparkDiedError when it ran and is gone."""
         self.check()
-        if self.session is None:
-            begun = time.monotonic()
-            self.session = open_any(self._settings)
-            self.start_seconds = time.monotonic() - begun
-            self._load_session = self.session.new_session()
-            if self._jvm_timeout_s:
-                self._pulse = Pulse(self.session.ask, self._jvm_timeout_s, self.session.kill)
-                self._pulse.start()
-            for name in ("spark.sql.files.maxPartitionBytes", "spark.sql.files.openCostInBytes"):
-                self._load_session.conf.set(name, _ONE_FILE_A_TASK)
+        if self.session is not None:
+            return
+        begun = time.monotonic()
+        limit_s = 0.0 if self._remote else self._jvm_timeout_s * START_TIMEOUTS
+        deadline = Deadline(limit_s, lambda: self._kill_starting(self._settings.folder))
+        try:
+            with deadline:
+                self.session = self._opening(self._settings)
+                self._load_session = self.session.new_session()
+                for name in ("spark.sql.files.maxPartitionBytes", "spark.sql.files.openCostInBytes"):
+                    self._load_session.conf.set(name, _ONE_FILE_A_TASK)
+        except Exception as error:
+            if deadline.passed:
+                raise self._hung_at_start(limit_s) from error
+            raise
+        if deadline.passed:
+            raise self._hung_at_start(limit_s)
+        self.start_seconds = time.monotonic() - begun
+        if self._jvm_timeout_s:
+            self._pulse = Pulse(self.session.ask, self._jvm_timeout_s, self.session.kill)
+            self._pulse.start()
+
+    def _hung_at_start(self, limit_s: float) -> SparkStartError:
+        return SparkStartError(
+            f"Spark did not start within {limit_s:g} s ({START_TIMEOUTS} times spark.jvm_timeout_ms), and its JVM was killed."
+            f" {self._settings.folder}/jvm.log and spark.log may say why. The segments stay"
+        )
 
     def write(self, files: Sequence[Path], output: Path, columns: Sequence[Column], bytes_in: int) -> None:
         """Write the files' rows as Parquet files into the folder `output`. `bytes_in` only names the job."""
@@ -153,7 +186,7 @@ class SparkWriter:
                 session.cancel_jobs(load_session, JOB_GROUP)
 
     def close(self) -> None:
-        """Stop Spark."""
+        """Stop Spark; bounded, as a session kills what does not stop."""
         session, self.session, self._load_session = self.session, None, None
         if self._pulse is not None and not self._pulse.hung:
             self._pulse.stop()

@@ -250,11 +250,23 @@ def _answers(loaders: Loaders) -> None:
         assert sql("SELECT count(DISTINCT batch_id) AS n FROM results") == [{"n": 3}]
 
 
+def _hanging_java(home: Path) -> Path:
+    """A JAVA_HOME whose java never does anything."""
+    (home / "bin").mkdir(parents=True)
+    (home / "bin" / "java").write_text("#!/bin/sh\nsleep 600\n")
+    (home / "bin" / "java").chmod(0o755)
+    (home / "release").write_text('JAVA_VERSION="17.0.9"\nMODULES="java.base"\n')
+    return home
+
+
 def test_a_jvm_that_hangs_is_found_out(tmp_path: Path) -> None:
-    """Stopped, not dead: it keeps its connections, and answers nothing."""
+    """It never starts, at first; then it is stopped, not dead: it keeps its connections, and answers nothing."""
     loaders = Loaders(tmp_path, "spark")
     try:
         loaders.seal(Record(1))
+        loaders.run(6, jvm_timeout_ms=100, java_home=str(_hanging_java(tmp_path / "java")))
+        assert "did not start within 2 s" in loaders.status()["error"]
+        assert not [one for one in psutil.process_iter(["cmdline"]) if str(tmp_path) in str(one.info["cmdline"])]
         process = loaders.start(follow=True, jvm_timeout_ms=2_000)
         jvm = loaders.wait_for_batch(1, process)["jvm_pid"]
         os.kill(jvm, signal.SIGSTOP)

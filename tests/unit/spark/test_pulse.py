@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import threading
+from pathlib import Path
+from typing import Any
 
-from rocketcrew.spark.pulse import Pulse
+import pytest
+
+from rocketcrew.spark.errors import SparkStartError
+from rocketcrew.spark.java import Java
+from rocketcrew.spark.pulse import Deadline, Pulse
+from rocketcrew.spark.session import Session, SessionSettings, kill_starting
+from rocketcrew.spark.spark_writer import SparkWriter
 
 LONG_S = 60.0
 
@@ -33,3 +43,82 @@ def test_silence_at_the_end_is_no_hanging() -> None:
     pulse.stop()
     assert pulse.beat()
     never.set()
+
+
+def test_a_deadline_that_is_kept_does_nothing_and_one_that_is_not_makes_the_block_end() -> None:
+    with Deadline(LONG_S, lambda: None) as kept:
+        pass
+    freed = threading.Event()
+    with Deadline(0.001, freed.set) as missed:
+        assert freed.wait(LONG_S)
+    with Deadline(0, freed.clear) as unlimited:
+        pass
+    assert (kept.passed, missed.passed, unlimited.passed) == (False, True, False)
+    assert freed.is_set()
+
+
+class Hanging:
+    """Stands for a Spark, its context and its gateway: what is asked of the JVM comes back when that is killed."""
+
+    pid = 1
+    stdin = None
+
+    def __init__(self) -> None:
+        self.killed = threading.Event()
+        self.sparkContext = self._gateway = self.proc = self
+
+    def stop(self) -> None:
+        assert self.killed.wait(LONG_S)
+        raise ConnectionResetError
+
+    kill = property(lambda self: self.killed.set)
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        del timeout_s
+        return -9
+
+    def poll(self) -> int | None:
+        return -9 if self.killed.is_set() else None
+
+
+def test_a_jvm_that_does_not_stop_is_killed() -> None:
+    jvm: Any = Hanging()
+    Session(jvm, Java(Path("java"), 17, True, "here")).close(stop_timeout_s=0.001)
+    assert jvm.killed.is_set()
+
+
+def test_a_jvm_that_hangs_while_it_starts_is_killed(tmp_path: Path) -> None:
+    killed = threading.Event()
+    folders: list[Path] = []
+
+    def hang(_: SessionSettings) -> Session:
+        assert killed.wait(LONG_S)
+        raise SparkStartError("Java gateway process exited before sending its port number")
+
+    def kill(folder: Path) -> None:
+        folders.append(folder)
+        killed.set()
+
+    # As if there were a Java: none is started.
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "java").touch()
+    (tmp_path / "release").write_text('JAVA_VERSION="17.0.9"\nMODULES="java.base"\n')
+    settings = SessionSettings(tmp_path / "spark", java_home=str(tmp_path))
+    writer = SparkWriter(settings, jvm_timeout_ms=1, opening=hang, kill_starting=kill)
+    with pytest.raises(SparkStartError, match=r"did not start within 0\.02 s"):
+        writer.start()
+    assert folders == [tmp_path / "spark"]
+    writer.close()
+
+
+def test_only_what_names_the_folder_is_killed(tmp_path: Path) -> None:
+    with (
+        subprocess.Popen(["sh", "-c", "sleep 600; exit", str(tmp_path / "spark")]) as starting,
+        subprocess.Popen(["sleep", "600"]) as other,
+    ):
+        try:
+            kill_starting(tmp_path)
+            assert starting.wait(LONG_S) == -signal.SIGKILL
+            assert other.poll() is None
+        finally:
+            other.kill()
