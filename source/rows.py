@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute
 from isal import isal_zlib
 
-from ..remoting.codes import SYSFLAG_COMPRESSED
+from ..remoting.codes import SYSFLAG_COMPRESSED, SYSFLAG_INNER_BATCH
 from ..remoting.compression import decompress
 from ..remoting.errors import ProtocolError
 from ..remoting.properties import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
@@ -31,6 +31,7 @@ BYTES_MAX = 8 * 1024 * 1024
 COMPRESSED_WEIGHT = 9
 """A compressed record counts as so many more: what it grows to is known only when it is decoded."""
 _SYSFLAG_LOW_BYTE = 39
+_UNUSUAL = SYSFLAG_COMPRESSED | SYSFLAG_INNER_BATCH
 _OF_PROPERTIES = frozenset({"tags", "keys", "properties", "messageId"})
 
 pc: Any = pyarrow.compute
@@ -69,10 +70,21 @@ class Rows:
 
         Raises ProtocolError for records that cannot be right; `flush` looks closer.
         """
-        gaps: list[tuple[int, int]] = []
-        at = start
         data = bytes(body)
         positions, offsets = walk(data)
+        if offsets and offsets[0] == start and offsets[-1] == end - 1 and len(offsets) == end - start:
+            starts = positions[:-1]
+            if not any(data[position + _SYSFLAG_LOW_BYTE] & _UNUSUAL for position in starts):
+                self._add(data, starts)
+                return []
+        return self._take_some(data, positions, offsets, start, end)
+
+    def _take_some(
+        self, data: bytes, positions: Sequence[int], offsets: Sequence[int], start: int, end: int
+    ) -> list[tuple[int, int]]:
+        """As `take`, for what is not just the records that were asked for."""
+        gaps: list[tuple[int, int]] = []
+        at = start
         wanted: list[int] = []
         for (position, following), last in zip(pairwise(positions), offsets, strict=True):
             if last < at:
