@@ -37,8 +37,8 @@ FULL = (
     "tests/system/test_connect.py",
     "tests/system/test_executors.py",
 )
-"""Faults of the worker pool in each order mode, 30 to 60 s each, 200 bodies of 4 MiB, a stop of over two minutes;
-executors and a Spark Connect server that die."""
+"""Faults of the worker pool, 30 to 60 s each: in each order mode, and all of them in one run; 200 bodies of 4 MiB, a stop of
+over two minutes; executors and a Spark Connect server that die."""
 GENUINE = ("tests/interop/test_faults.py", "tests/interop/test_first_commit.py", "tests/interop/test_differential.py")
 
 

@@ -13,6 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
+from rocketcrew.cli.chaos_faults import FAULTS
+
 sys.path.insert(0, str(Path(__file__).parent))
 
 from harness import WAIT_S, alive, wait_until
@@ -30,18 +32,21 @@ def command(order: str, *words: str) -> list[str]:
     return [sys.executable, "-Im", "rocketcrew", "chaos", "--order", order, *words]
 
 
-def run(folder: Path, order: str, faults: list[str], *, seconds: float, messages: int) -> dict[str, Any]:
-    """The verdict; fails with all that was said unless it is good."""
+def run(
+    folder: Path, order: str, faults: list[str], *, seconds: float, messages: int, done: set[str] | None = None
+) -> dict[str, Any]:
+    """The verdict; fails with all that was said unless it is good, and unless all of `faults` (or `done`) were done."""
     words = [word for fault in faults for word in ("--fault", fault)]
-    done = subprocess.run(
+    ended = subprocess.run(
         command(order, *words, "--seconds", str(seconds), "--messages", str(messages), "--json"),
         cwd=folder, env=clean_environment(folder), capture_output=True, text=True, check=False, timeout=TIMEOUT_S,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    found: dict[str, Any] = json.loads(ended.stdout)
     assert found["verdict"] == "good"
-    print(f"VERDICT good: {order}, {', '.join(faults)}: {found['sent']} sent, {found['duplicated']} duplicated")  # noqa: T201
-    assert {row["fault"] for row in found["faults"]} == set(faults)
+    done = done or set(faults)
+    print(f"VERDICT good: {order}, {', '.join(sorted(done))}: {found['sent']} sent, {found['duplicated']} duplicated")  # noqa: T201
+    assert {row["fault"] for row in found["faults"]} == done
     assert found["sent"] >= messages
     assert not list(folder.glob("rocketcrew-chaos-*")), "a good end leaves no folder"
     return found
@@ -61,9 +66,56 @@ def test_kills_of_workers_and_deadly_messages(tmp_path: Path, order: str, full_n
     assert found["dead_lettered"] == next(row["times"] for row in found["faults"] if row["fault"] == "exit-message")
 
 
-def test_a_member_that_stood_still_and_was_forgotten(tmp_path: Path, full_numbers: bool) -> None:
+def test_who_stood_still_was_forgotten_or_killed(tmp_path: Path, full_numbers: bool) -> None:
     seconds, messages = (60, 10_000) if full_numbers else (1, 500)
-    run(tmp_path, "concurrent", ["stop-worker", "expire", "kill-supervisor"], seconds=seconds, messages=messages)
+    faults = ["stop-worker", "stop-supervisor", "expire", "kill-supervisor", "kill-forkserver", "kill-broker"]
+    if full_numbers:
+        faults.append("hang-message")  # which ends at a hard limit of 5 s
+    run(tmp_path, "concurrent", faults, seconds=seconds, messages=messages)
+
+
+@pytest.mark.parametrize("order", ["concurrent", "queue", "key"])
+def test_a_random_worker_is_killed_again_and_again(tmp_path: Path, order: str, full_numbers: bool) -> None:
+    if not full_numbers:
+        pytest.skip("half a minute each: in full numbers only")
+    found = run(tmp_path, order, ["kill-worker"], seconds=30, messages=10_000)
+    assert found["faults"][0]["times"] >= 25
+
+
+def test_all_that_is_done_when_none_is_named(tmp_path: Path, full_numbers: bool) -> None:
+    if not full_numbers:
+        pytest.skip("all faults, one after another: in full numbers only")
+    asked_for = {name for name, fault in FAULTS.items() if not fault.asked_only}
+    run(tmp_path, "concurrent", [], seconds=30, messages=10_000, done=asked_for)
+
+
+def test_a_bad_verdict_is_exit_code_1_and_leaves_everything(tmp_path: Path) -> None:
+    """A handler that tells of an end twice: a repeat that no fault explains."""
+    process = subprocess.Popen(
+        command("concurrent", "--fault", "stop-worker", "--seconds", "1", "--messages", "200"),
+        cwd=tmp_path, env=clean_environment(tmp_path), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+    def ends() -> list[tuple[Path, str]]:
+        traces = list(tmp_path.glob("rocketcrew-chaos-*/trace"))
+        return [
+            (path, line) for path in traces for line in path.read_text().splitlines(True) if line.startswith("END ")
+        ]
+
+    try:
+        wait_until(lambda: bool(ends()), what="messages at work")
+        trace, line = ends()[0]
+        with trace.open("a") as file:
+            file.write(line)
+        said, told = process.communicate(timeout=TIMEOUT_S)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 1, said + told
+    assert "VERDICT BAD: " in said
+    assert " 0 lost, 1 duplicated (0 explained by the faults)" in said
+    assert f"logs and state are in {trace.parent}; --seed " in told
+    assert {path.name for path in trace.parent.iterdir()} >= {"trace", "state"}
 
 
 @pytest.mark.slow
