@@ -74,17 +74,29 @@ def test_hup_under_load_changes_the_code_and_loses_nothing(tmp_path: Path, broke
     crew.start()
     send_numbers(broker, TOPIC, range(MESSAGES))
     wait_until(lambda: crew.counter("done_messages") > MESSAGES // 10, what="the first tenth")
+
+    def opened() -> int:
+        return crew.child.log.read_text().count('"event": "queue_opened"')
+
+    def queues(status: dict[str, Any]) -> list[tuple[str, int]]:
+        return [(queue["topic"], queue["queue_id"]) for queue in status["queues"]]
+
     before = crew.status()
     assert before is not None
+    wait_until(lambda: opened() == len(before["queues"]), what="the last line of a queue")
     crew.write("VERSION = 22\n" + HANDLER)
     crew.signal(signal.SIGHUP)
     wait_until(lambda: crew.staff()["counts"].get("reloaded") == 1, what="the reload")
     assert crew.generations() == {1}
     after = crew.status()
     assert after is not None
-    assert [queue["topic"] for queue in after["queues"]] == [queue["topic"] for queue in before["queues"]]
+    # Nobody left and joined again: the same member, with the queues that it opened at its start.
+    assert after["client_id"] == before["client_id"]
+    assert queues(after) == queues(before)
+    assert opened() == len(after["queues"])
     assert after["counters"]["worker_deaths"] == 0
-    rows = crew.finish()
+    send_numbers(broker, TOPIC, range(MESSAGES, MESSAGES + 100))  # all the others may be done before the new code boots
+    rows = crew.finish(MESSAGES + 100)
     assert set(rows.column("version").to_pylist()) == {1, 22}
     assert "reloading" in crew.child.log.read_text()
 
