@@ -49,6 +49,10 @@ class NoWriter:
     def cancel(self) -> None:
         """What is done in this process is short: it is not interrupted."""
 
+    def tasks(self) -> tuple[int, int]:
+        """There are no tasks."""
+        return 0, 0
+
     def close(self) -> None:
         """There is nothing to end."""
 

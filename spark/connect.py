@@ -138,6 +138,11 @@ class ConnectSession:
         del session
         self._spark.interruptTag(group)
 
+    def tasks(self, group: str) -> tuple[int, int]:
+        """Unknown: the server tells a query's progress only to who waits for it."""
+        del group
+        return 0, 0
+
     def read(self, session: SparkSession, files: Sequence[Path], columns: Sequence[Column]) -> DataFrame:
         """The rows of staged files: by their paths, or over the connection where the server does not see them."""
         if self._by_path is not False:

@@ -25,6 +25,7 @@ from .columns import Column
 from .errors import BadSegmentError
 from .intervals import QueueKey
 from .plan import Plan, SegmentFacts, Take
+from .progress import Progress
 from .segments import read_rows, with_epochs
 
 pa: Any = pyarrow
@@ -99,17 +100,23 @@ def stage(
     threads: Executor,
     cores: int,
     file_bytes: int = FILE_BYTES,
+    progress: Progress | None = None,
 ) -> Staged:
-    """Write the plan's rows into `folder` (made anew). Raises DamagedSegmentError, or OSError (disk full)."""
+    """Write the plan's rows into `folder` (made anew). Raises DamagedSegmentError, or OSError (disk full).
+
+    `progress` is told of each segment.
+    """
+    progress = progress or Progress()
     folder.mkdir(parents=True)
     parts = divide(plan.takes, facts, cores, file_bytes)
     files = tuple(folder / f"part-{place:05d}.parquet" for place in range(len(parts)))
-    rows = sum(threads.map(partial(_write_part, ready, plan.epochs), files, parts))
+    progress.expect(sum(map(len, parts)))
+    rows = sum(threads.map(partial(_write_part, ready, plan.epochs, progress), files, parts))
     kept = tuple(file for file in files if file.exists())
     return Staged(kept, rows, sum(file.stat().st_size for file in kept))
 
 
-def _write_part(ready: Path, epochs: Sequence[QueueKey], file: Path, part: Sequence[Take]) -> int:
+def _write_part(ready: Path, epochs: Sequence[QueueKey], progress: Progress, file: Path, part: Sequence[Take]) -> int:
     writer: Any = None
     count = 0
     try:
@@ -118,6 +125,7 @@ def _write_part(ready: Path, epochs: Sequence[QueueKey], file: Path, part: Seque
                 rows = read_rows(ready / take.name, take)
             except BadSegmentError as error:
                 raise DamagedSegmentError(take.name, str(error)) from None
+            progress.count()
             if not rows.num_rows:
                 continue
             if epochs:

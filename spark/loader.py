@@ -36,9 +36,10 @@ from .errors import BadSegmentError, BatchTakenError, LoaderError
 from .intervals import OffsetSet
 from .outcomes import ROWS, BatchOutcomes, Outcomes
 from .plan import Limits, Plan, SegmentFacts, Take, Trigger, first_fitting, make_takes, settled_to_fold
+from .progress import COMMITTING, WRITING, Progress
 from .reports import BatchReport, Totals, Waiting
-from .segments import read_facts, readable_offsets
-from .staging import ReadyFile, Staging, is_segment_name
+from .segments import readable_offsets
+from .staging import ReadyFile, Staging, inspect
 from .target import TableState, Target
 
 POINTS = ("planned", "staged", "job_done", "noted", "renamed", "done_marked", "deleting", "finished")
@@ -71,6 +72,8 @@ class Loader:
         """`threads` read and convert, for `cores` tasks of Spark at once; `new_id` makes an unused plan id."""
         self.waiting = Waiting()
         self.totals = Totals()
+        self.costs = Costs()
+        self.progress = Progress()
         self._staging = staging
         self._target = target
         self._trigger = trigger
@@ -81,7 +84,6 @@ class Loader:
         self._on_point = on_point
         self._file_bytes = file_bytes
         self._epoch_on_recreated = epoch_on_recreated
-        self._costs = Costs()
         self._started = False
         self._known_batch = 0
         self._facts: dict[str, SegmentFacts] = {}
@@ -142,13 +144,16 @@ class Loader:
         state = self._state()
         if plan is None:
             age_ms = now_ms - ready[0].sealed_ms if ready else 0
-            if not ready or not (at_once or self._trigger.for_costs(self._costs).due(segments, age_ms)):
+            if not ready or not (at_once or self._trigger.for_costs(self.costs).due(segments, age_ms)):
                 return None
             plan = self._plan(state, segments, settled)
             if plan is None:
                 return None
             self._staging.freeze(plan)
-        report = self._run(plan, state)
+        try:
+            report = self._run(plan, state)
+        finally:
+            self.progress.end()
         if report is not None:
             left = self._facts.keys() - set(plan.names)
             self._note_waiting([file for file in ready if file.path.name in left])
@@ -170,7 +175,7 @@ class Loader:
         fresh = [file for file in ready if file.path.name not in self._facts]
         known = {file.path.name for file in ready}
         self._facts = {name: facts for name, facts in self._facts.items() if name in known}
-        for file, found in zip(fresh, self._threads.map(_inspect, fresh), strict=True):
+        for file, found in zip(fresh, self._threads.map(inspect, fresh), strict=True):
             if isinstance(found, SegmentFacts):
                 self._facts[file.path.name] = found
             elif found is not None:
@@ -268,6 +273,8 @@ class Loader:
     def _run(self, plan: Plan, state: TableState) -> BatchReport | None:
         self._on_point("planned")
         begun = time.monotonic()
+        rows = sum(self._facts[name].rows for name in plan.names)
+        self.progress.begin(plan.batch, rows, self.waiting.rows - rows, begun)
         try:
             staged = self._stage(plan)
         except DamagedSegmentError as error:
@@ -276,9 +283,11 @@ class Loader:
             return None
         self._on_point("staged")
         stage_s = time.monotonic() - begun
+        self.progress.enter(WRITING, begun + stage_s)
         self._target.write(plan, staged)
         self._on_point("job_done")
         job_s = time.monotonic() - begun - stage_s
+        self.progress.enter(COMMITTING, begun + stage_s + job_s)
         noted, files = self._staging.take_outcomes()
         told = Outcomes.union(
             [
@@ -320,6 +329,7 @@ class Loader:
                 self._threads,
                 self._cores,
                 self._file_bytes,
+                self.progress,
             )
             self._target.start()
             return staging.result()
@@ -351,7 +361,7 @@ class Loader:
             seconds=seconds,
         )
         if self._started:
-            self._costs = self._costs.after(report.rows, report.seconds)
+            self.costs = self.costs.after(report.rows, report.seconds)
         self._started = True  # the first batch pays for starting Spark
         self.totals.batches += 1
         self.totals.rows += report.rows
@@ -385,15 +395,3 @@ class Loader:
         self.totals.quarantined += 1
         self._log.error("segment_quarantined", segment=name, reason=reason, moved_to=str(self._staging.bad))
         self._staging.quarantine(name, reason, offsets)
-
-
-def _inspect(file: ReadyFile) -> SegmentFacts | str | None:
-    """The facts of a file in ready/, or why it is bad; None when somebody took it away meanwhile."""
-    if not is_segment_name(file.path.name):
-        return "not named as segments are: <worker>-<number>.arrows"
-    try:
-        return read_facts(file.path)
-    except BadSegmentError as error:
-        return str(error)
-    except FileNotFoundError:
-        return "a link that leads nowhere" if file.path.is_symlink() else None

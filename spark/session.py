@@ -39,6 +39,8 @@ SPARK_STOP_TIMEOUT_S = 20.0
 """Stopping takes a second on one machine, a few where a cluster is told; a JVM that hangs would never answer."""
 JVM_LOG_BYTES_MAX = 10_000_000
 LOG_TAIL_LINES = 15
+JOBS_LOOKED_AT = 4
+"""Of a group, the newest: a write by Delta may have several."""
 _CLEARED = (
     "PYSPARK_GATEWAY_PORT",
     "PYSPARK_GATEWAY_SECRET",
@@ -134,6 +136,19 @@ class Session:
     def cancel_jobs(self, session: SparkSession, group: str) -> None:
         """Cancel what is named so."""
         session.sparkContext.cancelJobGroup(group)
+
+    def tasks(self, group: str) -> tuple[int, int]:
+        """Tasks done, and tasks in all, of what is named so and runs; by any thread."""
+        context: Any = self.spark.sparkContext
+        tracker = context.statusTracker()
+        done = total = 0
+        for job in sorted(tracker.getJobIdsForGroup(group))[-JOBS_LOOKED_AT:]:  # those that have ended are named too
+            told = tracker.getJobInfo(job)
+            for stage in told.stageIds if told is not None and told.status == "RUNNING" else ():
+                one = tracker.getStageInfo(stage)
+                if one is not None:
+                    done, total = done + one.numCompletedTasks, total + one.numTasks
+        return done, total
 
     def read(self, session: SparkSession, files: Sequence[Path], columns: Sequence[Column]) -> DataFrame:
         """The rows of staged files."""

@@ -185,6 +185,14 @@ class SparkWriter:
             with contextlib.suppress(Exception):
                 session.cancel_jobs(load_session, JOB_GROUP)
 
+    def tasks(self) -> tuple[int, int]:
+        """See `Engine.tasks`."""
+        session = self.session
+        if session is not None:
+            with contextlib.suppress(Exception):  # it may be on its way out
+                return session.tasks(JOB_GROUP)
+        return 0, 0
+
     def close(self) -> None:
         """Stop Spark; bounded, as a session kills what does not stop."""
         session, self.session, self._load_session = self.session, None, None

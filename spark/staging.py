@@ -41,7 +41,8 @@ from .errors import BadSegmentError, LoaderError
 from .files import remove_tree, sync_path, try_lock, write_atomically
 from .intervals import IntervalSet, OffsetSet, QueueKey
 from .outcomes import Outcomes, notes_from_json
-from .plan import Plan, plan_from_json, plan_to_json
+from .plan import Plan, SegmentFacts, plan_from_json, plan_to_json
+from .segments import read_facts
 
 SETTLED_VERSION = 1
 
@@ -246,6 +247,18 @@ class Staging:
 
     def _done(self, plan_id: str) -> Path:
         return self.plans / f"{plan_id}.done"
+
+
+def inspect(file: ReadyFile) -> SegmentFacts | str | None:
+    """The facts of a file in ready/, or why it is bad; None when somebody took it away meanwhile."""
+    if not is_segment_name(file.path.name):
+        return "not named as segments are: <worker>-<number>.arrows"
+    try:
+        return read_facts(file.path)
+    except BadSegmentError as error:
+        return str(error)
+    except FileNotFoundError:
+        return "a link that leads nowhere" if file.path.is_symlink() else None
 
 
 def is_segment_name(name: str) -> bool:

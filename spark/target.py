@@ -95,6 +95,13 @@ class Engine(Protocol):
         """Make a running job end soon; called from another thread, harmless when none runs."""
         ...
 
+    def tasks(self) -> tuple[int, int]:
+        """Tasks done, and tasks in all, of the job that runs; 0 and 0 when none does, or nobody can tell.
+
+        Called from another thread; blocks while a JVM hangs.
+        """
+        ...
+
     def close(self) -> None:
         """End whatever `start` started; bounded, and never raises."""
         ...

@@ -1,5 +1,8 @@
 """The loader's worker thread: everything that touches segments, table and Spark, from the lock to the last status.
 
+What it does is told by it between batches, and every few seconds during one by a small thread beside it (`tick`): a batch may
+take minutes, and Spark's call does not come back before it has ended. A JVM that hangs holds that thread up too.
+
 It is one thread because the JVM dies with the thread that started it, and because py4j calls must not be interrupted by
 signal handlers: those run in the main thread (front.py), which only tells this one what to do by setting flags.
 """
@@ -14,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import structlog
 
@@ -23,6 +26,7 @@ from .config import LoaderConfig
 from .connect import shown
 from .errors import EXIT_FAILURE, EXIT_FINE, StoppedError, exit_code
 from .loader import Loader
+from .progress import STAGING
 from .reports import BatchReport
 from .spark_writer import SparkWriter
 from .staging import Staging
@@ -32,6 +36,9 @@ from .targets import make_target
 
 STATUS_INTERVAL_S = 1.0
 """Between two writings of loader.json while nothing happens."""
+
+TELL_EVERY_S = 3.0
+"""Between two lines of how far a batch is."""
 
 MakeTarget = Callable[[LoaderConfig, Writer, Executor], Target]
 
@@ -67,6 +74,9 @@ class Work:
         self._at_once = False
         self._stop = False
         self._wake = threading.Event()
+        self._ended = threading.Event()
+        self._telling = threading.RLock()
+        """Held by whoever changes or writes the status."""
         self._canceller: threading.Thread | None = None
         self._crash_point = CrashPoint(config.crash_point)
         self._status: StatusFile | None = None
@@ -103,6 +113,7 @@ class Work:
     def run(self) -> int:
         """Work until the end; returns the exit code, and never raises."""
         code, error = EXIT_FINE, ""
+        threading.Thread(target=self._tick, name="ticker", daemon=True).start()
         try:
             self._run()
         except StoppedError as stopped:
@@ -116,6 +127,7 @@ class Work:
             self._log.exception("loader_bug")
         if error:
             self._log.error("loader_failed", error=error, exit_code=code)
+        self._ended.set()
         self._writer.close()
         self._tell_end(code, error)
         return code
@@ -195,35 +207,68 @@ class Work:
         )
         if self._status is None:
             return
-        status = self._status.status
-        status.batch_id = report.batch
-        status.batches_total += 1
-        status.rows_total += report.rows
-        status.last = {
-            **{name: round(value, 3) for name, value in asdict(report).items()},
-            "rows_per_s": round(report.rows / report.seconds),
-        }
-        self._tell(LOADING if loader.waiting.segments else WAITING, loader)
+        with self._telling:
+            status = self._status.status
+            status.batch_id = report.batch
+            status.batches_total += 1
+            status.rows_total += report.rows
+            status.last = {
+                **{name: round(value, 3) for name, value in asdict(report).items()},
+                "rows_per_s": round(report.rows / report.seconds),
+            }
+            self._tell(LOADING if loader.waiting.segments else WAITING, loader)
+
+    def _tick(self) -> None:
+        while not self._ended.wait(TELL_EVERY_S):
+            try:
+                self.tick(time.monotonic())
+            except OSError as error:  # the work thread will meet it too, and end
+                self._log.warning("status_not_written", error=str(error))
+
+    def tick(self, now_s: float) -> None:
+        """Tell how far the batch in work is, if there is one. By any thread; `now_s` is monotonic. Raises OSError."""
+        loader = self._loader
+        running = loader.progress.look() if loader is not None else None
+        if loader is None or running is None:
+            return
+        if running.phase != STAGING:
+            done, total = self._writer.tasks()
+            running = replace(running, done=done, total=total)
+        told: dict[str, float | str] = {
+            "batch": running.batch, "phase": running.phase, "done": running.done, "total": running.total,
+            "rows": running.rows, "seconds": round(now_s - running.begun_s, 1),
+            "seconds_left": round(running.seconds_left(loader.costs, now_s), 1),
+        }  # fmt: skip
+        self._log.info("batch_running", **told)
+        with self._telling:
+            if self._status is not None and loader.progress.look() is not None:
+                self._status.status.running = told
+                self._tell(LOADING, loader)
 
     def _tell(self, state: str, loader: Loader | None = None) -> None:
         if self._status is None:
             return
-        status = self._status.status
-        status.state = state
-        if loader is not None:
-            totals = loader.totals
-            status.rows, status.rows_dropped, status.segments = totals.rows, totals.rows_dropped, totals.segments
-            status.quarantined, status.replanned = totals.quarantined, totals.replanned
-            status.waiting = asdict(loader.waiting)
-        if isinstance(self._writer, SparkWriter) and self._writer.session is not None:
-            status.jvm_pid = self._writer.session.jvm_pid
-            status.spark_start_seconds = round(self._writer.start_seconds, 2)
-        self._status.write(wall_ms())
+        with self._telling:
+            status = self._status.status
+            status.state = state
+            if loader is not None:
+                totals = loader.totals
+                status.rows, status.rows_dropped, status.segments = totals.rows, totals.rows_dropped, totals.segments
+                status.quarantined, status.replanned = totals.quarantined, totals.replanned
+                status.waiting = asdict(loader.waiting)
+                if loader.progress.look() is None:
+                    status.running = {}
+            session = self._writer.session if isinstance(self._writer, SparkWriter) else None
+            if isinstance(self._writer, SparkWriter) and session is not None:
+                status.jvm_pid = session.jvm_pid
+                status.spark_start_seconds = round(self._writer.start_seconds, 2)
+            self._status.write(wall_ms())
 
     def _tell_end(self, code: int, error: str) -> None:
         if self._status is None:
             return
         self._status.status.exit_code, self._status.status.error = code, error
+        self._status.status.running = {}
         try:
             self._tell(FAILED if code else STOPPED)
         except OSError as failure:
