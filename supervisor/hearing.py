@@ -32,17 +32,18 @@ class Hearing:
     def __init__(
         self, core: Core, *, run_id: str, is_ready: Callable[[Member, packets.Ready], None],
         boot_failed: Callable[[Member, packets.BootFailed], None], progress: Callable[[Member], None],
-        notice: Callable[[Member, dict[str, Any]], None],
+        notice: Callable[[Member, dict[str, Any]], None], salvaged: Callable[[Member], None],
         kill: Callable[[str, str], None], directed: Callable[[DirectResult], None],
     ) -> None:  # fmt: skip
         """`progress` is called when a worker has done `look_at_messages`; `kill(worker_id, reason)` ends one that said what
-        cannot be."""
+        cannot be; `salvaged` is called when a worker has salvaged all that it was to."""
         self._core = core
         self._run_id = run_id
         self._is_ready = is_ready
         self._boot_failed = boot_failed
         self._progress = progress
         self._notice = notice
+        self._all_salvaged = salvaged
         self._kill = kill
         self._directed = directed
         self._loop = asyncio.get_running_loop()
@@ -70,6 +71,8 @@ class Hearing:
                 self._ready(member, packets.decode_ready(packet), now)
             elif kind == packets.SALVAGED:
                 self._salvaged(member, packets.decode_salvaged(packet), now)
+            elif kind == packets.SALVAGE_DONE:
+                self._salvage_done(member, now)
             elif kind == NOTICE:
                 self._notice(member, decode_notice(packet))
             elif kind == packets.BOOT_FAILED:
@@ -102,10 +105,6 @@ class Hearing:
             member.process.kill()
             return
         member.ready = True
-        for dead in member.salvage_of:
-            if dead != LEFT_BEHIND:
-                self._core.salvage_complete(dead, now)
-        member.salvage_of = ()
         self._core.state.stats.calls_are_batches = ready.batch
         self._core.worker_ready(member.worker_id)
         log.debug("worker_ready", worker=member.worker_id, pid=member.process.pid)
@@ -123,3 +122,11 @@ class Hearing:
         else:
             self.leftovers.append((part.worker, part.seq, records))
         del member.salvaged[part.file]
+
+    def _salvage_done(self, member: Member, now: float) -> None:
+        """Its set-up may take long, and may fail: what the dead had in hand need not wait for that."""
+        for dead in member.salvage_of:
+            if dead != LEFT_BEHIND:
+                self._core.salvage_complete(dead, now)
+        self._all_salvaged(member)
+        member.salvage_of = ()

@@ -1,8 +1,8 @@
 """The worker processes: started, fed, heard, replaced. Edge of the core; everything is decided there.
 
 A death is seen on the link or on the process, whichever comes first; what the worker had reported is read to the end
-before the core hears of it. A worker that leaves an open segment is replaced by one that salvages the segment before it
-says that it is ready; its chunks wait for that, because messages whose rows are complete must not run again.
+before the core hears of it. A worker that leaves an open segment is replaced by one that salvages the segment first of
+all; its chunks wait for that, because messages whose rows are complete must not run again, and not for its set-up.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class Pool:
         self._core = core
         self.staff = Staff(policy, run_id, left_behind=(LEFT_BEHIND,) if left_behind else ())
         self.launcher = Launcher()
-        self._left_behind = left_behind
+        self._left: dict[str, list[Path]] = {LEFT_BEHIND: left_behind} if left_behind else {}
+        """Open segments of dead workers, until a worker has salvaged them all and said so."""
         self._gave_up = gave_up
         self._transport = transport
         self._segments = segments
@@ -81,7 +82,7 @@ class Pool:
         """Why no worker can boot."""
         self.hearing = Hearing(
             core, run_id=run_id, is_ready=self._is_ready, boot_failed=self._boot_failed, progress=self._progress,
-            notice=self._noticed,
+            notice=self._noticed, salvaged=self._salvaged,
             kill=self.kill_worker, directed=self.direct.done,
         )  # fmt: skip
         self.schema: str | None = None
@@ -133,7 +134,7 @@ class Pool:
     def _start(self, order: Start) -> None:
         link, theirs = link_pair(self._transport)
         stacks, slot = StackFile(), self._cell_slots.pop()
-        files = [path for dead in order.salvages for path in self._files_of(dead)]
+        files = [p for dead in order.salvages for p in self._left[dead] if dead != LEFT_BEHIND or p.exists()]
         new = NewWorker(order.worker_id, order.index, slot, theirs, stacks.shared, tuple(files))
 
         def launched(process: WorkerProcess | WorkerStartError) -> None:
@@ -162,12 +163,6 @@ class Pool:
         self.staff.ended(worker_id, self._loop.time(), expected=False, charged=False, leaves=False)
         self.changed.set()
         self._loop.call_soon(self.run_staff)
-
-    def _files_of(self, dead: str) -> list[Path]:
-        """Open segments of a dead worker, or of earlier runs."""
-        if dead == LEFT_BEHIND:
-            return [path for path in self._left_behind if path.exists()]
-        return open_segments(self._segments, [dead])
 
     def _end_boot(self, order: Kill) -> None:
         log.error("worker_not_ready", worker=order.worker_id, reason=order.reason)
@@ -271,6 +266,11 @@ class Pool:
         self.run_staff()
         self.changed.set()
 
+    def _salvaged(self, member: Member) -> None:
+        for dead in member.salvage_of:
+            del self._left[dead]
+        self.staff.salvaged(member.worker_id)
+
     def _boot_failed(self, member: Member, failed: packets.BootFailed) -> None:
         log.error("worker_boot_failed", worker=member.worker_id, error=failed.error)
         self.staff.boot_failed(member.worker_id, f"{failed.error}\n{failed.traceback}".rstrip())
@@ -326,8 +326,7 @@ class Pool:
         member.link.close()
         del self.members[member.worker_id]
         self.direct.died(member.worker_id)
-        now = self._loop.time()
-        death = self._post_mortem.look(member)
+        now, death = self._loop.time(), self._post_mortem.look(member)
         self._core.worker_died(member.worker_id, death=death)
         self._acted()  # what it is charged to is written before its cell is cleared
         self._cells.clear(member.cell_slot)
@@ -335,13 +334,14 @@ class Pool:
         seal_renamed(self._core, self._segments, member.worker_id, now)
         member.stack_file.close()
         member.process.close()
-        leaves = bool(self._files_of(member.worker_id))
-        if not leaves and not self._stopping:
+        left = open_segments(self._segments, [member.worker_id])
+        if left:
+            self._left[member.worker_id] = left
+        elif not self._stopping:
             # When stopping, what is left is salvaged by the next start, and was not committed.
             self._core.salvage_complete(member.worker_id, now)
-        self.staff.ended(
-            member.worker_id, now, expected=member.stopping, charged=death.in_hand is not None, leaves=leaves
-        )
+        charged = death.in_hand is not None
+        self.staff.ended(member.worker_id, now, expected=member.stopping, charged=charged, leaves=bool(left))
         self.changed.set()
         self._loop.call_soon(self.run_staff)
 

@@ -55,7 +55,7 @@ class Member:
     link: SupervisorLink
     stack_file: StackFile
     salvage_of: tuple[str, ...]
-    """Dead workers whose segments it salvages before it is ready."""
+    """Dead workers whose segments it salvages before its handler is set up; empty when it has."""
     salvaged: dict[str, list[packets.QueueRanges]] = field(default_factory=dict[str, list[packets.QueueRanges]])
     """Parts of SALVAGED packets so far, by file."""
     chunks_sent: int = 0

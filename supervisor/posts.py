@@ -56,7 +56,7 @@ class Hand:
     successor_of: str | None
     """The worker that leaves when this one is ready."""
     salvages: tuple[str, ...]
-    """Dead workers whose segments it salvages before it is ready."""
+    """Dead workers whose segments it salvages before its handler is set up; empty when it has."""
     messages_max: int
     """It is replaced after so many; 0 = never for that."""
     age_max_s: float

@@ -214,6 +214,7 @@ class Settling:
         self._journal(pq, chunk.begin_of(index), chunk.offsets[index] + 1, "", 0)
         self._dispatching.sent(pq, chunk.offsets[index])
         self._settled(chunk)
+        pq.final_commit = False  # of a queue that leaves: asked while this was under way, it stops before the message
         self._progress(pq, now)
 
     def _settled(self, chunk: Chunk) -> None:

@@ -98,6 +98,10 @@ class Staff:
         """Nothing is started or replaced any more."""
         self._stopping = True
 
+    def salvaged(self, worker_id: str) -> None:
+        """What it was to salvage is done: no other has to, whatever becomes of it."""
+        self.hands[worker_id].salvages = ()
+
     def ready(self, worker_id: str, now: float) -> None:
         hand = self.hands[worker_id]
         self._move(hand, PostEvent.READY, now)

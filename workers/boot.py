@@ -48,7 +48,8 @@ class WorkerBoot:
 
     `worker_id` is unique among all workers that ever wrote into `segments_dir` (letters, digits, `.`, `_`, `-`).
     `segments_dir` None = results are off: rows are dropped. `salvage` are segments in `open/` whose workers are
-    certainly dead; each is reported by SALVAGED packets before READY. `cells_path` is a file made by CellFile.
+    certainly dead; each is reported by SALVAGED packets, and their end by SALVAGE_DONE, before the handler
+    is set up. `cells_path` is a file made by CellFile.
     """
 
     worker_id: str

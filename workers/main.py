@@ -1,8 +1,9 @@
 """A worker process from its first instruction to its last.
 
 Order, and why: bind to the parent (nobody may outlive the supervisor, not even while importing); drop what was inherited;
-salvage dead workers' segments (their rows are safe even if the handler cannot be imported); import the handler and run
-its set-up; only then say READY. A handler that cannot be had is told by BOOT_FAILED and exit code EXIT_BOOT.
+salvage dead workers' segments and say so (their rows are safe even if the handler cannot be imported, and what they had in
+hand goes to others however long this worker boots); import the handler and run its set-up; only then say READY. A handler
+that cannot be had is told by BOOT_FAILED and exit code EXIT_BOOT.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from .memory_watch import LeavingError, watch_memory
 from .message import Message
 from .notices import WINDOW, encode_notice
 from .ordered import CALLERS, NEVER
-from .packets import BootFailed, Ready, encode_boot_failed, encode_ready, encode_salvaged
+from .packets import SALVAGE_DONE, BootFailed, Ready, encode_boot_failed, encode_ready, encode_salvaged
 from .parent_death import die_with_parent, end_forks_as_usual, keep_through_stop_signals
 from .placing import place
 from .rows import RowBuffer
@@ -82,6 +83,7 @@ def run_worker_on(boot: WorkerBoot, link: WorkerLink, log: Any) -> int:
         log.info("segment_salvaged", file=salvaged.file, sealed=salvaged.sealed_name, rows=salvaged.rows)
         for packet in encode_salvaged(salvaged):
             link.send(packet)
+    link.send(bytes((SALVAGE_DONE,)))
     cell = private_cell() if boot.cells_path is None else map_cell(boot.cells_path, boot.cell_slot, os.getpid())
     place(boot.index, boot.nice, boot.cpu_affinity, log)
     enter(Context(boot.worker_id, boot.index, cell, link.send))

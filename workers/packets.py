@@ -17,6 +17,7 @@ worker -> supervisor
                    failure  u16 entry number, u16 position, i8 delay_level, u16 length, UTF-8 text
     SEALED       u8 kind, u32 seq, u64 rows, u64 bytes, UTF-8 name
     SALVAGED     u8 kind, JSON {file, worker, seq, sealed_name, rows, bytes, messages, last}
+    SALVAGE_DONE u8 kind: everything that it was to salvage is told; the handler is not imported yet
 
 Fixed entries stand together and the failures behind them, so that a packet without failures, which is nearly every one,
 is unpacked by one call. JSON is for what happens once per queue, worker or segment. Ordered modes: ordered_packets.py.
@@ -46,6 +47,7 @@ OUTCOMES: Final = 18
 SEALED: Final = 19
 SALVAGED: Final = 20
 DIRECTED: Final = 21
+SALVAGE_DONE: Final = 22
 
 PACKET_MAX_BYTES: Final = 60_000
 """Bound of every packet without inline payload: under 64 KiB, so that one receive buffer and the default SO_SNDBUF fit."""

@@ -160,12 +160,16 @@ class SimPool:
 
     # --- hearing ------------------------------------------------------------------------------------------------
 
-    def is_ready(self, worker: SimWorker) -> None:
+    def salvage_done(self, worker: SimWorker) -> None:
+        """Its handler is not set up yet."""
         core, now = self._member.core, self._member.world.now
         for dead in worker.salvage_of:
             self._member.notebook.died(dead)
             core.salvage_complete(dead, now)
         worker.salvage_of = []
+
+    def is_ready(self, worker: SimWorker) -> None:
+        core = self._member.core
         core.worker_ready(worker.worker_id)
         if worker.retires is not None:
             core.retire(worker.retires)

@@ -134,6 +134,12 @@ class SimWorker:
         for segment in self.salvage:
             self.member.pool.salvage_segment(self, segment)
         self.salvage = []
+        self.say(self.member.pool.salvage_done, self)
+        self.world.after(self.world.random.choice([0, 0, 40]) * self.world.random.random(), self._set_up)
+
+    def _set_up(self) -> None:
+        if not self.alive:
+            return
         self.ready = True
         if self.member.script.order == "concurrent":
             self.claims.offer()

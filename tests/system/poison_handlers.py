@@ -10,6 +10,7 @@ import resource
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from rocketcrew import Message, Retry, SoftTimeLimitExceeded, handler
 
@@ -134,4 +135,27 @@ def naps(message: Message) -> dict[str, int]:
     """A millisecond each, so that a kill finds something in hand; numbers from a million on only say who runs them."""
     time.sleep(0.001)
     sys.stdout.flush()
+    return row(number_of(message))
+
+
+GATES = "TEST_GATES"
+"""Names the folder where a test makes the files `killed` (who boots now waits), `run` and `boot` (go on)."""
+
+
+def gate(name: str) -> Path:
+    return Path(os.environ[GATES]) / name
+
+
+def boots_long() -> None:
+    """As one that loads a model: a successor waits for its gate."""
+    while gate("killed").exists() and not gate("boot").exists():
+        time.sleep(0.01)
+
+
+@handler(schema=SCHEMA, setup=boots_long)
+def waits_at_gates(message: Message) -> dict[str, int]:
+    """Numbers 0 and 1 wait for their gate."""
+    while number_of(message) < 2 and not gate("run").exists():
+        time.sleep(0.01)
+    time.sleep(0.001)
     return row(number_of(message))

@@ -21,10 +21,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from harness import WAIT_S, Broker, Crew, alive, duplicate_keys, say, send_numbers, stored_messages, wait_until
-from poison_handlers import POISON
+from poison_handlers import GATES, POISON
 
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.supervisor.control import ask
+from rocketcrew.workers.salvage import open_segments
 
 MESSAGES = 2_000
 KILLS = 10
@@ -177,6 +178,17 @@ def poison_in_hand(crew: Crew) -> bool:
     return any("sleeps_for_ever_at_the_poison" in each["stack"] for each in answer["processes"])
 
 
+def open_segments_of(crew: Crew) -> int:
+    return len(open_segments(crew.slot / "segments"))
+
+
+def workers_of(crew: Crew) -> list[dict[str, Any]]:
+    """Those that are ready, as the status tells of them."""
+    status = crew.status()
+    assert status is not None
+    return [worker for worker in status["workers"] if worker["state"] == "ready"]
+
+
 def test_deaths_that_are_nobodys_fault_charge_nobody(start: CrewMaker) -> None:
     """A killed forkserver takes all workers along, each with a message in hand."""
     crew = start("naps")
@@ -191,6 +203,29 @@ def test_deaths_that_are_nobodys_fault_charge_nobody(start: CrewMaker) -> None:
     assert len(deaths) >= 4
     assert {death["end"] for death in deaths} == {"forkserver died"}
     assert not any("charged_to" in death for death in deaths)
+
+
+def test_neighbours_do_not_wait_for_a_successor_that_boots_long(
+    start: CrewMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both workers have an open segment and a full window; one is killed, and the other ends up with everything."""
+    monkeypatch.setenv(GATES, str(tmp_path))
+    crew = start("waits_at_gates", **{"results.seal_idle_ms": 60_000})
+    send_numbers(crew.broker, crew.topic, range(2, 200))
+    wait_until(lambda: crew.counter("done_messages") == 198 and open_segments_of(crew) == 2, what="rows of both")
+    send_numbers(crew.broker, crew.topic, range(2))
+    wait_until(lambda: all(w["running"] for w in workers_of(crew)), what="both workers in a long call")
+    send_numbers(crew.broker, crew.topic, range(200, MESSAGES))
+    wait_until(lambda: min(w["messages"] for w in workers_of(crew)) > 1, what="messages behind both calls")
+    (tmp_path / "killed").touch()
+    os.kill(crew.workers()[0], signal.SIGKILL)
+    wait_until(lambda: len(crew.workers()) == 1, what="the death")
+    (tmp_path / "run").touch()
+    wait_until(lambda: crew.counter("done_messages") == MESSAGES, what="everything, by the other worker")
+    assert len(crew.workers()) == 1, "the successor still boots"
+    (tmp_path / "boot").touch()
+    wait_until(lambda: len(crew.workers()) == 2, what="the successor")
+    verdict(crew, dead=False)
 
 
 def test_random_kills_are_charged_to_what_was_in_hand(start: CrewMaker) -> None:

@@ -181,6 +181,7 @@ def test_a_failed_boot_still_salvages_first(crew: WorkerCrew) -> None:
     left = tuple(open_segments(crew.folder / "segments"))
     broken = crew.start("no_such_module_here:f", salvage=left)
     assert packets.decode_salvaged(broken.packet(packets.SALVAGED)).rows == 1
+    broken.packet(packets.SALVAGE_DONE)
     broken.packet(packets.BOOT_FAILED)
 
 

@@ -141,6 +141,21 @@ def test_a_send_back_under_way_may_still_be_accepted_while_the_queue_drains(benc
     assert bench.commits() == [2]
 
 
+def test_one_that_is_accepted_while_the_last_commit_is_under_way_is_committed_too(bench: Bench) -> None:
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.found(handle, [0, 1])
+    first, second = bench.dispatched()
+    bench.done(first, failures=[(0, 0, "no")])
+    bench.done(second)
+    back = bench.one(act.SendBack)
+    bench.revoke()
+    bench.core.sent_back(handle, back.chunk_id, back.index, accepted=True, now=0.0)
+    assert bench.commits() == [0]
+    assert bench.commits() == [2]
+    assert handle not in bench.core.state.queues
+
+
 def test_the_deadline_ends_a_queue_whose_worker_is_slow(bench: Bench) -> None:
     (handle,) = bench.open(0)
     bench.worker("w1")

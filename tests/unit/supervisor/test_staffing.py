@@ -81,6 +81,18 @@ def test_a_dead_worker_is_replaced_at_once_by_one_that_salvages() -> None:
     assert again.salvages == (one, start.worker_id)
 
 
+def test_what_is_salvaged_is_no_other_workers_affair_though_its_own_boot_fails() -> None:
+    office = Office()
+    one, _ = office.all_ready()
+    office.ended(one, leaves=True)
+    (start,) = office.take(Start)
+    office.staff.salvaged(start.worker_id)
+    office.boot_fails(start.worker_id)
+    office.run(after_s=1)
+    (again,) = office.take(Start)
+    assert again.salvages == ()
+
+
 def test_a_worker_that_left_something_when_it_was_one_too_many_is_salvaged_by_an_extra_one() -> None:
     office = Office(2)
     _, two = office.all_ready()

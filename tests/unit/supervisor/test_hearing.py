@@ -1,0 +1,82 @@
+"""What workers say reaches the core: a salvage is complete as soon as it is told, however long its worker boots."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from rocketcrew.supervisor import actions as act
+from rocketcrew.supervisor.hearing import LEFT_BEHIND, Hearing
+from rocketcrew.supervisor.pool_member import Member
+from rocketcrew.workers import packets
+from rocketcrew.workers.packets import QueueRanges, Salvaged
+
+if TYPE_CHECKING:
+    from .conftest import Bench
+
+RUN = "w1"
+
+
+class Ears:
+    """A hearing of the bench's core, and what it told to the pool."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.told: list[str] = []
+        self.salvaged: list[tuple[str, ...]] = []
+
+        async def make() -> Hearing:
+            tell: Any = self.tell
+            return Hearing(
+                bench.core, run_id=RUN, is_ready=tell, boot_failed=tell, progress=tell, notice=tell, kill=tell,
+                directed=tell, salvaged=lambda member: self.salvaged.append(member.salvage_of),
+            )  # fmt: skip
+
+        self.hearing = asyncio.run(make())
+
+    def tell(self, *_: object) -> None:
+        self.told.append("something")
+
+    def member(self, worker_id: str, *salvage_of: str) -> Member:
+        nothing: Any = None
+        return Member(worker_id, 0, 0, nothing, nothing, nothing, salvage_of)
+
+
+def dies_with_two_messages(bench: Bench) -> None:
+    """One worker had offsets 0 and 1 and has died; another is idle."""
+    (handle,) = bench.open(0)
+    bench.worker(f"{RUN}.1")
+    bench.found(handle, [0, 1])
+    assert len(bench.dispatched()) == 2
+    bench.worker(f"{RUN}.2")
+    bench.core.worker_died(f"{RUN}.1")
+    bench.core.worker_started(f"{RUN}.3")
+
+
+def salvaged(*ranges: tuple[int, int], worker: str = f"{RUN}.1") -> bytes:
+    queue = QueueRanges("orders", "b", 0, ranges)
+    (packet,) = packets.encode_salvaged(Salvaged("x.arrows", worker, 1, "x.arrows", 1, 1, (queue,)))
+    return packet
+
+
+def test_others_get_the_rest_when_the_salvage_is_told_and_not_when_its_worker_is_ready(bench: Bench) -> None:
+    dies_with_two_messages(bench)
+    ears = Ears(bench)
+    successor = ears.member(f"{RUN}.3", f"{RUN}.1")
+    ears.hearing.packet(successor, salvaged((0, 1)))
+    assert bench.dispatched() == [], "more may come"
+    ears.hearing.packet(successor, bytes((packets.SALVAGE_DONE,)))
+    (rest,) = bench.dispatched()
+    assert (rest.worker_id, rest.offsets) == (f"{RUN}.2", [1]), "the row of 0 is there"
+    assert ears.salvaged == [(f"{RUN}.1",)]
+    assert successor.salvage_of == ()
+    assert ears.told == []
+    bench.none(act.KillWorker)
+
+
+def test_what_earlier_runs_left_is_kept_for_the_journal(bench: Bench) -> None:
+    ears = Ears(bench)
+    first = ears.member(f"{RUN}.1", LEFT_BEHIND)
+    ears.hearing.packet(first, salvaged((0, 1), worker="w0.7"))
+    ears.hearing.packet(first, bytes((packets.SALVAGE_DONE,)))
+    assert [(worker, seq) for worker, seq, _ in ears.hearing.leftovers] == [("w0.7", 1)]
+    assert ears.salvaged == [(LEFT_BEHIND,)]
