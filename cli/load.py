@@ -70,7 +70,7 @@ def load(
     spark = settings.spark
     if spark.format in FOLDER_FORMATS:
         require(settings, ["spark.target"], flag_names={"spark.target": "--target PATH"})
-    told = loader_config(spark, staging, spark.target, surroundings(context).env)
+    told = loader_config(spark, staging, spark.target, surroundings(context).env, settings.results.high_water_mib)
     config = replace(told, follow=not once, conf={**spark.conf, **extra})
     code = run_loader(config)
     if as_json:

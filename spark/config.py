@@ -20,6 +20,10 @@ PARQUET, ARROW, DELTA, DELTA_RS, FOREACH = "parquet", "pyarrow", "delta", "delta
 PLAN_TRIGGERS = 8
 """A plan takes up to this many times what triggers it: behind a backlog, fewer and larger commits are cheaper, while
 the copies on disk and the time until a stop takes effect stay bounded."""
+BYTES_TRIGGERS = 4
+"""`max_bytes` alone makes no batch due, as few large rows may not be worth a commit; so many times as much does."""
+HIGH_WATER_SHARE = 2
+"""Or the high-water mark divided by this: above the mark nothing is pulled, and the rows that are missed never come."""
 CLUSTER_CORES = 8
 """Tasks at once that are assumed of a master that does not say how many it has."""
 _LOCAL_CORES = re.compile(r"local(?:\[(\*|\d+)(?:\s*,\s*\d+)?\])?")
@@ -34,6 +38,7 @@ class LoaderConfig:
     still take after TERM before it is cancelled. `watch_stdin`: end when stdin does, as the parent is gone then, and
     obey the lines `drain` (load everything sealed, then end) and `load` (load now); None: if stdin is a pipe or socket.
     `target`: a folder for the formats of `FOLDER_FORMATS`, else what `df.write` saves to. `function` is for `foreach`.
+    `high_water_bytes`: of sealed segments, above which whoever seals them stops; 0 = never.
     `env`: the environment, for JAVA_HOME and PATH. `crash_point`: for tests, a name of `POINTS`, with `:n` its n-th time.
     """
 
@@ -51,6 +56,7 @@ class LoaderConfig:
     conf: Mapping[str, str] = field(default_factory=dict[str, str])
     max_rows: int = 1_000_000
     max_bytes: int = 256 * 1024 * 1024
+    high_water_bytes: int = 0
     max_wait_ms: int = 30_000
     target_file_bytes: int = 128 * 1024 * 1024
     jvm_timeout_ms: int = 60_000
@@ -113,7 +119,10 @@ class LoaderConfig:
     @property
     def trigger(self) -> Trigger:
         """When a batch is due."""
-        return Trigger(self.max_rows, self.max_bytes, self.max_wait_ms)
+        size = min(self.max_bytes * BYTES_TRIGGERS, self.limits.bytes_max)
+        if self.high_water_bytes:
+            size = min(size, self.high_water_bytes // HIGH_WATER_SHARE)
+        return Trigger(self.max_rows, size, self.max_wait_ms)
 
     @property
     def limits(self) -> Limits:
@@ -132,7 +141,9 @@ class LoaderConfig:
         return max(1, int(match[1] or 1))
 
 
-def loader_config(spark: SparkSettings, staging: Path, target: Path | str, env: Mapping[str, str]) -> LoaderConfig:
+def loader_config(
+    spark: SparkSettings, staging: Path, target: Path | str, env: Mapping[str, str], high_water_mib: int = 0
+) -> LoaderConfig:
     """What the settings say. Raises UsageError."""
     return LoaderConfig(
         staging=staging, target=target, format=spark.format, function=spark.function, options=spark.options,
@@ -140,6 +151,7 @@ def loader_config(spark: SparkSettings, staging: Path, target: Path | str, env: 
         driver_memory=spark.driver_memory, conf=spark.conf, max_rows=spark.max_rows, max_bytes=spark.max_bytes_mib << 20,
         max_wait_ms=spark.max_wait_ms, target_file_bytes=spark.target_file_mib << 20, jvm_timeout_ms=spark.jvm_timeout_ms,
         epoch_on_recreated=spark.on_recreated == "epoch", env=env,
+        high_water_bytes=high_water_mib << 20,
     )  # fmt: skip
 
 

@@ -16,6 +16,8 @@ from typing import Final
 
 FIXED_SHARE: Final = 0.2
 """Of a commit's time, at most."""
+AIMED_SHARE: Final = 0.16
+"""What is aimed at: the line is learnt from a few commits, and begins at what is usual."""
 FORGET: Final = 0.9
 """What an observation's weight is multiplied by when the next one comes."""
 USUAL_WEIGHT: Final = 0.05
@@ -59,6 +61,6 @@ class Costs:
         return max(_LEAST_FIXED_S, (seconds - per_row * rows) / weight), per_row
 
     def rows_wanted(self) -> int:
-        """How many rows make the fixed part FIXED_SHARE of a commit; at least 1."""
+        """How many rows make the fixed part AIMED_SHARE of a commit; at least 1."""
         fixed, per_row = self.line()
-        return max(1, math.ceil(fixed * (1 / FIXED_SHARE - 1) / per_row))
+        return max(1, math.ceil(fixed * (1 / AIMED_SHARE - 1) / per_row))

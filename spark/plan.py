@@ -226,7 +226,10 @@ def tops_from_json(rows: Iterable[Any]) -> dict[QueueKey, Top]:
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """When a batch is due: by rows, by bytes (both of sealed segments waiting) or by the age of the oldest."""
+    """When a batch is due: by rows, by bytes (both of sealed segments waiting) or by the age of the oldest.
+
+    `bytes` is for what would outgrow the disk or a plan before its rows are worth a commit (config.py).
+    """
 
     rows: int
     bytes: int

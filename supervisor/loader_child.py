@@ -37,6 +37,9 @@ _PASSED = (
     "target_file_mib", "jvm_timeout_ms", "on_recreated",
 )  # fmt: skip
 
+_PASSED_OF_RESULTS = ("seal_rows", "seal_bytes_mib", "high_water_mib")
+"""Settings of the supervisor that the loader's are checked against, or go by."""
+
 log = structlog.get_logger("rocketcrew.loader")
 
 
@@ -74,6 +77,8 @@ class LoaderChild:
         ]  # fmt: skip
         for key in _PASSED:
             words += ["--set", f"spark.{key}={getattr(spark, key)}"]
+        for key in _PASSED_OF_RESULTS:
+            words += ["--set", f"results.{key}={getattr(self._settings.results, key)}"]
         return words
 
     def environment(self) -> dict[str, str]:

@@ -22,6 +22,7 @@ from rocketcrew.spark.reports import BatchReport
 from rocketcrew.spark.staging import Staging
 
 WIDE = Limits(10**6, 10**9)
+EARLY = Trigger(rows=100, bytes=10**6, wait_ms=1000)
 
 
 def in_order(table: Any) -> list[Any]:
@@ -54,13 +55,14 @@ class World:
         known_batch: int = 0,
         limits: Limits = WIDE,
         target: Any = None,
+        trigger: Trigger = EARLY,
     ) -> Loader:
         self.loaders_made += 1
         number = self.loaders_made
         loader = Loader(
             Staging(self.roots[at]),
             target or self.target(),
-            Trigger(rows=100, bytes=10**6, wait_ms=1000),
+            trigger,
             limits,
             threads=self.threads,
             cores=2,

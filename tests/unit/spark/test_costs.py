@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 
+from rocketcrew.conf.settings import load
+from rocketcrew.spark.config import LoaderConfig, loader_config
 from rocketcrew.spark.costs import FIXED_SHARE, Costs
+from rocketcrew.spark.intervals import OffsetSet
+from rocketcrew.spark.plan import SegmentFacts
 
 
 def learnt(fixed: float, per_row: float, sizes: list[int]) -> Costs:
@@ -16,12 +21,41 @@ def learnt(fixed: float, per_row: float, sizes: list[int]) -> Costs:
     return costs
 
 
+@pytest.mark.parametrize("commits", [5, 10, 40])
 @pytest.mark.parametrize(("fixed", "per_row"), [(0.25, 6e-6), (1.6, 1e-5), (0.02, 3e-6), (3.0, 2e-5)])
-def test_the_fixed_part_comes_below_a_fifth(fixed: float, per_row: float) -> None:
+def test_the_fixed_part_comes_below_a_fifth(fixed: float, per_row: float, commits: int) -> None:
     rng = random.Random(1)
-    costs = learnt(fixed, per_row, [rng.randrange(1_000, 1_000_000) for _ in range(40)])
+    costs = learnt(fixed, per_row, [rng.randrange(1_000, 1_000_000) for _ in range(commits)])
     rows = costs.rows_wanted()
-    assert fixed / (fixed + per_row * rows) == pytest.approx(FIXED_SHARE, abs=0.08)
+    assert 0.02 < fixed / (fixed + per_row * rows) <= FIXED_SHARE
+
+
+@pytest.mark.parametrize(("fixed", "per_row"), [(0.25, 6e-6), (1.6, 1e-5), (0.02, 3e-6)])
+def test_rows_of_a_kibibyte_are_not_loaded_sooner_for_their_bytes(fixed: float, per_row: float) -> None:
+    """With the settings as they are, of any target."""
+    costs = learnt(fixed, per_row, [50_000, 200_000] * 10)
+    defaults = load({}, {}, None)
+    config = loader_config(defaults.spark, Path("s"), Path("t"), {}, defaults.results.high_water_mib)
+    wanted = costs.rows_wanted()
+    assert wanted <= config.max_rows
+    trigger = config.trigger.for_costs(costs)
+    for rows, due in ((wanted - 1, False), (wanted, True)):
+        waiting = [SegmentFacts("w-1.arrows", rows * 1100, rows, OffsetSet(), False, ())]
+        assert trigger.due(waiting, 0) is due
+
+
+def test_bytes_make_a_batch_due_before_they_stop_whoever_seals() -> None:
+    sizes = {
+        (high_water, master): LoaderConfig(
+            Path("s"), Path("t"), max_bytes=100, high_water_bytes=high_water, master=master
+        ).trigger.bytes
+        for high_water in (0, 10_000, 300)
+        for master in ("local[2]", "sc://host")
+    }
+    assert sizes == {
+        (0, "local[2]"): 400, (10_000, "local[2]"): 400, (300, "local[2]"): 150,
+        (0, "sc://host"): 100, (10_000, "sc://host"): 100, (300, "sc://host"): 100,
+    }  # fmt: skip
 
 
 def test_before_anything_is_known_it_is_the_usual() -> None:

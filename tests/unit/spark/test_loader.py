@@ -17,12 +17,13 @@ from loader_world import Crash, World
 
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.convert import Staged
+from rocketcrew.spark.costs import Costs
 from rocketcrew.spark.delta_target import TABLE_NAME, DeltaTarget, append_by_delta_rs
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.spark.loader import POINTS, RACES_LOST_MAX
 from rocketcrew.spark.parquet_target import ParquetTarget
-from rocketcrew.spark.plan import Limits, Plan
+from rocketcrew.spark.plan import Limits, Plan, Trigger
 from rocketcrew.spark.staging import Staging
 
 QUEUE = QueueKey("g", "orders", "broker-a", 0)
@@ -517,3 +518,18 @@ def test_a_table_that_another_loader_makes_in_the_same_moment_is_planned_anew(wo
     assert loader.totals.replanned == 1
     world.assert_exact()
     world.assert_clean()
+
+
+def test_a_step_waits_for_the_rows_that_are_worth_a_commit(world: World, segments: Any) -> None:
+    """By what the loader has learnt in ever so many commits of 10 and of 100 rows: 50 ms fixed, and 10 ms a row."""
+    loader = world.loader(trigger=Trigger(rows=10**9, bytes=10**9, wait_ms=10**9))
+    loader.costs = Costs(2e12, 110e12, 1.2e12, 10_100e12, 106.5e12)
+    wanted = loader.costs.rows_wanted()
+    assert 20 <= wanted <= 30
+    world.seal([segments.Record(offset) for offset in range(wanted - 1)])
+    assert loader.step(0, at_once=False) is None
+    assert loader.waiting.rows == wanted - 1
+    world.seal([segments.Record(wanted)])
+    report = loader.step(0, at_once=False)
+    assert report is not None
+    assert report.rows == wanted
