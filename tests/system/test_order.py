@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -83,6 +84,20 @@ def test_order_through_a_reload(tmp_path: Path, handler: str) -> None:
             check_order(lines_of(trace), by_queue)
 
 
+SPAN = 1234
+"""Offsets, more than a queue has."""
+KEYS_OF = {"by_key": "KEYS", "by_function": "function"}
+
+
+def check_bound_is_told(log: str, handler: str) -> None:
+    """Who keeps keys in order says at the start how far the others go on behind one that is held."""
+    told = [json.loads(line) for line in log.splitlines() if '"event": "order_by_key"' in line]
+    assert [each["key"] for each in told] == ([KEYS_OF[handler]] if handler in KEYS_OF else [])
+    for each in told:
+        assert (each["others_wait_after_offsets"], each["others_wait_after_messages"]) == (SPAN, 1000)
+        assert each["on_failure"] == "hold"
+
+
 def numbers_in(trace: Path) -> set[int]:
     return {line.number for line in lines_of(trace) if line.what == "END"}
 
@@ -104,11 +119,11 @@ def test_order_through_kills_of_workers(tmp_path: Path, handler: str, transport:
     lane = LANES[handler]
     numbers, kills = range(1500), 5
     killed: set[int] = set()
-    with traced(tmp_path / "trace") as trace, crew_of(tmp_path, handler, **{"workers.transport": transport}) as (
-        broker, crew,
-    ):  # fmt: skip
+    settings = {"workers.transport": transport, "consumer.consume_concurrently_max_span": SPAN}
+    with traced(tmp_path / "trace") as trace, crew_of(tmp_path, handler, **settings) as (broker, crew):
         send_keyed(broker, numbers)
         crew.start()
+        check_bound_is_told(crew.child.log.read_text(), handler)
         for kill in range(1, kills + 1):
             due = kill * len(numbers) // (kills + 1)
             wait_until(lambda due=due: crew.counter("done_messages") >= due, what="messages done")

@@ -213,19 +213,24 @@ def by_key(make: Make, keys: str, **config: object) -> tuple[Bench, int]:
     bench.worker("w1", "w2")
     bench.core.state.sizer.tail_us = 30.0
     handle = bench.open(0)[0]
+    pulled(bench, handle, 0, keys)
+    return bench, handle
+
+
+def pulled(bench: Bench, handle: int, begin: int, keys: str) -> None:
+    """Answer the queue's pull with one message a character, from offset `begin` on."""
     body = b"".join(
         encode_message(
             StoredMessage(
                 TOPIC, b"x", encode_properties({} if key == "-" else {"KEYS": key}).encode(), queue_offset=offset
             )
         )
-        for offset, key in enumerate(keys)
+        for offset, key in enumerate(keys, begin)
     )
     slot = bench.core.room_for(handle, len(body))
     assert slot is not None
     bench.view[slot.start : slot.start + len(body)] = body
-    bench.core.pulled(handle, PullResult(0, len(keys), len(body), slot), bench.now)
-    return bench, handle
+    bench.core.pulled(handle, PullResult(0, begin + len(keys), len(body), slot), bench.now)
 
 
 def offsets(bench: Bench) -> dict[str, list[int]]:
@@ -249,6 +254,32 @@ def test_a_failed_message_holds_its_key_only(make: Make) -> None:
     bench.none(act.SendBack)
     bench.pass_ms(21)
     assert [(chunk, tried) for _, chunk, tried in handed(bench)] == [([0], (1,))]
+
+
+def test_a_held_key_lets_others_go_on_until_the_span_is_full_and_no_further(make: Make) -> None:
+    span = 8
+    bench, handle = by_key(make, "abcd", consume_concurrently_max_span=span)
+    handed_over = [item.chunk for a in bench.take(act.DispatchOrdered) for item in a.chunks]
+    assert [chunk.offsets[0] for chunk in handed_over] == [0, 1, 2, 3]
+    held = handed_over[0]
+    give_back(bench, held.chunk_id, worker=held.worker_id, ms=60_000)
+    for chunk in handed_over[1:]:
+        done(bench, chunk.chunk_id, worker=chunk.worker_id)
+    upto = 4
+    while bench.take(act.Pull):
+        assert bench.pq(handle).next_offset == upto
+        pulled(bench, handle, upto, "e")
+        for chunk in [item.chunk for a in bench.take(act.DispatchOrdered) for item in a.chunks]:
+            done(bench, chunk.chunk_id, worker=chunk.worker_id)
+        upto += 1
+    assert upto == span + 1
+    bench.pass_ms(59_000)
+    bench.none(act.Pull)
+    bench.pass_ms(1_001)
+    (again,) = [item.chunk for a in bench.take(act.DispatchOrdered) for item in a.chunks]
+    assert list(again.offsets) == [0]
+    done(bench, again.chunk_id, worker=again.worker_id)
+    assert len(bench.take(act.Pull)) == 1
 
 
 def test_pass_sends_a_failed_message_back_at_once(make: Make) -> None:
