@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from crowd import crowd_of
 from harness import Crew, patient_producer, wait_until
 from servers import VERSIONS, Servers
 
+from rocketcrew.cli.watch import Watch
 from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.supervisor.control import ask
 
@@ -32,8 +34,8 @@ SQL = "price BETWEEN 20 AND 60 AND (colour IN ('red', 'blue') OR colour IS NULL)
 def new_crew(tmp_path: Path, servers: Servers) -> Iterator[CrewMaker]:
     made: list[Crew] = []
 
-    def make(topic: str, group: str, slot: int = 0, **settings: object) -> Crew:
-        crew = Crew(tmp_path, servers, "numbers_handler:number", topic, load=False, group=group, slot=slot,
+    def make(topic: str, group: str, slot: int = 0, *, handler: str = "number", **settings: object) -> Crew:
+        crew = Crew(tmp_path, servers, f"numbers_handler:{handler}", topic, load=False, group=group, slot=slot,
                     **{"workers.count": 1, "cluster.heartbeat_interval_ms": 1000, **settings})  # fmt: skip
         crew.start()
         made.append(crew)
@@ -60,6 +62,12 @@ def sealed(crew: Crew) -> set[int]:
     return set(crew.staged_rows().column("number").to_pylist())
 
 
+def opened(crew: Crew, topic: str) -> list[tuple[int, str]]:
+    """Queue and reason of each line that says where a queue of the topic began."""
+    lines = [json.loads(line) for line in crew.child.log.read_text().splitlines() if '"queue_opened"' in line]
+    return [(line["queue_id"], line["because"]) for line in lines if line["topic"] == topic]
+
+
 @pytest.fixture
 def with_sql(servers: Servers) -> Iterator[None]:
     """Brokers have SQL92 switched off."""
@@ -71,7 +79,8 @@ def with_sql(servers: Servers) -> Iterator[None]:
 @ON_BOTH
 @pytest.mark.usefixtures("with_sql")
 def test_tags_sql_and_changes_while_running(servers: Servers, new_crew: CrewMaker) -> None:
-    """ "Aa" and "BB" have the same Java hash: the broker lets both through, and only a second look tells them apart."""
+    """ "Aa" and "BB" have the same Java hash: the broker lets both through, and only a second look tells them apart. And a
+    filter of the user's, before the handler: what ends in a nine is counted and committed, and leaves no row."""
     for topic in ("tagged", "priced", "later"):
         servers.create_topic(topic, QUEUES)
     send(servers, "tagged", range(110, 120), "Aa")
@@ -82,10 +91,14 @@ def test_tags_sql_and_changes_while_running(servers: Servers, new_crew: CrewMake
         send(servers, "priced", range(210 + number, 211 + number), price=str(price), colour="red")
         send(servers, "priced", range(220 + number, 221 + number), price=str(price), colour="green")
         send(servers, "priced", range(230 + number, 231 + number), price=str(price))
-    crew = new_crew(f"priced:SQL92:{SQL}", "filters")
+    crew = new_crew(f"priced:SQL92:{SQL}", "filters", handler="number_without_nines")
     assert tell(crew, "subscribe", topic="tagged", filter="Aa || more") == {"changed": True}
-    wanted = {*range(110, 120), 211, 213, 214, 231, 233, 234}
-    wait_until(lambda: wanted <= sealed(crew) and crew.counter("filtered_messages") == 10, FAR_S, "what is wanted")
+    wanted = {*range(110, 119), 211, 213, 214, 231, 233, 234}
+    wait_until(lambda: wanted <= sealed(crew) and crew.counter("filtered_messages") == 11, FAR_S, "what is wanted")
+    old_era = servers.kind.version.startswith("4.")  # whose brokers do not tell a young queue from an offset of 0
+    why = opened(crew, "priced")
+    assert sorted(queue_id for queue_id, _ in why) == list(range(QUEUES))
+    assert all(text.startswith("the broker's stored offset" if old_era else "a young queue") for _, text in why), why
     # Another filter for one, another topic, and one topic less.
     assert tell(crew, "subscribe", topic="later", filter="*") == {"changed": True}
     assert tell(crew, "subscribe", topic="tagged", filter="other") == {"changed": True}
@@ -94,8 +107,12 @@ def test_tags_sql_and_changes_while_running(servers: Servers, new_crew: CrewMake
     send(servers, "tagged", range(160, 170), "Aa")
     send(servers, "tagged", range(170, 180), "other")
     send(servers, "later", range(310, 320))
-    wanted |= {*range(170, 180), *range(310, 320)}
+    wanted |= {*range(170, 179), *range(310, 319)}
     wait_until(lambda: wanted <= sealed(crew), FAR_S, "what is wanted now")
+    with Watch(servers.name_server) as watch:
+        wait_until(
+            lambda: not any(row.lag for row in watch.lag("filters", ["later"])), FAR_S, "319 committed, without a row"
+        )
     assert tell(crew, "unsubscribe", topic="later") == {"changed": True}
     wait_until(
         lambda: not any(q["topic"] == "later" for q in (crew.status() or {})["queues"]), FAR_S, "the end of later"
@@ -106,7 +123,7 @@ def test_tags_sql_and_changes_while_running(servers: Servers, new_crew: CrewMake
     assert status["subscription_mismatch"] == []
     # What the filter before had left out may come where the offset behind it was not committed yet.
     assert crew.stop() == 0
-    assert wanted <= sealed(crew) <= wanted | {*range(130, 140)}
+    assert wanted <= sealed(crew) <= wanted | {*range(130, 139)}
 
 
 @ON_BOTH

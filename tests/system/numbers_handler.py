@@ -48,6 +48,12 @@ def number_retried_once(message: Message) -> dict[str, int]:
     return {"number": value, "attempt": message.reconsume_times}
 
 
+@handler(schema="number bigint, attempt int", filter=lambda message: not message.body.endswith(b"9"))
+def number_without_nines(message: Message) -> dict[str, int]:
+    """`number` behind a filter of the user's own."""
+    return number.function(message)  # type: ignore[no-any-return]
+
+
 @handler(schema="number bigint")
 def long_number(message: Message) -> dict[str, int]:
     """Takes longer than the shortest invisible time of POP."""
