@@ -2,7 +2,8 @@
 
 The file is replaced at every change, before the message runs again. A cell that is found set at a start belongs to a worker
 that died with its supervisor: its record is charged with one death (blame.py, End.RUN), once, because the cell is cleared
-when that is written; the records of a batch are suspected, and run alone.
+when that is written; the records of a batch are suspected, and run alone. Nobody is charged where the run had begun to stop:
+then it was killed because its grace period was over, however innocent the long message in hand.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ def take_over_charges(folder: Path, other: Path) -> None:
 
 
 def charge_left_cells(folder: Path, charges: Charges) -> int:
-    """Charge what the cells of a dead run name, and clear them; how many there were. `charges` is written before."""
+    """Charge what the cells of a dead run name, unless it was about to stop, and clear them; how many there were. `charges`
+    is written before."""
     path = folder / CELLS_FILE
     if not path.exists():
         return 0
@@ -76,6 +78,7 @@ def charge_left_cells(folder: Path, charges: Charges) -> int:
             write_charges(folder, charges)
         for slot in found:
             cells.clear(slot)
+        cells.stopping = False
         return len(found)
     finally:
         cells.close()
@@ -88,7 +91,11 @@ def _charge(cells: CellFile, slot: int, charges: Charges) -> bool:
     if mq is None:
         return True
     in_hand = in_hand_of(cell)
-    verdict = Death(End.RUN, in_hand).verdict
+    verdict = Death(End.TOLD if cells.stopping else End.RUN, in_hand).verdict
+    if verdict is Verdict.NOBODY:
+        log.warning("left_in_hand", topic=mq.topic, broker=mq.broker_name, queue_id=mq.queue_id, offset=cell.offset,
+                    pid=cell.pid, why="killed while it stopped: nobody is charged")  # fmt: skip
+        return True
     if verdict is Verdict.CHARGED:
         facts = {"end": End.RUN.value, "cause": "unknown", "pid": str(cell.pid)}
         charge = charges.charge(mq, cell.offset, in_hand.mark, facts)

@@ -38,7 +38,7 @@ class PostMortem:
         look = member.look
         timed_out = cell is not None and look.timed_out(cell.offset + 1, cell.started_ns)
         end = how_ended(
-            told=member.stopping,
+            told=member.stopping or self._cells.stopping,  # the whole group may be killed one after another
             ours=member.killed or (look.ended is not None and not timed_out),
             timed_out=timed_out,
             unattended=member.process.unattended,

@@ -347,6 +347,7 @@ class Supervisor:
         self._finished.set()
 
     async def _stop(self) -> Summary:
+        self._cells.stopping = True
         self._pool.cancel_handlers()
         self.core.stop(self._loop.time())
         self.acted()

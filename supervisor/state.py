@@ -95,7 +95,7 @@ class CoreConfig:
     commit_after_loaded: bool = False
     """An offset may be committed when its rows are in the table; False: when they are sealed."""
     drain_deadline_ms: int = 10000
-    stop_deadline_ms: int = 30000
+    stop_deadline_ms: int = 24000
 
 
 OPERATOR = "operator"

@@ -6,7 +6,8 @@ outlives a machine-wide kill: hence the queue's name is in it too, not only numb
 word, aligned 8-byte stores, the state word last; a death between two stores blames nobody wrongly, since the handler is
 not running then.
 
-    file      16 words of header (MAGIC in the first), then the cells of CELL_BYTES each
+    file      16 words of header, then the cells of CELL_BYTES each
+    header    word 0 MAGIC | word 1 STOPPING: not 0 = the supervisor has begun to stop; 0 in files that are older than it
     word 0    STATE: queue offset of the (first) record in hand + 1; 0 = no handler call is under way
     word 1    CHUNK_ID | 2 STARTED_NS, monotonic start of the call | 3 RECORDS given to this call | 4 PID
     word 5    LAST: queue offset of the call's last record | 6 TAKEN: of a batch that is being iterated, offset + 1 of the
@@ -34,6 +35,9 @@ CELL_BYTES: Final = 1024
 CELL_WORDS: Final = CELL_BYTES // 8
 HEAD_WORDS: Final = 16
 MAGIC: Final = int.from_bytes(b"RCCELLS3", "little")
+
+STOPPING: Final = 1
+"""In the header."""
 
 STATE: Final = 0
 CHUNK_ID: Final = 1
@@ -95,6 +99,15 @@ class CellFile:
         """The live words of one cell; for reading."""
         base = HEAD_WORDS + slot * CELL_WORDS
         return self._words[base : base + CELL_WORDS]
+
+    @property
+    def stopping(self) -> bool:
+        """Its run has begun to stop: who is killed from now on, with all that it has in hand, was to end anyway."""
+        return bool(self._words[STOPPING])
+
+    @stopping.setter
+    def stopping(self, begun: bool) -> None:
+        self._words[STOPPING] = begun
 
     def cancel(self, slot: int) -> None:
         """Let the handler know, when it asks, that its worker is wanted to end."""

@@ -74,6 +74,20 @@ def test_cells_of_a_dead_run_count_once_each(tmp_path: Path) -> None:
     assert counts(charges) == {5: 1, 9: 1}
 
 
+@pytest.mark.parametrize("records", [1, 3])
+def test_a_run_that_was_killed_while_it_stopped_charges_nobody(records: int, tmp_path: Path) -> None:
+    leave_cell(tmp_path, 0, 5, records)
+    cells = CellFile(tmp_path / CELLS_FILE, 8)
+    cells.stopping = True
+    cells.close()
+    charges = Charges()
+    assert charge_left_cells(tmp_path, charges) == 1
+    assert charges.empty
+    leave_cell(tmp_path, 0, 5)  # the next run, which did not
+    charge_left_cells(tmp_path, charges)
+    assert counts(charges) == {5: 1}
+
+
 def test_of_a_batch_all_are_suspected(tmp_path: Path) -> None:
     leave_cell(tmp_path, 0, 5, 3)
     charges = Charges()

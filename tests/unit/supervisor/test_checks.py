@@ -21,6 +21,7 @@ from rocketcrew.supervisor.checks import (
     problems_of,
     subscriptions,
 )
+from rocketcrew.supervisor.service import WORKER_STOP_MS
 
 EVERYTHING = FilterExpression()
 GOOD_TOPICS = {"orders": EVERYTHING}
@@ -147,3 +148,8 @@ def test_consume_timestamps() -> None:
     assert consume_timestamp_ms("20250101000000") is not None
     assert consume_timestamp_ms("20251301000000") is None
     assert consume_timestamp_ms("2025") is None
+
+
+def test_a_stop_fits_into_the_30_s_that_kubernetes_grants() -> None:
+    found = load({"consumer.group": "g", "consumer.topics": ["orders"]}, {}, None)
+    assert found.supervisor.stop_deadline_ms + WORKER_STOP_MS < 30_000
