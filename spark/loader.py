@@ -31,6 +31,7 @@ from ..conf.segment_format import EPOCH
 from .columns import Column, ColumnConflictError, merged
 from .convert import FILE_BYTES, DamagedSegmentError, Staged, stage
 from .costs import Costs
+from .dropping import Dropped
 from .epochs import Opening, in_epochs, next_stretch, tops_after
 from .errors import BadSegmentError, BatchTakenError, LoaderError
 from .intervals import OffsetSet
@@ -91,6 +92,7 @@ class Loader:
         self._told_settled = ""
         self._races_lost = 0
         self._log = structlog.get_logger().bind(staging=str(staging.root))
+        self._dropped = Dropped(self.totals, self._log)
 
     def recover(self, known_batch: int = 0) -> None:
         """Finish or take up what an earlier process left. Call once, before the first step.
@@ -257,18 +259,9 @@ class Loader:
     def _delete_known(self, takes: Iterable[Take]) -> None:
         for take in takes:
             dropped = self._facts[take.name].rows
-            self._note_dropped(dropped)
+            self._dropped.note(dropped, whole=dropped)
             self._log.info("segment_known", segment=take.name, rows_dropped=dropped)
             self._staging.delete_segment(take.name)
-
-    def _note_dropped(self, rows: int) -> None:
-        if rows and not self.totals.rows_dropped:
-            self._log.info(
-                "rows_known_dropped", rows=rows,
-                why="their records are in the table; usual after a crash; counted from now on",
-                remedy="to load them once more after a reset of the group's offsets: rocketcrew reset --reprocess",
-            )  # fmt: skip
-        self.totals.rows_dropped += rows
 
     def _run(self, plan: Plan, state: TableState) -> BatchReport | None:
         self._on_point("planned")
@@ -365,7 +358,8 @@ class Loader:
         self._started = True  # the first batch pays for starting Spark
         self.totals.batches += 1
         self.totals.rows += report.rows
-        self._note_dropped(report.rows_dropped)
+        whole = sum(self._facts[take.name].rows for take in plan.takes if take.part is not None and not take.part)
+        self._dropped.note(report.rows_dropped, whole)
         self.totals.segments += report.segments
         return report
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import structlog.testing
 from deltalake import DeltaTable
 from loader_world import Crash, World
 
@@ -533,3 +534,27 @@ def test_a_step_waits_for_the_rows_that_are_worth_a_commit(world: World, segment
     report = loader.step(0, at_once=False)
     assert report is not None
     assert report.rows == wanted
+
+
+def test_rows_below_the_floor_are_told_once_with_the_remedy(world: World, segments: Any) -> None:
+    """After a reset whole segments are known; what a crash delivers again is less, and said apart."""
+    record = segments.Record
+    with structlog.testing.capture_logs() as logs:
+        loader = world.loader()
+        world.seal([record(1), record(2), record(3)])
+        world.drain(loader)
+        for offset in (4, 5):  # as after crashes
+            world.seal([record(offset - 1, ["again"]), record(offset)])
+            world.drain(loader)
+        told = [(log["event"], log["log_level"], log["rows"]) for log in logs if log["event"].startswith("rows_")]
+        assert told == [("rows_delivered_again", "info", 1)]
+        world.seal([record(1, ["reset"]), record(2, ["reset"])])
+        world.seal([record(6)])
+        world.drain(loader)
+        world.seal([record(3, ["reset"])])
+        world.drain(loader)
+    assert loader.totals.rows_dropped == 2 + 3
+    (warning,) = [log for log in logs if log["event"] == "rows_known_dropped"]
+    assert (warning["log_level"], warning["rows"]) == ("warning", 2)
+    assert "rocketcrew reset --reprocess" in warning["remedy"]
+    assert [row[3] for row in world.rows()] == [1, 2, 3, 4, 5, 6]

@@ -301,6 +301,27 @@ def test_a_wide_span_holds_the_next_pull_but_unsealed_rows_do_not_count(make: ty
     assert bench.pq(handle).committable() == 0
 
 
+def test_rows_that_wait_for_the_table_hold_neither_span_nor_count(make: type[Bench]) -> None:
+    """Sealed is enough to pull on; the offset alone waits. And nobody is asked to seal again what is sealed."""
+    bench = make(consume_concurrently_max_span=10, pull_threshold_for_queue=8, commit_after_loaded=True)
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    for seq, first in enumerate(range(0, 30, 6), 1):
+        assert bench.one(act.Pull).offset == first
+        bench.found(handle, range(first, first + 6))
+        bench.take(act.Seal)
+        for chunk in bench.dispatched():
+            bench.done(chunk, seq=seq)
+        bench.sealed("w1", seq)
+        assert bench.persist() == []
+    assert len(bench.take(act.Seal)) <= 1, "for the rows that are not sealed yet, if any"
+    bench.core.loaded("w1", 1, bench.now)
+    bench.core.loaded("w1", 3, bench.now)
+    assert bench.persist() == [6], "what is loaded behind a gap waits"
+    bench.core.loaded("w1", 2, bench.now)
+    assert bench.persist() == [18]
+
+
 def test_rows_that_reach_half_the_span_are_sealed_on_request(make: type[Bench]) -> None:
     bench = make(consume_concurrently_max_span=10)
     (handle,) = bench.open(0)
