@@ -133,7 +133,8 @@ class Pops:
         self._core.renewed(action.handle, action.offset, check, self._now())
 
     async def later(self, action: SendBack, message: StoredMessage | None) -> bool:
-        """A failed message: shown again after its delay, or a dead letter. Always True, see the module's text.
+        """A failed message: shown again after its delay, or a dead letter. False: no broker took what must be a dead letter
+        now (after crashes, or because the handler says so); it stays with us, is renewed and tried again.
 
         Java acknowledges a message at its limit after a while, and nobody sees it again; here it is a dead letter.
         """
@@ -149,6 +150,8 @@ class Pops:
                 await self._send_backs.to_dead_letters(action.facts or {}, message)
             except RocketcrewError as error:
                 log.warning("dead_letter_refused", queue=tuple(action.mq), error=str(error))
+                if action.facts is not None or action.delay_level < 0:
+                    return False
             else:
                 await self._ack(check, action.mq)
                 return True

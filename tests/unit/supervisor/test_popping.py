@@ -20,7 +20,7 @@ from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import StoredMessage, encode_message
 from rocketcrew.supervisor import actions as act
 from rocketcrew.supervisor.allocation import average
-from rocketcrew.supervisor.blame import Death, End
+from rocketcrew.supervisor.blame import Death, End, InHand
 from rocketcrew.supervisor.core import Core
 from rocketcrew.supervisor.popping import PopResult
 from rocketcrew.supervisor.pops import delay_ms
@@ -115,6 +115,8 @@ class Member:
         self.seals = []
         self.waiting_pops = []
         self.finished = None
+        self.dead_letters = []
+        self.takes_dead_letters = True
         self.runs = []
         self.seq = {}
         self.durable = set()
@@ -148,8 +150,13 @@ class Member:
             core.renewed(action.handle, action.offset, self.broker.change(action.check, now, INVISIBLE_S), now)
         elif isinstance(action, act.SendBack):
             assert action.check is not None
-            self.broker.change(action.check, now, 10.0)
-            core.sent_back(action.handle, action.chunk_id, action.index, True, now)
+            if action.facts is None:
+                accepted = True
+                self.broker.change(action.check, now, 10.0)
+            else:
+                self.dead_letters.append(action.facts)
+                accepted = self.takes_dead_letters and self.broker.ack(action.check, now)
+            core.sent_back(action.handle, action.chunk_id, action.index, accepted, now)
         elif isinstance(action, act.Dispatch):
             self.chunks.append(action)
         elif isinstance(action, act.Seal):
@@ -213,6 +220,18 @@ class Member:
         self.add_worker(f"{worker}+")
         self.act()
 
+    def crash(self, mark):
+        """The oldest chunk's worker dies with its first message in hand; the offset of that."""
+        action = self.chunks[0]
+        self.chunks = [other for other in self.chunks if other.worker_id != action.worker_id]
+        offset = action.chunk.offsets[0]
+        in_hand = InHand(action.chunk.chunk_id, offset, offset, 1, None, mark)
+        self.core.worker_died(action.worker_id, death=Death(End.CRASHED, in_hand, "SIGSEGV", {"pid": 7}))
+        self.core.salvage_complete(action.worker_id, self.now)
+        self.add_worker(f"{action.worker_id}+")
+        self.act()
+        return offset
+
     def counter(self, name):
         return getattr(self.core.state.counters, name)
 
@@ -274,6 +293,38 @@ def test_failures_come_again_from_the_retry_topic():
     finish(member)
     assert broker.messages[1].acked
     assert broker.messages[1].retries == 1
+
+
+def test_a_killer_is_charged_and_becomes_a_dead_letter_when_its_broker_takes_it():
+    broker = PopBroker(2)
+    member = Member(broker, workers=1, max_worker_deaths=3)
+    member.pop()
+    member.takes_dead_letters = False
+    charges, died = member.core.state.charges, []
+    while member.chunks:
+        if member.chunks[0].chunk.offsets[0] == 0:
+            died.append(member.crash(f"m{len(died)}"))
+        else:
+            member.run()
+    assert died == [0, 0, 0]
+    assert [facts["deaths"] for facts in member.dead_letters] == ["3"]
+    assert (member.counter("charged_deaths"), member.counter("dead_letter_messages")) == (3, 0)
+    finish(member)
+    assert [message.acked for message in broker.messages] == [False, True]
+    for _ in range(
+        3
+    ):  # well beyond the invisible time: it stays ours, and is tried again with the check point of the day
+        member.later(INVISIBLE_S / 2)
+    assert len(member.dead_letters) > 1
+    assert [(charge.offset, charge.deaths) for charge in charges] == [(0, 3)], "not forgotten either"
+    assert broker.pop(member.now, 32) is None, "nobody else is shown it"
+    member.takes_dead_letters = True
+    member.later(5)
+    assert member.counter("dead_letter_messages") == 1
+    assert broker.messages[0].acked
+    assert len(charges) == 0
+    assert member.core.state.queues == {}
+    assert member.chunks == []
 
 
 def test_what_is_in_hand_is_renewed_at_half_its_time():
