@@ -310,8 +310,9 @@ def test_rows_that_wait_for_the_table_hold_neither_span_nor_count(make: type[Ben
         assert bench.one(act.Pull).offset == first
         bench.found(handle, range(first, first + 6))
         bench.take(act.Seal)
-        for chunk in bench.dispatched():
-            bench.done(chunk, seq=seq)
+        while chunks := bench.dispatched():
+            for chunk in chunks:
+                bench.done(chunk, seq=seq)
         bench.sealed("w1", seq)
         assert bench.persist() == []
     assert len(bench.take(act.Seal)) <= 1, "for the rows that are not sealed yet, if any"
