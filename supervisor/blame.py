@@ -3,7 +3,8 @@
 A message that was alone in hand is charged with the death; of a batch nobody knows which one it was, so its messages are
 suspected and run again apart from all others (quarantine.py). What we ended ourselves charges nobody: recycling, reload,
 shutdown, a dead forkserver, a worker that stood still between messages. A call over its hard time limit is a failed
-attempt of its messages, as Java's consume timeout is.
+attempt of its messages, as Java's consume timeout is. Of a coroutine handler the call whose step ran is in hand; where
+several waited and none ran, a thread or a callback of the handler's did it, and all that the worker has is suspected.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class Hand(Enum):
     NOTHING = "nothing"
     ONE = "one record"
     SEVERAL = "several records"
+    WAITING = "several calls, none of which ran"
 
 
 class Verdict(Enum):
@@ -47,22 +49,28 @@ VERDICTS: dict[tuple[End, Hand], Verdict] = {
     (End.TOLD, Hand.NOTHING): Verdict.NOBODY,
     (End.TOLD, Hand.ONE): Verdict.NOBODY,
     (End.TOLD, Hand.SEVERAL): Verdict.NOBODY,
+    (End.TOLD, Hand.WAITING): Verdict.NOBODY,
     (End.FORKSERVER, Hand.NOTHING): Verdict.NOBODY,
     (End.FORKSERVER, Hand.ONE): Verdict.NOBODY,
     (End.FORKSERVER, Hand.SEVERAL): Verdict.NOBODY,
+    (End.FORKSERVER, Hand.WAITING): Verdict.NOBODY,
     (End.OURS, Hand.NOTHING): Verdict.NOBODY,
     (End.OURS, Hand.ONE): Verdict.NOBODY,
     (End.OURS, Hand.SEVERAL): Verdict.NOBODY,
+    (End.OURS, Hand.WAITING): Verdict.NOBODY,
     # The call that was over its limit ended between the look and the kill: whoever came after it has done nothing.
     (End.TIME_LIMIT, Hand.NOTHING): Verdict.NOBODY,
     (End.TIME_LIMIT, Hand.ONE): Verdict.TIMED_OUT,
     (End.TIME_LIMIT, Hand.SEVERAL): Verdict.TIMED_OUT,
+    (End.TIME_LIMIT, Hand.WAITING): Verdict.SUSPECTED,
     (End.CRASHED, Hand.NOTHING): Verdict.NOBODY,
     (End.CRASHED, Hand.ONE): Verdict.CHARGED,
     (End.CRASHED, Hand.SEVERAL): Verdict.SUSPECTED,
+    (End.CRASHED, Hand.WAITING): Verdict.SUSPECTED,
     (End.RUN, Hand.NOTHING): Verdict.NOBODY,
     (End.RUN, Hand.ONE): Verdict.CHARGED,
     (End.RUN, Hand.SEVERAL): Verdict.SUSPECTED,
+    (End.RUN, Hand.WAITING): Verdict.NOBODY,  # its cell names none, and who was waiting is known no more
 }
 
 
@@ -78,9 +86,13 @@ class InHand:
     """Of a batch: the record whose message the handler took last, if it takes them one by one."""
     mark: str = ""
     """Names this call: a death is counted once, however often its cell is found."""
+    waiting: bool = False
+    """Several calls of a coroutine handler were under way, and none of them ran; what is said above names none of them."""
 
     @property
     def hand(self) -> Hand:
+        if self.waiting:
+            return Hand.WAITING
         return Hand.ONE if self.records == 1 else Hand.SEVERAL
 
 

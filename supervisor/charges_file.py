@@ -86,15 +86,16 @@ def charge_left_cells(folder: Path, charges: Charges) -> int:
 
 def _charge(cells: CellFile, slot: int, charges: Charges) -> bool:
     cell, mq = cells.read(slot), cells.queue(slot)
-    if cell is None:
+    in_hand = in_hand_of(cell)
+    if cell is None or in_hand is None:
         return False
     if mq is None:
         return True
-    in_hand = in_hand_of(cell)
     verdict = Death(End.TOLD if cells.stopping else End.RUN, in_hand).verdict
     if verdict is Verdict.NOBODY:
-        log.warning("left_in_hand", topic=mq.topic, broker=mq.broker_name, queue_id=mq.queue_id, offset=cell.offset,
-                    pid=cell.pid, why="killed while it stopped: nobody is charged")  # fmt: skip
+        why = "all its calls waited" if in_hand.waiting else "killed while it stopped: nobody is charged"
+        log.warning("left_in_hand", topic=mq.topic, broker=mq.broker_name, queue_id=mq.queue_id,
+                    offset=None if in_hand.waiting else cell.offset, pid=cell.pid, why=why)  # fmt: skip
         return True
     if verdict is Verdict.CHARGED:
         facts = {"end": End.RUN.value, "cause": "unknown", "pid": str(cell.pid)}

@@ -348,7 +348,7 @@ class Pool:
     def running(self, member: Member) -> Running | None:
         """Which message the worker is running, or was when it died, from its cell."""
         cell, mq = self._cells.read(member.cell_slot), self._cells.queue(member.cell_slot)
-        if cell is None or mq is None:
+        if cell is None or mq is None or cell.between:
             return None
         seconds = max(0.0, self._loop.time() - cell.started_ns / 1e9)
         return Running(mq.topic, mq.broker_name, mq.queue_id, cell.offset, seconds)

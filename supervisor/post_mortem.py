@@ -14,7 +14,7 @@ from typing import Final
 
 from ..conf.segment_format import OPEN_DIR, segment_name
 from ..workers.cells import Cell, CellFile
-from .blame import Death, InHand, how_ended
+from .blame import Death, End, InHand, how_ended
 from .core import Core
 from .pool_member import Member
 
@@ -55,7 +55,8 @@ class PostMortem:
             facts["oom_kills"] = more
         if stack := member.stack_file.last_words():
             facts["stack"] = stack
-        return Death(end, in_hand_of(cell) if cell is not None else None, cause_of(code), facts)
+        from_outside = end is End.CRASHED and not by_itself(code) and "oom_kills" not in facts
+        return Death(end, in_hand_of(cell, from_outside=from_outside), cause_of(code), facts)
 
     def _new_oom_kills(self) -> int:
         """How many processes the kernel has killed for want of memory since the last look."""
@@ -92,10 +93,12 @@ def cause_of(exit_code: int | None) -> str:
         return f"signal {-exit_code}"
 
 
-def in_hand_of(cell: Cell) -> InHand:
-    """The call that a cell names."""
+def in_hand_of(cell: Cell | None, *, from_outside: bool = False) -> InHand | None:
+    """The call that a cell names; None when it names none, or was killed by somebody while all its calls waited."""
+    if cell is None or (cell.between and from_outside):
+        return None
     mark = f"{cell.pid}:{cell.started_ns}"
-    return InHand(cell.chunk_id, cell.offset, cell.last, cell.records, cell.taken, mark)
+    return InHand(cell.chunk_id, cell.offset, cell.last, cell.records, cell.taken, mark, waiting=cell.between)
 
 
 def oom_kills(own: Path = OWN_CGROUP, root: Path = CGROUP) -> int:

@@ -2,7 +2,8 @@
 
 The verdict on a death stands in blame.py's table. A charged record runs again by itself. Of a batch each half runs again by
 itself, and the half that kills again is halved again, until the killer is alone and charged; where the handler took the
-messages one by one, the one it took last is charged at once, and the rest of the call looked at in two parts.
+messages one by one, the one it took last is charged at once, and the rest of the call looked at in two parts. Where several
+calls of a coroutine handler waited, each chunk of the worker's runs again by itself, and one that kills again is halved.
 
 The worker that runs such records has nothing else in hand and gets nothing else, so that its death costs no neighbour an
 attempt. There is one such worker at a time: poison never occupies more of the pool. After `max_worker_deaths` the record is
@@ -53,8 +54,9 @@ class Blamed:
 
     __slots__ = ("chunk_id", "culprit", "end", "start", "verdict")
 
-    def __init__(self, chunk_id: int, start: int, end: int, verdict: Verdict, culprit: int | None) -> None:
+    def __init__(self, chunk_id: int | None, start: int, end: int, verdict: Verdict, culprit: int | None) -> None:
         self.chunk_id = chunk_id
+        """None = each of the worker's chunks, as a whole."""
         self.start, self.end = start, end
         self.verdict = verdict
         self.culprit = culprit
@@ -62,6 +64,8 @@ class Blamed:
 
     def lot(self, index: int) -> Lot:
         """The lot of record `index` of that chunk."""
+        if self.chunk_id is None:
+            return Fate.APART, 0
         if not self.start <= index < self.end:
             return AGAIN
         if self.verdict is Verdict.TIMED_OUT:
@@ -96,10 +100,12 @@ class Quarantine:
             s.isolated = None
         keys: dict[str, object] = {"worker": worker.worker_id, "end": death.end.value, "cause": death.cause}
         blamed = self._find(worker, death)
-        if blamed is not None:
+        worker.blamed = blamed
+        if blamed is not None and blamed.chunk_id is None:
+            keys |= {"verdict": blamed.verdict.value, "suspects": blamed.end}
+        elif blamed is not None and blamed.chunk_id is not None:
             chunk = worker.in_flight[blamed.chunk_id]
             pq = s.queues[chunk.handle]
-            worker.blamed = blamed
             last = blamed.start if blamed.end == blamed.start + 1 else blamed.end - 1
             keys["running"] = _place(pq.mq, chunk.offsets[blamed.start], chunk.offsets[last])
             keys["verdict"] = blamed.verdict.value
@@ -114,6 +120,8 @@ class Quarantine:
         in_hand, verdict = death.in_hand, death.verdict
         if in_hand is None or verdict is Verdict.NOBODY:
             return None
+        if in_hand.waiting:
+            return self._suspect_all(worker, verdict)
         chunk = worker.in_flight.get(in_hand.chunk_id)
         if chunk is None or chunk.handle not in self.s.queues:
             return None
@@ -126,6 +134,14 @@ class Quarantine:
             culprit = _position(chunk.offsets, in_hand.taken, start)
             culprit = culprit if culprit is not None and culprit < end else None
         return Blamed(in_hand.chunk_id, start, end, verdict, culprit)
+
+    def _suspect_all(self, worker: WorkerView, verdict: Verdict) -> Blamed | None:
+        """Everything that it has not reported; of a single chunk each half by itself."""
+        chunks = [chunk for chunk in worker.in_flight.values() if chunk.handle in self.s.queues]
+        if len(chunks) == 1:
+            return Blamed(chunks[0].chunk_id, chunks[0].reported, chunks[0].count, verdict, None)
+        records = sum(chunk.count - chunk.reported for chunk in chunks)
+        return Blamed(None, 0, records, verdict, None) if records else None
 
     def _charge(self, pq: ProcessQueue, chunk: Chunk, index: int, death: Death) -> Charge:
         s = self.s
@@ -207,7 +223,7 @@ class Quarantine:
 
 def pieces_of(chunk: Chunk, salvaged: Intervals, blamed: Blamed | None) -> list[tuple[int, int, Lot | None]]:
     """What a dead worker had not reported of a chunk, cut where the fate changes: `(start, end, lot)`, None = salvaged."""
-    if blamed is not None and blamed.chunk_id != chunk.chunk_id:
+    if blamed is not None and blamed.chunk_id not in (None, chunk.chunk_id):
         blamed = None
     pieces: list[tuple[int, int, Lot | None]] = []
     for index in range(chunk.reported, chunk.count):

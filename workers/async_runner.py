@@ -2,9 +2,9 @@
 
 Each record of a chunk becomes a task; at most `concurrency` of them are in the handler. Several chunks are in hand at
 once (the supervisor is told how many), so that a slow message holds up nobody but the reports behind it in its own chunk:
-a chunk is reported in order. A worker that dies with several messages in hand has one chunk suspected, the oldest, and
-the supervisor finds out which message it was. The loop's heart beats into the cell as the start of a call: a handler that
-blocks the loop is over its time limit as one of a plain function is.
+a chunk is reported in order. The cell names the call whose step runs, which is what kills a worker or blocks its loop
+(steps.py). The loop's heart beats into the cell as the start of a step: a handler that blocks the loop is over its time
+limit as one of a plain function is.
 
 The hard time limit of a handler call is kept by cancelling it (`limited`): the message failed, as Java's consume time-out
 has it. The soft one would be an exception in the middle of an `await`; it cancels too, so that the earlier of the two
@@ -25,7 +25,7 @@ from typing import Any, Final
 from ..remoting.errors import ProtocolError
 from .api import Handler
 from .batch_results import batch_results
-from .cells import BEATS, CHUNK_ID, LAST, RECORDS, STARTED_NS, STATE
+from .cells import BEATS, STARTED_NS
 from .choosing import chooser
 from .direct import DirectRunner
 from .limits import NS_PER_S, CallTimedOutError
@@ -35,6 +35,7 @@ from .packets import QueueInfo
 from .rows import Prepared
 from .run import Run, records_of
 from .runner import TIME_OUT_DELAY_LEVEL, Runner
+from .steps import CallUnderWay, Steps, call_under_way
 from .worker import Worker
 
 HEART_S: Final = 0.05
@@ -70,11 +71,14 @@ class AsyncRunner(Runner):
         self._wake = wake
         self._chunks: dict[int, AsyncChunk] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self.steps = Steps(self._cell, self._clock, self._name_queue)
+        self.steps.name_tasks_of(self._loop)
         self._beat()
 
     def _beat(self) -> None:
         self._cell[STARTED_NS] = self._clock()
         self._cell[BEATS] += 1
+        self._note_memory()
         self._loop.call_later(HEART_S, self._beat)
 
     @property
@@ -94,50 +98,46 @@ class AsyncRunner(Runner):
             task = self._loop.create_task(self._call(chunk, data, positions, first, min(first + size, records)))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        self._name_oldest()
-
-    def _name_oldest(self) -> None:
-        """The cell names what is open of the oldest chunk."""
-        cell = self._cell
-        cell[STATE] = 0
-        chunk = next(iter(self._chunks.values()), None)
-        if chunk is None:
-            return
-        self._begin(chunk.chunk_id, chunk.queue)
-        cell[CHUNK_ID] = chunk.chunk_id
-        cell[RECORDS] = len(chunk.offsets) - chunk.upto
-        cell[LAST] = chunk.offsets[-1]
-        cell[STARTED_NS] = self._clock()
-        cell[STATE] = chunk.offsets[chunk.upto] + 1
 
     async def _call(self, chunk: AsyncChunk, data: bytes, positions: list[int], first: int, end: int) -> None:
         """Records [first, end) in one call of the handler (a message each, unless it takes batches)."""
-        wants = chooser(chunk.queue, self._filter, self._log)
+        offsets = chunk.offsets
         async with self._free:
-            started = self._clock()
-            call_began_ns.set(started)
-            failures: dict[int, list[tuple[Message, BaseException]]] = {index: [] for index in range(first, end)}
-            rows: dict[int, list[Prepared | None]] = {index: [] for index in range(first, end)}
-            scratch = Run(chunk.chunk_id, chunk.queue, chunk.offsets, first)
-            found = {index: self._messages_of(scratch, index, data, positions, wants) for index in range(first, end)}
-            chunk.run.spans |= scratch.spans
-            pairs = [(index, message) for index, messages in found.items() for message in messages]
+            call = CallUnderWay(chunk.chunk_id, chunk.queue, offsets[first], offsets[end - 1], end - first)
+            call_under_way.set(call)
+            self.steps.begin(call)
             try:
-                results = await self._results([message for _, message in pairs])
-            except BaseException as error:  # noqa: BLE001  whatever it is, it is the handler's
-                _raise_if_ours(error)
-                results = [error] * len(pairs)
-            for (index, message), result in zip(pairs, results, strict=True):
-                try:
-                    rows[index].append(self._prepare(message, result))
-                except BaseException as error:  # noqa: BLE001  a generator runs the handler's code
-                    failures[index].append((message, error))
-            took = self._clock() - started
+                await self.steps.named(call, self._run_call(chunk, data, positions, first, end))
+            finally:
+                self.steps.end(call)
+        self._advance(chunk)
+
+    async def _run_call(self, chunk: AsyncChunk, data: bytes, positions: list[int], first: int, end: int) -> None:
+        """All of the user's code that is run for these records."""
+        wants = chooser(chunk.queue, self._filter, self._log)
+        started = self._clock()
+        call_began_ns.set(started)
+        failures: dict[int, list[tuple[Message, BaseException]]] = {index: [] for index in range(first, end)}
+        rows: dict[int, list[Prepared | None]] = {index: [] for index in range(first, end)}
+        scratch = Run(chunk.chunk_id, chunk.queue, chunk.offsets, first)
+        found = {index: self._messages_of(scratch, index, data, positions, wants) for index in range(first, end)}
+        chunk.run.spans |= scratch.spans
+        pairs = [(index, message) for index, messages in found.items() for message in messages]
+        try:
+            results = await self._results([message for _, message in pairs])
+        except BaseException as error:  # noqa: BLE001  whatever it is, it is the handler's
+            _raise_if_ours(error)
+            results = [error] * len(pairs)
+        for (index, message), result in zip(pairs, results, strict=True):
+            try:
+                rows[index].append(self._prepare(message, result))
+            except BaseException as error:  # noqa: BLE001  a generator runs the handler's code
+                failures[index].append((message, error))
+        took = self._clock() - started
         for index in range(first, end):
             if index in scratch.failures:
                 chunk.run.failures[index] = scratch.failures[index]  # it could not be decoded
             chunk.done[index] = (failures[index], rows[index], took, not found[index])
-        self._advance(chunk)
 
     async def _results(self, messages: list[Message]) -> list[object]:
         """One result a message; exceptions are results. Raises what a batch handler raises."""
@@ -187,7 +187,6 @@ class AsyncRunner(Runner):
             later = chunk.run = Run(chunk.chunk_id, chunk.queue, chunk.offsets, chunk.upto)
             for index in [index for index in run.failures if index >= chunk.upto]:
                 later.failures[index] = run.failures.pop(index)
-        self._name_oldest()
         self._wake()
 
     async def close(self) -> None:
@@ -223,6 +222,17 @@ class AsyncWorker(Worker):
 
     def run(self) -> None:
         self._loop.run_until_complete(self._serve())
+
+    def step(self) -> bool:
+        self._async_runner.steps.aside()
+        try:
+            return super().step()
+        finally:
+            self._async_runner.steps.rest()
+
+    def flush(self) -> None:
+        self._async_runner.steps.aside()
+        super().flush()
 
     async def _serve(self) -> None:
         something = asyncio.Event()

@@ -8,7 +8,8 @@ not running then.
 
     file      16 words of header, then the cells of CELL_BYTES each
     header    word 0 MAGIC | word 1 STOPPING: not 0 = the supervisor has begun to stop; 0 in files that are older than it
-    word 0    STATE: queue offset of the (first) record in hand + 1; 0 = no handler call is under way
+    word 0    STATE: queue offset of the (first) record in hand + 1; 0 = no handler call is under way; BETWEEN = several are,
+              and none of them runs (steps.py): then the other words name none of them
     word 1    CHUNK_ID | 2 STARTED_NS, monotonic start of the call | 3 RECORDS given to this call | 4 PID
     word 5    LAST: queue offset of the call's last record | 6 TAKEN: of a batch that is being iterated, offset + 1 of the
               record whose message was taken last; 0 = none, or all were taken
@@ -59,6 +60,9 @@ GIVEN: Final = 16
 KEPT: Final = 17
 TEXT: Final = 18
 
+BETWEEN: Final = 1 << 63
+"""A state that no queue offset has."""
+
 CellView = memoryview
 """The words of one cell, `memoryview.cast("Q")`; index it by STATE, CHUNK_ID, ..."""
 
@@ -75,6 +79,11 @@ class Cell(NamedTuple):
     started_ns: int
     pid: int
     rss_peak_bytes: int
+
+    @property
+    def between(self) -> bool:
+        """Several calls of a coroutine handler were under way, and none of them ran: the cell names none."""
+        return self.offset == BETWEEN - 1
 
 
 class CellFile:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from .cells import CANCEL, STATE, TEXT, TEXT_BYTES, CellView
+from .cells import BETWEEN, CANCEL, STATE, TEXT, TEXT_BYTES, CellView
 from .message import Message
 from .notices import PROGRESS, encode_notice
 
@@ -34,7 +34,7 @@ class Context:
     def keys(self) -> dict[str, object]:
         """What names the message in hand; nothing between messages."""
         cell = self._cell
-        if not cell[STATE]:
+        if cell[STATE] in (0, BETWEEN):
             return {}
         try:
             topic, broker, queue_id = json.loads(bytes(cell[TEXT:])[: cell[TEXT_BYTES]])

@@ -155,18 +155,25 @@ class Runner:
         """Name the chunk in the cell, while no message is in hand."""
         cell = self._cell
         cell[CHUNK_ID] = chunk_id
-        if queue is not self._cell_queue:
-            self._cell_queue = queue
-            text = self._cell_texts.get(queue)
-            if text is None:
-                text = self._cell_texts[queue] = queue_words(queue.topic, queue.broker_name, queue.queue_id)
-            words, size = text
-            cell[TEXT : TEXT + len(words)] = words
-            cell[TEXT_BYTES] = size
+        self._name_queue(queue)
+        self._note_memory()
+
+    def _note_memory(self) -> None:
         now = self._clock()
         if now >= self._rss_due_ns:
             self._rss_due_ns = now + RSS_EVERY_NS
-            cell[RSS_PEAK] = getrusage(RUSAGE_SELF).ru_maxrss * RSS_UNIT
+            self._cell[RSS_PEAK] = getrusage(RUSAGE_SELF).ru_maxrss * RSS_UNIT
+
+    def _name_queue(self, queue: QueueInfo) -> None:
+        if queue is self._cell_queue:
+            return
+        self._cell_queue = queue
+        text = self._cell_texts.get(queue)
+        if text is None:
+            text = self._cell_texts[queue] = queue_words(queue.topic, queue.broker_name, queue.queue_id)
+        words, size = text
+        self._cell[TEXT : TEXT + len(words)] = words
+        self._cell[TEXT_BYTES] = size
 
     def _fail_chunk(self, chunk_id: int, queue: QueueInfo, records: int, error: Exception) -> None:
         for start in range(0, records, FAILURES_PER_RUN_MAX):

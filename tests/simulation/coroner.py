@@ -98,7 +98,9 @@ class Coroner:
         first, last = work.offsets[index], work.offsets[index + count - 1]
         taken = self._world.random.choice(list(numbers)) if count > 1 and self._world.chance(0.4) else None
         mark = f"{self._member.client_id}/{self._calls}"
-        call = Call(work.mq, InHand(work.chunk_id, first, last, count, taken, mark), numbers, self._world.now_ms)
+        waiting = self._calls % 8 == 0 and self._member.script.order == "concurrent"  # as of a coroutine handler
+        in_hand = InHand(work.chunk_id, first, last, count, taken, mark, waiting)
+        call = Call(work.mq, in_hand, numbers, self._world.now_ms)
         self.cells[worker.worker_id] = call
         return call
 
@@ -140,6 +142,9 @@ class Coroner:
         chunk = state.chunks.get(call.in_hand.chunk_id)
         if chunk is None or chunk.handle not in state.queues:
             return set()
+        if call.in_hand.waiting:
+            self._world.note("a worker died while several calls waited")
+            return set()
         offset = call.in_hand.offset if call.in_hand.records == 1 else call.in_hand.taken
         self._world.note("a batch died" if call.in_hand.records > 1 else "a message died")
         return set() if offset is None else {(call.mq, offset)}
@@ -155,7 +160,7 @@ class Coroner:
             if verdict is Verdict.CHARGED:
                 charges.charge(call.mq, call.in_hand.offset, call.in_hand.mark, {"end": End.RUN.value})
                 self._deaths.charge(call, call.in_hand.offset)
-            else:
+            elif verdict is Verdict.SUSPECTED:
                 for offset in call.numbers:
                     charges.suspect(call.mq, offset)
 

@@ -36,6 +36,7 @@ EVENTS = (
     "a slot was cut down", "a slot was taken over", "a slow message",
     "a stop past its deadline", "a worker left for its successor", "a worker died idle", "a worker died while it booted",
     "a worker died while its segment was being sealed",
+    "a worker died while several calls waited",
     "a worker died with messages in hand", "an answer came after its time-out", "cut in the middle of a body",
     "cut with requests under way", "killed between rename and report", "killed between rows and outcome",
     "killed in the middle of a write", "rows that the table has were left out",

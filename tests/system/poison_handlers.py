@@ -49,6 +49,16 @@ def follow_a_wild_pointer() -> None:
     ctypes.string_at(8)
 
 
+@handler(schema=SCHEMA)
+async def exits_in_a_coroutine(message: Message) -> dict[str, int]:
+    """Many are under way when the poison's second step ends the process."""
+    await asyncio.sleep(0.001)
+    if number_of(message) == POISON:
+        os._exit(9)
+    await asyncio.sleep(0.001)
+    return row(number_of(message))
+
+
 @handler(schema=SCHEMA, batch=True)
 def segfaults_in_a_batch(messages: Sequence[Message]) -> list[dict[str, int]]:
     """A true batch handler: it works on all of them at once, and none is in hand by itself."""

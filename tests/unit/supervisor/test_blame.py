@@ -227,6 +227,41 @@ def test_of_a_batch_taken_one_by_one_the_last_is_charged_and_the_rest_looked_at(
     assert bench.persist() == [8]
 
 
+# --- several calls of a coroutine handler, none of which ran ----------------------------------------------------
+
+
+def waited(end: End = End.CRASHED) -> Death:
+    return Death(end, InHand(0, 1 << 62, 0, 1, waiting=True), "SIGSEGV", {"pid": 7})
+
+
+@pytest.mark.parametrize("end", [End.CRASHED, End.TIME_LIMIT])
+def test_of_several_that_waited_each_chunk_runs_alone_and_the_next_death_halves_it(
+    end: End, make: Callable[..., Bench]
+) -> None:
+    bench = make(chunk_messages_max=4, chunks_in_flight=3)
+    bench.core.state.sizer.tail_us = 1.0
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.found(handle, range(12))
+    first, second, _ = bench.dispatched()
+    bench.done(first)
+    bench.done(second, count=1)
+    assert die(bench, "w1", waited(end), "w2") == [[5, 6, 7]]
+    (suspect,) = bench.core.state.workers["w2"].in_flight.values()
+    assert (suspect.count, suspect.alone, len(bench.core.state.charges)) == (3, True, 0)
+    bench.core.worker_died("w2", death=waited(end))
+    bench.core.salvage_complete("w2", bench.now)
+    bench.worker("w3")
+    tried: list[list[int]] = []
+    while parts := bench.dispatched():
+        for part in parts:
+            tried.append(list(part.offsets))
+            bench.done(part)
+    assert sorted(tried) == [[5], [6, 7], [8, 9, 10, 11]], "the halves of the one, and the other as a whole"
+    assert bench.counters.charged_deaths == 0
+    assert bench.persist() == [12]
+
+
 # --- time limits ------------------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,18 @@ from rocketcrew.supervisor.charges_file import (
     take_over_charges,
     write_charges,
 )
-from rocketcrew.workers.cells import LAST, RECORDS, STARTED_NS, STATE, TEXT, TEXT_BYTES, CellFile, map_cell, queue_words
+from rocketcrew.workers.cells import (
+    BETWEEN,
+    LAST,
+    RECORDS,
+    STARTED_NS,
+    STATE,
+    TEXT,
+    TEXT_BYTES,
+    CellFile,
+    map_cell,
+    queue_words,
+)
 
 MQ = MessageQueue("orders", "broker-a", 1)
 
@@ -93,6 +104,14 @@ def test_of_a_batch_all_are_suspected(tmp_path: Path) -> None:
     charges = Charges()
     charge_left_cells(tmp_path, charges)
     assert counts(charges) == {5: 0, 6: 0, 7: 0}
+
+
+def test_of_calls_that_waited_nobody_is_charged(tmp_path: Path) -> None:
+    leave_cell(tmp_path, 0, BETWEEN - 1)
+    charges = Charges()
+    assert charge_left_cells(tmp_path, charges) == 1
+    assert charges.empty
+    assert charge_left_cells(tmp_path, charges) == 0
 
 
 def test_a_cell_without_a_name_is_cleared(tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rocketcrew.supervisor.post_mortem import by_itself, cause_of, oom_kills
+from rocketcrew.supervisor.blame import Hand, InHand
+from rocketcrew.supervisor.post_mortem import by_itself, cause_of, in_hand_of, oom_kills
+from rocketcrew.workers.cells import BETWEEN, Cell
 
 
 @pytest.mark.parametrize(
@@ -19,6 +21,19 @@ from rocketcrew.supervisor.post_mortem import by_itself, cause_of, oom_kills
 )  # fmt: skip
 def test_the_cause_in_words(exit_code: int | None, words: str, own_doing: bool) -> None:
     assert (cause_of(exit_code), by_itself(exit_code)) == (words, own_doing)
+
+
+def test_who_waited_is_not_in_hand_of_a_worker_that_was_killed_from_outside() -> None:
+    named = Cell(3, 10, 12, 3, 11, 900, 77, 0)
+    waiting = named._replace(offset=BETWEEN - 1)
+    assert in_hand_of(None) is None
+    found = InHand(3, 10, 12, 3, 11, "77:900")
+    assert in_hand_of(named) == in_hand_of(named, from_outside=True) == found
+    assert found.hand is Hand.SEVERAL
+    left = in_hand_of(waiting)
+    assert left is not None
+    assert left.hand is Hand.WAITING
+    assert in_hand_of(waiting, from_outside=True) is None
 
 
 def test_kills_for_want_of_memory_are_those_of_our_control_group(tmp_path: Path) -> None:

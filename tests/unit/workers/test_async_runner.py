@@ -12,7 +12,7 @@ import pytest
 from rocketcrew.workers.api import BatchResult, Handler, handler
 from rocketcrew.workers.async_runner import AsyncWorker, blocking, call_began_ns, limited, one_call_at_a_time
 from rocketcrew.workers.boot import WorkerLimits
-from rocketcrew.workers.cells import RECORDS, STATE, private_cell
+from rocketcrew.workers.cells import CHUNK_ID, RECORDS, STATE, private_cell
 from rocketcrew.workers.direct_packets import decode_directed, encode_direct
 from rocketcrew.workers.link import Transport, WorkerLink, link_pair
 from rocketcrew.workers.packets import (
@@ -185,18 +185,61 @@ def test_a_batch_handler_may_be_a_coroutine_function(make_record: Callable[..., 
     assert [failure for entry in found for failure in entry[3]] == [(1, 0)]
 
 
-def test_the_cell_names_the_oldest_chunk(make_record: Callable[..., bytes], queue: QueueInfo) -> None:
-    seen: list[tuple[int, int]] = []
+def test_the_cell_names_the_call_whose_step_runs(make_record: Callable[..., bytes], queue: QueueInfo) -> None:
+    """Whichever it is: of one chunk or of several, at its first step or later."""
+    seen: list[tuple[int, int, int, int]] = []
 
-    async def handle(_message: Message) -> None:
-        await Turn()
-        seen.append((crew.cell[STATE] - 1, crew.cell[RECORDS]))
+    async def handle(message: Message) -> None:
+        for _ in range(3):
+            seen.append((message.queue_offset, crew.cell[STATE] - 1, crew.cell[CHUNK_ID], crew.cell[RECORDS]))
+            await Turn()
 
-    crew = Crew(Handler(handle), make_record, queue, concurrency=1)
+    crew = Crew(Handler(handle), make_record, queue, concurrency=3)
     crew.chunk(1, [b"a", b"b"])
     crew.chunk(2, [b"c"])
-    crew.run_until_reported(3)
-    assert seen == [(10, 2), (11, 1), (20, 1)]
+    crew.chunk(3, [b"d"])
+    crew.run_until_reported(4)
+    assert len(seen) == 4 * 3
+    assert {(offset, chunk) for offset, _, chunk, _ in seen} == {(10, 1), (11, 1), (20, 2), (30, 3)}
+    assert all(offset == named for offset, named, _, _ in seen)
+    assert {records for *_, records in seen} == {1}
+    assert crew.cell[STATE] == 0
+
+
+def test_a_filter_and_tasks_of_a_call_are_named_as_the_call(
+    make_record: Callable[..., bytes], queue: QueueInfo
+) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def note(offset: int) -> bool:
+        seen.append((offset, crew.cell[STATE] - 1))
+        return True
+
+    async def part(offset: int) -> None:
+        note(offset)
+        try:
+            await Turn()
+        finally:
+            note(offset)
+
+    @handler(filter=lambda message: note(message.queue_offset))
+    async def handle(message: Message) -> None:
+        offset = message.queue_offset
+        await asyncio.gather(part(offset), part(offset))
+        cancelled = asyncio.ensure_future(part(offset))
+        await Turn()
+        cancelled.cancel()
+        early = asyncio.ensure_future(part(offset))
+        early.cancel()  # before its first step: that is no coroutine which nobody awaited
+        await asyncio.wait([cancelled, early])
+        note(offset)
+
+    crew = Crew(handle, make_record, queue)
+    crew.chunk(1, [b"a"])
+    crew.chunk(2, [b"b"])
+    crew.run_until_reported(2)
+    assert len(seen) == 2 * (1 + 4 + 2 + 1)
+    assert all(offset == named for offset, named in seen)
 
 
 def test_a_single_call_from_outside_of_the_loop() -> None:

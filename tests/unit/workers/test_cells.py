@@ -7,6 +7,7 @@ import pytest
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.workers.cells import (
+    BETWEEN,
     CELL_WORDS,
     CHUNK_ID,
     LAST,
@@ -52,6 +53,19 @@ def test_of_a_batch_it_reads_the_range_and_the_message_taken_last(tmp_path: Path
     assert cells.read(0) == Cell(0, 10, 12, 3, None, 0, 1, 0)
     mine[TAKEN] = 11 + 1
     assert cells.read(0) == Cell(0, 10, 12, 3, 11, 0, 1, 0)
+
+
+def test_of_several_calls_none_of_which_runs_it_reads_none(tmp_path: Path) -> None:
+    cells = CellFile(tmp_path / "cells", 1)
+    mine = map_cell(tmp_path / "cells", 0, 1)
+    mine[RECORDS], mine[STATE] = 1, 10 + 1
+    found = cells.read(0)
+    assert found is not None
+    assert not found.between
+    mine[STATE] = BETWEEN
+    found = cells.read(0)
+    assert found is not None
+    assert found.between
 
 
 def test_the_queue_is_named_so_that_another_run_understands_it(tmp_path: Path) -> None:
