@@ -29,6 +29,13 @@ def large_body(message: Message) -> dict[str, int]:
     return {"number": int(message.body[:12].split(b" ")[0]), "bytes": len(message.body)}
 
 
+@handler(schema="number bigint, text string")
+def wide_row(message: Message) -> dict[str, Any]:
+    """A row of 20 kB, after a hundredth of a second."""
+    time.sleep(0.01)
+    return {"number": int(message.body), "text": os.urandom(10_000).hex()}
+
+
 @handler(schema="number bigint, text string, data binary")
 def rows_of_any_kind(message: Message) -> Any:
     """Rows by the body's second word: many, large, wrong, not picklable, of no known kind, or an ordinary one."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import resource
+import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -13,8 +17,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from disks import new_disks
 from harness import WAIT_S, Broker, Crew, duplicate_keys, say, send_numbers, wait_until
 
+from rocketcrew.cli.children import Child
 from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.client.sync import SyncProducer
 
@@ -92,29 +98,92 @@ def all_wait(crew: Crew) -> bool:
     )
 
 
-def test_a_disk_that_is_nearly_full_pauses_pulling_with_an_alarm(tmp_path: Path, broker: Broker) -> None:
-    """The bound is set above what the disk has; a reload with a lower one is the room that somebody makes."""
-    free_mib = psutil.disk_usage(str(tmp_path)).free // MIB
-    bound_mib = min(free_mib + 4096, 1 << 20)
-    if bound_mib <= free_mib:
-        pytest.skip("the disk has more room than the setting can ask for")
-    crew = Crew(
-        tmp_path, broker, "numbers_handler:number", TOPIC, load=False, **{"results.free_disk_min_mib": bound_mib}
-    )
+@contextlib.contextmanager
+def small_disk(size_mib: int) -> Iterator[Path]:
+    """A disk in memory, mounted in a namespace that only a process of ours holds, and reached through that process; it is
+    gone with it. Skips where nobody may mount one."""
+    holder = subprocess.Popen(
+        [*new_disks(), "sh", "-c", f"mount -t tmpfs -o size={size_mib}m tmpfs /mnt && echo mounted && exec cat"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    with holder:
+        assert holder.stdout is not None
+        try:
+            assert holder.stdout.readline() == b"mounted\n"
+            yield Path(f"/proc/{holder.pid}/root/mnt")
+        finally:
+            holder.kill()
+
+
+def pauses(crew: Crew, reason: str) -> list[str]:
+    """What the log tells of pulling that was held up for that reason."""
+    lines = [json.loads(line) for line in crew.child.log.read_text().splitlines() if f'"reason": "{reason}"' in line]
+    return [line["event"] for line in lines]
+
+
+def test_a_disk_that_is_nearly_full_pauses_pulling_until_there_is_room_again(tmp_path: Path, broker: Broker) -> None:
+    """All in one process: no restart, and nobody has to tell it of the room."""
+    with small_disk(256) as disk:
+        crew = Crew(tmp_path, broker, "numbers_handler:number", TOPIC, load=False,
+                    **{"results.free_disk_min_mib": 32, "supervisor.data_dir": disk,
+                       "consumer.pull_batch_size": 1})  # fmt: skip
+        crew.slot = disk / crew.group / "0"
+        crew.start()
+        try:
+            send_numbers(broker, TOPIC, range(5))
+            wait_until(lambda: crew.lag() == 0, what="the first messages")
+            assert pauses(crew, "disk") == []
+            free = psutil.disk_usage(str(disk)).free
+            (disk / "filler").write_bytes(bytes(free - 16 * MIB))
+            wait_until(lambda: "disk" in (crew.status() or {}).get("paused", ()), what="the pause")
+            assert pauses(crew, "disk") == ["pulling_paused"]
+            send_numbers(broker, TOPIC, range(10, 30))
+            # The pull that was out for each of the four queues may bring one message; nothing is asked for after that.
+            assert crew.lag() >= 16
+            (disk / "filler").unlink()
+            wait_until(lambda: crew.lag() == 0, what="the messages that had to wait")
+            assert pauses(crew, "disk") == ["pulling_paused", "pulling_resumed"]
+            assert crew.stop() == 0
+        finally:
+            crew.child.stop(WAIT_S)
+        assert sorted(crew.staged_rows().column("number").to_pylist()) == [*range(5), *range(10, 30)]
+
+
+def test_above_the_high_water_mark_pulling_waits_for_the_loader(tmp_path: Path, broker: Broker) -> None:
+    """The loader is a process that somebody starts later, without a JVM."""
+    messages, mark_mib, row_bytes = 400, 1, 20_000
+    crew = Crew(tmp_path, broker, "pressure_handlers:wide_row", TOPIC, load=False,
+                **{"results.high_water_mib": mark_mib, "results.seal_rows": 10, "consumer.pull_batch_size": 8,
+                   "consumer.pull_threshold_for_queue": 8})  # fmt: skip
     crew.start()
     try:
-        wait_until(lambda: '"disk"' in crew.child.log.read_text(), what="the alarm")
-        wait_until(lambda: "disk" in (crew.status() or {}).get("paused", ()), what="the pause")
-        send_numbers(broker, TOPIC, range(10))
-        assert crew.lag() == 10
-        assert crew.stop() == 0
-        crew.settings["results.free_disk_min_mib"] = 1
-        crew.start()
-        wait_until(lambda: crew.lag() == 0, what="all messages")
-        assert crew.stop() == 0
+        send_numbers(broker, TOPIC, range(messages))
+        wait_until(lambda: "backlog" in (crew.status() or {}).get("paused", ()), what="the pause")
+        wait_until(lambda: all_idle(crew), what="what was pulled")
+        status = crew.status()
+        assert status is not None
+        assert status["counters"]["done_messages"] < messages
+        assert mark_mib * MIB < status["backlog"]["bytes"] < messages * row_bytes / 2
+        loader = Child("loader", ["load", "--follow", "--staging", str(crew.slot / "segments"), "--target", str(crew.table),
+                                  "--set", "spark.format=pyarrow", "--set", "spark.max_wait_ms=100"],
+                       log=tmp_path / "loader.log")  # fmt: skip
+        try:
+            wait_until(lambda: crew.lag() == 0, 2 * WAIT_S, "all messages")
+            assert crew.stop() == 0
+            wait_until(lambda: not any((crew.slot / "segments" / "ready").iterdir()), what="all loaded")
+        finally:
+            loader.stop(WAIT_S)
     finally:
         crew.child.stop(WAIT_S)
-    assert crew.staged_rows().num_rows == 10
+    told = pauses(crew, "backlog")
+    assert told[:2] == ["pulling_paused", "pulling_resumed"]
+    assert sorted(crew.loaded_rows().column("number").to_pylist()) == list(range(messages))
+
+
+def all_idle(crew: Crew) -> bool:
+    """Whether nothing that was pulled is left to do."""
+    status = crew.status()
+    return status is not None and not status["waiting_messages"] and not any(w["messages"] for w in status["workers"])
 
 
 def send_large(broker: Broker, numbers: range) -> None:
