@@ -1,8 +1,8 @@
 """Rows that are dropped because their records are in the table: counted, and said once, with what to do about it.
 
 A few at the beginning of a segment are usual after a crash: they were delivered again. A segment that brings nothing new is
-what a reset of the group's offsets looks like, whose user may wonder where the rows are: a warning of its own, which the
-usual case does not use up.
+what a reset of the group's offsets looks like (and seldom a crash), whose user may wonder where the rows are: a warning of
+its own, which the usual case does not use up.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class Dropped:
             self._told_all = True
             self._log.warning(
                 "rows_known_dropped", rows=whole,
-                why="all records of a segment are in the table: were the group's offsets reset? Counted from now on",
+                why="all records of a segment are in the table: the group's offsets were reset, or a crash had much delivered"
+                " again; counted from now on",
                 remedy="to load such records once more: rocketcrew reset --reprocess",
             )  # fmt: skip
         if rows > whole and not self._told_some:
