@@ -38,6 +38,8 @@ class Policy:
     boot_timeout_s: float = 60.0
     canary_messages: int = 0
     canary_s: float = 60.0
+    leave_max_s: float = 900.0
+    """So long one that leaves counts for the share; by then it has ended, unless its handler has other limits."""
 
     @property
     def replaced_at_once_max(self) -> int:

@@ -1,9 +1,10 @@
 """Which workers there should be: started, replaced, recycled, reloaded, scaled. Pure: events in, orders out.
 
 Every index 0..count-1 has one worker that serves. A replacement is ready before the one that it replaces leaves; at most
-a set share is under replacement at a time. A worker that died is replaced at once; one that cannot boot, or dies as soon
-as it is ready without a message to blame, with doubling delays, index by index. What a dead worker left on disk is
-salvaged by the next one that boots. Nobody serves and nobody can boot: the service gives up and says why.
+a set share is under replacement at a time, those that still leave included. A worker that died is replaced at once; one
+that cannot boot, or dies as soon as it is ready without a message to blame, with doubling delays, index by index. What a
+dead worker left on disk is salvaged by the next one that boots. Nobody serves and nobody can boot: the service gives up and
+says why.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ QUICK_DEATH_S = 1.0
 QUICK_DEATHS_FREE = 3
 """Deaths right after ready, with no message in hand, that are replaced at once; then with delays up to a second."""
 LEAVING_PATIENCE_S = 10.0
-"""One that takes longer to leave (it has a long message) no longer counts as under replacement."""
+"""A reload goes on beside those that take longer to leave (they have a long message): recycling has time, it has not."""
 
 
 class Staff:
@@ -181,7 +182,8 @@ class Staff:
         """When run() has something to do by the clock alone; what is due already was looked at by run(now)."""
         due = [hand.since + self.policy.boot_timeout_s for hand in self.hands.values() if hand.post is Post.BOOTING]
         due += [hand.since + hand.age_max_s for hand in self.serving() if hand.age_max_s and not hand.wish]
-        due += [hand.since + LEAVING_PATIENCE_S for hand in self.hands.values() if hand.post is Post.LEAVING]
+        leaving = [hand.since for hand in self.hands.values() if hand.post is Post.LEAVING]
+        due += [since + patience_s for since in leaving for patience_s in (LEAVING_PATIENCE_S, self.policy.leave_max_s)]
         due += self._not_before.values()
         if self.reload is Reload.CANARY and self._probe in self.hands:
             due.append(self.hands[self._probe].since + self.policy.canary_s)
@@ -286,20 +288,23 @@ class Staff:
         return "age" if hand.age_max_s and now >= hand.since + hand.age_max_s else ""
 
     def _replace(self, now: float) -> None:
-        under_way = sum(self._under_replacement(hand, now) for hand in self.hands.values())
         due = [hand for hand in self.serving() if self._reason(hand, now) and hand.worker_id != self._canary()]
         due.sort(key=lambda hand: (not hand.wish, hand.since))
         for hand in due:
-            if under_way >= self.policy.replaced_at_once_max:
-                return
+            patience_s = self.policy.leave_max_s if hand.generation == self.generation else LEAVING_PATIENCE_S
+            if self._under_replacement(now, patience_s) >= self.policy.replaced_at_once_max:
+                continue
             if not self.at(hand.index, Post.BOOTING) and self._may_start(hand.index, now):
                 self._start(hand.index, self.generation, now, hand.worker_id)
-                under_way += 1
 
-    def _under_replacement(self, hand: Hand, now: float) -> bool:
-        if hand.post is Post.LEAVING:
-            return now < hand.since + LEAVING_PATIENCE_S
-        return hand.post is Post.BOOTING and hand.successor_of in self.hands
+    def _under_replacement(self, now: float, patience_s: float) -> int:
+        """How many leave, those that began so long ago left out, and how many boot for one that will."""
+        return sum(
+            now < hand.since + patience_s
+            if hand.post is Post.LEAVING
+            else hand.post is Post.BOOTING and hand.successor_of in self.hands
+            for hand in self.hands.values()
+        )
 
     # --- reload -------------------------------------------------------------------------------------------------
 

@@ -28,6 +28,9 @@ RETRY_PREFIX = "%RETRY%"
 CELL_SLOTS = 512
 """Workers at one time: twice the most that may be configured, for each may have its successor beside it."""
 
+LEAVE_SLACK_S = 15.0
+"""What a worker that leaves may take behind its last call: a stack, sealing, the tear-down hook."""
+
 
 def is_broadcasting(settings: Settings) -> bool:
     """Every member gets everything, and nothing is retried."""
@@ -107,7 +110,13 @@ def staff_policy(settings: Settings) -> Policy:
         boot_timeout_s=w.boot_timeout_ms / 1000,
         canary_messages=w.reload_canary_messages,
         canary_s=w.reload_canary_ms / 1000,
+        leave_max_s=hard_limit_ms(settings) / 1000 + LEAVE_SLACK_S,
     )
+
+
+def hard_limit_ms(settings: Settings) -> int:
+    """Of one call, where the handler says nothing else."""
+    return settings.workers.hard_time_limit_ms or settings.consumer.consume_timeout_min * 60_000
 
 
 def available_cores() -> int:
@@ -170,7 +179,7 @@ class Boots:
                 seal_bytes=s.results.seal_bytes_mib << 20,
                 seal_idle_ms=s.results.seal_idle_ms,
                 soft_time_limit_ms=s.workers.soft_time_limit_ms,
-                hard_time_limit_ms=s.workers.hard_time_limit_ms or s.consumer.consume_timeout_min * 60_000,
+                hard_time_limit_ms=hard_limit_ms(s),
             ),
             log_format=s.log.format,
             log_level=s.log.level,

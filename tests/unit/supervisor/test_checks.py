@@ -22,6 +22,7 @@ from rocketcrew.supervisor.checks import (
     subscriptions,
 )
 from rocketcrew.supervisor.service import WORKER_STOP_MS
+from rocketcrew.supervisor.wiring import staff_policy
 
 EVERYTHING = FilterExpression()
 GOOD_TOPICS = {"orders": EVERYTHING}
@@ -148,6 +149,16 @@ def test_consume_timestamps() -> None:
     assert consume_timestamp_ms("20250101000000") is not None
     assert consume_timestamp_ms("20251301000000") is None
     assert consume_timestamp_ms("2025") is None
+
+
+@pytest.mark.parametrize(
+    ("set_to", "leaves_within_s"), [({}, 915), ({"workers.hard_time_limit_ms": 2_000}, 17)],
+)  # fmt: skip
+def test_a_worker_that_leaves_counts_as_long_as_its_message_may_take(
+    set_to: dict[str, object], leaves_within_s: float
+) -> None:
+    found = load({"consumer.group": "g", "consumer.topics": ["orders"], **set_to}, {}, None)
+    assert staff_policy(found).leave_max_s == leaves_within_s
 
 
 def test_a_stop_fits_into_the_30_s_that_kubernetes_grants() -> None:

@@ -135,12 +135,34 @@ def test_recycling_replaces_a_share_at_a_time_and_warm(share: int, at_once: int)
     assert office.staff.counts["respawned"] == 0
 
 
-def test_one_that_is_slow_to_leave_does_not_hold_up_the_others() -> None:
-    office = Office(2, recycle_age_s=10.0)
+def test_one_that_is_slow_to_leave_counts_as_long_as_its_message_may_take() -> None:
+    office = Office(4, recycle_age_s=10.0, leave_max_s=900.0)
     office.all_ready()
     office.run(after_s=10)
     (successor,) = office.started()
     office.ready(successor)
+    ((old, _),) = office.retired()
+    for _ in range(80):
+        office.run(after_s=LEAVING_PATIENCE_S)
+        assert office.started() == [], "never more than the share, however long its message takes"
+    office.ended(old, expected=True)
+    (successor,) = office.started()
+    office.ready(successor)
+    due = office.now + 900
+    while (at := office.staff.next_due(office.now)) is not None and at < due:
+        office.run(after_s=at - office.now)
+        assert office.started() == []
+    office.run(after_s=due - office.now)
+    assert len(office.started()) == 1, "a call without any limit holds up the others for a while, not for ever"
+
+
+def test_a_reload_does_not_wait_for_long_messages() -> None:
+    office = Office(2, leave_max_s=900.0)
+    office.all_ready()
+    assert office.staff.begin_reload(1, office.now)
+    office.run()
+    office.ready(*office.started())
+    assert len(office.retired()) == 1
     assert office.started() == []
     assert office.staff.next_due(office.now) == office.now + LEAVING_PATIENCE_S
     office.run(after_s=LEAVING_PATIENCE_S)
