@@ -28,6 +28,7 @@ from ..workers.choosing import chooser
 from ..workers.loading import HandlerLoadError
 from ..workers.message import Message
 from ..workers.packets import Failure, QueueInfo
+from ..workers.ranges import OffsetSets
 from ..workers.rows import RowBuffer
 from ..workers.runner import TIME_OUT_DELAY_LEVEL, Place, Runner
 from ..workers.segment import SegmentWriter
@@ -175,21 +176,29 @@ class Task:
 
     def _flush(self) -> None:
         """Rows to the segment, failures to their file."""
-        rows, segments = self._rows, self._segments
+        rows, segments, batch = self._rows, self._segments, None
         if rows is not None and segments is not None and rows.rows:
             batch, misfits = rows.take()
             for place, error in misfits:
                 self._runner.fail_kept(place, error)
-            if batch is not None:
-                segments.append(batch, b"[]", time.monotonic_ns())
-                self._row_count += batch.num_rows
-        for run in self._runner.take():
+        runs, finished = self._runner.take(), OffsetSets()
+        for run in runs:
             queue, offsets, records = self._chunks[run.chunk_id]
             positions = range(run.start, run.start + run.records)
-            self._handled += run.records - len(run.failures)
-            self._note(NO_ROWS, queue, [offsets[at] for at in positions if at not in run.failures])
+            done = [offsets[at] for at in positions if at not in run.failures]
+            self._handled += len(done)
+            if (
+                batch is not None and run.has_rows
+            ):  # its segment says so: what is lost with it is not explained without it
+                for offset in done:
+                    finished.add((queue.topic, queue.broker_name, queue.queue_id), offset, offset + 1)
+            else:
+                self._note(NO_ROWS, queue, done)
             for at, failure in sorted(run.failures.items()):
                 self._fail(queue, offsets[at], records[at], failure)
+        if batch is not None and segments is not None:
+            segments.append(batch, finished.to_json(), time.monotonic_ns())
+            self._row_count += batch.num_rows
 
     def _fail(self, queue: QueueInfo, offset: int, record: bytes, failure: Failure, deaths: int = 0) -> None:
         self._failed += 1

@@ -139,7 +139,9 @@ def in_epochs(segment: SegmentFacts, epochs: Iterable[QueueKey]) -> SegmentFacts
         return newest.get(key, key)
 
     ends = {rename(key): one for key, one in segment.ends.items()}
-    return replace(segment, offsets=segment.offsets.rekeyed(rename), ends=ends)
+    return replace(
+        segment, offsets=segment.offsets.rekeyed(rename), ends=ends, finished=segment.finished.rekeyed(rename)
+    )
 
 
 def tops_after(

@@ -35,7 +35,7 @@ from .dropping import Dropped
 from .epochs import Opening, in_epochs, next_stretch, tops_after
 from .errors import BadSegmentError, BatchTakenError, LoaderError
 from .intervals import OffsetSet
-from .outcomes import ROWS, BatchOutcomes, Outcomes
+from .outcomes import NO_ROWS, ROWS, BatchOutcomes, Outcomes
 from .plan import Limits, Plan, SegmentFacts, Take, Trigger, first_fitting, make_takes, settled_to_fold
 from .progress import COMMITTING, WRITING, Progress
 from .reports import BatchReport, Totals, Waiting
@@ -250,7 +250,7 @@ class Loader:
             try:
                 columns = merged(columns, segment.columns)
             except ColumnConflictError as error:
-                self._quarantine(segment.name, f"does not fit the table: {error}", segment.offsets)
+                self._quarantine(segment.name, f"does not fit the table: {error}", segment.offsets | segment.finished)
                 del self._facts[segment.name]
                 continue
             fitting.append(segment)
@@ -260,6 +260,7 @@ class Loader:
         for take in takes:
             dropped = self._facts[take.name].rows
             self._dropped.note(dropped, whole=dropped)
+            self._staging.note(take.name, Outcomes.of([(NO_ROWS, self._facts[take.name].finished)]))
             self._log.info("segment_known", segment=take.name, rows_dropped=dropped)
             self._staging.delete_segment(take.name)
 
@@ -272,7 +273,8 @@ class Loader:
             staged = self._stage(plan)
         except DamagedSegmentError as error:
             self._drop_plan(plan, "a segment of it is damaged")
-            self._quarantine(error.name, error.reason, self._facts.pop(error.name).offsets)
+            facts = self._facts.pop(error.name)
+            self._quarantine(error.name, error.reason, facts.offsets | facts.finished)
             return None
         self._on_point("staged")
         stage_s = time.monotonic() - begun
@@ -285,7 +287,7 @@ class Loader:
         told = Outcomes.union(
             [
                 noted.in_epochs({**state.epochs, **{key.in_epoch(0): key.epoch for key in plan.epochs}}),
-                Outcomes.of([(ROWS, plan.taken(self._facts_of(plan)))]),
+                Outcomes.of([(ROWS, plan.taken(self._facts_of(plan))), (NO_ROWS, self._finished(plan))]),
             ]
         )
         self._on_point("noted")
@@ -328,7 +330,7 @@ class Loader:
             return staging.result()
 
     def _loaded_after(self, plan: Plan, state: TableState) -> OffsetSet:
-        loaded = OffsetSet.union((state.loaded, plan.taken(self._facts_of(plan)), plan.settled))
+        loaded = OffsetSet.union((state.loaded, plan.taken(self._facts_of(plan)), self._finished(plan), plan.settled))
         pieces = loaded.piece_count()
         if pieces > LOADED_PIECES_MAX:
             raise LoaderError(
@@ -338,6 +340,10 @@ class Loader:
         if pieces > LOADED_PIECES_WARN:
             self._log.warning("loaded_set_large", intervals=pieces, intervals_max=LOADED_PIECES_MAX)
         return loaded
+
+    def _finished(self, plan: Plan) -> OffsetSet:
+        """What the plan's segments say was finished, rows or not: as durable as their rows."""
+        return OffsetSet.union(facts.finished for facts in self._facts_of(plan).values())
 
     def _report(self, plan: Plan, staged: Staged, begun: float, stage_s: float, job_s: float) -> BatchReport:
         facts = [self._facts[name] for name in plan.names]

@@ -5,10 +5,14 @@
     filtered     its tag was not asked for                        the supervisor, from what pulls left out
     sent_back    it failed, and is in the group's retry topic     the supervisor, when a broker has accepted it
     dead_letter  it failed for good, and is in %DLQ%<group>       the same
+    recovered    finished, the journal says, but a killed         the supervisor, when it starts after a kill -9
+                 process took its last notes with it
 
 Kinds may overlap, and the first of this order that names a record counts: so `filtered` may name whole ranges ("what has no
-other outcome in here was filtered"), which stays a few numbers where a tag matches one message in ten. Sets are joined,
-never subtracted: noting the same outcome twice changes nothing, and that is why no crash point matters here.
+other outcome in here was filtered"), which stays a few numbers where a tag matches one message in ten. Of messages that were
+reported together some may have rows: then their segment says which were finished, and the loader notes all of these as
+`no_rows`, behind `rows`. Sets are joined, never subtracted: noting the same outcome twice changes nothing, and that is why
+no crash point matters here.
 
 The supervisor keeps the list in the staging folder (outcomes/<n>.json), the loader moves it into the ledger of the table,
 beside the state of each batch, compressed. This module imports nothing heavy: the supervisor uses it too.
@@ -26,7 +30,8 @@ from .intervals import IntervalSet, OffsetSet, QueueKey
 
 OUTCOMES_VERSION: Final = 1
 ROWS, NO_ROWS, FILTERED, SENT_BACK, DEAD_LETTER = "rows", "no_rows", "filtered", "sent_back", "dead_letter"
-KINDS: Final = (ROWS, SENT_BACK, DEAD_LETTER, NO_ROWS, FILTERED)
+RECOVERED: Final = "recovered"
+KINDS: Final = (ROWS, SENT_BACK, DEAD_LETTER, NO_ROWS, FILTERED, RECOVERED)
 """In the order in which they count."""
 
 

@@ -46,7 +46,10 @@ class Top(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
-    """What planning needs to know of a sealed segment: `repeats` when some record was handled twice inside it."""
+    """What planning needs to know of a sealed segment: `repeats` when some record was handled twice inside it.
+
+    `finished`: the records that were finished when its rows were written, also those among them that gave none.
+    """
 
     name: str
     bytes: int
@@ -55,6 +58,7 @@ class SegmentFacts:
     repeats: bool
     columns: tuple[Column, ...]
     ends: Mapping[QueueKey, Ends] = field(default_factory=dict[QueueKey, Ends])
+    finished: OffsetSet = field(default_factory=OffsetSet)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
     loaded       it has rows in the table
     sent_back    it failed, and went to the group's retry topic (whose queues are looked at too)
     dead_letter  it failed for good, and went to the dead-letter topic
-    no_rows      its handler returned none
+    no_rows      its handler returned none; or it was finished just before a kill -9 that took the last notes along
     filtered     its tag was not asked for
     waiting      its rows are sealed and not loaded yet, or the group has not committed it yet
     before       the group began behind it, or the broker deleted it unread
@@ -11,7 +11,8 @@
 Unexplained is what none of these says:
 
     missing      the ledger says that its rows were loaded, and the table does not have them
-    unknown      the group has passed it, and nobody noted what became of it
+    unknown      the group has passed it, or a supervisor says that it is finished, and nobody noted what became of it: so
+                 are the records of a sealed segment that vanished before it was loaded
     overlap      the table has its rows more than once
     foreign      the table has rows of it that the ledger knows nothing of
 """
@@ -24,7 +25,7 @@ from enum import StrEnum
 from typing import Final
 
 from .intervals import IntervalSet, OffsetSet, QueueKey
-from .outcomes import DEAD_LETTER, FILTERED, NO_ROWS, ROWS, SENT_BACK, Outcomes
+from .outcomes import DEAD_LETTER, FILTERED, KINDS, NO_ROWS, RECOVERED, ROWS, SENT_BACK, Outcomes
 
 
 class Fate(StrEnum):
@@ -134,7 +135,7 @@ def reconcile(table: TableFacts, cluster: Mapping[QueueKey, QueueEnds] | None) -
 def _queue(table: TableFacts, key: QueueKey, ends: QueueEnds | None) -> QueueReport:
     present, loaded = table.present.of_queue(key), table.loaded.of_queue(key)
     waiting, settled = table.waiting.of_queue(key), table.settled.of_queue(key)
-    noted = {kind: table.outcomes.of_queue(kind, key) for kind in (SENT_BACK, DEAD_LETTER, NO_ROWS, FILTERED)}
+    noted = {kind: table.outcomes.of_queue(kind, key) for kind in KINDS if kind != ROWS}
     known = _joined((present, loaded, settled, *noted.values()))
     expected = table.outcomes.of_queue(ROWS, key)
     fates: dict[Fate, IntervalSet] = {
@@ -150,8 +151,9 @@ def _queue(table: TableFacts, key: QueueKey, ends: QueueEnds | None) -> QueueRep
         (Fate.DEAD_LETTER, noted[DEAD_LETTER]),
         (Fate.NO_ROWS, noted[NO_ROWS]),
         (Fate.FILTERED, noted[FILTERED]),
-        # Settled, and the note of what became of it was lost with a killed process.
-        (Fate.NO_ROWS, loaded | settled),
+        (Fate.NO_ROWS, noted[RECOVERED]),
+        # A batch of before outcomes were noted: nothing can be said of its records without rows.
+        (Fate.NO_ROWS, loaded if table.rows is None else IntervalSet()),
         (Fate.WAITING, _from(ends)),
         (Fate.BEFORE, _before(known, waiting, ends)),
     ):

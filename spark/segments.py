@@ -8,8 +8,9 @@ the loader, and never a reason not to load the others.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+import json
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from ..conf.segment_format import (
     FORMAT_VERSION,
     GROUP,
     KEY_COLUMNS,
+    META_BATCH_OUTCOMES,
     META_VERSION,
     OFFSET,
     QUEUE_ID,
@@ -52,32 +54,60 @@ def read_facts(path: Path) -> SegmentFacts:
         raise BadSegmentError("the file is empty")
     columns = _checked_columns(path)
     with _arrow_errors("cut off or damaged"):
-        keys = _read_keys(path)
+        keys, told = _read_keys(path)
         keys.validate(full=True)
     starts = _record_starts(keys)
     offsets, occurrences = _offsets(starts)
-    return SegmentFacts(path.name, size, keys.num_rows, offsets, offsets.count() < occurrences, columns, _ends(keys))
+    again = offsets.count() < occurrences
+    return SegmentFacts(
+        path.name, size, keys.num_rows, offsets, again, columns, _ends(keys), _finished(told, offsets)
+    )  # fmt: skip
 
 
 def readable_offsets(path: Path) -> OffsetSet:
     """Every record that can still be made out in a bad segment: what must not be taken for loaded. Raises nothing."""
+    parts: list[OffsetSet] = []
     try:
         with pa.memory_map(str(path)) as source:
-            batches = _batches_until_damage(pa.ipc.open_stream(source))
-            parts = [_offsets(batch.select([*_QUEUE_COLUMNS, OFFSET]))[0] for batch in batches]
-    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError):
+            for batch, told in _batches_until_damage(pa.ipc.open_stream(source)):
+                offsets = _offsets(batch.select([*_QUEUE_COLUMNS, OFFSET]))[0]
+                parts += (offsets, _finished([told], offsets))
+    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError, BadSegmentError):
         return OffsetSet()
     return OffsetSet.union(parts)
 
 
-def _batches_until_damage(reader: Any) -> Iterator[Any]:
+def _batches_until_damage(reader: Any) -> Iterator[tuple[Any, bytes]]:
     while True:
         try:
-            table = pa.Table.from_batches([reader.read_next_batch()])
+            batch, metadata = reader.read_next_batch_with_custom_metadata()
+            table = pa.Table.from_batches([batch])
             table.validate(full=True)
         except (StopIteration, pa.ArrowException, OSError):
             return
-        yield table
+        yield table, _told(metadata)
+
+
+def _told(metadata: Any) -> bytes:
+    told: bytes = b"" if metadata is None else metadata.get(META_BATCH_OUTCOMES) or b""
+    return told
+
+
+def _finished(told: Iterable[bytes], offsets: OffsetSet) -> OffsetSet:
+    """The records that the writer noted with its batches as finished (workers/ranges.py); rows carry one group."""
+    group = next((key.group for key in offsets.queues), "")
+    try:
+        return OffsetSet.of(
+            (
+                QueueKey(group, str(topic), str(broker), int(queue_id)),
+                IntervalSet.of((int(a), int(b)) for a, b in spans),
+            )
+            for text in told
+            if text
+            for topic, broker, queue_id, spans in json.loads(text)
+        )
+    except (ValueError, TypeError) as error:
+        raise BadSegmentError(f"what it says of finished records is not understood: {error}") from None
 
 
 @contextmanager
@@ -113,11 +143,19 @@ def _checked_columns(path: Path) -> tuple[Column, ...]:
         raise BadSegmentError(str(error)) from None
 
 
-def _read_keys(path: Path) -> Any:
-    """The queue, offset and row-number columns of all batches, as views of the mapped file."""
+def _read_keys(path: Path) -> tuple[Any, list[bytes]]:
+    """The queue, offset and row-number columns of all batches, as views of the mapped file, and what each is noted with."""
     options = pa.ipc.IpcReadOptions(included_fields=_PLACES)
+    batches: list[Any] = []
+    told: list[bytes] = []
     with pa.memory_map(str(path)) as source:
-        return pa.ipc.open_stream(source, options=options).read_all()
+        reader = pa.ipc.open_stream(source, options=options)
+        with suppress(StopIteration):
+            while True:
+                batch, metadata = reader.read_next_batch_with_custom_metadata()
+                batches.append(batch)
+                told.append(_told(metadata))
+        return pa.Table.from_batches(batches, reader.schema), told
 
 
 def _is_start(rows: Any) -> Any:

@@ -40,7 +40,7 @@ from .epochs import NO_REQUEST, EpochRequest
 from .errors import BadSegmentError, LoaderError
 from .files import remove_tree, sync_path, try_lock, write_atomically
 from .intervals import IntervalSet, OffsetSet, QueueKey
-from .outcomes import Outcomes, notes_from_json
+from .outcomes import Outcomes, notes_from_json, notes_to_json
 from .plan import Plan, SegmentFacts, plan_from_json, plan_to_json
 from .segments import read_facts
 
@@ -133,6 +133,11 @@ class Staging:
             except ValueError as error:
                 self._set_aside(path, str(error), OffsetSet())
         return Outcomes.union(notes), taken
+
+    def note(self, name: str, outcomes: Outcomes) -> None:
+        """Have the next batch take these outcomes too: those of a segment that is deleted without one."""
+        if outcomes:
+            write_atomically(self.outcomes / f"{name}.json", notes_to_json(outcomes), durable=True)
 
     def noted(self) -> Outcomes:
         """What the supervisor has noted and the table does not have yet; only looks. Damaged files are passed over."""

@@ -7,7 +7,7 @@ log names and the disk does not have is a finding, no failure: its records are t
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +24,9 @@ from .delta_target import STATE_DIR, DeltaTarget, append_by_delta_rs, delta_rs
 from .errors import BadSegmentError, LoaderError
 from .files import locked_table
 from .intervals import IntervalSet, OffsetSet, QueueKey
-from .outcomes import BatchOutcomes, Outcomes
+from .outcomes import NO_ROWS, BatchOutcomes, Outcomes
 from .parquet_target import OUTCOMES_FILE, STATE_FILE, TABLE_LOCK_WAIT_S, batch_folders, data_files
+from .plan import SegmentFacts
 from .reconciling import TableFacts
 from .segments import intervals_of, read_facts, readable_offsets
 from .staging import Staging
@@ -184,17 +185,19 @@ def _staged(stagings: Iterable[Path]) -> tuple[Outcomes, OffsetSet, OffsetSet]:
         staging = Staging(root)
         settled.append(staging.settled())  # before ready/ is listed: its rows are in there then, or in the table
         noted.append(staging.noted())
-        waiting += _waiting(staging.ready, lambda path: read_facts(path).offsets)
-        waiting += _waiting(staging.root / "open", readable_offsets)
+        sealed = list(_facts(staging.ready))
+        waiting += [facts.offsets for facts in sealed]
+        noted.append(Outcomes.of((NO_ROWS, facts.finished) for facts in sealed))
+        waiting += [readable_offsets(path) for path in sorted((staging.root / "open").glob("[!.]*.arrows"))]
         waiting.append(staging.bad_segments()[1])
     return Outcomes.union(noted), OffsetSet.union(waiting), OffsetSet.union(settled)
 
 
-def _waiting(folder: Path, read: Callable[[Path], OffsetSet]) -> Iterator[OffsetSet]:
+def _facts(folder: Path) -> Iterator[SegmentFacts]:
     for path in sorted(folder.glob("[!.]*.arrows")):
         try:
-            yield read(path)
+            yield read_facts(path)
         except FileNotFoundError:
             continue  # loaded meanwhile
         except BadSegmentError:
-            yield readable_offsets(path)
+            yield SegmentFacts(path.name, 0, 0, readable_offsets(path), False, ())

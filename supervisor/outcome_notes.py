@@ -1,18 +1,20 @@
 """What became of messages that leave no row behind: noted by the core, kept in `outcomes/` (outcome_files.py).
 
-The list explains gaps in a table (`rocketcrew reconcile`); no promise rests on it. A kill -9 loses what was noted since the
-last writing: such messages are settled by the journal all the same, and are then only said to be without rows.
+The list explains gaps in a table (`rocketcrew reconcile`). A kill -9 loses what was noted since the last writing: such
+messages are finished by the journal all the same, and the next start notes them as `recovered`. What was settled then needs
+no such note, for outcomes are always written before settled.json.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..remoting.queues import MessageQueue
 from ..spark.intervals import IntervalSet, OffsetSet, QueueKey
-from ..spark.outcomes import FILTERED, NO_ROWS, Outcomes
+from ..spark.outcomes import FILTERED, NO_ROWS, RECOVERED, Outcomes
 from .chunks import Chunk
 from .intervals import Intervals
+from .journal import JournalState
 
 
 class OutcomeNotes:
@@ -33,7 +35,8 @@ class OutcomeNotes:
     ) -> None:
         """Messages `[start, end)` of the chunk have no rows; the `failed` ones among them are not finished.
 
-        A run that was filtered in part has other messages too: then all of it is said to be without rows.
+        A run that was filtered in part has other messages too: then all of it is said to be without rows. Of one that has
+        rows the segment says which messages were finished.
         """
         kind = FILTERED if filtered == end - start else NO_ROWS
         for index in sorted(failed):
@@ -42,6 +45,14 @@ class OutcomeNotes:
             start = index + 1
         if start < end:
             self.add(kind, mq, chunk.begin_of(start), chunk.offsets[end - 1] + 1)
+
+    def recovered(self, journal: JournalState, settled: Mapping[MessageQueue, Intervals]) -> None:
+        """What the journal of a dead run says is finished, but for what was settled when it last wrote its notes."""
+        for mq, log in journal.queues.items():
+            known = settled.get(mq, Intervals()).pairs()
+            finished = [*log.durable.pairs(), *([(log.start, log.committed)] if log.start >= 0 else [])]
+            for start, end in (IntervalSet.of(finished) - IntervalSet.of(known)).pieces:
+                self.add(RECOVERED, mq, start, end)
 
     def take(self, group: str) -> Outcomes:
         """All notes, which begin anew; `group` is the one that rows carry."""

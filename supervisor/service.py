@@ -262,6 +262,7 @@ class Supervisor:
         lost = state.forget_pending()
         recovered = state.recovered()
         self.core.recover(recovered)
+        self.core.state.outcomes.recovered(state, self.core.state.settled)
         self._acting.journal = JournalFile(self._slot.journal, state, self.settings.supervisor.journal_max_mib << 20)
         if recovered or lost:
             messages = sum(intervals.total() for _, intervals in recovered.values())

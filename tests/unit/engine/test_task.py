@@ -19,8 +19,9 @@ from rocketcrew.engine.overtime import Overtime
 from rocketcrew.engine.spec import Report
 from rocketcrew.engine.task import run_task
 from rocketcrew.remoting.queues import MessageQueue
-from rocketcrew.spark.intervals import IntervalSet, QueueKey
+from rocketcrew.spark.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.spark.outcomes import FILTERED, NO_ROWS
+from rocketcrew.spark.segments import read_facts
 from rocketcrew.workers.cells import LAST, RECORDS, STARTED_NS, STATE, TEXT, TEXT_BYTES, queue_words
 
 pa: Any = pyarrow
@@ -55,7 +56,11 @@ def test_rows_failures_and_outcomes(tmp_path: Path) -> None:
     assert [(row["offset"], row["delay_level"], row["deaths"]) for row in failures] == [(5, 0, 0), (6, -1, 0)]
     assert "ValueError: five" in failures[0]["error"]
     assert failures[0]["record"] == record(5, b"5")
-    assert report.outcomes.of_queue(NO_ROWS, KEY) == IntervalSet.of([(0, 5), (7, 9)])
+    noted = [read_facts(tmp_path / "open" / name).finished for name in report.segments]
+    assert OffsetSet.union([*noted, report.outcomes.of_kind(NO_ROWS)]) == OffsetSet(
+        {KEY: IntervalSet.of([(0, 5), (7, 9)])}
+    )
+    assert not report.outcomes.of_queue(NO_ROWS, KEY) & IntervalSet.from_offsets([row["_offset"] for row in rows])
     assert Report.from_json(report.to_json()) == report
     assert not list((tmp_path / "hands").iterdir())
 

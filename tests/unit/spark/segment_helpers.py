@@ -13,8 +13,16 @@ import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet as pq
 
-from rocketcrew.conf.segment_format import FORMAT_VERSION, META_GROUP, META_VERSION, key_fields, segment_name
+from rocketcrew.conf.segment_format import (
+    FORMAT_VERSION,
+    META_BATCH_OUTCOMES,
+    META_GROUP,
+    META_VERSION,
+    key_fields,
+    segment_name,
+)
 from rocketcrew.spark.arrow_writer import ArrowWriter
+from rocketcrew.workers.ranges import OffsetSets
 
 EPOCH = datetime(2025, 1, 1, tzinfo=UTC)
 
@@ -70,7 +78,10 @@ def write_segment(
     columns: Sequence[tuple[str, pa.DataType]] = (),
     version: object = FORMAT_VERSION,
 ) -> Path:
-    """Write and seal one segment, a record batch for each flush; returns its path in ready/."""
+    """Write and seal one segment, a record batch for each flush; returns its path in ready/.
+
+    As a worker does: records of a flush that have no rows are named with those that have, unless none has.
+    """
     path = staging / "ready" / segment_name(worker, seq)
     path.parent.mkdir(parents=True, exist_ok=True)
     schema = segment_schema(columns, version)
@@ -78,7 +89,12 @@ def write_segment(
         for flush in flushes:
             rows = [row for record in flush for row in rows_of(record)]
             if rows:
-                writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=schema))
+                finished = OffsetSets()
+                for record in flush:
+                    key = (record.topic, record.broker, record.queue_id)
+                    finished.add(key, record.offset, record.offset + 1)
+                noted = {META_BATCH_OUTCOMES: finished.to_json()}
+                writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=schema), custom_metadata=noted)
     return path
 
 

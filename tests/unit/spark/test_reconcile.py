@@ -15,7 +15,16 @@ from loader_world import World
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.intervals import IntervalSet, OffsetSet, QueueKey
-from rocketcrew.spark.outcomes import DEAD_LETTER, FILTERED, NO_ROWS, ROWS, SENT_BACK, Outcomes, notes_to_json
+from rocketcrew.spark.outcomes import (
+    DEAD_LETTER,
+    FILTERED,
+    NO_ROWS,
+    RECOVERED,
+    ROWS,
+    SENT_BACK,
+    Outcomes,
+    notes_to_json,
+)
 from rocketcrew.spark.plan import Limits
 from rocketcrew.spark.reconciling import Fate, QueueEnds, Report, TableFacts, compact, reconcile
 from rocketcrew.spark.rerun import load_again, only_rerun
@@ -97,10 +106,10 @@ def test_a_new_group_and_an_unknown_queue_are_no_gap() -> None:
 
 
 def fill(world: World, segments: Any) -> None:
-    """Four segments, two batches; 5 and 15 have no rows, 7 was sent back."""
+    """Four segments, two batches; of each ten the sixth has no rows, and the eighth was sent back."""
     record = segments.Record
     for start in (0, 10, 20, 30):
-        world.seal([record(start + n, ["a", "b"]) for n in range(10) if n not in (5, 7)])
+        world.seal([record(start + n, [] if n == 5 else ["a", "b"]) for n in range(10) if n != 7])
     segments.settle(world.roots[0], (*QUEUE[:4], 0, 40))
     path = world.roots[0] / "outcomes" / "1.json"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -189,6 +198,33 @@ def test_ranges_are_shown_short() -> None:
     assert compact(IntervalSet.of([(1, 2), (5, 9)])) == "1, 5-8"
     assert compact(IntervalSet.from_offsets(range(0, 100, 2)), 2) == "0, 2, … (50 in 50 ranges)"
     assert Fate("missing") is Fate.MISSING
+
+
+def test_of_a_segment_that_vanished_before_it_was_loaded_exactly_its_offsets_are_named(
+    world: World, segments: Any
+) -> None:
+    fill(world, segments)
+    record = segments.Record
+    world.seal([record(40), record(41)])
+    victim = world.seal([record(42), record(43, []), record(44)])
+    world.seal([record(45), record(46, [])])
+    segments.settle(world.roots[0], (*QUEUE[:4], 0, 47))
+    victim.unlink()
+    for cluster in ({QUEUE: QueueEnds(0, 47, 47)}, None):
+        report = reconcile(table_facts(world.table, world.roots[:1])[0], cluster)
+        assert fates(report).get("unknown") == ((42, 45),)
+        assert not report.fine
+
+
+def test_what_a_kill_took_the_notes_of_is_without_rows_and_only_that() -> None:
+    noted = Outcomes.of([(ROWS, offsets((0, 5))), (RECOVERED, offsets((4, 8)))])
+    facts = TableFacts(
+        offsets((0, 5)), OffsetSet(), offsets((0, 5)), noted, rows=(5, 5), settled=offsets((0, 6), (8, 10))
+    )
+    report = reconcile(facts, None)
+    assert fates(report) == {"loaded": ((0, 5),), "no_rows": ((5, 8),), "unknown": ((8, 10),)}
+    old = TableFacts(offsets((0, 5)), OffsetSet(), offsets((0, 9)), Outcomes())
+    assert fates(reconcile(old, None)) == {"loaded": ((0, 5),), "no_rows": ((5, 9),)}, "before outcomes were noted"
 
 
 @pytest.mark.parametrize("crash", [False, True])

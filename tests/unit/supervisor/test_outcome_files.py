@@ -8,7 +8,10 @@ import pytest
 
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.spark.intervals import QueueKey
-from rocketcrew.spark.outcomes import FILTERED, NO_ROWS, SENT_BACK, Outcomes, notes_from_json
+from rocketcrew.spark.outcomes import FILTERED, NO_ROWS, RECOVERED, SENT_BACK, Outcomes, notes_from_json
+from rocketcrew.supervisor.actions import JournalCommitted, JournalDone
+from rocketcrew.supervisor.intervals import Intervals
+from rocketcrew.supervisor.journal import JournalState
 from rocketcrew.supervisor.outcome_files import FILE_BYTES_MAX, OutcomeFiles
 from rocketcrew.supervisor.outcome_notes import OutcomeNotes
 
@@ -35,6 +38,17 @@ def test_notes_are_joined_and_taken_once() -> None:
     assert taken.of_queue(NO_ROWS, KEY).pieces == ((4, 8),)
     assert taken.of_queue(SENT_BACK, KEY).pieces == ((9, 10),)
     assert not notes.take("g")
+
+
+def test_what_a_killed_run_finished_behind_its_last_notes_is_noted_by_the_next() -> None:
+    journal = JournalState()
+    journal.apply(JournalCommitted(MQ, 10, 20))
+    journal.apply(JournalDone(MQ, 22, 25, "", 0))
+    notes = OutcomeNotes()
+    notes.recovered(journal, {MQ: Intervals([(10, 15)])})
+    assert notes.take("g").of_queue(RECOVERED, KEY).pieces == ((15, 20), (22, 25))
+    notes.recovered(journal, {MQ: Intervals([(10, 30)])})
+    assert not notes.take("g"), "settled.json is written behind the notes"
 
 
 def test_a_file_grows_until_the_loader_takes_it(tmp_path: Path, folder: Path) -> None:
