@@ -75,7 +75,7 @@ def reconcile(
     if rerun and report.to_run_again():
         with only_rerun(table):
             report, _ = _compare(settings, table, folders, brokers=True)
-            _run_again(settings, table, report, rerun)
+            _run_again(settings, table, report, rerun, folders)
             report, broken = _compare(settings, table, folders, brokers=True)
     click.echo(json.dumps(as_object(report, broken)) if as_json else "\n".join(as_lines(report, broken)))
     context.exit(0 if report.fine else EXIT_FAILURE)
@@ -127,8 +127,11 @@ def _cluster_ends(settings: Settings) -> dict[QueueKey, QueueEnds]:
     return run_with_cluster(access, ask)
 
 
-def _run_again(settings: Settings, table: Path, report: Report, handler: str) -> None:
+def _run_again(settings: Settings, table: Path, report: Report, handler: str, folders: Sequence[Path]) -> None:
+    """What gave no rows is noted beside the rows, or for the group's next batch when there are none."""
+    from ..spark.outcomes import NO_ROWS, Outcomes
     from ..spark.rerun import load_again
+    from ..spark.staging import Staging
     from ..workers.loading import describe
     from .rerunning import Rerun, fetch
 
@@ -140,7 +143,11 @@ def _run_again(settings: Settings, table: Path, report: Report, handler: str) ->
         )
         fetched, gone = run_with_cluster(access, lambda cluster: fetch(cluster, wanted))
         rerun.run(fetched)
+        finished = Outcomes.of([(NO_ROWS, rerun.finished())])
+        Staging(Path(folder)).note("rerun", finished)
         rows = load_again(table, Path(folder), wanted, report.rows_lost)
+        if not rows and folders:
+            Staging(folders[0]).note(f"{time.time_ns():020d}-rerun", finished)
     click.echo(f"run again: {rerun.handled} messages, {rows} rows loaded", err=True)
     for (key, offset), error in sorted(rerun.failed.items()):
         click.echo(f"failed: {key.topic} {key.broker} {key.queue_id} offset {offset}: {error}", err=True)
@@ -168,7 +175,8 @@ def as_object(report: Report, broken: list[str]) -> dict[str, object]:
 
 def as_lines(report: Report, broken: list[str]) -> list[str]:
     """The report for people: counts by queue, then everything that is not explained."""
-    from ..spark.reconciling import UNEXPLAINED, compact
+    from ..spark.gaps import compact
+    from ..spark.reconciling import UNEXPLAINED
 
     lines: list[str] = []
     for one in report.queues:

@@ -55,6 +55,7 @@ class Rerun:
         self._loop = asyncio.new_event_loop()
         self.handled = 0
         self.failed: dict[tuple[QueueKey, int], str] = {}
+        self._finished: list[tuple[QueueKey, IntervalSet]] = []
         self.gone: list[tuple[QueueKey, IntervalSet]] = []
 
     def run(self, fetched: Sequence[tuple[QueueKey, bytes]]) -> None:
@@ -74,6 +75,11 @@ class Rerun:
         self._hook(self._handler.teardown)
         self._loop.close()
 
+    def finished(self) -> OffsetSet:
+        """What did not fail, rows or not."""
+        failed = OffsetSet.of((key, IntervalSet.from_offsets([offset])) for key, offset in self.failed)
+        return OffsetSet.of(self._finished) - failed
+
     def _handle(self, key: QueueKey, messages: list[Message]) -> None:
         owner = (key, messages[-1].queue_offset)
         try:
@@ -90,6 +96,7 @@ class Rerun:
         for one in prepared:
             if one is not None:
                 self._rows.keep(owner, one)
+        self._finished.append((key, IntervalSet.of([(messages[0].queue_offset, messages[-1].queue_offset + 1)])))
         self.handled += len(messages)
 
     def _called(self, messages: list[Message]) -> Sequence[object]:

@@ -181,6 +181,7 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
         "target_file_mib": _mib(1, 65_536),
         "jvm_timeout_ms": _ms(0, 3_600_000),
         "on_recreated": Choice(("stop", "epoch")),
+        "on_gap": Choice(("stop", "leave")),
         "conf": Pairs(),
         "options": Pairs(),
         "java_home": Text("a folder's path, or empty", length_max=4096),

@@ -164,6 +164,7 @@ class SparkSettings:
     target_file_mib: int
     jvm_timeout_ms: int
     on_recreated: str
+    on_gap: str
     conf: Mapping[str, str]
     options: Mapping[str, str]
     java_home: str

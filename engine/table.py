@@ -76,6 +76,7 @@ class Table:
             staging, self._target, config.trigger, config.limits,
             threads=self._threads, cores=config.cores, new_id=lambda batch: f"{batch:08d}-{secrets.token_hex(6)}",
             file_bytes=config.target_file_bytes, epoch_on_recreated=config.epoch_on_recreated,
+            leave_gaps=config.leave_gaps,
         )  # fmt: skip
 
     def recover(self) -> None:

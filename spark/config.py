@@ -61,6 +61,7 @@ class LoaderConfig:
     target_file_bytes: int = 128 * 1024 * 1024
     jvm_timeout_ms: int = 60_000
     epoch_on_recreated: bool = False
+    leave_gaps: bool = False
     poll_interval_ms: int = 200
     stop_deadline_ms: int = 30_000
     watch_stdin: bool | None = None
@@ -150,7 +151,7 @@ def loader_config(
         partition_by=spark.partition_by, delta_jars=spark.delta_jars, master=spark.master, java_home=spark.java_home,
         driver_memory=spark.driver_memory, conf=spark.conf, max_rows=spark.max_rows, max_bytes=spark.max_bytes_mib << 20,
         max_wait_ms=spark.max_wait_ms, target_file_bytes=spark.target_file_mib << 20, jvm_timeout_ms=spark.jvm_timeout_ms,
-        epoch_on_recreated=spark.on_recreated == "epoch", env=env,
+        epoch_on_recreated=spark.on_recreated == "epoch", leave_gaps=spark.on_gap == "leave", env=env,
         high_water_bytes=high_water_mib << 20,
     )  # fmt: skip
 

@@ -34,6 +34,7 @@ from .costs import Costs
 from .dropping import Dropped
 from .epochs import Opening, in_epochs, next_stretch, tops_after
 from .errors import BadSegmentError, BatchTakenError, LoaderError
+from .gaps import Gaps
 from .intervals import OffsetSet
 from .outcomes import NO_ROWS, ROWS, BatchOutcomes, Outcomes
 from .plan import Limits, Plan, SegmentFacts, Take, Trigger, first_fitting, make_takes, settled_to_fold
@@ -69,6 +70,7 @@ class Loader:
         on_point: Callable[[str], None] = lambda _: None,
         file_bytes: int = FILE_BYTES,
         epoch_on_recreated: bool = False,
+        leave_gaps: bool = False,
     ) -> None:
         """`threads` read and convert, for `cores` tasks of Spark at once; `new_id` makes an unused plan id."""
         self.waiting = Waiting()
@@ -85,6 +87,7 @@ class Loader:
         self._on_point = on_point
         self._file_bytes = file_bytes
         self._epoch_on_recreated = epoch_on_recreated
+        self._gaps = Gaps(staging, leave=leave_gaps)
         self._started = False
         self._known_batch = 0
         self._facts: dict[str, SegmentFacts] = {}
@@ -219,6 +222,7 @@ class Loader:
         _, bad = self._staging.bad_segments()
         begun_anew = {key.in_epoch(0) for key in (*stretch.epochs, *request.queues)} | state.epochs.keys()
         fold = settled_to_fold(settled, fitting[count:], bad).without(begun_anew)
+        fold -= self._gaps.find(state, settled.without(begun_anew) - state.loaded, fitting, bad)
         if stretch.epochs:
             columns = merged(columns, (Column(EPOCH, "bigint"),))
         batch = state.batch + 1
@@ -273,8 +277,8 @@ class Loader:
             staged = self._stage(plan)
         except DamagedSegmentError as error:
             self._drop_plan(plan, "a segment of it is damaged")
-            facts = self._facts.pop(error.name)
-            self._quarantine(error.name, error.reason, facts.offsets | facts.finished)
+            damaged = self._facts.pop(error.name)
+            self._quarantine(error.name, error.reason, damaged.offsets | damaged.finished)
             return None
         self._on_point("staged")
         stage_s = time.monotonic() - begun
@@ -284,15 +288,14 @@ class Loader:
         job_s = time.monotonic() - begun - stage_s
         self.progress.enter(COMMITTING, begun + stage_s + job_s)
         noted, files = self._staging.take_outcomes()
-        told = Outcomes.union(
-            [
-                noted.in_epochs({**state.epochs, **{key.in_epoch(0): key.epoch for key in plan.epochs}}),
-                Outcomes.of([(ROWS, plan.taken(self._facts_of(plan))), (NO_ROWS, self._finished(plan))]),
-            ]
-        )
+        facts = self._facts_of(plan)
+        epochs = {**state.epochs, **{key.in_epoch(0): key.epoch for key in plan.epochs}}
+        brought = Outcomes.of([(ROWS, plan.taken(facts)), (NO_ROWS, plan.finished(facts))])
+        outcomes = Outcomes.union([noted.in_epochs(epochs), brought])
         self._on_point("noted")
+        loaded = self._loaded_after(plan, state)
         try:
-            self._target.commit(plan, self._loaded_after(plan, state), BatchOutcomes(staged.rows, told))
+            self._target.commit(plan, loaded, BatchOutcomes(staged.rows, outcomes))
         except BatchTakenError as error:
             self._lose_race(plan, error)
             return None
@@ -301,6 +304,7 @@ class Loader:
         report = self._report(plan, staged, begun, stage_s, job_s)
         self._staging.mark_done(plan.id)
         self._on_point("done_marked")
+        self._gaps.keep(noted, loaded, epochs)
         for file in files:
             file.unlink(missing_ok=True)
         self._finish(plan)
@@ -316,21 +320,15 @@ class Loader:
         folder = self._staging.staged(plan.id)
         with ThreadPoolExecutor(1, "stage") as background:
             staging = background.submit(
-                stage,
-                plan,
-                self._facts_of(plan),
-                self._staging.ready,
-                folder,
-                self._threads,
-                self._cores,
-                self._file_bytes,
+                stage, plan, self._facts_of(plan), self._staging.ready, folder, self._threads, self._cores, self._file_bytes,
                 self.progress,
-            )
+            )  # fmt: skip
             self._target.start()
             return staging.result()
 
     def _loaded_after(self, plan: Plan, state: TableState) -> OffsetSet:
-        loaded = OffsetSet.union((state.loaded, plan.taken(self._facts_of(plan)), self._finished(plan), plan.settled))
+        facts = self._facts_of(plan)
+        loaded = OffsetSet.union((state.loaded, plan.taken(facts), plan.finished(facts), plan.settled))
         pieces = loaded.piece_count()
         if pieces > LOADED_PIECES_MAX:
             raise LoaderError(
@@ -340,10 +338,6 @@ class Loader:
         if pieces > LOADED_PIECES_WARN:
             self._log.warning("loaded_set_large", intervals=pieces, intervals_max=LOADED_PIECES_MAX)
         return loaded
-
-    def _finished(self, plan: Plan) -> OffsetSet:
-        """What the plan's segments say was finished, rows or not: as durable as their rows."""
-        return OffsetSet.union(facts.finished for facts in self._facts_of(plan).values())
 
     def _report(self, plan: Plan, staged: Staged, begun: float, stage_s: float, job_s: float) -> BatchReport:
         facts = [self._facts[name] for name in plan.names]

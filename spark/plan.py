@@ -104,6 +104,10 @@ class Plan:
         """The records whose rows the plan adds to the table."""
         return OffsetSet.union(take.of(facts[take.name].offsets) for take in self.takes)
 
+    def finished(self, facts: Mapping[str, SegmentFacts]) -> OffsetSet:
+        """What its segments say was finished, with rows or without: as durable as their rows."""
+        return OffsetSet.union(facts[name].finished for name in self.names)
+
 
 def first_fitting(waiting: Sequence[SegmentFacts], limits: Limits) -> int:
     """How many of the `waiting` segments, oldest first, one plan takes: as many as fit, but one at least."""

@@ -184,11 +184,3 @@ def _before(known: IntervalSet, waiting: IntervalSet, ends: QueueEnds | None) ->
     if first is None:
         first = 0 if ends is None or ends.committed is None else ends.committed
     return IntervalSet.of([(0, first)])
-
-
-def compact(offsets: IntervalSet, pieces_max: int = 20) -> str:
-    """`17, 20-29, … (1200 in 310 ranges)`: both ends are meant."""
-    shown = [str(start) if stop == start + 1 else f"{start}-{stop - 1}" for start, stop in offsets.pieces[:pieces_max]]
-    if len(offsets.pieces) > pieces_max:
-        shown.append(f"… ({offsets.count()} in {len(offsets.pieces)} ranges)")
-    return ", ".join(shown)

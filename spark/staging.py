@@ -5,6 +5,7 @@
                                   it covers has its rows in what is listed then, or in the table
     outcomes/<name>.json          the supervisor's: what became of records without rows. It writes the same file again
                                   until the loader takes it, by renaming it to <name>.taken
+    kept.json                     the loader's: notes that a table has of records that are not settled yet (gaps.py)
     plan/<id>.json                a frozen plan. Its rename into place is what freezes it
     plan/<id>.done                the same file once the table has the plan's rows: only deletions are left
     plan/<id>.staged/             the plan's rows as Parquet, made anew whenever the plan is run
@@ -27,6 +28,7 @@ from typing import Any, cast
 from ..conf.segment_format import (
     BAD_DIR,
     EPOCH_FILE,
+    KEPT_FILE,
     OPEN_DIR,
     OUTCOMES_DIR,
     PLAN_DIR,
@@ -66,6 +68,7 @@ class Staging:
         self.plans = root / PLAN_DIR
         self.bad = root / BAD_DIR
         self.outcomes = root / OUTCOMES_DIR
+        self._kept = root / KEPT_FILE
         try:
             for folder in (self.ready, self.plans, self.bad, self.outcomes):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -140,12 +143,28 @@ class Staging:
             write_atomically(self.outcomes / f"{name}.json", notes_to_json(outcomes), durable=True)
 
     def noted(self) -> Outcomes:
-        """What the supervisor has noted and the table does not have yet; only looks. Damaged files are passed over."""
+        """What the supervisor has noted and is not folded into the loaded set; only looks. Damaged files are passed over."""
         notes: list[Outcomes] = []
-        for path in [*self.outcomes.glob("[!.]*.json"), *self.outcomes.glob("[!.]*.taken")]:
+        for path in [*self.outcomes.glob("[!.]*.json"), *self.outcomes.glob("[!.]*.taken"), self._kept]:
             with contextlib.suppress(ValueError, FileNotFoundError):
                 notes.append(notes_from_json(path.read_bytes()))
         return Outcomes.union(notes)
+
+    def keep(self, notes: Outcomes) -> None:
+        """These notes are in the table's ledger, and their records not in its loaded set yet."""
+        write_atomically(self._kept, notes_to_json(notes), durable=True)
+
+    def kept(self) -> Outcomes | None:
+        """What was kept; None when nothing was ever loaded from here. Raises LoaderError for a damaged file."""
+        try:
+            return notes_from_json(self._kept.read_bytes())
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise LoaderError(
+                f"{self._kept} is not understood: {error}. Move it away, and set spark.on_gap = leave until its queues have"
+                " been loaded"
+            ) from None
 
     def unloaded_names(self) -> set[str]:
         """The segments that are sealed or still open: all that workers have written and the table does not have yet."""
@@ -229,6 +248,16 @@ class Staging:
         told = {"version": 1, "file": name, "reason": reason, "held": offsets.hull().to_json()}
         write_atomically(self.bad / f"{name}{REASON_SUFFIX}", json.dumps(told, indent=1) + "\n", durable=True)
         path.rename(self.bad / name)
+
+    def unknown_in_bad(self) -> bool:
+        """Whether a file in bad/ is there whose records could not be made out: any gap may be its."""
+        for reason in self.bad.glob(f"*{REASON_SUFFIX}"):
+            with contextlib.suppress(ValueError, KeyError, TypeError, OSError):
+                if (self.bad / reason.name.removesuffix(REASON_SUFFIX)).exists() and not json.loads(
+                    reason.read_bytes()
+                )["held"]:
+                    return True
+        return False
 
     def bad_segments(self) -> tuple[int, OffsetSet]:
         """How many files lie in bad/, and around which records they are: those are not to be taken for loaded.

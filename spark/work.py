@@ -153,6 +153,7 @@ class Work:
                 on_point=self._at_point,
                 file_bytes=config.target_file_bytes,
                 epoch_on_recreated=config.epoch_on_recreated,
+                leave_gaps=config.leave_gaps,
             )
             self._loader = loader
             loader.recover(self._status.status.batch_id)

@@ -7,13 +7,24 @@ that nobody holds (a scaled-down host, a killed neighbour) is taken over: their 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..conf.segment_format import BAD_DIR, OPEN_DIR, OUTCOMES_DIR, PLAN_DIR, READY_DIR, SEGMENT_NAME, SETTLED_FILE
+from ..conf.segment_format import (
+    BAD_DIR,
+    KEPT_FILE,
+    OPEN_DIR,
+    OUTCOMES_DIR,
+    PLAN_DIR,
+    READY_DIR,
+    SEGMENT_NAME,
+    SETTLED_FILE,
+)
 from ..remoting.errors import UsageError
 from ..remoting.queues import MessageQueue
 from ..spark.files import try_lock
@@ -148,6 +159,9 @@ def _adopt_one(slot: Slot, other: Slot, state: JournalState, settled: Settled) -
         for folder in (OPEN_DIR, READY_DIR, BAD_DIR, OUTCOMES_DIR):
             for path in sorted((other.segments / folder).glob("*")):
                 os.rename(path, slot.segments / folder / path.name)
+        with contextlib.suppress(FileNotFoundError):  # as notes, which are taken once more; sets do not mind
+            kept = slot.segments / OUTCOMES_DIR / f"{time.time_ns():020d}-{os.getpid()}-kept.json"
+            os.rename(other.segments / KEPT_FILE, kept)
         # A plan only names segments; those are ours now, and what is loaded already is known by the table.
         for path in (other.segments / PLAN_DIR).iterdir():
             if path.is_dir():

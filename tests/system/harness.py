@@ -188,7 +188,7 @@ class Crew:
         files = [str(path) for path in self.table.glob("batch_id=*/*.parquet")]
         return ds.dataset(files).to_table() if files else pa.table({name: [] for name in [*KEY, "number"]})
 
-    def load(self) -> pa.Table:
+    def load(self, *, leave_gaps: bool = False) -> pa.Table:
         """Load every sealed segment into the table as the loader does, without a JVM; all rows of the table."""
         with ThreadPoolExecutor(2) as threads:
             staging = Staging(self.slot / "segments")
@@ -196,6 +196,7 @@ class Crew:
             loader = Loader(
                 staging, ParquetTarget(self.table, ArrowWriter(), threads), Trigger(1, 1, 0),
                 Limits(10**9, 1 << 40), threads=threads, cores=1, new_id=lambda batch: f"test-{batch}-{time.time_ns()}",
+                leave_gaps=leave_gaps,
             )  # fmt: skip
             loader.recover()
             while loader.step(int(time.time() * 1000), at_once=True) is not None or loader.waiting.segments:

@@ -110,7 +110,7 @@ class KillStory:
         elif target == "foreach":
             self._settings["function"] = "deliveries:keep"
         elif target == "naive":
-            self._settings["format"] = "parquet"
+            self._settings |= {"format": "parquet", "leave_gaps": True}  # what is loaded looks lost to it
 
     def run(self, kills: Sequence[str], seconds: float = math.inf) -> Verdict:
         """One kill after the other (names of POINTS, or "random"), none after `seconds`; then to the end, and the verdict."""

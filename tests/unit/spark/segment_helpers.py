@@ -22,6 +22,8 @@ from rocketcrew.conf.segment_format import (
     segment_name,
 )
 from rocketcrew.spark.arrow_writer import ArrowWriter
+from rocketcrew.spark.intervals import IntervalSet, OffsetSet, QueueKey
+from rocketcrew.spark.outcomes import FILTERED, Outcomes, notes_to_json
 from rocketcrew.workers.ranges import OffsetSets
 
 EPOCH = datetime(2025, 1, 1, tzinfo=UTC)
@@ -125,6 +127,14 @@ def settle(staging: Path, *ranges: tuple[str, str, str, int, int, int]) -> None:
     (staging / "settled.json").write_text(json.dumps({"version": 1, "queues": queues}))
 
 
+def filtered(staging: Path, *ranges: tuple[str, str, str, int, int, int], name: str = "filtered") -> None:
+    """Note the ranges as the supervisor does: what has no other outcome in them was filtered."""
+    noted = OffsetSet.of((QueueKey(*one[:4]), IntervalSet.of([one[4:]])) for one in ranges)
+    path = staging / "outcomes" / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(notes_to_json(Outcomes.of([(FILTERED, noted)])))
+
+
 @dataclass(frozen=True)
 class Helpers:
     """What tests get: a fixture, because test files of one folder can't import each other here."""
@@ -138,3 +148,4 @@ class Helpers:
     read_table = staticmethod(read_table)
     expected = staticmethod(expected)
     settle = staticmethod(settle)
+    filtered = staticmethod(filtered)

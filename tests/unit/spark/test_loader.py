@@ -199,6 +199,7 @@ def test_batches_are_bounded_and_settled_records_wait_for_their_rows(world: Worl
     for offset in (0, 10, 20, 30):
         world.seal([record(offset), record(offset + 5)])
     segments.settle(world.roots[0], (*QUEUE[:4], 0, 36))
+    segments.filtered(world.roots[0], (*QUEUE[:4], 0, 36))
     reports = world.drain(world.loader(limits=Limits(rows_max=4, bytes_max=10**9)))
     assert [report.rows for report in reports] == [4, 4]
     first = json.loads((world.table / "batch_id=1" / "_loaded.json").read_text())
@@ -233,6 +234,7 @@ def test_bad_files_are_set_aside_and_the_others_are_loaded(world: World, segment
     newer = segments.write_segment(world.roots[0], "newer", 1, [[record(6)]], version=2)
     loader = world.loader()
     segments.settle(world.roots[0], (*QUEUE[:4], 0, 20))
+    segments.filtered(world.roots[0], (*QUEUE[:4], 0, 20))
     world.drain(loader)
     assert loader.totals.quarantined == 6
     world.assert_exact()
@@ -251,6 +253,7 @@ def test_a_repaired_segment_is_loaded_though_its_records_are_settled(world: Worl
     newer = segments.write_segment(world.roots[0], "newer", 1, [[record(6)], [record(8)]], version=2)
     world.seal([record(1), record(9)])
     segments.settle(world.roots[0], (*QUEUE[:4], 0, 20))
+    segments.filtered(world.roots[0], (*QUEUE[:4], 0, 20))
     world.drain(world.loader())
     (world.roots[0] / "bad" / newer.name).unlink()
     world.seal([record(6), record(8)])
@@ -303,6 +306,7 @@ def test_what_is_settled_while_segments_are_listed_is_not_folded(world: World, s
             ready = super().list_ready()
             if world.segments_made == 1:
                 world.seal([segments.Record(7)])
+                segments.filtered(world.roots[0], (*QUEUE[:4], 0, 9))
                 segments.settle(world.roots[0], (*QUEUE[:4], 0, 9))
             return ready
 
@@ -413,6 +417,7 @@ class Story:
         self.next_offset = [0, 0, 0]
         self.durable: list[set[tuple[int, int]]] = [set(), set()]
         self.crashed_at: set[str] = set()
+        self.notes = 0
 
     def deliver(self) -> None:
         """A worker of one member seals some records, among them old ones; some records give no rows."""
@@ -420,6 +425,7 @@ class Story:
         flushes: list[list[Any]] = []
         for _ in range(self.rng.randint(1, 3)):
             flush: list[Any] = []
+            without: list[tuple[str, str, str, int, int, int]] = []
             for _ in range(self.rng.randint(0, 4)):
                 queue = self.rng.randrange(3)
                 fresh = self.rng.random() < 0.7 or not self.next_offset[queue]
@@ -429,7 +435,11 @@ class Story:
                 if self.rng.random() < 0.8:
                     values = [f"{self.world.segments_made}-{n}" for n in range(self.rng.randint(1, 3))]
                     flush.append(self.world.helpers.Record(offset, values, queue_id=queue))
+                else:
+                    without.append((*QUEUE[:3], queue, offset, offset + 1))
             flushes.append(flush)
+            self.notes += 1
+            self.world.helpers.filtered(self.world.roots[at], *without, name=str(self.notes))
         self.world.seal(*flushes, at=at)
 
     def settle(self) -> None:

@@ -14,6 +14,7 @@ from loader_world import World
 
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.errors import LoaderError
+from rocketcrew.spark.gaps import compact
 from rocketcrew.spark.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.spark.outcomes import (
     DEAD_LETTER,
@@ -26,7 +27,7 @@ from rocketcrew.spark.outcomes import (
     notes_to_json,
 )
 from rocketcrew.spark.plan import Limits
-from rocketcrew.spark.reconciling import Fate, QueueEnds, Report, TableFacts, compact, reconcile
+from rocketcrew.spark.reconciling import Fate, QueueEnds, Report, TableFacts, reconcile
 from rocketcrew.spark.rerun import load_again, only_rerun
 from rocketcrew.spark.table_keys import table_facts
 

@@ -48,6 +48,7 @@ def test_what_a_dead_neighbour_left_is_taken_over(tmp_path: Path) -> None:
     (dead.segments / "ready" / sealed).write_bytes(b"sealed")
     (dead.segments / "open" / opened).write_bytes(b"open")
     (dead.segments / "plan" / "7.json").write_text("{}")
+    (dead.segments / "kept.json").write_text("kept")
     write_settled(dead.segments, "g", {MQ: Intervals([(5, 10)])})
     dead.release()
 
@@ -60,6 +61,7 @@ def test_what_a_dead_neighbour_left_is_taken_over(tmp_path: Path) -> None:
     assert open_segments(mine.segments) == [mine.segments / "open" / opened]
     assert read_settled(mine.segments)[MQ].pairs() == [(5, 10)]
     assert not list((dead.segments / "ready").iterdir())
+    assert [path.read_text() for path in (mine.segments / "outcomes").iterdir()] == ["kept"]
     assert not dead.journal.exists()
     assert adopt(mine)[2] == [], "there is nothing left to take over"
 

@@ -1,0 +1,89 @@
+"""Gaps: records that a supervisor says are finished, and of which nobody knows what became of them.
+
+Settled records are folded into the loaded set, so that what has no rows leaves no holes in it. Folding must not swallow rows
+that were lost on the way, or they would count as loaded for ever. So each settled record has to be known: it is loaded, it is
+in a sealed segment (its rows, or that it was finished without any), in a file in bad/, or somebody noted what became of it
+(outcomes/). A supervisor writes its notes before settled.json, and the loader reads them behind it, so nothing is missing
+because it comes later. What is left is a gap: a sealed segment was deleted or lost.
+
+Each staging folder answers for itself: what another supervisor on another folder has loaded or not is not looked at, and a
+hole between two queues' owners is no gap. Not decided where it cannot be: for a queue that has begun anew (settled.json knows
+no epochs), while a file lies in bad/ whose records cannot be made out, and for a new table that is filled from a folder from
+which another one was loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import structlog
+
+from .errors import LoaderError
+from .intervals import IntervalSet, OffsetSet, QueueKey
+from .outcomes import ROWS, Outcomes
+from .plan import SegmentFacts
+from .staging import Staging
+from .target import TableState
+
+PIECES_MAX = 20
+
+
+class Gaps:
+    """Looks for gaps in what is to be folded, and keeps the notes that are needed for that."""
+
+    def __init__(self, staging: Staging, *, leave: bool) -> None:
+        """`leave`: go on without them, instead of stopping."""
+        self._staging = staging
+        self._leave = leave
+        self._told = ""
+        self._log = structlog.get_logger().bind(staging=str(staging.root))
+
+    def find(
+        self, state: TableState, settled: OffsetSet, segments: Iterable[SegmentFacts], bad: OffsetSet
+    ) -> OffsetSet:
+        """The gaps in `settled` (without what is loaded), which are not to be folded. Raises LoaderError unless left."""
+        if not settled or (not state.batch and self._staging.kept() is not None):
+            return OffsetSet()
+        gaps = settled - known(segments, bad, self._staging.noted())
+        if not gaps:
+            return gaps
+        if not self._leave and not self._staging.unknown_in_bad():
+            raise LoaderError(
+                f"records are finished, and neither in the table nor in {self._staging.root}, and nobody noted that they have"
+                f" no rows: {told(gaps)}. Were segments deleted or lost? Put them back into ready/, or set spark.on_gap ="
+                " leave to go on without them; then `rocketcrew reconcile` names them, and can run them again"
+            )
+        if told(gaps) != self._told:
+            self._told = told(gaps)
+            self._log.error("gaps_left", records=told(gaps), remedy="rocketcrew reconcile --rerun HANDLER")
+        return gaps
+
+    def keep(self, noted: Outcomes, loaded: OffsetSet, begun_anew: Iterable[QueueKey]) -> None:
+        """A commit has taken these notes: those of records that are not `loaded` with it are needed for a later one."""
+        gone = set(begun_anew)
+        notes = Outcomes.union([noted, self._staging.kept() or Outcomes()])
+        self._staging.keep(
+            Outcomes.of((kind, (one - loaded).without(gone)) for kind, one in notes.kinds.items() if kind != ROWS)
+        )
+
+
+def known(segments: Iterable[SegmentFacts], bad: OffsetSet, noted: Outcomes) -> OffsetSet:
+    """What the staging folder can account for."""
+    return OffsetSet.union(
+        [bad, *noted.kinds.values(), *(part for segment in segments for part in (segment.offsets, segment.finished))]
+    )
+
+
+def told(gaps: OffsetSet) -> str:
+    """`orders broker-a 3: 17, 20-29; …`."""
+    return "; ".join(
+        f"{key.topic} {key.broker} {key.queue_id}: {compact(offsets)}" for key, offsets in sorted(gaps.queues.items())
+    )
+
+
+def compact(offsets: IntervalSet, pieces_max: int = PIECES_MAX) -> str:
+    """`17, 20-29, … (1200 in 310 ranges)`: both ends are meant."""
+    shown = [str(start) if stop == start + 1 else f"{start}-{stop - 1}" for start, stop in offsets.pieces[:pieces_max]]
+    if len(offsets.pieces) > pieces_max:
+        shown.append(f"… ({offsets.count()} in {len(offsets.pieces)} ranges)")
+    return ", ".join(shown)

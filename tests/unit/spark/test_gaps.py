@@ -1,0 +1,129 @@
+"""Finished records that nothing accounts for: the loader stops and names them, or leaves them out; it never swallows them."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+import pytest
+from loader_world import World
+
+from rocketcrew.spark.errors import LoaderError
+from rocketcrew.spark.gaps import Gaps
+from rocketcrew.spark.intervals import QueueKey
+from rocketcrew.spark.loader import POINTS
+from rocketcrew.spark.reconciling import Fate, reconcile
+from rocketcrew.spark.staging import Staging
+from rocketcrew.spark.table_keys import table_facts
+
+QUEUE = QueueKey("g", "orders", "broker-a", 0)
+TABLES = ("parquet", "deltalake")
+
+
+def settled(world: World, segments: Any, stop: int, at: int = 0, start: int = 0) -> None:
+    segments.settle(world.roots[at], (*QUEUE[:4], start, stop))
+
+
+def lose_the_middle_one(world: World, segments: Any) -> Any:
+    """Three segments behind what is loaded; the second one is gone: 2, 3 and 4, of which 3 had no rows."""
+    record = segments.Record
+    world.seal([record(0)])
+    settled(world, segments, 1)
+    world.drain(world.loader())
+    world.seal([record(1)])
+    victim = world.seal([record(2), record(3, []), record(4)])
+    world.seal([record(5), record(6, [])])
+    settled(world, segments, 7)
+    return victim.rename(world.roots[0] / victim.name)
+
+
+def leaving(world: World) -> Any:
+    loader = world.loader()
+    loader._gaps = Gaps(Staging(world.roots[0]), leave=True)
+    return loader
+
+
+def test_a_lost_segment_stops_the_loader_and_is_loaded_when_it_is_back(world: World, segments: Any) -> None:
+    lost = lose_the_middle_one(world, segments)
+    for _ in range(2):
+        with pytest.raises(LoaderError, match=r"no rows: orders broker-a 0: 2-4\. .*spark\.on_gap = leave"):
+            world.drain(world.loader())
+    lost.rename(world.roots[0] / "ready" / lost.name)
+    world.drain(world.loader())
+    world.assert_exact()
+    assert world.state()["loaded"] == [[*QUEUE[:4], [0, 7]]]
+
+
+def test_or_is_left_named_by_reconcile_and_not_taken_for_loaded(world: World, segments: Any) -> None:
+    lost = lose_the_middle_one(world, segments)
+    world.drain(leaving(world))
+    assert world.state()["loaded"] == [[*QUEUE[:4], [0, 2, 3, 2]]]
+    (report,) = reconcile(table_facts(world.table, world.roots[:1])[0], None).queues
+    assert report.unexplained == report.fates[Fate.UNKNOWN]
+    assert report.unexplained.pieces == ((2, 5),)
+    lost.rename(world.roots[0] / "ready" / lost.name)
+    world.drain(leaving(world))
+    world.assert_exact()
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_notes_and_segments_of_before_account_for_what_is_settled_later(
+    world: World, segments: Any, point: str
+) -> None:
+    record = segments.Record
+    world.seal([record(0), record(1, []), record(9)])
+    segments.filtered(world.roots[0], (*QUEUE[:4], 2, 9))
+    settled(world, segments, 1)
+    world.drain_with_crash(point)
+    world.drain(world.loader())
+    settled(world, segments, 10)
+    world.seal([record(10)])
+    world.drain(world.loader())
+    assert world.state()["loaded"] == [[*QUEUE[:4], [0, 11]]]
+    kept = Staging(world.roots[0]).kept()
+    assert kept is not None
+    assert not kept, "what is in the loaded set needs no note any more"
+
+
+def test_a_segment_that_brings_nothing_leaves_its_note(world: World, segments: Any) -> None:
+    record = segments.Record
+    world.seal([record(0)])
+    world.drain(world.loader())
+    world.seal([record(0), record(1, [])])
+    world.drain(world.loader())
+    world.seal([record(2)])
+    settled(world, segments, 3)
+    world.drain(world.loader())
+    assert world.state()["loaded"] == [[*QUEUE[:4], [0, 3]]]
+
+
+def test_a_file_that_nobody_can_read_may_hold_them(world: World, segments: Any) -> None:
+    lost = lose_the_middle_one(world, segments)
+    (world.roots[0] / "ready" / lost.name).write_bytes(b"")
+    world.drain(world.loader())
+    assert world.state()["loaded"] == [[*QUEUE[:4], [0, 2, 3, 2]]]
+
+
+def test_a_new_table_begins_with_what_the_old_one_has_not(world: World, segments: Any) -> None:
+    world.seal([segments.Record(0)])
+    settled(world, segments, 1)
+    world.drain(world.loader())
+    shutil.rmtree(world.table)
+    world.seal([segments.Record(1)])
+    settled(world, segments, 2)
+    world.drain(world.loader())
+    assert world.state()["loaded"] == [[*QUEUE[:4], [0, 2]]]
+
+
+def test_holes_between_two_supervisors_are_no_gaps(world: World, segments: Any) -> None:
+    record = segments.Record
+    world.seal([record(0)], at=0)
+    settled(world, segments, 1, at=0)
+    world.seal([record(5)], at=1)
+    settled(world, segments, 6, at=1, start=5)
+    for at in (0, 1):
+        world.drain(world.loader(at))
+    world.seal([record(6)], at=0)
+    settled(world, segments, 7, at=0, start=6)
+    world.drain(world.loader(0))
+    assert world.state()["loaded"] == [[*QUEUE[:4], [0, 1, 4, 2]]]
