@@ -6,6 +6,7 @@ The broker has small files, and loses its first one.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -149,13 +150,21 @@ def test_members_that_begin_there_get_what_is_kept(aged: Aged, tmp_path: Path) -
         )
         for where in (FIRST, TIMESTAMP, LAST)
     ]
-    for crew in crews:
-        crew.start()
-    send_numbers(aged.site, TOPIC, range(1000, 1001))
+    with contextlib.ExitStack() as started:
+        for crew in crews:
+            crew.start()
+            started.callback(crew.stop)
+        # Whoever looked for the end only now would find it behind this message.
+        wait_until(
+            lambda: all("queue_opened" in crew.child.log.read_text() for crew in crews), what="all first offsets"
+        )
+        send_numbers(aged.site, TOPIC, range(1000, 1001))
+        wait_until(
+            lambda: all(crew.counter("done_messages") and crew.lag() == 0 for crew in crews), what="all committed"
+        )
+        assert [crew.stop() for crew in crews] == [0, 0, 0]
     first, timestamp, last = crews
     kept = aged.end - aged.first_kept
-    wait_until(lambda: all(crew.counter("done_messages") and crew.lag() == 0 for crew in crews), what="all committed")
-    assert [crew.stop() for crew in crews] == [0, 0, 0]
     numbers = {crew.group: sorted(crew.staged_rows().column("number").to_pylist()) for crew in crews}
     assert len(numbers[first.group]) == kept + 1
     assert numbers[timestamp.group][-AFTER - 1 :] == [*range(BEFORE, BEFORE + AFTER), 1000]
