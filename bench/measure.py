@@ -42,10 +42,32 @@ def cpu_us(pid: int) -> float:
     return total / 1000
 
 
-def rss_mib(pid: int) -> float:
-    """Resident memory without shared pages of the slab's memfd, and with them: here the former."""
+def own_mib(pid: int) -> float:
+    """Memory that is this process's alone, at this moment: without the shared pages of the slab, and of what was forked."""
     info = psutil.Process(pid).memory_full_info()
     return info.uss / (1 << 20)
+
+
+def peak_mib(pid: int) -> float:
+    """The most that was ever resident (VmHWM), shared pages too: the slab's, as far as the process has touched them."""
+    for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    return 0.0  # a zombie has no memory
+
+
+def peaks_mib(crew: Crew) -> dict[str, float]:
+    """Peaks of a crew so far: of the slab, and of the resident memory of its processes (of workers the largest)."""
+    status = crew.status()
+    assert status is not None
+    workers = [int(worker["pid"]) for worker in status["workers"]]
+    others = {child.pid for child in psutil.Process(crew.child.pid).children(recursive=True)} - {*workers}
+    return {
+        "slab_peak_mib": int(status["memory"]["slab_peak_bytes"]) / (1 << 20),
+        "supervisor_peak_mib": peak_mib(crew.child.pid),
+        "worker_peak_mib": max(map(peak_mib, workers)),
+        "helper_peak_mib": max(map(peak_mib, others), default=0.0),
+    }
 
 
 class Source:

@@ -1,7 +1,7 @@
 """(a) no-op and body-reading handlers at 1 KiB, consume batch 1 and 32, on the replay source and on the embedded broker.
 
-Messages per second, CPU µs per message of supervisor and workers, resident memory of the supervisor. Alternating runs,
-medians.
+Messages per second, CPU µs per message of supervisor and workers, memory of the supervisor. Alternating runs, medians; of
+memory the largest of all runs: what the slab held at its fullest, and the peak of each kind of process (VmHWM).
 
     python bench/throughput.py [--runs 5] [--messages 600000]
 """
@@ -14,13 +14,14 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from measure import Crew, EmbeddedBroker, Source, interruptible, median, report, rss_mib, wait_done
+from measure import Crew, EmbeddedBroker, Source, interruptible, median, own_mib, peaks_mib, report, wait_done
 
 from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.client.sync import SyncProducer
 
 CASES = [("no_op", 1), ("no_op_batch", 32), ("read_body", 1), ("read_body_batch", 32)]
 BUDGET_MIB = 64
+MEMORY = ("own_mib", "slab_peak_mib", "supervisor_peak_mib", "worker_peak_mib", "helper_peak_mib")
 TOPIC = "replay"
 
 
@@ -42,7 +43,8 @@ def run(
                 "rate": counted / (end - begin),
                 "supervisor_us": (supervisor_end - supervisor) / counted,
                 "workers_us": (workers_end - workers) / counted,
-                "rss_mib": rss_mib(crew.child.pid),
+                "own_mib": own_mib(crew.child.pid),
+                **peaks_mib(crew),
             }
         finally:
             crew.stop()
@@ -87,8 +89,13 @@ def main() -> None:
          **{key: median(entry[key] for entry in runs) for key in runs[0]}}
         for (source, handler, batch), runs in found.items()
     ])  # fmt: skip
-    peak = max(entry["rss_mib"] for runs in found.values() for entry in runs)
-    print(f"supervisor's own memory at most {peak:.0f} MiB (budget {BUDGET_MIB} MiB lies in the shared slab); limit 96")
+    most = {key: max(entry[key] for runs in found.values() for entry in runs) for key in MEMORY}
+    print(
+        f"peaks: {most['slab_peak_mib']:.1f} MiB of pulled bodies in the slab (budget {BUDGET_MIB} MiB per supervisor);"
+        f" resident, with the slab's pages: supervisor {most['supervisor_peak_mib']:.0f} MiB, largest worker"
+        f" {most['worker_peak_mib']:.0f} MiB, largest helper {most['helper_peak_mib']:.0f} MiB\n"
+        f"supervisor's own memory at the end of a run, without the slab: at most {most['own_mib']:.0f} MiB; limit 96"
+    )
 
 
 if __name__ == "__main__":
