@@ -16,7 +16,7 @@ from ..spark.front import run_loader
 from ..spark.status import read_status
 from ..workers.stack_dump import answer_into
 from .options import with_settings
-from .surroundings import surroundings
+from .surroundings import import_from_here, surroundings
 
 
 def _pairs(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
@@ -72,6 +72,7 @@ def load(
         require(settings, ["spark.target"], flag_names={"spark.target": "--target PATH"})
     told = loader_config(spark, staging, spark.target, surroundings(context).env, settings.results.high_water_mib)
     config = replace(told, follow=not once, conf={**spark.conf, **extra})
+    import_from_here()
     code = run_loader(config)
     if as_json:
         status = read_status(staging / LOADER_STATUS_FILE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +14,7 @@ from ..conf.settings import Settings
 from ..workers.loading import describe
 from .exit_codes import EXIT_FAILURE
 from .options import with_settings
-from .surroundings import surroundings
+from .surroundings import import_from_here, surroundings
 
 if TYPE_CHECKING:
     from ..engine.replay import Replayed
@@ -70,9 +69,7 @@ def replay(
     now_ms = time.time_ns() // 1_000_000
     to_ms = now_ms if to is None else parse_time("--to", to, now_ms)
     window = Window(parse_time("--from", from_, now_ms), to_ms, output, diff)
-    folder = str(Path.cwd())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
+    import_from_here()
     result = run_replay(settings, describe(handler), surroundings(context).env, window)
     if as_json:
         told = asdict(result) | {"fine": result.fine}

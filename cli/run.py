@@ -20,7 +20,7 @@ from ..workers.loading import HandlerSpec, describe
 from .children import Child, listens
 from .exit_codes import ForcedStopError
 from .options import reread_settings, with_settings
-from .surroundings import surroundings
+from .surroundings import import_from_here, surroundings
 
 BROKER_START_S = 30.0
 BROKER_STOP_S = 10.0
@@ -83,9 +83,7 @@ def run(
       rocketcrew run shop.orders:handle -t orders -g billing -n 10.0.0.5:9876 --engine spark --master spark://10.0.0.9:7077
     """
     spec = describe(handler)
-    folder = str(Path.cwd())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
+    import_from_here()
     if engine == "spark":
         context.exit(_run_on_spark(context, settings, spec, embedded=embedded, reloads=reload_on_change))
     _calm_collector()

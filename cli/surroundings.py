@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,3 +23,10 @@ def surroundings(context: click.Context) -> Surroundings:
     found = context.find_object(Surroundings)
     assert found is not None, "commands are run by cli.main.run"
     return found
+
+
+def import_from_here() -> None:
+    """Let what the user names as module:function be found in the current folder: `python -m` does so, the script does not."""
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)

@@ -77,6 +77,19 @@ def test_once_with_progress_and_the_time_that_is_left(loaders: Loaders) -> None:
     loaders.assert_clean()
 
 
+def test_a_function_of_the_current_folder_is_found_by_the_script(tmp_path: Path) -> None:
+    """`python -m` has that folder on its path, the script has not. With nothing to load no Spark starts."""
+    script = Path(sys.executable).with_name("rocketcrew")
+    words = [str(script), "load", "--staging", "segments", "--set", "spark.format=foreach"]
+    (tmp_path / "app.py").write_text("def save(df, batch_id):\n    pass\n")
+    for function, code in (("app:save", 0), ("other:save", 2)):
+        done = subprocess.run(
+            [*words, "--set", f"spark.function={function}"], env=clean_environment(), cwd=tmp_path, capture_output=True,
+            text=True, check=False, timeout=WAIT_S,
+        )  # fmt: skip
+        assert done.returncode == code, done.stderr
+
+
 def test_on_and_on_until_it_is_told_to_stop(loaders: Loaders) -> None:
     loaders.seal(Record(1))
     with loaders.log.open("ab") as log:
