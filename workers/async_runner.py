@@ -71,14 +71,14 @@ class AsyncRunner(Runner):
         self._wake = wake
         self._chunks: dict[int, AsyncChunk] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self.steps = Steps(self._cell, self._clock, self._name_queue)
+        self.steps = Steps(self._cell, self._clock, self.naming.queue)
         self.steps.name_tasks_of(self._loop)
         self._beat()
 
     def _beat(self) -> None:
         self._cell[STARTED_NS] = self._clock()
         self._cell[BEATS] += 1
-        self._note_memory()
+        self.naming.memory()
         self._loop.call_later(HEART_S, self._beat)
 
     @property

@@ -175,6 +175,8 @@ class OrderedRunner(Runner):
         places: list[int] = []
         index, damaged = first, None
         while index < len(positions) - 1 and len(batch) < room and (self._batch or index == first):
+            if self._filter is not None:
+                self.naming.record(run.offsets[index])
             messages, damaged = messages_of(run, index, data, positions, wants)
             batch.extend(messages)
             places.extend([index] * len(messages))
@@ -305,7 +307,7 @@ class OrderedRunner(Runner):
 
 CALLERS: Final = HANDLER_CALLERS | {
     function.__code__
-    for function in (OrderedRunner._call, OrderedRunner._judge)  # pyright: ignore[reportPrivateUsage]
+    for function in (OrderedRunner._call, OrderedRunner._judge, OrderedRunner._gather)  # pyright: ignore[reportPrivateUsage]
 }
 """As HANDLER_CALLERS, the ordered ones too."""
 NEVER: Final = NEVER_INTERRUPTED | {

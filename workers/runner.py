@@ -6,7 +6,8 @@ next), one comparison for all that is due from time to time, no allocation on th
 is rare stands apart: inner batches (one record, several messages, finished or failed as one) and batch handlers.
 
 The cell names the record that the handler is about to run, so that a death has one culprit, and since when, so that the
-supervisor can keep the time limits; a batch handler's list notes which message was taken last. The cell is cleared when
+supervisor can keep the time limits, or that the user's filter looks at; a batch handler's list notes which message was taken
+last. The cell is cleared when
 the chunk is over and before anything is written, because what happens there is not the handler's fault.
 
 Between calls the runner asks for a flush when the oldest unreported outcome is older than the flush interval, when many
@@ -15,9 +16,7 @@ rows are kept, or when a run has so many failures that they would not fit one pa
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
-from resource import RUSAGE_SELF, getrusage
 from typing import Any, Final
 
 import structlog
@@ -26,19 +25,7 @@ from ..remoting.errors import ProtocolError, RocketcrewError
 from .api import Handler, Retry, SoftTimeLimitExceeded
 from .batch_results import batch_results
 from .boot import WorkerLimits
-from .cells import (
-    CHUNK_ID,
-    LAST,
-    RECORDS,
-    RSS_PEAK,
-    STARTED_NS,
-    STATE,
-    TAKEN,
-    TEXT,
-    TEXT_BYTES,
-    CellView,
-    queue_words,
-)
+from .cells import LAST, RECORDS, STARTED_NS, STATE, TAKEN, CellView
 from .choosing import Wants, chooser
 from .claims import Claims
 from .fitting import RowError
@@ -47,6 +34,7 @@ from .gathering import messages_of, open_unit, plain_messages
 from .loading import describe_error, user_traceback
 from .message import INNER_BATCH_BIT, SYSFLAG_LOW_BYTE, Message
 from .message_keys import message_keys, place_keys
+from .naming import Naming
 from .one_by_one import OneByOne
 from .packets import Failure, QueueInfo, clip
 from .rows import Prepared, RowBuffer
@@ -54,9 +42,6 @@ from .run import FAILURES_PER_RUN_MAX, NS_PER_US, Run, records_of
 
 MARK_NS: Final = 1_000_000
 """The start of a call is noted to the millisecond: of many short calls not each is worth a store."""
-RSS_EVERY_NS: Final = 50_000_000
-"""How often the peak of resident memory is noted, between chunks: a system call of about a microsecond."""
-RSS_UNIT: Final = 1 if sys.platform == "darwin" else 1024
 TIME_OUT_DELAY_LEVEL: Final = 3
 """ProcessQueue.cleanExpiredMsg sends what timed out back at this level."""
 
@@ -96,11 +81,7 @@ class Runner:
         """When something is to be done between two calls: a flush, or the note of when the next one began."""
         self._slowest_ns = 0
         self._forked = False
-        self._cell_queue: QueueInfo | None = None
-        """The queue that the cell names."""
-        self._cell_texts: dict[QueueInfo, tuple[memoryview, int]] = {}
-        """How the cell names each queue; as many as the worker has seen, as with their handles."""
-        self._rss_due_ns = 0
+        self.naming = Naming(cell, clock)
         self.claims = Claims(cell)
 
     @property
@@ -149,31 +130,7 @@ class Runner:
         if not self._runs:
             self._due_ns = self._clock() + self._interval_ns
         self._slowest_ns = 0
-        self._begin(chunk_id, queue)
-
-    def _begin(self, chunk_id: int, queue: QueueInfo) -> None:
-        """Name the chunk in the cell, while no message is in hand."""
-        cell = self._cell
-        cell[CHUNK_ID] = chunk_id
-        self._name_queue(queue)
-        self._note_memory()
-
-    def _note_memory(self) -> None:
-        now = self._clock()
-        if now >= self._rss_due_ns:
-            self._rss_due_ns = now + RSS_EVERY_NS
-            self._cell[RSS_PEAK] = getrusage(RUSAGE_SELF).ru_maxrss * RSS_UNIT
-
-    def _name_queue(self, queue: QueueInfo) -> None:
-        if queue is self._cell_queue:
-            return
-        self._cell_queue = queue
-        text = self._cell_texts.get(queue)
-        if text is None:
-            text = self._cell_texts[queue] = queue_words(queue.topic, queue.broker_name, queue.queue_id)
-        words, size = text
-        self._cell[TEXT : TEXT + len(words)] = words
-        self._cell[TEXT_BYTES] = size
+        self.naming.chunk(chunk_id, queue)
 
     def _fail_chunk(self, chunk_id: int, queue: QueueInfo, records: int, error: Exception) -> None:
         for start in range(0, records, FAILURES_PER_RUN_MAX):
@@ -311,7 +268,7 @@ class Runner:
         while index < total:
             first = index
             batch, places, index = self._next_call(run, index, data, positions, wants)
-            if not self.claims.claim(index):
+            if index == first or not self.claims.claim(index):
                 return
             started = clock()
             if batch:
@@ -332,7 +289,8 @@ class Runner:
     def _next_call(
         self, run: Run, first: int, data: bytes, positions: list[int], wants: Wants | None
     ) -> tuple[list[Message], Sequence[int], int]:
-        """The messages of the next call, the place of each one's record, and the place behind the last record."""
+        """The messages of the next call, the place of each one's record, and the place behind the last record, which is
+        `first` when all the rest was taken back."""
         total = len(positions) - 1
         if wants is None:
             end = min(first + self._limits.batch_messages_max, total)
@@ -343,10 +301,15 @@ class Runner:
         batch: list[Message] = []
         places: list[int] = []
         while index < total and len(batch) < self._limits.batch_messages_max:
+            if self._filter is not None:
+                if not self.claims.claim(index + 1):
+                    break  # what was claimed before is kept
+                self.naming.record(run.offsets[index])
             messages = self._messages_of(run, index, data, positions, wants)
             batch.extend(messages)
             places.extend([index] * len(messages))
             index += 1
+        self._cell[STATE] = 0
         return batch, places, index
 
     def _messages_of(
@@ -384,7 +347,7 @@ class Runner:
 
 HANDLER_CALLERS: Final = frozenset(
     function.__code__
-    for function in (Runner._run_each, Runner._run_unit, Runner._prepare, Runner._run_batch)  # pyright: ignore[reportPrivateUsage]
+    for function in (Runner._run_each, Runner._run_unit, Runner._prepare, Runner._run_batch, Runner._next_call)  # pyright: ignore[reportPrivateUsage]
 )
 """Frames under which the handler's code runs, and which take whatever it raises for the message's failure."""
 NEVER_INTERRUPTED: Final = frozenset(

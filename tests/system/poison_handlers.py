@@ -78,6 +78,22 @@ def exits_in_a_batch_one_by_one(messages: Sequence[Message]) -> list[dict[str, i
     return rows
 
 
+def exits_at_a_look(message: Message) -> bool:
+    if number_of(message) == POISON:
+        os._exit(10)
+    return True
+
+
+@handler(schema=SCHEMA, batch=True, filter=exits_at_a_look)
+def exits_in_the_filter_of_a_batch(messages: Sequence[Message]) -> list[dict[str, int]]:
+    return [row(number_of(message)) for message in messages]
+
+
+@handler(schema=SCHEMA, order="queue", filter=exits_at_a_look)
+def exits_in_the_filter_in_order(message: Message) -> dict[str, int]:
+    return row(number_of(message))
+
+
 @handler(schema=SCHEMA, hard_time_limit=1)
 def endless_c_loop(message: Message) -> dict[str, int]:
     """The poison counts for ever in C, with the interpreter's lock held, at its first attempt."""

@@ -93,7 +93,8 @@ def dead_letter(broker: Broker, crew: Crew) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("handler", "cause"),
     [("exits", "exit code 7"), ("segfaults", "SIGSEGV"), ("segfaults_in_a_batch", "SIGSEGV"),
-     ("exits_in_a_batch_one_by_one", "exit code 8"), ("exits_in_a_coroutine", "exit code 9")],
+     ("exits_in_a_batch_one_by_one", "exit code 8"), ("exits_in_a_coroutine", "exit code 9"),
+     ("exits_in_the_filter_of_a_batch", "exit code 10"), ("exits_in_the_filter_in_order", "exit code 10")],
 )  # fmt: skip
 def test_a_message_that_ends_its_worker_is_a_dead_letter(
     handler: str, cause: str, start: CrewMaker, broker: Broker
@@ -106,8 +107,8 @@ def test_a_message_that_ends_its_worker_is_a_dead_letter(
     charged = [death["charged_to"] for death in deaths if "charged_to" in death]
     assert len(charged) == 3, "three deaths are charged"
     assert len(set(charged)) == 1, "all of them to the poison"
-    if "coroutine" in handler:
-        assert len(deaths) == 3, "the call whose step ran is charged at once"
+    if "coroutine" in handler or "filter" in handler:
+        assert len(deaths) == 3, "one record was in hand: it is charged at once"
     assert len(deaths) <= 3 + 5, "a batch of 16 is halved at most four times"
     assert all(death["cause"] == cause for death in deaths)
     properties = dead_letter(broker, crew)

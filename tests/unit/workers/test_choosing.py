@@ -11,6 +11,8 @@ from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.hashing import java_hash
 from rocketcrew.workers.api import handler
 from rocketcrew.workers.boot import WorkerLimits
+from rocketcrew.workers.cells import CLAIM, RECORDS, STATE, TAKEN
+from rocketcrew.workers.ordered_packets import OrderedDescriptor, encode_ordered
 from rocketcrew.workers.packets import QueueInfo
 
 Make = Callable[..., Any]
@@ -72,6 +74,35 @@ def test_a_batch_has_only_what_the_filter_wants(bench: Make, make_record: Make) 
     b.steps(3)
     entries, _ = b.outcomes()
     assert (seen, sum(entry.filtered for entry in entries)) == ([[b"a", b"c", b"d"]], 1)
+
+
+@pytest.mark.parametrize("how", [{}, {"batch": True}, {"order": "queue"}, {"order": "queue", "batch": True}])
+def test_a_record_is_in_hand_while_the_filter_looks_at_it(how: dict[str, Any], bench: Make, make_record: Make) -> None:
+    """Else one that kills or stops its worker there would do so for ever."""
+    seen: list[tuple[int, ...]] = []
+
+    def note(message: Any) -> bool:
+        cell = b.cell
+        seen.append((message.queue_offset, cell[STATE] - 1, cell[RECORDS], cell[TAKEN], cell[CLAIM] & 0xFFFF))
+        return bool(message.queue_offset % 2)
+
+    @handler(filter=note, **how)
+    def keep(given: Any) -> None:
+        for message in given if "batch" in how else ():
+            assert message.body
+
+    b = bench(keep, limits=WorkerLimits(batch_messages_max=2))
+    data = records(make_record, "abcd")
+    if "order" in how:
+        whole = b"".join(data)
+        b.link.send(encode_ordered([OrderedDescriptor(1, 1, 0, len(whole), 4, 0, ())], 0), whole)
+    else:
+        b.chunk(data)
+    b.steps(3)
+    b.packets()
+    claimed = [1, 2, 3, 4] if how != {"order": "queue"} and "order" not in how else [0] * 4
+    assert seen == [(offset, offset, 1, 0, claimed[offset]) for offset in range(4)]
+    assert b.cell[STATE] == 0
 
 
 def test_tags_come_before_the_filter(bench: Make, make_record: Make, queue: QueueInfo) -> None:

@@ -74,6 +74,32 @@ def test_a_batch_is_one_claim(bench: Make, make_record: Make) -> None:
     assert sum(records for _, _, records, _ in reported(b)) == 6
 
 
+def test_what_the_filter_has_not_looked_at_is_left(bench: Make, make_record: Make) -> None:
+    """Each record is claimed before the user's filter looks at it: it may stop there, as in the handler."""
+    ran: list[list[int]] = []
+    asked: list[int] = []
+
+    def wants(message: Any) -> bool:
+        asked.append(message.queue_offset)
+        if message.queue_offset == 5:
+            assert take_back(b.cell, 2, lambda: True) == (1, 6)
+        return bool(message.queue_offset != 4)
+
+    @handler(batch=True, filter=wants)
+    def handle(messages: Any) -> None:
+        ran.append([message.queue_offset for message in messages])
+
+    b = bench(handle, limits=WorkerLimits(batch_messages_max=3))
+    b.worker.offer_back()
+    b.chunk([make_record(offset=n) for n in range(10)], 1)
+    b.chunk([make_record(offset=n) for n in range(10, 14)], 2)
+    b.chunk([make_record(offset=n) for n in range(14, 16)], 3)
+    b.steps(5)
+    assert asked == [0, 1, 2, 3, 4, 5, 14, 15]
+    assert ran == [[0, 1, 2], [3, 5], [14, 15]]
+    assert reported(b) == [(1, 0, 3, 0), (1, 3, 3, 0), (3, 0, 2, 0)]
+
+
 def test_a_chunk_that_cannot_be_read_is_not_reported_once_it_was_taken_back(bench: Make, make_record: Make) -> None:
     def handle(message: Any) -> None:
         del message

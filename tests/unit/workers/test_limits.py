@@ -62,6 +62,33 @@ def test_the_signal_raises_in_a_handler_that_is_over_its_limit(
     assert entry.start == 0
 
 
+def test_the_signal_raises_in_the_filter_of_a_batch_handler_too(
+    interrupted: Callable[..., Interrupted], make_record: Callable[..., bytes]
+) -> None:
+    """It is an error of the filter's then: the message is wanted."""
+    sizes: list[int] = []
+    cut_off: list[int] = []
+
+    def wants(message: Message) -> bool:
+        if message.queue_offset == 1:
+            bench.clock.advance_ms(50)
+            try:
+                bench.interrupt()
+            except SoftTimeLimitExceeded:
+                cut_off.append(1)
+                raise
+        return False
+
+    @handler(batch=True, filter=wants)
+    def handle(messages: list[Message]) -> None:
+        sizes.append(len(messages))
+
+    bench = interrupted(handle)
+    bench.chunk([make_record(offset=offset) for offset in range(3)])
+    bench.steps(3)
+    assert (cut_off, sizes, bench.outcomes()[1]) == ([1], [1], [])
+
+
 def test_a_signal_that_comes_too_late_or_too_early_does_nothing(
     interrupted: Callable[..., Interrupted], make_record: Callable[..., bytes]
 ) -> None:
