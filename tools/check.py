@@ -7,7 +7,8 @@
 
 Stages of one phase run side by side with their output kept apart; phases follow each other, because tests that start
 processes and watch the clock do not share the machine with a type checker. The last thing printed by a good run is the
-closing line of pytest. Programs are named by the folder of this Python, so no environment needs to be activated.
+closing line of pytest; just before the tests that it closes, one line says what became of those against genuine RocketMQ,
+which only `interop` runs. Programs are named by the folder of this Python, so no environment needs to be activated.
 
 This process adopts what its tests lose (a "subreaper"): a process that outlives the test that started it is found here,
 named, killed, and fails the run.
@@ -18,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -86,6 +88,14 @@ def phases(what: str) -> list[list[Stage]]:
     expect = f"--expect-package-in={ROOT / '.venv-wheel'}"
     plan.append([pytest("unit, on the built wheel", "tests/unit", expect, *spread, python=WHEEL_PYTHON)])
     return plan
+
+
+def about_interop() -> str:
+    """Why nothing of this run met a genuine server."""
+    missing = [name for name in ("java", "mvn") if shutil.which(name) is None]
+    if missing:
+        return f"skipped: no tests against genuine RocketMQ, {' and '.join(missing)} missing on the PATH"
+    return "not in this run: `make interop` runs the tests against genuine RocketMQ"
 
 
 class Runner:
@@ -203,7 +213,10 @@ def main() -> int:
     os.environ |= {"PYRIGHT_PYTHON_IGNORE_WARNINGS": "1", "PYTHONUNBUFFERED": "1"}
     runner = Runner()
     try:
-        for stages in phases(what):
+        plan = phases(what)
+        for stages in plan:
+            if what in ("all", "tests") and stages is plan[-1]:
+                print(f"--- interop {about_interop()}", flush=True)
             runner.run(stages)
             if runner.clear():
                 runner.failed.append("processes were left behind")
