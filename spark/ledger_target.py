@@ -37,7 +37,10 @@ TABLE_PREFIX = "table:"
 
 
 class Range(NamedTuple):
-    """Offsets `[start, end)` of one queue that are new with a batch; gaps between them are not shown."""
+    """Offsets `[start, end)` of one queue that are new with a batch; gaps between them are not shown.
+
+    `epoch`: how often the queue's offsets began anew (`spark.on_recreated`, `reset --reprocess`); in the rows it is `_epoch`.
+    """
 
     group: str
     topic: str
@@ -45,6 +48,7 @@ class Range(NamedTuple):
     queue_id: int
     start: int
     end: int
+    epoch: int = 0
 
 
 Deliver = Callable[["DataFrame", int, list[Range]], None]
@@ -120,7 +124,7 @@ class LedgerTarget:
 
 def _ranges_of(taken: OffsetSet) -> list[Range]:
     hulls = ((key, offsets.hull().pieces[0]) for key, offsets in sorted(taken.queues.items()) if offsets)
-    return [Range(*key[:4], start, end) for key, (start, end) in hulls]
+    return [Range(*key[:4], start, end, key.epoch) for key, (start, end) in hulls]
 
 
 def deliver_by_function(name: str) -> Deliver:
