@@ -54,6 +54,12 @@ def row_100us(message: Message) -> dict[str, int]:
 
 
 @handler(schema=SCHEMA)
+def nap_1ms(_message: Message) -> None:
+    """Takes a place, and no processor."""
+    time.sleep(0.001)
+
+
+@handler(schema=SCHEMA)
 def burn_1ms(_message: Message) -> None:
     burn(1_000_000)
 

@@ -7,7 +7,8 @@ Handlers of 0, 0.1, 1 and 10 ms of CPU against a thread pool, ProcessPoolExecuto
   at a steady rate that keeps no pool busy;
 - what attribution and time limits cost at no-op, in CPU µs per message of all processes (what cells and claims cost in the
   worker's loop, where they cannot be switched off, is measured in pairs with the same loop without them). Outcomes by ack
-  index are part of every figure.
+  index are part of every figure;
+- recycling: messages a second while each worker is replaced after 500 messages of 1 ms, over the same without.
 
 To reach: 0.98 of ideal cores at 10 ms, 0.96 at 1 ms, 0.88 at 0.1 ms; 10 times ProcessPoolExecutor at 0 ms, 2 times at
 0.1 ms; attribution, limits and sparse acks together at most 5 % at no-op.
@@ -25,7 +26,7 @@ import signal
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -35,7 +36,7 @@ import latency
 import throughput
 from efficiency import QUEUES, WORKERS, bare, crew, feed, messages_for
 from handlers import BURNS, burn, no_op
-from measure import EmbeddedBroker, Source, interruptible, median, report
+from measure import Crew, EmbeddedBroker, Source, interruptible, median, report, wait_done
 
 from rocketcrew.client.opening import open_cluster
 from rocketcrew.client.operations import Operations, PullStatus, parse_pull
@@ -62,6 +63,7 @@ CHUNKS_A_PAIR = 200
 TOPIC = "dispatch"
 GROUP = "bench-dispatch"
 LIMITS = {"workers.soft_time_limit_ms": 50_000, "workers.hard_time_limit_ms": 60_000}
+STORM = {"workers.recycle_messages": 500}
 
 Submit = Callable[[bytes], "asyncio.Future[float]"]
 """Hands one body to a pool; the result is what the work returned."""
@@ -314,6 +316,38 @@ def costs(runs: int, messages: int) -> list[dict[str, object]]:
              "share_percent": 100 * (limited - without + cell_us) / limited}]  # fmt: skip
 
 
+def recycled_rate(seconds: float, settings: Mapping[str, object]) -> tuple[float, int]:
+    """(messages a second of naps of 1 ms, behind the first tenth; how many workers left on the way)."""
+    source = Source(messages_for(1_000_000, seconds), queues=QUEUES)
+    with tempfile.TemporaryDirectory() as folder:
+        found = Crew(Path(folder), source.name_server, "nap_1ms", "replay", {"workers.count": WORKERS, **settings})
+        try:
+            wait_done(found, source.messages // 10)
+            first, begin = found.done(), time.perf_counter()
+            rate = (source.messages - first) / (wait_done(found, source.messages) - begin)
+            status = found.status()
+            assert status is not None
+            return rate, int(status["staff"]["counts"].get("left: messages", 0))
+        finally:
+            found.stop()
+            source.stop()
+
+
+def recycling(runs: int, seconds: float) -> list[dict[str, object]]:
+    """Whether throughput dips while workers are replaced all the time. Naps, so that what the new ones cost in CPU is not
+    mistaken for places that stand empty."""
+    found: dict[str, list[float]] = {"steady": [], "storm": []}
+    left: list[float] = []
+    for _ in range(runs):
+        found["steady"].append(recycled_rate(seconds, {})[0])
+        rate, replaced = recycled_rate(seconds, STORM)
+        found["storm"].append(rate)
+        left.append(replaced)
+    return [{"handler": "nap_1ms", "runs": runs, "rate": median(found["steady"]), "rate_in_a_storm": median(found["storm"]),
+             "workers_replaced": median(left),
+             "share_percent": 100 * median(b / a for a, b in zip(found["steady"], found["storm"], strict=True))}]  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=5)
@@ -328,6 +362,7 @@ def main() -> None:
     report("pool-rates", rates(options.runs, options.seconds))
     report("pool-dispatch", dispatch(options.runs, options.rate, max(1, round(options.seconds))))
     report("pool-costs", costs(options.runs, options.messages))
+    report("pool-recycling", recycling(options.runs, options.seconds))
     print(f"load average {os.getloadavg()[0]:.1f}")
 
 
