@@ -99,6 +99,8 @@ def _charge(cells: CellFile, slot: int, charges: Charges) -> bool:
         return True
     if verdict is Verdict.CHARGED:
         facts = {"end": End.RUN.value, "cause": "unknown", "pid": str(cell.pid)}
+        if cell.rss_peak_bytes:
+            facts["rss_peak_bytes"] = str(cell.rss_peak_bytes)
         charge = charges.charge(mq, cell.offset, in_hand.mark, facts)
         log.warning("left_in_hand", topic=mq.topic, broker=mq.broker_name, queue_id=mq.queue_id, offset=cell.offset,
                     pid=cell.pid, deaths=charge.deaths)  # fmt: skip

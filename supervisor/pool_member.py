@@ -80,3 +80,5 @@ class Member:
     rss_peak_bytes: int = 0
     rss_last_bytes: int = 0
     """Resident memory as sampled during long calls, 0 = never."""
+    sampled_call_ns: int = 0
+    """Start of the call during which that was."""

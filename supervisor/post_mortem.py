@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -27,9 +28,14 @@ FAULTS: Final = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.
 class PostMortem:
     """Looks at dead workers of one pool."""
 
-    def __init__(self, cells: CellFile) -> None:
+    def __init__(
+        self, cells: CellFile, own: Path = OWN_CGROUP, root: Path = CGROUP, clock: Callable[[], int] = time.monotonic_ns
+    ) -> None:
+        """`own` names this process's control groups, `root` is where they are mounted; `clock` is the cells' (ns)."""
         self._cells = cells
-        self._oom_kills = oom_kills()
+        self._clock = clock
+        self._own, self._root = own, root
+        self._oom_kills = oom_kills(own, root)
 
     def look(self, member: Member) -> Death:
         """How it ended and what it had in hand. Its process is dead; its cell is left as it is."""
@@ -46,10 +52,10 @@ class PostMortem:
         )
         facts: dict[str, object] = {"pid": member.process.pid, "exit_code": code}
         if cell is not None:
-            facts["run_ms"] = (time.monotonic_ns() - cell.started_ns) // 1_000_000
+            facts["run_ms"] = (self._clock() - cell.started_ns) // 1_000_000
         if peak := max(member.rss_peak_bytes, cell.rss_peak_bytes if cell is not None else 0):
             facts["rss_peak_bytes"] = peak
-        if member.rss_last_bytes:
+        if cell is not None and member.sampled_call_ns == cell.started_ns:
             facts["rss_last_bytes"] = member.rss_last_bytes
         if code == -signal.SIGKILL and (more := self._new_oom_kills()):
             facts["oom_kills"] = more
@@ -60,7 +66,7 @@ class PostMortem:
 
     def _new_oom_kills(self) -> int:
         """How many processes the kernel has killed for want of memory since the last look."""
-        now = oom_kills()
+        now = oom_kills(self._own, self._root)
         more, self._oom_kills = now - self._oom_kills, now
         return more
 
@@ -102,10 +108,31 @@ def in_hand_of(cell: Cell | None, *, from_outside: bool = False) -> InHand | Non
 
 
 def oom_kills(own: Path = OWN_CGROUP, root: Path = CGROUP) -> int:
-    """`oom_kill` of this process's control group (version 2), as told by the file `own`; 0 where there is none."""
+    """How many processes of this process's control group, as told by the file `own`, the kernel has killed for want of
+    memory; 0 where it does not say.
+
+    Version 2 has the number in memory.events, version 1 in memory.oom_control. In a container without a namespace of control
+    groups the path is the host's, and what is mounted is the group itself.
+    """
     try:
-        path = next(line[3:] for line in own.read_text().splitlines() if line.startswith("0::"))
-        lines = (root / path.lstrip("/") / "memory.events").read_text().splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
-    except (OSError, StopIteration, ValueError):
+        lines = [line.split(":", 2) for line in own.read_text().splitlines()]
+    except OSError:
         return 0
+    for _, controllers, path in (line for line in lines if len(line) == 3):
+        if not controllers:
+            folder, name = root, "memory.events"
+        elif "memory" in controllers.split(","):
+            folder, name = root / "memory", "memory.oom_control"
+        else:
+            continue
+        for file in (folder / path.lstrip("/") / name, folder / name):
+            if (found := _count_in(file)) is not None:
+                return found
+    return 0
+
+
+def _count_in(file: Path) -> int | None:
+    try:
+        return next(int(line.split()[1]) for line in file.read_text().splitlines() if line.startswith("oom_kill "))
+    except (OSError, StopIteration, ValueError, IndexError):
+        return None

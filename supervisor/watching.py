@@ -14,7 +14,7 @@ from typing import Final
 
 import structlog
 
-from ..workers.cells import BEATS, HARD_NS, SOFT_NS, STARTED_NS, STATE, CellFile
+from ..workers.cells import BEATS, HARD_NS, RSS_PEAK, SOFT_NS, STARTED_NS, STATE, CellFile
 from ..workers.limits import SOFT_SIGNAL
 from .pool_member import Member
 from .time_limits import NS_PER_MS, Progress, Step
@@ -60,7 +60,8 @@ class Watch:
             words[STATE], words[STARTED_NS], words[BEATS], words[SOFT_NS], words[HARD_NS], self._busy(member.worker_id)
         )
         if seen.state and now_ns - seen.started_ns > SAMPLE_AFTER_NS:
-            sample_memory(member)
+            sample_memory(member, seen.started_ns)
+            words[RSS_PEAK] = max(words[RSS_PEAK], member.rss_peak_bytes)  # it outlives us there
         step, due_ns = member.look.next(seen, now_ns, self._stall_ns)
         if step is not Step.NOTHING:
             self._do(member, step, seen, now_ns)
@@ -82,8 +83,8 @@ class Watch:
         process.kill(signal.SIGABRT)
 
 
-def sample_memory(member: Member) -> None:
-    """Note what the process has of memory, and had at most (Linux; elsewhere nothing)."""
+def sample_memory(member: Member, call_ns: int) -> None:
+    """Note what the process has of memory in the call that began then, and had at most (Linux; elsewhere nothing)."""
     try:
         status = Path(f"/proc/{member.process.pid}/status").read_text()
     except OSError:
@@ -92,4 +93,5 @@ def sample_memory(member: Member) -> None:
         if line.startswith("VmHWM:"):
             member.rss_peak_bytes = max(member.rss_peak_bytes, int(line.split()[1]) * 1024)
         elif line.startswith("VmRSS:"):
+            member.sampled_call_ns = call_ns
             member.rss_last_bytes = int(line.split()[1]) * 1024

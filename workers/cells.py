@@ -14,6 +14,7 @@ not running then.
     word 5    LAST: queue offset of the call's last record | 6 TAKEN: of a batch that is being iterated, offset + 1 of the
               record whose message was taken last; 0 = none, or all were taken
     word 7    BEATS: turns of the worker's loop | 8 RSS_PEAK in bytes, as last measured by the worker itself
+              between calls, by the supervisor in a long one (the only word that both write: peaks only grow)
     word 9    SOFT_NS, 10 HARD_NS: the time limits of one call, 0 = none (told once, before the first call)
     word 12   CANCEL: not 0 = the handler had better come to an end; written by the supervisor
     word 13   CLAIM: what the worker is going to run | 14 ASKED, 15 ANSWERED, 16 GIVEN, 17 KEPT: what the supervisor takes

@@ -114,6 +114,10 @@ def test_a_message_that_ends_its_worker_is_a_dead_letter(
     properties = dead_letter(broker, crew)
     assert properties["ROCKETCREW_DEATHS"] == "3"
     assert properties["ROCKETCREW_CAUSE"] == cause
+    assert properties["ROCKETCREW_EXIT_CODE"] == (
+        f"-{signal.SIGSEGV:d}" if cause == "SIGSEGV" else cause.removeprefix("exit code ")
+    )
+    assert 0 <= int(properties["ROCKETCREW_RUN_MS"]) < 1000 * WAIT_S
     assert properties["RETRY_TOPIC"] == crew.topic
     assert int(properties["ROCKETCREW_RSS_PEAK_BYTES"]) > 1 << 20
     if cause == "SIGSEGV":
@@ -174,6 +178,7 @@ def test_a_count_outlives_the_death_of_everything(start: CrewMaker, broker: Brok
     properties = dead_letter(broker, crew)
     assert properties["ROCKETCREW_DEATHS"] == "3"
     assert properties["ROCKETCREW_END"] == "whole run died"
+    assert int(properties["ROCKETCREW_RSS_PEAK_BYTES"]) > 1 << 20
 
 
 def poison_in_hand(crew: Crew) -> bool:

@@ -20,6 +20,7 @@ from rocketcrew.workers.cells import (
     BETWEEN,
     LAST,
     RECORDS,
+    RSS_PEAK,
     STARTED_NS,
     STATE,
     TEXT,
@@ -39,6 +40,7 @@ def leave_cell(folder: Path, slot: int, offset: int, records: int = 1, *, named:
     words, size = queue_words(MQ.topic, MQ.broker_name, MQ.queue_id)
     if named:
         cell[TEXT : TEXT + len(words)], cell[TEXT_BYTES] = words, size
+    cell[RSS_PEAK] = 5 << 20
     cell[STARTED_NS], cell[RECORDS], cell[LAST], cell[STATE] = 99, records, offset + records - 1, offset + 1
 
 
@@ -78,6 +80,8 @@ def test_cells_of_a_dead_run_count_once_each(tmp_path: Path) -> None:
     charges = Charges()
     assert charge_left_cells(tmp_path, charges) == 2
     assert counts(charges) == {5: 1, 9: 1}
+    facts = {"end": "whole run died", "cause": "unknown", "pid": "4711", "rss_peak_bytes": str(5 << 20)}
+    assert [charge.facts for charge in charges] == [facts, facts]
     assert counts(read(tmp_path)) == {5: 1, 9: 1}, "written before the cells are cleared"
     assert charge_left_cells(tmp_path, read(tmp_path)) == 0
     leave_cell(tmp_path, 0, 5)  # the same call: killed between the file and the clearing

@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rocketcrew.supervisor.blame import Hand, InHand
-from rocketcrew.supervisor.post_mortem import by_itself, cause_of, in_hand_of, oom_kills
-from rocketcrew.workers.cells import BETWEEN, Cell
+from rocketcrew.supervisor.blame import End, Hand, InHand, Verdict
+from rocketcrew.supervisor.pool_member import Member
+from rocketcrew.supervisor.post_mortem import PostMortem, by_itself, cause_of, in_hand_of, oom_kills
+from rocketcrew.supervisor.time_limits import Look
+from rocketcrew.workers.cells import (
+    BETWEEN,
+    CHUNK_ID,
+    LAST,
+    RECORDS,
+    RSS_PEAK,
+    STARTED_NS,
+    STATE,
+    Cell,
+    CellFile,
+    map_cell,
+)
+from rocketcrew.workers.stack_dump import StackFile
 
 
 @pytest.mark.parametrize(
@@ -45,6 +64,125 @@ def test_kills_for_want_of_memory_are_those_of_our_control_group(tmp_path: Path)
     assert oom_kills(own, tmp_path / "root") == 2
     (group / "memory.events").write_text("low 0\n")
     assert oom_kills(own, tmp_path / "root") == 0
-    own.write_text("4:memory:/pods/one\n")
-    assert oom_kills(own, tmp_path / "root") == 0, "version 1 of control groups"
     assert oom_kills(tmp_path / "none", tmp_path / "root") == 0
+    own.write_text("0::/\nno line of that kind\n")
+    assert oom_kills(own, group) == 0
+
+
+def test_version_1_of_control_groups_has_the_number_elsewhere(tmp_path: Path) -> None:
+    own, group = tmp_path / "own", tmp_path / "root" / "memory" / "pods" / "one"
+    own.write_text("9:cpu,cpuacct:/pods/one\n4:hugetlb,memory:/pods/one\n0::/pods/one\n")
+    assert oom_kills(own, tmp_path / "root") == 0, "a kernel that does not count"
+    group.mkdir(parents=True)
+    (group / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\n")
+    assert oom_kills(own, tmp_path / "root") == 0, "before Linux 4.13"
+    (group / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n")
+    assert oom_kills(own, tmp_path / "root") == 3
+
+
+@pytest.mark.parametrize(
+    ("line", "file"), [("0::/host/path\n", "memory.events"), ("4:memory:/host/path\n", "memory/memory.oom_control")]
+)
+def test_what_is_mounted_in_a_container_is_the_group_itself(line: str, file: str, tmp_path: Path) -> None:
+    (tmp_path / "own").write_text(line)
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text("oom_kill 5\n")
+    assert oom_kills(tmp_path / "own", tmp_path) == 5
+
+
+# --- the whole look -----------------------------------------------------------------------------------------------------
+
+
+BEGAN_NS = 10**15
+
+
+@dataclass
+class Process:
+    """A dead one."""
+
+    exitcode: int | None
+    pid: int = 4711
+    unattended: bool = False
+
+
+class Scene:
+    """A cell file, a control group, and a worker that ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path, self.own, self.events = folder / "cells", folder / "own", folder / "memory.events"
+        self.own.write_text("0::/\n")
+        self.killed_for_memory(2)
+        self.cells = CellFile(self.path, 2)
+        self.mortem = PostMortem(self.cells, self.own, folder, lambda: BEGAN_NS + 3_210_000_000)
+        self.stacks = StackFile()
+
+    def killed_for_memory(self, count: int) -> None:
+        """So many of the group, in all."""
+        self.events.write_text(f"oom {count}\noom_kill {count}\n")
+
+    def in_hand(self, offset: int) -> None:
+        """The worker has begun a call."""
+        cell = map_cell(self.path, 1, 4711)
+        cell[CHUNK_ID], cell[RECORDS], cell[LAST], cell[STARTED_NS] = 5, 1, offset, BEGAN_NS
+        cell[RSS_PEAK], cell[STATE] = 3 << 20, offset + 1
+
+    def member(self, exit_code: int | None, *, unattended: bool = False, **more: Any) -> Member:
+        process: Any = Process(exit_code, unattended=unattended)
+        link: Any = None
+        return Member("w.1", 0, 1, process, link, self.stacks, (), **more)
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    found = Scene(tmp_path)
+    yield found
+    found.stacks.close()
+    found.cells.close()
+
+
+def test_a_worker_that_was_killed_for_want_of_memory(scene: Scene) -> None:
+    scene.in_hand(7)
+    scene.killed_for_memory(3)
+    death = scene.mortem.look(
+        scene.member(-signal.SIGKILL, rss_peak_bytes=9 << 20, rss_last_bytes=8 << 20, sampled_call_ns=BEGAN_NS)
+    )
+    assert (death.end, death.cause, death.verdict) == (End.CRASHED, "SIGKILL", Verdict.CHARGED)
+    assert death.in_hand == InHand(5, 7, 7, 1, None, f"4711:{BEGAN_NS}")
+    assert death.facts == {
+        "pid": 4711, "exit_code": -9, "run_ms": 3210, "rss_peak_bytes": 9 << 20, "rss_last_bytes": 8 << 20, "oom_kills": 1,
+    }  # fmt: skip
+    assert "oom_kills" not in scene.mortem.look(scene.member(-signal.SIGKILL)).facts, "that one was counted"
+
+
+def test_a_kill_by_somebody_else_and_what_was_sampled_in_another_call(scene: Scene) -> None:
+    scene.in_hand(7)
+    death = scene.mortem.look(scene.member(-signal.SIGKILL, rss_last_bytes=8 << 20, sampled_call_ns=BEGAN_NS - 1))
+    assert death.verdict is Verdict.CHARGED
+    assert set(death.facts) == {"pid", "exit_code", "run_ms", "rss_peak_bytes"}
+    assert death.facts["rss_peak_bytes"] == 3 << 20, "as the worker measured it itself"
+    scene.cells.clear(1)
+    idle = scene.mortem.look(scene.member(-signal.SIGKILL, rss_last_bytes=8 << 20))
+    assert (idle.in_hand, idle.verdict) == (None, Verdict.NOBODY)
+    assert set(idle.facts) == {"pid", "exit_code"}
+
+
+def test_a_fault_leaves_its_stack_and_other_signals_do_not_count_kills_for_memory(scene: Scene) -> None:
+    scene.in_hand(7)
+    scene.killed_for_memory(3)
+    os.write(scene.stacks.shared.fd, b"asked before\nFatal Python error: Segmentation fault\n\nin f\n")
+    death = scene.mortem.look(scene.member(-signal.SIGSEGV))
+    assert (death.cause, death.verdict) == ("SIGSEGV", Verdict.CHARGED)
+    assert death.facts["stack"] == "Fatal Python error: Segmentation fault\n\nin f"
+    assert "oom_kills" not in death.facts
+
+
+def test_whom_we_end_and_who_ends_with_us_are_charged_with_nothing(scene: Scene) -> None:
+    scene.in_hand(7)
+    assert scene.mortem.look(scene.member(-signal.SIGKILL, stopping=True)).end is End.TOLD
+    assert scene.mortem.look(scene.member(-signal.SIGKILL, killed=True)).end is End.OURS
+    late = Look(ended=(8, BEGAN_NS))
+    assert scene.mortem.look(scene.member(-signal.SIGABRT, look=late)).end is End.TIME_LIMIT
+    assert scene.mortem.look(scene.member(-signal.SIGKILL, unattended=True)).end is End.FORKSERVER
+    scene.cells.stopping = True
+    assert scene.mortem.look(scene.member(-signal.SIGKILL)).end is End.TOLD
+    assert scene.mortem.look(scene.member(-signal.SIGSEGV)).end is End.CRASHED, "that it did to itself"
