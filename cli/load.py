@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import click
 
 from ..conf.segment_format import FOLDER_FORMATS, LOADER_STATUS_FILE
 from ..conf.settings import Settings, require
-from ..spark.config import loader_config
+from ..spark.config import LoaderConfig, loader_config
 from ..spark.front import run_loader
 from ..spark.status import read_status
 from ..workers.stack_dump import answer_into
@@ -70,7 +71,7 @@ def load(
     spark = settings.spark
     if spark.format in FOLDER_FORMATS:
         require(settings, ["spark.target"], flag_names={"spark.target": "--target PATH"})
-    told = loader_config(spark, staging, spark.target, surroundings(context).env, settings.results.high_water_mib)
+    told = config_of(settings, staging, surroundings(context).env)
     config = replace(told, follow=not once, conf={**spark.conf, **extra})
     import_from_here()
     code = run_loader(config)
@@ -79,3 +80,8 @@ def load(
         ours = status is not None and status.pid == os.getpid()
         click.echo(json.dumps(asdict(status) if status is not None and ours else {"exit_code": code}))
     context.exit(code)
+
+
+def config_of(settings: Settings, staging: Path, env: Mapping[str, str]) -> LoaderConfig:
+    """What the settings say of the loader. Raises UsageError."""
+    return loader_config(settings.spark, staging, settings.spark.target, env, settings.results.high_water_mib)

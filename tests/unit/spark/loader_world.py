@@ -56,6 +56,7 @@ class World:
         limits: Limits = WIDE,
         target: Any = None,
         trigger: Trigger = EARLY,
+        epoch_on_recreated: bool = False,
     ) -> Loader:
         self.loaders_made += 1
         number = self.loaders_made
@@ -68,6 +69,7 @@ class World:
             cores=2,
             new_id=lambda batch: f"{batch:08d}-{number}",
             on_point=on_point,
+            epoch_on_recreated=epoch_on_recreated,
         )
         loader.recover(known_batch)
         return loader

@@ -10,6 +10,7 @@ import pytest
 import segment_helpers
 from loader_world import Crash, World
 
+from rocketcrew.spark.config import LoaderConfig
 from rocketcrew.spark.epochs import EpochRequest, in_epochs, next_stretch
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.intervals import IntervalSet, OffsetSet, QueueKey
@@ -17,6 +18,8 @@ from rocketcrew.spark.loader import POINTS
 from rocketcrew.spark.plan import Ends, Plan, SegmentFacts, Top, plan_from_json, plan_to_json
 from rocketcrew.spark.reconciling import QueueEnds, reconcile
 from rocketcrew.spark.table_keys import table_facts
+from rocketcrew.spark.targets import make_writer
+from rocketcrew.spark.work import Work
 
 QUEUE = QueueKey("g", "orders", "broker-a", 0)
 
@@ -95,6 +98,17 @@ def test_a_topic_made_again_stops_the_loader_loudly(world: World, segments: Any)
     assert len(list((world.roots[0] / "ready").iterdir())) == 1, "nothing is lost"
 
 
+@pytest.mark.parametrize("setting", [False, True])
+def test_the_process_goes_by_its_setting(world: World, segments: Any, setting: bool) -> None:
+    world.seal([segments.Record(n) for n in range(5)])
+    world.drain(world.loader())
+    world.seal([later(segments.Record(n), 1) for n in range(2)])
+    format_ = {"parquet": "pyarrow"}.get(world.format, world.format)
+    config = LoaderConfig(world.roots[0], world.table, format=format_, epoch_on_recreated=setting)
+    assert Work(config, make_writer(config)).run() == (0 if setting else 1)
+    assert len(world.rows()) == (7 if setting else 5)
+
+
 @pytest.mark.parametrize("point", [None, *POINTS])
 def test_or_opens_a_new_epoch_by_setting(world: World, segments: Any, point: str | None) -> None:
     record = segments.Record
@@ -108,15 +122,12 @@ def test_or_opens_a_new_epoch_by_setting(world: World, segments: Any, point: str
             if here == point:
                 raise Crash
 
-        doomed = world.loader(on_point=crash)
-        doomed._epoch_on_recreated = True
+        doomed = world.loader(on_point=crash, epoch_on_recreated=True)
         with pytest.raises(Crash):
             world.drain(doomed)
     world.seal([later(record(n, ["again"]), 1) for n in range(4)])
     world.seal([record(4, ["late"])])
-    loader = world.loader()
-    loader._epoch_on_recreated = True
-    world.drain(loader)
+    world.drain(world.loader(epoch_on_recreated=True))
     old = [(n, "row") for n in range(5)]
     new = [(0, "new"), (1, "new"), (2, "new"), (3, "again")]
     assert world_rows(world) == sorted(old + new)

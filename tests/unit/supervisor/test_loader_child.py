@@ -1,0 +1,76 @@
+"""The loader's care: what it is told, and how it is started again."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+
+from rocketcrew.cli.load import config_of, load
+from rocketcrew.cli.options import read_sources
+from rocketcrew.cli.surroundings import Surroundings
+from rocketcrew.conf import settings as conf
+from rocketcrew.conf.settings import SparkSettings
+from rocketcrew.spark.config import LoaderConfig
+from rocketcrew.supervisor.loader_child import LoaderChild
+from rocketcrew.supervisor.slot import Slot
+
+OTHERS: dict[str, dict[str, object]] = {
+    "target": {"spark.target": "/data/an other table"},
+    "format": {"spark.format": "delta"},
+    "function": {"spark.function": "app:save", "spark.format": "foreach"},
+    "partition_by": {"spark.partition_by": ["day", "region"]},
+    "delta_jars": {"spark.delta_jars": "/jars/a.jar,/jars/b.jar"},
+    "master": {"spark.master": "sc://host:15002/;token=secret"},
+    "driver_memory": {"spark.driver_memory": "3g"},
+    "max_wait_ms": {"spark.max_wait_ms": 31_000},
+    "max_rows": {"spark.max_rows": 5, "results.seal_rows": 5},
+    "max_bytes_mib": {"spark.max_bytes_mib": 3, "results.seal_bytes_mib": 2},
+    "target_file_mib": {"spark.target_file_mib": 7},
+    "jvm_timeout_ms": {"spark.jvm_timeout_ms": 0},
+    "on_recreated": {"spark.on_recreated": "epoch"},
+    "on_gap": {"spark.on_gap": "leave"},
+    "conf": {"spark.conf": {"spark.hadoop.fs.s3a.secret.key": "a=b,c"}},
+    "options": {"spark.options": {"url": "jdbc:x", "password": "p,q"}},
+    "java_home": {"spark.java_home": "/opt/java 21"},
+    "high_water_mib": {"results.high_water_mib": 9},
+}
+"""Values that are not the defaults, by setting, with those that must go with them."""
+
+
+def child_of(given: dict[str, object], folder: Path) -> LoaderChild:
+    return LoaderChild(conf.load({**given, "cluster.name_servers": "h:9876"}, {}, None), Slot(folder / "0", "g", -1))
+
+
+def understood(child: LoaderChild, folder: Path) -> LoaderConfig:
+    """What the loader's process makes of its command line and environment, in a folder without a settings file."""
+    python, dash_m, program, name, *words = child.arguments()
+    assert (dash_m, program, name) == ("-m", "rocketcrew", "load")
+    assert python
+    with load.make_context(name, words, obj=Surroundings(child.environment(), folder)) as context:
+        arguments = dict(context.params)
+        settings = read_sources(context, arguments, {"target": "spark.target", "master": "spark.master"}).load()
+        assert arguments["once"] is False
+        return config_of(settings, arguments["staging"], {})
+
+
+@pytest.mark.parametrize("setting", OTHERS)
+def test_every_setting_reaches_the_loader(tmp_path: Path, setting: str) -> None:
+    child = child_of(OTHERS[setting], tmp_path)
+    settings = child._settings
+    wanted = config_of(
+        replace(settings, spark=replace(settings.spark, target=child.target)), tmp_path / "0" / "segments", {}
+    )
+    assert understood(child, tmp_path) == wanted
+    assert wanted != understood(child_of({}, tmp_path), tmp_path), "the setting means something"
+
+
+def test_no_setting_is_forgotten_here() -> None:
+    assert {one.name for one in fields(SparkSettings)} - {"load"} == OTHERS.keys() - {"high_water_mib"}
+
+
+def test_passwords_are_not_on_the_command_line(tmp_path: Path) -> None:
+    for setting in ("master", "conf", "options"):
+        words = " ".join(child_of(OTHERS[setting], tmp_path).arguments())
+        assert not any(secret in words for secret in ("secret", "a=b,c", "p,q"))
