@@ -3,9 +3,9 @@
     python bench/loader_kills.py [--kills 40] [--minutes 60] [--seed 1] [--target parquet ...]
 
 Half of the kills are at the named points of the loader's steps, half at random moments; between them come new records,
-records that come a second time, and retries. Tables of parquet, delta, deltalake and foreach must be exact. `json` stands
-for the formats of `df.write`: nothing missing, and a row that came again came with the number of its batch. `naive` is the
-control, which appends and remembers nothing: there rows must stand twice, or the test does not bite. One verdict line each.
+records that come a second time, and retries. Tables of parquet, pyarrow, delta, deltalake and foreach must be exact. `json`
+stands for the formats of `df.write`: nothing missing, and a row that came again came with the number of its batch. `naive` is
+the control, which appends and remembers nothing: there rows must stand twice, or the test does not bite. One verdict line each.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main() -> int:
     parser.add_argument("--target", action="append", choices=TARGETS, help="may be repeated; all, if none is named")
     options = parser.parse_args()
     targets = options.target or TARGETS
-    if set(targets) - {"deltalake", "naive"}:
+    if set(targets) - {"pyarrow", "deltalake", "naive"}:
         os.environ |= light_environment()
     bad = False
     for target in targets:

@@ -33,10 +33,10 @@ from rocketcrew.spark.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.spark.loader import POINTS
 from rocketcrew.spark.outcomes import NO_ROWS, SENT_BACK, Outcomes, notes_to_json
 
-TARGETS = ("parquet", "delta", "deltalake", "foreach", "json", "naive")
+TARGETS = ("parquet", "pyarrow", "delta", "deltalake", "foreach", "json", "naive")
 """`json` stands for the formats of `df.write`, where only *at least once* is promised. `naive` appends and remembers
 nothing: the control, which must come out wrong."""
-EXACT = ("parquet", "delta", "deltalake", "foreach")
+EXACT = ("parquet", "pyarrow", "delta", "deltalake", "foreach")
 QUEUES = 3
 TOPIC, RETRY_TOPIC = "orders", "%RETRY%g"
 SEGMENTS_A_ROUND = 4

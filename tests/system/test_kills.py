@@ -38,8 +38,9 @@ def test_the_control_that_remembers_nothing_has_rows_twice(story: Tell) -> None:
     assert not verdict.missing, verdict.line
 
 
-def test_deltalake_is_exact_after_kills_anywhere(story: Tell) -> None:
-    verdict = story("deltalake").run(kills_in_turn(6, SEED))
+@pytest.mark.parametrize("target", ["pyarrow", "deltalake"])
+def test_tables_are_exact_after_kills_anywhere(story: Tell, target: str) -> None:
+    verdict = story(target).run(kills_in_turn(4, SEED))
     assert verdict.exact, verdict.line
 
 
