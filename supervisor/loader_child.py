@@ -12,6 +12,8 @@ import json
 import os
 import signal
 import sys
+import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +55,19 @@ def where(spark: SparkSettings, table: Path) -> str:
 class LoaderChild:
     """The loader process of this supervisor's slot."""
 
-    def __init__(self, settings: Settings, slot: Slot) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        slot: Slot,
+        *,
+        run: Callable[[], Awaitable[int]] | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`run` is one life of the process, and gives its exit code; another one, `sleep` and `clock` (s) are for tests."""
+        self._run = run or self._run_once
+        self._sleep = sleep
+        self._clock = clock
         self._settings = settings
         self._segments = slot.segments
         self.target = where(settings.spark, slot.table)
@@ -65,7 +79,7 @@ class LoaderChild:
 
     def start(self) -> None:
         """Start it and keep it running."""
-        self._care = asyncio.get_running_loop().create_task(self._keep_running())
+        self._care = asyncio.get_running_loop().create_task(self.keep_running())
 
     def arguments(self) -> list[str]:
         """The loader's command line."""
@@ -92,21 +106,21 @@ class LoaderChild:
             environment_name("spark.master"): spark.master,
         }  # that of a Connect server may have a token in it
 
-    async def _keep_running(self) -> None:
-        loop = asyncio.get_running_loop()
+    async def keep_running(self) -> None:
+        """Start it again whenever it ends, after 1 s, 2 s, 4 s … up to BACK_OFF_MAX_S; until `stop` or `kill`."""
         delay_s = 1.0
         while not self._stopping:
-            begun = loop.time()
-            code = await self._run_once()
+            begun = self._clock()
+            code = await self._run()
             if self._is_stopping():
                 return
-            if loop.time() - begun > HEALTHY_S:
+            if self._clock() - begun > HEALTHY_S:
                 delay_s = 1.0
             hint = (
                 "Spark cannot start here, see its message above; results stay on disk" if code == EXIT_NO_SPARK else ""
             )
             log.error("loader_ended", exit_code=code, restart_in_s=delay_s, **({"hint": hint} if hint else {}))
-            await asyncio.sleep(delay_s)
+            await self._sleep(delay_s)
             delay_s = min(delay_s * 2, BACK_OFF_MAX_S)
 
     def _is_stopping(self) -> bool:

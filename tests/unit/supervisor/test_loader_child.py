@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+import structlog.testing
 
 from rocketcrew.cli.load import config_of, load
 from rocketcrew.cli.options import read_sources
@@ -13,7 +16,7 @@ from rocketcrew.cli.surroundings import Surroundings
 from rocketcrew.conf import settings as conf
 from rocketcrew.conf.settings import SparkSettings
 from rocketcrew.spark.config import LoaderConfig
-from rocketcrew.supervisor.loader_child import LoaderChild
+from rocketcrew.supervisor.loader_child import BACK_OFF_MAX_S, EXIT_NO_SPARK, HEALTHY_S, LoaderChild
 from rocketcrew.supervisor.slot import Slot
 
 OTHERS: dict[str, dict[str, object]] = {
@@ -74,3 +77,56 @@ def test_passwords_are_not_on_the_command_line(tmp_path: Path) -> None:
     for setting in ("master", "conf", "options"):
         words = " ".join(child_of(OTHERS[setting], tmp_path).arguments())
         assert not any(secret in words for secret in ("secret", "a=b,c", "p,q"))
+
+
+class Lives:
+    """A loader that lives for so many seconds each time; after the last one its supervisor stops."""
+
+    def __init__(self, folder: Path, lives: list[tuple[float, int]]) -> None:
+        self.now_s = 1000.0
+        self.slept_s: list[float] = []
+        self._lives = iter(lives)
+        self._child = LoaderChild(
+            conf.load({"cluster.name_servers": "h:9876"}, {}, None), Slot(folder / "0", "g", -1),
+            run=self.live, sleep=self.sleep, clock=lambda: self.now_s,
+        )  # fmt: skip
+
+    async def live(self) -> int:
+        lived_s, code = next(self._lives, (0.0, None))
+        self.now_s += lived_s
+        if code is None:
+            await self._child.kill()
+            return 0
+        return code
+
+    async def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.slept_s.append(seconds)
+
+    def run(self) -> list[float]:
+        """How long it waited before each new start."""
+        asyncio.run(self._child.keep_running())
+        return self.slept_s
+
+
+@pytest.fixture
+def lives(tmp_path: Path) -> Callable[..., Lives]:
+    return lambda *lives: Lives(tmp_path, list(lives))
+
+
+def test_it_is_started_again_with_a_delay_that_doubles_up_to_a_minute(lives: Callable[..., Lives]) -> None:
+    assert lives(*[(5.0, 1)] * 9).run() == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    assert BACK_OFF_MAX_S == 60
+
+
+def test_a_life_in_health_makes_the_next_delay_short(lives: Callable[..., Lives]) -> None:
+    short, healthy = (HEALTHY_S, 1), (HEALTHY_S + 1, 1)
+    assert lives(short, short, short, healthy, short, short).run() == [1, 2, 4, 1, 2, 4]
+
+
+def test_it_is_said_what_ended_and_what_can_be_done(lives: Callable[..., Lives]) -> None:
+    with structlog.testing.capture_logs() as logs:
+        lives((5.0, EXIT_NO_SPARK), (5.0, 1)).run()
+    told = [(log["event"], log["exit_code"], log["restart_in_s"], "hint" in log) for log in logs]
+    assert told == [("loader_ended", EXIT_NO_SPARK, 1.0, True), ("loader_ended", 1, 2.0, False)]
+    assert "Spark cannot start here" in logs[0]["hint"]
