@@ -4,8 +4,9 @@
 
 Half of the kills are at the named points of the loader's steps, half at random moments; between them come new records,
 records that come a second time, and retries. Tables of parquet, pyarrow, delta, deltalake and foreach must be exact. `json`
-stands for the formats of `df.write`: nothing missing, and a row that came again came with the number of its batch. `naive` is
-the control, which appends and remembers nothing: there rows must stand twice, or the test does not bite. One verdict line each.
+stands for the formats of `df.write`: nothing missing, and a row that came again came with the number of its batch. `naive`
+is the control, which appends and remembers nothing: there rows must stand twice, or the test does not bite. One verdict
+line each.
 """
 
 from __future__ import annotations
