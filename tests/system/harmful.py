@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
+import itertools
 import os
+import signal
 import sys
 
 from rocketcrew import Message, Retry, handler, logger
 
+CLAIMED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGALRM, signal.SIGABRT)
+LOOPS = 250
 
-@handler(schema="number bigint")
+
+def claim_signals(number: int) -> None:
+    """As libraries do that think the process is theirs; by turns they ignore them."""
+    for each in CLAIMED:
+        signal.signal(each, signal.SIG_IGN if number % 2 == 0 else lambda _number, _frame: None)
+    faulthandler.disable()
+
+
+@handler(schema="number bigint", hard_time_limit=2)
 def harmful(message: Message) -> dict[str, int] | None:
-    """Forks that exit, forks that come back, prints, logs, and once closes every descriptor."""
+    """Claims signals, forks that exit, forks that come back, prints, logs, once loops in C and once closes every
+    descriptor."""
     number = int(message.body)
+    claim_signals(number)
+    if number == LOOPS and not message.reconsume_times:
+        sum(itertools.repeat(0))
     if number % 100 in (3, 5, 9):
         pid = os.fork()
         if pid == 0:

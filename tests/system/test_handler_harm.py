@@ -1,25 +1,32 @@
-"""Handlers that fork, print, close descriptors: only what they do to themselves is their own loss."""
+"""Handlers that claim signals, fork, print, close descriptors: only what they do to themselves is their own loss."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from harness import WAIT_S, Broker, Crew, duplicate_keys, send_numbers, wait_until
 
+from rocketcrew.supervisor.control import ask
+
 TOPIC = "numbers"
 MESSAGES = 600
 CLOSES = 350
 
 
-def run(crew: Crew, messages: int, dead_letters: int) -> list[int]:
-    """Send, wait for everything, stop; the numbers of the rows."""
+def run(crew: Crew, messages: int, dead_letters: int, then: Callable[[], None] = lambda: None) -> list[int]:
+    """Send, wait for everything, do what comes then, stop; the numbers of the rows."""
     crew.start()
     send_numbers(crew.broker, TOPIC, range(messages))
     wait_until(lambda: crew.lag() == 0 and crew.dead_letters() == dead_letters, 2 * WAIT_S, "all messages")
+    then()
     assert crew.counter("invariant_violations") == 0
     assert crew.stop() == 0
     rows = crew.staged_rows()
@@ -28,13 +35,27 @@ def run(crew: Crew, messages: int, dead_letters: int) -> list[int]:
     return sorted(found)
 
 
+def look_and_reload(crew: Crew) -> None:
+    """What workers are asked for by signals of ours, whoever has claimed the others."""
+    answer = asyncio.run(ask(crew.slot, "stacks"))
+    stacks = [each["stack"] for each in answer["processes"] if each["process"] == "worker"]
+    assert len(stacks) == len(crew.workers())
+    assert all("in run" in stack for stack in stacks)
+    os.kill(crew.child.pid, signal.SIGHUP)
+    wait_until(lambda: crew.staff()["counts"].get("reloaded") == 1, what="the reload")
+
+
 def test_forks_prints_and_closed_descriptors_do_no_harm_to_others(tmp_path: Path, broker: Broker) -> None:
     crew = Crew(tmp_path, broker, "harmful:harmful", TOPIC, load=False, **{"workers.capture_output": True})
-    assert run(crew, MESSAGES, 1) == [number for number in range(MESSAGES) if number != CLOSES]
+    assert run(crew, MESSAGES, 1, lambda: look_and_reload(crew)) == [n for n in range(MESSAGES) if n != CLOSES]
     events = [json.loads(line) for line in crew.child.log.read_text().splitlines() if line.startswith("{")]
     printed = {event["text"] for event in events if event["event"] == "handler_output"}
     assert {f"number {number}" for number in range(7, MESSAGES, 100)} <= printed
     assert all("offset" in event for event in events if event["event"] == "handler_output")
+    [late] = [event for event in events if event["event"] == "worker_died" and event["end"] == "hard time limit"]
+    assert late["verdict"] == "timed out", "one failed attempt, though ABRT is ignored and nobody writes a stack"
+    assert late["cause"] == "SIGKILL"
+    assert "charged_to" not in late
     logged = [event for event in events if event["event"] == "looked_at"]
     assert all(event["keys"] == f"n{event['number']}" and event["process"] == "worker" for event in logged)
     assert len(logged) >= MESSAGES // 100
