@@ -31,8 +31,9 @@ def _pairs(context: click.Context, parameter: click.Parameter, value: tuple[str,
 
 
 @click.command()
-@click.option("--staging", metavar="DIR", type=click.Path(file_okay=False, path_type=Path), required=True,
-              help="The folder that workers seal segments into: <data_dir>/<group>/<slot>/segments.")  # fmt: skip
+@click.option("--staging", "stagings", metavar="DIR", type=click.Path(file_okay=False, path_type=Path), required=True,
+              multiple=True, help="The folder that workers seal segments into: <data_dir>/<group>/<slot>/segments. May be"
+                                  " repeated: one loader for several supervisors.")  # fmt: skip
 @click.option(
     "--target",
     metavar="PATH",
@@ -45,12 +46,17 @@ def _pairs(context: click.Context, parameter: click.Parameter, value: tuple[str,
 )
 @click.option("--conf", "extra", metavar="NAME=VALUE", multiple=True, callback=_pairs,
               help="Further Spark configuration. May be repeated.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print the final status (as in loader.json) on stdout.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print the final status (as in loader.json) on stdout; a list of several folders' ones.",
+)
 @click.option("--stacks-fd", type=int, hidden=True)
 @with_settings(target="spark.target", master="spark.master")
 @click.pass_context
 def load(
-    context: click.Context, settings: Settings, staging: Path, once: bool, extra: dict[str, str], as_json: bool,
+    context: click.Context, settings: Settings, stagings: tuple[Path, ...], once: bool, extra: dict[str, str], as_json: bool,
     stacks_fd: int | None,
 ) -> None:  # fmt: skip
     """Load sealed result segments into a Spark table, each record once.
@@ -59,29 +65,38 @@ def load(
     machine, or to try again where Spark could not start. Loading what is loaded already adds nothing; it may be stopped
     or killed at any moment and started again. One loader at a time works on a folder, any number on a table.
 
+    A function (foreach) and other formats can't tell what they hold: supervisors that fill one such target run with
+    --no-load, and one loader has the folders of all of them.
+
     Exits with 6 when there is no Java (17 to 25) or Spark cannot start.
 
     \b
     Examples:
       rocketcrew load --staging .rocketcrew/billing/0/segments --target /data/billing
       rocketcrew load --staging segments --target table --follow --set spark.max_wait_ms=5000
+      rocketcrew load --staging a/billing/0/segments --staging b/billing/0/segments --follow --set spark.format=foreach
     """
     if stacks_fd is not None:
         answer_into(stacks_fd)  # a supervisor started us, and wants to know what we do when it asks
     spark = settings.spark
     if spark.format in FOLDER_FORMATS:
         require(settings, ["spark.target"], flag_names={"spark.target": "--target PATH"})
-    told = config_of(settings, staging, surroundings(context).env)
-    config = replace(told, follow=not once, conf={**spark.conf, **extra})
+    told = config_of(settings, stagings[0], surroundings(context).env)
+    config = replace(told, follow=not once, conf={**spark.conf, **extra}, more_stagings=stagings[1:])
     import_from_here()
     code = run_loader(config)
     if as_json:
-        status = read_status(staging / LOADER_STATUS_FILE)
-        ours = status is not None and status.pid == os.getpid()
-        click.echo(json.dumps(asdict(status) if status is not None and ours else {"exit_code": code}))
+        told_ends = [_end(staging, code) for staging in stagings]
+        click.echo(json.dumps(told_ends if len(stagings) > 1 else told_ends[0]))
     context.exit(code)
 
 
 def config_of(settings: Settings, staging: Path, env: Mapping[str, str]) -> LoaderConfig:
     """What the settings say of the loader. Raises UsageError."""
     return loader_config(settings.spark, staging, settings.spark.target, env, settings.results.high_water_mib)
+
+
+def _end(staging: Path, code: int) -> dict[str, object]:
+    status = read_status(staging / LOADER_STATUS_FILE)
+    ours = status is not None and status.pid == os.getpid()
+    return asdict(status) if status is not None and ours else {"exit_code": code}

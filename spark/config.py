@@ -62,6 +62,8 @@ class LoaderConfig:
     jvm_timeout_ms: int = 60_000
     epoch_on_recreated: bool = False
     leave_gaps: bool = False
+    more_stagings: tuple[Path, ...] = ()
+    """Further staging folders that the same loader loads from: those of other supervisors."""
     poll_interval_ms: int = 200
     stop_deadline_ms: int = 30_000
     watch_stdin: bool | None = None
@@ -101,8 +103,16 @@ class LoaderConfig:
             _range("poll_interval_ms", self.poll_interval_ms, 1, 60_000),
             _range("stop_deadline_ms", self.stop_deadline_ms, 0, 3_600_000),
             "" if point in ("", *POINTS) and (not nth or nth.isdigit()) else f"no crash point {self.crash_point!r}",
-            _nested(self.staging, self.folder) if self.format in FOLDER_FORMATS else "",
+            *(_nested(staging, self.folder) for staging in self.stagings if self.format in FOLDER_FORMATS),
+            ""
+            if len({staging.resolve() for staging in self.stagings}) == len(self.stagings)
+            else "a staging folder is named twice",
         ]
+
+    @property
+    def stagings(self) -> tuple[Path, ...]:
+        """All folders to load from."""
+        return (self.staging, *self.more_stagings)
 
     @property
     def folder(self) -> Path:

@@ -73,9 +73,17 @@ def remove_tree(path: Path) -> None:
         shutil.rmtree(path)
 
 
-def try_lock(path: Path) -> int | None:
-    """flock the file `path` (made if missing): the descriptor to close when done, None when somebody holds it."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def try_lock(path: Path, mode: int = 0o600) -> int | None:
+    """flock the file `path` (made if missing): the descriptor to close when done, None when somebody holds it.
+
+    With another `mode`, of a lock that users share, one that is there is only opened.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC) if mode != 0o600 else -1
+    except FileNotFoundError:
+        descriptor = -1
+    if descriptor < 0:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -5,16 +5,17 @@ again: the same rows under the same batch number. So a function that does nothin
 a key, gives an exactly-once effect; plain appending gives *at least once*, and says so here.
 
     STAGING/ledger/state.json      the state after the last batch
-    STAGING/ledger/<hash>.lock     flock: one loader per destination on this machine. N supervisors that load into one
-                                   destination share one staging folder, and so one loader
+    STAGING/ledger.at              of a further staging folder: where the ledger is
+    <locks>/rocketcrew-<hash>.lock  flock: one loader per destination on this machine, wherever its TMPDIR is. N supervisors
+                                   that fill one destination run without a loader, and one loader has all of their folders
 """
 
 from __future__ import annotations
 
 import hashlib
 import inspect
+import os
 import pkgutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..remoting.errors import UsageError
 from .convert import Staged
 from .errors import LoaderError
-from .files import make_folders, try_lock
+from .files import make_folders, try_lock, write_atomically
 from .intervals import OffsetSet
 from .outcomes import BatchOutcomes
 from .plan import Plan
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 TABLE_PREFIX = "table:"
+LEDGER_DIR, LEDGER_AT, STATE_NAME = "ledger", "ledger.at", "state.json"
+LOCK_DIRS = (Path("/run/lock"), Path("/var/lock"), Path("/tmp"))  # noqa: S108 -- the same for every process of the host
+"""Where a lock goes that has no place of its own; the first that can be written."""
 
 
 class Range(NamedTuple):
@@ -58,12 +62,17 @@ Deliver = Callable[["DataFrame", int, list[Range]], None]
 class LedgerTarget:
     """`deliver` gets the rows; the ledger in `folder` remembers them. `destination` names what is delivered to."""
 
-    def __init__(self, folder: Path, destination: str, writer: SparkWriter, deliver: Deliver) -> None:
+    def __init__(
+        self, folder: Path, destination: str, writer: SparkWriter, deliver: Deliver, place: str = "",
+        locks: Sequence[Path] = LOCK_DIRS,
+    ) -> None:  # fmt: skip
+        """`place`: what the rows are saved to, where that is a path."""
         self._folder = folder
+        self._lock_path = lock_path(destination, place, locks)
         self._destination = destination
         self._writer = writer
         self._deliver = deliver
-        self._state_path = folder / "state.json"
+        self._state_path = folder / STATE_NAME
         self._ranges: list[Range] = []
         self._staged: Staged | None = None
         self._lock: int | None = None
@@ -79,12 +88,16 @@ class LedgerTarget:
         """Be the destination's only loader on this machine, as two ledgers would each load what the other has."""
         if self._lock is not None:
             return
-        name = f"rocketcrew-{hashlib.sha256(self._destination.encode()).hexdigest()[:24]}.lock"
-        self._lock = try_lock(Path(tempfile.gettempdir()) / name)
+        path = self._lock_path
+        try:
+            self._lock = try_lock(path, mode=0o666)
+        except OSError as error:
+            raise LoaderError(f"the lock {path} can't be used: {error.strerror}") from None
         if self._lock is None:
             raise LoaderError(
-                f"another loader delivers to {self._destination!r}, which can't tell what it holds: let supervisors share"
-                " one staging folder and its one loader, or use the formats parquet, delta or deltalake"
+                f"another loader delivers to {self._destination!r}, which can't tell what it holds (it has the lock {path})."
+                " Run supervisors with spark.load = false and one loader for all: rocketcrew load --follow --staging A"
+                " --staging B; or use the formats parquet, pyarrow, delta or deltalake"
             )
 
     def has(self, plan: Plan) -> bool:
@@ -120,6 +133,48 @@ class LedgerTarget:
 
     def sweep(self) -> None:
         """Nothing is left lying."""
+
+
+def ledger_of(stagings: Sequence[Path]) -> Path:
+    """The one ledger of these staging folders: in the first, or where an earlier loader of one of them had it.
+
+    The other folders get a file that says where it is, so that a loader of one of them alone, later, finds it. Raises
+    UsageError when two have ledgers of their own: what the one has delivered the other would deliver again.
+    """
+    known = {path for staging in stagings if (path := _known_ledger(staging)) is not None}
+    if len(known) > 1:
+        raise UsageError(
+            f"the ledgers {', '.join(map(str, sorted(known)))} each know a part of what was delivered: load each folder by"
+            " itself, or begin with staging folders that no loader has worked on"
+        )
+    ledger = known.pop() if known else stagings[0].absolute() / LEDGER_DIR
+    for staging in stagings:
+        if staging.absolute() / LEDGER_DIR != ledger:
+            make_folders(staging)
+            write_atomically(staging / LEDGER_AT, f"{ledger}\n", durable=True)
+    return ledger
+
+
+def _known_ledger(staging: Path) -> Path | None:
+    own = staging.absolute() / LEDGER_DIR
+    if (own / STATE_NAME).exists():
+        return own
+    try:
+        return Path((staging / LEDGER_AT).read_text(encoding="utf-8").rstrip("\n"))
+    except FileNotFoundError:
+        return None
+
+
+def lock_path(destination: str, place: str, locks: Sequence[Path] = LOCK_DIRS) -> Path:
+    """Where loaders of one destination meet: beside it when it is a path of this host, else in the host's folder of locks.
+
+    Never in TMPDIR, which two services have apart.
+    """
+    name = f"rocketcrew-{hashlib.sha256(destination.encode()).hexdigest()[:24]}.lock"
+    path = Path(place.removeprefix("file://").removeprefix("file:"))
+    if path.is_absolute() and path.parent.is_dir() and os.access(path.parent, os.W_OK):
+        return path.parent / f".{name}"
+    return next((folder for folder in locks if os.access(folder, os.W_OK)), locks[-1]) / name
 
 
 def _ranges_of(taken: OffsetSet) -> list[Range]:

@@ -112,6 +112,11 @@ class Loader:
         for plan in self._staging.frozen_plans():
             self._recover_plan(plan, state)
 
+    @property
+    def resuming(self) -> bool:
+        """A plan of an earlier process is to be run first."""
+        return self._resume is not None
+
     def _state(self) -> TableState:
         """The table's state, which never goes back: also not under a loader that runs on for weeks."""
         state = self._target.state()
@@ -147,6 +152,9 @@ class Loader:
             self._drop_plan(plan, "segments of it are gone")
             plan = None
         state = self._state()
+        if plan is not None and plan.batch != state.batch + 1:
+            self._drop_plan(plan, "the table has moved on")
+            plan = None
         if plan is None:
             age_ms = now_ms - ready[0].sealed_ms if ready else 0
             if not ready or not (at_once or self._trigger.for_costs(self.costs).due(segments, age_ms)):

@@ -10,13 +10,11 @@ from .arrow_writer import ArrowWriter, NoWriter
 from .config import ARROW, DELTA, DELTA_RS, FOREACH, PARQUET, LoaderConfig
 from .connect import is_remote
 from .delta_target import DeltaTarget, append_by_delta_rs, append_by_spark
-from .ledger_target import LedgerTarget, deliver_by_format, deliver_by_function
+from .ledger_target import LedgerTarget, deliver_by_format, deliver_by_function, ledger_of
 from .parquet_target import ParquetTarget
 from .session import SessionSettings, delta_conf
 from .spark_writer import SparkWriter
 from .target import Target, Writer
-
-LEDGER_DIR = "ledger"
 
 
 def make_writer(config: LoaderConfig) -> Writer:
@@ -52,9 +50,9 @@ def make_target(config: LoaderConfig, writer: Writer, threads: Executor) -> Targ
         raise UsageError(f"format {config.format} can only be written by Spark")
     if config.format == DELTA:
         return DeltaTarget(config.folder, append_by_spark(writer, by), writer.start, by)
-    ledger = config.staging / LEDGER_DIR
+    ledger = ledger_of(config.stagings)
     if config.format == FOREACH:
         deliver = deliver_by_function(config.function)
     else:
         deliver = deliver_by_format(config.format, str(config.target), config.options, by)
-    return LedgerTarget(ledger, config.identity, writer, deliver)
+    return LedgerTarget(ledger, config.identity, writer, deliver, str(config.target))

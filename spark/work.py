@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import asdict, replace
+from typing import NamedTuple
 
 import structlog
 
@@ -63,6 +64,13 @@ class CrashPoint:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
+class Desk(NamedTuple):
+    """One staging folder's loader and status file."""
+
+    loader: Loader
+    status: StatusFile
+
+
 class Work:
     """The loader's work. `run` is the body of the worker thread; the other methods are called by the main thread."""
 
@@ -81,6 +89,8 @@ class Work:
         self._crash_point = CrashPoint(config.crash_point)
         self._status: StatusFile | None = None
         self._loader: Loader | None = None
+        """The one at work, and its folder's status; there are several when there are several folders."""
+        self._statuses: list[StatusFile] = []
         self._begun = False
         self._log = structlog.get_logger()
 
@@ -134,55 +144,80 @@ class Work:
 
     def _run(self) -> None:
         config = self._config
-        staging = Staging(config.staging)
-        staging.lock()
-        self._status = StatusFile(config.staging, config.identity)
-        self._status.status.pid = os.getpid()
-        self._status.status.master = shown(config.master)
-        self._status.status.started_ms = wall_ms()
-        self._tell(STARTING)
+        stagings = [Staging(folder) for folder in config.stagings]
+        for staging in stagings:
+            staging.lock()
+        self._statuses = [self._status_of(staging) for staging in stagings]
         with ThreadPoolExecutor(max(2, config.cores), "loader") as threads:
-            loader = Loader(
-                staging,
-                self._target_of(config, self._writer, threads),
-                config.trigger,
-                config.limits,
-                threads=threads,
-                cores=config.cores,
-                new_id=lambda batch: f"{batch:08d}-{secrets.token_hex(6)}",
-                on_point=self._at_point,
-                file_bytes=config.target_file_bytes,
-                epoch_on_recreated=config.epoch_on_recreated,
-                leave_gaps=config.leave_gaps,
-            )
-            self._loader = loader
-            loader.recover(self._status.status.batch_id)
+            target = self._target_of(config, self._writer, threads)
+            desks = [
+                Desk(self._loader_of(staging, target, threads), status)
+                for staging, status in zip(stagings, self._statuses, strict=True)
+            ]
+            for loader, status in desks:
+                self._turn_to(loader, status)
+                loader.recover(status.status.batch_id)
+            # What was frozen has its number already: it comes before anything new of another folder.
+            desks.sort(key=lambda desk: not desk[0].resuming)
             if config.follow:
                 # Without Spark nothing will ever be loaded: better said now than when the first batch is due.
                 self._writer.check()
-            self._loop(loader)
+            self._loop(desks)
             if self._drain and not self._stop:
-                self._log.info("all_loaded", **asdict(loader.totals))
+                for loader, _ in desks:
+                    self._log.info("all_loaded", **asdict(loader.totals))
 
-    def _loop(self, loader: Loader) -> None:
-        told = time.monotonic()
-        self._tell(WAITING, loader)
+    def _status_of(self, staging: Staging) -> StatusFile:
+        status = StatusFile(staging.root, self._config.identity)
+        status.status.pid = os.getpid()
+        status.status.master = shown(self._config.master)
+        status.status.started_ms = wall_ms()
+        self._turn_to(None, status)
+        self._tell(STARTING)
+        return status
+
+    def _loader_of(self, staging: Staging, target: Target, threads: Executor) -> Loader:
+        config = self._config
+        return Loader(
+            staging, target, config.trigger, config.limits, threads=threads, cores=config.cores,
+            new_id=lambda batch: f"{batch:08d}-{secrets.token_hex(6)}", on_point=self._at_point,
+            file_bytes=config.target_file_bytes, epoch_on_recreated=config.epoch_on_recreated,
+            leave_gaps=config.leave_gaps,
+        )  # fmt: skip
+
+    def _turn_to(self, loader: Loader | None, status: StatusFile) -> None:
+        with self._telling:
+            self._loader, self._status = loader, status
+
+    def _loop(self, desks: list[Desk]) -> None:
+        told = 0.0
         while not self._stop:
             at_once, self._at_once = self._drain or self._at_once, False
-            report = loader.step(wall_ms(), at_once=at_once)
-            if report is not None:
-                self._tell_batch(report, loader)
+            reports = [self._step(desk, at_once=at_once) for desk in desks]
+            if any(reports):
                 continue
-            if self._drain and not loader.waiting.segments:
-                return
             if self._drain:
+                if not any(loader.waiting.segments for loader, _ in desks):
+                    return
                 continue
             if time.monotonic() - told >= STATUS_INTERVAL_S:
-                self._tell(WAITING, loader)
+                for loader, status in desks:
+                    self._turn_to(loader, status)
+                    self._tell(WAITING, loader)
                 told = time.monotonic()
             self._writer.check()
             self._wake.wait(self._config.poll_interval_ms / 1000)
             self._wake.clear()
+
+    def _step(self, desk: Desk, *, at_once: bool) -> bool:
+        """Whether there was a batch."""
+        if self._stop:
+            return False
+        self._turn_to(*desk)
+        report = desk.loader.step(wall_ms(), at_once=at_once)
+        if report is not None:
+            self._tell_batch(report, desk.loader)
+        return report is not None
 
     def _at_point(self, point: str) -> None:
         if point in ("planned", "staged"):  # Spark may take long to start before the second, and to write after it
@@ -266,14 +301,14 @@ class Work:
             self._status.write(wall_ms())
 
     def _tell_end(self, code: int, error: str) -> None:
-        if self._status is None:
-            return
-        self._status.status.exit_code, self._status.status.error = code, error
-        self._status.status.running = {}
-        try:
-            self._tell(FAILED if code else STOPPED)
-        except OSError as failure:
-            self._log.error("status_not_written", error=str(failure))
+        for status in self._statuses:
+            self._turn_to(self._loader, status)
+            status.status.exit_code, status.status.error = code, error
+            status.status.running = {}
+            try:
+                self._tell(FAILED if code else STOPPED)
+            except OSError as failure:
+                self._log.error("status_not_written", error=str(failure))
 
 
 def explained(error: OSError, config: LoaderConfig) -> str:

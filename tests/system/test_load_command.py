@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "unit" / "spark"))
 
 from loaders import WAIT_S, Loaders, wait_until
-from segment_helpers import Record
+from segment_helpers import Record, expected, write_segment
 
 SMALL_BATCHES = {"results.seal_rows": 1, "spark.max_rows": 1, "spark.max_wait_ms": 100}
 """Batches of eight rows."""
@@ -109,3 +109,17 @@ def test_on_and_on_until_it_is_told_to_stop(loaders: Loaders) -> None:
     loaders.assert_exact()
     loaders.assert_clean()
     assert loaders.status()["rows_dropped"] == 1
+
+
+def test_one_loader_has_the_folders_of_two_supervisors(loaders: Loaders, tmp_path: Path) -> None:
+    """What the one had sealed and the other was given again is in the table once, with the rows of its first run."""
+    loaders.seal(Record(0), Record(1))
+    other = tmp_path / "other"
+    write_segment(other, "w", 1, [[Record(1, ["again"]), Record(2)]])
+    done = subprocess.run(
+        words_of(loaders, "--staging", str(other), "--json", **{"spark.format": "pyarrow"}), env=clean_environment(),
+        capture_output=True, text=True, check=True, timeout=WAIT_S,
+    )  # fmt: skip
+    assert [(status["state"], status["rows"]) for status in json.loads(done.stdout)] == [("stopped", 2), ("stopped", 1)]
+    assert loaders.rows() == expected([Record(0), Record(1), Record(2)])
+    assert not [*(loaders.staging / "ready").iterdir(), *(other / "ready").iterdir()]

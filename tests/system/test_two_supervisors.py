@@ -1,4 +1,5 @@
-"""Two supervisors with state folders of their own fill one table, each with its own loader; one is killed mid-queue.
+"""Two supervisors with state folders of their own fill one table, each with its own loader or both with one; one is killed
+mid-queue.
 
 What the killed one had sealed and not committed, the other handles again: two segments, in two folders, hold the same
 records. The table takes them once, whoever loads first.
@@ -10,32 +11,56 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from harness import WAIT_S, Broker, Crew, duplicate_keys, send_numbers, wait_until
+from harness import WAIT_S, Broker, Child, Crew, duplicate_keys, send_numbers, wait_until
 
 from rocketcrew.spark.status import read_status
 
-MESSAGES = 10_000
 TOPIC = "numbers"
-ALWAYS_FAIL = MESSAGES // 1000
+
+
+@dataclass(frozen=True)
+class Way:
+    """How the table is filled: its format, and whether one loader has the folders of both supervisors."""
+
+    format: str
+    shared: bool
+    messages: int
+
+    @property
+    def always_fail(self) -> int:
+        return self.messages // 1000
+
+
+WAYS = [Way("deltalake", False, 10_000), Way("pyarrow", True, 2_000)]
+
+
+@pytest.fixture(params=WAYS, ids=lambda way: f"{way.format}-{'one-loader' if way.shared else 'a-loader-each'}")
+def way(request: pytest.FixtureRequest, full_numbers: bool) -> Way:
+    found: Way = request.param
+    if found.shared and not full_numbers:
+        pytest.skip("--full-numbers: as long as the other one; tests/unit/spark/test_shared_loader.py has it in small")
+    return found
 
 
 @pytest.fixture
-def crews(tmp_path: Path, broker: Broker) -> Iterator[list[Crew]]:
+def crews(tmp_path: Path, broker: Broker, way: Way) -> Iterator[list[Crew]]:
     """Commits without a JVM, a batch every 200 ms: the loaders race all the time."""
     settings = {
-        "consumer.max_reconsume_times": 4, "spark.format": "deltalake", "spark.target": tmp_path / "table",
+        "consumer.max_reconsume_times": 4, "spark.format": way.format, "spark.target": tmp_path / "table",
         "spark.max_wait_ms": 200, "results.seal_idle_ms": 100,
     }  # fmt: skip
     found = [
-        Crew(tmp_path / name, broker, "numbers_handler:slow_number", TOPIC, load=True, **settings)
+        Crew(tmp_path / name, broker, "numbers_handler:slow_number", TOPIC, load=not way.shared, **settings)
         for name in ("one", "two")
     ]
     for crew in found:
@@ -45,62 +70,80 @@ def crews(tmp_path: Path, broker: Broker) -> Iterator[list[Crew]]:
         crew.stop()
 
 
-def rows_of(table: Path) -> Any:
-    return DeltaTable(str(table)).to_pyarrow_table()
+def rows_of(way: Way, table: Path) -> Any:
+    if way.format == "deltalake":
+        return DeltaTable(str(table)).to_pyarrow_table()
+    return ds.dataset(sorted(map(str, table.glob("batch_id=*/*.parquet")))).to_table()
 
 
-def load_the_rest(crew: Crew, table: Path) -> None:
+def load_words(way: Way, crews: list[Crew], table: Path) -> list[str]:
+    stagings = [word for crew in crews for word in ("--staging", str(crew.slot / "segments"))]
+    return ["load", *stagings, "--target", str(table), "--set", f"spark.format={way.format}"]
+
+
+def load_the_rest(way: Way, crews: list[Crew], table: Path) -> None:
     """`rocketcrew load` over what was sealed at the end, as a stop does not wait for the loader."""
-    words = [
-        "load",
-        "--staging",
-        str(crew.slot / "segments"),
-        "--target",
-        str(table),
-        "--set",
-        "spark.format=deltalake",
-    ]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ROCKETCREW_")}
     done = subprocess.run(
-        [sys.executable, "-m", "rocketcrew", *words], env=environment, capture_output=True, text=True, check=False,
-        timeout=WAIT_S,
+        [sys.executable, "-m", "rocketcrew", *load_words(way, crews, table)], env=environment, capture_output=True,
+        text=True, check=False, timeout=WAIT_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
 
 
-def assert_latest_is_the_source(rows: Any) -> None:
+@pytest.fixture
+def shared_loader(tmp_path: Path, way: Way, crews: list[Crew]) -> Iterator[Child | None]:
+    """One loader for both; none where each supervisor has its own."""
+    loader = None
+    if way.shared:
+        words = [*load_words(way, crews, tmp_path / "table"), "--follow", "--set", "spark.max_wait_ms=200"]
+        loader = Child("loader", words, log=tmp_path / "loader.log")
+    yield loader
+    if loader is not None:
+        loader.stop(WAIT_S)
+
+
+def assert_latest_is_the_source(way: Way, rows: Any) -> None:
     """Of each origin the record with the most reconsume times, as the view `latest` has it."""
     newest: dict[str, tuple[int, int]] = {}
     names = ("_origin_message_id", "_reconsume_times", "number")
     for origin, times, number in zip(*(rows.column(name).to_pylist() for name in names), strict=True):
         newest[origin] = max(newest.get(origin, (-1, -1)), (times, number))
-    assert sorted(number for _, number in newest.values()) == [n for n in range(MESSAGES) if n % 1000 != 999]
+    assert sorted(number for _, number in newest.values()) == [n for n in range(way.messages) if n % 1000 != 999]
 
 
-def test_one_killed_in_the_middle_of_its_queues(tmp_path: Path, broker: Broker, crews: list[Crew]) -> None:
+def test_one_killed_in_the_middle_of_its_queues(
+    tmp_path: Path, broker: Broker, way: Way, crews: list[Crew], shared_loader: Child | None
+) -> None:
     one, two = crews
     table = tmp_path / "table"
     for crew in crews:
         crew.start()
-    send_numbers(broker, TOPIC, range(MESSAGES))
-    wait_until(
-        lambda: all(crew.counter("done_messages") > MESSAGES // 20 for crew in crews), what="work on both members"
-    )
-    wait_until((table / "_delta_log").exists, what="a first batch")
+    send_numbers(broker, TOPIC, range(way.messages))
+    some = way.messages // 20
+    wait_until(lambda: all(crew.counter("done_messages") > some for crew in crews), what="work on both members")
+    first = table / ("_delta_log" if way.format == "deltalake" else "batch_id=1")
+    wait_until(first.exists, what="a first batch")
     two.kill()
     done = one.counter("done_messages")
-    wait_until(lambda: one.counter("done_messages") > done + MESSAGES // 20, what="the take-over")
+    wait_until(lambda: one.counter("done_messages") > done + some, what="the take-over")
     two.start()
-    wait_until(lambda: one.lag() == 0 and one.dead_letters() >= ALWAYS_FAIL, 2 * WAIT_S, what="all messages finished")
+    wait_until(
+        lambda: one.lag() == 0 and one.dead_letters() >= way.always_fail, 2 * WAIT_S, what="all messages finished"
+    )
     for crew in crews:
         status = crew.status()
         assert status is not None
         assert status["counters"]["invariant_violations"] == 0
         assert crew.stop() == 0
-        load_the_rest(crew, table)
+    if shared_loader is not None:
+        assert shared_loader.stop(WAIT_S) == 0
+    for together in [crews] if way.shared else [[crew] for crew in crews]:
+        load_the_rest(way, together, table)
+    for crew in crews:
         loader = read_status(crew.slot / "segments" / "loader.json")
         assert loader is not None
-        assert loader.batches_total > 0, "both loaders have filled the table"
-    rows = rows_of(table)
+        assert loader.batches_total > 0, "what both have sealed is in the table"
+    rows = rows_of(way, table)
     assert duplicate_keys(rows) == 0
-    assert_latest_is_the_source(rows)
+    assert_latest_is_the_source(way, rows)

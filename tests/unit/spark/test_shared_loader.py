@@ -1,0 +1,125 @@
+"""Several supervisors, one destination that can't tell what it holds: one loader has all folders, others are refused."""
+
+from __future__ import annotations
+
+import json
+import os
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from loader_world import Crash, World
+
+from rocketcrew.remoting.errors import UsageError
+from rocketcrew.spark.config import LoaderConfig
+from rocketcrew.spark.errors import LoaderError
+from rocketcrew.spark.ledger_target import LEDGER_AT, LedgerTarget, ledger_of, lock_path
+from rocketcrew.spark.work import Work
+
+
+class Frames:
+    """Stands for Spark: a batch is delivered as the offsets of its rows. Dies behind the delivery of batch `dies_at`."""
+
+    session = None
+
+    def __init__(self, dies_at: int = 0) -> None:
+        self.delivered: list[tuple[int, list[int]]] = []
+        self.dies_at = dies_at
+
+    def run(self, files: list[Path], _columns: object, title: str, deliver: Any) -> None:
+        del title
+        rows: list[Any] = [row for file in files for row in pq.read_table(str(file)).column("_offset").to_pylist()]
+        deliver(sorted(rows))
+
+    def deliver(self, frame: Any, batch: int, _ranges: object) -> None:
+        self.delivered.append((batch, frame))
+        if batch == self.dies_at:
+            raise Crash
+
+    def start(self) -> None:
+        pass
+
+    check = close = cancel = start
+
+    def tasks(self) -> tuple[int, int]:
+        return 0, 0
+
+
+def target_at(folder: Path, frames: Any, locks: Path, destination: str = "foreach app:keep") -> LedgerTarget:
+    return LedgerTarget(folder, destination, frames, frames.deliver, locks=(locks,))
+
+
+def test_one_loader_takes_the_folders_of_two_supervisors_each_record_once(
+    tmp_path: Path, segments: Any, threads: Executor
+) -> None:
+    world = World(tmp_path, segments, threads)
+    record = segments.Record
+    world.seal([record(0), record(1)], at=0)
+    world.seal([record(1), record(2)], at=1)  # 1 was sealed and not committed, and came again at the other one
+    dying = Frames(dies_at=2)
+    first = target_at(ledger_of(world.roots), dying, tmp_path)
+    world.drain(world.loader(0, target=first))
+    with pytest.raises(Crash):
+        world.drain(world.loader(1, target=first))
+    assert dying.delivered == [(1, [0, 1]), (2, [2])]
+    assert first._lock is not None
+    os.close(first._lock)
+
+    world.seal([record(2), record(3)], at=0)
+    frames: Any = Frames()
+    config = LoaderConfig(
+        world.roots[0], "", format="foreach", function="app:keep", more_stagings=tuple(world.roots[1:]), max_wait_ms=0
+    )
+    work = Work(config, frames, lambda config, writer, _: target_at(ledger_of(config.stagings), writer, tmp_path))
+    assert work.run() == 0
+    assert frames.delivered == [(2, [2]), (3, [3])], "first what was on its way, under the number that it had"
+    for root, rows in zip(world.roots, (1, 1), strict=True):
+        status = json.loads((root / "loader.json").read_text())
+        assert (status["state"], status["rows_total"]) == ("stopped", rows)
+        assert not list((root / "ready").iterdir())
+
+
+def test_the_ledger_is_found_whichever_folder_is_named_first(tmp_path: Path) -> None:
+    one, two, three = (tmp_path / name for name in ("one", "two", "three"))
+    ledger = ledger_of([one, two])
+    assert ledger == one / "ledger"
+    assert (two / LEDGER_AT).read_text() == f"{ledger}\n"
+    ledger.mkdir(parents=True)
+    (ledger / "state.json").write_text("{}")
+    for stagings in ([two, one], [two], [three, two]):
+        assert ledger_of(stagings) == ledger
+    four = tmp_path / "four"
+    (four / "ledger").mkdir(parents=True)
+    (four / "ledger" / "state.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"four/ledger, .*one/ledger each know a part"):
+        ledger_of([one, four])
+
+
+def test_a_second_loader_of_one_destination_is_refused(tmp_path: Path) -> None:
+    frames = Frames()
+    first, second = (target_at(tmp_path / name, frames, tmp_path) for name in ("a", "b"))
+    assert first.state().batch == 0
+    with pytest.raises(LoaderError, match=r"another loader delivers to 'foreach app:keep'.*--staging A --staging B"):
+        second.state()
+    assert target_at(tmp_path / "b", frames, tmp_path, "foreach app:other").state().batch == 0
+    assert first._lock is not None
+    os.close(first._lock)
+    assert second.state().batch == 0
+
+
+def test_the_lock_is_beside_a_path_and_in_one_place_for_all_else(tmp_path: Path) -> None:
+    beside = lock_path("json", str(tmp_path / "out"), ())
+    assert beside.parent == tmp_path
+    assert lock_path("json", f"file://{tmp_path / 'out'}", ()) == beside
+    places = (tmp_path / "absent", tmp_path)
+    assert lock_path("jdbc url=x", "", places).parent == tmp_path
+    assert lock_path("jdbc url=x", "", places) != lock_path("jdbc url=y", "", places)
+
+
+def test_a_folder_is_named_once() -> None:
+    with pytest.raises(UsageError, match="named twice"):
+        LoaderConfig(Path("s"), Path("t"), more_stagings=(Path("./s"),))
+    with pytest.raises(UsageError, match="one in the other"):
+        LoaderConfig(Path("s"), Path("t"), more_stagings=(Path("t/s"),))
