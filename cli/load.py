@@ -52,7 +52,7 @@ def _pairs(context: click.Context, parameter: click.Parameter, value: tuple[str,
     is_flag=True,
     help="Print the final status (as in loader.json) on stdout; a list of several folders' ones.",
 )
-@click.option("--stacks-fd", type=int, hidden=True)
+@click.option("--stacks-fd", type=int, hidden=True, help="Where a supervisor wants our stacks written, when it asks.")
 @with_settings(target="spark.target", master="spark.master")
 @click.pass_context
 def load(
