@@ -10,7 +10,8 @@ from .codes import FLAG_ONEWAY, FLAG_RESPONSE, VERSION, Language
 
 
 class Serialization(IntEnum):
-    """How a header is written (PR/SerializeType.java). A server answers in its own way, whatever it was asked in."""
+    """How a header is written (PR/SerializeType.java). 4.9 answers as it was asked, 5.x in its own way, whatever it was
+    asked in; what a broker sends of its own accord is in its own way with both."""
 
     JSON = 0
     ROCKETMQ = 1
