@@ -337,9 +337,13 @@ class Core:
         return sorted(seq for owner, seq in self.state.unsealed if owner == worker_id)
 
     def is_busy(self, worker_id: str) -> bool:
-        """The worker has chunks that it has not reported on, or had some and did not begin them: its loop should move."""
+        """The worker has chunks that it has not reported on, or had some and did not begin them, or is asked for keys: its
+        loop should move."""
         worker = self.state.workers.get(worker_id)
-        return worker is not None and (bool(worker.in_flight) or worker.held_up)
+        if worker is None:
+            return False
+        asked = isinstance(self.dispatching, Lanes) and self.dispatching.asks(worker_id)
+        return bool(worker.in_flight) or worker.held_up or asked
 
     def sent_back(self, handle: int, chunk_id: int, index: int, accepted: bool, now: float) -> None:
         """Answer to SendBack."""

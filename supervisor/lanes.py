@@ -7,7 +7,7 @@ inner batch) is handled as one, under its own key.
 
 The key is a property, looked up here (in this mode only), or what a function of the user's makes of the message: then a
 worker is asked, one pull of each queue at a time. A worker that dies over that question is replaced by the next; from then
-on that pull's messages are asked for one by one, and one that kills CLASSIFY_DEATHS_MAX workers gets no key.
+on the rest of that pull is asked for one by one, and a message that alone kills CLASSIFY_DEATHS_MAX workers gets no key.
 
 A key that is slow, or held after a failure, holds its own messages only, until they fill the queue's span
 (`consume_concurrently_max_span` offsets, or the thresholds): then the queue is not pulled any more, and others wait too.
@@ -31,6 +31,7 @@ from .states import Queue, Worker
 
 DEFAULT_MAX_RECONSUME_TIMES = 16
 CLASSIFY_DEATHS_MAX = 3
+LIVING = (Worker.READY, Worker.LEAVING)
 
 
 class Lanes(Ordered):
@@ -47,7 +48,9 @@ class Lanes(Ordered):
         self._asked: dict[int, str] = {}
         """By handle: the worker that was asked for keys."""
         self._deaths: dict[int, int] = {}
-        """By handle: workers that died over that question."""
+        """By handle: workers that died over its first message alone."""
+        self._one_by_one: dict[int, PullRun] = {}
+        """By handle: the pull over which a worker has died."""
 
     # --- what the modes decide ----------------------------------------------------------------------------------
 
@@ -110,7 +113,7 @@ class Lanes(Ordered):
             return  # `run` asks again
         worker = min(ready, key=lambda worker: len(worker.in_flight))
         run = pq.waiting[0]
-        end = run.at + 1 if self._deaths.get(pq.handle) else run.end
+        end = run.at + 1 if self._one_by_one.get(pq.handle) is run else run.end
         self._asked[pq.handle] = worker.worker_id
         self.s.out.append(
             Classify(worker.worker_id, pq.handle, pq.mq, run.positions[run.at], run.positions[end], end - run.at)
@@ -123,14 +126,19 @@ class Lanes(Ordered):
             self.s.counters.late_answers += 1
             return
         del self._asked[handle]
-        self._deaths.pop(handle, None)
         self._enter_first(pq, keys)
         self.run()
 
+    def asks(self, worker_id: str) -> bool:
+        """The worker has not answered yet."""
+        return worker_id in self._asked.values()
+
     def _enter_first(self, pq: ProcessQueue, keys: Sequence[bytes | None]) -> None:
         run = pq.waiting[0]
+        self._deaths.pop(pq.handle, None)
         if run.at + len(keys) == run.end:
             pq.waiting.popleft()
+            self._one_by_one.pop(pq.handle, None)
         self._enter(pq, run, run.at + len(keys), keys)
         self._ask(pq)
 
@@ -138,22 +146,28 @@ class Lanes(Ordered):
         """Workers that were asked and died; queues for which nobody could be asked."""
         for handle, worker_id in list(self._asked.items()):
             pq, worker = self.s.queues.get(handle), self.s.workers.get(worker_id)
-            if pq is not None and worker is not None and worker.state is Worker.READY:
+            if pq is not None and worker is not None and worker.state in LIVING:
                 continue
             del self._asked[handle]
             if pq is None:
                 self._deaths.pop(handle, None)
-                continue
-            alone = self._deaths.get(handle, 0)
-            self._deaths[handle] = alone + 1
-            if alone >= CLASSIFY_DEATHS_MAX and pq.waiting:
-                run = pq.waiting[0]
-                self.s.log("error", "key_not_found_out", queue=pq.mq, offset=run.offsets[run.at], worker_deaths=alone)
-                self._deaths.pop(handle)
-                self._enter_first(pq, [None])
+                self._one_by_one.pop(handle, None)
+            elif pq.waiting:
+                self._died_over(pq)
         for pq in self.s.queues.values():
             if pq.waiting:
                 self._ask(pq)
+
+    def _died_over(self, pq: ProcessQueue) -> None:
+        """A worker died over the first waiting messages, or was ended in the meantime."""
+        run = pq.waiting[0]
+        if run.count > 1 and self._one_by_one.get(pq.handle) is not run:
+            self._one_by_one[pq.handle] = run
+            return
+        deaths = self._deaths[pq.handle] = self._deaths.get(pq.handle, 0) + 1
+        if deaths >= CLASSIFY_DEATHS_MAX:
+            self.s.log("error", "key_not_found_out", queue=pq.mq, offset=run.offsets[run.at], worker_deaths=deaths)
+            self._enter_first(pq, [None])
 
     # --- handing out --------------------------------------------------------------------------------------------
 

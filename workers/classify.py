@@ -38,8 +38,16 @@ def digest(key: Any) -> bytes:
 _UNUSABLE_DIGEST = blake2b(UNUSABLE, digest_size=KEY_BYTES).digest()
 
 
-def classify(function: Callable[[Any], object], queue: QueueInfo, data: bytes, records: int, log: Any) -> list[bytes]:
-    """One digest a record. Whatever is wrong with a record or the function is logged, never raised."""
+def classify(
+    function: Callable[[Any], object],
+    queue: QueueInfo,
+    data: bytes,
+    records: int,
+    log: Any,
+    name: Callable[[int], None],
+) -> list[bytes]:
+    """One digest a record, which is named by its offset before. Whatever is wrong with a record or the function is logged,
+    never raised."""
     try:
         positions, offsets = walk(data)
     except ProtocolError as error:
@@ -47,13 +55,19 @@ def classify(function: Callable[[Any], object], queue: QueueInfo, data: bytes, r
         return [_UNUSABLE_DIGEST] * records
     found: list[bytes] = []
     for index, offset in enumerate(offsets):
+        name(offset)
         try:
             found.append(digest(function(_first_message(data, positions[index], positions[index + 1], queue))))
         except BaseException as error:  # noqa: BLE001  whatever it is, it is the function's
-            log.warning("key_function_failed", topic=queue.topic, queue_id=queue.queue_id, offset=offset,
-                        error=describe_error(error))  # fmt: skip
+            note_failure(log, queue, offset, error)
             found.append(_UNUSABLE_DIGEST)
     return (found + [_UNUSABLE_DIGEST] * records)[:records]
+
+
+def note_failure(log: Any, queue: QueueInfo, offset: int, error: BaseException) -> None:
+    """Why there is no key."""
+    log.warning("key_function_failed", topic=queue.topic, queue_id=queue.queue_id, offset=offset,
+                error=describe_error(error))  # fmt: skip
 
 
 def _first_message(data: bytes, position: int, end: int, queue: QueueInfo) -> Message:

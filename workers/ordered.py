@@ -22,6 +22,7 @@ from .api import Commit, Retry, Rollback, Suspend
 from .batch_results import batch_results
 from .cells import LAST, RECORDS, STARTED_NS, STATE, TAKEN
 from .choosing import Wants, chooser
+from .classify import classify, note_failure
 from .forks import end_fork
 from .gathering import messages_of
 from .loading import describe_error, user_traceback
@@ -307,12 +308,12 @@ class OrderedRunner(Runner):
 
 CALLERS: Final = HANDLER_CALLERS | {
     function.__code__
-    for function in (OrderedRunner._call, OrderedRunner._judge, OrderedRunner._gather)  # pyright: ignore[reportPrivateUsage]
+    for function in (OrderedRunner._call, OrderedRunner._judge, OrderedRunner._gather, classify)  # pyright: ignore[reportPrivateUsage]
 }
 """As HANDLER_CALLERS, the ordered ones too."""
 NEVER: Final = NEVER_INTERRUPTED | {
     function.__code__
-    for function in (OrderedRunner._put, OrderedRunner._end_run, OrderedRunner._given_back)  # pyright: ignore[reportPrivateUsage]
+    for function in (OrderedRunner._put, OrderedRunner._end_run, OrderedRunner._given_back, note_failure)  # pyright: ignore[reportPrivateUsage]
 }
 """As NEVER_INTERRUPTED, the ordered ones too."""
 

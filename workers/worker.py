@@ -67,6 +67,8 @@ from .segment import NS_PER_MS, SegmentWriter
 from .trace_packets import encode_traces
 from .watching import TraceLog
 
+NO_CHUNK: Final = 0
+"""What the cell says while keys are asked for: chunks begin at 1."""
 SEGMENT_RETRY_MS: Final = 250
 """Pause between two tries to write a segment; the supervisor's end is looked at as often."""
 SEALING_LOOK_MS: Final = 5
@@ -234,8 +236,13 @@ class Worker:
             raise ProtocolError(
                 f"queue handle {question.handle} is unknown, or there is no key function", "CLASSIFY packet"
             )
+        if self._runner.pending:
+            self.flush()  # the call may take long, or be the last
         data = self._data(packet, at, question.slab_offset, question.length)
-        digests = classify(function, queue, data, question.records, self._log)
+        naming = self._runner.naming
+        naming.chunk(NO_CHUNK, queue)
+        digests = classify(function, queue, data, question.records, self._log, naming.record)
+        self._cell[STATE] = 0
         self._link.send(encode_keys(question.handle, digests))
 
     def _on_seal(self, _packet: Buffer) -> None:

@@ -94,6 +94,17 @@ def exits_in_the_filter_in_order(message: Message) -> dict[str, int]:
     return row(number_of(message))
 
 
+def sleeps_over_the_key(message: Message) -> str:
+    if number_of(message) == POISON:
+        time.sleep(3600)
+    return str(number_of(message) % 10)
+
+
+@handler(schema=SCHEMA, order="key", key=sleeps_over_the_key, hard_time_limit=0.3)
+def has_a_key_that_is_not_found_out(message: Message) -> dict[str, int]:
+    return row(number_of(message))
+
+
 @handler(schema=SCHEMA, hard_time_limit=1)
 def endless_c_loop(message: Message) -> dict[str, int]:
     """The poison counts for ever in C, with the interpreter's lock held, at its first attempt."""

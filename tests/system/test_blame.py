@@ -138,6 +138,19 @@ def test_an_endless_c_loop_is_stopped_at_its_hard_limit(start: CrewMaker) -> Non
     assert "charged_to" not in death
 
 
+def test_a_key_function_that_does_not_end_costs_its_message_the_key(start: CrewMaker) -> None:
+    """Each worker that asks for it is over the time limit. In the end the message is handled, in no order."""
+    crew = start("has_a_key_that_is_not_found_out")
+    send_numbers(crew.broker, crew.topic, range(MESSAGES))
+    verdict(crew, dead=False)
+    [given_up] = events(crew, "key_not_found_out")
+    assert given_up["worker_deaths"] == 3
+    deaths = events(crew, "worker_died")
+    assert 3 <= len(deaths) <= 4, "once over all of a pull"
+    assert {death["end"] for death in deaths} == {"hard time limit"}
+    assert not any("charged_to" in death for death in deaths)
+
+
 def test_a_soft_limit_is_raised_in_the_handler(start: CrewMaker) -> None:
     crew = start("sleeps")
     send_numbers(crew.broker, crew.topic, range(MESSAGES))

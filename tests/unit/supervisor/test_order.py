@@ -306,6 +306,45 @@ def test_keys_of_a_function_are_asked_of_a_worker_and_of_the_next_when_it_dies(m
     assert offsets(bench) == {"w2": [0]}
 
 
+def ask_until_keyed(bench: Bench, handle: int, deadly: int | None) -> tuple[int, dict[int, int]]:
+    """Answer what workers are asked, except that each dies over one record; deaths, and how often how many were asked."""
+    deaths, sizes = 0, dict[int, int]()
+    (pq,) = bench.core.state.queues.values()
+    while asked := bench.take(act.Classify):
+        (question,) = asked
+        assert bench.core.is_busy(question.worker_id), "a key function that stops its loop shall be noticed"
+        sizes[question.count] = sizes.get(question.count, 0) + 1
+        first = pq.waiting[0].at
+        if deadly is not None and first <= deadly < first + question.count:
+            deaths += 1
+            bench.core.worker_died(question.worker_id)
+            bench.core.salvage_complete(question.worker_id, bench.now)
+            bench.worker(f"x{deaths}")
+        else:
+            bench.core.classified(question.worker_id, handle, [b"%d" % (first + n) for n in range(question.count)])
+    return deaths, sizes
+
+
+def test_a_message_over_whose_key_three_workers_die_alone_gets_none(make: Make) -> None:
+    bench, handle = by_key(make, "abcdefgh", order_key="")
+    assert ask_until_keyed(bench, handle, 5) == (1 + 3, {8: 1, 1: 5 + 3 + 2})
+    assert bench.logged().count("key_not_found_out") == 1
+    lanes = {offset: lane.key for offset, lane in bench.core.state.queues[handle].order.of_offset.items()}
+    assert lanes == {offset: offset if offset == 5 else b"%d" % offset for offset in range(8)}
+    bench.found(handle, range(8, 12))
+    assert ask_until_keyed(bench, handle, None) == (0, {4: 1}), "the next pull is asked for at once again"
+
+
+def test_a_worker_that_leaves_answers_first(make: Make) -> None:
+    bench, handle = by_key(make, "ab", order_key="")
+    assert bench.one(act.Classify).worker_id == "w1"
+    bench.core.retire("w1")
+    bench.worker("w3")
+    bench.none(act.Classify)
+    bench.core.classified("w1", handle, [b"k", b"k"])
+    assert offsets(bench) == {"w2": [0, 1]}
+
+
 # --- locks ----------------------------------------------------------------------------------------------------------
 
 

@@ -411,7 +411,28 @@ def test_a_question_for_keys_needs_a_function(bench: Make, numbered: Make) -> No
     handle, (first, none, last) = decode_keys(packet)
     assert (handle, none, first == last) == (1, None, True)
     assert first is not None
+    assert b.cell[STATE] == 0
     without = bench(lambda _: None)
     without.link.send(question, records)
     with pytest.raises(ProtocolError, match="no key function"):
         without.steps(2)
+
+
+def test_a_record_is_in_hand_while_its_key_is_asked_for(bench: Make, numbered: Make) -> None:
+    """A key function that never ends is over the time limit, as a handler is; what was done before is reported first."""
+    seen: list[tuple[int, int, int]] = []
+    told: list[Said] = []
+
+    def key(message: Message) -> str:
+        told.extend(said(b))
+        seen.append((message.queue_offset, b.cell[STATE] - 1, b.cell[RECORDS]))
+        return "k"
+
+    b = bench(handler(order="key", key=key)(lambda _: None))
+    first, records = numbered(0, 2), b"".join(numbered(5, 8))
+    b.link.send(encode_ordered([OrderedDescriptor(1, 1, 0, sum(map(len, first)), 2, 0, ())], 0), b"".join(first))
+    b.link.send(encode_classify(Classify(1, 0, len(records), 3)), records)
+    b.steps(3)
+    assert told == [(1, 0, 2)]
+    assert seen == [(5, 5, 1), (6, 6, 1), (7, 7, 1)]
+    assert b.cell[STATE] == 0
