@@ -33,6 +33,7 @@ SYSTEM = (
 FULL = (
     "tests/system/test_chaos.py",
     "tests/system/test_pressure.py",
+    "tests/system/test_blame.py::test_a_message_that_takes_more_than_its_control_group_has",
     "tests/system/test_stand_still.py",
     "tests/system/test_connect.py",
     "tests/system/test_executors.py",

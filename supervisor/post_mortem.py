@@ -68,7 +68,7 @@ class PostMortem:
         """How many processes the kernel has killed for want of memory since the last look."""
         now = oom_kills(self._own, self._root)
         more, self._oom_kills = now - self._oom_kills, now
-        return more
+        return max(0, more)  # moved into another group, it counts anew
 
 
 def seal_renamed(core: Core, segments: Path, worker_id: str, now: float) -> None:

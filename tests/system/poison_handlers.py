@@ -168,6 +168,15 @@ def allocates(message: Message) -> dict[str, int]:
 
 
 @handler(schema=SCHEMA)
+def takes_all_memory(message: Message) -> dict[str, int]:
+    """The poison takes memory until somebody stops it, at every attempt."""
+    taken: list[bytearray] = []
+    while number_of(message) == POISON:
+        taken.append(bytearray(b"x") * (1 << 24))
+    return row(number_of(message))
+
+
+@handler(schema=SCHEMA)
 def naps(message: Message) -> dict[str, int]:
     """A millisecond each, so that a kill finds something in hand; numbers from a million on only say who runs them."""
     time.sleep(0.001)

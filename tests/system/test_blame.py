@@ -20,6 +20,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from control_groups import born_in, memory_group
 from harness import WAIT_S, Broker, Crew, alive, duplicate_keys, say, send_numbers, stored_messages, wait_until
 from poison_handlers import GATES, POISON
 
@@ -29,6 +30,8 @@ from rocketcrew.workers.salvage import open_segments
 
 MESSAGES = 2_000
 KILLS = 10
+GROUP_BYTES = 1 << 30
+"""Several times what a crew of two workers takes."""
 CrewMaker = Callable[..., Crew]
 
 
@@ -168,6 +171,30 @@ def test_a_message_that_takes_all_memory_fails_by_itself(start: CrewMaker) -> No
     failed = events(crew, "message_failed")
     assert failed or events(crew, "worker_died"), "one or the other: Python can say MemoryError mostly, not always"
     assert {event["keys"] for event in failed} <= {f"n{POISON}"}, "no other message fails for it"
+
+
+def test_a_message_that_takes_more_than_its_control_group_has(
+    start: CrewMaker, broker: Broker, full_numbers: bool
+) -> None:
+    """The kernel kills the worker, as in a container; a message alone in hand is a dead letter that says so."""
+    if not full_numbers:
+        pytest.skip("takes seconds, and most machines have no such group to give: only with --full-numbers")
+    with memory_group(GROUP_BYTES) as group:
+        with born_in(group):
+            crew = start("takes_all_memory")
+        try:
+            send_numbers(broker, crew.topic, range(MESSAGES))
+            verdict(crew, dead=True)
+        finally:
+            crew.stop()
+    deaths = events(crew, "worker_died")
+    assert len(deaths) == 3
+    assert len({death["charged_to"] for death in deaths}) == 1, "nobody but the poison"
+    assert all(death["cause"] == "SIGKILL" and death["oom_kills"] >= 1 for death in deaths)
+    properties = dead_letter(broker, crew)
+    assert properties["ROCKETCREW_CAUSE"] == "SIGKILL"
+    assert int(properties["ROCKETCREW_OOM_KILLS"]) >= 1
+    assert int(properties["ROCKETCREW_EXIT_CODE"]) == -signal.SIGKILL
 
 
 def test_a_count_outlives_the_death_of_everything(start: CrewMaker, broker: Broker) -> None:

@@ -152,6 +152,8 @@ def test_a_worker_that_was_killed_for_want_of_memory(scene: Scene) -> None:
         "pid": 4711, "exit_code": -9, "run_ms": 3210, "rss_peak_bytes": 9 << 20, "rss_last_bytes": 8 << 20, "oom_kills": 1,
     }  # fmt: skip
     assert "oom_kills" not in scene.mortem.look(scene.member(-signal.SIGKILL)).facts, "that one was counted"
+    scene.killed_for_memory(0)
+    assert "oom_kills" not in scene.mortem.look(scene.member(-signal.SIGKILL)).facts, "in another group now"
 
 
 def test_a_kill_by_somebody_else_and_what_was_sampled_in_another_call(scene: Scene) -> None:
