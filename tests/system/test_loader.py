@@ -183,12 +183,19 @@ def _jvm_gone(pid: int) -> bool:
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
+def _of_spark(loaders: Loaders) -> list[int]:
+    """The JVM of the loader, and the scripts that start it: all of them name Spark's folder."""
+    folder = str(loaders.staging / "spark")
+    return [one.pid for one in psutil.process_iter(["cmdline"]) if folder in " ".join(one.info["cmdline"] or ())]
+
+
 def _stopped_while_spark_starts(loaders: Loaders) -> None:
     loaders.seal(Record(1, ["a", "b"]), Record(2))
     process = loaders.start(follow=True, stop_deadline_ms=0)
-    wait_until(lambda: any((loaders.staging / "plan").glob("*.json")) or process.poll() is not None, what="a plan")
+    wait_until(lambda: bool(_of_spark(loaders)) or process.poll() is not None, what="a JVM")
     process.terminate()
     assert process.wait(WAIT_S) in (0, 5), loaders.log.read_text()
+    wait_until(lambda: not _of_spark(loaders), ORPHANS_GONE_S, "the end of the JVM")
     assert not list(loaders.table.glob("batch_id=*"))
 
 
@@ -266,7 +273,7 @@ def test_a_jvm_that_hangs_is_found_out(tmp_path: Path) -> None:
         loaders.seal(Record(1))
         loaders.run(6, jvm_timeout_ms=100, java_home=str(_hanging_java(tmp_path / "java")))
         assert "did not start within 2 s" in loaders.status()["error"]
-        assert not [one for one in psutil.process_iter(["cmdline"]) if str(tmp_path) in str(one.info["cmdline"])]
+        assert not _of_spark(loaders)
         process = loaders.start(follow=True, jvm_timeout_ms=2_000)
         jvm = loaders.wait_for_batch(1, process)["jvm_pid"]
         os.kill(jvm, signal.SIGSTOP)
@@ -288,7 +295,12 @@ def test_spark_writes_a_new_epoch_and_latest_is_of_it(tmp_path: Path) -> None:
         request = EpochRequest((QueueKey("g", "orders", "broker-a", 0, 1),), frozenset())
         (loaders.staging / "epochs.json").write_text(request.to_json())
         loaders.seal(Record(1, ["second"]))
-        loaders.run()
+        process = loaders.start(follow=True)
+        jvm = loaders.wait_for_batch(2, process)["jvm_pid"]
+        assert jvm in _of_spark(loaders)
+        process.terminate()
+        assert process.wait(WAIT_S) == 0, loaders.log.read_text()
+        assert not _of_spark(loaders), "an orderly end leaves no JVM behind"
     finally:
         loaders.end()
     with open_views(loaders.table, tmp_path / "views") as sql:
