@@ -17,6 +17,7 @@ from ..client.sync import run_with_cluster
 from ..conf.settings import Settings, require
 from ..remoting.codes import ResponseCode
 from ..remoting.errors import BrokerError
+from ..remoting.namespaces import DLQ_PREFIX, RETRY_PREFIX
 from ..supervisor.access import access_of
 from .exit_codes import EXIT_FAILURE
 from .options import with_settings
@@ -24,7 +25,7 @@ from .stagings import group_in_keys, staging_folders
 
 if TYPE_CHECKING:
     from ..spark.intervals import QueueKey
-    from ..spark.reconciling import QueueEnds, Report
+    from ..spark.reconciling import Fate, QueueEnds, QueueReport, Report
 
 NOTED_AFTER_S: Final = 1.0
 """How long a supervisor may take to write what it has noted."""
@@ -51,7 +52,7 @@ def reconcile(
 ) -> None:
     """Compare the table with the brokers, the group's offsets and the list of outcomes.
 
-    Every offset is loaded, without rows, filtered, sent back (to the retry topic, which is looked at too), dead-lettered,
+    Every offset is loaded, without rows, filtered, sent back (to which retry topic; it is looked at too), dead-lettered,
     waiting, or from before the group began. What is none of these is named, and so is what is in the table twice: then the
     exit code is 1. Needs no Spark. Run it while the consumer rests or runs; what is on its way counts as waiting.
 
@@ -165,12 +166,21 @@ def as_object(report: Report, broken: list[str]) -> dict[str, object]:
             "epoch": one.key.epoch,
             "min": one.ends and one.ends.min, "max": one.ends and one.ends.max, "committed": one.ends and one.ends.committed,
             "counts": {fate.value: offsets.count() for fate, offsets in one.fates.items()},
+            "sent_to": {fate.value: topic for fate, topic in sent_to(one).items()},
             "unexplained": {fate.value: one.fates[fate].pieces for fate in UNEXPLAINED if fate in one.fates},
         }
         for one in report.queues
     ]  # fmt: skip
     rows = None if report.rows is None else {"found": report.rows[0], "loaded": report.rows[1]}
     return {"fine": report.fine, "queues": queues, "rows_differ": rows, "unreadable": broken}
+
+
+def sent_to(queue: QueueReport) -> dict[Fate, str]:
+    """The topics that messages of the queue went to, by their fate."""
+    from ..spark.reconciling import Fate
+
+    prefixes = {Fate.SENT_BACK: RETRY_PREFIX, Fate.DEAD_LETTER: DLQ_PREFIX}
+    return {fate: prefix + queue.key.group for fate, prefix in prefixes.items() if fate in queue.fates}
 
 
 def as_lines(report: Report, broken: list[str]) -> list[str]:
@@ -182,7 +192,11 @@ def as_lines(report: Report, broken: list[str]) -> list[str]:
     for one in report.queues:
         key = one.key
         where = f"{key.topic} {key.broker} {key.queue_id}" + (f" epoch {key.epoch}" if key.epoch else "")
-        counts = ", ".join(f"{offsets.count()} {fate.value.replace('_', ' ')}" for fate, offsets in one.fates.items())
+        where_to = {fate: f" (to {topic})" for fate, topic in sent_to(one).items()}
+        counts = ", ".join(
+            f"{offsets.count()} {fate.value.replace('_', ' ')}{where_to.get(fate, '')}"
+            for fate, offsets in one.fates.items()
+        )
         lines.append(f"{where}: {counts or 'nothing'}")
         lines += [
             f"  UNEXPLAINED {fate.value}: {compact(one.fates[fate])}" for fate in UNEXPLAINED if fate in one.fates

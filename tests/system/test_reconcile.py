@@ -62,6 +62,9 @@ def test_a_removed_file_is_named_and_brought_back(tmp_path: Path, broker: Broker
     report = reconcile(crew, code=1)
     assert unexplained(report, "missing") == {tuple(row.values()) for row in lost}
 
+    told = {topic for queue in report["queues"] for topic in queue["sent_to"].items()}
+    assert told == {("sent_back", f"%RETRY%{crew.group}")}
+
     report = reconcile(crew, "--rerun", "numbers_handler:number", code=0)
     rows = crew.loaded_rows()
     assert sorted(rows.column("number").to_pylist()) == list(NUMBERS)

@@ -1,0 +1,42 @@
+"""What `rocketcrew reconcile` says of a report: counts, where failed messages went, and what nobody explains."""
+
+from __future__ import annotations
+
+from rocketcrew.cli.reconcile import as_lines, as_object
+from rocketcrew.spark.intervals import IntervalSet, QueueKey
+from rocketcrew.spark.reconciling import Fate, QueueEnds, QueueReport, Report
+
+ORDERS, RETRY = QueueKey("g", "orders", "b", 0), QueueKey("g", "%RETRY%g", "b", 0, 1)
+
+
+def queue(key: QueueKey, **fates: tuple[int, int]) -> QueueReport:
+    pieces = {Fate(fate): IntervalSet.of([piece]) for fate, piece in fates.items()}
+    return QueueReport(key, QueueEnds(0, 20, 18), pieces)
+
+
+REPORT = Report(
+    (queue(ORDERS, loaded=(0, 10), sent_back=(10, 13), no_rows=(13, 14), waiting=(14, 20)),
+     queue(RETRY, dead_letter=(0, 2), missing=(2, 4))), None,
+)  # fmt: skip
+
+
+def test_where_messages_went_is_named() -> None:
+    lines = as_lines(REPORT, ["batch_id=3/x.parquet"])
+    assert lines == [
+        "orders b 0: 10 loaded, 3 sent back (to %RETRY%g), 1 no rows, 6 waiting",
+        "%RETRY%g b 0 epoch 1: 2 dead letter (to %DLQ%g), 2 missing",
+        "  UNEXPLAINED missing: 2-3",
+        "unreadable batch_id=3/x.parquet",
+        "not everything is explained",
+    ]
+
+
+def test_as_an_object_too() -> None:
+    told = as_object(REPORT, [])
+    queues = told["queues"]
+    assert isinstance(queues, list)
+    orders, retry = queues
+    assert orders["sent_to"] == {"sent_back": "%RETRY%g"}
+    assert orders["counts"] == {"loaded": 10, "sent_back": 3, "no_rows": 1, "waiting": 6}
+    assert (retry["sent_to"], retry["unexplained"]) == ({"dead_letter": "%DLQ%g"}, {"missing": ((2, 4),)})
+    assert told["fine"] is False
