@@ -1,4 +1,8 @@
-"""Records of the brokers through a handler, in this process: what `reconcile --rerun` does with what a table has lost."""
+"""Records of the brokers through a handler, in this process: what `reconcile --rerun` does with what a table has lost.
+
+A record is one unit: of an inner batch all messages finish, or none. What the handler's own filter leaves out is finished
+without rows, as in a worker.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +24,7 @@ from ..source.searching import pull_request
 from ..spark.intervals import IntervalSet, OffsetSet, QueueKey
 from ..workers.api import BatchResult, Handler
 from ..workers.batch_results import batch_results
+from ..workers.choosing import Wants, chooser
 from ..workers.ddl import as_schema
 from ..workers.inferring import COLUMNS_FILE, INFER, Inferring, declared_columns
 from ..workers.loading import HandlerSpec, describe_error, load
@@ -35,7 +40,7 @@ SEAL_BYTES: Final = 64 << 20
 
 
 class Rerun:
-    """Runs messages and seals their rows; `failed` and `gone` are what could not be had."""
+    """Runs messages and seals their rows; `failed` says why of what gave none, by queue and last offset of its record."""
 
     def __init__(self, spec: HandlerSpec, declared: str, staging: Path, group: str, namespace: str) -> None:
         """`declared`: the columns of the configuration, empty = the handler's own. Raises UsageError."""
@@ -53,10 +58,9 @@ class Rerun:
         self._group = group
         self._namespace = namespace
         self._loop = asyncio.new_event_loop()
-        self.handled = 0
         self.failed: dict[tuple[QueueKey, int], str] = {}
-        self._finished: list[tuple[QueueKey, IntervalSet]] = []
-        self.gone: list[tuple[QueueKey, IntervalSet]] = []
+        self._ran: dict[tuple[QueueKey, int], tuple[int, int]] = {}
+        """By the same, what the handler was done with: the record's first offset, and how many messages it took."""
 
     def run(self, fetched: Sequence[tuple[QueueKey, bytes]]) -> None:
         """Handle all fetched records, between the handler's set-up and tear-down hooks."""
@@ -67,7 +71,7 @@ class Rerun:
                 messages = expand_inner_batch(record, 0, len(record), info)
             else:
                 messages = [Message(record, 0, info)]
-            self._handle(key, messages)
+            self._handle(key, messages, chooser(info, self._handler.filter, structlog.get_logger()))
             if self._rows.full:
                 self._flush()
         self._flush()
@@ -75,13 +79,22 @@ class Rerun:
         self._hook(self._handler.teardown)
         self._loop.close()
 
+    @property
+    def handled(self) -> int:
+        """Messages that the handler took and that did not fail."""
+        return sum(count for owner, (_, count) in self._ran.items() if owner not in self.failed)
+
     def finished(self) -> OffsetSet:
         """What did not fail, rows or not."""
-        failed = OffsetSet.of((key, IntervalSet.from_offsets([offset])) for key, offset in self.failed)
-        return OffsetSet.of(self._finished) - failed
+        return OffsetSet.of(
+            (key, IntervalSet.of([(first, last + 1)]))
+            for (key, last), (first, _) in self._ran.items()
+            if (key, last) not in self.failed
+        )
 
-    def _handle(self, key: QueueKey, messages: list[Message]) -> None:
-        owner = (key, messages[-1].queue_offset)
+    def _handle(self, key: QueueKey, whole: list[Message], wants: Wants | None) -> None:
+        owner = (key, whole[-1].queue_offset)
+        messages = whole if wants is None else [message for message in whole if wants(message)]
         try:
             prepared = [
                 self._rows.prepare(message, result, at_once=True)
@@ -96,11 +109,12 @@ class Rerun:
         for one in prepared:
             if one is not None:
                 self._rows.keep(owner, one)
-        self._finished.append((key, IntervalSet.of([(messages[0].queue_offset, messages[-1].queue_offset + 1)])))
-        self.handled += len(messages)
+        self._ran[owner] = (whole[0].queue_offset, len(messages))
 
     def _called(self, messages: list[Message]) -> Sequence[object]:
         """A result for each; failures are raised."""
+        if not messages:
+            return []
         results: Sequence[object]
         if self._handler.batch:
             answer = self._awaited(self._handler.plain(list(messages)))
