@@ -55,7 +55,8 @@ def understood(child: LoaderChild, folder: Path) -> LoaderConfig:
         arguments = dict(context.params)
         settings = read_sources(context, arguments, {"target": "spark.target", "master": "spark.master"}).load()
         assert arguments["once"] is False
-        return config_of(settings, arguments["staging"], {})
+        [staging] = arguments["stagings"]
+        return config_of(settings, staging, {})
 
 
 @pytest.mark.parametrize("setting", OTHERS)
