@@ -5,11 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyspark
+import pytest
 from loader_world import World
 
+from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.epochs import EpochRequest
 from rocketcrew.spark.intervals import QueueKey
-from rocketcrew.spark.ledger_target import LedgerTarget, Range
+from rocketcrew.spark.ledger_target import LedgerTarget, Range, deliver_by_format
+from rocketcrew.spark.session import delta_conf
 
 QUEUE = QueueKey("g", "orders", "broker-a", 0)
 
@@ -59,3 +63,50 @@ def test_the_ranges_of_two_epochs_of_a_queue_are_told_apart(world: World, segmen
     world.drain(loader)
     assert calls == [(1, [Range(*QUEUE[:4], 1, 5)]), (2, [Range(*QUEUE[:4], 1, 5, epoch=1)])]
     assert calls[0][1] != calls[1][1]
+
+
+NUMBERED = ("selectExpr", "*", "cast(7 as bigint) as batch_id")
+
+
+def delivered(format_: str, target: str, options: dict[str, str], partition_by: tuple[str, ...] = ()) -> Frame:
+    frame: Any = Frame()
+    deliver_by_format(format_, target, options, partition_by)(frame, 7, [])
+    found: Frame = frame
+    return found
+
+
+def test_other_formats_are_appended_to_with_the_batchs_number() -> None:
+    options = {"url": "jdbc:x", "dbtable": "rows"}
+    assert delivered("jdbc", "", options).called == [
+        NUMBERED, ("format", "jdbc"), ("mode", "append"), ("options", ("dbtable", "rows"), ("url", "jdbc:x")), ("save",),
+    ]  # fmt: skip
+
+
+def test_a_target_is_a_path_or_a_table_of_the_catalog() -> None:
+    head = [NUMBERED, ("format", "orc"), ("mode", "append"), ("options",)]
+    assert delivered("orc", "/data/rows", {}).called == [*head, ("save", "/data/rows")]
+    assert delivered("orc", "table:lake.rows", {}).called == [*head, ("saveAsTable", "lake.rows")]
+    by = ("partitionBy", "day", "region")
+    assert delivered("orc", "/data/rows", {}, ("day", "region")).called == [*head, by, ("save", "/data/rows")]
+    assert delivered("orc", "table:rows", {}, ("day", "region")).called == [*head, by, ("saveAsTable", "rows")]
+
+
+def test_the_jars_of_delta_come_from_a_folder_a_list_or_the_network(tmp_path: Path) -> None:
+    for name in ("delta-spark_4.2_2.13-4.4.0.jar", "delta-storage-4.4.0.jar", "notes.txt"):
+        (tmp_path / name).touch()
+    files = [str(tmp_path / "delta-spark_4.2_2.13-4.4.0.jar"), str(tmp_path / "delta-storage-4.4.0.jar")]
+    assert delta_conf(str(tmp_path))["spark.jars"] == ",".join(files)
+    assert delta_conf(", ".join(files))["spark.jars"] == ",".join(files)
+    fetched = delta_conf("")
+    version = ".".join(pyspark.__version__.split(".")[:2])
+    assert fetched["spark.jars.packages"].startswith(f"io.delta:delta-spark_{version}_2.13:")
+    assert "spark.jars" not in fetched
+    for conf in (fetched, delta_conf(str(tmp_path))):
+        assert "DeltaSparkSessionExtension" in conf["spark.sql.extensions"]
+        assert "DeltaCatalog" in conf["spark.sql.catalog.spark_catalog"]
+
+
+@pytest.mark.parametrize("jars", ["", "/jars/other.jar,/jars/delta-storage.jar"])
+def test_jars_without_delta_are_refused(tmp_path: Path, jars: str) -> None:
+    with pytest.raises(UsageError, match="holds no delta-spark jar"):
+        delta_conf(jars or str(tmp_path))
