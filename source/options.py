@@ -36,6 +36,13 @@ def text(value: str) -> str:
     return value.strip()
 
 
+def name(value: str) -> str:
+    """What may stand in a message's key: letters, digits, `.`, `_` and `-`, up to 64."""
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", value.strip()):
+        raise ValueError("is no name of up to 64 letters, digits, '.', '_' and '-'")
+    return value.strip()
+
+
 def secret(value: str) -> str:
     """Any text, as it stands."""
     return value
@@ -144,6 +151,7 @@ OPTIONS: Mapping[str, Option] = {
     "pullTimeoutMs": Option(READS, _MS, 30_000),
     # What is written.
     "topic": Option(_WRITE, text),
+    "writeId": Option(_WRITE, name, ""),
     "sendTimeoutMs": Option(_WRITE, _MS, 3_000),
     "sendsInFlight": Option(_WRITE, number(1, 10_000), 256),
 }

@@ -3,7 +3,9 @@
 A write is at least once: Spark repeats tasks and batches, and brokers do not know what they have already. So each message has
 the property SPARK_ROW_KEY, `<query or job>-<batch>-<partition>-<row>`: who reads it can drop what it saw. It is the same for
 a batch that is repeated when the rows come in the same order in the same partitions (a source that replays, no shuffle that
-depends on timing). Messages whose row gives no keys get it as their key as well, so that tools find it.
+depends on timing). A batch write is a job of its own each time it runs, unless option `writeId` says which one it is: then it
+has the same keys again, and inside foreachBatch those of the query's batch. Messages whose row gives no keys get it as their
+key as well, so that tools find it.
 """
 
 from __future__ import annotations
@@ -20,6 +22,19 @@ from ..remoting.properties import RESERVED_PROPERTIES
 from .columns import COLUMNS
 
 ROW_KEY = "SPARK_ROW_KEY"
+
+
+def write_key(write_id: str, job: str, query: str | None, batch: str | None) -> str:
+    """What the keys of one write begin with. `query` and `batch`: of the stream that it is part of, None outside of one.
+
+    Inside foreachBatch there may be several writes for one batch, and nothing but their `write_id` tells them apart: a write
+    without one is a `job` of its own, for the same key on different rows would have readers drop one of them.
+    """
+    if not write_id:
+        return f"{job}-0"
+    return f"{write_id}-{query}-{batch}" if query and batch else f"{write_id}-0"
+
+
 _WRITTEN = {
     "body": ("binary", "string"),
     "topic": ("string",),

@@ -1,8 +1,8 @@
 """`df.write.format("rocketmq")` and `writeStream`: each task sends its rows, and is done when brokers have them all.
 
 At least once: what a failed task or batch has sent stays sent, and is sent again. outgoing_rows.py says by which key repeats
-are known. A batch write's key begins with an id made on the driver, a stream's with the query's id, which stays the same
-through restarts from one checkpoint, and the batch's number.
+are known. A batch write's key begins with an id made on the driver or the option writeId, a stream's with the query's id,
+which stays the same through restarts from one checkpoint, and the batch's number.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..remoting.errors import UsageError
 from .access_options import access_of
 from .connections import Connections, shared
 from .options import WRITE, parse_options, refuse
-from .outgoing_rows import RowForm, messages_of, row_form
+from .outgoing_rows import RowForm, messages_of, row_form, write_key
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,6 +52,7 @@ class Sending:
     retries: int
     timeout_ms: int
     in_flight_max: int
+    write_id: str = ""
 
     @classmethod
     def of(cls, options: Mapping[str, str], schema: Sequence[tuple[str, str]]) -> Sending:
@@ -65,7 +66,9 @@ class Sending:
         access = access_of(options, WRITE)
         form = row_form(schema, found["topic"])
         retries = SEND_RETRIES if found["numRetries"] is None else found["numRetries"]
-        return cls(access, form, group, retries, found["sendTimeoutMs"], found["sendsInFlight"])
+        return cls(
+            access, form, group, retries, found["sendTimeoutMs"], found["sendsInFlight"], found["writeId"]
+        )  # fmt: skip
 
     def send(self, batches: Iterator[pa.RecordBatch], key: str, connections: Connections) -> Sent:
         """Send all rows. Raises UsageError naming a row, BrokerError, UnreachableError."""
@@ -88,7 +91,8 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Send one task's rows."""
-        return self._sending.send(iterator, f"{self._job}-0-{_partition()}", shared)
+        key = write_key(self._sending.write_id, self._job, *_stream())
+        return self._sending.send(iterator, f"{key}-{_partition()}", shared)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Everything is at the brokers already."""
@@ -107,10 +111,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Send one task's rows of one batch."""
-        context = TaskContext.get()
-        query = (context.getLocalProperty(QUERY_ID) if context else None) or "query"
-        batch = (context.getLocalProperty(BATCH_ID) if context else None) or "0"
-        return self._sending.send(iterator, f"{query}-{batch}-{_partition()}", shared)
+        query, batch = _stream()
+        own = f"{self._sending.write_id}-" if self._sending.write_id else ""
+        return self._sending.send(iterator, f"{own}{query or 'query'}-{batch or '0'}-{_partition()}", shared)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Everything is at the brokers already."""
@@ -119,6 +122,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """What was sent stays sent, and is sent again with the same keys."""
         _log.warning("write_failed", batch=batchId, messages_sent_at_least=_count(messages))
+
+
+def _stream() -> tuple[str | None, str | None]:
+    """The streaming query and batch that this task is part of, also inside foreachBatch."""
+    context = TaskContext.get()
+    return (context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)) if context else (None, None)
 
 
 def _partition() -> int:

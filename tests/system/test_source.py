@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from harness import Broker
+from harness import Broker, wait_until
 
 from rocketcrew import OutgoingMessage, SyncProducer
 from rocketcrew.client.operations import Operations
@@ -99,6 +100,8 @@ def test_a_batch_read_with_all_columns(spark: Any, broker: Broker) -> None:
     )
     assert "body" not in some.load().columns
     assert some.load().count() == 20
+    patterned = {"nameServer": broker.name_server, "subscribePattern": "bat.h|nothing"}
+    assert spark.read.format("rocketmq").options(**patterned).load().count() == 40
     chosen = spark.read.format("rocketmq").options(**topic.options()).schema("queueOffset bigint, keys string").load()
     assert {(row.queueOffset, row.keys) for row in chosen.collect()} == {
         (at // QUEUES, f"key-{at}") for at in range(40)
@@ -116,6 +119,8 @@ def test_ranges_are_split_and_offsets_and_predicates_choose(spark: Any, broker: 
     frame = spark.read.format("rocketmq").options(**one).load()
     assert frame.rdd.getNumPartitions() == 5
     assert numbers(frame) == [1 + QUEUES * at for at in range(3, 18)]
+    late = topic.options(startingTimestamp=1 << 42, startingOffsetsByTimestampStrategy="latest")
+    assert spark.read.format("rocketmq").options(**late).load().count() == 0
     spark.conf.set(PUSH_DOWN, "true")
     try:
         whole = spark.read.format("rocketmq").options(**topic.options()).load()
@@ -189,7 +194,7 @@ def test_what_a_table_holds_is_sent_and_read_back(spark: Any, broker: Broker) ->
         "cast(id as string) body", "'red' tags", "case when id < 10 then concat('k', id) end keys",
         "map('colour', 'red', 'n', cast(id as string)) properties",
     )  # fmt: skip
-    to = frame.write.format("rocketmq").options(nameServer=broker.name_server, topic="sink")
+    to = frame.write.format("rocketmq").options(nameServer=broker.name_server, topic="sink", writeId="nightly")
     to.mode("append").save()
     back = spark.read.format("rocketmq").options(nameServer=broker.name_server, subscribe="sink").load().collect()
     assert sorted(int(row.body) for row in back) == list(range(30))
@@ -199,6 +204,60 @@ def test_what_a_table_holds_is_sent_and_read_back(spark: Any, broker: Broker) ->
     for row in back:
         number = int(row.body)
         assert row.keys == (f"k{number}" if number < 10 else row.properties["SPARK_ROW_KEY"])
+    to.mode("append").save()
+    twice = spark.read.format("rocketmq").options(nameServer=broker.name_server, subscribe="sink").load().collect()
+    assert sorted(row.properties["SPARK_ROW_KEY"] for row in twice) == sorted([*keys] * 2), "by its name"
+
+
+def test_a_stream_goes_on_at_its_group_waits_for_rows_and_writes_from_foreach_batch(
+    spark: Any, broker: Broker, tmp_path: Path
+) -> None:
+    """minOffsetsPerTrigger by a pattern of topics, from the offsets of a group; the batch that is run again has its keys."""
+    topic = Topic(broker, "waits-1", 6)
+    Topic(broker, "written", 0)
+
+    async def commit(cluster: Any) -> None:
+        for mq in await cluster.queues_to_read(topic.name):
+            await Operations(cluster).update_consumer_offset("waits-group", mq, 1)
+
+    run_with_cluster(broker.name_server, commit)
+    sizes: list[int] = []
+    check = tmp_path / "check"
+
+    def write(frame: Any, _batch: int) -> None:
+        sizes.append(frame.count())
+        to = frame.select("body").write.format("rocketmq").mode("append")
+        to.options(nameServer=broker.name_server, topic="written", writeId="copy").save()
+
+    def start() -> Any:
+        options = {
+            "nameServer": broker.name_server, "subscribePattern": "waits-.*", "startingOffsets": "group",
+            "group": "waits-group", "minOffsetsPerTrigger": "6", "maxTriggerDelay": "1h",
+        }  # fmt: skip
+        stream = spark.readStream.format("rocketmq").options(**options).load()
+        return stream.writeStream.foreachBatch(write).option("checkpointLocation", str(check)).start()
+
+    def run_to(batch: int) -> None:
+        query = start()
+        try:
+            if not sizes:  # the first batch takes what there is, as Kafka's does
+                wait_until(check.joinpath("commits", "0").exists, what="the first batch")
+                topic.send(3)
+                topic.send(3)
+            wait_until(check.joinpath("commits", str(batch)).exists, what=f"batch {batch}")
+        finally:
+            query.stop()
+
+    run_to(1)
+    assert sizes == [2, 6], "none with three"
+    (check / "commits" / "1").unlink()  # as if the driver had died before it could say so
+    (check / "commits" / ".1.crc").unlink(missing_ok=True)
+    run_to(1)
+    assert sizes == [2, 6, 6]
+    rows = spark.read.format("rocketmq").options(nameServer=broker.name_server, subscribe="written").load().collect()
+    found = Counter((row.properties["SPARK_ROW_KEY"], int(row.body)) for row in rows)
+    assert sorted(number for (_, number), times in found.items() if times == 1) == [4, 5]
+    assert sorted(number for (_, number), times in found.items() if times == 2) == list(range(6, 12))
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import MAGIC_V1, MAGIC_V2, StoredMessage, encode_message, record_info
 from rocketcrew.source.columns import COLUMNS, arrow_schema, check_columns, ddl, default_columns
-from rocketcrew.source.outgoing_rows import ROW_KEY, messages_of, row_form
+from rocketcrew.source.outgoing_rows import ROW_KEY, messages_of, row_form, write_key
 from rocketcrew.source.rows import BYTES_MAX, Rows
 
 QUEUE = MessageQueue("t", "a", 3)
@@ -253,3 +253,10 @@ def test_rows_that_cannot_be_sent(row: dict[str, str | None], said: str) -> None
     with pytest.raises(UsageError) as raised:
         list(messages_of(pa.RecordBatch.from_pylist([row], schema), form, "k", 4))
     assert said in str(raised.value)
+
+
+def test_a_write_that_has_a_name_has_the_same_keys_again() -> None:
+    assert write_key("", "job", None, None) == "job-0"
+    assert write_key("nightly", "job", None, None) == write_key("nightly", "another", None, None) == "nightly-0"
+    assert write_key("a", "job", "query", "7") == "a-query-7"
+    assert write_key("", "job", "query", "7") == "job-0", "two writes of one batch must not have the same keys"
