@@ -277,7 +277,8 @@ class Work:
         }  # fmt: skip
         self._log.info("batch_running", **told)
         with self._telling:
-            if self._status is not None and loader.progress.look() is not None:
+            now = loader.progress.look()  # the answer of Spark may have come after the end
+            if self._status is not None and now is not None and now.batch == running.batch:
                 self._status.status.running = told
                 self._tell(LOADING, loader)
 
