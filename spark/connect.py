@@ -34,6 +34,8 @@ SCHEME = "sc://"
 CONNECT_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 10.0
 """What a server may take to hear that the session ends; then it is left to find out."""
+START_TIMEOUT_S = 120.0
+"""What a server that has taken the connection may take to begin a session; one that hangs would never."""
 RETRIES_MAX = 8
 BACKOFF_MAX_MS = 10_000
 STATIC = "CANNOT_MODIFY_STATIC_CONFIG"
@@ -194,7 +196,7 @@ def as_told(rows: Any, schema: Any) -> Any:
     return pa.Table.from_arrays(arrays, schema=target)
 
 
-def open_connect(master: str, conf: dict[str, str]) -> ConnectSession:
+def open_connect(master: str, conf: dict[str, str], start_timeout_s: float = START_TIMEOUT_S) -> ConnectSession:
     """Begin a session at the server `master`. Raises UsageError, SparkStartError with the reason and the remedy."""
     host, port = endpoint(master)
     try:
@@ -209,23 +211,31 @@ def open_connect(master: str, conf: dict[str, str]) -> ConnectSession:
 
     os.environ[_MODE] = "1"
     spark: Any = None
+
+    def give_up() -> None:
+        spark.client._channel.close()
+
+    deadline = Deadline(start_timeout_s, give_up)
     try:
-        # Its builder makes it the session that users' functions find, too.
+        # Its builder makes it the session that users' functions find, too. The server is asked for nothing yet.
         spark = RemoteSession.builder.remote(master).create()
         spark.client.set_retry_policies([DefaultPolicy(max_retries=RETRIES_MAX, max_backoff=BACKOFF_MAX_MS)])
-        for name, value in {**_CONF, **conf}.items():
-            spark.conf.set(name, value)
+        with deadline:
+            for name, value in {**_CONF, **conf}.items():
+                spark.conf.set(name, value)
     except Exception as error:
         os.environ.pop(_MODE, None)
         if spark is not None:
             with contextlib.suppress(Exception):
                 spark.stop()
-        raise _refused(master, error) from error
+        raise _refused(master, error, start_timeout_s if deadline.passed else 0) from error
     return ConnectSession(spark, master)
 
 
-def _refused(master: str, error: Exception) -> SparkStartError:
+def _refused(master: str, error: Exception, waited_s: float) -> SparkStartError:
     said = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    if waited_s:
+        said = f"no answer within {waited_s:g} s"
     hint = ""
     if STATIC in str(error):
         hint = ". What spark.conf says of static settings belongs to the start of the server: leave it out here"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -45,6 +46,15 @@ def test_of_a_master_with_a_token_only_the_address_is_shown() -> None:
 def test_nobody_is_there() -> None:
     with pytest.raises(SparkStartError, match=r"no Spark Connect server at 127\.0\.0\.1:1 .*correct spark\.master"):
         open_connect("sc://127.0.0.1:1/;token=secret", {})
+
+
+def test_somebody_is_there_and_never_answers() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        port = hanging.getsockname()[1]
+        with pytest.raises(
+            SparkStartError, match=rf"server sc://127\.0\.0\.1:{port} gives no session: no answer within 0.5 s"
+        ):
+            open_connect(f"sc://127.0.0.1:{port}", {}, start_timeout_s=0.5)
 
 
 def test_plans_are_smaller_where_rows_may_be_in_memory() -> None:
