@@ -260,6 +260,11 @@ class SimMember:
             self.world.trace.append(f"{self.world.now_ms:.2f}    {self.client_id} {entry.event} {entry.keys}")
         if entry.level == "critical":
             raise Violation(f"{entry.event} {entry.keys}")
+        if entry.event == "key_not_found_out":
+            mq, offset = entry.keys["queue"], entry.keys["offset"]
+            assert isinstance(mq, MessageQueue)
+            assert isinstance(offset, int)
+            self.order.loses_its_key((mq.topic, mq.queue_id), offset)
         self.notebook.logged(entry, self.core.state)
 
     # --- end ----------------------------------------------------------------------------------------------------

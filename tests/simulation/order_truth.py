@@ -25,7 +25,8 @@ class OrderTruth:
 
     def __init__(self, world: World, lane_of: Callable[[QueueKey, int], Hashable | None]) -> None:
         self._world = world
-        self._lane_of = lane_of
+        self._lane = lane_of
+        self._keyless: set[tuple[QueueKey, int]] = set()
         self.is_done: Callable[[QueueKey, int], bool] = lambda _key, _offset: False
         """Stored as a retry, not subscribed, or skipped: nothing of it has to run."""
         self._handled: dict[QueueKey, dict[int, set[str]]] = {}
@@ -35,6 +36,14 @@ class OrderTruth:
         """Everything of the lane below this is done."""
         self._untold: dict[str, list[tuple[QueueKey, int]]] = {}
         self.broker_died_ms = -1.0
+
+    def loses_its_key(self, key: QueueKey, offset: int) -> None:
+        """Workers died again and again while they were asked for it: from now on the message is in no order."""
+        self._world.note("a message lost its key to the deaths of workers")
+        self._keyless.add((key, offset))
+
+    def _lane_of(self, key: QueueKey, offset: int) -> Hashable | None:
+        return None if (key, offset) in self._keyless else self._lane(key, offset)
 
     def begins(self, worker: SimWorker, key: QueueKey, offset: int) -> None:
         lane = self._lane_of(key, offset)
