@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Generator
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -14,10 +17,12 @@ from ..client.operations import Operations
 from ..client.sync import run_with_cluster
 from ..conf.segment_format import EPOCH_FILE, FOLDER_FORMATS
 from ..conf.settings import Settings, require
+from ..engine.home import CHECKPOINT_DIR, ENGINE_DIR, LOCK_FILE
 from ..remoting.errors import UsageError
 from ..remoting.queues import MessageQueue
 from ..source.reading import TOOLS_GROUP
 from ..source.searching import exact_offset, store_times
+from ..spark.files import remove_tree, try_lock
 from ..supervisor.access import access_of
 from .options import with_settings
 from .stagings import group_in_keys, staging_folders
@@ -46,6 +51,9 @@ def reset(settings: Settings, topics: tuple[str, ...], where: str, reprocess: bo
     What is consumed again is dropped where it is in the table already: each message is in it once. With --reprocess its rows
     are loaded beside the first ones, with the number of the new epoch in the column _epoch (null is the first). Segments that
     were sealed before belong to the epoch before. Where members have their state on several hosts, name all of their folders.
+
+    Of `run --engine spark` the checkpoint in supervisor.data_dir is removed, so that its next start begins at the offsets
+    that are set here, for its other topics at what it has reported; what it had sealed stays.
 
     \b
     Examples:
@@ -78,12 +86,36 @@ def reset(settings: Settings, topics: tuple[str, ...], where: str, reprocess: bo
         for mq, offset in sorted(offsets.items()):
             await operations.update_consumer_offset(access.wrap(group), mq, offset)
 
-    offsets = run_with_cluster(access, find)
-    if reprocess:
-        _ask_for_epochs(settings, list(stagings) or staging_folders(settings), sorted(offsets))
-    run_with_cluster(access, move)
+    with resting_engine(Path(settings.supervisor.data_dir), group_in_keys(settings)) as checkpoint:
+        offsets = run_with_cluster(access, find)
+        if reprocess:
+            _ask_for_epochs(settings, list(stagings) or staging_folders(settings), sorted(offsets))
+        if checkpoint is not None:
+            remove_tree(checkpoint)  # before the offsets move: in between it would begin where it stands
+            click.echo(f"removed {checkpoint}: the engine begins at the group's offsets", err=True)
+        run_with_cluster(access, move)
     for mq, offset in sorted(offsets.items()):
         click.echo(f"{access.unwrap(mq.topic)} {mq.broker_name} {mq.queue_id}: {offset}")
+
+
+@contextlib.contextmanager
+def resting_engine(data_dir: Path, group: str) -> Generator[Path | None]:
+    """The checkpoint of the group's engine here, None without one; the engine cannot start meanwhile.
+
+    Raises UsageError while it runs: it goes on at its checkpoint, whatever the group's offsets are.
+    """
+    root = data_dir / group / ENGINE_DIR
+    if not root.is_dir():
+        yield None
+        return
+    lock = try_lock(root / LOCK_FILE)
+    if lock is None:
+        raise UsageError(f"`run --engine spark` of group {group} works in {root}: stop it first")
+    try:
+        checkpoint = root / CHECKPOINT_DIR
+        yield checkpoint if checkpoint.is_dir() else None
+    finally:
+        os.close(lock)
 
 
 def _time_ms(where: str) -> int:

@@ -19,7 +19,7 @@ from ..remoting.errors import UsageError
 from ..spark.files import remove_tree, sync_path, try_lock, write_atomically
 from ..spark.intervals import OffsetSet
 
-ENGINE_DIR = "engine"
+ENGINE_DIR, CHECKPOINT_DIR, LOCK_FILE = "engine", "checkpoint", "lock"
 MANIFEST = "manifest.json"
 STATE_VERSION = 1
 
@@ -31,7 +31,7 @@ class Home:
         """Makes what is missing. Raises UsageError when that can't be done."""
         # Tasks may run with another current folder.
         self.root = (data_dir / group / ENGINE_DIR).absolute()
-        self.checkpoint = self.root / "checkpoint"
+        self.checkpoint = self.root / CHECKPOINT_DIR
         self.batches = self.root / "batches"
         self.segments = self.root / "segments"
         self.spark = self.root / "spark"
@@ -49,7 +49,7 @@ class Home:
 
     def lock(self) -> None:
         """Be the only driver here, until the end of the process. Raises UsageError."""
-        self._lock = try_lock(self.root / "lock")
+        self._lock = try_lock(self.root / LOCK_FILE)
         if self._lock is None:
             raise UsageError(
                 f"another `run --engine spark` works in {self.root}: stop it, or give this one another group"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow.dataset as ds
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -47,8 +49,13 @@ def test_retries_dead_letters_a_kill_and_a_stop(broker: Broker, tmp_path: Path) 
     assert {attempts[number] for number in range(7, 1500, 50)} == {2}
 
     # What another version of the handler would have made of the same messages: 57 differs, 999 does not fail.
+    until = int(time.time() * 1000) + 1
+    wait_until(lambda: time.time() * 1000 > until, what="the next millisecond")
+    send_numbers(broker, "numbers", range(1500, 1510))  # behind the window
     lag = lags(broker, engine.group, "numbers")
-    code, found = replay(engine, "engine_handlers:changed")
+    kept = tmp_path / "kept"
+    code, found = replay(engine, "engine_handlers:changed", "--to", str(until), "--output", str(kept))
+    assert ds.dataset(sorted(map(str, kept.glob("*.parquet")))).count_rows() == 1500
     assert (code, found["handled"], found["failed"], found["rows"]) == (1, 1500, 0, 1500)
     difference = found["difference"]
     assert sorted(row["number"] for row in difference["replay_samples"]) == [57, 999]
@@ -60,7 +67,7 @@ def test_retries_dead_letters_a_kill_and_a_stop(broker: Broker, tmp_path: Path) 
 def test_messages_that_kill_or_never_end(broker: Broker, tmp_path: Path) -> None:
     send_numbers(broker, "deadly", range(200))
     engine = Engine(tmp_path, broker, "engine_handlers:deadly", "deadly", "spark-deadly",
-                    **{"workers.max_worker_deaths": 2})  # fmt: skip
+                    **{"workers.max_worker_deaths": 2, "spark.format": "pyarrow"})  # fmt: skip
     engine.start()
     engine.wait_for_rows(199)
     wait_until(lambda: engine.dead_letters() == 1, WAIT_S, "the dead letter")

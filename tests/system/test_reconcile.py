@@ -101,7 +101,11 @@ def a_lost_segment_is_named(crew: Crew) -> None:
 
 def again_in_a_new_epoch(crew: Crew) -> None:
     """Everything once more: its rows stand beside the first ones, and are explained."""
+    checkpoint = crew.slot.parent / "engine" / "checkpoint"
+    (checkpoint / "offsets").mkdir(parents=True)
     command(crew, "reset", "-t", "numbers", "--to", "earliest", "--reprocess", code=0)
+    assert checkpoint.parent.is_dir()
+    assert not checkpoint.exists(), "an engine of the group begins at the offsets too"
     crew.start()
     wait_until(lambda: crew.lag() == 0 and crew.counter("sent_back_messages") == 16, what="the second end")
     assert b"members that run" in subprocess_error(crew)
