@@ -59,14 +59,15 @@ def test_deltalake_killed_at_any_point_and_once_more_in_the_next_batch(loaders: 
     assert loaders.status()["jvm_pid"] == 0
 
 
-def test_two_loaders_on_two_folders_fill_one_deltalake_table(tmp_path: Path) -> None:
+@pytest.mark.parametrize("format_", ["deltalake", "pyarrow"])
+def test_two_loaders_on_two_folders_fill_one_table(tmp_path: Path, format_: str) -> None:
     both = [Loaders(tmp_path / name, "spark") for name in ("a", "b")]
     for at, mine in enumerate(both):
         mine.table = tmp_path / "table"
         mine.log.parent.mkdir()
         for first in range(0, 60, 6):
             mine.seal(*(Record(offset, [f"{at}"]) for offset in range(first + 2 * at, first + 2 * at + 4)))
-    processes = [mine.start(format="deltalake", max_rows=1, max_bytes=1) for mine in both]
+    processes = [mine.start(format=format_, max_rows=1, max_bytes=1) for mine in both]
     codes = [process.wait(WAIT_S) for process in processes]
     for mine in both:
         mine.end()

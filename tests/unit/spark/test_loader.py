@@ -19,7 +19,7 @@ from loader_world import Crash, World
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.convert import Staged
 from rocketcrew.spark.costs import Costs
-from rocketcrew.spark.delta_target import TABLE_NAME, DeltaTarget, append_by_delta_rs
+from rocketcrew.spark.delta_target import APP_ID, TABLE_NAME, DeltaTarget, append_by_delta_rs
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.spark.loader import POINTS, RACES_LOST_MAX
@@ -568,3 +568,28 @@ def test_rows_below_the_floor_are_told_once_with_the_remedy(world: World, segmen
     assert (warning["log_level"], warning["rows"]) == ("warning", 2)
     assert "rocketcrew reset --reprocess" in warning["remedy"]
     assert [row[3] for row in world.rows()] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("world", ["deltalake"], indirect=True)
+def test_a_number_that_spark_skips_in_silence_is_noticed_and_planned_anew(world: World) -> None:
+    """Another loader commits the batch between our look and our append; Spark does nothing for a txnVersion that is there."""
+    world.seal([world.helpers.Record(1), world.helpers.Record(2)])
+    world.seal([world.helpers.Record(2), world.helpers.Record(3)], at=1)
+    skipped: list[int] = []
+
+    def as_spark_does(path: Path, plan: Plan, staged: Staged, snapshot: object | None) -> None:
+        if not skipped:
+            world.drain(world.loader(1))
+        newest = DeltaTable(str(path)).transaction_version(APP_ID) if DeltaTable.is_deltatable(str(path)) else None
+        if newest is not None and newest >= plan.batch:
+            skipped.append(plan.batch)
+            return
+        append_by_delta_rs(path, plan, staged, snapshot)
+
+    loader = world.loader(target=DeltaTarget(world.table, as_spark_does, lambda: None))
+    (report,) = world.drain(loader)
+    assert skipped == [1]
+    assert (report.batch, report.rows) == (2, 1), "the other one has the rest"
+    assert loader.totals.replanned == 1
+    world.assert_exact()
+    world.assert_clean()
