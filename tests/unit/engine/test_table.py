@@ -1,0 +1,62 @@
+"""The engine's table is any of the loader's targets: here a function, with what stands for the driver's session."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "spark"))
+
+from segment_helpers import Record, read_table, write_segment
+
+from rocketcrew.engine.table import Table
+from rocketcrew.spark.config import LoaderConfig
+from rocketcrew.spark.session import SessionSettings
+from rocketcrew.spark.spark_writer import SparkWriter
+from rocketcrew.spark.staging import Staging
+
+
+class Driver(SparkWriter):
+    """The driver's Spark, which is there already; a job is the call of what it would run."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(SessionSettings(folder))
+
+    def start(self) -> None:
+        pass
+
+    def run(self, files: Any, columns: Any, what: str, action: Callable[[Any], Any]) -> None:
+        action(f"{len(files)} files")
+
+
+def table(tmp_path: Path, **target: Any) -> Table:
+    staging = tmp_path / "segments"
+    config = LoaderConfig(staging, tmp_path / "out", max_wait_ms=0, **target)
+    return Table(config, Staging(staging), Driver(tmp_path / "spark"), lambda: 0)
+
+
+def test_a_function_gets_each_batch_once_with_its_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = table(tmp_path, format="foreach", function="builtins:print")
+    for seq, offset in enumerate((3, 4)):
+        write_segment(tmp_path / "segments", "e", seq, [[Record(offset), Record(3)]])
+        assert found.load() == seq + 1
+    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("1 files")]
+    assert [line.split()[2] for line in told] == ["1", "2"]
+    assert "start=3, end=4" in told[0]
+    assert "start=4, end=5" in told[1], "3 was there"
+    state = json.loads((tmp_path / "segments" / "ledger" / "state.json").read_text())
+    assert (state["batch"], state["loaded"]) == (2, [["g", "orders", "broker-a", 0, [3, 2]]])
+    found.close()
+
+
+def test_arrow_writes_without_the_drivers_spark(tmp_path: Path) -> None:
+    found = table(tmp_path, format="pyarrow")
+    write_segment(tmp_path / "segments", "e", 1, [[Record(3)]])
+    assert found.load() == 1
+    assert [row[3] for row in read_table(tmp_path / "out")] == [3]
+    found.close()
