@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from segment_helpers import Record, write_segment
+from structlog.testing import capture_logs
 
 from rocketcrew.spark.arrow_writer import ArrowWriter
 from rocketcrew.spark.columns import Column
@@ -88,16 +89,15 @@ class Watched(ArrowWriter):
         self.seen.append(told)
 
 
-def test_a_batch_that_runs_is_told_of_while_spark_starts_and_writes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_batch_that_runs_is_told_of_while_spark_starts_and_writes(tmp_path: Path) -> None:
     staging = tmp_path / "segments"
     for seq in (1, 2):
         write_segment(staging, "w", seq, [[Record(seq), Record(seq + 10)]])
     writer = Watched(staging / "loader.json")
-    writer.work = Work(LoaderConfig(staging, tmp_path / "table", max_wait_ms=0), writer)
-    writer.work.tick(0.0)  # nothing is in work yet
-    assert writer.work.run() == 0
+    with capture_logs() as logs:
+        writer.work = Work(LoaderConfig(staging, tmp_path / "table", max_wait_ms=0), writer)
+        writer.work.tick(0.0)  # nothing is in work yet
+        assert writer.work.run() == 0
     starting, writing = (told["running"] for told in writer.seen)
     assert (starting["batch"], starting["phase"], starting["total"], starting["rows"]) in (
         (1, STAGING, 2, 4), (1, STAGING, 0, 4),
@@ -106,7 +106,7 @@ def test_a_batch_that_runs_is_told_of_while_spark_starts_and_writes(
     assert writing["seconds_left"] > 0, "by the share of its tasks: it takes far longer than usual"
     assert {told["state"] for told in writer.seen} == {"loading"}
     assert json.loads((staging / "loader.json").read_text())["running"] == {}, "the batch has ended"
-    assert "batch_running" in capsys.readouterr().out
+    assert "batch_running" in [log["event"] for log in logs]
 
 
 def test_spark_is_asked_for_the_tasks_of_what_runs() -> None:
