@@ -61,10 +61,11 @@ class Gaps:
     def keep(self, noted: Outcomes, loaded: OffsetSet, begun_anew: Iterable[QueueKey]) -> None:
         """A commit has taken these notes: those of records that are not `loaded` with it are needed for a later one."""
         gone = set(begun_anew)
-        notes = Outcomes.union([noted, self._staging.kept() or Outcomes()])
-        self._staging.keep(
-            Outcomes.of((kind, (one - loaded).without(gone)) for kind, one in notes.kinds.items() if kind != ROWS)
-        )
+        before = self._staging.kept()
+        notes = Outcomes.union([noted, before or Outcomes()])
+        after = Outcomes.of((kind, (one - loaded).without(gone)) for kind, one in notes.kinds.items() if kind != ROWS)
+        if after != before:
+            self._staging.keep(after)
 
 
 def known(segments: Iterable[SegmentFacts], bad: OffsetSet, noted: Outcomes) -> OffsetSet:
