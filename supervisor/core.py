@@ -279,7 +279,10 @@ class Core:
     def worker_died(self, worker_id: str, *, expected: bool = False, death: Death | None = None) -> None:
         """Everything it had reported was read before this call. `death` says how it ended and what it had in hand;
         without one, nobody is charged, and `expected` = it was told to leave."""
-        self.settling.worker_died(worker_id, death or Death(End.TOLD if expected else End.CRASHED))
+        death = death or Death(End.TOLD if expected else End.CRASHED)
+        if isinstance(self.dispatching, Lanes):
+            self.dispatching.worker_died(worker_id, death)
+        self.settling.worker_died(worker_id, death)
 
     def salvaged(
         self, worker_id: str, seq: int, records: Sequence[tuple[MessageQueue, Sequence[tuple[int, int]]]], now: float

@@ -6,8 +6,8 @@ somebody's hands wait. A message without a key is in no order: its lane is its o
 inner batch) is handled as one, under its own key.
 
 The key is a property, looked up here (in this mode only), or what a function of the user's makes of the message: then a
-worker is asked, one pull of each queue at a time. A worker that dies over that question is replaced by the next; from then
-on the rest of that pull is asked for one by one, and a message that alone kills CLASSIFY_DEATHS_MAX workers gets no key.
+worker is asked, one pull of each queue at a time. When it dies over that question the next one is asked; where its cell names
+the message, that one is asked for by itself from then on, and gets no key when it has cost CLASSIFY_DEATHS_MAX workers.
 
 A key that is slow, or held after a failure, holds its own messages only, until they fill the queue's span
 (`consume_concurrently_max_span` offsets, or the thresholds): then the queue is not pulled any more, and others wait too.
@@ -15,13 +15,16 @@ A key that is slow, or held after a failure, holds its own messages only, until 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
 
 from ..remoting.errors import ProtocolError
 from ..remoting.properties import find_property
 from ..remoting.stored import record_info
+from ..workers.cells import KEYS_OF
 from .actions import Classify
+from .blame import Death, Verdict
 from .chunks import Chunk, PullRun
 from .ordered import Ordered
 from .process_queue import ProcessQueue
@@ -47,10 +50,8 @@ class Lanes(Ordered):
         self._property = state.config.order_key.encode()
         self._asked: dict[int, str] = {}
         """By handle: the worker that was asked for keys."""
-        self._deaths: dict[int, int] = {}
-        """By handle: workers that died over its first message alone."""
-        self._one_by_one: dict[int, PullRun] = {}
-        """By handle: the pull over which a worker has died."""
+        self._deadly: dict[int, tuple[int, int]] = {}
+        """By handle: the offset of a message over whose key workers died, and how many."""
 
     # --- what the modes decide ----------------------------------------------------------------------------------
 
@@ -108,12 +109,19 @@ class Lanes(Ordered):
         """Ask the worker that has least to do, unless somebody was asked already."""
         if pq.handle in self._asked or not pq.waiting or pq.state is not Queue.ASSIGNED:
             return
+        run = pq.waiting[0]
+        offset, deaths = self._deadly.get(pq.handle, (-1, 0))
+        at = bisect_left(run.offsets, offset, run.at, run.end)
+        deadly = at < run.end and run.offsets[at] == offset
+        if deadly and at == run.at and deaths >= CLASSIFY_DEATHS_MAX:
+            self.s.log("error", "key_not_found_out", queue=pq.mq, offset=offset, worker_deaths=deaths)
+            self._enter_first(pq, [None])
+            return
         ready = [worker for worker in self.s.workers.values() if worker.state is Worker.READY]
         if not ready:
             return  # `run` asks again
         worker = min(ready, key=lambda worker: len(worker.in_flight))
-        run = pq.waiting[0]
-        end = run.at + 1 if self._one_by_one.get(pq.handle) is run else run.end
+        end = max(at, run.at + 1) if deadly else run.end
         self._asked[pq.handle] = worker.worker_id
         self.s.out.append(
             Classify(worker.worker_id, pq.handle, pq.mq, run.positions[run.at], run.positions[end], end - run.at)
@@ -133,41 +141,37 @@ class Lanes(Ordered):
         """The worker has not answered yet."""
         return worker_id in self._asked.values()
 
+    def worker_died(self, worker_id: str, death: Death) -> None:
+        """Was it over a key? Told before anybody else is asked."""
+        in_hand = death.in_hand
+        if in_hand is None or death.verdict not in (Verdict.CHARGED, Verdict.TIMED_OUT):
+            return
+        handle = in_hand.chunk_id - KEYS_OF
+        if self._asked.get(handle) == worker_id:
+            offset, deaths = self._deadly.get(handle, (-1, 0))
+            self._deadly[handle] = in_hand.offset, deaths + 1 if offset == in_hand.offset else 1
+
     def _enter_first(self, pq: ProcessQueue, keys: Sequence[bytes | None]) -> None:
         run = pq.waiting[0]
-        self._deaths.pop(pq.handle, None)
-        if run.at + len(keys) == run.end:
+        end = run.at + len(keys)
+        if self._deadly.get(pq.handle, (-1, 0))[0] in run.offsets[run.at : end]:
+            del self._deadly[pq.handle]
+        if end == run.end:
             pq.waiting.popleft()
-            self._one_by_one.pop(pq.handle, None)
-        self._enter(pq, run, run.at + len(keys), keys)
+        self._enter(pq, run, end, keys)
         self._ask(pq)
 
     def _ask_again(self) -> None:
         """Workers that were asked and died; queues for which nobody could be asked."""
         for handle, worker_id in list(self._asked.items()):
-            pq, worker = self.s.queues.get(handle), self.s.workers.get(worker_id)
-            if pq is not None and worker is not None and worker.state in LIVING:
-                continue
-            del self._asked[handle]
-            if pq is None:
-                self._deaths.pop(handle, None)
-                self._one_by_one.pop(handle, None)
-            elif pq.waiting:
-                self._died_over(pq)
+            worker = self.s.workers.get(worker_id)
+            if handle not in self.s.queues or worker is None or worker.state not in LIVING:
+                del self._asked[handle]
+        for handle in [handle for handle in self._deadly if handle not in self.s.queues]:
+            del self._deadly[handle]
         for pq in self.s.queues.values():
             if pq.waiting:
                 self._ask(pq)
-
-    def _died_over(self, pq: ProcessQueue) -> None:
-        """A worker died over the first waiting messages, or was ended in the meantime."""
-        run = pq.waiting[0]
-        if run.count > 1 and self._one_by_one.get(pq.handle) is not run:
-            self._one_by_one[pq.handle] = run
-            return
-        deaths = self._deaths[pq.handle] = self._deaths.get(pq.handle, 0) + 1
-        if deaths >= CLASSIFY_DEATHS_MAX:
-            self.s.log("error", "key_not_found_out", queue=pq.mq, offset=run.offsets[run.at], worker_deaths=deaths)
-            self._enter_first(pq, [None])
 
     # --- handing out --------------------------------------------------------------------------------------------
 

@@ -64,6 +64,9 @@ TEXT: Final = 18
 BETWEEN: Final = 1 << 63
 """A state that no queue offset has."""
 
+KEYS_OF: Final = 1 << 62
+"""CHUNK_ID while the user's key function is asked: this, and the handle of the queue."""
+
 CellView = memoryview
 """The words of one cell, `memoryview.cast("Q")`; index it by STATE, CHUNK_ID, ..."""
 

@@ -25,7 +25,7 @@ import structlog
 from ..remoting.errors import ProtocolError
 from .api import Handler
 from .boot import WorkerLimits
-from .cells import BEATS, CHUNK_ID, LAST, RECORDS, STARTED_NS, STATE, CellView, private_cell
+from .cells import BEATS, CHUNK_ID, KEYS_OF, LAST, RECORDS, STARTED_NS, STATE, CellView, private_cell
 from .classify import classify
 from .direct import DirectRunner
 from .direct_packets import decode_direct, encode_directed
@@ -67,8 +67,6 @@ from .segment import NS_PER_MS, SegmentWriter
 from .trace_packets import encode_traces
 from .watching import TraceLog
 
-NO_CHUNK: Final = 0
-"""What the cell says while keys are asked for: chunks begin at 1."""
 SEGMENT_RETRY_MS: Final = 250
 """Pause between two tries to write a segment; the supervisor's end is looked at as often."""
 SEALING_LOOK_MS: Final = 5
@@ -240,7 +238,7 @@ class Worker:
             self.flush()  # the call may take long, or be the last
         data = self._data(packet, at, question.slab_offset, question.length)
         naming = self._runner.naming
-        naming.chunk(NO_CHUNK, queue)
+        naming.chunk(KEYS_OF + question.handle, queue)
         digests = classify(function, queue, data, question.records, self._log, naming.record)
         self._cell[STATE] = 0
         self._link.send(encode_keys(question.handle, digests))

@@ -24,7 +24,17 @@ from rocketcrew.remoting.stored import decode_messages, record_info, walk
 from rocketcrew.remoting.subscription import parse_subscription
 
 from .network import Link, Request
-from .script import DLQ_TOPIC, GROUP, RETRY_TOPIC, TOPIC, Script, body_of, broker_config, number_of
+from .script import (
+    DLQ_TOPIC,
+    GROUP,
+    RETRY_TOPIC,
+    TOPIC,
+    Script,
+    body_of,
+    broker_config,
+    has_deadly_key,
+    number_of,
+)
 from .truth import QueueKey, Truth
 from .world import World
 
@@ -260,8 +270,10 @@ class BrokerHost:
         return {"KEYS": f"k{random.randrange(self.script.keys)}"}
 
     def key_in(self, record: bytes) -> bytes | None:
-        """The key property of a stored record."""
+        """The key property of a stored record; None when it has none, or none that can be found out."""
         info = record_info(record)
+        if has_deadly_key(number_of(record[info.body_start : info.body_start + 8]), self.script):
+            return None
         return find_property(record[info.properties_start : info.end], b"KEYS")
 
     def lane(self, key: QueueKey, offset: int) -> Hashable | None:

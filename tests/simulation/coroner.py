@@ -16,6 +16,7 @@ from rocketcrew.remoting.stored import record_info
 from rocketcrew.supervisor import actions as act
 from rocketcrew.supervisor.blame import Death, End, InHand, Verdict, how_ended
 from rocketcrew.supervisor.charges import Charges
+from rocketcrew.supervisor.lanes import CLASSIFY_DEATHS_MAX
 
 from .script import MAX_WORKER_DEATHS, number_of
 from .world import Violation, World
@@ -80,6 +81,8 @@ class Coroner:
         self._deaths = deaths
         self.cells: dict[str, Call] = {}
         self._calls = 0
+        self._key_deaths: dict[tuple[int, int], int] = {}
+        """By question and offset."""
 
     @property
     def cost(self) -> dict[int, int]:
@@ -114,14 +117,17 @@ class Coroner:
         core, call = self._member.core, self.cells.get(worker.worker_id)
         end = how_ended(
             told=worker.told or worker.stopping,
-            ours=worker.condemned is not None and worker.condemned is not call,
+            ours=worker.ended or (worker.condemned is not None and worker.condemned is not call),
             timed_out=worker.condemned is not None and worker.condemned is call,
             unattended=worker.unattended,
             by_itself=worker.crashed,
         )
-        if call is not None:
+        if call is not None or end is End.OURS:
             self._world.note(f"died: {end.value}")
-        death = Death(end, call.in_hand if call is not None else None, "SIGSEGV", {"pid": 1})
+        in_hand = call.in_hand if call is not None else worker.key_in_hand
+        death = Death(end, in_hand, "SIGSEGV", {"pid": 1})
+        if worker.key_in_hand is not None and death.verdict is Verdict.CHARGED:
+            self._died_over_a_key(worker.key_in_hand)
         expected = self._to_blame(call, death)
         before = self._counts()
         core.worker_died(worker.worker_id, death=death)
@@ -133,6 +139,14 @@ class Coroner:
             self._deaths.charge(call, offset)
         self._member.act()
         self.cells.pop(worker.worker_id, None)
+
+    def _died_over_a_key(self, in_hand: InHand) -> None:
+        """Of one assignment, at most so often as the limit says."""
+        self._world.note("a worker died over a key")
+        asked = in_hand.chunk_id, in_hand.offset
+        self._key_deaths[asked] = self._key_deaths.get(asked, 0) + 1
+        if self._key_deaths[asked] > CLASSIFY_DEATHS_MAX:
+            raise Violation(f"the key of {in_hand} has cost {self._key_deaths[asked]} workers their lives")
 
     def _to_blame(self, call: Call | None, death: Death) -> set[Record]:
         """Only of a queue that is still ours, and only where one record was in hand or was taken last."""

@@ -14,13 +14,14 @@ from pathlib import Path
 
 from rocketcrew.supervisor.states import QUEUE, WORKER
 
-from .script import FAULTS
+from .script import FAULTS, STALLS
 from .simulation import Simulation
 
 EVENTS = (
     "a batch died", "a cell was left by a dead run", "a message died", "a message was dead-lettered for its deaths",
     "a suspect was handed out", "died: crashed", "died: forkserver died", "died: hard time limit",
-    "died: told to leave",
+    "died: killed by the supervisor", "died: told to leave", "counted: late_outcomes",
+    "a worker died over a key", "a key was not found out", "a worker that stood still went on",
     "a batch left segments behind", "a batch took all", "a batch was loaded", "a body found no room", "a clean stop",
     "a first offset was not found out", "a guarded commit left the broker's offset",
     "a local offset was not written", "a member met a reset",
@@ -55,7 +56,7 @@ def transition_name(transition: tuple[Enum, Enum]) -> str:
 def wanted() -> set[str]:
     """Everything that has to happen."""
     tables = {transition_name(transition) for table in (QUEUE, WORKER) for transition in table}
-    return tables | set(EVENTS) | {"fault: " + kind for kind in FAULTS}
+    return tables | set(EVENTS) | {"fault: " + kind for kind in (*FAULTS, STALLS)}
 
 
 def seen_in(simulation: Simulation) -> Counter[str]:

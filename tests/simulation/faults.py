@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rocketcrew.remoting.codes import RequestCode, ResponseCode
 
 from .member import SimMember
+from .script import STALLS
 from .worker import SimWorker
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class Faults:
             "reset back": lambda: self._reset(back=True),
             "reset forward": lambda: self._reset(back=False),
             "slow network": self._slow,
+            STALLS: self._stall_worker,
         }
         names = [name for name, weight in simulation.script.faults.items() for _ in range(weight)]
         self._drawn = names or ["cut"]
@@ -69,6 +71,7 @@ class Faults:
             member.dies_in = -1
             for worker in member.pool.workers.values():
                 worker.dies_at = None
+                worker.goes_on()
 
     # --- who ----------------------------------------------------------------------------------------------------
 
@@ -125,6 +128,14 @@ class Faults:
         if worker is None:
             return False
         worker.die()
+        return True
+
+    def _stall_worker(self) -> bool:
+        """Its loop stands still (stopped, or at a disk that does not answer), until it goes on or is ended for it."""
+        worker = self._worker()
+        if worker is None or worker.stalled:
+            return False
+        worker.stands_still(self.world.random.choice([100, 1_000, 5_000]) * self.world.random.random())
         return True
 
     def _kill_forkserver(self) -> bool:

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 from rocketcrew.remoting.errors import ProtocolError
 from rocketcrew.remoting.stored import record_info, walk
 from rocketcrew.supervisor.actions import Classify, Dispatch, DispatchOrdered
+from rocketcrew.supervisor.blame import InHand
+from rocketcrew.workers.cells import KEYS_OF
 
 from .coroner import Call
 from .disk import Segment
-from .script import fate, number_of
+from .script import fate, has_deadly_key, number_of
 from .worker import SimWorker, Work
-from .world import World
+from .world import Violation, World
 
 if TYPE_CHECKING:
     from .member import SimMember
@@ -29,6 +31,8 @@ class OrderedSimWorker(SimWorker):
         self.group: deque[tuple[Work, int, tuple[int, ...]]] = deque()
         """What is left of the hand-over: chunks, their lanes, and how often their first messages were tried."""
         self.start_before = float("inf")
+        self.asked: Classify | None = None
+        """The question that it works on."""
         self.lane = 0
         self.tried: tuple[int, ...] = ()
         self.rows_of_it = 0
@@ -46,22 +50,44 @@ class OrderedSimWorker(SimWorker):
             self._next()
         elif isinstance(message, Classify):
             self._flush()
+            self.asked = message
             self.world.after(self.world.random.random() * 3, self._classify, message)
 
     def _classify(self, question: Classify) -> None:
         if not self.alive:
+            return
+        if self.stalled:
+            self.world.after(20, self._classify, question)
             return
         data = bytes(self.member.view[question.start : question.end])
         try:
             positions, offsets = walk(data)
         except ProtocolError:
             positions, offsets = [], []  # its queue was taken away meanwhile, and the bytes are somebody else's
+        for index, offset in enumerate(offsets):
+            if self._dies_over(data[positions[index] : positions[index + 1]]):
+                self.key_in_hand = InHand(KEYS_OF + question.handle, offset, offset, 1)
+                self.crashed = True
+                self.die()
+                return
+        self.asked = None
         keys = [self.member.broker.key_in(data[positions[i] : positions[i + 1]]) for i in range(len(offsets))]
         self.say(self.member.pool.classified, self, question.handle, (keys + [None] * question.count)[: question.count])
         self.world.after(0, self._next)
 
+    def _dies_over(self, record: bytes) -> bool:
+        info = record_info(record)
+        return has_deadly_key(number_of(record[info.body_start : info.body_start + 8]), self.member.script)
+
+    def may_idle(self) -> None:
+        """Not while it owes keys of a queue that is there: that queue would wait for ever."""
+        owed = [self.asked, *self.inbox]
+        handles = {each.handle for each in owed if isinstance(each, Classify)}
+        if self.member.alive and handles & self.member.core.state.queues.keys():
+            raise Violation(f"{self.worker_id} stands still and owes keys of {handles}, but is not busy")
+
     def _next(self) -> None:
-        if not self.alive or self.work is not None:
+        if not self.alive or self.stalled or self.work is not None or self.asked is not None:
             return
         if self.group:
             work, self.lane, self.tried = self.group.popleft()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from rocketcrew.supervisor.blame import Death
 from rocketcrew.supervisor.lanes import Lanes
 from rocketcrew.supervisor.orderly import Orderly
 from rocketcrew.supervisor.process_queue import ProcessQueue
 from rocketcrew.supervisor.queue_order import Lane
+from rocketcrew.workers.cells import KEYS_OF
 
 from .ordered_worker import OrderedSimWorker
 from .parts import Parts
 from .planted import COMING_AND_GOING, SEVERAL, CoreParts, Planted
+from .script import STALLS
 from .worker import Work
 
 
@@ -29,6 +32,27 @@ class KeysBeside(CoreParts):
         def offer(self, lane: Lane) -> None:
             lane.suspended, lane.sending = 0, -1
             super().offer(lane)
+
+
+class ForgetsTheQuestion(CoreParts):
+    """A worker that is asked for keys, and has nothing else, counts as idle."""
+
+    class dispatching_class(Lanes):
+        def asks(self, worker_id: str) -> bool:
+            del worker_id
+            return False
+
+
+class BlamesEveryQuestion(CoreParts):
+    """A death over one queue's key counts against the first message of every queue that the worker was asked for."""
+
+    class dispatching_class(Lanes):
+        def worker_died(self, worker_id: str, death: Death) -> None:
+            if death.in_hand is not None and death.in_hand.chunk_id >= KEYS_OF:
+                for handle in [handle for handle, asked in self._asked.items() if asked == worker_id]:
+                    run = self.s.queues[handle].waiting[0]
+                    _, deaths = self._deadly.get(handle, (0, 0))
+                    self._deadly[handle] = run.offsets[run.at], deaths + 1
 
 
 class StartsUnlocked(CoreParts):
@@ -55,6 +79,12 @@ class GoesOnBehind(Parts):
 PLANTED_ORDER = {
     "a queue runs beside itself": Planted(StartsBeside, 20, ("kill worker",), {"order": "queue", "auto_commit": True}),
     "a key runs beside what it holds": Planted(KeysBeside, 40, (), {"order": "key", "keys": 1, "key_function": False}),
+    "a worker that owes keys counts as idle": Planted(
+        ForgetsTheQuestion, 60, (STALLS,), {"order": "key", "key_function": True}
+    ),
+    "a death over a key counts against all queues": Planted(
+        BlamesEveryQuestion, 60, (), {"order": "key", "key_function": True, "deadly": 25, "queues": 4, "workers": 1}
+    ),
     "a queue without its lock is started": Planted(
         StartsUnlocked,
         120,

@@ -261,7 +261,7 @@ class SimPool:
             worker.told = True
             self._to(worker.worker_id, "stop")
             if worker.call is not None and self._member.world.chance(0.5):
-                self._member.world.after(20, worker.die)  # somebody is impatient
+                worker.die()  # somebody is impatient
         self._member.world.after(WORKER_STOP_MS, self._kill_slow)
 
     def _kill_slow(self) -> None:

@@ -33,6 +33,8 @@ FAULTS = (
     "lose an open segment", "recycle worker", "kill forkserver", "pause", "kill member", "kill member in a step",
     "stop member", "start member", "reset back", "reset forward", "slow network",
 )  # fmt: skip
+STALLS = "worker stands still"
+"""Of some seeds only, see `perhaps_limited`."""
 
 
 @dataclass(frozen=True)
@@ -127,8 +129,10 @@ class Script:
 
     def perhaps_limited(self) -> Script:
         """Decided by what was drawn: a draw of its own would make every seed another world."""
-        limit = [1, 2, 0, 0, 0, 0, 0, 0][crc32(repr(self).encode()) % 8]
-        return replace(self, topic_limit=limit if self.order == "concurrent" else 0)
+        draw = crc32(repr(self).encode())
+        limit = [1, 2, 0, 0, 0, 0, 0, 0][draw % 8]
+        faults = self.faults | {STALLS: [0, 0, 1, 3][draw // 8 % 4]}
+        return replace(self, topic_limit=limit if self.order == "concurrent" else 0, faults=faults)
 
     def without_operators(self) -> Script:
         """Nobody can reset the offsets of a broadcasting member: the brokers have none."""
@@ -184,6 +188,11 @@ def doom(numbers: list[int], attempt: int, script: Script, cost: dict[int, int])
         if 500 <= draw < 500 + script.deadly and script.hard_limit_ms and not attempt:
             return "hangs"
     return ""
+
+
+def has_deadly_key(number: int, script: Script) -> bool:
+    """Whether the key function ends its worker at that message, each time: it is given no key in the end."""
+    return script.key_function and crc32(f"key {number}".encode()) % 1000 < script.deadly
 
 
 def body_of(number: int, size: int) -> bytes:

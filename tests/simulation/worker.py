@@ -15,6 +15,7 @@ from rocketcrew.remoting.errors import ProtocolError
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import record_info, walk
 from rocketcrew.supervisor.actions import Dispatch
+from rocketcrew.supervisor.blame import InHand
 from rocketcrew.workers.cells import CLAIM, private_cell
 from rocketcrew.workers.claims import RECORD_BITS
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 
 SEALING_MS = 20
+STALL_LIMIT_MS = 250
 
 
 class Work:
@@ -76,11 +78,17 @@ class SimWorker:
         """Between its claim and its look whether it was asked."""
         self.call: Call | None = None
         """The handler call under way."""
+        self.key_in_hand: InHand | None = None
+        """The message whose key it was asked for when it died."""
         self.told = False
         """It was told to leave."""
         self.condemned: Call | None = None
         """The call that was over its hard limit when the supervisor looked: the worker is being killed for it."""
         self.crashed = False
+        self.stalled = False
+        """Its loop stands still; calls under way and seals go on."""
+        self.ended = False
+        """The supervisor kills it for that."""
         self.unattended = False
         """Its forkserver died, and took it along."""
         self.unreported: list[Work] = []
@@ -161,11 +169,43 @@ class SimWorker:
             self.world.note("a worker died with messages in hand")
         self.world.after(self.world.random.random() * 4, self.member.event, self.member.pool.ended, self)
 
+    def stands_still(self, ms: float) -> None:
+        """For so long, unless it is ended."""
+        self.stalled = True
+        self.world.after(STALL_LIMIT_MS, self._looked_at)
+        self.world.after(ms, self.goes_on)
+
+    def _looked_at(self) -> None:
+        """As supervisor/time_limits.py: what is busy outside of a call and does not move is ended."""
+        if not self.alive or not self.stalled:
+            return
+        if self.call is None and self.member.alive:
+            if self.member.core.is_busy(self.worker_id):
+                self.ended = True
+                self.die()
+                return
+            self.may_idle()
+        self.world.after(STALL_LIMIT_MS, self._looked_at)
+
+    def may_idle(self) -> None:
+        """The supervisor takes it for idle."""
+
+    def goes_on(self) -> None:
+        """It moves again, where it stopped."""
+        if not self.alive or not self.stalled:
+            return
+        self.stalled = False
+        self.world.note("a worker that stood still went on")
+        if self.work is None:
+            self._next()
+        elif self.call is None and not self.asleep:
+            self._go_on(self.work)
+
     # --- running ------------------------------------------------------------------------------------------------
 
     def _next(self) -> None:
         """The next packet; without one, report and, when it stays idle, seal."""
-        if not self.alive or self.work is not None:
+        if not self.alive or self.stalled or self.work is not None:
             return
         if not self.inbox:
             self._flush()
@@ -190,8 +230,8 @@ class SimWorker:
 
     def _leave(self) -> None:
         """When everything is sealed."""
-        if self.alive and self.sealing:
-            self.world.after(1, self._leave)
+        if self.alive and (self.sealing or self.stalled):
+            self.world.after(20 if self.stalled else 1, self._leave)
         elif self.alive:
             self.alive = False
             self.stopping = True
@@ -200,7 +240,10 @@ class SimWorker:
     def _idle(self, segment: Segment, finished: int) -> None:
         """Nothing was written for a while."""
         if self.alive and self.segment is segment and len(segment.finished) == finished and self.work is None:
-            self._seal()
+            if self.stalled:
+                self.world.after(80, self._idle, segment, finished)
+            else:
+                self._seal()
 
     def _begin(self, work: Work) -> bool:
         """Copy the records and run the first; False: they were taken back."""
@@ -232,9 +275,12 @@ class SimWorker:
 
     def _claim(self, work: Work, upto: int) -> None:
         """It looks whether it was asked; then the call begins, or the chunk is over for it."""
-        self.asleep = False
         if not self.alive:
             return
+        if self.stalled:
+            self.world.after(20, self._claim, work, upto)
+            return
+        self.asleep = False
         if self.claims.claim(upto):
             self._call(work, upto)
             return
@@ -308,6 +354,8 @@ class SimWorker:
         work.results.append((failed, rows))
 
     def _go_on(self, work: Work) -> None:
+        if self.stalled:
+            return
         if len(work.results) == work.count:
             self._check_bytes(work)
             self._over(work)

@@ -14,9 +14,11 @@ from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import StoredMessage, encode_message
 from rocketcrew.supervisor import actions as act
+from rocketcrew.supervisor.blame import Death, End, InHand
 from rocketcrew.supervisor.order import HandlerOrder, Order, check_same, resolve
 from rocketcrew.supervisor.pulling import PullResult
 from rocketcrew.supervisor.wiring import core_config, renewed_config
+from rocketcrew.workers.cells import KEYS_OF
 
 Bench = Any
 Make = Callable[..., Bench]
@@ -300,39 +302,57 @@ def test_keys_of_a_function_are_asked_of_a_worker_and_of_the_next_when_it_dies(m
     bench.core.worker_died("w1")
     bench.core.salvage_complete("w1", bench.now)
     again = bench.one(act.Classify)
-    assert (again.worker_id, again.count) == ("w2", 1)
-    bench.core.classified("w2", handle, [b"k"])
-    bench.core.classified("w2", handle, [b"k"])
-    assert offsets(bench) == {"w2": [0]}
+    assert (again.worker_id, again.count) == ("w2", 2)
+    bench.core.classified("w2", handle, [b"k", b"k"])
+    assert offsets(bench) == {"w2": [0, 1]}
 
 
-def ask_until_keyed(bench: Bench, handle: int, deadly: int | None) -> tuple[int, dict[int, int]]:
-    """Answer what workers are asked, except that each dies over one record; deaths, and how often how many were asked."""
-    deaths, sizes = 0, dict[int, int]()
+def over_a_key(handle: int, offset: int, end: End = End.CRASHED) -> Death:
+    return Death(end, InHand(KEYS_OF + handle, offset, offset, 1))
+
+
+def ask_until_keyed(bench: Bench, handle: int, deadly: int, end: End = End.CRASHED) -> list[int]:
+    """Answer what workers are asked, except that each dies over one record; how many records were asked for, each time."""
+    sizes: list[int] = []
     (pq,) = bench.core.state.queues.values()
     while asked := bench.take(act.Classify):
         (question,) = asked
         assert bench.core.is_busy(question.worker_id), "a key function that stops its loop shall be noticed"
-        sizes[question.count] = sizes.get(question.count, 0) + 1
+        sizes.append(question.count)
         first = pq.waiting[0].at
-        if deadly is not None and first <= deadly < first + question.count:
-            deaths += 1
-            bench.core.worker_died(question.worker_id)
+        if first <= deadly < first + question.count:
+            bench.core.worker_died(question.worker_id, death=over_a_key(handle, deadly, end))
             bench.core.salvage_complete(question.worker_id, bench.now)
-            bench.worker(f"x{deaths}")
+            bench.worker(f"x{len(sizes)}")
         else:
             bench.core.classified(question.worker_id, handle, [b"%d" % (first + n) for n in range(question.count)])
-    return deaths, sizes
+    return sizes
 
 
-def test_a_message_over_whose_key_three_workers_die_alone_gets_none(make: Make) -> None:
+@pytest.mark.parametrize("end", [End.CRASHED, End.TIME_LIMIT])
+@pytest.mark.parametrize(("deadly", "asked"), [(5, [8, 5, 1, 1, 2]), (0, [8, 1, 1, 7]), (7, [8, 7, 1, 1])])
+def test_a_message_over_whose_key_three_workers_die_gets_none(
+    deadly: int, asked: list[int], end: End, make: Make
+) -> None:
     bench, handle = by_key(make, "abcdefgh", order_key="")
-    assert ask_until_keyed(bench, handle, 5) == (1 + 3, {8: 1, 1: 5 + 3 + 2})
+    assert ask_until_keyed(bench, handle, deadly, end) == asked
     assert bench.logged().count("key_not_found_out") == 1
     lanes = {offset: lane.key for offset, lane in bench.core.state.queues[handle].order.of_offset.items()}
-    assert lanes == {offset: offset if offset == 5 else b"%d" % offset for offset in range(8)}
-    bench.found(handle, range(8, 12))
-    assert ask_until_keyed(bench, handle, None) == (0, {4: 1}), "the next pull is asked for at once again"
+    assert lanes == {offset: offset if offset == deadly else b"%d" % offset for offset in range(8)}
+    assert len(bench.core.state.charges) == 0
+
+
+def test_who_is_asked_for_two_queues_dies_over_one(make: Make) -> None:
+    """The messages of the other keep their keys: without one they would be in no order."""
+    bench, first = by_key(make, "ab", order_key="")
+    assert bench.one(act.Classify).worker_id == "w1"
+    for number in range(5):
+        bench.core.worker_died(f"w{number + 1}", death=over_a_key(first + 1, 0))
+        bench.core.salvage_complete(f"w{number + 1}", bench.now)
+        bench.worker(f"w{number + 3}")
+        asked = bench.one(act.Classify)
+        assert (asked.worker_id, asked.count) == (f"w{number + 2}", 2)
+    assert "key_not_found_out" not in bench.logged()
 
 
 def test_a_worker_that_leaves_answers_first(make: Make) -> None:

@@ -12,7 +12,7 @@ import pytest
 from rocketcrew.remoting.errors import ProtocolError
 from rocketcrew.workers.api import BatchResult, Commit, Handler, Retry, Rollback, Suspend, handler
 from rocketcrew.workers.boot import WorkerLimits
-from rocketcrew.workers.cells import LAST, RECORDS, STATE
+from rocketcrew.workers.cells import CHUNK_ID, KEYS_OF, LAST, RECORDS, STATE
 from rocketcrew.workers.message import Message
 from rocketcrew.workers.ordered_packets import (
     CONSUMED,
@@ -425,6 +425,7 @@ def test_a_record_is_in_hand_while_its_key_is_asked_for(bench: Make, numbered: M
 
     def key(message: Message) -> str:
         told.extend(said(b))
+        assert b.cell[CHUNK_ID] == KEYS_OF + 1, "and of which queue"
         seen.append((message.queue_offset, b.cell[STATE] - 1, b.cell[RECORDS]))
         return "k"
 
