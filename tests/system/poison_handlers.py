@@ -114,6 +114,13 @@ def endless_c_loop(message: Message) -> dict[str, int]:
 
 
 @handler(schema=SCHEMA, hard_time_limit=1)
+async def endless_c_loop_in_a_coroutine(message: Message) -> dict[str, int]:
+    """The same in one of many calls that are under way: no other can go on, and none of them is to blame."""
+    await asyncio.sleep(0.001)
+    return endless_c_loop.function(message)
+
+
+@handler(schema=SCHEMA, hard_time_limit=1)
 async def endless_coroutine(message: Message) -> dict[str, int]:
     """The poison waits for ever at its first attempt; it must not be running any more at its second."""
     if number_of(message) == POISON and not message.reconsume_times:

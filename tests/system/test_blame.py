@@ -128,9 +128,10 @@ def test_a_message_that_ends_its_worker_is_a_dead_letter(
         assert "follow_a_wild_pointer" in deaths[-1]["stack"]
 
 
-def test_an_endless_c_loop_is_stopped_at_its_hard_limit(start: CrewMaker) -> None:
+@pytest.mark.parametrize("handler", ["endless_c_loop", "endless_c_loop_in_a_coroutine"])
+def test_an_endless_c_loop_is_stopped_at_its_hard_limit(handler: str, start: CrewMaker) -> None:
     """It holds the interpreter's lock: nothing in the process could stop it. One failed attempt, then it succeeds."""
-    crew = start("endless_c_loop")
+    crew = start(handler)
     send_numbers(crew.broker, crew.topic, range(MESSAGES))
     verdict(crew, dead=False)
     [death] = events(crew, "worker_died")
@@ -138,6 +139,7 @@ def test_an_endless_c_loop_is_stopped_at_its_hard_limit(start: CrewMaker) -> Non
     assert death["verdict"] == "timed out"
     assert "endless_c_loop" in death["stack"]
     assert death["run_ms"] >= 1000
+    assert "-" not in death["running"].rpartition("@")[2], "one record"
     assert "charged_to" not in death
 
 
