@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.spark.gaps import known, told
 from rocketcrew.spark.intervals import IntervalSet, OffsetSet, QueueKey
+from rocketcrew.spark.outcomes import Outcomes
 from rocketcrew.spark.plan import Limits, SegmentFacts, first_fitting, make_takes, settled_to_fold
 from rocketcrew.supervisor.intervals import Intervals
 from rocketcrew.supervisor.journal import replay
@@ -49,7 +51,10 @@ class Segment:
         repeats = any(len(set(offsets)) != len(offsets) for offsets in by_queue.values())
         sets = OffsetSet.of((loader_key(mq), IntervalSet.from_offsets(offsets)) for mq, offsets in by_queue.items())
         rows = sum(count for _, _, count in self.rows)
-        return SegmentFacts(f"{self.worker_id}-{self.seq}", 100 * rows, rows, sets, repeats, ())
+        finished = OffsetSet.of((loader_key(mq), IntervalSet.from_offsets([offset])) for mq, offset in self.finished)
+        return SegmentFacts(
+            f"{self.worker_id}-{self.seq}", 100 * rows, rows, sets, repeats, (), finished=finished
+        )  # fmt: skip
 
 
 class Folder:
@@ -61,6 +66,8 @@ class Folder:
         self.open: dict[tuple[str, int], Segment] = {}
         self.ready: dict[tuple[str, int], Segment] = {}
         self.settled: dict[MessageQueue, Intervals] = {}
+        self.notes = OffsetSet()
+        """What became of messages without rows, all kinds; never taken away here."""
         self.offsets: dict[MessageQueue, int] = {}
         """A broadcasting member's file of offsets."""
         self.charges = ""
@@ -106,6 +113,9 @@ class Table:
         if not waiting:
             return
         facts = [segment.facts() for segment in waiting]
+        gaps = settled - self.loaded - known(facts, folder.notes, Outcomes())
+        if gaps:
+            raise Violation(f"settled, and nobody knows what became of it: {told(gaps)}")
         count = len(waiting)
         if not all_of_it and self.world.chance(0.3):
             count = first_fitting(facts, Limits(self.world.random.randrange(1, 60), 1 << 30))
@@ -139,7 +149,7 @@ class Table:
                 if key in self.rows:
                     raise Violation(f"the table gets rows of {key} twice")
                 self.rows[key] = rows
-            taken |= part
+            taken |= part | segment.facts().finished
         self.loaded = self.loaded | taken | fold
         self.version += 1
         self.world.note("a batch was loaded")

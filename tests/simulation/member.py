@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.spark.intervals import OffsetSet
 from rocketcrew.supervisor import actions as act
 from rocketcrew.supervisor.allocation import everything, strategy_named
 from rocketcrew.supervisor.intervals import Intervals
@@ -111,6 +112,7 @@ class SimMember:
         for mq, intervals in other.settled.items():
             for start, end in intervals.pairs():
                 self.folder.settled.setdefault(mq, Intervals()).add(start, end)
+        self.folder.notes |= other.notes
         self.folder.open |= other.open
         self.folder.ready |= other.ready
         other.journal = bytearray()
@@ -150,6 +152,7 @@ class SimMember:
             self.world.note("a restart took over finished messages")
         self.notebook.restarted(recovered)
         self.core.recover(recovered)
+        self.core.state.outcomes.recovered(state, self.core.state.settled)
         self._write_anew()
         self.edge.connect()
         self.core.start(self.world.now)
@@ -173,10 +176,15 @@ class SimMember:
         self.world.after(LOOK_MS, self.event, self._look_for_loaded)
 
     def _publish(self) -> None:
-        """Write settled.json, now and every little while."""
+        """Write notes and settled.json, now and every little while."""
         if self.alive:
-            self.folder.settled = {mq: Intervals(i.pairs()) for mq, i in self.core.state.settled.items()}
+            self._write_settled()
             self.world.after(PUBLISH_MS, self._publish)
+
+    def _write_settled(self) -> None:
+        notes = self.core.state.outcomes.take(GROUP)
+        self.folder.notes = OffsetSet.union([self.folder.notes, *notes.kinds.values()])
+        self.folder.settled = {mq: Intervals(i.pairs()) for mq, i in self.core.state.settled.items()}
 
     # --- events and actions -------------------------------------------------------------------------------------
 
@@ -287,7 +295,7 @@ class SimMember:
 
     def workers_left(self) -> None:
         """All workers have left after a stop: sign off and end."""
-        self.folder.settled = {mq: Intervals(i.pairs()) for mq, i in self.core.state.settled.items()}
+        self._write_settled()
         self.edge.sign_off()
         self.alive = False
         self.folder.held = False
