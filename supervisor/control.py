@@ -57,7 +57,7 @@ class ControlServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            while line := await asyncio.wait_for(reader.readline(), REQUEST_TIMEOUT_S):
+            while line := await _line(reader):
                 writer.write(json.dumps(await self._answer(line)).encode() + b"\n")
                 await writer.drain()
         except (TimeoutError, ConnectionError, ValueError):
@@ -89,7 +89,7 @@ async def ask(slot: Path, command: str, **arguments: Any) -> dict[str, Any]:
         raise UsageError(f"no supervisor answers in {slot}: {error.strerror or error}. Is it running?") from error
     try:
         writer.write(json.dumps({"command": command, **arguments}).encode() + b"\n")
-        line = await asyncio.wait_for(reader.readline(), REQUEST_TIMEOUT_S)
+        line = await _line(reader)
         if not line:
             raise UsageError(f"the supervisor in {slot} closed the connection")
         answer: dict[str, Any] = json.loads(line)
@@ -98,6 +98,13 @@ async def ask(slot: Path, command: str, **arguments: Any) -> dict[str, Any]:
         raise UsageError(f"the supervisor in {slot} did not answer within {REQUEST_TIMEOUT_S:.0f} s") from error
     finally:
         writer.close()
+
+
+async def _line(reader: asyncio.StreamReader) -> bytes:
+    """The next line, empty at the end. Not by `asyncio.wait_for`: up to Python 3.11 that loses a cancellation, and with it a
+    Ctrl-C, that comes together with the line."""
+    async with asyncio.timeout(REQUEST_TIMEOUT_S):
+        return await reader.readline()
 
 
 @contextlib.contextmanager

@@ -125,11 +125,10 @@ class Pool:
     async def _wait_changed(self, deadline: float) -> bool:
         """Wait for the next change; False when the time is over."""
         self.changed.clear()
-        try:
-            await asyncio.wait_for(self.changed.wait(), max(0.0, deadline - self._loop.time()))
-        except TimeoutError:
-            return False
-        return True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                return await self.changed.wait()
+        return False
 
     def _start(self, order: Start) -> None:
         link, theirs = link_pair(self._transport)

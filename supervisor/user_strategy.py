@@ -95,7 +95,8 @@ class UserStrategy:
         assert self._process is not None
         assert self._process.stdout is not None
         try:
-            line = await asyncio.wait_for(self._process.stdout.readline(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                line = await self._process.stdout.readline()
         except TimeoutError:
             raise AllocationError(f"{self._path}: no answer within {timeout_s:.0f} s") from None
         except ValueError as error:

@@ -251,7 +251,8 @@ class AsyncWorker(Worker):
                     continue
                 sleep_ms = self._sleep_ms()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(something.wait(), None if sleep_ms is None else sleep_ms / 1000)
+                    async with asyncio.timeout(None if sleep_ms is None else sleep_ms / 1000):
+                        await something.wait()
         finally:
             self._loop.remove_reader(self._link.fileno())
             await runner.close()
