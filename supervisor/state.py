@@ -62,9 +62,9 @@ class CoreConfig:
     chunk_target_us: int = 2000
     chunk_messages_max: int = 64
     chunks_in_flight: int = 2
-    reclaim_after_ms: int = 20
+    reclaim_after_ms: int = 30
     """A worker that has not reported for so long gives what it has not begun to one that idles (reclaiming.py)."""
-    reclaim_look_ms: int = 10
+    reclaim_look_ms: int = 20
     send_back_retry_ms: int = 5000
     max_worker_deaths: int = 3
     topic_concurrency: Mapping[str, int] = field(default_factory=dict[str, int])
