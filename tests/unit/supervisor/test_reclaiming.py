@@ -31,7 +31,7 @@ def held(make: Callable[..., Bench]) -> tuple[Bench, int, list[Chunk]]:
     return bench, handle, chunks
 
 
-def pass_looks(bench: Bench, ms: int = 80) -> None:
+def pass_looks(bench: Bench, ms: int = 60) -> None:
     for _ in range(ms // 10):
         bench.pass_ms(10)
 
