@@ -26,15 +26,27 @@ from rocketcrew.remoting.stored import StoredMessage, encode_message
 
 TOPIC = "replay"
 PER_PULL = 32
+POOL_BYTES = 4 << 20
+"""Of different records in each queue, before they come again: more than Parquet's dictionaries and compressors look back."""
+
+
+Table = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
 
 
 class Queue:
-    """One message queue: a body of `per_pull` records whose offsets are rewritten for each pull."""
+    """One message queue: a few bodies of `per_pull` records, in turn, whose offsets are rewritten for each pull."""
 
     def __init__(self, queue_id: int, body_bytes: int, messages: int, per_pull: int) -> None:
         self.per_pull = per_pull
+        first = self._table(queue_id, body_bytes)
+        more = min(POOL_BYTES // first.size, messages // per_pull)
+        self.tables = [first, *(self._table(queue_id, body_bytes) for _ in range(more))]
+        self.left = messages
+        self.messages = messages
+
+    def _table(self, queue_id: int, body_bytes: int) -> Table:
         records = []
-        for index in range(per_pull):
+        for index in range(self.per_pull):
             properties = {"KEYS": f"key-{index:04d}", "UNIQ_KEY": f"{index:032X}", "WAIT": "true", "TAGS": "tag",
                           "CLUSTER": "c", "MSG_REGION": "DefaultRegion"}  # fmt: skip
             body = f"{index:08d}".encode() + os.urandom(body_bytes - 8)
@@ -44,16 +56,15 @@ class Queue:
             )))  # fmt: skip
         size = len(records[0])
         assert all(len(record) == size for record in records)
-        self.table = np.frombuffer(b"".join(records), dtype=np.uint8).reshape(per_pull, size).copy()
-        self.left = messages
-        self.messages = messages
+        return np.frombuffer(b"".join(records), dtype=np.uint8).reshape(self.per_pull, size).copy()
 
     def body(self, offset: int) -> bytes:
         """The records `[offset, offset + per_pull)`."""
         offsets = np.arange(offset, offset + self.per_pull, dtype=">i8")
-        self.table[:, 20:28] = offsets.view(np.uint8).reshape(self.per_pull, 8)
-        self.table[:, 28:36] = self.table[:, 20:28]
-        return self.table.tobytes()
+        table = self.tables[offset // self.per_pull % len(self.tables)]
+        table[:, 20:28] = offsets.view(np.uint8).reshape(self.per_pull, 8)
+        table[:, 28:36] = table[:, 20:28]
+        return table.tobytes()
 
 
 class Source(asyncio.Protocol):
