@@ -187,11 +187,8 @@ class Task:
             positions = range(run.start, run.start + run.records)
             done = [offsets[at] for at in positions if at not in run.failures]
             self._handled += len(done)
-            if (
-                batch is not None and run.has_rows
-            ):  # its segment says so: what is lost with it is not explained without it
-                for offset in done:
-                    finished.add((queue.topic, queue.broker_name, queue.queue_id), offset, offset + 1)
+            if batch is not None and run.has_rows:
+                run.add_finished(finished)  # its segment says so: what is lost with it is not explained without it
             else:
                 self._note(NO_ROWS, queue, done)
             for at, failure in sorted(run.failures.items()):
