@@ -30,11 +30,10 @@ from .ordered import Ordered
 from .process_queue import ProcessQueue
 from .queue_order import Lane
 from .state import State, WorkerView
-from .states import Queue, Worker
+from .states import LIVING, Queue, Worker
 
 DEFAULT_MAX_RECONSUME_TIMES = 16
 CLASSIFY_DEATHS_MAX = 3
-LIVING = (Worker.READY, Worker.LEAVING)
 
 
 class Lanes(Ordered):

@@ -20,11 +20,10 @@ from .chunks import Chunk
 from .dispatching import Dispatching
 from .process_queue import ProcessQueue
 from .state import State, WorkerView
-from .states import Worker
+from .states import LIVING, Worker
 
 TRY_AGAIN_MS = 50
 """A worker that was held up by no message at all is given something again."""
-LIVING = (Worker.READY, Worker.LEAVING)
 
 
 class Reclaiming:

@@ -57,6 +57,10 @@ class Worker(Enum):
     GONE = "gone"
 
 
+LIVING = (Worker.READY, Worker.LEAVING)
+"""Those that still answer for what they were given."""
+
+
 class WorkerEvent(Enum):
     READY = "ready"
     RETIRED = "retired"
