@@ -5,10 +5,10 @@ message one small object, one store into the cell, one call, one look at the clo
 next), one comparison for all that is due from time to time, no allocation on the way of a handler that returns None. What
 is rare stands apart: inner batches (one record, several messages, finished or failed as one) and batch handlers.
 
-The cell names the record that the handler is about to run, so that a death has one culprit, and since when, so that the
-supervisor can keep the time limits, or that the user's filter looks at; a batch handler's list notes which message was taken
-last. The cell is cleared when
-the chunk is over and before anything is written, because what happens there is not the handler's fault.
+The cell names the record that the handler is about to run, or the user's filter to look at, so that a death has one culprit,
+and since when, so that the supervisor can keep the time limits; a batch handler's list notes which message was taken last.
+The cell is cleared when the chunk is over and before anything is written, because what happens there is not the handler's
+fault.
 
 Between calls the runner asks for a flush when the oldest unreported outcome is older than the flush interval, when many
 rows are kept, or when a run has so many failures that they would not fit one packet.
