@@ -69,14 +69,14 @@ class ArrowWriter(NoWriter):
         del columns, bytes_in
         output.mkdir(parents=True)
         for place, file in enumerate(files):
-            schema = pq.read_schema(str(file))
-            if not self._partition_by and schema.types == plain_schema(schema).types:
+            stored = pq.read_schema(str(file))
+            schema = plain_schema(stored)
+            if not self._partition_by and stored.types == schema.types:
                 _place(file, output / f"part-{place:05d}.parquet")
             else:
-                self._rewrite(file, output, place)
+                self._rewrite(file, schema, output, place)
 
-    def _rewrite(self, file: Path, output: Path, place: int) -> None:
-        schema = plain_schema(pq.read_schema(str(file)))
+    def _rewrite(self, file: Path, schema: Any, output: Path, place: int) -> None:
         wanted = pa.schema([schema.field(name) for name in self._partition_by])
         parquet = ds.ParquetFileFormat()
         try:
