@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..remoting.errors import UsageError
 from .convert import Staged
 from .errors import LoaderError
-from .files import make_folders, try_lock, write_atomically
+from .files import make_folders, try_shared_lock, write_atomically
 from .intervals import OffsetSet
 from .outcomes import BatchOutcomes
 from .plan import Plan
@@ -90,7 +90,7 @@ class LedgerTarget:
             return
         path = self._lock_path
         try:
-            self._lock = try_lock(path, mode=0o666)
+            self._lock = try_shared_lock(path)
         except OSError as error:
             raise LoaderError(f"the lock {path} can't be used: {error.strerror}") from None
         if self._lock is None:
