@@ -298,10 +298,10 @@ class Loader:
         noted, files = self._staging.take_outcomes()
         facts = self._facts_of(plan)
         epochs = {**state.epochs, **{key.in_epoch(0): key.epoch for key in plan.epochs}}
-        brought = Outcomes.of([(ROWS, plan.taken(facts)), (NO_ROWS, plan.finished(facts))])
-        outcomes = Outcomes.union([noted.in_epochs(epochs), brought])
+        taken, finished = plan.taken(facts), plan.finished(facts)
+        outcomes = Outcomes.union([noted.in_epochs(epochs), Outcomes.of([(ROWS, taken), (NO_ROWS, finished)])])
         self._on_point("noted")
-        loaded = self._loaded_after(plan, state)
+        loaded = self._loaded_after(plan, state, taken, finished)
         try:
             self._target.commit(plan, loaded, BatchOutcomes(staged.rows, outcomes))
         except BatchTakenError as error:
@@ -334,9 +334,8 @@ class Loader:
             self._target.start()
             return staging.result()
 
-    def _loaded_after(self, plan: Plan, state: TableState) -> OffsetSet:
-        facts = self._facts_of(plan)
-        loaded = OffsetSet.union((state.loaded, plan.taken(facts), plan.finished(facts), plan.settled))
+    def _loaded_after(self, plan: Plan, state: TableState, *brought: OffsetSet) -> OffsetSet:
+        loaded = OffsetSet.union((state.loaded, *brought, plan.settled))
         pieces = loaded.piece_count()
         if pieces > LOADED_PIECES_MAX:
             raise LoaderError(
