@@ -57,11 +57,9 @@ def read_facts(path: Path) -> SegmentFacts:
         keys, told = _read_keys(path)
         keys.validate(full=True)
     starts = _record_starts(keys)
-    offsets, occurrences = _offsets(starts)
-    again = offsets.count() < occurrences
-    return SegmentFacts(
-        path.name, size, keys.num_rows, offsets, again, columns, _ends(keys), _finished(told, offsets)
-    )  # fmt: skip
+    offsets, ends = _records(starts)
+    again = offsets.count() < starts.num_rows
+    return SegmentFacts(path.name, size, keys.num_rows, offsets, again, columns, ends, _finished(told, offsets))
 
 
 def readable_offsets(path: Path) -> OffsetSet:
@@ -70,7 +68,7 @@ def readable_offsets(path: Path) -> OffsetSet:
     try:
         with pa.memory_map(str(path)) as source:
             for batch, told in _batches_until_damage(pa.ipc.open_stream(source)):
-                offsets = _offsets(batch.select([*_QUEUE_COLUMNS, OFFSET]))[0]
+                offsets, _ = _records(batch)
                 parts += (offsets, _finished([told], offsets))
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError, BadSegmentError):
         return OffsetSet()
@@ -144,7 +142,7 @@ def _checked_columns(path: Path) -> tuple[Column, ...]:
 
 
 def _read_keys(path: Path) -> tuple[Any, list[bytes]]:
-    """The queue, offset and row-number columns of all batches, as views of the mapped file, and what each is noted with."""
+    """The queue, offset and row-number columns of all batches, and what each is noted with."""
     options = pa.ipc.IpcReadOptions(included_fields=_PLACES)
     batches: list[Any] = []
     told: list[bytes] = []
@@ -155,7 +153,8 @@ def _read_keys(path: Path) -> tuple[Any, list[bytes]]:
                 batch, metadata = reader.read_next_batch_with_custom_metadata()
                 batches.append(batch)
                 told.append(_told(metadata))
-        return pa.Table.from_batches(batches, reader.schema), told
+        # In one piece: all that is asked of them later costs by the piece, and there is one for each flush.
+        return pa.Table.from_batches(batches, reader.schema).combine_chunks(), told
 
 
 def _is_start(rows: Any) -> Any:
@@ -178,30 +177,29 @@ def _record_starts(keys: Any) -> Any:
     return keys.filter(is_start)
 
 
-def _offsets(starts: Any) -> tuple[OffsetSet, int]:
-    """The distinct records among `starts`, and how many starts there are."""
-    grouped = starts.group_by(list(_QUEUE_COLUMNS), use_threads=False).aggregate([(OFFSET, "distinct")])
+def _records(starts: Any) -> tuple[OffsetSet, dict[QueueKey, Ends]]:
+    """The distinct records among `starts`, and per queue the ends of their offsets and store times."""
+    stored = starts.column(STORE_TIME).cast(pa.int64())
+    rows = starts.set_column(starts.column_names.index(STORE_TIME), STORE_TIME, stored)
+    wanted = [(OFFSET, "min"), (OFFSET, "max"), (STORE_TIME, "min"), (STORE_TIME, "max"), (OFFSET, "list")]
+    grouped = rows.group_by(list(_QUEUE_COLUMNS), use_threads=False).aggregate(wanted)
+    names = [*_QUEUE_COLUMNS, *(f"{name}_{kind}" for name, kind in wanted[:-1])]
     queues: dict[QueueKey, IntervalSet] = {}
-    columns = (grouped.column(name).to_pylist() for name in _QUEUE_COLUMNS)
-    for place, key in enumerate(zip(*columns, strict=True)):
-        distinct = grouped.column(f"{OFFSET}_distinct")[place].values
-        intervals = intervals_of(distinct.sort())
-        if intervals.pieces[0][0] < 0:
-            raise BadSegmentError(f"an offset of {key} is negative: {intervals.pieces[0][0]}")
-        queues[QueueKey(*key)] = intervals
-    return OffsetSet(queues), starts.num_rows
+    ends: dict[QueueKey, Ends] = {}
+    for place, row in enumerate(zip(*(grouped.column(name).to_pylist() for name in names), strict=True)):
+        key = QueueKey(*row[:4])
+        ends[key] = Ends(*row[4:])
+        if ends[key].first_offset < 0:
+            raise BadSegmentError(f"an offset of {key} is negative: {ends[key].first_offset}")
+        queues[key] = intervals_of(_ordered(grouped.column(f"{OFFSET}_list")[place].values))
+    return OffsetSet(queues), ends
 
 
-def _ends(keys: Any) -> dict[QueueKey, Ends]:
-    """Per queue the ends of its offsets and store times."""
-    if not keys.num_rows:
-        return {}
-    stored = keys.set_column(keys.column_names.index(STORE_TIME), STORE_TIME, keys.column(STORE_TIME).cast(pa.int64()))
-    wanted = [(OFFSET, "min"), (OFFSET, "max"), (STORE_TIME, "min"), (STORE_TIME, "max")]
-    grouped = stored.group_by(list(_QUEUE_COLUMNS), use_threads=False).aggregate(wanted)
-    names = [*_QUEUE_COLUMNS, *(f"{name}_{kind}" for name, kind in wanted)]
-    rows = zip(*(grouped.column(name).to_pylist() for name in names), strict=True)
-    return {QueueKey(*row[:4]): Ends(*row[4:]) for row in rows}
+def _ordered(offsets: Any) -> Any:
+    """The offsets sorted, each once: mostly they are."""
+    if not pc.all(pc.greater(offsets[1:], offsets[:-1])).as_py():
+        return offsets.unique().sort()
+    return offsets
 
 
 def intervals_of(ordered: Any) -> IntervalSet:
