@@ -13,6 +13,7 @@ from ..conf.settings import SparkSettings
 from ..remoting.errors import UsageError
 from .columns import BATCH_COLUMN
 from .connect import is_remote
+from .convert import FILE_BYTES
 from .loader import POINTS
 from .plan import Limits, Trigger
 
@@ -58,7 +59,7 @@ class LoaderConfig:
     max_bytes: int = 256 * 1024 * 1024
     high_water_bytes: int = 0
     max_wait_ms: int = 30_000
-    target_file_bytes: int = 128 * 1024 * 1024
+    target_file_bytes: int = FILE_BYTES
     jvm_timeout_ms: int = 60_000
     epoch_on_recreated: bool = False
     leave_gaps: bool = False

@@ -31,7 +31,7 @@ from .segments import read_rows, with_epochs
 pa: Any = pyarrow
 pq: Any = pyarrow.parquet
 
-FILE_BYTES = 128 * 1024 * 1024
+FILE_BYTES = 256 * 1024 * 1024
 SEGMENT_BYTES_A_FILE_BYTE = 2
 """A part is one task of Spark and one file of the table, of about half the segments' size: each costs 0.1 s of CPU by itself
 (Hadoop runs `chmod` for every file), larger ones read no faster."""
@@ -84,12 +84,12 @@ def divide(
 
 
 def part_count(total_bytes: int, cores: int, file_bytes: int = FILE_BYTES) -> int:
-    """How many parts: the same number for every core, unless there is too little to go round."""
+    """How many parts: the same number for every core, unless there is too little to go round; files of up to 1.5 times
+    `file_bytes`, as a few large ones take less than as many small ones again."""
     part_bytes = file_bytes * SEGMENT_BYTES_A_FILE_BYTE
     if total_bytes < cores * PART_BYTES_MIN:
         return max(1, total_bytes // PART_BYTES_MIN)
-    rounds = -(-total_bytes // (part_bytes * cores))
-    return rounds * cores
+    return max(1, round(total_bytes / (part_bytes * cores))) * cores
 
 
 def stage(

@@ -24,6 +24,7 @@ import fcntl
 import os
 import re
 import threading
+from collections import Counter
 from collections.abc import Generator, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
@@ -50,7 +51,9 @@ TMP_DIR = "_tmp"
 _BATCH_NAME = re.compile(BATCH_COLUMN + r"=([1-9]\d*)")
 TABLE_LOCK_WAIT_S = 600.0
 _TAKEN = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
-_EARLY_SYNC_INTERVAL_S = 0.2
+_EARLY_SYNC_INTERVAL_S = 0.1
+_EARLY_SYNC_BYTES = 32 * 1024 * 1024
+"""Growth of a file that is worth an fsync of its own."""
 
 
 class ParquetTarget:
@@ -215,22 +218,23 @@ def data_files(folder: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def _early_sync(output: Path) -> Generator[None]:
-    """fsync data files as they appear, so that the disk works while the cores compress the next ones.
+    """fsync data files while they grow, so that the disk works while the cores compress.
 
     Only a head start: whatever it misses, or can't open because Spark just moved it, is fsynced before the commit.
     """
     done = threading.Event()
 
-    def sync_finished() -> None:
-        synced: set[str] = set()
+    def sync_grown() -> None:
+        synced: Counter[str] = Counter()
         while not done.wait(_EARLY_SYNC_INTERVAL_S):
             with contextlib.suppress(OSError):
                 for file in data_files(output):
-                    if file.name not in synced:
+                    size = file.stat().st_size
+                    if size - synced[file.name] >= _EARLY_SYNC_BYTES:
                         sync_path(file)
-                        synced.add(file.name)
+                        synced[file.name] = size
 
-    thread = threading.Thread(target=sync_finished, name="early-sync", daemon=True)
+    thread = threading.Thread(target=sync_grown, name="early-sync", daemon=True)
     thread.start()
     try:
         yield

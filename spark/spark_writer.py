@@ -31,7 +31,13 @@ START_TIMEOUTS = 20
 """A start may take so many times `spark.jvm_timeout_ms` (20 minutes, as it is set by default) before it counts as hanging:
 packages are fetched meanwhile, and a cluster may have no room yet."""
 _NEVER_REPEATING = (OFFSET, MESSAGE_ID, ORIGIN_MESSAGE_ID)
-"""Columns for which Parquet would fill a dictionary, find it useless and begin again: 7 % of the job's CPU."""
+"""Columns for which Parquet would fill a dictionary, find it useless and begin again, whatever the rows hold."""
+_NO_CHECKSUM_FILES = {
+    "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "fs.file.impl.disable.cache": "true",
+}
+"""Hadoop's local file system writes a file of checksums beside each file: 5 % of the job's CPU, and one more file to fsync.
+Parquet has checksums in its pages."""
 _ONE_FILE_A_TASK = str(1 << 40)
 """Bytes that opening a file is said to cost, and that a task may read: so Spark neither packs files together nor cuts
 them, and the parts that were made about equal stay the tasks."""
@@ -114,7 +120,7 @@ class SparkWriter:
         """Write the files' rows as Parquet files into the folder `output`. `bytes_in` only names the job."""
 
         def as_parquet(rows: DataFrame) -> None:
-            writing = rows.write.mode("overwrite")
+            writing = rows.write.mode("overwrite").options(**_NO_CHECKSUM_FILES)
             for name in _NEVER_REPEATING:
                 writing = writing.option(f"parquet.enable.dictionary#{name}", "false")
             if self._partition_by:

@@ -328,6 +328,7 @@ def test_spark_and_arrow_write_the_same_partitions(tmp_path: Path) -> None:
     assert folders == {
         f"batch_id={batch}/value={value}" for batch in (1, 2) for value in ("07", "a b", "__HIVE_DEFAULT_PARTITION__")
     }
+    assert not list(loaders.table.rglob("*.crc")), "Hadoop's checksum files"
     with open_views(loaders.table, tmp_path / "views") as sql:
         rows = sql("SELECT _offset, _seq, value, batch_id FROM results ORDER BY ALL")
         assert [tuple(row.values()) for row in rows] == [
