@@ -32,12 +32,14 @@ START_TIMEOUTS = 20
 packages are fetched meanwhile, and a cluster may have no room yet."""
 _NEVER_REPEATING = (OFFSET, MESSAGE_ID, ORIGIN_MESSAGE_ID)
 """Columns for which Parquet would fill a dictionary, find it useless and begin again, whatever the rows hold."""
-_NO_CHECKSUM_FILES = {
+_HADOOP_CONF = {
+    # Parquet has checksums in its pages. The usual class writes a second file of them beside each, at 5 % of the job's CPU.
     "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "fs.file.impl.disable.cache": "true",
+    # Row groups are collected in memory: of the usual 128 MiB they fill a heap of 1 GiB, at another 5 %.
+    "parquet.block.size": str(64 * 1024 * 1024),
 }
-"""Hadoop's local file system writes a file of checksums beside each file: 5 % of the job's CPU, and one more file to fsync.
-Parquet has checksums in its pages."""
+"""How data files are written, unless the user's own `spark.hadoop.*` say otherwise."""
 _ONE_FILE_A_TASK = str(1 << 40)
 """Bytes that opening a file is said to cost, and that a task may read: so Spark neither packs files together nor cuts
 them, and the parts that were made about equal stay the tasks."""
@@ -120,7 +122,7 @@ class SparkWriter:
         """Write the files' rows as Parquet files into the folder `output`. `bytes_in` only names the job."""
 
         def as_parquet(rows: DataFrame) -> None:
-            writing = rows.write.mode("overwrite").options(**_NO_CHECKSUM_FILES)
+            writing = rows.write.mode("overwrite").options(**self._hadoop_conf())
             for name in _NEVER_REPEATING:
                 writing = writing.option(f"parquet.enable.dictionary#{name}", "false")
             if self._partition_by:
@@ -134,6 +136,11 @@ class SparkWriter:
                 " the Spark Connect server and the loader share, by the same path; else use spark.format = foreach, or one"
                 " of df.write. The segments stay"
             )
+
+    def _hadoop_conf(self) -> dict[str, str]:
+        return {
+            name: value for name, value in _HADOOP_CONF.items() if f"spark.hadoop.{name}" not in self._settings.conf
+        }
 
     def run(
         self, files: Sequence[Path], columns: Sequence[Column], what: str, action: Callable[[DataFrame], None]
