@@ -5,7 +5,7 @@ cores. It gives 32 messages a pull, as brokers do by default, and 256, as those 
 was raised. All columns are read and thrown away (`noop`). Turns alternate in one session; the first of each only warms up.
 With `--name-server` and `--topic` the same on a broker of yours.
 
-    python bench/source.py [--messages 400000] [--runs 5] [--body-bytes 1024] [--name-server HOST:PORT --topic NAME]
+    python bench/source.py [--messages 1000000] [--runs 5] [--body-bytes 1024] [--name-server HOST:PORT --topic NAME]
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def compare(spark: Any, folder: Path, name_server: str, topic: str, runs: int, w
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--messages", type=int, default=400_000)
+    parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--runs", type=int, default=5, help="alternations that count")
     parser.add_argument("--body-bytes", type=int, default=1024)
     parser.add_argument("--name-server", default="", help="of a cluster of yours; read only")
