@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,11 +12,10 @@ from ..conf.segment_format import FOLDER_FORMATS
 from ..conf.settings import Settings, require
 from ..spark.config import ARROW, DELTA, DELTA_RS, LoaderConfig
 from ..spark.config import loader_config as config_of
-from ..spark.loader import Loader
 from ..spark.session import SessionSettings, delta_conf
 from ..spark.spark_writer import SparkWriter
 from ..spark.staging import Staging
-from ..spark.targets import make_target, make_writer
+from ..spark.targets import make_loader, make_target, make_writer
 from ..spark.work import wall_ms
 
 TASK_FAILURES_MAX = "64"
@@ -72,12 +70,7 @@ class Table:
         target_writer = make_writer(config) if config.format in (ARROW, DELTA_RS) else writer
         self._known_batch = known_batch
         self._target = make_target(config, target_writer, self._threads)
-        self._loader = Loader(
-            staging, self._target, config.trigger, config.limits,
-            threads=self._threads, cores=config.cores, new_id=lambda batch: f"{batch:08d}-{secrets.token_hex(6)}",
-            file_bytes=config.target_file_bytes, epoch_on_recreated=config.epoch_on_recreated,
-            leave_gaps=config.leave_gaps,
-        )  # fmt: skip
+        self._loader = make_loader(config, staging, self._target, self._threads)
 
     def recover(self) -> None:
         """Take up what an earlier run left half done. Raises LoaderError."""

@@ -34,7 +34,7 @@ from .files import make_folders, spark_path
 from .intervals import OffsetSet
 from .outcomes import BatchOutcomes
 from .plan import Plan
-from .spark_writer import SparkWriter, numbered
+from .spark_writer import SparkWriter, numbered, partitioned
 from .table_state import check_partitions, outcomes_path, read_state, write_outcomes, write_state
 from .target import TableState
 
@@ -225,9 +225,7 @@ def append_by_spark(writer: SparkWriter, partition_by: Sequence[str] = ()) -> Ap
                 "userMetadata": f"{MARK} {plan.id}",
                 "mergeSchema": "true",
             }
-            if partition_by:
-                writing = writing.partitionBy(*partition_by)
-            writing.mode("append").options(**options).save(spark_path(path))
+            partitioned(writing, partition_by).mode("append").options(**options).save(spark_path(path))
 
         writer.run(staged.files, plan.columns, f"batch {plan.batch} to {path.name}", as_delta)
 

@@ -27,7 +27,7 @@ from .files import make_folders, try_shared_lock, write_atomically
 from .intervals import OffsetSet
 from .outcomes import BatchOutcomes
 from .plan import Plan
-from .spark_writer import SparkWriter, numbered
+from .spark_writer import SparkWriter, numbered, partitioned
 from .table_state import read_state, write_outcomes, write_state
 from .target import TableState
 
@@ -219,8 +219,7 @@ def deliver_by_format(
 
     def deliver(frame: DataFrame, batch: int, _ranges: list[Range]) -> None:
         writing = numbered(frame, batch).write.format(format_).mode("append").options(**options)
-        if partition_by:
-            writing = writing.partitionBy(*partition_by)
+        writing = partitioned(writing, partition_by)
         if target.startswith(TABLE_PREFIX):
             writing.saveAsTable(target.removeprefix(TABLE_PREFIX))
         elif target:

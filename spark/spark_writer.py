@@ -22,7 +22,7 @@ from .pulse import Deadline, Pulse
 from .session import Session, SessionSettings, kill_starting, open_any
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
 JOB_GROUP = "rocketcrew-load"
 DYING_S = 1.0
@@ -125,9 +125,7 @@ class SparkWriter:
             writing = rows.write.mode("overwrite").options(**self._hadoop_conf())
             for name in _NEVER_REPEATING:
                 writing = writing.option(f"parquet.enable.dictionary#{name}", "false")
-            if self._partition_by:
-                writing = writing.partitionBy(*self._partition_by)
-            writing.parquet(spark_path(output))
+            partitioned(writing, self._partition_by).parquet(spark_path(output))
 
         self.run(files, columns, f"{bytes_in} bytes to {output.name}", as_parquet)
         if self._remote and not output.is_dir():
@@ -213,6 +211,11 @@ class SparkWriter:
             self._pulse.stop()
         if session is not None:
             session.close()
+
+
+def partitioned(writing: DataFrameWriter, by: Sequence[str]) -> DataFrameWriter:
+    """With a folder for each value of the columns `by`, where there are any."""
+    return writing.partitionBy(*by) if by else writing
 
 
 def numbered(rows: DataFrame, batch: int) -> DataFrame:

@@ -1,7 +1,9 @@
-"""From the configuration to the target, and to what writes for it."""
+"""From the configuration to the target, to what writes for it, and to the loader between staging folder and target."""
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
 
@@ -11,9 +13,11 @@ from .config import ARROW, DELTA, DELTA_RS, FOREACH, PARQUET, LoaderConfig
 from .connect import is_remote
 from .delta_target import DeltaTarget, append_by_delta_rs, append_by_spark
 from .ledger_target import LedgerTarget, deliver_by_format, deliver_by_function, ledger_of
+from .loader import Loader
 from .parquet_target import ParquetTarget
 from .session import SessionSettings, delta_conf
 from .spark_writer import SparkWriter
+from .staging import Staging
 from .target import Target, Writer
 
 
@@ -56,3 +60,26 @@ def make_target(config: LoaderConfig, writer: Writer, threads: Executor) -> Targ
     else:
         deliver = deliver_by_format(config.format, str(config.target), config.options, by)
     return LedgerTarget(ledger, config.identity, writer, deliver, str(config.target))
+
+
+def make_loader(
+    config: LoaderConfig,
+    staging: Staging,
+    target: Target,
+    threads: Executor,
+    on_point: Callable[[str], None] = lambda _: None,
+) -> Loader:
+    """The loader of `config` from `staging`, one of its folders, into `target`."""
+    return Loader(
+        staging,
+        target,
+        config.trigger,
+        config.limits,
+        threads=threads,
+        cores=config.cores,
+        new_id=lambda batch: f"{batch:08d}-{secrets.token_hex(6)}",
+        on_point=on_point,
+        file_bytes=config.target_file_bytes,
+        epoch_on_recreated=config.epoch_on_recreated,
+        leave_gaps=config.leave_gaps,
+    )

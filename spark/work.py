@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import signal
 import threading
 import time
@@ -33,7 +32,7 @@ from .spark_writer import SparkWriter
 from .staging import Staging
 from .status import FAILED, LOADING, STARTING, STOPPED, WAITING, StatusFile
 from .target import Target, Writer
-from .targets import make_target
+from .targets import make_loader, make_target
 
 STATUS_INTERVAL_S = 1.0
 """Between two writings of loader.json while nothing happens."""
@@ -151,7 +150,7 @@ class Work:
         with ThreadPoolExecutor(max(2, config.cores), "loader") as threads:
             target = self._target_of(config, self._writer, threads)
             desks = [
-                Desk(self._loader_of(staging, target, threads), status)
+                Desk(make_loader(config, staging, target, threads, self._at_point), status)
                 for staging, status in zip(stagings, self._statuses, strict=True)
             ]
             for loader, status in desks:
@@ -175,15 +174,6 @@ class Work:
         self._turn_to(None, status)
         self._tell(STARTING)
         return status
-
-    def _loader_of(self, staging: Staging, target: Target, threads: Executor) -> Loader:
-        config = self._config
-        return Loader(
-            staging, target, config.trigger, config.limits, threads=threads, cores=config.cores,
-            new_id=lambda batch: f"{batch:08d}-{secrets.token_hex(6)}", on_point=self._at_point,
-            file_bytes=config.target_file_bytes, epoch_on_recreated=config.epoch_on_recreated,
-            leave_gaps=config.leave_gaps,
-        )  # fmt: skip
 
     def _turn_to(self, loader: Loader | None, status: StatusFile) -> None:
         with self._telling:
