@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from rocketcrew.cli.children import Child, free_port, listens
+from rocketcrew.cli.children import Child, free_ports, listens
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.supervisor.control import ask
 
@@ -74,7 +74,7 @@ class Source:
     """The replay source as a process."""
 
     def __init__(self, messages: int, *, queues: int = 8, body_bytes: int = 1024, per_pull: int = 32) -> None:
-        self.port = free_port()
+        (self.port,) = free_ports(1)
         self._process = subprocess.Popen(
             [sys.executable, str(HERE / "replay.py"), "--port", str(self.port), "--queues", str(queues),
              "--messages", str(messages), "--body-bytes", str(body_bytes), "--per-pull", str(per_pull)],
@@ -94,7 +94,7 @@ class EmbeddedBroker:
     """The embedded broker as a process."""
 
     def __init__(self, folder: Path) -> None:
-        port, name_server_port = free_port(), free_port()
+        port, name_server_port = free_ports(2)
         self.name_server = f"127.0.0.1:{name_server_port}"
         self.child = Child("broker", [
             "broker", "--set", f"broker.name_server_port={name_server_port}", "--set", f"broker.port={port}",
@@ -119,7 +119,7 @@ class Crew:
             "supervisor.data_dir": folder / "state",
             "consumer.consume_from_where": "CONSUME_FROM_FIRST_OFFSET",
             "spark.load": "false",
-            "metrics.port": free_port(),
+            "metrics.port": free_ports(1)[0],
             **settings,
         }
         for key, value in merged.items():

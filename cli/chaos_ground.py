@@ -37,7 +37,7 @@ from ..supervisor.access import access_of
 from ..supervisor.control import ask
 from .chaos_handler import TRACE
 from .chaos_verdict import Line, parse, standing
-from .children import Child, ChildError, free_port, listens
+from .children import Child, ChildError, free_ports, listens
 from .watch import lag_of
 
 _parquet: Any = pyarrow.parquet  # its stubs know only parts of its types
@@ -82,7 +82,7 @@ class Ground:
         self._starts = 0
         self._special = SPECIAL
         self._trace = TraceReader(folder / TRACE)
-        self._ports = (free_port(), free_port())
+        self._ports = free_ports(2)
         if embedded:
             cluster = dataclasses.replace(
                 settings.cluster,

@@ -6,6 +6,7 @@ each has a parent-death signal, so that a killed command leaves nothing.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -97,12 +98,13 @@ class Child:
         return data[-LOG_TAIL_BYTES:].decode("utf-8", "replace")
 
 
-def free_port(host: str = "127.0.0.1") -> int:
-    """A port that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
+def free_ports(count: int) -> list[int]:
+    """Different ports of 127.0.0.1 that nobody listens on at this moment: asked for one by one, two might be the same."""
+    with contextlib.ExitStack() as held:
+        probes = [held.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
 
 
 def listens(port: int, host: str = "127.0.0.1") -> bool:

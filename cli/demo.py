@@ -28,7 +28,7 @@ from ..client.sync import SyncProducer
 from ..conf.segment_format import OPEN_DIR, PLAN_DIR, READY_DIR
 from ..remoting.errors import RocketcrewError, UsageError
 from ..supervisor.control import ask
-from .children import Child, free_port, listens
+from .children import Child, free_ports, listens
 from .tables import lines
 from .watch import Watch
 
@@ -137,7 +137,8 @@ class DemoRun:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._children: list[Child] = []
-        self._name_server = f"127.0.0.1:{free_port()}"
+        self._name_server_port, self._port = free_ports(2)
+        self._name_server = f"127.0.0.1:{self._name_server_port}"
         self._slot = folder / "state" / GROUP / "0"
         self._table = folder / "table"
 
@@ -173,8 +174,7 @@ class DemoRun:
         }
 
     def _start_broker(self) -> None:
-        port = free_port()
-        name_server_port = int(self._name_server.rpartition(":")[2])
+        port, name_server_port = self._port, self._name_server_port
         broker = self._child("broker", [
             "broker",
             "--set", f"broker.name_server_port={name_server_port}",

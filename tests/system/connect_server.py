@@ -10,7 +10,7 @@ from pathlib import Path
 import pyspark
 from loaders import WAIT_S, wait_until
 
-from rocketcrew.cli.children import free_port, listens
+from rocketcrew.cli.children import free_ports, listens
 from rocketcrew.spark.java import find_java, make_shim
 
 HIDING = 'mount -t tmpfs tmpfs "$0" && exec "$@"'
@@ -24,7 +24,7 @@ class ConnectServer:
         """`unshared`: the command in front of what may mount; see test_disk_full.new_disks."""
         home = Path(pyspark.__file__).parent
         java = make_shim(find_java("", os.environ), folder / "java", folder / "jvm.log")
-        self.port = free_port()
+        (self.port,) = free_ports(1)
         self.url = f"sc://127.0.0.1:{self.port}"
         self.log = folder / "connect.log"
         self._env = {

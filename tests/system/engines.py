@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from harness import HANDLERS, KEY, Broker, duplicate_keys, wait_until
 
-from rocketcrew.cli.children import Child, free_port, listens
+from rocketcrew.cli.children import Child, free_ports, listens
 from rocketcrew.cli.watch import Watch
 from rocketcrew.spark.java import find_java, make_shim
 
@@ -129,7 +129,7 @@ class Standalone:
             **os.environ, "SPARK_HOME": str(home), "JAVA_HOME": str(java), "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": "128m", "SPARK_NO_DAEMONIZE": "1",
         }  # fmt: skip
-        port = free_port()
+        (port,) = free_ports(1)
         self.url = f"spark://127.0.0.1:{port}"
         self._started: list[subprocess.Popen[bytes]] = []
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.ipc
 
-from rocketcrew.cli.children import Child, free_port, listens
+from rocketcrew.cli.children import Child, free_ports, listens
 from rocketcrew.cli.watch import Watch
 from rocketcrew.client.access import Access
 from rocketcrew.client.opening import open_cluster
@@ -72,7 +72,7 @@ class Broker:
 
     def __init__(self, folder: Path, delay_levels: str = "100ms 200ms 200ms 200ms 300ms 300ms") -> None:
         self.folder = folder
-        self.name_server_port, self.port = free_port(), free_port()
+        self.name_server_port, self.port = free_ports(2)
         self.delay_levels = delay_levels
         self.starts = 0
         self.start()

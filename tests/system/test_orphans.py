@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from rocketcrew.cli.children import Child, free_port
+from rocketcrew.cli.children import Child, free_ports
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.supervisor.control import ask
 
@@ -65,7 +65,8 @@ class Embedded:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.slot = folder, folder / "state" / "crew" / "0"
-        self.name_server_port, self.port, self.starts = free_port(), free_port(), 0
+        self.name_server_port, self.port = free_ports(2)
+        self.starts = 0
 
     @property
     def name_server(self) -> str:
