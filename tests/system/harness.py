@@ -212,6 +212,16 @@ class Crew:
         except RocketcrewError:
             return -1
 
+    def sent_back_lag(self) -> int:
+        """As `lag`, with what was sent back and waits for its delay: that is in no topic of the group yet; -1 too."""
+        sent_back = self.counter("sent_back_messages")
+        lag = self.lag()  # later: what came back in between is in it
+        if lag < 0:
+            return lag
+        with Watch(target_of(self.broker)) as watch:
+            came_back = watch.stored(self.group, f"%RETRY%{self.group}") + self.dead_letters()
+        return lag + max(0, sent_back - came_back)
+
     def dead_letters(self) -> int:
         with Watch(target_of(self.broker)) as watch:
             return watch.stored(self.group, f"%DLQ%{self.group}")

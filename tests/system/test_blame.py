@@ -71,7 +71,9 @@ def events(crew: Crew, name: str) -> list[dict[str, Any]]:
 
 def verdict(crew: Crew, *, dead: bool) -> None:
     """Everything is finished; all numbers are in the table once, the poison too unless it is a dead letter."""
-    wait_until(lambda: crew.lag() == 0 and (not dead or crew.dead_letters() == 1), 2 * WAIT_S, "all messages finished")
+    wait_until(
+        lambda: crew.sent_back_lag() == 0 and crew.dead_letters() == int(dead), 2 * WAIT_S, "all messages finished"
+    )
     status = crew.status()
     assert status is not None
     assert status["counters"]["invariant_violations"] == 0
