@@ -84,12 +84,12 @@ def divide(
 
 
 def part_count(total_bytes: int, cores: int, file_bytes: int = FILE_BYTES) -> int:
-    """How many parts: the same number for every core, unless there is too little to go round; files of up to 1.5 times
-    `file_bytes`, as a few large ones take less than as many small ones again."""
+    """How many parts: the same number for every core, unless there is too little to go round."""
     part_bytes = file_bytes * SEGMENT_BYTES_A_FILE_BYTE
     if total_bytes < cores * PART_BYTES_MIN:
         return max(1, total_bytes // PART_BYTES_MIN)
-    return max(1, round(total_bytes / (part_bytes * cores))) * cores
+    rounds = -(-total_bytes // (part_bytes * cores))
+    return rounds * cores
 
 
 def stage(
