@@ -13,6 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "ARCHITECTURE.md"
 ROOMS = ("cli", "engine", "supervisor", "workers", "broker", "spark", "source", "client", "conf", "remoting")
+BESIDE = ("bench", "tools")
 HEADING = "## File map"
 INTRODUCTION = "Written by `tools/file_map.py` from the first sentence of each file; from the top floor down."
 
@@ -24,14 +25,15 @@ def about(file: Path) -> str:
         said = (ast.get_docstring(ast.parse(text)) or "").partition("\n\n")[0]
     else:
         comment = re.match(r"((?:#.*\n)+)", text.removeprefix(text[: text.find("#")] if "#" in text else ""))
-        said = re.sub(r"^#!?\s?", "", comment[1], flags=re.MULTILINE) if comment else ""
+        lines = re.sub(r"^(?:#!.*|# ?)", "", comment[1], flags=re.MULTILINE) if comment else ""
+        said = lines.strip().partition("\n\n")[0]
     sentence = re.split(r"(?<=[.!?])\s", " ".join(said.split()), maxsplit=1)[0]
     return re.sub(r"\s*\([^()]*(?:\.java|[A-Z]{2}/)[^()]*\)", "", sentence).rstrip(".")
 
 
 def section() -> str:
     lines = [HEADING, "", INTRODUCTION]
-    for room in ROOMS:
+    for room in (*ROOMS, *BESIDE):
         lines += ["", f"### {room}/", ""]
         for file in sorted((ROOT / room).iterdir()):
             if file.is_file() and file.name != "__init__.py":
