@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import structlog
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -23,26 +24,41 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from ..remoting.queues import MessageQueue
 from .batch_reader import RangePartition, part_of
 from .connections import shared
 from .looking import Looker
 from .offsets import Offsets, from_json, to_json
 from .planning import limited, ranges_between, split, waits
-from .positions import check_named, first_offset, known_ends
+from .positions import check_named, first_offset, known_ends, shorter
 from .pulling import Reading
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 LOOK_INTERVAL_S = 0.1
+SPARE_MS = 60_000
+"""How far the clocks of brokers and of this host may be apart."""
+
+_log = structlog.get_logger("rocketcrew.source")
+
+
+def wall_ms() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One streaming query's source. Spark makes one on the driver, and another one for planning `read`."""
 
-    def __init__(self, reading: Reading, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, reading: Reading, clock: Callable[[], float] = time.monotonic, wall: Callable[[], int] = wall_ms
+    ) -> None:
         self._reading = reading
         self._clock = clock
+        self._wall_ms = wall
+        self._seen_ms: dict[MessageQueue, int] = {}
+        """When each queue was last looked at, in this process."""
         self._target: Offsets | None = None
         self._latest: Offsets = {}
         self._first: Offsets | None = None
@@ -116,10 +132,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(self._latest) if self._latest else None
 
     async def _ends(self, looker: Looker, begin: Offsets, *, from_nothing: bool = False) -> Offsets:
+        now_ms = self._wall_ms()
         facts = await looker.facts(await looker.queues(self._away))
         if from_nothing:
             return {queue: known.maximum for queue, known in facts.items()}
-        return known_ends(begin, facts, fail=self._reading.options.fail_on_data_loss)
+        fail = self._reading.options.fail_on_data_loss
+        since = {} if fail else await self._since(looker, shorter(begin, facts))
+        ends = known_ends(begin, facts, fail=fail, since=since)
+        for queue, end in ends.items():
+            if end < begin.get(queue, 0):
+                _log.warning("goes_back", queue=queue, offset=begin[queue], to=end, hint="the queue became shorter")
+        self._seen_ms.update(dict.fromkeys(facts, now_ms))
+        return ends
+
+    async def _since(self, looker: Looker, queues: Sequence[MessageQueue]) -> Offsets:
+        """Of queues that became shorter, the first message stored since they were last looked at, where they were."""
+        known = [queue for queue in queues if queue in self._seen_ms]
+        found = [await looker.searches([queue], max(0, self._seen_ms[queue] - SPARE_MS)) for queue in known]
+        return {queue: offset for one in found for queue, offset in one.items()}
 
     def _look(self, look: Callable[[], Offsets]) -> Offsets:
         """Not more often than is good for the brokers."""
