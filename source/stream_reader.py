@@ -62,6 +62,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Offsets | None = None
         self._latest: Offsets = {}
         self._first: Offsets | None = None
+        self._pinned = False
         self._reported: Offsets = {}
         self._away: set[str] = set()
         self._looked_s = float("-inf")
@@ -104,9 +105,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """The end of the next batch; `start` when there is none. Raises as `initialOffset`."""
+        """The end of the next batch; `start` when there is none. Raises as `initialOffset`.
+
+        Spark writes down where a batch ends, but not where the first one begins: it asks again when that is run again. A
+        query that begins at the latest would lose what came in between. So its first batch is empty.
+        """
         begin = from_json(start)
         options = self._reading.options
+        if begin == self._first and not self._pinned and options.starting.moves:
+            self._pinned = True
+            return start
         with shared.use(self._reading.access) as link:
             looker = Looker(link, options)
             if options.report_group_offsets:

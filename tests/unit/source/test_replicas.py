@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -21,6 +22,7 @@ from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.errors import UnreachableError
 from rocketcrew.remoting.headers import PullRequest, PullResponse
 from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.source.batch_reader import part_of
 from rocketcrew.source.connections import Connections, shared
 from rocketcrew.source.errors import DataLossError
 from rocketcrew.source.planning import Range
@@ -32,6 +34,7 @@ TOPIC = "orders"
 QUEUE = MessageQueue(TOPIC, "broker-a", 0)
 
 
+Place = dict[str, Any]
 Shown = Callable[[TopicRouteData], TopicRouteData]
 
 
@@ -44,6 +47,7 @@ class Cluster:
         self.routes = 0
         self.has = 1 << 40
         """How many messages of the queue have arrived at the replica that answers."""
+        self.all = 10
         self.after = 0
         """How many pauses of a reader it lasts until everything is as it should be."""
         self.shown: Shown = lambda route: route
@@ -72,7 +76,7 @@ class Cluster:
         if self.pauses >= self.after > 0:
             return None
         if command.code in (RequestCode.GET_MAX_OFFSET, RequestCode.GET_MIN_OFFSET):
-            offset = min(self.has, 10) if command.code == RequestCode.GET_MAX_OFFSET else 0
+            offset = min(self.has, self.all) if command.code == RequestCode.GET_MAX_OFFSET else 0
             return command.response(ResponseCode.SUCCESS, {"offset": str(offset)})
         if command.code != RequestCode.PULL_MESSAGE:
             return None
@@ -186,6 +190,10 @@ def unused() -> str:
         return f"127.0.0.1:{server.getsockname()[1]}"
 
 
+def part_sizes(stream: StreamReader, begin: Place, end: Place) -> list[int]:
+    return [part_of(part).size for part in stream.partitions(begin, end)]
+
+
 class Clocks:
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -195,7 +203,7 @@ class Clocks:
         return self.now_s
 
 
-def at(offset: int) -> dict[str, dict[str, dict[str, int]]]:
+def at(offset: int) -> Place:
     return {TOPIC: {"broker-a": {"0": offset}}}
 
 
@@ -222,8 +230,7 @@ def test_a_queue_that_was_made_anew_is_read_from_its_first_message_in_batches_of
     begin, taken = at(1000), list[int]()
     for _ in range(5):
         end = stream.latestOffset(begin, ReadMaxRows(4))
-        parts = [part.part for part in stream.partitions(begin, end)]
-        taken += [part.size for part in parts]
+        taken += part_sizes(stream, begin, end)
         begin = end
     assert begin == at(10)
     assert taken == [4, 4, 2]
@@ -238,3 +245,19 @@ def test_who_has_seen_the_queue_before_reads_what_is_new_since(cluster: Cluster,
         stream = reader(wall_ms)
         assert stream.latestOffset(at(10), ReadAllAvailable()) == at(10)
         assert stream.latestOffset(at(11), ReadAllAvailable()) == at(expected)
+
+
+def test_the_first_batch_of_a_query_that_begins_at_the_latest_fixes_where_that_is(
+    access: Access, cluster: Cluster
+) -> None:
+    first = StreamReader(reading(access, streaming=True), Clocks())
+    begin = first.initialOffset()
+    with SyncProducer(access) as producer:
+        producer.send(OutgoingMessage(TOPIC, b"between"), selector=to_queue(QUEUE))
+    planned = first.latestOffset(begin, ReadAllAvailable())
+    # It failed, and is planned again by another process, which begins at another latest.
+    cluster.all = 11
+    again = StreamReader(reading(access, streaming=True), Clocks())
+    assert again.partitions(again.initialOffset(), planned) == []
+    end = again.latestOffset(planned, ReadAllAvailable())
+    assert part_sizes(again, planned, end) == [1]
