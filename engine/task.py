@@ -24,7 +24,7 @@ from ..durable.outcomes import FILTERED, NO_ROWS, Outcomes
 from ..remoting.errors import ProtocolError, UsageError
 from ..remoting.namespaces import wrap
 from ..remoting.queues import MessageQueue
-from ..workers.choosing import chooser
+from ..workers.calls import chooser
 from ..workers.loading import HandlerLoadError
 from ..workers.message import Message
 from ..workers.packets import Failure, QueueInfo
