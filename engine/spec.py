@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from ..durable.outcomes import Outcomes
 from ..remoting.queues import MessageQueue
-from ..spark.outcomes import Outcomes
 from ..workers.boot import WorkerLimits
 from ..workers.loading import HandlerSpec
 
