@@ -24,8 +24,10 @@ from ..remoting.codes import ResponseCode
 from ..remoting.errors import BrokerError, RocketcrewError, UsageError, retriable
 from ..remoting.queues import MessageQueue
 from .connections import Link
+from .matching import OPTION as PATTERN
 from .matching import matching_topics, nothing_matches
 from .offsets import Place, Spec, names
+from .options import refuse
 from .positions import Facts
 from .reading import ReadOptions
 from .searching import exact_offset, store_times
@@ -109,8 +111,16 @@ class Looker:
 
     async def matching(self) -> tuple[str, ...]:
         """The topics that the pattern means now."""
-        known = await self._ask(self._admin.topic_list)
-        system = await self._ask(self._admin.system_topics)
+        try:
+            known = await self._ask(self._admin.topic_list)
+            system = await self._ask(self._admin.system_topics)
+        except BrokerError as error:
+            if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise
+            raise refuse(
+                PATTERN, self._options.pattern, "needs a name server, and this one cannot list topics (RocketMQ's proxy is"
+                " none): name the topics by option subscribe",
+            ) from None  # fmt: skip
         return matching_topics(self._options.pattern, known, frozenset(system), self._access)
 
     async def _matching_queues(self, *, may_be_none: bool) -> list[MessageQueue]:
