@@ -66,17 +66,17 @@ def limited(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int], 
     return {queue: start[queue] + shares[queue] if queue in shares else last for queue, last in end.items()}
 
 
-def split(ranges: Sequence[Range], at_least: int) -> list[Range]:
+def split(ranges: Sequence[Range], at_least: int, size_max: int = 0) -> list[Range]:
     """The ranges, long ones cut so that there are about `at_least`, sorted by queue and offset.
 
     As with Kafka's source a hint: a range is never cut into more parts than it has offsets. Each cut goes to the range whose
-    parts are the longest.
+    parts are the longest. No part has more than `size_max` offsets (0: no such limit).
     """
     whole = sorted(part for part in ranges if part.size > 0)
-    parts = [1] * len(whole)
-    longest = [(-float(part.size), at) for at, part in enumerate(whole)]
+    parts = [-(-part.size // size_max) if size_max else 1 for part in whole]
+    longest = [(-part.size / count, at) for at, (part, count) in enumerate(zip(whole, parts, strict=True))]
     heapq.heapify(longest)
-    for _ in range(at_least - len(whole) if whole else 0):
+    for _ in range(at_least - sum(parts) if whole else 0):
         length, at = longest[0]
         if -length <= 1:
             break

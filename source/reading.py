@@ -41,6 +41,7 @@ class ReadOptions:
     include_body: bool
     include_properties: bool
     min_partitions: int
+    max_per_partition: int
     max_offsets_per_trigger: int
     min_offsets_per_trigger: int
     max_trigger_delay_ms: int
@@ -86,6 +87,7 @@ def read_options(given: Mapping[str, str], streaming: bool) -> ReadOptions:
         include_body=found["includeBody"],
         include_properties=found["includeProperties"],
         min_partitions=found["minPartitions"] or 0,
+        max_per_partition=found["maxRecordsPerPartition"] or 0,
         max_offsets_per_trigger=found.get("maxOffsetsPerTrigger") or 0,
         min_offsets_per_trigger=_minimum(found),
         max_trigger_delay_ms=found.get("maxTriggerDelay") or 0,

@@ -183,7 +183,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The ranges between two offsets; nothing is asked of anybody."""
         ranges = ranges_between(from_json(start), from_json(end))
-        return [RangePartition(part) for part in split(ranges, self._reading.options.min_partitions)]
+        options = self._reading.options
+        return [RangePartition(part) for part in split(ranges, options.min_partitions, options.max_per_partition)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition."""

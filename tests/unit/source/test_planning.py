@@ -166,6 +166,7 @@ def test_cut_ranges_are_the_same_offsets(parts: list[tuple[MessageQueue, int, in
     assert len(found) == len(set(found)) == len(wanted)
     assert set(found) == wanted
     assert all(part.size for part in cut)
+    assert all(part.size <= 7 for part in split(ranges, at_least, 7))
     there = sum(1 for part in ranges if part.size)
     assert len(cut) == max(there, min(at_least, len(wanted)))
 
@@ -173,6 +174,13 @@ def test_cut_ranges_are_the_same_offsets(parts: list[tuple[MessageQueue, int, in
 def test_long_ranges_are_cut_and_short_ones_are_not() -> None:
     cut = split([Range(Q0, 10, 110), Range(Q1, 0, 10)], 5)
     assert cut == [Range(Q0, 10, 35), Range(Q0, 35, 60), Range(Q0, 60, 85), Range(Q0, 85, 110), Range(Q1, 0, 10)]
+
+
+def test_no_partition_has_more_than_it_may() -> None:
+    ranges = [Range(Q0, 10, 110), Range(Q1, 0, 10), Range(Q2, 0, 31)]
+    assert [part.size for part in split(ranges, 0, 30)] == [25, 25, 25, 25, 10, 15, 16]
+    assert [part.size for part in split(ranges, 8, 30)] == [20, 20, 20, 20, 20, 10, 15, 16]
+    assert split(ranges, 0, 100) == ranges
 
 
 def test_a_trigger_waits_for_enough_or_long_enough() -> None:
