@@ -125,6 +125,23 @@ class Remoting:
             raise UnreachableError(address, f"{name_of_request(command.code)}: the server is shutting down")
         return answer
 
+    def start(
+        self, address: str, command: Command, *, timeout_ms: float, body_sink: BodySink | None = None
+    ) -> asyncio.Future[Command] | None:
+        """Send a request at once, to have its answer later; None where there is no open connection with room.
+
+        For what is asked ahead, by who asks by `request` where that fails. As there, but GO_AWAY is an answer too.
+        """
+        address = self._rules.address_for(address, command)
+        self._rules.finish(command)
+        connection = self._connections.get(address)
+        if connection is None or not connection.open:
+            return None
+        try:
+            return connection.start(command, timeout_ms=timeout_ms, body_sink=body_sink)
+        except UnreachableError:
+            return None
+
     async def oneway(self, address: str, command: Command, *, timeout_ms: float = 3000) -> None:
         """Send a request that is not answered; returns when it is handed to the socket's buffer. Raises as `request`."""
         address = self._rules.address_for(address, command)

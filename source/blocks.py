@@ -6,7 +6,7 @@ One call of numpy or Arrow for a thousand records costs about what two calls of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,6 @@ class Block:
 
     def __init__(self, data: bytes, starts: Sequence[int]) -> None:
         self.data = data
-        self._raw = np.frombuffer(data, np.uint8)
         self.start: Ints = np.array(starts, np.int64)
         self.end = self.start + self._ints(self.start, ">i4")
         self._sysflag = sysflag = self._ints(self.start + 36, ">i4")
@@ -44,8 +43,9 @@ class Block:
         return len(self.start)
 
     def _ints(self, at: Ints, kind: str) -> Ints:
-        width = np.dtype(kind).itemsize
-        found: Ints = self._raw[at[:, None] + np.arange(width)].view(kind)[:, 0].astype(np.int64)
+        """The numbers that stand at these bytes: of a view in which one begins at every byte."""
+        everywhere = np.ndarray((len(self.data) - np.dtype(kind).itemsize + 1,), kind, self.data, 0, (1,))
+        found: Ints = everywhere[at].astype(np.int64)
         return found
 
     def _checked(self) -> Ints:
@@ -84,11 +84,9 @@ class Block:
     def reconsume_times(self) -> Ints:
         return self._ints(self._tail + 72, ">i4")
 
-    def bodies(self) -> Iterator[tuple[int, int, int, int]]:
+    def bodies(self) -> tuple[Ints, Ints, Ints, Ints]:
         """(begin, length, checksum, sysFlag) of each body."""
-        crc = self._ints(self.start + 8, ">i4")
-        numbers = (self._tail + 88, self._body_len, crc, self._sysflag)
-        return zip(*(column.tolist() for column in numbers), strict=True)
+        return self._tail + 88, self._body_len, self._ints(self.start + 8, ">i4"), self._sysflag
 
     def offset_at(self, position: int) -> int:
         """The queue offset of the record that this byte is in."""
@@ -102,22 +100,30 @@ class Block:
             found.append(offset_message_id(host_text(info.store_address), info.store_port, info.physical_offset))
         return found
 
-    def records(self) -> list[bytes]:
+    def records(self) -> pa.Array[Any]:
         """Each whole."""
-        return self._slices(self.start)
+        return self.parts(self.start, self.end)
 
     def properties(self) -> Properties:
         """Of every record. Text that is not UTF-8 has replacement characters."""
-        stored = self._slices(self.properties_start)
+        stored = self.parts(self.properties_start, self.end)
         try:
-            texts = pa.array(stored, pa.binary()).cast(pa.string())
+            texts = stored.cast(pa.string())
         except pa.ArrowInvalid:
-            texts = pa.array([str(one, "utf-8", "replace") for one in stored], pa.string())
+            listed: list[Any] = stored.to_pylist()
+            texts = pa.array([str(one, "utf-8", "replace") for one in listed], pa.string())
         return Properties(texts)
 
-    def _slices(self, starts: Ints) -> list[bytes]:
-        data = self.data
-        return [data[start:end] for start, end in zip(starts.tolist(), self.end.tolist(), strict=True)]
+    def parts(self, starts: Ints, ends: Ints) -> pa.Array[Any]:
+        """These bytes of each record. Arrow cuts the whole block at all ends without a copy, and takes every second piece."""
+        count = len(starts)
+        bounds = np.empty(2 * count, np.int32)
+        bounds[::2], bounds[1::2] = starts, ends
+        pieces = arrow.Array.from_buffers(
+            pa.binary(), 2 * count - 1, [None, arrow.py_buffer(bounds), arrow.py_buffer(self.data)]
+        )
+        found: pa.Array[Any] = pieces.take(arrow.array(np.arange(0, 2 * count, 2)))
+        return found
 
 
 class Properties:
@@ -125,6 +131,35 @@ class Properties:
 
     def __init__(self, texts: pa.Array[Any]) -> None:
         self._records = len(texts)
+        if not self._take_regular(texts):
+            self._take_any(texts)
+        self._leave_out_empty()
+        if self._names_twice():
+            self._set_dicts([decode_properties(str(text)) for text in texts.to_pylist()])
+
+    def _take_regular(self, texts: Any) -> bool:
+        """Texts in which name, \\x01, value and \\x02 follow each other, as 5.x writes them: cut at all of these at once."""
+        _, offsets, values = texts.buffers()
+        ends = np.frombuffer(offsets, np.int32)[1 : self._records + 1]
+        raw = np.frombuffer(values, np.uint8) if values is not None else np.empty(0, np.uint8)
+        raw = raw[: ends[-1]]
+        cuts = np.flatnonzero((raw == 1) | (raw == 2))
+        kinds, count = raw[cuts], len(cuts) // 2
+        if len(cuts) % 2 or (kinds[::2] != 1).any() or (kinds[1::2] != 2).any() or not count:
+            return False
+        starts = np.concatenate([[0], ends[:-1]])
+        if (raw[ends[ends > starts] - 1] != 2).any():
+            return False
+        bounds = np.empty(2 * len(cuts) + 1, np.int32)
+        bounds[0], bounds[1::2], bounds[2::2] = 0, cuts, cuts + 1
+        pieces = arrow.Array.from_buffers(pa.string(), 2 * len(cuts), [None, arrow.py_buffer(bounds), values])
+        at = np.arange(0, 4 * count, 4)
+        pairs = np.diff(np.searchsorted(cuts[1::2], ends), prepend=0)
+        record = np.repeat(np.arange(self._records), pairs)
+        self._set(record, pieces.take(arrow.array(at)), pieces.take(arrow.array(at + 2)))
+        return True
+
+    def _take_any(self, texts: Any) -> None:
         segments = pc.split_pattern(texts, "\x02")
         counts = pc.list_value_length(segments).to_numpy()
         pairs = pc.split_pattern(segments.flatten(), "\x01", max_splits=1)
@@ -133,9 +168,6 @@ class Properties:
         parts = pairs.filter(arrow.array(whole)).flatten()
         at = np.arange(len(record)) * 2
         self._set(record, parts.take(arrow.array(at)), parts.take(arrow.array(at + 1)))
-        self._leave_out_empty()
-        if self._names_twice():
-            self._set_dicts([decode_properties(str(text)) for text in texts.to_pylist()])
 
     def _set(self, record: Any, names: Any, values: Any) -> None:
         self._record, self._names, self._values = record, names, values

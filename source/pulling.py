@@ -2,16 +2,20 @@
 
 A pull asks for everything ("*") in its own name, so it needs no member in a group and moves no offset of one. The broker
 decides how much one answer brings (32 messages or 256 KiB by default), so a batch takes many. They follow each other in the
-link's loop; the task's thread is woken once a batch, decodes it and gives it to Spark while the next is gathered.
+link's loop, some ahead of the one that is awaited; the task's thread is woken once a batch, decodes it and gives it to Spark
+while the next is gathered.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from queue import SimpleQueue
+from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import structlog
 
@@ -20,13 +24,13 @@ from ..client.operations import PullResult, PullStatus, parse_pull
 from ..client.routes import is_final
 from ..remoting.codes import RequestCode
 from ..remoting.command import Command
-from ..remoting.errors import UnreachableError
+from ..remoting.errors import RocketcrewError, UnreachableError
 from .connections import Connections, Link
 from .errors import DataLossError
 from .looking import patiently, renewed_route
 from .offsets import name
 from .planning import Range
-from .progress import goes_on_at, is_short
+from .progress import Window, goes_on_at, is_short
 from .reading import ReadOptions
 from .rows import Rows
 from .searching import pull_request
@@ -34,6 +38,8 @@ from .searching import pull_request
 OFFSET = "queueOffset"
 AHEAD_MAX = 2
 """Batches that are gathered and not decoded yet; each is 8 MiB at most, or one pull."""
+PULLS_AHEAD_MAX = 4
+"""Of one range: enough that neither the way to the broker nor a thread that is busy decoding leaves the broker idle."""
 LOST_TRIES_MAX = 3
 """Answers without the records that should be there, before they count as lost; each `retryIntervalMs` after the last."""
 
@@ -99,6 +105,14 @@ class _Ahead:
             work.cancel()
 
 
+class _PullAhead(NamedTuple):
+    """A pull that was sent before the one before it was answered."""
+
+    offset: int
+    address: str
+    answer: asyncio.Future[Command]
+
+
 class _Range:
     """One range while it is read."""
 
@@ -112,6 +126,8 @@ class _Range:
         group = reading.options.pull_group_at(reading.access)
         self._fields = pull_request(group, self._mq, 0, self._options.pull_batch_size).to_fields()
         self._tries = 0
+        self._window = Window(PULLS_AHEAD_MAX)
+        self._ahead: deque[_PullAhead] = deque()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         for rows in _Ahead(self._link).take(self._gathered()):
@@ -123,18 +139,53 @@ class _Range:
         """All rows of the range, as much at a time as makes a batch."""
         part = self._part
         at, rows = part.start, self._rows()
-        while at < part.end:
-            address, result = await self._pull(at)
-            before, at = at, await self._next(address, result, at)
-            if result.status is PullStatus.FOUND:
-                for first, last in rows.take(result.body, before, min(at, part.end)):
-                    if not await self._is_final(address):
-                        raise self._undecided(address, result, first)
-                    self._reading.lost(part, first, last)
-            if rows.full:
-                yield rows
-                rows = self._rows()
-        yield rows
+        try:
+            while at < part.end:
+                address, result = await self._answer(at)
+                before, at = at, await self._next(address, result, at)
+                if result.status is PullStatus.FOUND:
+                    self._go_ahead(address, at, at - before)
+                    for first, last in rows.take(result.body, before, min(at, part.end)):
+                        if not await self._is_final(address):
+                            raise self._undecided(address, result, first)
+                        self._reading.lost(part, first, last)
+                if rows.full:
+                    yield rows
+                    rows = self._rows()
+            yield rows
+        finally:
+            self._take_back()
+
+    async def _answer(self, at: int) -> tuple[str, PullResult]:
+        """What a pull at this offset brings: one that went ahead, if there is one."""
+        guessed = bool(self._ahead) and self._ahead[0].offset == at
+        self._window.took(guessed=guessed)
+        if guessed:
+            ahead = self._ahead.popleft()
+            try:
+                return ahead.address, parse_pull(await ahead.answer, ahead.address)
+            except RocketcrewError as error:
+                _log.debug("pull_ahead_failed", queue=self._mq, offset=at, error=str(error))
+        self._take_back()
+        return await self._pull(at)
+
+    def _go_ahead(self, address: str, at: int, step: int) -> None:
+        under_way = [ahead.offset for ahead in self._ahead]
+        if under_way and under_way[0] != at:
+            return  # the next pull takes these back
+        for offset in self._window.next(under_way, at, step, self._part.end):
+            answer = self._link.cluster.remoting.start(
+                address, self._command(offset), timeout_ms=self._options.pull_timeout_ms, body_sink=_place
+            )
+            if answer is None:
+                break
+            self._ahead.append(_PullAhead(offset, address, answer))
+
+    def _take_back(self) -> None:
+        while self._ahead:
+            answer = self._ahead.popleft().answer
+            if not answer.cancel() and not answer.cancelled():
+                answer.exception()  # seen, though nobody needs it
 
     def _rows(self) -> Rows:
         options = self._options
@@ -186,6 +237,15 @@ class _Range:
         """The address that was asked, and its answer."""
         cluster = self._link.cluster
         address = await cluster.address_of(self._mq, only_this=False)
-        command = Command(int(RequestCode.PULL_MESSAGE), {**self._fields, OFFSET: str(offset)})
-        answer = await cluster.remoting.request(address, command, timeout_ms=self._options.pull_timeout_ms)
+        answer = await cluster.remoting.request(
+            address, self._command(offset), timeout_ms=self._options.pull_timeout_ms, body_sink=_place
+        )
         return address, parse_pull(answer, address)
+
+    def _command(self, offset: int) -> Command:
+        return Command(int(RequestCode.PULL_MESSAGE), {**self._fields, OFFSET: str(offset)})
+
+
+def _place(_: Command, size: int) -> memoryview:
+    """Where a body is received: memory that is neither zeroed before nor copied after."""
+    return np.empty(size, np.uint8).data

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 from isal import isal_zlib
@@ -35,6 +36,7 @@ _UNUSUAL = SYSFLAG_COMPRESSED | SYSFLAG_INNER_BATCH
 _OF_PROPERTIES = frozenset({"tags", "keys", "properties", "messageId"})
 
 pc: Any = pyarrow.compute
+arrow: Any = pa
 Buffer = bytes | bytearray | memoryview
 
 _crc32: Callable[[bytes], int] = isal_zlib.crc32  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
@@ -53,7 +55,7 @@ class Rows:
         self._begin()
 
     def _begin(self) -> None:
-        self._stretches: list[bytes] = []
+        self._stretches: list[Buffer] = []
         """Records side by side, as they were stored."""
         self._starts: list[int] = []
         """Where each record begins, counted over all stretches."""
@@ -65,22 +67,23 @@ class Rows:
         """Whether it is time for a batch."""
         return len(self._starts) >= ROWS_MAX or self._weight >= BYTES_MAX
 
-    def take(self, body: Buffer, start: int, end: int) -> list[tuple[int, int]]:
+    def take(self, data: Buffer, start: int, end: int) -> list[tuple[int, int]]:
         """Add the rows with offsets from `start` to `end`; the offsets in between that no record had, as ranges.
 
         Raises ProtocolError for records that cannot be right; `flush` looks closer.
         """
-        data = bytes(body)
         positions, offsets = walk(data)
         if offsets and offsets[0] == start and offsets[-1] == end - 1 and len(offsets) == end - start:
-            starts = positions[:-1]
-            if not any(data[position + _SYSFLAG_LOW_BYTE] & _UNUSUAL for position in starts):
+            starts, flags = positions[:-1], 0
+            for position in starts:
+                flags |= data[position + _SYSFLAG_LOW_BYTE]
+            if not flags & _UNUSUAL:
                 self._add(data, starts)
                 return []
         return self._take_some(data, positions, offsets, start, end)
 
     def _take_some(
-        self, data: bytes, positions: Sequence[int], offsets: Sequence[int], start: int, end: int
+        self, data: Buffer, positions: Sequence[int], offsets: Sequence[int], start: int, end: int
     ) -> list[tuple[int, int]]:
         """As `take`, for what is not just the records that were asked for."""
         gaps: list[tuple[int, int]] = []
@@ -109,7 +112,7 @@ class Rows:
             gaps.append((at, end))
         return gaps
 
-    def _add(self, data: bytes, positions: list[int]) -> None:
+    def _add(self, data: Buffer, positions: list[int]) -> None:
         """Records that stand side by side in `data`."""
         if not positions:
             return
@@ -121,7 +124,7 @@ class Rows:
         self._end += end - begin
         self._weight += end - begin
 
-    def _add_parts(self, data: bytes, position: int, following: int, start: int, end: int) -> int:
+    def _add_parts(self, data: Buffer, position: int, following: int, start: int, end: int) -> int:
         """The messages of an inner batch, as records of their own; the offset of the first."""
         message = decode_message(data, position, following)
         for part in split_inner_batch(message):
@@ -153,7 +156,7 @@ class Rows:
         match name:
             case "topic" | "brokerName":
                 same = self._queue.topic if name == "topic" else self._queue.broker_name
-                return pa.array([same] * len(block), kind)
+                return arrow.repeat(pa.scalar(same, kind), len(block))
             case "queueId":
                 return pa.array(block.queue_ids()).cast(kind)
             case "queueOffset":
@@ -165,22 +168,26 @@ class Rows:
             case "storeTimestamp":
                 return pa.array(block.store_ms() * 1000).cast(kind)
             case "body":
-                return pa.array(self._bodies(block), kind)
+                return self._bodies(block)
             case "record":
-                return pa.array(block.records(), kind)
+                return block.records()
             case _:
                 assert properties is not None, "it is made where a column needs it"
                 return _of_properties(name, block, properties)
 
-    def _bodies(self, block: Block) -> list[bytes | None]:
-        data, found = block.data, list[bytes | None]()
-        for start, length, crc, sysflag in block.bodies():
-            stored = data[start : start + length]
-            if sysflag & SYSFLAG_COMPRESSED or _crc32(stored) & 0x7FFFFFFF != crc:
-                found.append(self._unusual(stored, crc, sysflag, block, start))
-            else:
-                found.append(stored)
-        return found
+    def _bodies(self, block: Block) -> pa.Array[Any]:
+        data = block.data
+        starts, lengths, crcs, sysflags = block.bodies()
+        ends = starts + lengths
+        found = [_crc32(data[start:end]) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+        odd = ((np.array(found, np.int64) & 0x7FFFFFFF) != crcs) | ((sysflags & SYSFLAG_COMPRESSED) != 0)
+        bodies = block.parts(starts, ends)
+        if not odd.any():
+            return bodies
+        listed: list[Any] = bodies.to_pylist()
+        for at in np.nonzero(odd)[0].tolist():
+            listed[at] = self._unusual(listed[at], int(crcs[at]), int(sysflags[at]), block, int(starts[at]))
+        return pa.array(listed, pa.binary())
 
     def _unusual(self, stored: bytes, crc: int, sysflag: int, block: Block, start: int) -> bytes | None:
         """The body that is compressed, empty or damaged."""

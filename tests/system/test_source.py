@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from harness import Broker, wait_until
 
+from pyspark_rocketmq import stream_lag
 from rocketcrew import OutgoingMessage, SyncProducer
 from rocketcrew.client.operations import Operations
 from rocketcrew.client.sync import run_with_cluster
@@ -145,9 +146,12 @@ def test_a_stream_takes_what_is_available_in_steps_and_goes_on_from_its_checkpoi
         writing = stream.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
         query = writing.trigger(availableNow=True).start(str(tmp_path / "table"))
         query.awaitTermination()
+        lags.extend(stream_lag(progress)[topic.name] for progress in query.recentProgress if progress["numInputRows"])
         return [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
 
+    lags: list[int] = []
     assert run() == [20, 20, 10]
+    assert lags == [30, 10, 0]
     assert numbers(spark.read.parquet(str(tmp_path / "table"))) == list(range(50))
     assert group_offsets(broker, "stream-group", "stream") == [13, 13, 12, 12]
     topic.send(6)
@@ -207,6 +211,29 @@ def test_what_a_table_holds_is_sent_and_read_back(spark: Any, broker: Broker) ->
     to.mode("append").save()
     twice = spark.read.format("rocketmq").options(nameServer=broker.name_server, subscribe="sink").load().collect()
     assert sorted(row.properties["SPARK_ROW_KEY"] for row in twice) == sorted([*keys] * 2), "by its name"
+
+
+def test_rows_of_a_key_keep_their_order(spark: Any, broker: Broker) -> None:
+    Topic(broker, "keyed", 0)
+    frame = spark.range(400).selectExpr(
+        "cast(id as string) body", "concat('key-', id % 7) shardingKey", "id", "0L delayMs"
+    )
+    ordered = frame.repartition(3, "shardingKey").sortWithinPartitions("id").drop("id")
+    ordered.write.format("rocketmq").options(nameServer=broker.name_server, topic="keyed").mode("append").save()
+    read = spark.read.format("rocketmq").options(
+        nameServer=broker.name_server, subscribe="keyed", maxRecordsPerPartition=40
+    )
+    rows = read.load().orderBy("queueId", "queueOffset").collect()
+    assert len(rows) == 400
+    assert read.load().rdd.getNumPartitions() >= 10
+    queues: dict[str, set[int]] = {}
+    numbers_of: dict[str, list[int]] = {}
+    for row in rows:
+        key = row.properties["__SHARDINGKEY"]
+        queues.setdefault(key, set()).add(row.queueId)
+        numbers_of.setdefault(key, []).append(int(row.body))
+    assert all(len(found) == 1 for found in queues.values())
+    assert numbers_of == {f"key-{key}": list(range(key, 400, 7)) for key in range(7)}
 
 
 def test_a_stream_goes_on_at_its_group_waits_for_rows_and_writes_from_foreach_batch(

@@ -122,6 +122,43 @@ def test_what_a_queue_does_not_hold_is_lost(filled: Access, connections: Connect
     assert offsets(lenient.read(beyond, connections, pause)) == [8, 9]
 
 
+def test_pulls_go_ahead_and_nothing_is_asked_twice(
+    filled: Access, broker: EmbeddedBroker, connections: Connections
+) -> None:
+    send(filled, 90)
+    asked: list[int] = []
+
+    def note(command: Command) -> Command | None:
+        if command.code == RequestCode.PULL_MESSAGE:
+            asked.append(int(command.fields["queueOffset"]))
+        return None
+
+    broker.intercepts.append(note)
+    assert offsets(reading(filled, pullBatchSize="4").read(Range(QUEUES[0], 0, 100), connections)) == list(range(100))
+    assert asked == list(range(0, 100, 4))
+
+
+def test_guesses_that_are_wrong_and_pulls_ahead_that_fail_cost_no_row(
+    filled: Access, broker: EmbeddedBroker, connections: Connections
+) -> None:
+    send(filled, 90)
+    asked: list[int] = []
+
+    def answer(command: Command) -> Command | None:
+        """Now four messages, now fewer; and each fifth pull is refused."""
+        if command.code != RequestCode.PULL_MESSAGE:
+            return None
+        asked.append(int(command.fields["queueOffset"]))
+        if len(asked) % 5 == 0:
+            return command.response(ResponseCode.SYSTEM_BUSY, remark="busy")
+        command.fields["maxMsgNums"] = str(1 + len(asked) // 7 % 4)
+        return None
+
+    broker.intercepts.append(answer)
+    given = reading(filled, pullBatchSize="4")
+    assert offsets(given.read(Range(QUEUES[0], 3, 98), connections)) == list(range(3, 98))
+
+
 # A batch.
 
 

@@ -26,7 +26,7 @@ from rocketcrew.source.offsets import Place, Spec
 from rocketcrew.source.planning import Range, limited, ranges_between, split, waits
 from rocketcrew.source.positions import Facts, check_named, check_order, first_offset, known_ends, last_offset, shorter
 from rocketcrew.source.predicates import SPARE_MS, Predicates, push
-from rocketcrew.source.progress import goes_on_at, is_short
+from rocketcrew.source.progress import Window, goes_on_at, is_short
 
 QUEUES = [MessageQueue("t", "a", number) for number in range(6)]
 Q0, Q1, Q2 = QUEUES[:3]
@@ -278,3 +278,19 @@ def test_an_answer_without_records(next_begin: int, minimum: int, maximum: int, 
     header = PullResponse(0, next_begin, minimum, maximum)
     assert goes_on_at(Range(Q0, 5, 20), 10, header) == offset
     assert is_short(Range(Q0, 5, 20), header) == (maximum < 20)
+
+
+def test_pulls_go_ahead_as_far_as_guesses_were_right() -> None:
+    window = Window(3)
+    window.took(guessed=False)
+    assert window.next([], 32, 32, 1000) == [32]
+    window.took(guessed=True)
+    assert window.next([], 64, 32, 1000) == [64, 96]
+    window.took(guessed=True)
+    assert window.next([96], 96, 32, 1000) == [128, 160]
+    window.took(guessed=True)
+    assert window.next([128, 160], 128, 32, 1000) == [192], "three at most"
+    assert window.next([128, 160], 128, 32, 170) == [], "nothing behind the range"
+    window.took(guessed=False)
+    assert window.next([], 150, 7, 1000) == [150]
+    assert window.next([], 150, 0, 1000) == []

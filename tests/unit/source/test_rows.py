@@ -25,9 +25,10 @@ from rocketcrew.remoting.batch import encode_batch
 from rocketcrew.remoting.codes import SYSFLAG_INNER_BATCH, SYSFLAG_NEED_UNWRAP
 from rocketcrew.remoting.compression import Compression, compress, compression_sysflag
 from rocketcrew.remoting.errors import ProtocolError, UsageError
-from rocketcrew.remoting.properties import encode_properties
+from rocketcrew.remoting.properties import decode_properties, encode_properties
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import MAGIC_V1, MAGIC_V2, StoredMessage, encode_message, record_info
+from rocketcrew.source.blocks import Properties
 from rocketcrew.source.columns import COLUMNS, arrow_schema, check_columns, ddl, default_columns
 from rocketcrew.source.outgoing_rows import ROW_KEY, messages_of, row_form, write_key
 from rocketcrew.source.rows import BYTES_MAX, Rows
@@ -200,6 +201,26 @@ def test_damaged_records_are_refused_or_read_and_never_anything_else(body: bytes
     with contextlib.suppress(ProtocolError):
         taken.take(bytes(data), 0, 2)
         taken.flush()
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["a\x01b\x02", "", "c\x01d\x02e\x01f\x02"],
+        ["", ""],
+        ["a\x01b", "c\x01d\x02"],  # 4.x writes no last separator
+        ["a\x01b\x01c\x02", "d\x01e\x02"],  # a value with the separator in it: Java cuts there, and so do we
+        ["a\x02", "b\x01c\x02"],
+        ["a\x01", "\x02"],
+        ["a\x01\x02\x01b\x02c\x01d\x02", "ü\x01€\x02"],
+        ["a\x01b\x02a\x01c\x02"],
+    ],
+)
+def test_properties_are_those_that_one_record_alone_would_have(texts: list[str]) -> None:
+    found = Properties(pa.array(texts, pa.string()))
+    columns: Any = found.maps()
+    maps = columns.to_pylist()
+    assert [dict(one) for one in maps] == [decode_properties(text) for text in texts]
 
 
 # Rows to messages.
