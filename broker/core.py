@@ -25,6 +25,7 @@ from . import end_transaction, forward, pull
 from .config import BrokerConfig
 from .effects import SILENCE, Effect, Intercept, Reply, intercepted
 from .handlers import HANDLERS
+from .message_store import QueueRebuilding
 from .name_server import NameServerCore
 from .refusal import Refused
 from .state import DELAYS_TABLE, BrokerState, Call
@@ -91,6 +92,8 @@ class BrokerCore:
             return command.response(refused.code, refused.fields, remark=refused.remark)
         except (ProtocolError, UsageError) as error:
             return command.response(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        except QueueRebuilding as error:
+            return command.response(ResponseCode.SYSTEM_BUSY, remark=str(error))
         except StorageError as error:
             self.trouble = str(error)
             return command.response(ResponseCode.SERVICE_NOT_AVAILABLE, remark=f"service not available now: {error}")
@@ -127,6 +130,8 @@ class BrokerCore:
             again = partial(state.store_again, now_ms)
             if not state.delays.deliver(now_ms, state.store, again, self.config.deliver_batch_max):
                 return []
+        except QueueRebuilding:
+            return []
         except StorageError as error:
             self.trouble = str(error)
         try:
@@ -138,6 +143,8 @@ class BrokerCore:
     def _ask_after_transactions(self, now_ms: int) -> None:
         try:
             end_transaction.ask_due(self.state, now_ms)
+        except QueueRebuilding:
+            pass  # in a while
         except StorageError as error:
             self.trouble = str(error)
 
@@ -163,6 +170,7 @@ class BrokerCore:
                 self._next_flush_ms = now_ms + config.flush_interval_ms
                 state.store.flush()
             state.store.end_checkpoint()
+            state.store.rebuild_some()
         except StorageError as error:
             self.trouble = str(error)
 
@@ -181,6 +189,8 @@ class BrokerCore:
             self._next_sweep_ms,
             self._next_checkpoint_ms,
         ]
+        if self.state.store.is_rebuilding:
+            return 0  # at once
         held_ms, delayed_ms = self.state.held.next_deadline_ms(), self.state.delays.next_due_ms()
         if held_ms is not None:
             deadlines.append(held_ms)

@@ -19,6 +19,8 @@ import os
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -27,6 +29,9 @@ from .storage import StorageError
 
 OPEN_FILES_MAX = 256  # descriptors kept open; a broker with more queues than that reopens the rarely used ones
 BUFFER_MAX_BYTES = 65_536  # a buffered file writes itself out beyond this, so that its loss in a kill stays small
+ZERO_STEP_BYTES = 1 << 20
+FOLDER_MODE, FILE_MODE = 0o700, 0o600  # messages are nobody else's business
+ASIDE = "damaged"  # folder of what could not be read
 NAME_DIGITS = 20  # as RocketMQ names its segments (UtilAll.offset2FileName)
 
 
@@ -43,7 +48,7 @@ class DescriptorPool:
             self._open.move_to_end(path)
             return fd
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         except OSError as error:
             raise StorageError(f"cannot open {path}: {error.strerror}") from error
         self._open[path] = fd
@@ -71,27 +76,24 @@ class DiskFile:
         self._pool = pool
         self._dirty = dirty
         self._buffer = bytearray()
+        self.holes: list[tuple[int, int]] = []
         self._paths: dict[int, str] = {}  # of the segments in use; spares writing their names for every record
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         self._starts, self._written = self._scan()
 
     def _scan(self) -> tuple[list[int], int]:
-        """Find the segments that join; one behind a gap (lost in a crash of the machine) is set aside, not deleted."""
+        """Find the segments. Positions stay whatever is missing: a segment that ends too early, or is not there, leaves a
+        hole that reads as zeros. One that runs into the next (a write that failed, then a new segment) ends there."""
         starts = sorted(
             int(entry) for entry in os.listdir(self._folder) if entry.isdigit() and len(entry) == NAME_DIGITS
         )
         if not starts:
             return [0], 0
-        joined: list[int] = []
-        end = starts[0]
-        for start in starts:
-            path = self._path(start)
-            if start != end:
-                os.rename(path, path + ".orphan")
-                continue
-            joined.append(start)
-            end = start + os.path.getsize(path)
-        return joined, end
+        for start, following in pairwise(starts):
+            end = start + os.path.getsize(self._path(start))
+            if end < following:
+                self.holes.append((end, following - end))
+        return starts, starts[-1] + os.path.getsize(self._path(starts[-1]))
 
     def _path(self, start: int) -> str:
         path = self._paths.get(start)
@@ -135,11 +137,17 @@ class DiskFile:
             while done < len(data):
                 done += os.pwrite(fd, memoryview(data)[done:], at + done)
         except OSError as error:
+            self._cut_back(path, self._written - tail)
             raise StorageError(f"cannot write {path}: {error.strerror}") from error
         if rolls:
             self._starts.append(tail)
         self._written += len(data)
         self._dirty.add(path)
+
+    def _cut_back(self, path: str, length_bytes: int) -> None:
+        """Take half a write away, so that the segment ends where its content does; the next write would do it too."""
+        with contextlib.suppress(OSError, StorageError):
+            os.ftruncate(self._pool.get(path), length_bytes)
 
     def read(self, position: int, length_bytes: int) -> bytes:
         if position < self._starts[0] or position > self._written + len(self._buffer):
@@ -167,9 +175,14 @@ class DiskFile:
             data = os.pread(self._pool.get(path), length_bytes, position - start)
         except OSError as error:
             raise StorageError(f"cannot read {path}: {error.strerror}") from error
+        if len(data) != length_bytes and self._in_hole(position + len(data)):
+            return data.ljust(length_bytes, b"\0")
         if len(data) != length_bytes:
             raise StorageError(f"{path} is shorter than it was: something else changed the data folder")
         return data
+
+    def _in_hole(self, position: int) -> bool:
+        return any(at <= position < at + length_bytes for at, length_bytes in self.holes)
 
     def flush(self) -> None:
         if self._buffer:
@@ -182,8 +195,26 @@ class DiskFile:
         while len(self._starts) > 1 and self._starts[-1] >= end:
             self._unlink(self._starts.pop())
         if end < self._written:
-            os.ftruncate(self._pool.get(self._path(self._starts[-1])), end - self._starts[-1])
+            path = self._path(self._starts[-1])
+            fd, keep_bytes = self._pool.get(path), end - self._starts[-1]
+            if not self._buffered:
+                self._zero(fd, keep_bytes)
+            os.ftruncate(fd, keep_bytes)
             self._written = end
+            self._dirty.add(path)
+        self.holes = [(at, length) for at, length in self.holes if at < end]
+
+    @staticmethod
+    def _zero(fd: int, begin: int) -> None:
+        """Overwrite what is there behind `begin`, and wait for the disk; a hole of a sparse file stays one."""
+        end = os.fstat(fd).st_size
+        at = begin
+        while at < end:
+            data = os.pread(fd, min(ZERO_STEP_BYTES, end - at), at)
+            if data.count(0) != len(data):
+                os.pwrite(fd, bytes(len(data)), at)
+            at += len(data)
+        os.fsync(fd)
 
     def reset(self, position: int) -> None:
         self._buffer.clear()
@@ -191,10 +222,12 @@ class DiskFile:
             self._unlink(start)
         self._starts = [position]
         self._written = position
+        self.holes.clear()
 
     def drop_before(self, position: int) -> None:
         while len(self._starts) > 1 and self._starts[1] <= position:
             self._unlink(self._starts.pop(0))
+        self.holes = [(at, length) for at, length in self.holes if at >= self.start]
 
     def segment_starts(self) -> list[int]:
         return list(self._starts)
@@ -207,10 +240,54 @@ class DiskFile:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
 
+    def forget(self) -> None:
+        """Give the descriptors back; the files stay."""
+        for start in self._starts:
+            self._pool.forget(self._path(start))
+            self._dirty.discard(self._path(start))
+
     def remove(self) -> None:
         self.reset(0)
         with contextlib.suppress(OSError):  # somebody else's files in it: not ours to delete
             os.rmdir(self._folder)
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder, and those above it that are not there, for their owner alone."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
+
+
+FOREIGN = {
+    "consumequeue_r": "consume queues in RocksDB (storeType = defaultRocksDB)",
+    "rocksdb": "a RocksDB store",
+    "batchconsumequeue": "batch consume queues",
+    "compaction": "compacted topics",
+    "config/tieredStoreMetadata.json": "tiered storage",
+}
+"""What only some genuine brokers write, and this one does not read."""
+
+
+def refuse_foreign(folder: Path) -> None:
+    """Raise UsageError when the data folder is of a kind that cannot be served whole. Changes nothing."""
+    for name, what in FOREIGN.items():
+        place = folder / name
+        if place.is_file() or (place.is_dir() and any(place.iterdir())):
+            raise UsageError(
+                f"broker data folder {folder} has {what} ({name}), which this broker does not read: "
+                "serve it with a genuine broker, or use another folder"
+            )
+    for current in sorted(folder.rglob("CURRENT")):
+        if any(current.parent.glob("MANIFEST-*")):
+            raise UsageError(
+                f"broker data folder {folder} has a RocksDB database ({current.parent.relative_to(folder)}), which this "
+                "broker does not read: serve it with a genuine broker, or use another folder"
+            )
+    for group in sorted((folder / "commitlog").glob("*.dledger")) + sorted(folder.glob("dledger-*")):
+        raise UsageError(
+            f"broker data folder {folder} is of a DLedger group ({group.name}), which this broker does not read"
+        )
 
 
 class DiskStorage:
@@ -219,9 +296,11 @@ class DiskStorage:
     def __init__(self, folder: Path, open_files_max: int = OPEN_FILES_MAX) -> None:
         """Raises UsageError when the folder cannot be used or another process holds it."""
         self._folder = folder
+        refuse_foreign(folder)
         try:
-            (folder / "config").mkdir(parents=True, exist_ok=True)
-            self._lock_fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(folder / "config")
+            self._lock_fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         except OSError as error:
             raise UsageError(f"broker data folder {folder} cannot be used: {error.strerror}") from error
         self._take_lock()
@@ -253,7 +332,9 @@ class DiskStorage:
     def names(self, prefix: str) -> list[str]:
         """Folders below the data folder that hold segments; topic names cannot hold a slash, so names are paths."""
         found: set[str] = set(self._files)
-        for path, _, files in os.walk(self._folder):
+        for path, folders, files in os.walk(self._folder):
+            if path == str(self._folder) and ASIDE in folders:
+                folders.remove(ASIDE)
             if any(entry.isdigit() and len(entry) == NAME_DIGITS for entry in files):
                 found.add(os.path.relpath(path, self._folder))
         return sorted(name for name in found if name.startswith(prefix))
@@ -274,7 +355,7 @@ class DiskStorage:
         path = self._folder / table
         fresh = path.with_name(path.name + ".tmp")
         try:
-            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
             try:
                 with open(fd, "wb", closefd=False) as file:
                     file.write(content)
@@ -285,6 +366,47 @@ class DiskStorage:
             os.rename(fresh, path)
         except OSError as error:
             raise StorageError(f"cannot write {path}: {error.strerror}") from error
+
+    def set_aside(self, name: str, parts: Iterable[bytes]) -> None:
+        path = self._folder / ASIDE / name
+        if path.exists():
+            return
+        fresh = path.with_name(path.name + ".tmp")
+        try:
+            make_folder(path.parent)
+            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
+            with open(fd, "wb") as file:
+                for part in parts:
+                    if part.count(0) == len(part):
+                        file.seek(len(part), os.SEEK_CUR)
+                    else:
+                        file.write(part)
+                file.truncate(file.tell())
+                file.flush()
+                os.fsync(fd)
+            os.rename(fresh, path)
+            sync_path(str(path.parent))
+        except OSError as error:
+            raise StorageError(f"cannot keep a copy of damaged bytes in {path}: {error.strerror}") from error
+
+    def move_aside(self, name: str) -> None:
+        file = self._files.pop(name, None)
+        if file is not None:
+            file.forget()
+        place = self._folder / ASIDE / name
+        number = 0
+        while place.exists():
+            number += 1
+            place = self._folder / ASIDE / f"{name}.{number}"
+        try:
+            make_folder(place.parent)
+            os.rename(self._folder / name, place)
+        except OSError as error:
+            raise StorageError(f"cannot set {self._folder / name} aside: {error.strerror}") from error
+
+    def aside(self) -> list[str]:
+        folder = self._folder / ASIDE
+        return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
     def sync(self) -> int:
         self._ticket += 1

@@ -26,7 +26,7 @@ from .effects import CloseChannel, Effect, Push
 from .group_table import GroupTable
 from .held_pulls import HeldPulls
 from .lock_table import LockTable
-from .message_store import MessageStore, StoreLimits, message_tags_code, tags_hash
+from .message_store import MessageStore, QueueRebuilding, StoreLimits, message_tags_code, tags_hash
 from .name_server import NameServerCore, Registration
 from .offset_table import OffsetTable
 from .storage import Storage, StorageError
@@ -116,8 +116,14 @@ class BrokerState:
         self._load(DELAYS_TABLE, self.delays.load)
         self._saved_groups, self._saved_offsets = self.groups.changes, self.offsets.changes
         count = self.store.recover(self.topics.__contains__, self._tags_code)
-        self.delays.start(self.store)
-        self.transactions.start(self.store, self.offsets, now_ms)
+        while True:
+            try:
+                self.delays.start(self.store)
+                self.transactions.start(self.store, self.offsets, now_ms)
+                break
+            except QueueRebuilding:  # each queue once at most: what is made anew agrees with the log
+                while self.store.is_rebuilding:
+                    self.store.rebuild_some()
         self.topics_changed(now_ms)
         return count
 

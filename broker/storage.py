@@ -16,7 +16,8 @@ The durability rules, which both storages keep and every test may rely on:
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Iterable
+from typing import ClassVar, Protocol
 
 from ..remoting.errors import RocketcrewError
 
@@ -51,7 +52,8 @@ class StoredFile(Protocol):
         ...
 
     def truncate(self, end: int) -> None:
-        """Forget everything at and above `end`."""
+        """Forget everything at and above `end`. In an unbuffered file it is zeroed first, so that nothing of it can come
+        back when the machine crashes before the new length is on the disk."""
         ...
 
     def reset(self, position: int) -> None:
@@ -64,6 +66,11 @@ class StoredFile(Protocol):
 
     def segment_starts(self) -> list[int]:
         """First positions of the segments held, ascending; what `drop_before` can cut at."""
+        ...
+
+    @property
+    def holes(self) -> list[tuple[int, int]]:
+        """Position and length of what is missing between the segments; it reads as zeros."""
         ...
 
 
@@ -90,6 +97,18 @@ class Storage(Protocol):
         """Replace the table whole; `sync` waits for the disk as well."""
         ...
 
+    def set_aside(self, name: str, parts: Iterable[bytes]) -> None:
+        """Keep a copy of bytes that cannot be read as `damaged/<name>`; what is there under that name already stays."""
+        ...
+
+    def move_aside(self, name: str) -> None:
+        """Move the file or table `name` to `damaged/<name>`, with a number where something is there already."""
+        ...
+
+    def aside(self) -> list[str]:
+        """Names of what was set aside, sorted."""
+        ...
+
     def sync(self) -> int:
         """Start to bring what is written so far to the disk; returns the ticket of this round."""
         ...
@@ -108,6 +127,7 @@ class MemoryFile:
     """A StoredFile in one bytearray; remembers how much of it a crash would leave."""
 
     __slots__ = ("_buffered", "_cuts", "_data", "_durable_end", "_segment_bytes", "_start")
+    holes: ClassVar[list[tuple[int, int]]] = []
 
     def __init__(self, segment_bytes: int, buffered: bool) -> None:
         self._data = bytearray()
@@ -163,6 +183,11 @@ class MemoryFile:
     def segment_starts(self) -> list[int]:
         return list(self._cuts)
 
+    def overwrite(self, position: int, data: bytes) -> None:
+        """For tests: damage what is stored."""
+        at = position - self._start
+        self._data[at : at + len(data)] = data
+
     def crash(self, torn: bytes = b"") -> None:
         """Keep what is durable, then `torn`: the front of a record whose write was under way."""
         self.truncate(self._durable_end)
@@ -176,6 +201,7 @@ class MemoryStorage:
     def __init__(self) -> None:
         self._files: dict[str, MemoryFile] = {}
         self._tables: dict[str, bytes] = {}
+        self._aside: dict[str, bytes] = {}
         self._ticket = 0
 
     def open(self, name: str, segment_bytes: int, buffered: bool) -> MemoryFile:
@@ -195,6 +221,20 @@ class MemoryStorage:
 
     def replace(self, table: str, content: bytes, *, sync: bool = False) -> None:
         self._tables[table] = content
+
+    def set_aside(self, name: str, parts: Iterable[bytes]) -> None:
+        self._aside.setdefault(name, b"".join(parts))
+
+    def move_aside(self, name: str) -> None:
+        file = self._files.pop(name, None)
+        content = self._tables.pop(name, b"") if file is None else file.read(file.start, file.end - file.start)
+        place = name
+        while place in self._aside:
+            place += "+"
+        self._aside[place] = content
+
+    def aside(self) -> list[str]:
+        return sorted(self._aside)
 
     def sync(self) -> int:
         self._ticket += 1
