@@ -76,7 +76,7 @@ class DiskFile:
         self._pool = pool
         self._dirty = dirty
         self._buffer = bytearray()
-        self.holes: list[tuple[int, int]] = []
+        self._holes: list[tuple[int, int]] = []
         self._paths: dict[int, str] = {}  # of the segments in use; spares writing their names for every record
         make_folder(folder)
         self._starts, self._written = self._scan()
@@ -92,7 +92,7 @@ class DiskFile:
         for start, following in pairwise(starts):
             end = start + os.path.getsize(self._path(start))
             if end < following:
-                self.holes.append((end, following - end))
+                self._holes.append((end, following - end))
         return starts, starts[-1] + os.path.getsize(self._path(starts[-1]))
 
     def _path(self, start: int) -> str:
@@ -100,6 +100,10 @@ class DiskFile:
         if path is None:
             path = self._paths[start] = os.path.join(self._folder, f"{start:0{NAME_DIGITS}d}")
         return path
+
+    @property
+    def holes(self) -> list[tuple[int, int]]:
+        return list(self._holes)
 
     @property
     def start(self) -> int:
@@ -182,7 +186,7 @@ class DiskFile:
         return data
 
     def _in_hole(self, position: int) -> bool:
-        return any(at <= position < at + length_bytes for at, length_bytes in self.holes)
+        return any(at <= position < at + length_bytes for at, length_bytes in self._holes)
 
     def flush(self) -> None:
         if self._buffer:
@@ -202,7 +206,7 @@ class DiskFile:
             os.ftruncate(fd, keep_bytes)
             self._written = end
             self._dirty.add(path)
-        self.holes = [(at, length) for at, length in self.holes if at < end]
+        self._holes = [(at, length) for at, length in self._holes if at < end]
 
     @staticmethod
     def _zero(fd: int, begin: int) -> None:
@@ -222,12 +226,12 @@ class DiskFile:
             self._unlink(start)
         self._starts = [position]
         self._written = position
-        self.holes.clear()
+        self._holes.clear()
 
     def drop_before(self, position: int) -> None:
         while len(self._starts) > 1 and self._starts[1] <= position:
             self._unlink(self._starts.pop(0))
-        self.holes = [(at, length) for at, length in self.holes if at >= self.start]
+        self._holes = [(at, length) for at, length in self._holes if at >= self.start]
 
     def segment_starts(self) -> list[int]:
         return list(self._starts)

@@ -244,10 +244,14 @@ class Rebuild:
     ) -> None:
         self._made = ConsumeQueue(MemoryFile(SEGMENT_BYTES, buffered=False), *key)
         self._key = key
-        self._recovery = Recovery(storage, log, lambda *_: self._made, wanted, tags_code, whole=True)
+        self._recovery = Recovery(storage, log, self._made_queue, wanted, tags_code, whole=True)
         self._scan = LogScan(log, log.start, lambda _: True)
         self._parts = iter(self._scan)
         self._count = 0
+
+    def _made_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        assert (topic, queue_id) == self._key
+        return self._made
 
     def step(self, bytes_max: int) -> bool:
         """Read at most so many bytes of the log more; True when all is read."""

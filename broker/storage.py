@@ -17,7 +17,7 @@ The durability rules, which both storages keep and every test may rely on:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from ..remoting.errors import RocketcrewError
 
@@ -127,7 +127,6 @@ class MemoryFile:
     """A StoredFile in one bytearray; remembers how much of it a crash would leave."""
 
     __slots__ = ("_buffered", "_cuts", "_data", "_durable_end", "_segment_bytes", "_start")
-    holes: ClassVar[list[tuple[int, int]]] = []
 
     def __init__(self, segment_bytes: int, buffered: bool) -> None:
         self._data = bytearray()
@@ -182,6 +181,10 @@ class MemoryFile:
 
     def segment_starts(self) -> list[int]:
         return list(self._cuts)
+
+    @property
+    def holes(self) -> list[tuple[int, int]]:
+        return []
 
     def overwrite(self, position: int, data: bytes) -> None:
         """For tests: damage what is stored."""
