@@ -163,6 +163,7 @@ class BrokerCore:
             if now_ms >= self._next_checkpoint_ms:
                 self._next_checkpoint_ms = now_ms + config.checkpoint_interval_ms
                 self._next_flush_ms = now_ms + config.flush_interval_ms
+                state.save_topics()
                 state.store.begin_checkpoint()
                 state.store.drop_older_than(now_ms - config.retention_ms)
                 self.trouble = None
@@ -218,6 +219,7 @@ class BrokerCore:
     def stop(self) -> None:
         """Save everything; the storage is the caller's to close. Raises StorageError."""
         state = self.state
+        state.save_topics()
         state.save_tables()
         self._save_delays()
         state.store.checkpoint_now()

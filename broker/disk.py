@@ -19,18 +19,19 @@ import os
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
 from queue import SimpleQueue
 
 from ..remoting.errors import UsageError
-from .storage import StorageError
+from .storage import DiskFailed, StorageError
 
 OPEN_FILES_MAX = 256  # descriptors kept open; a broker with more queues than that reopens the rarely used ones
 BUFFER_MAX_BYTES = 65_536  # a buffered file writes itself out beyond this, so that its loss in a kill stays small
 ZERO_STEP_BYTES = 1 << 20
 FOLDER_MODE, FILE_MODE = 0o700, 0o600  # messages are nobody else's business
+PREVIOUS = ".bak"  # of a table: its generation before, as the genuine broker calls it
 ASIDE = "damaged"  # folder of what could not be read
 NAME_DIGITS = 20  # as RocketMQ names its segments (UtilAll.offset2FileName)
 
@@ -297,8 +298,13 @@ def refuse_foreign(folder: Path) -> None:
 class DiskStorage:
     """Storage in one folder, locked by flock for as long as this object lives."""
 
-    def __init__(self, folder: Path, open_files_max: int = OPEN_FILES_MAX) -> None:
-        """Raises UsageError when the folder cannot be used or another process holds it."""
+    def __init__(
+        self, folder: Path, open_files_max: int = OPEN_FILES_MAX, fsync: Callable[[int], None] = os.fsync
+    ) -> None:
+        """`fsync` waits for the disk (a test may give one that fails).
+
+        Raises UsageError when the folder cannot be used or another process holds it.
+        """
         self._folder = folder
         refuse_foreign(folder)
         try:
@@ -312,7 +318,8 @@ class DiskStorage:
         self._pool = DescriptorPool(open_files_max)
         self._dirty: set[str] = set()
         self._ticket = 0
-        self._syncer = Syncer()
+        self._fsync = fsync
+        self._syncer = Syncer(fsync)
 
     def _take_lock(self) -> None:
         try:
@@ -348,6 +355,9 @@ class DiskStorage:
         file.remove()
 
     def load(self, table: str) -> bytes | None:
+        pending = self._syncer.pending_table(str(self._folder / table))
+        if pending is not None:
+            return pending
         try:
             return (self._folder / table).read_bytes()
         except FileNotFoundError:
@@ -355,21 +365,18 @@ class DiskStorage:
         except OSError as error:
             raise StorageError(f"cannot read {self._folder / table}: {error.strerror}") from error
 
+    def load_previous(self, table: str) -> bytes | None:
+        return self.load(table + PREVIOUS)
+
     def replace(self, table: str, content: bytes, *, sync: bool = False) -> None:
-        path = self._folder / table
-        fresh = path.with_name(path.name + ".tmp")
+        if not sync:
+            self._syncer.submit_table(str(self._folder / table), content)
+            return
+        self._syncer.forget_table(str(self._folder / table))
         try:
-            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
-            try:
-                with open(fd, "wb", closefd=False) as file:
-                    file.write(content)
-                if sync:
-                    os.fsync(fd)
-            finally:
-                os.close(fd)
-            os.rename(fresh, path)
+            write_table(str(self._folder / table), content, self._fsync)
         except OSError as error:
-            raise StorageError(f"cannot write {path}: {error.strerror}") from error
+            raise StorageError(f"cannot write {self._folder / table}: {error.strerror}") from error
 
     def set_aside(self, name: str, parts: Iterable[bytes]) -> None:
         path = self._folder / ASIDE / name
@@ -414,7 +421,7 @@ class DiskStorage:
 
     def sync(self) -> int:
         self._ticket += 1
-        self._syncer.submit(self._ticket, sorted(self._dirty))
+        self._syncer.submit(self._ticket, sorted(self._dirty, key=lambda path: ("/config/" not in path, path)))
         self._dirty.clear()
         return self._ticket
 
@@ -444,21 +451,40 @@ class DiskStorage:
 
 
 class Syncer:
-    """The one thread that waits for the disk; gets lists of paths, gives back the newest ticket that is done."""
+    """The one thread that waits for the disk: syncs lists of paths, and writes tables, of each the newest content alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, fsync: Callable[[int], None]) -> None:
+        self._fsync = fsync
         self._rounds: SimpleQueue[tuple[int, list[str]] | None] = SimpleQueue()
+        self._lock = threading.Lock()  # for the tables that wait; held for a look-up
+        self._tables: dict[str, bytes] = {}
         self._done = 0
-        self._failed: OSError | None = None
+        self._failed: DiskFailed | None = None
         self._thread = threading.Thread(target=self._run, name="broker-sync", daemon=True)
         self._thread.start()
 
     def submit(self, ticket: int, paths: list[str]) -> None:
+        """Sync the paths, and write the tables that wait; `done` says when."""
         self._rounds.put((ticket, paths))
+
+    def submit_table(self, path: str, content: bytes) -> None:
+        with self._lock:
+            waits = bool(self._tables)
+            self._tables[path] = content
+        if not waits:
+            self._rounds.put((0, []))
+
+    def pending_table(self, path: str) -> bytes | None:
+        with self._lock:
+            return self._tables.get(path)
+
+    def forget_table(self, path: str) -> None:
+        with self._lock:
+            self._tables.pop(path, None)
 
     def done(self) -> int:
         if self._failed is not None:
-            raise StorageError(f"the disk refused to keep data: {self._failed.strerror} ({self._failed.filename})")
+            raise self._failed
         return self._done
 
     def close(self) -> None:
@@ -469,22 +495,64 @@ class Syncer:
         while (item := self._rounds.get()) is not None:
             ticket, paths = item
             try:
-                folders = {os.path.dirname(path) for path in paths}
-                for path in [*paths, *sorted(folders)]:
-                    sync_path(path)
-            except OSError as error:
+                self._write_tables()
+                for path in [*paths, *sorted({os.path.dirname(path) for path in paths})]:
+                    sync_path(path, self._fsync)
+            except DiskFailed as error:
                 self._failed = error
+            except OSError as error:  # fsync of what cannot be opened any more
+                self._failed = DiskFailed(f"cannot bring {error.filename} to the disk: {error.strerror}")
             else:
-                self._done = ticket
+                self._done = max(self._done, ticket)
+
+    def _write_tables(self) -> None:
+        """One that cannot be written (a full disk) waits for the next round, and its last generation stays."""
+        with self._lock:
+            tables = dict(self._tables)
+        for path, content in tables.items():
+            try:
+                write_table(path, content, self._fsync)
+            except OSError:
+                continue
+            with self._lock:
+                if self._tables.get(path) is content:
+                    del self._tables[path]
 
 
-def sync_path(path: str) -> None:
-    """fsync the file or folder `path`; one that was removed meanwhile needs none."""
+def write_table(path: str, content: bytes, fsync: Callable[[int], None]) -> None:
+    """Replace a file whole and wait for the disk; what it held before becomes its previous generation.
+
+    Raises OSError, and then it is as before; DiskFailed when the disk did not keep it.
+    """
+    fresh = f"{path}.{threading.get_ident()}.tmp"
+    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
+    try:
+        with open(fd, "wb", closefd=False) as file:
+            file.write(content)
+        synced(fd, path, fsync)
+    finally:
+        os.close(fd)
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(path, path + PREVIOUS)
+    os.rename(fresh, path)
+    sync_path(os.path.dirname(path), fsync)
+
+
+def synced(fd: int, path: str, fsync: Callable[[int], None]) -> None:
+    """Wait for the disk. Raises DiskFailed: after a failed fsync the kernel may have dropped what was to be written."""
+    try:
+        fsync(fd)
+    except OSError as error:
+        raise DiskFailed(f"the disk did not keep what was written to {path}: {error.strerror}") from error
+
+
+def sync_path(path: str, fsync: Callable[[int], None] = os.fsync) -> None:
+    """fsync the file or folder `path`; one that was removed meanwhile needs none. Raises OSError, DiskFailed."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return
     try:
-        os.fsync(fd)
+        synced(fd, path, fsync)
     finally:
         os.close(fd)

@@ -457,20 +457,41 @@ class MessageStore:
 
     # Recovery
 
-    def recover(self, knows: Callable[[str], bool], tags_code: Callable[[StoredMessage], int]) -> int:
+    def queue_keys(self) -> list[Key]:
+        """Topic and id of all queues."""
+        return list(self._queues)
+
+    def recover(
+        self,
+        knows: Callable[[str], bool],
+        tags_code: Callable[[StoredMessage], int],
+        revivable: Callable[[str], bool] = lambda _: False,
+        *,
+        topics_lost: bool = False,
+    ) -> int:
         """Open the queues and read what was stored since the checkpoint. Returns how many records were read.
 
-        `knows` tells which topics exist, `tags_code` computes a record's entry. Call once, before anything else. Raises
-        UsageError when the log was written by something else.
+        `knows` tells which topics exist, `tags_code` computes a record's entry. A topic that nobody deleted comes back if
+        it is `revivable`: all of them with `topics_lost`, else those of records since the checkpoint, as a crash of the
+        machine may have taken the journal's line. Call once, before anything else. Raises UsageError when the log was
+        written by something else.
         """
         self._removed = _removed_topics(self._storage.load(REMOVED))
 
         def is_wanted(message: StoredMessage) -> bool:
-            return knows(message.topic) and message.physical_offset >= self._removed.get(message.topic, 0)
+            topic, position = message.topic, message.physical_offset
+            if position < self._removed.get(topic, 0):
+                return False
+            return knows(topic) or (position >= revived_from and revivable(topic))
 
         self._rebuild = lambda key: Rebuild(self._storage, self._log, key, is_wanted, tags_code)
         begin, counts = _checkpoint_in(self._storage.load(CHECKPOINT), self._log.start, self._log.end)
-        broken = self._open_queues(knows, begin, counts)
+        revived_from = 0 if topics_lost else begin if counts is not None else self._log.end
+        broken = self._open_queues(
+            lambda topic: knows(topic) or (topics_lost and revivable(topic) and topic not in self._removed),
+            begin,
+            counts,
+        )
 
         def recovery() -> Recovery:
             return Recovery(self._storage, self._log, self._queue_to_write, is_wanted, tags_code)

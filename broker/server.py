@@ -124,7 +124,7 @@ class EmbeddedBroker:
     async def _serve(self, storage: Storage, name_server_socket: socket.socket, broker_socket: socket.socket) -> None:
         name_server = NameServerCore()
         core = BrokerCore(self.config, storage, self._random, name_server, self._clock_ms())
-        for event, fields in core.state.store.found.events():
+        for event, fields in [*core.state.store.found.events(), *core.state.events]:
             _log.warning(event, dir=self.config.dir or None, **fields)
         core.intercepts = self.intercepts
         name_server.intercepts = self.name_server_intercepts

@@ -9,7 +9,8 @@ The durability rules, which both storages keep and every test may rely on:
   commit log, and it is why an acknowledged send survives kill -9: the append comes before the reply.
 - A file opened with `buffered=True` is durable up to its last `flush`. These are the consume queues, which can be
   rebuilt from the commit log.
-- A table is durable when `replace` returns.
+- A table is durable when `replace` with `sync` returns, also against a crash of the machine. Without it, its newest content
+  is written soon, and by `close` at the latest. The generation before is kept, so that one of the two is always whole.
 - `sync` asks for the same against a crash of the machine; it returns a ticket at once, and `synced` tells the newest
   ticket that is done. A storage without a machine below it is done at once.
 """
@@ -24,6 +25,10 @@ from ..remoting.errors import RocketcrewError
 
 class StorageError(RocketcrewError):
     """The storage cannot take or give bytes (disk full, read error). The request at hand fails, the broker lives."""
+
+
+class DiskFailed(StorageError):
+    """The disk did not keep what it had taken. What is on it now is unknown, so the process has to stop."""
 
 
 class StoredFile(Protocol):
@@ -93,8 +98,12 @@ class Storage(Protocol):
         """The table's content, None when it was never written."""
         ...
 
+    def load_previous(self, table: str) -> bytes | None:
+        """The table's content before the last `replace`, None when there was none."""
+        ...
+
     def replace(self, table: str, content: bytes, *, sync: bool = False) -> None:
-        """Replace the table whole; `sync` waits for the disk as well."""
+        """Replace the table whole; `sync` waits for the disk as well. Raises StorageError, DiskFailed."""
         ...
 
     def set_aside(self, name: str, parts: Iterable[bytes]) -> None:
@@ -115,7 +124,7 @@ class Storage(Protocol):
 
     @property
     def synced(self) -> int:
-        """Newest ticket whose round is done. Raises StorageError once a round has failed."""
+        """Newest ticket whose round is done. Raises DiskFailed once a round has failed."""
         ...
 
     def close(self) -> None:
@@ -204,6 +213,7 @@ class MemoryStorage:
     def __init__(self) -> None:
         self._files: dict[str, MemoryFile] = {}
         self._tables: dict[str, bytes] = {}
+        self._previous: dict[str, bytes] = {}
         self._aside: dict[str, bytes] = {}
         self._ticket = 0
 
@@ -223,7 +233,12 @@ class MemoryStorage:
         return self._tables.get(table)
 
     def replace(self, table: str, content: bytes, *, sync: bool = False) -> None:
+        if table in self._tables:
+            self._previous[table] = self._tables[table]
         self._tables[table] = content
+
+    def load_previous(self, table: str) -> bytes | None:
+        return self._previous.get(table)
 
     def set_aside(self, name: str, parts: Iterable[bytes]) -> None:
         self._aside.setdefault(name, b"".join(parts))
