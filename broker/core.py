@@ -29,7 +29,7 @@ from .refusal import Refused
 from .requests import end_transaction, forward, pull
 from .requests.table import HANDLERS
 from .state import DELAYS_TABLE, BrokerState, Call
-from .storage import Storage, StorageError
+from .storage import DiskFailed, Storage, StorageError
 
 
 class BrokerCore:
@@ -52,6 +52,7 @@ class BrokerCore:
         self.state = BrokerState(config, storage, random or Random(0), name_server)
         self.intercepts: list[Intercept] = []
         self.trouble: str | None = None  # why the disk does not take data; sends are refused meanwhile
+        self.failed: str | None = None  # why this process has to stop: nobody knows what the disk kept
         self.recovered_records = self.state.recover(now_ms)
         self._next_flush_ms = now_ms + config.flush_interval_ms
         self._next_checkpoint_ms = now_ms + config.checkpoint_interval_ms
@@ -65,6 +66,8 @@ class BrokerCore:
     def handle(self, now_ms: int, channel: int, address: str, command: Command) -> list[Effect]:
         """Serve one frame from `channel`; `address` is the peer's, as "ip:port"."""
         state = self.state
+        if self.failed is not None:
+            return []  # nothing more is promised
         if command.is_response:
             return [*forward.answered(state, command)]
         response = intercepted(self.intercepts, command) if self.intercepts else None
@@ -95,7 +98,7 @@ class BrokerCore:
         except QueueRebuilding as error:
             return command.response(ResponseCode.SYSTEM_BUSY, remark=str(error))
         except StorageError as error:
-            self.trouble = str(error)
+            self._note(error)
             return command.response(ResponseCode.SERVICE_NOT_AVAILABLE, remark=f"service not available now: {error}")
 
     # Time passed
@@ -103,6 +106,8 @@ class BrokerCore:
     def tick(self, now_ms: int) -> list[Effect]:
         """Do what is due: deliver delayed messages, answer held pulls, save, expire."""
         state, config = self.state, self.config
+        if self.failed is not None:
+            return []
         effects: list[Effect] = [*self._deliver_delayed(now_ms)]
         self._ask_after_transactions(now_ms)
         effects += pull.wake_due(state, now_ms)
@@ -133,11 +138,11 @@ class BrokerCore:
         except QueueRebuilding:
             return []
         except StorageError as error:
-            self.trouble = str(error)
+            self._note(error)
         try:
             self._save_delays()
         except StorageError as error:
-            self.trouble = str(error)
+            self._note(error)
         return pull.wake_arrived(state)
 
     def _ask_after_transactions(self, now_ms: int) -> None:
@@ -146,7 +151,12 @@ class BrokerCore:
         except QueueRebuilding:
             pass  # in a while
         except StorageError as error:
-            self.trouble = str(error)
+            self._note(error)
+
+    def _note(self, error: StorageError) -> None:
+        self.trouble = str(error)
+        if isinstance(error, DiskFailed):
+            self.failed = str(error)
 
     def _save_delays(self) -> None:
         text = self.state.delays.dump_if_changed()
@@ -173,7 +183,7 @@ class BrokerCore:
             state.store.end_checkpoint()
             state.store.rebuild_some()
         except StorageError as error:
-            self.trouble = str(error)
+            self._note(error)
 
     def _expire(self, now_ms: int) -> None:
         state = self.state
@@ -217,8 +227,13 @@ class BrokerCore:
         return effects
 
     def stop(self) -> None:
-        """Save everything; the storage is the caller's to close. Raises StorageError."""
+        """Save everything; the storage is the caller's to close. Raises StorageError.
+
+        After a failed sync nothing is written: a checkpoint would say that the disk has what it may not have.
+        """
         state = self.state
+        if self.failed is not None:
+            return
         state.save_topics()
         state.save_tables()
         self._save_delays()

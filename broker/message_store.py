@@ -476,7 +476,7 @@ class MessageStore:
         machine may have taken the journal's line. Call once, before anything else. Raises UsageError when the log was
         written by something else.
         """
-        self._removed = _removed_topics(self._storage.load(REMOVED))
+        self._removed = removed_topics(self._storage.load(REMOVED))
 
         def is_wanted(message: StoredMessage) -> bool:
             topic, position = message.topic, message.physical_offset
@@ -485,7 +485,7 @@ class MessageStore:
             return knows(topic) or (position >= revived_from and revivable(topic))
 
         self._rebuild = lambda key: Rebuild(self._storage, self._log, key, is_wanted, tags_code)
-        begin, counts = _checkpoint_in(self._storage.load(CHECKPOINT), self._log.start, self._log.end)
+        begin, counts = checkpoint_in(self._storage.load(CHECKPOINT), self._log.start, self._log.end)
         revived_from = 0 if topics_lost else begin if counts is not None else self._log.end
         broken = self._open_queues(
             lambda topic: knows(topic) or (topics_lost and revivable(topic) and topic not in self._removed),
@@ -551,7 +551,7 @@ class MessageStore:
 Counts = dict[str, dict[int, int]]
 
 
-def _checkpoint_in(text: bytes | None, log_start: int, log_end: int) -> tuple[int, Counts | None]:
+def checkpoint_in(text: bytes | None, log_start: int, log_end: int) -> tuple[int, Counts | None]:
     """Where to read the log from, and how many entries each queue had there; from its start, and None, when nobody knows."""
     try:
         document = json.loads(text or b"")
@@ -566,7 +566,7 @@ def _checkpoint_in(text: bytes | None, log_start: int, log_end: int) -> tuple[in
     return position, counts
 
 
-def _removed_topics(text: bytes | None) -> dict[str, int]:
+def removed_topics(text: bytes | None) -> dict[str, int]:
     try:
         return {str(topic): int(position) for topic, position in json.loads(text or b"").items()}
     except (ValueError, TypeError, AttributeError):

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rocketcrew.broker.checking import check
 from rocketcrew.broker.disk import DiskStorage
 from rocketcrew.broker.message_store import (
     GetStatus,
@@ -336,6 +337,37 @@ def test_a_log_of_another_version_is_refused_and_untouched(tmp_path):
         opened(storage)
     storage.abandon()
     assert segment.read_bytes() == content
+
+
+def test_a_check_finds_what_is_wrong_and_changes_nothing(tmp_path):
+    storage = DiskStorage(tmp_path)
+    store = opened(storage)
+    for number in range(100):
+        put(store, b"%03d" % number, queue_id=number % 2)
+    hurt = store.queue("T", 0).entry(20)[0]
+    store.checkpoint_now()
+    assert check(storage).is_fine
+    put(store, b"after the checkpoint")
+    storage.abandon()
+    storage = DiskStorage(tmp_path)
+    report = check(storage)
+    assert (report.is_fine, report.records, report.queues) == (True, 101, 2)
+    storage.abandon()
+    with open(max(path for path in (tmp_path / "commitlog").iterdir() if int(path.name) <= hurt), "r+b") as file:
+        file.seek(hurt - int(Path(file.name).name) + 60)
+        file.write(b"damage" * 9)
+    with open(tmp_path / "consumequeue" / "T" / "1" / f"{0:020d}", "r+b") as file:
+        file.seek(200)
+        file.write(bytes(40))
+    (tmp_path / "config" / "topics.json").write_bytes(b"{")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.name != "lock"}
+    storage = DiskStorage(tmp_path)
+    report = check(storage)
+    storage.abandon()
+    assert not report.is_fine
+    assert [position for position, _ in report.damaged] == [hurt]
+    assert (report.wrong_entries, set(report.tables)) == (2, {"config/topics.json"})
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.name != "lock"} == before
 
 
 _damage = st.lists(st.tuples(st.integers(0, 1 << 16), st.binary(min_size=1, max_size=120)), min_size=1, max_size=4)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from rocketcrew.broker.disk import BUFFER_MAX_BYTES, DiskStorage
-from rocketcrew.broker.storage import MemoryStorage, Storage, StorageError
+from rocketcrew.broker.storage import DiskFailed, MemoryStorage, Storage, StorageError
+from rocketcrew.remoting.codes import RequestCode
 from rocketcrew.remoting.errors import UsageError
 
 
@@ -242,3 +244,50 @@ def test_few_descriptors_serve_many_files(tmp_path):
         file.append(b"%d" % number)
     assert [file.read(0, 9) for file in files] == [b"%d" % number for number in range(20)]
     storage.close()
+
+
+def test_after_a_failed_fsync_nothing_more_is_promised(tmp_path, make):
+    """A second fsync would succeed: the kernel has dropped what it could not write. So the first failure is the last word."""
+    failing = []
+
+    def fsync(fd):
+        if failing:
+            raise OSError(5, "Input/output error")
+
+    storage = DiskStorage(tmp_path, fsync=fsync)
+    broker = make(storage)
+    assert broker.send().code == 0
+    failing.append(True)
+    ticket = storage.sync()
+    storage._syncer.close()
+    failing.clear()
+    with pytest.raises(DiskFailed, match="did not keep"):
+        assert storage.synced >= ticket
+    checkpoint = storage.load("config/checkpoint.json")
+    broker.later(10_000)
+    assert broker.core.failed is not None
+    assert broker.request(RequestCode.GET_BROKER_CONFIG) == []
+    broker.core.stop()
+    assert storage.load("config/checkpoint.json") == checkpoint
+
+
+def test_a_table_keeps_the_generation_before(storage, tmp_path):
+    assert storage.load_previous("config/a.json") is None
+    storage.replace("config/a.json", b"1", sync=True)
+    storage.replace("config/a.json", b"2", sync=True)
+    again = reopen(storage, tmp_path, crash=True)
+    assert (again.load("config/a.json"), again.load_previous("config/a.json")) == (b"2", b"1")
+    again.replace("config/a.json", b"3")
+    assert again.load("config/a.json") == b"3", "also before it is on the disk"
+    again = reopen(again, tmp_path, crash=False)
+    assert (again.load("config/a.json"), again.load_previous("config/a.json")) == (b"3", b"2")
+    again.close()
+
+
+def test_a_table_is_synced_with_its_folder(tmp_path):
+    synced = []
+    storage = DiskStorage(tmp_path, fsync=lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
+    storage.replace("config/a.json", b"1")
+    storage.close()
+    assert [Path(path).name for path in synced][-1] == "config"
+    assert Path(synced[0]).name.startswith("a.json.")
