@@ -63,6 +63,7 @@ EDGES: dict[str, frozenset[str]] = {
             "looking",
             "pulling",
             "searching",
+            "sending",
             "stream_reader",
             "writers",
         }
@@ -77,7 +78,7 @@ PURE_MODULES: dict[str, frozenset[str]] = {
         {"access", "address", "faults", "outgoing", "request_rules", "routes", "selection", "send_result", "validation"}
     ),
     "workers": frozenset({"api", "ddl", "message", "packets", "ranges", "rows"}),
-    "engine": frozenset({"fitting", "options", "spec", "window"}),
+    "engine": frozenset({"fitting", "options", "planned", "spec", "window"}),
     "spark": frozenset({"columns", "costs", "epochs", "errors", "plan", "reconciling", "reports"}),
 }
 """Pure modules of rooms that mostly act."""
