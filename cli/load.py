@@ -16,7 +16,7 @@ from ..spark.config import LoaderConfig, loader_config
 from ..spark.front import run_loader
 from ..spark.status import read_status
 from ..workers.stack_dump import answer_into
-from .options import with_settings
+from .options import FOLDER, with_settings
 from .surroundings import import_from_here, surroundings
 
 
@@ -31,7 +31,7 @@ def _pairs(context: click.Context, parameter: click.Parameter, value: tuple[str,
 
 
 @click.command()
-@click.option("--staging", "stagings", metavar="DIR", type=click.Path(file_okay=False, path_type=Path), required=True,
+@click.option("--staging", "stagings", metavar="DIR", type=FOLDER, required=True,
               multiple=True, help="The folder that workers seal segments into: <data_dir>/<group>/<slot>/segments. May be"
                                   " repeated: one loader for several supervisors.")  # fmt: skip
 @click.option(

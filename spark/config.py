@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..conf.formats import not_a_folder
 from ..conf.segment_format import FOLDER_FORMATS
 from ..conf.settings import SparkSettings
 from ..remoting.errors import UsageError
@@ -84,6 +85,9 @@ class LoaderConfig:
             if bool(self.function) == (self.format == FOREACH)
             else "spark.function goes with spark.format = foreach only",
             "" if self.target or self.format not in FOLDER_FORMATS else f"format {self.format} needs a target",
+            f"the target {str(self.target)!r} {wrong}"
+            if self.format in FOLDER_FORMATS and (wrong := not_a_folder(str(self.target)))
+            else "",
             "spark.partition_by does not go with spark.format = foreach"
             if self.partition_by and self.format == FOREACH
             else "",
