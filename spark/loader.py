@@ -133,7 +133,7 @@ class Loader:
             self._log.info("plan_was_committed", plan=plan.id, batch=plan.batch)
             self._staging.mark_done(plan.id)
             self._finish(plan)
-        elif state.batch == plan.batch - 1 and self._resume is None:
+        elif plan.follows(state.batch, state.plan_id) and self._resume is None:
             self._log.info("plan_taken_up", plan=plan.id, batch=plan.batch)
             self._resume = plan
         else:
@@ -152,7 +152,7 @@ class Loader:
             self._drop_plan(plan, "segments of it are gone")
             plan = None
         state = self._state()
-        if plan is not None and plan.batch != state.batch + 1:
+        if plan is not None and not plan.follows(state.batch, state.plan_id):
             self._drop_plan(plan, "the table has moved on")
             plan = None
         if plan is None:
@@ -235,7 +235,7 @@ class Loader:
             columns = merged(columns, (Column(EPOCH, "bigint"),))
         batch = state.batch + 1
         tops = tops_after(state.tops, chosen, stretch.openings)
-        return Plan(self._new_id(batch), batch, takes, fold, columns, stretch.epochs, tops)
+        return Plan(self._new_id(batch), batch, takes, fold, columns, stretch.epochs, tops, state.plan_id)
 
     def _open_epoch(self, opening: Opening) -> None:
         key, ends, top = opening
@@ -291,7 +291,11 @@ class Loader:
         self._on_point("staged")
         stage_s = time.monotonic() - begun
         self.progress.enter(WRITING, begun + stage_s)
-        self._target.write(plan, staged)
+        try:
+            self._target.write(plan, staged)
+        except BatchTakenError as error:
+            self._lose_race(plan, error)
+            return None
         self._on_point("job_done")
         job_s = time.monotonic() - begun - stage_s
         self.progress.enter(COMMITTING, begun + stage_s + job_s)

@@ -61,7 +61,10 @@ class Target(Protocol):
         ...
 
     def write(self, plan: Plan, staged: Staged) -> None:
-        """Write the rows where no reader sees them. Anything left there by an earlier try is replaced."""
+        """Write the rows where no reader sees them. Anything left there by an earlier try is replaced.
+
+        Raises BatchTakenError when it is clear already that the batch's number is gone.
+        """
         ...
 
     def commit(self, plan: Plan, loaded: OffsetSet, told: BatchOutcomes) -> None:
