@@ -44,6 +44,11 @@ def _pairs(context: click.Context, parameter: click.Parameter, value: tuple[str,
 @click.option(
     "--master", metavar="URL", help="Spark's master, such as local[4] or spark://host:7077 or sc://host:15002."
 )
+@click.option(
+    "--quarantine",
+    is_flag=True,
+    help="Set aside segments whose columns do not fit the table, in bad/. Otherwise they end the command at its start.",
+)
 @click.option("--conf", "extra", metavar="NAME=VALUE", multiple=True, callback=_pairs,
               help="Further Spark configuration. May be repeated.")  # fmt: skip
 @click.option(
@@ -56,8 +61,8 @@ def _pairs(context: click.Context, parameter: click.Parameter, value: tuple[str,
 @with_settings(target="spark.target", master="spark.master")
 @click.pass_context
 def load(
-    context: click.Context, settings: Settings, stagings: tuple[Path, ...], once: bool, extra: dict[str, str], as_json: bool,
-    stacks_fd: int | None,
+    context: click.Context, settings: Settings, stagings: tuple[Path, ...], once: bool, quarantine: bool,
+    extra: dict[str, str], as_json: bool, stacks_fd: int | None,
 ) -> None:  # fmt: skip
     """Load sealed result segments into a Spark table, each record once.
 
@@ -88,7 +93,8 @@ def load(
     if spark.format in FOLDER_FORMATS:
         require(settings, ["spark.target"], flag_names={"spark.target": "--target PATH"})
     told = config_of(settings, stagings[0], surroundings(context).env)
-    config = replace(told, follow=not once, conf={**spark.conf, **extra}, more_stagings=stagings[1:])
+    config = replace(told, follow=not once, conf={**spark.conf, **extra}, more_stagings=stagings[1:],
+                     quarantine=quarantine)  # fmt: skip
     import_from_here()
     code = run_loader(config)
     if as_json:

@@ -133,15 +133,19 @@ def _run_again(settings: Settings, table: Path, report: Report, handler: str, fo
     from ..spark.outcomes import NO_ROWS, Outcomes
     from ..spark.rerun import load_again
     from ..spark.staging import Staging
+    from ..spark.table_columns import table_columns
+    from ..workers.boot import TableSpec
     from ..workers.loading import describe
     from .rerunning import Rerun, fetch
 
     wanted = report.to_run_again()
     access = access_of(settings)
     with tempfile.TemporaryDirectory(prefix="rocketcrew-rerun-") as folder:
+        home = folders[0].parent.parent if folders else None
         rerun = Rerun(
-            describe(handler), settings.results.schema, Path(folder), group_in_keys(settings), access.namespace
-        )
+            describe(handler), settings.results.schema, Path(folder), group_in_keys(settings), access.namespace,
+            home=home, table=TableSpec(str(table), table_columns(table)),
+        )  # fmt: skip
         fetched, gone = run_with_cluster(access, lambda cluster: fetch(cluster, wanted))
         rerun.run(fetched)
         finished = Outcomes.of([(NO_ROWS, rerun.finished())])

@@ -18,10 +18,10 @@ import pyarrow
 import pyarrow.parquet
 import structlog
 
+from ..conf.columns import Column, columns_of, merged
 from ..conf.segment_format import OPEN_DIR
 from ..conf.settings import Settings, require
 from ..remoting.errors import UsageError
-from ..spark.columns import Column, columns_of, merged
 from ..spark.config import DELTA
 from ..spark.convert import stage
 from ..spark.files import remove_tree

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..conf.columns import BATCH_COLUMN
 from ..conf.formats import not_a_folder
 from ..conf.segment_format import FOLDER_FORMATS
 from ..conf.settings import SparkSettings
 from ..remoting.errors import UsageError
-from .columns import BATCH_COLUMN
 from .connect import is_remote
 from .convert import FILE_BYTES
 from .loader import POINTS
@@ -64,6 +64,8 @@ class LoaderConfig:
     jvm_timeout_ms: int = 60_000
     epoch_on_recreated: bool = False
     leave_gaps: bool = False
+    quarantine: bool = False
+    """Segments that do not fit the table when we start are set aside; else they end the loader before it loads anything."""
     more_stagings: tuple[Path, ...] = ()
     """Further staging folders that the same loader loads from: those of other supervisors."""
     poll_interval_ms: int = 200

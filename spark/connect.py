@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ..conf.columns import Column, ddl, quoted
 from ..remoting.errors import UsageError
-from .columns import Column, ddl, quoted
 from .errors import SparkStartError
 from .files import spark_path
 from .pulse import Deadline

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow
 import pyarrow.dataset
 
+from ..conf.columns import BATCH_COLUMN, check_partition_columns, plain_schema
 from ..remoting.errors import UsageError
-from .columns import BATCH_COLUMN, check_partition_columns, plain_schema
 from .convert import Staged
 from .errors import BatchTakenError, LoaderError, remedy
 from .files import make_folders, spark_path

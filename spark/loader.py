@@ -27,8 +27,8 @@ from itertools import islice
 
 import structlog
 
+from ..conf.columns import Column, ColumnConflictError, merged
 from ..conf.segment_format import EPOCH
-from .columns import Column, ColumnConflictError, merged
 from .convert import FILE_BYTES, DamagedSegmentError, Staged, stage
 from .costs import Costs
 from .dropping import Dropped
@@ -267,6 +267,19 @@ class Loader:
                 continue
             fitting.append(segment)
         return columns, fitting
+
+    def misfits(self) -> dict[str, str]:
+        """Sealed segments that the table can't take, each with the reason: what `step` would set aside."""
+        _, ready = self._gather()
+        columns = self._state().columns
+        found: dict[str, str] = {}
+        for file in ready:
+            segment = self._facts[file.path.name]
+            try:
+                columns = merged(columns, segment.columns)
+            except ColumnConflictError as error:
+                found[segment.name] = str(error)
+        return found
 
     def _delete_known(self, takes: Iterable[Take]) -> None:
         for take in takes:

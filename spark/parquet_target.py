@@ -32,8 +32,8 @@ from typing import Any
 
 import pyarrow.parquet
 
+from ..conf.columns import BATCH_COLUMN, check_partition_columns
 from ..remoting.errors import UsageError
-from .columns import BATCH_COLUMN, check_partition_columns
 from .convert import Staged
 from .errors import BatchTakenError, LoaderError
 from .files import lock_table, make_folders, remove_tree, sync_path, sync_tree, try_lock

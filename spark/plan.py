@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast
 
-from .columns import Column
+from ..conf.columns import Column
 from .costs import Costs
 from .intervals import IntervalSet, OffsetSet, QueueKey
 

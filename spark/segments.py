@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow
 import pyarrow.compute
 
+from ..conf.columns import Column, TypeNotForSparkError, columns_of
 from ..conf.segment_format import (
     BROKER,
     EPOCH,
@@ -32,7 +33,6 @@ from ..conf.segment_format import (
     TOPIC,
     key_fields,
 )
-from .columns import Column, TypeNotForSparkError, columns_of
 from .errors import BadSegmentError
 from .intervals import IntervalSet, OffsetSet, QueueKey
 from .plan import Ends, SegmentFacts, Take

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from ..conf.columns import Column, ddl
 from ..remoting.errors import UsageError
-from .columns import Column, ddl
 from .connect import ConnectSession, is_remote, open_connect
 from .errors import SparkStartError
 from .files import remove_tree, spark_path

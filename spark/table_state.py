@@ -10,8 +10,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..conf.columns import Column
 from ..remoting.errors import UsageError
-from .columns import Column
 from .errors import LoaderError
 from .files import make_folders, sync_path, write_atomically
 from .intervals import OffsetSet

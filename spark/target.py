@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from .columns import Column
+from ..conf.columns import Column
 from .convert import Staged
 from .epochs import opened
 from .intervals import OffsetSet, QueueKey

@@ -10,9 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..conf.columns import BATCH_COLUMN, Column, ddl
 from ..conf.segment_format import EPOCH
 from ..remoting.errors import UsageError
-from .columns import BATCH_COLUMN, Column, ddl
 from .files import spark_path
 from .parquet_target import STATE_FILE, batch_folder, last_batch
 from .table_state import read_state

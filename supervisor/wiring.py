@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 
 from ..client.identity import client_id, client_ip, instance_name
+from ..conf.segment_format import FOLDER_FORMATS
 from ..conf.settings import Settings
 from ..remoting.namespaces import wrap
-from ..workers.boot import WorkerBoot, WorkerLimits
+from ..spark.table_columns import table_columns
+from ..workers.boot import NEW_TABLE, TableSpec, WorkerBoot, WorkerLimits
 from ..workers.inferring import COLUMNS_FILE
 from ..workers.link import Transport
 from ..workers.loading import HandlerSpec
@@ -18,6 +21,7 @@ from ..workers.spawn import Forkserver
 from .allocation import strategy_of
 from .backlog import Marks
 from .charges_file import CELLS_FILE
+from .loader_child import where
 from .order import Order
 from .pool_member import NewWorker
 from .posts import Policy
@@ -131,6 +135,13 @@ def forkserver_for(handler: HandlerSpec, settings: Settings) -> Forkserver:
     return Forkserver([handler.module] if handler.module else [], start_timeout_ms=settings.workers.boot_timeout_ms)
 
 
+def table_spec(settings: Settings, slot: Slot) -> TableSpec:
+    """The table as it is now, which workers that start compare their columns with."""
+    target = where(settings.spark, slot.table)
+    known = settings.results.enabled and settings.spark.format in FOLDER_FORMATS
+    return TableSpec(target, table_columns(Path(target)) if known else (), settings.spark.partition_by)
+
+
 @dataclass(frozen=True, slots=True)
 class Boots:
     """Makes the start parameters of workers."""
@@ -142,6 +153,7 @@ class Boots:
     memory: SlabMemory | None
     """None: the transport is a stream."""
     client_id: str
+    table: TableSpec = NEW_TABLE
 
     def __call__(self, new: NewWorker) -> WorkerBoot:
         s = self.settings
@@ -156,6 +168,7 @@ class Boots:
             segments_dir=self.slot.segments if s.results.enabled else None,
             schema=s.results.schema,
             columns_file=self.slot.path.parent / COLUMNS_FILE,
+            table=self.table,
             salvage=new.salvage,
             cells_path=self.slot.path / CELLS_FILE,
             cell_slot=new.cell_slot,

@@ -110,9 +110,7 @@ PURE_MODULES: dict[str, frozenset[str]] = {
     ),
     "workers": frozenset({"api", "ddl", "message", "packets", "ranges", "rows"}),
     "engine": frozenset({"fitting", "options", "spec", "window"}),
-    "spark": frozenset(
-        {"columns", "costs", "epochs", "errors", "intervals", "outcomes", "plan", "reconciling", "reports"}
-    ),
+    "spark": frozenset({"costs", "epochs", "errors", "intervals", "outcomes", "plan", "reconciling", "reports"}),
 }
 """Pure modules of rooms that mostly act."""
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketcrew.spark.columns import Column
+from rocketcrew.conf.columns import Column
 from rocketcrew.spark.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.spark.plan import (
     Limits,
