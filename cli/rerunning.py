@@ -19,14 +19,13 @@ import structlog
 from ..client.cluster import Cluster
 from ..client.operations import Operations, PullStatus, parse_pull
 from ..conf.segment_format import READY_DIR
+from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
 from ..remoting.queues import MessageQueue
 from ..remoting.stored import record_info, walk
 from ..source.searching import pull_request
-from ..spark.intervals import IntervalSet, OffsetSet, QueueKey
 from ..workers.api import BatchResult, Handler
-from ..workers.batch_results import batch_results
 from ..workers.boot import NEW_TABLE, TableSpec
-from ..workers.choosing import Wants, chooser
+from ..workers.calls import Wants, batch_results, chooser
 from ..workers.ddl import as_schema
 from ..workers.inferring import COLUMNS_FILE, INFER, Inferring, declared_columns
 from ..workers.loading import HandlerSpec, describe_error, load

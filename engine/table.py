@@ -16,7 +16,7 @@ from ..spark.session import SessionSettings, delta_conf
 from ..spark.spark_writer import SparkWriter
 from ..spark.staging import Staging
 from ..spark.table_columns import table_columns
-from ..spark.targets import make_loader, make_target, make_writer
+from ..spark.targets.making import make_loader, make_target, make_writer
 from ..spark.work import wall_ms
 from ..workers.boot import TableSpec
 from ..workers.ddl import as_schema

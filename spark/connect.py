@@ -22,9 +22,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..conf.columns import Column, ddl, quoted
+from ..durable.files import spark_path
 from ..remoting.errors import UsageError
 from .errors import SparkStartError
-from .files import spark_path
 from .pulse import Deadline
 
 if TYPE_CHECKING:

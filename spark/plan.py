@@ -20,8 +20,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast
 
 from ..conf.columns import Column
+from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
 from .costs import Costs
-from .intervals import IntervalSet, OffsetSet, QueueKey
 
 PLAN_VERSION = 1
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from ..conf.columns import BATCH_COLUMN, Column
 from ..conf.segment_format import MESSAGE_ID, OFFSET, ORIGIN_MESSAGE_ID
+from ..durable.files import spark_path
 from .connect import ConnectSession, endpoint, is_remote
 from .errors import LoaderError, SparkDiedError, SparkStartError, StoppedError, remedy
-from .files import spark_path
 from .java import Java, find_java
 from .pulse import Deadline, Pulse
 from .session import Session, SessionSettings, kill_starting, open_any

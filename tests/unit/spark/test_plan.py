@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocketcrew.conf.columns import Column
-from rocketcrew.spark.intervals import IntervalSet, OffsetSet, QueueKey
+from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.spark.plan import (
     Limits,
     Plan,
