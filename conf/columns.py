@@ -225,10 +225,10 @@ def misfits(table: Sequence[Column], rows: Sequence[Column]) -> list[str]:
         there = known.get(column.name.casefold(), column)
         if there.name != column.name:
             wrong.append(
-                f"column {column.name!r} is called {there.name!r} in the table, and names in two cases are one to Spark"
+                f"column {column.name!r} is called {there.name!r} there, and names in two cases are one to Spark"
             )
         elif column.type != there.type and there.type not in WIDER_TYPES.get(column.type, ()):
-            wrong.append(f"column {column.name!r} is {column.type} here, but the table has it as {there.type}")
+            wrong.append(f"column {column.name!r} is {column.type} here and {there.type} there")
     return wrong
 
 

@@ -49,9 +49,9 @@ def test_the_same_columns_fewer_more_and_narrower_ones_fit(ddl: str) -> None:
 @pytest.mark.parametrize(
     ("ddl", "said"),
     [
-        ("a bigint", ["'a' is bigint here", "as int"]),
+        ("a bigint", ["'a' is bigint here", "and int there"]),
         ("a string, b int", ["'a' is string here", "'b' is int here"]),
-        ("A int", ["'A' is called 'a' in the table"]),
+        ("A int", ["'A' is called 'a' there"]),
         ("c struct<x: bigint>", ["'c' is struct<`x`:bigint> here"]),
         ("a double", ["'a' is double here"]),
     ],
@@ -67,7 +67,7 @@ def test_what_waits_for_the_loader_has_a_word_too(tmp_path: Path) -> None:
     seal(tmp_path, "w-00000001.arrows", 1, ("a", pa.string()))
     seal(tmp_path, "w-00000002.arrows", 2, ("a", pa.int32()))
     check_fits(parse_ddl("a int"), NEW_TABLE, tmp_path)
-    with pytest.raises(UsageError, match=r"'a' is string here, but the table has it as int.*"):
+    with pytest.raises(UsageError, match=r"'a' is string here and int there.*"):
         check_fits(parse_ddl("a string"), NEW_TABLE, tmp_path)
     (tmp_path / "ready" / "w-00000003.arrows").write_bytes(b"damaged")
     check_fits(parse_ddl("a string"), NEW_TABLE, tmp_path)
@@ -97,7 +97,7 @@ def test_a_worker_whose_rows_do_not_fit_does_not_boot(tmp_path: Path, link: sock
         worker_id="w", index=0, handler=describe(widened), link=link, transport=Transport.STREAM, slab=None, group="g",
         segments_dir=tmp_path, table=TABLE,
     )  # fmt: skip
-    with pytest.raises(UsageError, match="'a' is bigint here, but the table has it as int"):
+    with pytest.raises(UsageError, match="'a' is bigint here and int there"):
         prepare_handler(boot)
     _, schema, _ = prepare_handler(dataclasses.replace(boot, schema="a int"))
     assert schema == parse_ddl("a int")
