@@ -1,26 +1,30 @@
 """The rows of finished messages between two flushes, and the record batch they become.
 
-A message's rows are *prepared* (all of them, errors included) before they are *kept*, so nothing of a failed message is
-ever here. Rows of plain values are kept as tuples and converted together, which is many times cheaper than one by one; if
-that conversion fails, each message is tried alone, and those at fault come back with the error. Where a value could be
-changed by the handler later (lists, dicts, buffers), rows are converted when they are prepared.
+The values of a message's rows are taken to tuples when its handler returns, copied where the handler could change them later
+(lists, dicts, buffers): a handler that fills one dict anew for every message must not write the last one many times. All of
+them are converted with the block, which is many times cheaper than one by one; if that fails, each message is tried alone,
+and those at fault come back with the error. All rows of a message are *prepared* (errors included) before they are *kept*,
+so nothing of a failed message is ever here.
 
-A record batch holds whole messages only, one after the other, with `_seq` counting each one's rows (segment_format.py).
+A record batch holds whole messages only, one after the other, with `_seq` counting each one's rows (segment_format.py). Its
+key columns come from the bytes of the records (row_keys.py).
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar
 
 import pyarrow
 
 from ..conf.segment_format import FORMAT_VERSION, META_GROUP, META_USER_SCHEMA, META_VERSION, key_fields
+from ..remoting.errors import ProtocolError
 from .ddl import fields_of, to_ddl
-from .fitting import Arrays, Columns, RowError
+from .fitting import Arrays, Columns, RowError, UnknownValueError
 from .inferring import as_rows
 from .message import Message
+from .row_keys import key_columns, key_of
 
 # The stubs' generics ask for value types, which only the run knows here.
 pa: Any = pyarrow
@@ -31,14 +35,16 @@ FLUSH_BYTES_MAX: Final = 4 * 1024 * 1024
 """Estimated bytes kept before a flush is due at once."""
 _ROW_BYTES_GUESS: Final = 200
 _MEASURED_ROWS_MIN: Final = 64
-"""Asking Arrow for the size of a batch takes longer than building a small one."""
+"""A few rows say little about the size of the others."""
 _ROWS_PER_MESSAGE_MAX: Final = 2**31 - 1
 _NO_COLUMNS: Final = (
     "the handler returned rows, but no columns are declared: give a schema to @handler or results.schema"
 )
+_NO_KEYS: Final = (ProtocolError, pa.ArrowException, OverflowError)
+"""What a record raises whose key columns cannot be made."""
+_TABLES: Final = (pa.RecordBatch, pa.Table)
 
 Owner = TypeVar("Owner")
-Key = tuple[str, str, int, int, str, str, str, int, int]
 
 
 def warm_up() -> None:
@@ -49,13 +55,17 @@ def warm_up() -> None:
 class Prepared:
     """Rows of one message that fit: `values` (one tuple per row) or `arrays`, `count` >= 1 rows."""
 
-    __slots__ = ("arrays", "count", "key", "values")
+    __slots__ = ("arrays", "count", "message", "values")
 
-    def __init__(self, key: Key, values: list[tuple[Any, ...]], arrays: Arrays | None, count: int) -> None:
-        self.key = key
+    def __init__(self, message: Message, values: list[tuple[Any, ...]], arrays: Arrays | None, count: int) -> None:
+        self.message = message
         self.values = values
         self.arrays = arrays
         self.count = count
+
+
+Kept = tuple[Owner, Message, int, Arrays | None]
+"""Of one message: its owner, itself, how many rows, and these where they are converted (else they are in the values)."""
 
 
 class RowBuffer(Generic[Owner]):
@@ -74,8 +84,11 @@ class RowBuffer(Generic[Owner]):
         self.rows = 0
         self._columns = None if schema is None else Columns(schema)
         self._group = group
-        self._kept: list[tuple[Owner, Prepared]] = []
-        self._key_types: list[Any] = [field.type for field in key_fields()]
+        self._kept: list[Kept[Owner]] = []
+        self._values: list[tuple[Any, ...]] = []
+        """Rows of all kept messages that are not converted yet, in order."""
+        self._converted = False
+        """Some of what is kept is converted."""
         self._bytes_per_row = _ROW_BYTES_GUESS
         self.schema = _segment_schema(schema, group)
 
@@ -83,6 +96,24 @@ class RowBuffer(Generic[Owner]):
     def full(self) -> bool:
         """So many rows are kept that they should be flushed now."""
         return self.rows >= FLUSH_ROWS_MAX or self.rows * self._bytes_per_row >= FLUSH_BYTES_MAX
+
+    def add(self, owner: Owner, message: Message, result: object) -> bool:
+        """Prepare and keep the rows of a message that has one result. False: there are none. Raises as `prepare`."""
+        columns = self._columns
+        if columns is None or result.__class__ is not dict:
+            prepared = self.prepare(message, result)
+            if prepared is None:
+                return False
+            self.keep(owner, prepared)
+            return True
+        try:
+            self._values.extend(columns.taken([columns.values_of(result)]))
+        except UnknownValueError:
+            self.keep(owner, self._converted_now(message, [columns.values_of(result)], columns))
+        else:
+            self._kept.append((owner, message, 1, None))
+            self.rows += 1
+        return True
 
     def prepare(self, message: Message, result: object, *, at_once: bool = False) -> Prepared | None:
         """The rows in one handler result (not None), None when it is an empty iterable. Raises RowError.
@@ -104,13 +135,22 @@ class RowBuffer(Generic[Owner]):
             return None
         if count > _ROWS_PER_MESSAGE_MAX:
             raise RowError(f"{count} rows of one message, at most {_ROWS_PER_MESSAGE_MAX} are possible")
+        if at_once:
+            key_of(message)
         if tables:
             arrays = _joined(
                 [columns.fit_arrow(table) for table in tables] + ([columns.arrays(values)] if values else [])
             )
-            return Prepared(_key(message), [], arrays, count)
-        converted = columns.arrays(values) if columns.mutable or at_once else None
-        return Prepared(_key(message), values, converted, count)
+            return Prepared(message, [], arrays, count)
+        if at_once:
+            return self._converted_now(message, values, columns)
+        try:
+            return Prepared(message, columns.taken(values), None, count)
+        except UnknownValueError:
+            return self._converted_now(message, values, columns)
+
+    def _converted_now(self, message: Message, values: list[tuple[Any, ...]], columns: Columns) -> Prepared:
+        return Prepared(message, [], columns.arrays(values), len(values))
 
     def _look(self, result: object, infer: Callable[[list[Any]], pyarrow.Schema]) -> Any:
         """The result, as a list where it was an iterable; its rows decide on the columns. None: there are none."""
@@ -126,13 +166,16 @@ class RowBuffer(Generic[Owner]):
         return rows
 
     def check(self, prepared: Prepared) -> None:
-        """Convert the rows and forget them. Raises RowError when they do not fit."""
-        if self._columns is not None:
-            _build(self._columns, [prepared])
+        """Convert the rows and forget them. Raises RowError when they do not fit, ProtocolError for a damaged record."""
+        key_of(prepared.message)
+        if self._columns is not None and prepared.arrays is None:
+            self._columns.arrays(prepared.values)
 
     def keep(self, owner: Owner, prepared: Prepared) -> None:
         """Take prepared rows in."""
-        self._kept.append((owner, prepared))
+        self._kept.append((owner, prepared.message, prepared.count, prepared.arrays))
+        self._values.extend(prepared.values)
+        self._converted = self._converted or prepared.arrays is not None
         self.rows += prepared.count
 
     def take(self) -> tuple[pyarrow.RecordBatch | None, list[tuple[Owner, RowError]]]:
@@ -141,43 +184,40 @@ class RowBuffer(Generic[Owner]):
         When an owner comes back, its rows are not in the batch, and neither are those of other messages of the same
         owner (owners are compared by equality).
         """
-        kept, self._kept, self.rows = self._kept, [], 0
+        kept, values, converted = self._kept, self._values, self._converted
+        self._kept, self._values, self._converted, self.rows = [], [], False, 0
         bad: list[tuple[Owner, RowError]] = []
         columns = self._columns
         if not kept or columns is None:
             return None, bad
         try:
-            arrays = _build(columns, [prepared for _, prepared in kept])
+            batch = self._batch(columns, kept, values)
         except RowError as error:
             # When no message alone is at fault, together they are too large: then all come back.
-            bad = _misfits(columns, kept) or [(owner, error) for owner, _ in kept]
-            refused = [owner for owner, _ in bad]
-            kept = [(owner, prepared) for owner, prepared in kept if owner not in refused]
+            bad = _misfits(columns, kept, values) or [(owner, error) for owner, *_ in kept]
+            kept, values = _without(kept, values, [owner for owner, _ in bad])
             if not kept:
                 return None, bad
-            arrays = _build(columns, [prepared for _, prepared in kept])
-        keys = self._key_arrays([prepared for _, prepared in kept])
-        batch: Any = pa.RecordBatch.from_arrays([*keys, *arrays], schema=self.schema)
+            batch = self._batch(columns, kept, values)
         if batch.num_rows >= _MEASURED_ROWS_MIN:
-            self._bytes_per_row = max(1, batch.nbytes // batch.num_rows)
+            # Exact are the bytes of slices of a larger table only at twenty times the price.
+            size = batch.nbytes if converted else batch.get_total_buffer_size()
+            self._bytes_per_row = max(1, size // batch.num_rows)
         return batch, bad
 
-    def _key_arrays(self, kept: list[Prepared]) -> Arrays:
-        counts = [prepared.count for prepared in kept]
-        total = sum(counts)
-        types = self._key_types
-        columns = list(zip(*[prepared.key for prepared in kept], strict=True))
-        # Key: topic, broker, queue id, offset | origin topic, ids, reconsume times, store time. `_seq` stands between.
-        singles: Arrays = [
-            pa.array(values, kind) for values, kind in zip(columns, [*types[1:5], *types[6:]], strict=True)
-        ]
-        if total == len(kept):
-            seq: Any = pa.array([0] * total, types[5])
-        else:
-            places = pa.array([number for number, count in enumerate(counts) for _ in range(count)], pa.int32())
-            singles = [array.take(places) for array in singles]
-            seq = pa.array([number for count in counts for number in range(count)], types[5])
-        return [pa.array([self._group] * total, types[0]), *singles[:4], seq, *singles[4:]]
+    def _batch(self, columns: Columns, kept: list[Kept[Owner]], values: list[tuple[Any, ...]]) -> Any:
+        """Raises RowError."""
+        arrays = columns.arrays(values) if len(values) == _rows_of(kept) else _in_order(columns, kept, values)
+        counts = None if len(kept) == len(arrays[0]) else [count for _, _, count, _ in kept]
+        try:
+            keys = key_columns(self._group, [message for _, message, _, _ in kept], counts)
+        except _NO_KEYS as error:
+            raise RowError(str(error)) from error
+        return pa.RecordBatch.from_arrays([*keys, *arrays], schema=self.schema)
+
+
+def _rows_of(kept: list[Kept[Owner]]) -> int:
+    return sum([count for _, _, count, _ in kept])
 
 
 def _segment_schema(schema: pyarrow.Schema | None, group: str) -> pyarrow.Schema:
@@ -190,23 +230,8 @@ def _segment_schema(schema: pyarrow.Schema | None, group: str) -> pyarrow.Schema
     return whole
 
 
-def _key(message: Message) -> Key:
-    queue = message.queue
-    return (
-        queue.topic,
-        queue.broker_name,
-        queue.queue_id,
-        message.queue_offset,
-        message.topic,
-        message.message_id,
-        message.origin_message_id,
-        message.reconsume_times,
-        message.store_timestamp_ms * 1_000,
-    )
-
-
 def _looks_like_rows(result: object) -> bool:
-    if isinstance(result, pa.RecordBatch | pa.Table) or _is_row(result):
+    if isinstance(result, _TABLES) or _is_row(result):
         return True
     return isinstance(result, Iterable) and not isinstance(result, str | bytes | bytearray | memoryview)
 
@@ -222,18 +247,20 @@ def _unusable(result: object) -> str:
     )
 
 
-def _collect(columns: Columns, result: object) -> tuple[list[tuple[Any, ...]], list[Any]]:
+def _collect(columns: Columns, result: Any) -> tuple[list[tuple[Any, ...]], list[Any]]:
     """Row values and Arrow tables in a handler's result."""
     if _is_row(result):
         return [columns.values_of(result)], []
-    if isinstance(result, pa.RecordBatch | pa.Table):
+    if isinstance(result, _TABLES):
         return [], [result]
     if not _looks_like_rows(result):
         raise RowError(_unusable(result))
+    if isinstance(result, list) and not any(isinstance(row, _TABLES) for row in result):
+        return columns.values_of_all(result), []
     values: list[tuple[Any, ...]] = []
     tables: list[Any] = []
-    for row in cast("Iterable[object]", result):
-        if isinstance(row, pa.RecordBatch | pa.Table):
+    for row in result:
+        if isinstance(row, _TABLES):
             tables.append(row)
         else:
             values.append(columns.values_of(row))
@@ -249,29 +276,51 @@ def _joined(parts: list[Arrays]) -> Arrays:
         raise RowError(f"the rows cannot be joined: {error}") from error
 
 
-def _build(columns: Columns, kept: list[Prepared]) -> Arrays:
-    """Arrays of all rows in order; rows kept as values are converted run by run."""
+def _in_order(columns: Columns, kept: list[Kept[Owner]], values: list[tuple[Any, ...]]) -> Arrays:
+    """Arrays of all rows in order, where some are converted: the others are, run by run."""
     parts: list[Arrays] = []
-    values: list[tuple[Any, ...]] = []
-    for prepared in kept:
-        if prepared.arrays is None:
-            values.extend(prepared.values)
+    start = end = 0
+    for _, _, count, arrays in kept:
+        if arrays is None:
+            end += count
             continue
-        if values:
-            parts.append(columns.arrays(values))
-            values = []
-        parts.append(prepared.arrays)
-    if values:
-        parts.append(columns.arrays(values))
+        if start < end:
+            parts.append(columns.arrays(values[start:end]))
+            start = end
+        parts.append(arrays)
+    if start < end:
+        parts.append(columns.arrays(values[start:end]))
     return _joined(parts)
 
 
-def _misfits(columns: Columns, kept: list[tuple[Owner, Prepared]]) -> list[tuple[Owner, RowError]]:
+def _misfits(
+    columns: Columns, kept: list[Kept[Owner]], values: list[tuple[Any, ...]]
+) -> list[tuple[Owner, RowError]]:
     bad: list[tuple[Owner, RowError]] = []
-    for owner, prepared in kept:
-        if prepared.arrays is None:
-            try:
-                columns.arrays(prepared.values)
-            except RowError as error:
-                bad.append((owner, error))
+    end = 0
+    for owner, message, count, arrays in kept:
+        start, end = end, end if arrays is not None else end + count
+        try:
+            if arrays is None:
+                columns.arrays(values[start:end])
+            key_columns("", [message], None)
+        except RowError as error:
+            bad.append((owner, error))
+        except _NO_KEYS as error:
+            bad.append((owner, RowError(str(error))))
     return bad
+
+
+def _without(
+    kept: list[Kept[Owner]], values: list[tuple[Any, ...]], refused: list[Owner]
+) -> tuple[list[Kept[Owner]], list[tuple[Any, ...]]]:
+    """What is left without the rows of these owners."""
+    left: list[Kept[Owner]] = []
+    those: list[tuple[Any, ...]] = []
+    end = 0
+    for each in kept:
+        start, end = end, end if each[3] is not None else end + each[2]
+        if each[0] not in refused:
+            left.append(each)
+            those.extend(values[start:end])
+    return left, those

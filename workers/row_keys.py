@@ -1,0 +1,242 @@
+"""The key columns of a block of rows, made for all of its messages together from the bytes of their records.
+
+Nothing is decoded that the handler did not ask for: numbers are copied out of the fixed part of all records by strides, ids
+are found in the raw properties. What a record must be for that is checked; any other one (IPv6, long topics, retries, damaged
+or odd properties) is read by `Message`, one by one. Both ways give the same columns (tests/unit/workers/test_row_keys.py).
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Iterable, Sequence
+from itertools import chain, groupby, repeat
+from struct import Struct
+from typing import Any, Final
+
+import pyarrow
+
+from ..conf.segment_format import key_fields
+from ..remoting.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_STORE_HOST_V6
+from ..remoting.namespaces import unwrap
+from ..remoting.properties import PROPERTY_ORIGIN_MESSAGE_ID, PROPERTY_UNIQ_KEY, find_property
+from ..remoting.stored import MAGIC_V1
+from .message import RETRY_PREFIX, Message
+from .packets import QueueInfo
+
+pa: Any = pyarrow
+
+Arrays = list[Any]
+Key = tuple[str, str, int, int, str, str, str, int, int]
+"""Topic, broker, queue id, offset, origin topic, message id, origin message id, reconsume times, store time in µs."""
+
+# Positions in a record with IPv4 hosts (the table in remoting/stored.py).
+_HEAD_BYTES: Final = 88
+_SIZES = Struct(">ii76xi")
+"""Size, magic, body length."""
+_OFFSET, _PHYSICAL_OFFSET, _SYSFLAG_LOW, _STORED_MS, _STORE_HOST, _RECONSUME_TIMES = 20, 28, 39, 56, 64, 72
+_LENGTH = Struct(">h")
+_TOPIC_MAX_BYTES: Final = 127
+
+_V4: Final = bytes(flag for flag in range(256) if not flag & (SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6))
+_UNIQ_KEY: Final = PROPERTY_UNIQ_KEY.encode()
+_UNIQ_KEY_AT: Final = _UNIQ_KEY + b"\x01"
+_ORIGIN: Final = PROPERTY_ORIGIN_MESSAGE_ID.encode()
+_ORIGIN_AT: Final = _ORIGIN + b"\x01"
+_PROPERTY_END: Final = 2
+_ID_BYTES: Final = 32
+"""An offset id in hexadecimal: address, port, physical offset."""
+_US_PER_MS: Final = 1_000
+_LITTLE: Final = sys.byteorder == "little"
+
+_TYPES: Final[list[Any]] = [field.type for field in key_fields()]
+_STRING, _INT32, _INT64, _STORE_TIME = _TYPES[0], _TYPES[3], _TYPES[4], _TYPES[10]
+
+
+class _OddRecordError(Exception):
+    """The record is not one that can be read by position."""
+
+
+def key_of(message: Message) -> Key:
+    """The key of one message, by decoding it. Raises ProtocolError."""
+    queue = message.queue
+    return (
+        queue.topic,
+        queue.broker_name,
+        queue.queue_id,
+        message.queue_offset,
+        message.topic,
+        message.message_id,
+        message.origin_message_id,
+        message.reconsume_times,
+        message.store_timestamp_ms * _US_PER_MS,
+    )
+
+
+def key_columns(group: str, messages: Sequence[Message], counts: Sequence[int] | None) -> Arrays:
+    """The key columns of `counts` rows of each message (None: one of each), in file order.
+
+    Raises ProtocolError for a damaged record, pyarrow.ArrowException or OverflowError for numbers that no column takes.
+    """
+    total = len(messages) if counts is None else sum(counts)
+    columns = _of_messages(messages)
+    if counts is None:
+        seq: Any = _integers(_INT32, bytes(4 * total), total)
+    else:
+        seq = _integers(_INT32, array("i", chain.from_iterable(map(range, counts))), total)
+        if any(count != 1 for count in counts):
+            places = chain.from_iterable(map(repeat, range(len(counts)), counts))
+            taken = _integers(_INT32, array("i", places), total)
+            columns = [column.take(taken) for column in columns]
+    return [pa.repeat(group, total), *columns[:4], seq, *columns[4:]]
+
+
+def _of_messages(messages: Sequence[Message]) -> Arrays:
+    """One row a message, without group and `_seq`."""
+    try:
+        return _by_position(messages)
+    except _OddRecordError:
+        if len(messages) == 1:
+            return _one_by_one(messages)
+    parts: list[Arrays] = []
+    for odd, run in groupby(messages, _is_odd):
+        parts.append(_one_by_one(list(run)) if odd else _by_position(list(run)))
+    return parts[0] if len(parts) == 1 else [pa.concat_arrays(list(column)) for column in zip(*parts, strict=True)]
+
+
+def _is_odd(message: Message) -> bool:
+    try:
+        _by_position([message])
+    except _OddRecordError:
+        return True
+    return False
+
+
+def _one_by_one(messages: Iterable[Message]) -> Arrays:
+    columns = zip(*map(key_of, messages), strict=True)
+    return [pa.array(values, kind) for values, kind in zip(columns, [*_TYPES[1:5], *_TYPES[6:]], strict=True)]
+
+
+def _by_position(messages: Sequence[Message]) -> Arrays:
+    """Raises _OddRecordError when one of the records cannot be read by position."""
+    count = len(messages)
+    places = [(message._data, message._position) for message in messages]  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    heads = b"".join([data[at : at + _HEAD_BYTES] for data, at in places])
+    if len(heads) != count * _HEAD_BYTES or heads[_SYSFLAG_LOW::_HEAD_BYTES].translate(None, _V4):
+        raise _OddRecordError
+    unique: list[bytes | None] = []
+    origins: list[bytes | None] | None = None
+    for data, at in places:
+        properties = _properties(data, at)
+        unique.append(_unique_id(properties))
+        if _ORIGIN_AT in properties or origins is not None:
+            if origins is None:
+                origins = [None] * (len(unique) - 1)
+            origins.append(find_property(properties, _ORIGIN))
+    ids = _offset_ids(heads, count)
+    own_ids: Any = _fixed_strings(ids, count)
+    topics = _queue_columns([message.queue for message in messages])
+    return [
+        *topics[:3],
+        _integers(_INT64, _swapped(heads, _OFFSET, 8, count), count),
+        topics[3],
+        _ids_or(unique, ids) if any(unique) else own_ids,
+        own_ids if origins is None else _ids_or(origins, ids),
+        _integers(_INT32, _swapped(heads, _RECONSUME_TIMES, 4, count), count),
+        _store_times(heads, count),
+    ]
+
+
+def _properties(data: bytes, at: int) -> bytes:
+    """The raw properties of the record at `at`, which are UTF-8. Raises _OddRecordError."""
+    size, magic, body_bytes = _SIZES.unpack_from(data, at)
+    end = at + size
+    start = at + _HEAD_BYTES + body_bytes
+    if magic != MAGIC_V1 or body_bytes < 0 or start + 3 > end or end > len(data) or data[start] > _TOPIC_MAX_BYTES:
+        raise _OddRecordError
+    start += data[start] + 3
+    properties = data[start:end]
+    if start > end or len(properties) != _LENGTH.unpack_from(data, start - 2)[0]:
+        raise _OddRecordError
+    if not properties.isascii():
+        try:
+            str(properties, "utf-8")
+        except UnicodeDecodeError:
+            raise _OddRecordError from None
+    return properties
+
+
+def _unique_id(properties: bytes) -> bytes | None:
+    at = properties.rfind(_UNIQ_KEY_AT)
+    if at < 0:
+        return None
+    if at == 0 or properties[at - 1] == _PROPERTY_END:
+        start = at + len(_UNIQ_KEY_AT)
+        end = properties.find(b"\x02", start)
+        value = properties[start:] if end < 0 else properties[start:end]
+        if value:
+            return value
+    return find_property(properties, _UNIQ_KEY)
+
+
+def _queue_columns(queues: list[QueueInfo]) -> Arrays:
+    """Topic, broker, queue id and origin topic. Raises _OddRecordError for a queue of retries: each names its topic."""
+    first, count = queues[0], len(queues)
+    if queues.count(first) == count:
+        return [pa.repeat(first.topic, count), pa.repeat(first.broker_name, count),
+                _integers(_INT32, array("i", [first.queue_id]) * count, count),
+                pa.repeat(_origin_topic(first), count)]  # fmt: skip
+    columns: list[list[Any]] = [[], [], [], []]
+    for queue, run in groupby(queues):
+        several = len(list(run))
+        values = (queue.topic, queue.broker_name, queue.queue_id, _origin_topic(queue))
+        for column, value in zip(columns, values, strict=True):
+            column.extend([value] * several)
+    kinds = (_STRING, _STRING, _INT32, _STRING)
+    return [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
+
+
+def _origin_topic(queue: QueueInfo) -> str:
+    if queue.topic.startswith(RETRY_PREFIX):
+        raise _OddRecordError
+    return unwrap(queue.namespace, queue.topic) if queue.namespace else queue.topic
+
+
+def _offset_ids(heads: bytes, count: int) -> bytes:
+    """All offset ids, one after the other."""
+    raw = bytearray(16 * count)
+    for at in range(8):
+        raw[at::16] = heads[_STORE_HOST + at :: _HEAD_BYTES]
+        raw[8 + at :: 16] = heads[_PHYSICAL_OFFSET + at :: _HEAD_BYTES]
+    return raw.hex().upper().encode()
+
+
+def _ids_or(ids: list[bytes | None], own: bytes) -> Any:
+    """The ids; the record's own where there is none."""
+    given = [own[at * _ID_BYTES : (at + 1) * _ID_BYTES] if each is None else each for at, each in enumerate(ids)]
+    return pa.array(given, _STRING)
+
+
+def _fixed_strings(data: bytes, count: int) -> Any:
+    ends = array("i", range(0, _ID_BYTES * count + 1, _ID_BYTES))
+    return pa.StringArray.from_buffers(count, pa.py_buffer(ends), pa.py_buffer(data))
+
+
+def _swapped(heads: bytes, at: int, width: int, count: int) -> bytearray:
+    """The big-endian number of `width` bytes at `at` of each head, as this machine has numbers."""
+    numbers = bytearray(width * count)
+    for byte in range(width):
+        numbers[byte::width] = heads[at + (width - 1 - byte if _LITTLE else byte) :: _HEAD_BYTES]
+    return numbers
+
+
+def _store_times(heads: bytes, count: int) -> Any:
+    try:
+        us = array("q", [ms * _US_PER_MS for ms in memoryview(_swapped(heads, _STORED_MS, 8, count)).cast("q")])
+    except OverflowError:
+        raise _OddRecordError from None
+    return _integers(_STORE_TIME, us, count)
+
+
+def _integers(kind: Any, values: Any, count: int) -> Any:
+    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(values)])
