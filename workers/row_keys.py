@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import chain, groupby, repeat
 from struct import Struct
 from typing import Any, Final
@@ -35,7 +36,7 @@ _HEAD_BYTES: Final = 88
 _SIZES = Struct(">ii76xi")
 """Size, magic, body length."""
 _OFFSET, _PHYSICAL_OFFSET, _SYSFLAG_LOW, _STORED_MS, _STORE_HOST, _RECONSUME_TIMES = 20, 28, 39, 56, 64, 72
-_LENGTH = Struct(">h")
+_LENGTH_MAX: Final = 32_767
 _TOPIC_MAX_BYTES: Final = 127
 
 _V4: Final = bytes(flag for flag in range(256) if not flag & (SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6))
@@ -124,46 +125,45 @@ def _by_position(messages: Sequence[Message]) -> Arrays:
     heads = b"".join([data[at : at + _HEAD_BYTES] for data, at in places])
     if len(heads) != count * _HEAD_BYTES or heads[_SYSFLAG_LOW::_HEAD_BYTES].translate(None, _V4):
         raise _OddRecordError
-    unique: list[bytes | None] = []
-    origins: list[bytes | None] | None = None
-    for data, at in places:
-        properties = _properties(data, at)
-        unique.append(_unique_id(properties))
-        if _ORIGIN_AT in properties or origins is not None:
-            if origins is None:
-                origins = [None] * (len(unique) - 1)
-            origins.append(find_property(properties, _ORIGIN))
+    topics = _queue_columns([message._queue for message in messages])  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    every = _properties(places, heads)
     ids = _offset_ids(heads, count)
     own_ids: Any = _fixed_strings(ids, count)
-    topics = _queue_columns([message.queue for message in messages])
+    unique = [_unique_id(properties) for properties in every]
+    origins = [find_property(properties, _ORIGIN) for properties in every] if _ORIGIN_AT in b"".join(every) else []
     return [
         *topics[:3],
         _integers(_INT64, _swapped(heads, _OFFSET, 8, count), count),
         topics[3],
         _ids_or(unique, ids) if any(unique) else own_ids,
-        own_ids if origins is None else _ids_or(origins, ids),
+        _ids_or(origins, ids) if any(origins) else own_ids,
         _integers(_INT32, _swapped(heads, _RECONSUME_TIMES, 4, count), count),
         _store_times(heads, count),
     ]
 
 
-def _properties(data: bytes, at: int) -> bytes:
-    """The raw properties of the record at `at`, which are UTF-8. Raises _OddRecordError."""
-    size, magic, body_bytes = _SIZES.unpack_from(data, at)
-    end = at + size
-    start = at + _HEAD_BYTES + body_bytes
-    if magic != MAGIC_V1 or body_bytes < 0 or start + 3 > end or end > len(data) or data[start] > _TOPIC_MAX_BYTES:
+def _properties(places: Sequence[tuple[bytes, int]], heads: bytes) -> list[bytes]:
+    """The raw properties of each record, which are UTF-8. Raises _OddRecordError."""
+    every: list[bytes] = []
+    for (data, at), (size, magic, body_bytes) in zip(places, _SIZES.iter_unpack(heads), strict=True):
+        start, end = at + _HEAD_BYTES + body_bytes, at + size
+        if magic != MAGIC_V1 or body_bytes < 0 or start + 3 > end or end > len(data):
+            raise _OddRecordError
+        topic_bytes = data[start]
+        start += topic_bytes + 3
+        properties = data[start:end]
+        if topic_bytes > _TOPIC_MAX_BYTES or start > end or end - start != data[start - 2] << 8 | data[start - 1]:
+            raise _OddRecordError
+        every.append(properties)
+    # A length of more is a negative one, as Java reads it.
+    if max(map(len, every)) > _LENGTH_MAX:
         raise _OddRecordError
-    start += data[start] + 3
-    properties = data[start:end]
-    if start > end or len(properties) != _LENGTH.unpack_from(data, start - 2)[0]:
-        raise _OddRecordError
-    if not properties.isascii():
+    for properties in every if not b"".join(every).isascii() else ():
         try:
             str(properties, "utf-8")
         except UnicodeDecodeError:
             raise _OddRecordError from None
-    return properties
+    return every
 
 
 def _unique_id(properties: bytes) -> bytes | None:
@@ -218,8 +218,13 @@ def _ids_or(ids: list[bytes | None], own: bytes) -> Any:
 
 
 def _fixed_strings(data: bytes, count: int) -> Any:
-    ends = array("i", range(0, _ID_BYTES * count + 1, _ID_BYTES))
-    return pa.StringArray.from_buffers(count, pa.py_buffer(ends), pa.py_buffer(data))
+    """Strings of _ID_BYTES each."""
+    return pa.StringArray.from_buffers(count, _id_ends(count), pa.py_buffer(data))
+
+
+@lru_cache(maxsize=4)
+def _id_ends(count: int) -> Any:
+    return pa.py_buffer(array("i", range(0, _ID_BYTES * count + 1, _ID_BYTES)))
 
 
 def _swapped(heads: bytes, at: int, width: int, count: int) -> bytearray:

@@ -100,19 +100,15 @@ class RowBuffer(Generic[Owner]):
     def add(self, owner: Owner, message: Message, result: object) -> bool:
         """Prepare and keep the rows of a message that has one result. False: there are none. Raises as `prepare`."""
         columns = self._columns
-        if columns is None or result.__class__ is not dict:
-            prepared = self.prepare(message, result)
-            if prepared is None:
-                return False
-            self.keep(owner, prepared)
-            return True
-        try:
-            self._values.extend(columns.taken([columns.values_of(result)]))
-        except UnknownValueError:
-            self.keep(owner, self._converted_now(message, [columns.values_of(result)], columns))
-        else:
+        if columns is not None and (values := columns.values_of_plain(result)) is not None:
+            self._values.append(values)
             self._kept.append((owner, message, 1, None))
             self.rows += 1
+            return True
+        prepared = self.prepare(message, result)
+        if prepared is None:
+            return False
+        self.keep(owner, prepared)
         return True
 
     def prepare(self, message: Message, result: object, *, at_once: bool = False) -> Prepared | None:
