@@ -48,8 +48,8 @@ from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import StoredMessage, decode_messages, encode_message
 from rocketcrew.workers.api import as_handler
 from rocketcrew.workers.boot import WorkerLimits
+from rocketcrew.workers.calls import chooser
 from rocketcrew.workers.cells import private_cell
-from rocketcrew.workers.choosing import chooser
 from rocketcrew.workers.message import INNER_BATCH_BIT, SYSFLAG_LOW_BYTE, Message
 from rocketcrew.workers.packets import QueueInfo
 from rocketcrew.workers.run import Run

@@ -23,8 +23,7 @@ from ..remoting.stored import record_info, walk
 from ..source.searching import pull_request
 from ..spark.intervals import IntervalSet, OffsetSet, QueueKey
 from ..workers.api import BatchResult, Handler
-from ..workers.batch_results import batch_results
-from ..workers.choosing import Wants, chooser
+from ..workers.calls import Wants, batch_results, chooser
 from ..workers.ddl import as_schema
 from ..workers.inferring import COLUMNS_FILE, INFER, Inferring, declared_columns
 from ..workers.loading import HandlerSpec, describe_error, load

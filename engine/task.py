@@ -24,7 +24,7 @@ from ..remoting.queues import MessageQueue
 from ..spark.files import sync_path
 from ..spark.intervals import IntervalSet, OffsetSet, QueueKey
 from ..spark.outcomes import FILTERED, NO_ROWS, Outcomes
-from ..workers.choosing import chooser
+from ..workers.calls import chooser
 from ..workers.loading import HandlerLoadError
 from ..workers.message import Message
 from ..workers.packets import Failure, QueueInfo

@@ -21,7 +21,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, overload
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Protocol, overload
 
 from ..conf.formats import DELAY_LEVEL_MAX
 from ..remoting.errors import UsageError
@@ -29,7 +30,8 @@ from ..remoting.errors import UsageError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from .consume_hooks import ConsumeMessageHook
+    from ..remoting.queues import MessageQueue
+    from .message import Message
 
 Hook = Callable[[], object]
 Key = str | Callable[[Any], object] | None
@@ -138,6 +140,32 @@ class BatchResult:
         self.rows = rows
         self.ack_index = ack_index
         self.delay_level = delay_level
+
+
+@dataclass(slots=True)
+class ConsumeMessageContext:
+    """One call of the handler, as hooks see it; `success`, `status` and `props` are there in the second method."""
+
+    consumer_group: str
+    msg_list: list[Message]
+    mq: MessageQueue
+    """The queue they were pulled from."""
+    success: bool = False
+    status: str = ""
+    mq_trace_context: object = None
+    """For hooks to pass something from before to after."""
+    props: dict[str, str] = field(default_factory=dict[str, str])
+    namespace: str = ""
+    access_channel: str = "LOCAL"
+    """Java's default (ClientConfig.accessChannel); the other one is a cloud's."""
+
+
+class ConsumeMessageHook(Protocol):
+    """What a hook has to have; consume_hooks.py calls it."""
+
+    def hook_name(self) -> str: ...
+    def consume_message_before(self, context: ConsumeMessageContext) -> object: ...
+    def consume_message_after(self, context: ConsumeMessageContext) -> object: ...
 
 
 class Handler:

@@ -24,9 +24,8 @@ from typing import Any, Final
 
 from ..remoting.errors import ProtocolError
 from .api import Handler
-from .batch_results import batch_results
+from .calls import batch_results, chooser
 from .cells import BEATS, STARTED_NS
-from .choosing import chooser
 from .direct import DirectRunner
 from .limits import NS_PER_S, CallTimedOutError
 from .link import WorkerLink

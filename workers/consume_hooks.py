@@ -16,12 +16,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from ..remoting.queues import MessageQueue
-from .api import Commit, Retry, Rollback, SoftTimeLimitExceeded, Suspend
+from .api import (
+    Commit,
+    ConsumeMessageContext,
+    ConsumeMessageHook,
+    Retry,
+    Rollback,
+    SoftTimeLimitExceeded,
+    Suspend,
+)
 from .limits import CallTimedOutError
 from .loading import describe_error
 from .message import Message
@@ -53,32 +61,6 @@ class Outcome:
     """What the handler returned, once it has."""
 
     result: object = None
-
-
-@dataclass(slots=True)
-class ConsumeMessageContext:
-    """One call of the handler; `success`, `status` and `props` are there in the second method."""
-
-    consumer_group: str
-    msg_list: list[Message]
-    mq: MessageQueue
-    """The queue they were pulled from."""
-    success: bool = False
-    status: str = ""
-    mq_trace_context: object = None
-    """For hooks to pass something from before to after."""
-    props: dict[str, str] = field(default_factory=dict[str, str])
-    namespace: str = ""
-    access_channel: str = "LOCAL"
-    """Java's default (ClientConfig.accessChannel); the other one is a cloud's."""
-
-
-class ConsumeMessageHook(Protocol):
-    """What a hook has to have."""
-
-    def hook_name(self) -> str: ...
-    def consume_message_before(self, context: ConsumeMessageContext) -> object: ...
-    def consume_message_after(self, context: ConsumeMessageContext) -> object: ...
 
 
 class ConsumeHooks:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from ..remoting.errors import ProtocolError
 from .api import BatchResult, Handler, Retry
-from .batch_results import batch_results
+from .calls import batch_results
 from .direct_packets import DirectResult
 from .loading import describe_error, user_traceback
 from .message import INNER_BATCH_BIT, SYSFLAG_LOW_BYTE, Message, expand_inner_batch

@@ -12,9 +12,8 @@ import dill
 import multiprocess
 from multiprocess import forkserver
 
-from . import preload
 from .boot import WorkerBoot
-from .parent_death import die_with_parent
+from .parent_death import die_with_forkserver
 from .slab_memory import SharedFd
 
 LENGTH: Final = struct.Struct("<Q")
@@ -33,8 +32,7 @@ def run_spare(orders: SharedFd) -> None:
 
     No user code runs before that: the handler's set-up hook may take much memory, or ask for the worker's index.
     """
-    if preload.forkserver_pid:
-        die_with_parent(preload.forkserver_pid)
+    die_with_forkserver()
     importlib.import_module(".main", __package__)
     importlib.import_module(".salvage", __package__).warm_up()
     with socket.socket(fileno=orders.fd) as link:

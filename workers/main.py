@@ -15,6 +15,7 @@ import os
 import random
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -26,7 +27,6 @@ from ..conf.logging import set_up
 from ..conf.segment_format import READY_DIR
 from ..remoting.errors import UsageError
 from ..remoting.ids import UniqueIds
-from . import preload
 from .api import Handler, Hook
 from .async_runner import AsyncWorker, call_began_ns, limited, one_call_at_a_time
 from .boot import EXIT_BOOT, EXIT_DESCRIPTORS, EXIT_OK, WorkerBoot, WorkerLimits
@@ -45,8 +45,7 @@ from .message import Message
 from .notices import WINDOW, encode_notice
 from .ordered import CALLERS, NEVER
 from .packets import SALVAGE_DONE, BootFailed, Ready, encode_boot_failed, encode_ready, encode_salvaged
-from .parent_death import die_with_parent, end_forks_as_usual, keep_through_stop_signals
-from .placing import place
+from .parent_death import die_with_forkserver, end_forks_as_usual, from_forkserver, keep_through_stop_signals
 from .rows import RowBuffer
 from .runner import Place
 from .salvage import salvage
@@ -59,8 +58,7 @@ from .worker import SegmentPause, Worker
 
 def worker_main(boot: WorkerBoot) -> int:
     """Run one worker; returns its exit code. For a process of its own."""
-    if preload.forkserver_pid:
-        die_with_parent(preload.forkserver_pid)
+    die_with_forkserver()
     if boot.stacks is not None:
         answer_with_stacks(boot.stacks)
     keep_through_stop_signals()
@@ -270,11 +268,29 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def core_for(index: int, cores: Sequence[int]) -> int | None:
+    """The core of the worker with this index, in turn over those that may be used; None when there are none."""
+    return sorted(cores)[index % len(cores)] if cores else None
+
+
+def place(index: int, nice: int, cpu_affinity: str, log: Any) -> None:
+    """Apply the settings to this process; what the platform refuses is logged and does no harm."""
+    try:
+        if nice:
+            os.nice(nice)
+        if cpu_affinity == "spread" and hasattr(os, "sched_setaffinity"):
+            core = core_for(index, list(os.sched_getaffinity(0)))
+            if core is not None:
+                os.sched_setaffinity(0, {core})
+    except OSError as error:
+        log.warning("worker_not_placed", nice=nice, cpu_affinity=cpu_affinity, error=str(error))
+
+
 def _drop_inherited() -> None:
     """Close the descriptor that keeps the forkserver alive: it is to end with the supervisor, not with its workers."""
     server = forkserver._forkserver  # pyright: ignore[reportPrivateUsage]
     alive_fd = server._forkserver_alive_fd  # pyright: ignore[reportPrivateUsage]
-    if preload.forkserver_pid and alive_fd is not None:
+    if from_forkserver() and alive_fd is not None:
         server._forkserver_alive_fd = None  # pyright: ignore[reportPrivateUsage]
         with contextlib.suppress(OSError):
             os.close(alive_fd)

@@ -19,21 +19,17 @@ from typing import Final, NamedTuple
 from ..remoting.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_STORE_HOST_V6
 from ..remoting.errors import ProtocolError, RocketcrewError
 from .api import Commit, Retry, Rollback, Suspend
-from .batch_results import batch_results
+from .calls import OneByOne, Wants, batch_results, chooser, messages_of
 from .cells import LAST, RECORDS, STARTED_NS, STATE, TAKEN
-from .choosing import Wants, chooser
 from .classify import classify, note_failure
 from .forks import end_fork
-from .gathering import messages_of
 from .loading import describe_error, user_traceback
 from .message import Message
-from .message_keys import message_keys
-from .one_by_one import OneByOne
 from .ordered_packets import Returned
 from .packets import QueueInfo, clip
 from .rows import Prepared
 from .run import Run, records_of
-from .runner import HANDLER_CALLERS, NEVER_INTERRUPTED, Runner
+from .runner import HANDLER_CALLERS, NEVER_INTERRUPTED, Runner, message_keys
 
 _SYSFLAG = Struct(">36xI")
 _RECONSUME_TIMES = Struct(">I")

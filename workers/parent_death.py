@@ -17,6 +17,26 @@ _PR_SET_PDEATHSIG: Final = 1
 EXIT_ORPHAN: Final = 3
 """Exit code of a process whose parent was gone before the signal was asked for."""
 
+_forkserver_pid: int = 0
+"""Process id of the forkserver this process comes from; 0 when it comes from none."""
+
+
+def be_forkserver() -> None:
+    """This process is the forkserver of the workers that are forked from it."""
+    global _forkserver_pid  # noqa: PLW0603  a fact of this process, set once
+    _forkserver_pid = os.getpid()
+
+
+def from_forkserver() -> bool:
+    """This process was forked by the forkserver that spawn.py starts."""
+    return bool(_forkserver_pid)
+
+
+def die_with_forkserver() -> None:
+    """As die_with_parent, in a process that the forkserver has forked; nothing in any other."""
+    if _forkserver_pid:
+        die_with_parent(_forkserver_pid)
+
 
 def die_with_parent(parent_pid: int) -> None:
     """SIGKILL this process when its parent ends; exit at once when `parent_pid` is the parent no more.

@@ -16,22 +16,18 @@ import sys
 import threading
 from typing import Any, Final
 
-from .parent_death import die_with_parent, keep_through_stop_signals
+from .parent_death import be_forkserver, die_with_parent, keep_through_stop_signals
 from .stack_dump import answer_as_forkserver
 
 ENVIRONMENT_KEY: Final = "ROCKETCREW_FORKSERVER"
 
-forkserver_pid: int = 0
-"""Process id of the forkserver this process comes from; 0 when it comes from none."""
-
 
 def prepare_forkserver(orders: dict[str, Any]) -> None:
     """Bind this process to its parent, then import what workers need."""
-    global forkserver_pid  # noqa: PLW0603  a fact of this process, set once
     keep_through_stop_signals()
     answer_as_forkserver(orders["stacks"])
     die_with_parent(orders["supervisor_pid"])
-    forkserver_pid = os.getpid()
+    be_forkserver()
     sys.path[:] = orders["sys_path"]
     importlib.import_module(".main", __package__)
     importlib.import_module(".rows", __package__).warm_up()

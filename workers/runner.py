@@ -22,20 +22,17 @@ from typing import Any, Final
 import structlog
 
 from ..remoting.errors import ProtocolError, RocketcrewError
+from ..remoting.properties import PROPERTY_KEYS
 from .api import Handler, Retry, SoftTimeLimitExceeded
-from .batch_results import batch_results
 from .boot import WorkerLimits
+from .calls import OneByOne, Wants, batch_results, chooser, messages_of, open_unit, plain_messages
 from .cells import LAST, RECORDS, STARTED_NS, STATE, TAKEN, CellView
-from .choosing import Wants, chooser
 from .claims import Claims
 from .fitting import RowError
 from .forks import end_fork
-from .gathering import messages_of, open_unit, plain_messages
 from .loading import describe_error, user_traceback
 from .message import INNER_BATCH_BIT, SYSFLAG_LOW_BYTE, Message
-from .message_keys import message_keys, place_keys
 from .naming import Naming
-from .one_by_one import OneByOne
 from .packets import Failure, QueueInfo, clip
 from .rows import Prepared, RowBuffer
 from .run import FAILURES_PER_RUN_MAX, NS_PER_US, Run, records_of
@@ -343,6 +340,24 @@ class Runner:
         for index, part in prepared:
             if index not in run.failures:
                 self._keep(run, index, [part])
+
+
+def message_keys(message: Message) -> dict[str, object]:
+    """What identifies a message in a log line, as far as it can be decoded."""
+    queue = message.queue
+    keys: dict[str, object] = {"topic": queue.topic, "queue_id": queue.queue_id, "offset": message.queue_offset}
+    try:
+        keys["topic"] = message.topic
+        keys["message_id"] = message.message_id
+        keys["keys"] = message.properties.get(PROPERTY_KEYS)
+    except ProtocolError as error:
+        keys["undecodable"] = str(error)
+    return keys
+
+
+def place_keys(run: Run, index: int) -> dict[str, object]:
+    """The same of a record that is known by its place in a run."""
+    return {"topic": run.queue.topic, "queue_id": run.queue.queue_id, "offset": run.offsets[index]}
 
 
 HANDLER_CALLERS: Final = frozenset(

@@ -1,0 +1,181 @@
+"""What a call of the handler gets, and what came of it: records of a chunk become messages, a result becomes one result per
+message. Nothing here calls the handler.
+
+*Which messages.* Brokers compare tags by their Java hash, so that "Aa" and "BB" are one to them
+(PullAPIWrapper.processPullResult looks again). A user's filter comes after that, like Java's FilterMessageHook: what it does
+not want counts as filtered, and is done. One that raises wants the message, as in Java: an error of a filter must not lose
+anything. A record is one message, except an inner batch, whose messages are handled and finished as one.
+
+*The list of a batch handler* notes in the cell which message the handler takes, where it takes them one by one. A worker that
+dies in `for message in messages:` was most likely working on the message taken last. It is only most likely (a handler may
+collect a few before it works on them), so the rest of the batch is looked at too, see quarantine.py. An iteration that came
+to its end says nothing about who is worked on, and is noted as such.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, SupportsIndex, cast
+
+from ..remoting.errors import ProtocolError
+from ..remoting.stored import record_info
+from .api import BatchResult, Retry
+from .cells import TAKEN, CellView
+from .fitting import RowError
+from .loading import describe_error, user_traceback
+from .message import INNER_BATCH_BIT, SYSFLAG_LOW_BYTE, Message, expand_inner_batch
+from .packets import QueueInfo
+from .run import Run
+
+Wants = Callable[[Message], bool]
+
+
+def chooser(queue: QueueInfo, own: Callable[[Message], object] | None, log: Any) -> Wants | None:
+    """Whether the handler gets a message of this queue; None = it gets all, and nothing is asked."""
+    tags = None if queue.tags is None else frozenset(queue.tags)
+    if own is None:
+        return None if tags is None else lambda message: message.tags in tags
+
+    def wants(message: Message) -> bool:
+        if tags is not None and message.tags not in tags:
+            return False
+        try:
+            return bool(own(message))
+        except Exception as error:  # noqa: BLE001  it is the user's
+            log.warning("filter_failed", topic=queue.topic, queue_id=queue.queue_id, offset=message.queue_offset,
+                        error=describe_error(error), exception=user_traceback(error))  # fmt: skip
+            return True
+
+    return wants
+
+
+# --- messages of a call ---------------------------------------------------------------------------------------------------
+
+
+def plain_messages(data: bytes, positions: Sequence[int], queue: QueueInfo) -> list[Message] | None:
+    """A message for each record, its body looked at; None when one is an inner batch or damaged."""
+    messages: list[Message] = []
+    try:
+        for position in positions:
+            if data[position + SYSFLAG_LOW_BYTE] & INNER_BATCH_BIT:
+                return None
+            message = Message(data, position, queue)
+            _ = message.body
+            messages.append(message)
+    except ProtocolError:
+        return None
+    return messages
+
+
+def open_unit(run: Run, index: int, data: bytes, position: int, end: int, wants: Wants | None) -> list[Message]:
+    """The wanted messages of an inner batch; `run` learns which offsets it spans. Raises ProtocolError when damaged."""
+    run.spans[index] = record_info(data, position, end).queue_offset
+    messages = expand_inner_batch(data, position, end, run.queue)
+    return [message for message in messages if wants is None or wants(message)]
+
+
+def messages_of(
+    run: Run, index: int, data: bytes, positions: list[int], wants: Wants | None
+) -> tuple[list[Message], ProtocolError | None]:
+    """The wanted messages of one record, or why it cannot be decoded."""
+    position, end = positions[index], positions[index + 1]
+    message = Message(data, position, run.queue)
+    try:
+        if data[position + SYSFLAG_LOW_BYTE] & INNER_BATCH_BIT:
+            messages = open_unit(run, index, data, position, end, wants)
+        else:
+            messages = [message] if wants is None or wants(message) else []
+        # A batch handler shall not fail as a whole for one damaged body.
+        for each in messages:
+            _ = each.body
+    except ProtocolError as error:
+        return [], error
+    if not messages:
+        run.filtered += 1
+    return messages, None
+
+
+class OneByOne(list[Message]):
+    """A list of messages; `offsets` are the queue offsets of their records."""
+
+    def __init__(self, messages: Sequence[Message], offsets: Sequence[int], cell: CellView) -> None:
+        super().__init__(messages)
+        self._offsets = offsets
+        self._cell = cell
+
+    def __iter__(self) -> Iterator[Message]:
+        cell = self._cell
+        for message, offset in zip(super().__iter__(), self._offsets, strict=False):
+            cell[TAKEN] = offset + 1
+            yield message
+        cell[TAKEN] = 0
+
+    def __getitem__(self, index: SupportsIndex | slice, /) -> Any:
+        found = super().__getitem__(index)
+        if not isinstance(index, slice) and len(self) == len(self._offsets):
+            self._cell[TAKEN] = self._offsets[operator.index(index)] + 1
+        return found
+
+    def __reduce__(self) -> tuple[type[list[Message]], tuple[list[Message]]]:
+        """A handler may hand it to another process: there it is a plain list."""
+        return list, (super().copy(),)
+
+
+# --- what a batch handler returned ----------------------------------------------------------------------------------------
+
+
+def batch_results(batch: list[Message], result: object) -> list[object]:
+    """One result per message. Raises what was returned as an exception, RowError for an unusable result."""
+    if result is None:
+        return [None] * len(batch)
+    if isinstance(result, BaseException):
+        raise result
+    if isinstance(result, BatchResult):
+        return _spread(batch, result)
+    if isinstance(result, list | tuple):
+        results = list(cast("Sequence[object]", result))
+        if len(results) != len(batch):
+            raise RowError(f"the batch handler returned {len(results)} results for {len(batch)} messages")
+        return results
+    raise RowError(
+        f"the batch handler returned {type(result).__name__}; "
+        f"it may return None, a list with one result per message, or a BatchResult"
+    )
+
+
+def _spread(batch: list[Message], result: BatchResult) -> list[object]:
+    """A BatchResult as one result per message: rows by their message, a Retry for each that is not acknowledged."""
+    ack_index = len(batch) - 1 if result.ack_index is None else min(result.ack_index, len(batch) - 1)
+    given: Any = result.rows
+    rows: Any = list(given) if isinstance(result.rows, Iterator) else given
+    results: list[object] = [None] * len(batch)
+    if isinstance(rows, list | tuple) and any(map(_is_tagged, cast("Sequence[object]", rows))):
+        results = _by_message(batch, cast("Sequence[object]", rows))
+    elif rows is not None and not (isinstance(rows, list | tuple) and not rows):
+        if ack_index < len(batch) - 1:
+            raise RowError(
+                f"untagged rows with ack_index {result.ack_index} of {len(batch)} messages: "
+                f"give rows as (message, row), so that those of unfinished messages can be left out"
+            )
+        results[0] = rows
+    refused = Retry(result.delay_level, f"not acknowledged: the batch handler's ack_index is {ack_index}")
+    return [each if number <= ack_index else refused for number, each in enumerate(results)]
+
+
+def _is_tagged(row: object) -> bool:
+    return isinstance(row, tuple) and len(cast("tuple[object, ...]", row)) == 2 and isinstance(row[0], Message)
+
+
+def _by_message(batch: list[Message], rows: Sequence[object]) -> list[object]:
+    places = {id(message): number for number, message in enumerate(batch)}
+    grouped: list[list[object]] = [[] for _ in batch]
+    for pair in rows:
+        if not _is_tagged(pair):
+            raise RowError("some rows of the BatchResult are (message, row) and some are not")
+        message, row = cast("tuple[Message, object]", pair)
+        number = places.get(id(message))
+        if number is None:
+            raise RowError(f"a row of the BatchResult is tagged with {message!r}, which is not in this batch")
+        grouped[number].append(row)
+    return [each or None for each in grouped]
