@@ -5,8 +5,8 @@
 - *replay*: a crew on the replay source, two workers, as they are by default, sealing on, no loader: messages a second, CPU µs
   per message of supervisor and workers by schedstat, rows a block, segments.
 
-Each figure is a median over alternations; each ratio the median of paired ratios, with the smallest and the largest. The first
-line is a calibration: seconds that 10^7 turns of an empty loop take at that moment.
+Each figure is a median over alternations; each ratio the median of paired ratios, with the smallest and the largest. The
+first line is a calibration: seconds that 10^7 turns of an empty loop take at that moment.
 
     python bench/rows.py worker [--chunks 1 8 16] [--cases none dict5 ...] [--runs 7]
     python bench/rows.py replay [--messages 300000] [--cases none dict5 ...] [--runs 5]
@@ -120,7 +120,9 @@ def in_worker(cases: Iterable[str], chunks: int, runs: int) -> list[dict[str, ob
             given = CASES[case]
             benches[case, False] = FakeLink(given.handler, given.handler.schema, given.batch, folder / case)
             if given.rows:
-                benches[case, True] = FakeLink(_dropping(case), given.handler.schema, given.batch, folder / f"{case}-dropped")
+                benches[case, True] = FakeLink(
+                    _dropping(case), given.handler.schema, given.batch, folder / f"{case}-dropped"
+                )
         found: dict[tuple[str, bool], list[float]] = {key: [] for key in benches}
         for bench in benches.values():
             bench.run(chunks)

@@ -60,7 +60,7 @@ class Columns:
         self._pick_attributes: Callable[[Any], Any] = operator.attrgetter(*self.names)
         self._dataclasses: dict[type, bool] = {}
         self._single = self.width == 1
-        self._plain_width = 0 if self._single else self.width
+        self.values_of_plain = self._make_values_of_plain()
 
     def values_of(self, row: object) -> tuple[Any, ...]:
         """The values of one row in the columns' order. Raises RowError."""
@@ -77,24 +77,31 @@ class Columns:
             return self.values_of(row) if known else self._values_of_dict(dataclasses.asdict(row))
         raise RowError(f"a row must be a dict or a dataclass instance, not {type(row).__name__}")
 
-    def values_of_plain(self, row: Any) -> tuple[Any, ...] | None:
-        """The values of one row that is a dict of exactly the columns, or an instance of a dataclass that was seen before;
-        None where `values_of` and `taken` are to be asked."""
-        kind = row.__class__
-        if kind is dict and len(row) == self._plain_width:
-            try:
-                values: tuple[Any, ...] = self._pick_items(row)
-            except KeyError:
+    def _make_values_of_plain(self) -> Callable[[Any], tuple[Any, ...] | None]:
+        """A function for the values of one row that is a dict of exactly the columns, or of a dataclass that was seen before;
+        it returns None where `values_of` and `taken` are to be asked. Made once, because it is called for every row."""
+        width, mutable, known = self.width, self._mutable, self._dataclasses
+        pick_items, pick_attributes = self._pick_items, self._pick_attributes
+
+        def values_of_plain(row: Any) -> tuple[Any, ...] | None:
+            kind = row.__class__
+            if kind is dict and len(row) == width:
+                try:
+                    values: tuple[Any, ...] = pick_items(row)
+                except KeyError:
+                    return None
+            elif known.get(kind):
+                values = pick_attributes(row)
+            else:
                 return None
-        elif self._plain_width and self._dataclasses.get(kind):
-            values = self._pick_attributes(row)
-        else:
-            return None
-        for place in self._mutable:
-            value = values[place]
-            if value.__class__ is not bytes and value is not None:
-                return None
-        return values
+            if mutable:
+                for place in mutable:
+                    value = values[place]
+                    if value.__class__ is not bytes and value is not None:
+                        return None
+            return values
+
+        return values_of_plain if width > 1 else lambda _row: None
 
     def values_of_all(self, rows: Sequence[object]) -> list[tuple[Any, ...]]:
         """The same of many rows that exist already, faster where all are dicts with exactly the columns."""

@@ -44,7 +44,9 @@ _UNIQ_KEY: Final = PROPERTY_UNIQ_KEY.encode()
 _UNIQ_KEY_AT: Final = _UNIQ_KEY + b"\x01"
 _ORIGIN: Final = PROPERTY_ORIGIN_MESSAGE_ID.encode()
 _ORIGIN_AT: Final = _ORIGIN + b"\x01"
-_PROPERTY_END: Final = 2
+_END: Final = b"\2"
+_EACH_UNIQ_KEY: Final = repeat(_UNIQ_KEY_AT)
+_UNIQ_KEY_BETWEEN: Final = _END + _UNIQ_KEY_AT
 _ID_BYTES: Final = 32
 """An offset id in hexadecimal: address, port, physical offset."""
 _US_PER_MS: Final = 1_000
@@ -89,7 +91,7 @@ def key_columns(group: str, messages: Sequence[Message], counts: Sequence[int] |
             places = chain.from_iterable(map(repeat, range(len(counts)), counts))
             taken = _integers(_INT32, array("i", places), total)
             columns = [column.take(taken) for column in columns]
-    return [pa.repeat(group, total), *columns[:4], seq, *columns[4:]]
+    return [_constant(group, total), *columns[:4], seq, *columns[4:]]
 
 
 def _of_messages(messages: Sequence[Message]) -> Arrays:
@@ -100,8 +102,9 @@ def _of_messages(messages: Sequence[Message]) -> Arrays:
         if len(messages) == 1:
             return _one_by_one(messages)
     parts: list[Arrays] = []
-    for odd, run in groupby(messages, _is_odd):
-        parts.append(_one_by_one(list(run)) if odd else _by_position(list(run)))
+    for odd, group in groupby(messages, _is_odd):
+        run = list(group)
+        parts.append(_one_by_one(run) if odd else _by_position(run))
     return parts[0] if len(parts) == 1 else [pa.concat_arrays(list(column)) for column in zip(*parts, strict=True)]
 
 
@@ -121,29 +124,29 @@ def _one_by_one(messages: Iterable[Message]) -> Arrays:
 def _by_position(messages: Sequence[Message]) -> Arrays:
     """Raises _OddRecordError when one of the records cannot be read by position."""
     count = len(messages)
-    places = [(message._data, message._position) for message in messages]  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    places = [(message._data, message._position) for message in messages]  # pyright: ignore[reportPrivateUsage]
     heads = b"".join([data[at : at + _HEAD_BYTES] for data, at in places])
     if len(heads) != count * _HEAD_BYTES or heads[_SYSFLAG_LOW::_HEAD_BYTES].translate(None, _V4):
         raise _OddRecordError
-    topics = _queue_columns([message._queue for message in messages])  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-    every = _properties(places, heads)
+    topics = _queue_columns([message._queue for message in messages])  # pyright: ignore[reportPrivateUsage]
+    every, joined = _properties(places, heads)
     ids = _offset_ids(heads, count)
-    own_ids: Any = _fixed_strings(ids, count)
-    unique = [_unique_id(properties) for properties in every]
-    origins = [find_property(properties, _ORIGIN) for properties in every] if _ORIGIN_AT in b"".join(every) else []
+    own_ids: Any = _fixed_strings(ids, count, _ID_BYTES)
     return [
         *topics[:3],
         _integers(_INT64, _swapped(heads, _OFFSET, 8, count), count),
         topics[3],
-        _ids_or(unique, ids) if any(unique) else own_ids,
-        _ids_or(origins, ids) if any(origins) else own_ids,
+        _message_ids(every, joined, ids),
+        _ids_or([find_property(properties, _ORIGIN) for properties in every], ids) if _ORIGIN_AT in joined else own_ids,
         _integers(_INT32, _swapped(heads, _RECONSUME_TIMES, 4, count), count),
         _store_times(heads, count),
     ]
 
 
-def _properties(places: Sequence[tuple[bytes, int]], heads: bytes) -> list[bytes]:
-    """The raw properties of each record, which are UTF-8. Raises _OddRecordError."""
+def _properties(places: Sequence[tuple[bytes, int]], heads: bytes) -> tuple[list[bytes], bytes]:
+    """The raw properties of each record, which are UTF-8, and all of them in one, with an end mark on each side of each.
+
+    Raises _OddRecordError."""
     every: list[bytes] = []
     for (data, at), (size, magic, body_bytes) in zip(places, _SIZES.iter_unpack(heads), strict=True):
         start, end = at + _HEAD_BYTES + body_bytes, at + size
@@ -158,42 +161,55 @@ def _properties(places: Sequence[tuple[bytes, int]], heads: bytes) -> list[bytes
     # A length of more is a negative one, as Java reads it.
     if max(map(len, every)) > _LENGTH_MAX:
         raise _OddRecordError
-    for properties in every if not b"".join(every).isascii() else ():
+    joined = _END + (_END + _END).join(every) + _END
+    for properties in every if not joined.isascii() else ():
         try:
             str(properties, "utf-8")
         except UnicodeDecodeError:
             raise _OddRecordError from None
-    return every
+    return every, joined
 
 
-def _unique_id(properties: bytes) -> bytes | None:
-    at = properties.rfind(_UNIQ_KEY_AT)
-    if at < 0:
-        return None
-    if at == 0 or properties[at - 1] == _PROPERTY_END:
-        start = at + len(_UNIQ_KEY_AT)
-        end = properties.find(b"\x02", start)
-        value = properties[start:] if end < 0 else properties[start:end]
-        if value:
-            return value
-    return find_property(properties, _UNIQ_KEY)
+def _message_ids(every: Sequence[bytes], joined: bytes, own: bytes) -> Any:
+    """The unique id of each record, its offset id where it has none; `joined` as `_properties` made it."""
+    count = len(every)
+    parts = joined.split(_UNIQ_KEY_BETWEEN)
+    if len(parts) == 1:
+        return _fixed_strings(own, count, _ID_BYTES)
+    width = parts[1].find(_END)
+    if len(parts) == count + 1 and width and joined.isascii() and set(map(bytes.count, every, _EACH_UNIQ_KEY)) == {1}:
+        # Each record has one, and they may have the same length.
+        found = b"".join([part[: width + 1] for part in parts[1:]])
+        ids = found.translate(None, _END)
+        if len(ids) == count * width and found[width :: width + 1] == _END * count:
+            return _fixed_strings(ids, count, width)
+    return _ids_or([find_property(properties, _UNIQ_KEY) for properties in every], own)
 
 
 def _queue_columns(queues: list[QueueInfo]) -> Arrays:
     """Topic, broker, queue id and origin topic. Raises _OddRecordError for a queue of retries: each names its topic."""
     first, count = queues[0], len(queues)
     if queues.count(first) == count:
-        return [pa.repeat(first.topic, count), pa.repeat(first.broker_name, count),
+        return [_constant(first.topic, count), _constant(first.broker_name, count),
                 _integers(_INT32, array("i", [first.queue_id]) * count, count),
-                pa.repeat(_origin_topic(first), count)]  # fmt: skip
-    columns: list[list[Any]] = [[], [], [], []]
-    for queue, run in groupby(queues):
-        several = len(list(run))
-        values = (queue.topic, queue.broker_name, queue.queue_id, _origin_topic(queue))
-        for column, value in zip(columns, values, strict=True):
-            column.extend([value] * several)
-    kinds = (_STRING, _STRING, _INT32, _STRING)
-    return [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
+                _constant(_origin_topic(first), count)]  # fmt: skip
+    topics = [queue.topic for queue in queues]
+    origins = {queue: _origin_topic(queue) for queue in set(queues)}
+    return [_strings(topics), _strings([queue.broker_name for queue in queues]),
+            _integers(_INT32, array("i", [queue.queue_id for queue in queues]), count),
+            _strings([origins[queue] for queue in queues])]  # fmt: skip
+
+
+@lru_cache(maxsize=64)
+def _constant(text: str, count: int) -> Any:
+    """The same string `count` times."""
+    return pa.repeat(text, count)
+
+
+def _strings(texts: list[str]) -> Any:
+    if texts.count(texts[0]) == len(texts):
+        return _constant(texts[0], len(texts))
+    return pa.array(texts, _STRING)
 
 
 def _origin_topic(queue: QueueInfo) -> str:
@@ -211,20 +227,21 @@ def _offset_ids(heads: bytes, count: int) -> bytes:
     return raw.hex().upper().encode()
 
 
-def _ids_or(ids: list[bytes | None], own: bytes) -> Any:
+def _ids_or(ids: Sequence[bytes | None], own: bytes) -> Any:
     """The ids; the record's own where there is none."""
-    given = [own[at * _ID_BYTES : (at + 1) * _ID_BYTES] if each is None else each for at, each in enumerate(ids)]
-    return pa.array(given, _STRING)
+    if None in ids:
+        ids = [own[at * _ID_BYTES : (at + 1) * _ID_BYTES] if each is None else each for at, each in enumerate(ids)]
+    return pa.array(ids, _STRING)
 
 
-def _fixed_strings(data: bytes, count: int) -> Any:
-    """Strings of _ID_BYTES each."""
-    return pa.StringArray.from_buffers(count, _id_ends(count), pa.py_buffer(data))
+def _fixed_strings(data: bytes, count: int, width: int) -> Any:
+    """Strings of `width` bytes each."""
+    return pa.StringArray.from_buffers(count, _ends(count, width), pa.py_buffer(data))
 
 
-@lru_cache(maxsize=4)
-def _id_ends(count: int) -> Any:
-    return pa.py_buffer(array("i", range(0, _ID_BYTES * count + 1, _ID_BYTES)))
+@lru_cache(maxsize=8)
+def _ends(count: int, width: int) -> Any:
+    return pa.py_buffer(array("i", range(0, width * count + 1, width)))
 
 
 def _swapped(heads: bytes, at: int, width: int, count: int) -> bytearray:

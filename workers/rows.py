@@ -34,6 +34,7 @@ FLUSH_ROWS_MAX: Final = 20_000
 FLUSH_BYTES_MAX: Final = 4 * 1024 * 1024
 """Estimated bytes kept before a flush is due at once."""
 _ROW_BYTES_GUESS: Final = 200
+"""Until the first larger block is made."""
 _MEASURED_ROWS_MIN: Final = 64
 """A few rows say little about the size of the others."""
 _ROWS_PER_MESSAGE_MAX: Final = 2**31 - 1
@@ -52,20 +53,20 @@ def warm_up() -> None:
     pa.array([0], pa.int32())
 
 
-class Prepared:
-    """Rows of one message that fit: `values` (one tuple per row) or `arrays`, `count` >= 1 rows."""
+class Rows:
+    """Several rows of one message, or converted ones: `values` (one tuple per row) or `arrays`, `count` >= 1 rows."""
 
-    __slots__ = ("arrays", "count", "message", "values")
+    __slots__ = ("arrays", "count", "values")
 
-    def __init__(self, message: Message, values: list[tuple[Any, ...]], arrays: Arrays | None, count: int) -> None:
-        self.message = message
+    def __init__(self, values: list[tuple[Any, ...]], arrays: Arrays | None, count: int) -> None:
         self.values = values
         self.arrays = arrays
         self.count = count
 
 
-Kept = tuple[Owner, Message, int, Arrays | None]
-"""Of one message: its owner, itself, how many rows, and these where they are converted (else they are in the values)."""
+Prepared = tuple[Message, tuple[Any, ...], Rows | None]
+"""Rows of one message that fit, as far as is known: the values of its one row, or `Rows`. One small object, because it is
+made for every message."""
 
 
 class RowBuffer(Generic[Owner]):
@@ -81,35 +82,23 @@ class RowBuffer(Generic[Owner]):
         self._infer = infer
         self.on_columns: Callable[[], None] = lambda: None
         """Called when `schema` has become known by the first rows."""
-        self.rows = 0
         self._columns = None if schema is None else Columns(schema)
         self._group = group
-        self._kept: list[Kept[Owner]] = []
-        self._values: list[tuple[Any, ...]] = []
-        """Rows of all kept messages that are not converted yet, in order."""
-        self._converted = False
-        """Some of what is kept is converted."""
-        self._bytes_per_row = _ROW_BYTES_GUESS
+        self._kept: list[tuple[Owner, Prepared]] = []
+        self._more_rows = 0
+        """Rows beyond one a message."""
+        self._full_rows = min(FLUSH_ROWS_MAX, FLUSH_BYTES_MAX // _ROW_BYTES_GUESS)
         self.schema = _segment_schema(schema, group)
+
+    @property
+    def rows(self) -> int:
+        """Rows that are kept."""
+        return len(self._kept) + self._more_rows
 
     @property
     def full(self) -> bool:
         """So many rows are kept that they should be flushed now."""
-        return self.rows >= FLUSH_ROWS_MAX or self.rows * self._bytes_per_row >= FLUSH_BYTES_MAX
-
-    def add(self, owner: Owner, message: Message, result: object) -> bool:
-        """Prepare and keep the rows of a message that has one result. False: there are none. Raises as `prepare`."""
-        columns = self._columns
-        if columns is not None and (values := columns.values_of_plain(result)) is not None:
-            self._values.append(values)
-            self._kept.append((owner, message, 1, None))
-            self.rows += 1
-            return True
-        prepared = self.prepare(message, result)
-        if prepared is None:
-            return False
-        self.keep(owner, prepared)
-        return True
+        return len(self._kept) + self._more_rows >= self._full_rows
 
     def prepare(self, message: Message, result: object, *, at_once: bool = False) -> Prepared | None:
         """The rows in one handler result (not None), None when it is an empty iterable. Raises RowError.
@@ -117,36 +106,26 @@ class RowBuffer(Generic[Owner]):
         `at_once`: rows are converted now, so that what does not fit is known now. Runs the handler's own code when
         `result` is a generator, so anything may be raised.
         """
+        columns = self._columns
+        if columns is not None and not at_once and (row := columns.values_of_plain(result)) is not None:
+            return message, row, None
         given: Any = result
-        if self._columns is None and self._infer is not None:
+        if columns is None and self._infer is not None:
             given = self._look(result, self._infer)
             if given is None:
                 return None
-        columns = self._columns
+            columns = self._columns
         if columns is None:
             raise RowError(_NO_COLUMNS if _looks_like_rows(given) else _unusable(given))
         values, tables = _collect(columns, given)
-        count = len(values) + sum(table.num_rows for table in tables)
+        count = len(values) + sum([table.num_rows for table in tables])
         if not count:
             return None
         if count > _ROWS_PER_MESSAGE_MAX:
             raise RowError(f"{count} rows of one message, at most {_ROWS_PER_MESSAGE_MAX} are possible")
         if at_once:
             key_of(message)
-        if tables:
-            arrays = _joined(
-                [columns.fit_arrow(table) for table in tables] + ([columns.arrays(values)] if values else [])
-            )
-            return Prepared(message, [], arrays, count)
-        if at_once:
-            return self._converted_now(message, values, columns)
-        try:
-            return Prepared(message, columns.taken(values), None, count)
-        except UnknownValueError:
-            return self._converted_now(message, values, columns)
-
-    def _converted_now(self, message: Message, values: list[tuple[Any, ...]], columns: Columns) -> Prepared:
-        return Prepared(message, [], columns.arrays(values), len(values))
+        return message, (), _rows_of(columns, values, tables, count, at_once=at_once)
 
     def _look(self, result: object, infer: Callable[[list[Any]], pyarrow.Schema]) -> Any:
         """The result, as a list where it was an iterable; its rows decide on the columns. None: there are none."""
@@ -163,16 +142,17 @@ class RowBuffer(Generic[Owner]):
 
     def check(self, prepared: Prepared) -> None:
         """Convert the rows and forget them. Raises RowError when they do not fit, ProtocolError for a damaged record."""
-        key_of(prepared.message)
-        if self._columns is not None and prepared.arrays is None:
-            self._columns.arrays(prepared.values)
+        message, row, rows = prepared
+        key_of(message)
+        if self._columns is not None and (rows is None or rows.arrays is None):
+            self._columns.arrays([row] if rows is None else rows.values)
 
     def keep(self, owner: Owner, prepared: Prepared) -> None:
         """Take prepared rows in."""
-        self._kept.append((owner, prepared.message, prepared.count, prepared.arrays))
-        self._values.extend(prepared.values)
-        self._converted = self._converted or prepared.arrays is not None
-        self.rows += prepared.count
+        self._kept.append((owner, prepared))
+        rows = prepared[2]
+        if rows is not None:
+            self._more_rows += rows.count - 1
 
     def take(self) -> tuple[pyarrow.RecordBatch | None, list[tuple[Owner, RowError]]]:
         """All kept rows as one record batch (None when there are none), and the owners of messages that do not fit.
@@ -180,40 +160,42 @@ class RowBuffer(Generic[Owner]):
         When an owner comes back, its rows are not in the batch, and neither are those of other messages of the same
         owner (owners are compared by equality).
         """
-        kept, values, converted = self._kept, self._values, self._converted
-        self._kept, self._values, self._converted, self.rows = [], [], False, 0
+        kept, self._kept, self._more_rows = self._kept, [], 0
         bad: list[tuple[Owner, RowError]] = []
         columns = self._columns
         if not kept or columns is None:
             return None, bad
         try:
-            batch = self._batch(columns, kept, values)
+            batch = self._batch(columns, [prepared for _, prepared in kept])
         except RowError as error:
             # When no message alone is at fault, together they are too large: then all come back.
-            bad = _misfits(columns, kept, values) or [(owner, error) for owner, *_ in kept]
-            kept, values = _without(kept, values, [owner for owner, _ in bad])
-            if not kept:
+            bad = _misfits(columns, kept) or [(owner, error) for owner, _ in kept]
+            refused = [owner for owner, _ in bad]
+            left = [prepared for owner, prepared in kept if owner not in refused]
+            if not left:
                 return None, bad
-            batch = self._batch(columns, kept, values)
-        if batch.num_rows >= _MEASURED_ROWS_MIN:
-            # Exact are the bytes of slices of a larger table only at twenty times the price.
-            size = batch.nbytes if converted else batch.get_total_buffer_size()
-            self._bytes_per_row = max(1, size // batch.num_rows)
+            batch = self._batch(columns, left)
         return batch, bad
 
-    def _batch(self, columns: Columns, kept: list[Kept[Owner]], values: list[tuple[Any, ...]]) -> Any:
+    def _batch(self, columns: Columns, kept: list[Prepared]) -> Any:
         """Raises RowError."""
-        arrays = columns.arrays(values) if len(values) == _rows_of(kept) else _in_order(columns, kept, values)
-        counts = None if len(kept) == len(arrays[0]) else [count for _, _, count, _ in kept]
+        several = [rows for _, _, rows in kept if rows is not None]
+        if several:
+            arrays = _in_order(columns, kept)
+            counts = [1 if rows is None else rows.count for _, _, rows in kept]
+        else:
+            arrays = columns.arrays([row for _, row, _ in kept])
+            counts = None
         try:
-            keys = key_columns(self._group, [message for _, message, _, _ in kept], counts)
+            keys = key_columns(self._group, [message for message, _, _ in kept], counts)
         except _NO_KEYS as error:
             raise RowError(str(error)) from error
-        return pa.RecordBatch.from_arrays([*keys, *arrays], schema=self.schema)
-
-
-def _rows_of(kept: list[Kept[Owner]]) -> int:
-    return sum([count for _, _, count, _ in kept])
+        batch: Any = pa.RecordBatch.from_arrays([*keys, *arrays], schema=self.schema)
+        if batch.num_rows >= _MEASURED_ROWS_MIN:
+            # What the handler made may be slices of a larger table, whose bytes are known only at twenty times the price.
+            size = batch.nbytes if any(rows.arrays for rows in several) else batch.get_total_buffer_size()
+            self._full_rows = min(FLUSH_ROWS_MAX, FLUSH_BYTES_MAX // max(1, size // batch.num_rows))
+        return batch
 
 
 def _segment_schema(schema: pyarrow.Schema | None, group: str) -> pyarrow.Schema:
@@ -263,6 +245,21 @@ def _collect(columns: Columns, result: Any) -> tuple[list[tuple[Any, ...]], list
     return values, tables
 
 
+def _rows_of(
+    columns: Columns, values: list[tuple[Any, ...]], tables: list[Any], count: int, *, at_once: bool
+) -> Rows:  # fmt: skip
+    """The rows of a message, converted where they must be: tables, and values that may change in ways not known here."""
+    if not tables and not at_once:
+        try:
+            return Rows(columns.taken(values), None, count)
+        except UnknownValueError:
+            pass
+    parts = [columns.fit_arrow(table) for table in tables]
+    if values:
+        parts.append(columns.arrays(values))
+    return Rows([], _joined(parts), count)
+
+
 def _joined(parts: list[Arrays]) -> Arrays:
     if len(parts) == 1:
         return parts[0]
@@ -272,51 +269,33 @@ def _joined(parts: list[Arrays]) -> Arrays:
         raise RowError(f"the rows cannot be joined: {error}") from error
 
 
-def _in_order(columns: Columns, kept: list[Kept[Owner]], values: list[tuple[Any, ...]]) -> Arrays:
-    """Arrays of all rows in order, where some are converted: the others are, run by run."""
+def _in_order(columns: Columns, kept: list[Prepared]) -> Arrays:
+    """Arrays of all rows in order; rows kept as values are converted run by run."""
     parts: list[Arrays] = []
-    start = end = 0
-    for _, _, count, arrays in kept:
-        if arrays is None:
-            end += count
-            continue
-        if start < end:
-            parts.append(columns.arrays(values[start:end]))
-            start = end
-        parts.append(arrays)
-    if start < end:
-        parts.append(columns.arrays(values[start:end]))
+    values: list[tuple[Any, ...]] = []
+    for _, row, rows in kept:
+        if rows is None:
+            values.append(row)
+        elif rows.arrays is None:
+            values.extend(rows.values)
+        else:
+            if values:
+                parts.append(columns.arrays(values))
+                values = []
+            parts.append(rows.arrays)
+    if values:
+        parts.append(columns.arrays(values))
     return _joined(parts)
 
 
-def _misfits(
-    columns: Columns, kept: list[Kept[Owner]], values: list[tuple[Any, ...]]
-) -> list[tuple[Owner, RowError]]:
+def _misfits(columns: Columns, kept: list[tuple[Owner, Prepared]]) -> list[tuple[Owner, RowError]]:
     bad: list[tuple[Owner, RowError]] = []
-    end = 0
-    for owner, message, count, arrays in kept:
-        start, end = end, end if arrays is not None else end + count
+    for owner, prepared in kept:
         try:
-            if arrays is None:
-                columns.arrays(values[start:end])
-            key_columns("", [message], None)
+            _in_order(columns, [prepared])
+            key_columns("", [prepared[0]], None)
         except RowError as error:
             bad.append((owner, error))
         except _NO_KEYS as error:
             bad.append((owner, RowError(str(error))))
     return bad
-
-
-def _without(
-    kept: list[Kept[Owner]], values: list[tuple[Any, ...]], refused: list[Owner]
-) -> tuple[list[Kept[Owner]], list[tuple[Any, ...]]]:
-    """What is left without the rows of these owners."""
-    left: list[Kept[Owner]] = []
-    those: list[tuple[Any, ...]] = []
-    end = 0
-    for each in kept:
-        start, end = end, end if each[3] is not None else end + each[2]
-        if each[0] not in refused:
-            left.append(each)
-            those.extend(values[start:end])
-    return left, those
