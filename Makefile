@@ -3,8 +3,8 @@
 #   make demo     the whole way once, on real input      make test     every check and test
 #   make bench    the benchmarks                          make soak     a long run under load and kills
 #   make interop  against genuine RocketMQ (java, mvn)    make lint     only the static checks
-#   make format   let ruff format the code                make clean    remove what builds and tests left
-#   make distclean  the environments too
+#   make format   let ruff format the code                make map      every file in a line
+#   make clean    remove what builds and tests left       make distclean  the environments too
 #
 # PYTHON=/path/to/python3.12 chooses the Python of a new environment. Pip's settings come from its usual places.
 
@@ -16,7 +16,7 @@ DEV_READY := $(VENV)/.ready-dev
 INPUTS := pyproject.toml constraints.txt tools/bootstrap.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench soak interop lint format clean distclean
+.PHONY: help demo test bench soak interop lint format map clean distclean
 
 help:
 	@sed -n 's/^# \{0,1\}//; 3,9p' Makefile
@@ -51,6 +51,9 @@ soak: $(DEV_READY)
 
 interop: $(DEV_READY)
 	@$(BIN)/python tools/check.py interop
+
+map: $(DEV_READY)
+	@$(BIN)/python tools/file_map.py
 
 clean:
 	@rm -rf build dist demo-data bench/results .mypy_cache .ruff_cache .pytest_cache .hypothesis .cache .coverage .coverage.*

@@ -33,20 +33,20 @@ import pyarrow.parquet as pq
 from measure import cpu_us, interruptible, report
 
 from rocketcrew.conf.segment_format import FORMAT_VERSION, META_VERSION, key_fields, segment_name
+from rocketcrew.durable.files import remove_tree
+from rocketcrew.durable.intervals import OffsetSet
 from rocketcrew.spark.arrow_writer import ArrowWriter
 from rocketcrew.spark.config import LoaderConfig
 from rocketcrew.spark.convert import stage
-from rocketcrew.spark.files import remove_tree
-from rocketcrew.spark.intervals import OffsetSet
 from rocketcrew.spark.loader import Loader
-from rocketcrew.spark.parquet_target import ParquetTarget
 from rocketcrew.spark.plan import Plan, Take
 from rocketcrew.spark.reports import BatchReport
 from rocketcrew.spark.segments import read_facts
 from rocketcrew.spark.spark_writer import SparkWriter
 from rocketcrew.spark.staging import Staging
-from rocketcrew.spark.target import Writer
-from rocketcrew.spark.targets import make_writer
+from rocketcrew.spark.targets.making import make_writer
+from rocketcrew.spark.targets.parquet import ParquetTarget
+from rocketcrew.spark.targets.target import Writer
 from rocketcrew.spark.work import wall_ms
 
 KEY_BYTES = 120

@@ -21,12 +21,12 @@ from random import Random
 from ..remoting.codes import ResponseCode
 from ..remoting.command import Command
 from ..remoting.errors import ProtocolError, UsageError
-from . import end_transaction, forward, pull
 from .config import BrokerConfig
 from .effects import SILENCE, Effect, Intercept, Reply, intercepted
-from .handlers import HANDLERS
 from .name_server import NameServerCore
 from .refusal import Refused
+from .requests import end_transaction, forward, pull
+from .requests.table import HANDLERS
 from .state import DELAYS_TABLE, BrokerState, Call
 from .storage import Storage, StorageError
 

@@ -18,8 +18,8 @@ import click
 from ..conf.settings import Settings
 from ..remoting.errors import RocketcrewError, UsageError
 from ..remoting.namespaces import wrap
-from ..supervisor.access import namespace_of
 from ..supervisor.control import SOCKET_NAME, ask
+from ..supervisor.member.access import namespace_of
 from .options import with_settings
 
 

@@ -1,8 +1,8 @@
 """The front door: one group, one command a file, and the way from errors to exit codes.
 
 COMMANDS is the whole list. A command's module is imported when that command is asked for and not before: `rocketcrew
---help` and a mistyped name cost no pyarrow, no asyncio and no pyspark. A new command is a file with a click command of
-the same name in it, and a line here.
+--help` and a mistyped name cost no pyarrow, no asyncio and no pyspark. A new command is a file in `commands/` with a click
+command of the same name in it, and a line here.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ COMMANDS: Final[dict[str, str]] = {
     "chaos": "Break things on purpose, and tell what that did to messages.",
     "config": "Check the configuration, or show what holds and where it came from.",
 }
-"""Each command with the line that `rocketcrew --help` has for it; its file is `<name>.py`."""
+"""Each command with the line that `rocketcrew --help` has for it; its file is `commands/<name>.py`."""
 
 
 class LazyGroup(click.Group):
@@ -56,9 +56,9 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f".{cmd_name}", __package__)
+        module = importlib.import_module(f".commands.{cmd_name}", __package__)
         command = getattr(module, cmd_name)
-        assert isinstance(command, click.Command), f"cli/{cmd_name}.py has no click command {cmd_name}"
+        assert isinstance(command, click.Command), f"cli/commands/{cmd_name}.py has no click command {cmd_name}"
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

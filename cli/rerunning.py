@@ -18,10 +18,10 @@ import structlog
 from ..client.cluster import Cluster
 from ..client.operations import Operations, PullStatus, parse_pull
 from ..conf.segment_format import READY_DIR
+from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
 from ..remoting.queues import MessageQueue
 from ..remoting.stored import record_info, walk
 from ..source.searching import pull_request
-from ..spark.intervals import IntervalSet, OffsetSet, QueueKey
 from ..workers.api import BatchResult, Handler
 from ..workers.calls import Wants, batch_results, chooser
 from ..workers.ddl import as_schema

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..conf.settings import Settings
 from ..remoting.namespaces import wrap
-from ..supervisor.access import namespace_of
+from ..supervisor.member.access import namespace_of
 
 
 def group_in_keys(settings: Settings) -> str:

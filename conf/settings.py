@@ -286,6 +286,11 @@ def load(
     )
 
 
+def is_broadcasting(settings: Settings) -> bool:
+    """Every member gets everything, and nothing is retried."""
+    return settings.consumer.message_model == "BROADCASTING"
+
+
 def value_of(settings: Settings, name: str) -> object:
     """The value of "section.key"."""
     section, _, key = name.partition(".")

@@ -22,10 +22,10 @@ from typing import Any
 import structlog
 
 from ..conf.segment_format import OPEN_DIR
+from ..durable.files import remove_tree, sync_path, write_atomically
+from ..durable.intervals import OffsetSet
+from ..durable.outcomes import Outcomes, notes_to_json
 from ..remoting.errors import UsageError
-from ..spark.files import remove_tree, sync_path, write_atomically
-from ..spark.intervals import OffsetSet
-from ..spark.outcomes import Outcomes, notes_to_json
 from ..spark.staging import Staging
 from ..workers.loading import HandlerLoadError
 from .home import MANIFEST, Home, move_into

@@ -18,9 +18,9 @@ from ..remoting.errors import BrokerError, UsageError
 from ..remoting.queues import MessageQueue
 from ..source.offsets import Offsets, to_json
 from ..spark.errors import StoppedError
-from ..supervisor.checks import consume_timestamp_ms
-from ..supervisor.first_offset import BrokersOffsets, FirstOffset
-from ..supervisor.offset_store import CONSUME_TIMESTAMP_BACK_MS
+from ..supervisor.core.checks import consume_timestamp_ms
+from ..supervisor.member.first_offset import BrokersOffsets, FirstOffset
+from ..supervisor.member.offset_store import CONSUME_TIMESTAMP_BACK_MS
 from .options import RETRY_PREFIX
 
 LOOK_AGAIN_S = 1.0

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from ..conf.segment_format import SETTLED_FILE
+from ..durable.files import remove_tree, sync_path, try_lock, write_atomically
+from ..durable.intervals import OffsetSet
 from ..remoting.errors import UsageError
-from ..spark.files import remove_tree, sync_path, try_lock, write_atomically
-from ..spark.intervals import OffsetSet
 
 ENGINE_DIR, CHECKPOINT_DIR, LOCK_FILE = "engine", "checkpoint", "lock"
 MANIFEST = "manifest.json"

@@ -20,17 +20,17 @@ import structlog
 
 from ..conf.segment_format import OPEN_DIR
 from ..conf.settings import Settings, require
+from ..durable.files import remove_tree
+from ..durable.intervals import OffsetSet
 from ..remoting.errors import UsageError
 from ..spark.columns import Column, columns_of, merged
 from ..spark.config import DELTA
 from ..spark.convert import stage
-from ..spark.files import remove_tree
-from ..spark.intervals import OffsetSet
 from ..spark.plan import Plan, Take
 from ..spark.segments import read_facts
 from ..spark.spark_writer import SparkWriter
 from ..spark.views import is_delta
-from ..supervisor.access import access_of
+from ..supervisor.member.access import access_of
 from ..workers.api import Handler
 from ..workers.ddl import as_schema
 from ..workers.loading import HandlerSpec, load

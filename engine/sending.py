@@ -1,9 +1,9 @@
 """Failed messages back to the brokers: what Java's client sends when a broker takes no send-back.
 
 An ordinary send to the group's retry topic, with the message's body and properties and one attempt more; a broker puts it
-into the dead letters when the attempts are used up, or were said to be (supervisor/send_back.py). It needs nothing of the
-broker that the message came from, which may have lost it by now; a record that cannot be decoded goes by the send-back all
-the same.
+into the dead letters when the attempts are used up, or were said to be (supervisor/member/send_back.py). It needs nothing
+of the broker that the message came from, which may have lost it by now; a record that cannot be decoded goes by the
+send-back all the same.
 
 Sent from the driver, batch after batch and file after file, a count beside the file saying how far: after a crash at most
 the last GROUP_MAX are sent twice, which gives two retry records, as every uncertain send-back may.
@@ -20,16 +20,16 @@ from typing import Any
 import pyarrow
 import structlog
 
+from ..durable.files import write_atomically
+from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
+from ..durable.outcomes import DEAD_LETTER, SENT_BACK, Outcomes
 from ..remoting.errors import ProtocolError
 from ..remoting.queues import MessageQueue
 from ..remoting.stored import StoredMessage, decode_message
 from ..source.connections import Link
 from ..spark.errors import StoppedError
-from ..spark.files import write_atomically
-from ..spark.intervals import IntervalSet, OffsetSet, QueueKey
-from ..spark.outcomes import DEAD_LETTER, SENT_BACK, Outcomes
-from ..supervisor.actions import SendBack
-from ..supervisor.send_back import SendBacks
+from ..supervisor.core.actions import SendBack
+from ..supervisor.member.send_back import SendBacks
 
 pa: Any = pyarrow
 

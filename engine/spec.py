@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from ..spark.outcomes import Outcomes
+from ..durable.outcomes import Outcomes
 from ..workers.boot import WorkerLimits
 from ..workers.loading import HandlerSpec
 

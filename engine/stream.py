@@ -18,13 +18,13 @@ from typing import Any
 import structlog
 
 from ..conf.settings import Settings, require
+from ..durable.files import spark_path
 from ..remoting.errors import RocketcrewError
 from ..source.connections import Link, shared
 from ..spark.errors import StoppedError
-from ..spark.files import spark_path
 from ..spark.spark_writer import SparkWriter
 from ..spark.staging import Staging
-from ..supervisor.access import access_of
+from ..supervisor.member.access import access_of
 from ..workers.api import Handler
 from ..workers.loading import HandlerSpec, load
 from .batches import Batches

@@ -15,7 +15,7 @@ from ..spark.config import loader_config as config_of
 from ..spark.session import SessionSettings, delta_conf
 from ..spark.spark_writer import SparkWriter
 from ..spark.staging import Staging
-from ..spark.targets import make_loader, make_target, make_writer
+from ..spark.targets.making import make_loader, make_target, make_writer
 from ..spark.work import wall_ms
 
 TASK_FAILURES_MAX = "64"

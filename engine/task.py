@@ -18,12 +18,12 @@ from typing import Any
 
 import pyarrow
 
+from ..durable.files import sync_path
+from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
+from ..durable.outcomes import FILTERED, NO_ROWS, Outcomes
 from ..remoting.errors import ProtocolError, UsageError
 from ..remoting.namespaces import wrap
 from ..remoting.queues import MessageQueue
-from ..spark.files import sync_path
-from ..spark.intervals import IntervalSet, OffsetSet, QueueKey
-from ..spark.outcomes import FILTERED, NO_ROWS, Outcomes
 from ..workers.calls import chooser
 from ..workers.loading import HandlerLoadError
 from ..workers.message import Message

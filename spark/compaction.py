@@ -38,13 +38,14 @@ from typing import Any, Final
 import pyarrow
 import pyarrow.parquet
 
+from ..durable.files import remove_tree, sync_path, sync_tree, try_lock
+from ..durable.outcomes import BatchOutcomes, Outcomes
 from ..remoting.errors import UsageError
-from .delta_target import DeltaTarget, append_by_delta_rs, delta_rs
 from .errors import LoaderError
-from .files import locked_table, remove_tree, sync_path, sync_tree, try_lock
-from .outcomes import BatchOutcomes, Outcomes
-from .parquet_target import OUTCOMES_FILE, STATE_FILE, TMP_DIR, batch_folder, batch_folders, data_files
+from .table_lock import locked_table
 from .table_state import read_state
+from .targets.delta import DeltaTarget, append_by_delta_rs, delta_rs
+from .targets.parquet import OUTCOMES_FILE, STATE_FILE, TMP_DIR, batch_folder, batch_folders, data_files
 
 pa: Any = pyarrow
 pq: Any = pyarrow.parquet

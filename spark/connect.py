@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ..durable.files import spark_path
 from ..remoting.errors import UsageError
 from .columns import Column, ddl, quoted
 from .errors import SparkStartError
-from .files import spark_path
 from .pulse import Deadline
 
 if TYPE_CHECKING:

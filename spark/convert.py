@@ -21,9 +21,9 @@ import pyarrow
 import pyarrow.parquet
 
 from ..conf.segment_format import BROKER, GROUP, OFFSET, ORIGIN_TOPIC, QUEUE_ID, STORE_TIME, TOPIC
+from ..durable.intervals import QueueKey
 from .columns import Column
 from .errors import BadSegmentError
-from .intervals import QueueKey
 from .plan import Plan, SegmentFacts, Take
 from .progress import Progress
 from .segments import read_rows, with_epochs

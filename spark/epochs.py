@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from .intervals import OffsetSet, QueueKey
+from ..durable.intervals import OffsetSet, QueueKey
 from .plan import Ends, SegmentFacts, Top
 
 REQUEST_VERSION = 1

@@ -22,8 +22,8 @@ import structlog
 from .config import LoaderConfig
 from .errors import EXIT_FORCED
 from .stopping import TRANSITIONS, Action, Happening, Phase
-from .target import Writer
-from .targets import make_target, make_writer
+from .targets.making import make_target, make_writer
+from .targets.target import Writer
 from .work import MakeTarget, Work
 
 CANCEL_DEADLINE_S = 10.0

@@ -18,12 +18,12 @@ from collections.abc import Iterable
 
 import structlog
 
+from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
+from ..durable.outcomes import ROWS, Outcomes
 from .errors import LoaderError
-from .intervals import IntervalSet, OffsetSet, QueueKey
-from .outcomes import ROWS, Outcomes
 from .plan import SegmentFacts
 from .staging import Staging
-from .target import TableState
+from .targets.target import TableState
 
 PIECES_MAX = 20
 

@@ -28,6 +28,8 @@ from itertools import islice
 import structlog
 
 from ..conf.segment_format import EPOCH
+from ..durable.intervals import OffsetSet
+from ..durable.outcomes import NO_ROWS, ROWS, BatchOutcomes, Outcomes
 from .columns import Column, ColumnConflictError, merged
 from .convert import FILE_BYTES, DamagedSegmentError, Staged, stage
 from .costs import Costs
@@ -35,14 +37,12 @@ from .dropping import Dropped
 from .epochs import Opening, in_epochs, next_stretch, tops_after
 from .errors import BadSegmentError, BatchTakenError, LoaderError
 from .gaps import Gaps
-from .intervals import OffsetSet
-from .outcomes import NO_ROWS, ROWS, BatchOutcomes, Outcomes
 from .plan import Limits, Plan, SegmentFacts, Take, Trigger, first_fitting, make_takes, settled_to_fold
 from .progress import COMMITTING, WRITING, Progress
 from .reports import BatchReport, Totals, Waiting
 from .segments import readable_offsets
 from .staging import ReadyFile, Staging, inspect
-from .target import TableState, Target
+from .targets.target import TableState, Target
 
 POINTS = ("planned", "staged", "job_done", "noted", "renamed", "done_marked", "deleting", "finished")
 """Names of the moments between steps, in order."""

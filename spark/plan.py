@@ -19,9 +19,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast
 
+from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
 from .columns import Column
 from .costs import Costs
-from .intervals import IntervalSet, OffsetSet, QueueKey
 
 PLAN_VERSION = 1
 

@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from .intervals import IntervalSet, OffsetSet, QueueKey
-from .outcomes import DEAD_LETTER, FILTERED, KINDS, NO_ROWS, RECOVERED, ROWS, SENT_BACK, Outcomes
+from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
+from ..durable.outcomes import DEAD_LETTER, FILTERED, KINDS, NO_ROWS, RECOVERED, ROWS, SENT_BACK, Outcomes
 
 
 class Fate(StrEnum):

@@ -17,19 +17,19 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from ..durable.files import try_lock
+from ..durable.intervals import OffsetSet
+from ..durable.outcomes import BatchOutcomes
 from .arrow_writer import ArrowWriter
 from .convert import Staged
-from .delta_target import STATE_DIR, DeltaTarget, append_by_delta_rs
 from .errors import LoaderError
-from .files import try_lock
-from .intervals import OffsetSet
 from .loader import Loader
-from .outcomes import BatchOutcomes
-from .parquet_target import STATE_FILE, ParquetTarget, batch_folder, last_batch
 from .plan import Limits, Plan, Trigger
 from .staging import Staging
 from .table_state import read_state
-from .target import TableState, Target
+from .targets.delta import STATE_DIR, DeltaTarget, append_by_delta_rs
+from .targets.parquet import STATE_FILE, ParquetTarget, batch_folder, last_batch
+from .targets.target import TableState, Target
 
 LOCK_FILE = "_rerun.lock"
 BATCH_MAX = Limits(1_000_000, 1 << 30)

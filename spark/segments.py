@@ -32,9 +32,9 @@ from ..conf.segment_format import (
     TOPIC,
     key_fields,
 )
+from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
 from .columns import Column, TypeNotForSparkError, columns_of
 from .errors import BadSegmentError
-from .intervals import IntervalSet, OffsetSet, QueueKey
 from .plan import Ends, SegmentFacts, Take
 
 # The stubs' generics ask for value types, which only the run knows here.

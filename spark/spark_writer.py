@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..conf.segment_format import MESSAGE_ID, OFFSET, ORIGIN_MESSAGE_ID
+from ..durable.files import spark_path
 from .columns import BATCH_COLUMN, Column
 from .connect import ConnectSession, endpoint, is_remote
 from .errors import LoaderError, SparkDiedError, SparkStartError, StoppedError, remedy
-from .files import spark_path
 from .java import Java, find_java
 from .pulse import Deadline, Pulse
 from .session import Session, SessionSettings, kill_starting, open_any

@@ -37,12 +37,12 @@ from ..conf.segment_format import (
     SEGMENT_NAME,
     SETTLED_FILE,
 )
+from ..durable.files import remove_tree, sync_path, try_lock, write_atomically
+from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
+from ..durable.outcomes import Outcomes, notes_from_json, notes_to_json
 from ..remoting.errors import UsageError
 from .epochs import NO_REQUEST, EpochRequest
 from .errors import BadSegmentError, LoaderError
-from .files import remove_tree, sync_path, try_lock, write_atomically
-from .intervals import IntervalSet, OffsetSet, QueueKey
-from .outcomes import Outcomes, notes_from_json, notes_to_json
 from .plan import Plan, SegmentFacts, plan_from_json, plan_to_json
 from .segments import read_facts
 

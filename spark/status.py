@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..conf.segment_format import LOADER_STATUS_FILE
-from .files import write_atomically
+from ..durable.files import write_atomically
 
 STATUS_VERSION = 1
 STARTING, WAITING, LOADING, STOPPED, FAILED = "starting", "waiting", "loading", "stopped", "failed"

@@ -19,19 +19,19 @@ import pyarrow.compute
 import pyarrow.parquet
 
 from ..conf.segment_format import BROKER, EPOCH, GROUP, OFFSET, QUEUE_ID, SEQ, TOPIC
+from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
+from ..durable.outcomes import NO_ROWS, BatchOutcomes, Outcomes
 from ..remoting.errors import UsageError
-from .delta_target import STATE_DIR, DeltaTarget, append_by_delta_rs, delta_rs
 from .errors import BadSegmentError, LoaderError
-from .files import locked_table
-from .intervals import IntervalSet, OffsetSet, QueueKey
-from .outcomes import NO_ROWS, BatchOutcomes, Outcomes
-from .parquet_target import OUTCOMES_FILE, STATE_FILE, TABLE_LOCK_WAIT_S, batch_folders, data_files
 from .plan import SegmentFacts
 from .reconciling import TableFacts
 from .segments import intervals_of, read_facts, readable_offsets
 from .staging import Staging
+from .table_lock import locked_table
 from .table_state import OUTCOMES_DIR, OUTCOMES_SUFFIX, read_state
-from .target import TableState
+from .targets.delta import STATE_DIR, DeltaTarget, append_by_delta_rs, delta_rs
+from .targets.parquet import OUTCOMES_FILE, STATE_FILE, TABLE_LOCK_WAIT_S, batch_folders, data_files
+from .targets.target import TableState
 
 pa: Any = pyarrow
 pc: Any = pyarrow.compute

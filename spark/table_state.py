@@ -10,14 +10,14 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..durable.files import make_folders, sync_path, write_atomically
+from ..durable.intervals import OffsetSet
+from ..durable.outcomes import BatchOutcomes
 from ..remoting.errors import UsageError
 from .columns import Column
 from .errors import LoaderError
-from .files import make_folders, sync_path, write_atomically
-from .intervals import OffsetSet
-from .outcomes import BatchOutcomes
 from .plan import Plan, tops_from_json, tops_to_json
-from .target import TableState
+from .targets.target import TableState
 
 STATE_VERSION = 1
 OUTCOMES_DIR = "outcomes"

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..conf.segment_format import EPOCH
+from ..durable.files import spark_path
 from ..remoting.errors import UsageError
 from .columns import BATCH_COLUMN, Column, ddl
-from .files import spark_path
-from .parquet_target import STATE_FILE, batch_folder, last_batch
 from .table_state import read_state
+from .targets.parquet import STATE_FILE, batch_folder, last_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

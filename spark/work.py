@@ -31,8 +31,8 @@ from .reports import BatchReport
 from .spark_writer import SparkWriter
 from .staging import Staging
 from .status import FAILED, LOADING, STARTING, STOPPED, WAITING, StatusFile
-from .target import Target, Writer
-from .targets import make_loader, make_target
+from .targets.making import make_loader, make_target
+from .targets.target import Target, Writer
 
 STATUS_INTERVAL_S = 1.0
 """Between two writings of loader.json while nothing happens."""

@@ -9,9 +9,9 @@ from typing import Any
 
 import structlog
 
-from . import actions as act
-from .core import Core
-from .journal import Entry
+from .core import actions as act
+from .core.decisions import Core
+from .core.journal import Entry
 from .journal_file import JournalFile
 
 log = structlog.get_logger("rocketcrew.supervisor")
@@ -89,7 +89,4 @@ class Acting:
 
 
 def _log(action: act.Log) -> None:
-    log.log(LEVELS[action.level], action.event, **action.keys)
-
-
-LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
+    log.log(act.LOG_LEVELS[action.level], action.event, **action.keys)

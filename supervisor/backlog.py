@@ -21,7 +21,7 @@ from pathlib import Path
 import structlog
 
 from ..conf.segment_format import BAD_DIR, READY_DIR, REASON_SUFFIX, segment_name
-from .core import Core
+from .core.decisions import Core
 
 INTERVAL_S = 0.25
 RESUME_SHARE = 0.5

@@ -11,8 +11,8 @@ import os
 import re
 from pathlib import Path
 
+from ..durable.files import try_lock
 from ..remoting.errors import UsageError
-from ..spark.files import try_lock
 
 CLIENTS_FOLDER = "clients"
 NAME_CHARACTERS_MAX = 200

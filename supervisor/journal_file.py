@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from .journal import MAGIC, Entry, JournalEncoder, JournalState, replay, snapshot
+from .core.journal import MAGIC, Entry, JournalEncoder, JournalState, replay, snapshot
 
 
 def read_journal(path: Path) -> JournalState:

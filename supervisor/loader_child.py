@@ -24,8 +24,8 @@ from ..conf.settings import Settings, SparkSettings
 from ..conf.sources import environment_name
 from ..workers.parent_death import die_with_parent
 from ..workers.stack_dump import StackFile
+from .pool.stacks import Helper
 from .slot import Slot
-from .stacks import Helper
 
 BACK_OFF_MAX_S = 60.0
 HEALTHY_S = 60.0

@@ -20,16 +20,16 @@ import structlog
 
 from ..conf.settings import Settings
 from ..remoting.errors import RocketcrewError, UsageError
-from .changes import Merged, merge
 from .control import Command
-from .core import Core
+from .core.changes import Merged, merge
+from .core.decisions import Core
+from .core.order import Order, check_same
+from .core.sizing import ChunkSizer
+from .core.state import OPERATOR
 from .file_watch import watch
-from .order import Order, check_same
-from .ordered_feed import order_said
-from .pool import Pool
-from .sizing import ChunkSizer
-from .stacks import ProcessStack
-from .state import OPERATOR
+from .pool.ordered_feed import order_said
+from .pool.stacks import ProcessStack
+from .pool.worker_pool import Pool
 from .wiring import Boots, forkserver_for, renewed_config, staff_policy
 
 WORKERS_MAX: Final = 256

@@ -15,10 +15,10 @@ from pathlib import Path
 import structlog
 
 from ..conf.segment_format import OUTCOMES_DIR
-from ..spark.outcomes import Outcomes, notes_to_json
-from .outcome_notes import OutcomeNotes
+from ..durable.outcomes import Outcomes, notes_to_json
+from .core.outcome_notes import OutcomeNotes
+from .core.state import State
 from .slot import Slot, write_settled
-from .state import State
 
 FILE_BYTES_MAX = 256 * 1024
 """A file that is larger is left alone, so that each writing stays short."""

@@ -24,47 +24,46 @@ from typing import Any
 
 import structlog
 
-from ..conf.settings import Settings
-from ..workers.cells import CellFile
+from ..conf.settings import Settings, is_broadcasting
+from ..workers.cells import CELLS_FILE, CellFile
 from ..workers.link import Transport, choose_transport
 from ..workers.loading import HandlerSpec
 from ..workers.packets import QueueInfo
 from ..workers.salvage import open_segments
 from ..workers.slab_memory import SlabMemory
-from . import actions as act
-from .access import in_namespace
 from .acting import Acting
 from .backlog import Backlog
-from .charges_file import CELLS_FILE, charge_left_cells, read_charges, write_charges
-from .checks import check_consumer, subscriptions
 from .client_lock import lock_client, unlock_client
 from .control import ControlServer
-from .core import Core
+from .core import actions as act
+from .core.checks import check_consumer, subscriptions
+from .core.decisions import Core
+from .core.slab import SLAB_BYTES_MIN, Slab
+from .core.states import Service, ServiceEvent, move_service
 from .journal_file import JournalFile
-from .left_locks import LeftLocks
 from .leftovers import note, sweep
 from .loader_child import LoaderChild
-from .member import GroupMember
+from .member.access import in_namespace
+from .member.group_member import GroupMember
+from .member.left_locks import LeftLocks
+from .member.route_keeper import ROUTES_FILE
 from .metrics import MetricsServer
 from .operating import Operator, hold_signals
-from .ordered_feed import OrderedFeed, keep_order
 from .outcome_files import Published
-from .pool import Pool
-from .pool_member import HandlerError
-from .route_keeper import ROUTES_FILE
-from .slab import SLAB_BYTES_MIN, Slab
+from .pool.charges_file import charge_left_cells, read_charges, write_charges
+from .pool.ordered_feed import OrderedFeed, keep_order
+from .pool.pool_member import HandlerError
+from .pool.stacks import ProcessStack, as_text, own_stack, worker_facts
+from .pool.watching import Watch
+from .pool.worker_pool import Pool
 from .slot import adopt, take_slot
-from .stacks import ProcessStack, as_text, own_stack, worker_facts
-from .states import Service, ServiceEvent, move_service
 from .status import picture, staff_picture
-from .watching import Watch
 from .wiring import (
     CELL_SLOTS,
     Boots,
     backlog_marks,
     core_config,
     forkserver_for,
-    is_broadcasting,
     own_client_id,
     staff_policy,
 )

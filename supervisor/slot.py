@@ -25,15 +25,15 @@ from ..conf.segment_format import (
     SEGMENT_NAME,
     SETTLED_FILE,
 )
+from ..durable.files import try_lock
 from ..remoting.errors import UsageError
 from ..remoting.queues import MessageQueue
-from ..spark.files import try_lock
-from .charges_file import take_over_charges
-from .intervals import Intervals
-from .journal import JournalState
+from .core.intervals import Intervals
+from .core.journal import JournalState
 from .journal_file import read_journal
-from .left_locks import take_over_locks
 from .leftovers import sweep
+from .member.left_locks import take_over_locks
+from .pool.charges_file import take_over_charges
 
 SLOTS_MAX = 256
 """Supervisors of one group on one host; more is a sign of a loop that starts them."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from .core import Core
-from .slab import UNIT_BYTES
-from .staffing import Staff
-from .states import Service, Worker
+from .core.decisions import Core
+from .core.slab import UNIT_BYTES
+from .core.staffing import Staff
+from .core.states import Service, Worker
 
 
 def staff_picture(staff: Staff) -> dict[str, Any]:

@@ -7,22 +7,22 @@ import time
 from dataclasses import dataclass, fields, replace
 
 from ..client.identity import client_id, client_ip, instance_name
-from ..conf.settings import Settings
+from ..conf.settings import Settings, is_broadcasting
 from ..remoting.namespaces import wrap
 from ..workers.boot import WorkerBoot, WorkerLimits
+from ..workers.cells import CELLS_FILE
 from ..workers.inferring import COLUMNS_FILE
 from ..workers.link import Transport
 from ..workers.loading import HandlerSpec
 from ..workers.slab_memory import SlabMemory
 from ..workers.spawn import Forkserver
-from .allocation import strategy_of
 from .backlog import Marks
-from .charges_file import CELLS_FILE
-from .order import Order
-from .pool_member import NewWorker
-from .posts import Policy
+from .core.allocation import strategy_of
+from .core.order import Order
+from .core.posts import Policy
+from .core.state import CoreConfig
+from .pool.pool_member import NewWorker
 from .slot import Slot
-from .state import CoreConfig
 
 RETRY_PREFIX = "%RETRY%"
 CELL_SLOTS = 512
@@ -30,11 +30,6 @@ CELL_SLOTS = 512
 
 LEAVE_SLACK_S = 15.0
 """What a worker that leaves may take behind its last call: a stack, sealing, the tear-down hook."""
-
-
-def is_broadcasting(settings: Settings) -> bool:
-    """Every member gets everything, and nothing is retried."""
-    return settings.consumer.message_model == "BROADCASTING"
 
 
 def own_client_id(settings: Settings) -> str:

@@ -20,6 +20,7 @@ PACKAGE = ROOT / "src/rocketcrew"
 FLOORS = {
     "remoting": 1,
     "conf": 2,
+    "durable": 2,
     "client": 2,
     "broker": 3,
     "workers": 3,
@@ -30,6 +31,19 @@ FLOORS = {
     "cli": 6,
 }
 """Imports go down only; rooms of one floor do not know each other."""
+
+PARTS: dict[str, dict[str, frozenset[str]]] = {
+    "supervisor": {"core": frozenset(), "member": frozenset({"core"}), "pool": frozenset({"core"})},
+}
+"""Folders of a room where other rules hold, each with the ones beside it that it may import. The room itself may import all
+of them, and they nothing of it."""
+
+TABLES: dict[str, frozenset[str]] = {
+    "broker": frozenset({"requests"}),
+    "cli": frozenset({"commands", "chaos"}),
+    "spark": frozenset({"targets"}),
+}
+"""Folders that are a table of equal siblings: one request code, command or kind of table a file."""
 
 OTHER_CODE = ("examples", "bench", "tools")
 FUNCTION_LINES_MAX = 70
@@ -53,73 +67,25 @@ EDGES: dict[str, frozenset[str]] = {
             "writers",
         }
     ),
-    "supervisor": frozenset(
-        {
-            "access",
-            "acting",
-            "backlog",
-            "broker_assignment",
-            "charges_file",
-            "commits",
-            "client_lock",
-            "left_locks",
-            "consume",
-            "control",
-            "direct",
-            "file_watch",
-            "hearing",
-            "group_watch",
-            "heartbeats",
-            "journal_file",
-            "launching",
-            "leftovers",
-            "loader_child",
-            "local_offsets",
-            "look_ups",
-            "member",
-            "offset_store",
-            "metrics",
-            "operating",
-            "pool",
-            "pool_member",
-            "pops",
-            "ordered_feed",
-            "post_mortem",
-            "pulls",
-            "queue_locks",
-            "requests",
-            "outcome_files",
-            "route_keeper",
-            "send_back",
-            "service",
-            "slot",
-            "stacks",
-            "taking_back",
-            "user_strategy",
-            "watching",
-            "wiring",
-        }
-    ),
 }
 """Rooms that decide in pure code, and the modules in them that act. Every other module there is pure, new ones too."""
 
 PURE_MODULES: dict[str, frozenset[str]] = {
+    "durable": frozenset({"intervals", "outcomes"}),
     "conf": frozenset({"formats", "rules", "schema"}),
     "client": frozenset(
         {"access", "address", "faults", "outgoing", "request_rules", "routes", "selection", "send_result", "validation"}
     ),
     "workers": frozenset({"api", "ddl", "message", "packets", "ranges", "rows"}),
     "engine": frozenset({"fitting", "options", "spec", "window"}),
-    "spark": frozenset(
-        {"columns", "costs", "epochs", "errors", "intervals", "outcomes", "plan", "reconciling", "reports"}
-    ),
+    "spark": frozenset({"columns", "costs", "epochs", "errors", "plan", "reconciling", "reports"}),
 }
 """Pure modules of rooms that mostly act."""
 
 IMPURE = frozenset(
     {
         "asyncio", "concurrent", "ctypes", "fcntl", "mmap", "multiprocess", "os", "queue", "random", "secrets", "select",
-        "selectors", "shutil", "signal", "socket", "subprocess", "tempfile", "threading", "time",
+        "selectors", "shutil", "signal", "socket", "structlog", "subprocess", "tempfile", "threading", "time",
     }
 )  # fmt: skip
 """What a pure module imports nothing of: it gets the clock, the bytes and the dice handed in."""
@@ -128,7 +94,7 @@ CLOCK_READERS = frozenset({"now", "utcnow", "today"})
 
 
 def room_files(room: str) -> list[Path]:
-    return sorted((ROOT / room).glob("*.py"))
+    return sorted(file for file in (ROOT / room).rglob("*.py") if "__pycache__" not in file.parts)
 
 
 def all_files() -> list[Path]:
@@ -148,7 +114,8 @@ def name_of(file: Path) -> str:
 
 
 def imports_of(file: Path) -> Iterator[tuple[int, int, str, str]]:
-    """Line, level (number of dots), module and imported name of every import of a file, also inside functions."""
+    """Line, level (number of dots), module and imported name of every import of a file: also inside functions, for type
+    checkers only, and by `import_module` of a literal name."""
     for node in ast.walk(tree_of(file)):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -156,6 +123,32 @@ def imports_of(file: Path) -> Iterator[tuple[int, int, str, str]]:
         elif isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 yield node.lineno, node.level, node.module or "", alias.name
+        elif isinstance(node, ast.Call) and (literal := _imported_by_name(node)):
+            name = literal.lstrip(".")
+            yield node.lineno, len(literal) - len(name), name, ""
+
+
+def _imported_by_name(call: ast.Call) -> str:
+    """The literal that `import_module` is called with, "" for anything else."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    first = call.args[0] if call.args else None
+    literal = name == "import_module" and isinstance(first, ast.Constant) and isinstance(first.value, str)
+    return first.value if literal and isinstance(first, ast.Constant) else ""
+
+
+def targets_of(file: Path) -> Iterator[tuple[int, Path]]:
+    """Line and file of every module of the project that a module of a room imports."""
+    for line, level, module, name in imports_of(file):
+        if level == 0:
+            continue
+        folder = file.parent
+        for _ in range(level - 1):
+            folder = folder.parent
+        at = folder.joinpath(*module.split(".")) if module else folder
+        for found in (at / f"{name}.py", at.with_suffix(".py"), at / "__init__.py"):
+            if found.is_file() and (name or found != at / ".py"):
+                yield line, found
+                break
 
 
 # Rooms.
@@ -173,35 +166,72 @@ def test_every_room_is_linked_into_the_package() -> None:
         assert (ROOT / room / "__init__.py").is_file(), f"{room}/ is no package"
 
 
-def test_rooms_are_flat_and_have_a_floor() -> None:
+def nested_of(room: str) -> frozenset[str]:
+    return frozenset(PARTS.get(room, ())) | TABLES.get(room, frozenset())
+
+
+def part_of(file: Path) -> tuple[str, str]:
+    """Room and nested folder of a file, the latter "" for a file of the room itself."""
+    room, *folders = file.relative_to(ROOT).parts[:-1]
+    return room, "/".join(folders)
+
+
+def test_rooms_have_a_floor_and_only_the_folders_that_are_named_here() -> None:
     for entry in PACKAGE.iterdir():
         if entry.is_dir() and (entry / "__init__.py").exists() and entry.name not in OTHER_CODE:
             assert entry.name in FLOORS, f"src/rocketcrew/{entry.name} is a room without a floor in tests/test_tidy.py"
     for room in FLOORS:
-        nested = [child.name for child in (ROOT / room).iterdir() if child.is_dir() and child.name != "__pycache__"]
-        assert not nested, f"{room}/ has folders {nested}; rooms are flat, so that `..` always means the next room"
+        there = {file.parent.relative_to(ROOT / room).as_posix() for file in room_files(room)} - {"."}
+        assert there == nested_of(room), f"{room}/ has the folders {sorted(there)}, see PARTS and TABLES"
+
+
+@pytest.mark.parametrize("room", FLOORS)
+def test_imports_are_relative(room: str) -> None:
+    wrong = [
+        f"{name_of(file)}:{line} imports {module}; write it with dots"
+        for file in room_files(room)
+        for line, level, module, _ in imports_of(file)
+        if level == 0 and module.partition(".")[0] in {*FLOORS, "rocketcrew"}
+        and (module != "rocketcrew" or room != "workers")
+    ]  # fmt: skip
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize("room", FLOORS)
 def test_imports_go_down_only(room: str) -> None:
     wrong: list[str] = []
     for file in room_files(room):
-        for line, level, module, name in imports_of(file):
+        for line, target in targets_of(file):
             place = f"{name_of(file)}:{line}"
-            first = module.partition(".")[0]
-            if level == 0 and first in FLOORS:
-                wrong.append(f"{place} imports {module} bare; write `from ..{module} import ...`")
-            elif level == 0 and first == "rocketcrew":
-                wrong.append(f"{place} imports {module} absolutely; write `from ..{module[11:]} import ...`")
-            elif level == 1 and "." in module:
-                wrong.append(f"{place}: rooms are flat")
-            elif level == 2 and first not in FLOORS:
-                wrong.append(f"{place} imports {name} from the package itself; rooms import rooms")
-            elif level == 2 and FLOORS[first] >= FLOORS[room]:
-                wrong.append(f"{place}: {room} (floor {FLOORS[room]}) may not import {first} (floor {FLOORS[first]})")
-            elif level > 2:
-                wrong.append(f"{place}: more than two dots leave the package")
+            if not target.is_relative_to(ROOT) or target.is_relative_to(PACKAGE):
+                wrong.append(f"{place} imports from the package itself; rooms import rooms")
+                continue
+            here, part = part_of(file)
+            there, other = part_of(target)
+            if there != here and FLOORS[there] >= FLOORS[here]:
+                wrong.append(f"{place}: {here} (floor {FLOORS[here]}) may not import {there} (floor {FLOORS[there]})")
+            parts = PARTS.get(here, {})
+            if there == here and part in parts and other != part and other not in parts[part]:
+                wrong.append(f"{place}: {here}/{part} may not import {there}/{other or target.name}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_nothing_imports_in_circles() -> None:
+    graph = {file: {target for _, target in targets_of(file)} - {file} for room in FLOORS for file in room_files(room)}
+    circles = [sorted(map(name_of, circle)) for circle in _circles(graph)]
+    assert not circles, f"modules that import each other, also for types or in functions: {circles}"
+
+
+def _circles(graph: dict[Path, set[Path]]) -> list[set[Path]]:
+    """What is left when, again and again, whatever imports nothing of the rest and is imported by nothing of it is gone."""
+    rest = {file: set(targets) & graph.keys() for file, targets in graph.items()}
+    while True:
+        imported = set().union(*rest.values()) if rest else set()
+        gone = {file for file, targets in rest.items() if not targets or file not in imported}
+        if not gone:
+            break
+        rest = {file: targets - gone for file, targets in rest.items() if file not in gone}
+    return [set(rest)] if rest else []
 
 
 def test_pyspark_is_imported_in_its_rooms_alone() -> None:
@@ -218,6 +248,7 @@ def test_pyspark_is_imported_in_its_rooms_alone() -> None:
 
 def pure_files() -> list[Path]:
     found = [file for room, edges in EDGES.items() for file in room_files(room) if file.stem not in edges]
+    found += [file for file in room_files("supervisor") if part_of(file)[1] == "core"]
     return found + [ROOT / room / f"{name}.py" for room, names in PURE_MODULES.items() for name in sorted(names)]
 
 
@@ -309,20 +340,20 @@ def _sleeps(call: ast.Call) -> bool:
     return not (len(call.args) == 1 and isinstance(call.args[0], ast.Constant) and call.args[0].value == 0)
 
 
-# The architecture page.
+# Documents.
 
 
-def test_every_file_of_every_room_stands_in_the_file_map() -> None:
-    page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    assert "\n## File map\n" in page, "ARCHITECTURE.md has no section `## File map`"
-    section = page.partition("\n## File map\n")[2].partition("\n## ")[0]
-    mapped = set(re.findall(r"^- `([a-z_]+/[\w.]+)`", section, re.MULTILINE))
-    there = {
-        f"{room}/{file.name}"
-        for room in (*FLOORS, "bench", "tools")
-        for file in (ROOT / room).iterdir()
-        if file.is_file() and file.name != "__init__.py"
-    }
-    remedy = "run `.venv/bin/python tools/file_map.py`"
-    assert not there - mapped, f"not in ARCHITECTURE.md's file map, {remedy}: {sorted(there - mapped)}"
-    assert not mapped - there, f"in ARCHITECTURE.md's file map and not there, {remedy}: {sorted(mapped - there)}"
+def test_documents_and_files_that_are_named_are_there() -> None:
+    """Whoever has only this repository must find what its comments and pages name."""
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    names = {page.name for page in pages}
+    rooms = "|".join((*FLOORS, "docs", "tests", "bench", "tools"))
+    wrong: list[str] = []
+    for file in (*all_files(), *pages):
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+            place = f"{name_of(file)}:{number}"
+            upper = re.findall(r"(?<![\w/.])([A-Z][A-Z_]+\.md)\b", line)
+            wrong += [f"{place} names {name}" for name in upper if name not in names]
+            paths = re.findall(rf"(?<![\w/.-])((?:{rooms})/[\w/-]+\.(?:py|md|toml))\b", line)
+            wrong += [f"{place} names {path}" for path in paths if not (ROOT / path).exists()]
+    assert not wrong, "documents and files that are not in the repository:\n" + "\n".join(wrong)

@@ -1,7 +1,4 @@
-"""Write the section `## File map` of ARCHITECTURE.md anew: each file of each room with the first line it says of itself.
-
-The page is for readers who do not know yet where to look; tests/test_tidy.py fails when a file is missing in it.
-"""
+"""Print the file map: each file of each room with the first line it says of itself, from the top floor down."""
 
 from __future__ import annotations
 
@@ -11,11 +8,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "ARCHITECTURE.md"
-ROOMS = ("cli", "engine", "supervisor", "workers", "broker", "spark", "source", "client", "conf", "remoting")
+ROOMS = ("cli", "engine", "supervisor", "workers", "broker", "spark", "source", "client", "durable", "conf", "remoting")
 BESIDE = ("bench", "tools")
-HEADING = "## File map"
-INTRODUCTION = "Written by `tools/file_map.py` from the first sentence of each file; from the top floor down."
 
 
 def about(file: Path) -> str:
@@ -31,22 +25,13 @@ def about(file: Path) -> str:
     return re.sub(r"\s*\([^()]*(?:\.java|[A-Z]{2}/)[^()]*\)", "", sentence).rstrip(".")
 
 
-def section() -> str:
-    lines = [HEADING, "", INTRODUCTION]
-    for room in (*ROOMS, *BESIDE):
-        lines += ["", f"### {room}/", ""]
-        for file in sorted((ROOT / room).iterdir()):
-            if file.is_file() and file.name != "__init__.py":
-                lines.append(f"- `{room}/{file.name}`: {about(file)}")
-    return "\n".join(lines) + "\n"
-
-
 def main() -> int:
-    page = PAGE.read_text(encoding="utf-8")
-    before, heading, after = page.partition(f"\n{HEADING}\n")
-    rest = after.partition("\n## ")
-    following = f"\n## {rest[2]}" if heading and rest[1] else ""
-    PAGE.write_text(f"{before.rstrip()}\n\n{section()}{following}", encoding="utf-8")
+    for room in (*ROOMS, *BESIDE):
+        for folder in sorted({file.parent for file in (ROOT / room).rglob("*.*") if "__pycache__" not in file.parts}):
+            print(f"\n{folder.relative_to(ROOT)}/\n")
+            for file in sorted(folder.iterdir()):
+                if file.is_file() and file.name != "__init__.py":
+                    print(f"  {file.name}: {about(file)}")
     return 0
 
 

@@ -35,8 +35,8 @@ def expected() -> set[str]:
     for link in (ROOT / "src/rocketcrew").iterdir():
         if link.is_dir() and link.name not in NOT_SHIPPED:
             files |= {
-                f"rocketcrew/{link.name}/{path.name}"
-                for path in link.iterdir()
+                f"rocketcrew/{link.name}/{path.relative_to(link)}"
+                for path in link.rglob("*")
                 if path.is_file() and path.suffix in (".py", ".toml", ".properties", ".sh", ".typed")
             }
     return files

@@ -33,6 +33,8 @@ from typing import Final, NamedTuple
 from ..remoting.errors import UsageError
 from ..remoting.queues import MessageQueue
 
+CELLS_FILE = "cells"
+"""In the slot: what each worker is running, readable after its death."""
 CELL_BYTES: Final = 1024
 CELL_WORDS: Final = CELL_BYTES // 8
 HEAD_WORDS: Final = 16

@@ -20,6 +20,10 @@ _DIRECT = Struct("<BIQIH")
 _DIRECTED = Struct("<BIIB")
 
 
+class Refused(Exception):
+    """The message cannot be consumed directly now; the text says why."""
+
+
 class Direct(NamedTuple):
     """One record, `length` bytes at `slab_offset`, for a single call of the handler; on a stream it stands at
     `payload_at` of the packet."""

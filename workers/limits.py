@@ -1,6 +1,6 @@
 """The worker's part in time limits: the exception of the soft limit.
 
-The supervisor watches the cells and knows when a call is over its limit (supervisor/watching.py); it sends SOFT_SIGNAL
+The supervisor watches the cells and knows when a call is over its limit (supervisor/pool/watching.py); it sends SOFT_SIGNAL
 for the soft one, ABRT and then KILL for the hard one. A timer in the worker would cost two system calls a message, and
 SIGALRM belongs to the handler.
 

@@ -16,7 +16,7 @@ from harness import Crew, send_numbers, wait_until
 from servers import VERSIONS, Servers
 
 from rocketcrew.cli.watch import Watch
-from rocketcrew.supervisor.local_offsets import LocalOffsets
+from rocketcrew.supervisor.member.local_offsets import LocalOffsets
 
 ON_BOTH = pytest.mark.parametrize("servers", VERSIONS, ids=str, indirect=True, scope="session")
 JavaClasses = Callable[[str], str]

@@ -25,12 +25,12 @@ from rocketcrew.client.cluster import Cluster
 from rocketcrew.client.opening import open_cluster
 from rocketcrew.client.operations import OFFSET_TIMEOUT_MS, Operations
 from rocketcrew.remoting.queues import MessageQueue
-from rocketcrew.supervisor.actions import Commit
-from rocketcrew.supervisor.allocation import average
-from rocketcrew.supervisor.commits import Commits
-from rocketcrew.supervisor.core import Core
-from rocketcrew.supervisor.slab import UNIT_BYTES, Slab
-from rocketcrew.supervisor.state import CoreConfig
+from rocketcrew.supervisor.core.actions import Commit
+from rocketcrew.supervisor.core.allocation import average
+from rocketcrew.supervisor.core.decisions import Core
+from rocketcrew.supervisor.core.slab import UNIT_BYTES, Slab
+from rocketcrew.supervisor.core.state import CoreConfig
+from rocketcrew.supervisor.member.commits import Commits
 
 TOPIC, QUEUES = "first_commits", 16
 GROUPS_MIN, GROUPS_MAX = 200, 2000

@@ -27,7 +27,7 @@ from rocketcrew.client.opening import open_cluster
 from rocketcrew.client.operations import Operations
 from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.remoting.queues import MessageQueue
-from rocketcrew.supervisor.first_offset import BrokersOffsets, FirstOffset
+from rocketcrew.supervisor.member.first_offset import BrokersOffsets, FirstOffset
 
 JavaClasses = Callable[[str], str]
 FILE_BYTES = 1 << 20

@@ -21,7 +21,7 @@ from rocketcrew.conf.java_words import JAVA_RANGES
 from rocketcrew.conf.settings import Settings, load
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.subscription import FilterExpression
-from rocketcrew.supervisor.checks import DEPRECATED_WHERE, OURS_TOO, Subject, problems_of
+from rocketcrew.supervisor.core.checks import DEPRECATED_WHERE, OURS_TOO, Subject, problems_of
 from rocketcrew.workers.api import as_handler
 
 ON_BOTH = pytest.mark.parametrize("servers", VERSIONS, ids=str, indirect=True, scope="session")

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import record_info
-from rocketcrew.supervisor import actions as act
-from rocketcrew.supervisor.blame import Death, End, InHand, Verdict, how_ended
-from rocketcrew.supervisor.charges import Charges
-from rocketcrew.supervisor.lanes import CLASSIFY_DEATHS_MAX
+from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core.blame import Death, End, InHand, Verdict, how_ended
+from rocketcrew.supervisor.core.charges import Charges
+from rocketcrew.supervisor.core.lanes import CLASSIFY_DEATHS_MAX
 
 from .script import MAX_WORKER_DEATHS, number_of
 from .world import Violation, World
@@ -167,7 +167,7 @@ class Coroner:
         return {(charge.mq, charge.offset): charge.deaths for charge in self._member.core.state.charges}
 
     def left(self, cells: dict[str, Call], charges: Charges) -> None:
-        """The cells that a dead run left, as supervisor/charges_file.py charges them."""
+        """The cells that a dead run left, as supervisor/pool/charges_file.py charges them."""
         for call in cells.values():
             self._world.note("a cell was left by a dead run")
             verdict = Death(End.RUN, call.in_hand).verdict

@@ -12,7 +12,7 @@ from collections import Counter
 from enum import Enum
 from pathlib import Path
 
-from rocketcrew.supervisor.states import QUEUE, WORKER
+from rocketcrew.supervisor.core.states import QUEUE, WORKER
 
 from .script import FAULTS, STALLS
 from .simulation import Simulation

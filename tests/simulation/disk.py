@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
+from rocketcrew.durable.outcomes import Outcomes
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.spark.gaps import known, told
-from rocketcrew.spark.intervals import IntervalSet, OffsetSet, QueueKey
-from rocketcrew.spark.outcomes import Outcomes
 from rocketcrew.spark.plan import Limits, SegmentFacts, first_fitting, make_takes, settled_to_fold
-from rocketcrew.supervisor.intervals import Intervals
-from rocketcrew.supervisor.journal import replay
+from rocketcrew.supervisor.core.intervals import Intervals
+from rocketcrew.supervisor.core.journal import replay
 
 from .coroner import Call
 from .script import GROUP

@@ -1,4 +1,4 @@
-"""What a member says to the broker, as supervisor/member.py does it; answers come back as events of its process."""
+"""What a member says to the broker, as supervisor/member/group_member.py does it. Answers come back as events."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from rocketcrew.remoting.headers import (
 from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import decode_message, record_info
-from rocketcrew.supervisor import actions as act
-from rocketcrew.supervisor.allocation import allocate, strategy_named
-from rocketcrew.supervisor.pulling import PullResult
-from rocketcrew.supervisor.slab import Slot
-from rocketcrew.supervisor.states import Queue
+from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core.allocation import allocate, strategy_named
+from rocketcrew.supervisor.core.pulling import PullResult
+from rocketcrew.supervisor.core.slab import Slot
+from rocketcrew.supervisor.core.states import Queue
 
 from .broker_host import SentAsNew
 from .network import Answer, Link, Sink
@@ -255,7 +255,7 @@ class Edge:
         return PullResult(response.code, header.next_begin_offset, len(response.body), slot)
 
     def _commit_to_file(self, action: act.Commit) -> None:
-        """As supervisor/local_offsets.py does it: whole or not at all; sometimes the disk refuses."""
+        """As supervisor/member/local_offsets.py does it: whole or not at all; sometimes the disk refuses."""
         self._world.after(0.2, self._member.event, self._write_offset, action)
 
     def _write_offset(self, action: act.Commit) -> None:

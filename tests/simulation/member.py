@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from rocketcrew.durable.intervals import OffsetSet
 from rocketcrew.remoting.queues import MessageQueue
-from rocketcrew.spark.intervals import OffsetSet
-from rocketcrew.supervisor import actions as act
-from rocketcrew.supervisor.allocation import everything, strategy_named
-from rocketcrew.supervisor.intervals import Intervals
-from rocketcrew.supervisor.journal import Entry, snapshot
-from rocketcrew.supervisor.slab import UNIT_BYTES, Slab
-from rocketcrew.supervisor.state import CoreConfig
-from rocketcrew.supervisor.states import Queue
+from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core.allocation import everything, strategy_named
+from rocketcrew.supervisor.core.intervals import Intervals
+from rocketcrew.supervisor.core.journal import Entry, snapshot
+from rocketcrew.supervisor.core.slab import UNIT_BYTES, Slab
+from rocketcrew.supervisor.core.state import CoreConfig
+from rocketcrew.supervisor.core.states import Queue
 
 from .broker_host import BrokerHost
 from .coroner import Coroner

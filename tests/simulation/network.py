@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rocketcrew.remoting.command import Command
-from rocketcrew.supervisor.slab import Slot
+from rocketcrew.supervisor.core.slab import Slot
 
 from .world import World
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rocketcrew.remoting.queues import MessageQueue
-from rocketcrew.supervisor.actions import JournalCommitted, JournalDone, JournalSealed, Log
-from rocketcrew.supervisor.intervals import Intervals
-from rocketcrew.supervisor.journal import Entry
-from rocketcrew.supervisor.state import State
-from rocketcrew.supervisor.states import Queue, QueueEvent
+from rocketcrew.supervisor.core.actions import JournalCommitted, JournalDone, JournalSealed, Log
+from rocketcrew.supervisor.core.intervals import Intervals
+from rocketcrew.supervisor.core.journal import Entry
+from rocketcrew.supervisor.core.state import State
+from rocketcrew.supervisor.core.states import Queue, QueueEvent
 
 from .world import Violation, World
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from rocketcrew.remoting.errors import ProtocolError
 from rocketcrew.remoting.stored import record_info, walk
-from rocketcrew.supervisor.actions import Classify, Dispatch, DispatchOrdered
-from rocketcrew.supervisor.blame import InHand
+from rocketcrew.supervisor.core.actions import Classify, Dispatch, DispatchOrdered
+from rocketcrew.supervisor.core.blame import InHand
 from rocketcrew.workers.cells import KEYS_OF
 
 from .coroner import Call

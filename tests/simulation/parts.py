@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rocketcrew.supervisor.core import Core
-from rocketcrew.supervisor.journal import Entry, JournalState, replay
-from rocketcrew.supervisor.slab import Slab
-from rocketcrew.supervisor.state import CoreConfig
+from rocketcrew.supervisor.core.decisions import Core
+from rocketcrew.supervisor.core.journal import Entry, JournalState, replay
+from rocketcrew.supervisor.core.slab import Slab
+from rocketcrew.supervisor.core.state import CoreConfig
 from rocketcrew.workers.claims import Claims
 
 from .disk import Folder, Segment

@@ -13,22 +13,22 @@ from typing import Any, NamedTuple
 from rocketcrew.remoting.properties import PROPERTY_RETRY_TOPIC
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import decode_message
-from rocketcrew.supervisor.actions import JournalCommitted, JournalDone
-from rocketcrew.supervisor.assigning import Assigning
-from rocketcrew.supervisor.blame import Death, End
-from rocketcrew.supervisor.chunks import Chunk, Failure, Token
-from rocketcrew.supervisor.core import Core
-from rocketcrew.supervisor.dispatching import Dispatching
-from rocketcrew.supervisor.journal import MAGIC, Entry, JournalState, _Names, _records, replay
-from rocketcrew.supervisor.local_retry import LocalRetry
-from rocketcrew.supervisor.process_queue import ProcessQueue
-from rocketcrew.supervisor.pulling import Pulling
-from rocketcrew.supervisor.quarantine import Blamed, Quarantine
-from rocketcrew.supervisor.reclaiming import Reclaiming
-from rocketcrew.supervisor.settling import FailureReport, Settling
-from rocketcrew.supervisor.slab import Slab
-from rocketcrew.supervisor.state import CoreConfig, State, WorkerView
-from rocketcrew.supervisor.states import QueueEvent, Worker
+from rocketcrew.supervisor.core.actions import JournalCommitted, JournalDone
+from rocketcrew.supervisor.core.assigning import Assigning
+from rocketcrew.supervisor.core.blame import Blamed, Death, End
+from rocketcrew.supervisor.core.chunks import Chunk, Failure, Token
+from rocketcrew.supervisor.core.decisions import Core
+from rocketcrew.supervisor.core.dispatching import Dispatching
+from rocketcrew.supervisor.core.journal import MAGIC, Entry, JournalState, _Names, _records, replay
+from rocketcrew.supervisor.core.local_retry import LocalRetry
+from rocketcrew.supervisor.core.process_queue import ProcessQueue
+from rocketcrew.supervisor.core.pulling import Pulling
+from rocketcrew.supervisor.core.quarantine import Quarantine
+from rocketcrew.supervisor.core.reclaiming import Reclaiming
+from rocketcrew.supervisor.core.settling import FailureReport, Settling
+from rocketcrew.supervisor.core.slab import Slab
+from rocketcrew.supervisor.core.state import CoreConfig, State, WorkerView
+from rocketcrew.supervisor.core.states import QueueEvent, Worker
 from rocketcrew.workers.claims import Claims
 
 from .disk import Folder, Segment

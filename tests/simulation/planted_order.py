@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from rocketcrew.supervisor.blame import Death
-from rocketcrew.supervisor.lanes import Lanes
-from rocketcrew.supervisor.orderly import Orderly
-from rocketcrew.supervisor.process_queue import ProcessQueue
-from rocketcrew.supervisor.queue_order import Lane
+from rocketcrew.supervisor.core.blame import Death
+from rocketcrew.supervisor.core.lanes import Lanes
+from rocketcrew.supervisor.core.orderly import Orderly
+from rocketcrew.supervisor.core.process_queue import ProcessQueue
+from rocketcrew.supervisor.core.queue_order import Lane
 from rocketcrew.workers.cells import KEYS_OF
 
 from .ordered_worker import OrderedSimWorker

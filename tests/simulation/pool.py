@@ -1,4 +1,4 @@
-"""The workers of one member, as supervisor/pool.py cares for them: started, fed, heard, replaced."""
+"""The workers of one member, as supervisor/pool/worker_pool.py cares for them: started, fed, heard, replaced."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rocketcrew.remoting.queues import MessageQueue
-from rocketcrew.supervisor import actions as act
-from rocketcrew.supervisor.settling import FailureReport
-from rocketcrew.supervisor.states import Queue
+from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core.settling import FailureReport
+from rocketcrew.supervisor.core.states import Queue
 from rocketcrew.workers.claims import take_back
 
 from .disk import Segment
@@ -119,7 +119,7 @@ class SimPool:
         self._to(action.worker_id, "seal")
 
     def _reclaim(self, action: act.Reclaim) -> None:
-        """As supervisor/taking_back.py: the worker and the edge agree on how far it has come, or it goes on meanwhile."""
+        """As supervisor/pool/taking_back.py: worker and edge agree on how far it has come, or it goes on meanwhile."""
         worker, member = self.workers.get(action.worker_id), self._member
         found = None if worker is None else take_back(worker.cell, worker.sent, lambda: not member.world.chance(0.2))
         if worker is None or found is None:

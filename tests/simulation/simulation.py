@@ -10,7 +10,7 @@ from collections import Counter
 from enum import Enum
 
 from rocketcrew.remoting.queues import MessageQueue
-from rocketcrew.supervisor.states import Queue
+from rocketcrew.supervisor.core.states import Queue
 
 from .broker_host import BrokerHost
 from .disk import Folder, Table

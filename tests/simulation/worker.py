@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from rocketcrew.remoting.errors import ProtocolError
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import record_info, walk
-from rocketcrew.supervisor.actions import Dispatch
-from rocketcrew.supervisor.blame import InHand
+from rocketcrew.supervisor.core.actions import Dispatch
+from rocketcrew.supervisor.core.blame import InHand
 from rocketcrew.workers.cells import CLAIM, private_cell
 from rocketcrew.workers.claims import RECORD_BITS
 
@@ -176,7 +176,7 @@ class SimWorker:
         self.world.after(ms, self.goes_on)
 
     def _looked_at(self) -> None:
-        """As supervisor/time_limits.py: what is busy outside of a call and does not move is ended."""
+        """As supervisor/core/time_limits.py: what is busy outside of a call and does not move is ended."""
         if not self.alive or not self.stalled:
             return
         if self.call is None and self.member.alive:

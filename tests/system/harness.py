@@ -35,9 +35,9 @@ from rocketcrew.remoting.headers import PullRequest
 from rocketcrew.remoting.stored import StoredMessage, decode_messages
 from rocketcrew.spark.arrow_writer import ArrowWriter
 from rocketcrew.spark.loader import Loader
-from rocketcrew.spark.parquet_target import ParquetTarget
 from rocketcrew.spark.plan import Limits, Trigger
 from rocketcrew.spark.staging import Staging
+from rocketcrew.spark.targets.parquet import ParquetTarget
 from rocketcrew.supervisor.control import ask
 
 HANDLERS = Path(__file__).parent

@@ -29,9 +29,9 @@ from deliveries import rows as delivered_rows
 from loaders import COLUMNS, WAIT_S, Loaders
 from segment_helpers import Record, expected, settle
 
-from rocketcrew.spark.intervals import IntervalSet, OffsetSet, QueueKey
+from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
+from rocketcrew.durable.outcomes import NO_ROWS, SENT_BACK, Outcomes, notes_to_json
 from rocketcrew.spark.loader import POINTS
-from rocketcrew.spark.outcomes import NO_ROWS, SENT_BACK, Outcomes, notes_to_json
 
 TARGETS = ("parquet", "pyarrow", "delta", "deltalake", "foreach", "json", "naive")
 """`json` stands for the formats of `df.write`, where only *at least once* is promised. `naive` appends and remembers

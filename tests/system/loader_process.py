@@ -18,7 +18,7 @@ from rocketcrew.conf.logging import set_up
 from rocketcrew.spark.arrow_writer import ArrowWriter
 from rocketcrew.spark.config import LoaderConfig
 from rocketcrew.spark.front import run_loader
-from rocketcrew.spark.targets import make_target, make_writer
+from rocketcrew.spark.targets.making import make_target, make_writer
 
 
 def main() -> None:

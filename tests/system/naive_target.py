@@ -5,11 +5,11 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from rocketcrew.durable.intervals import OffsetSet
+from rocketcrew.durable.outcomes import BatchOutcomes
 from rocketcrew.spark.convert import Staged
-from rocketcrew.spark.intervals import OffsetSet
-from rocketcrew.spark.outcomes import BatchOutcomes
 from rocketcrew.spark.plan import Plan
-from rocketcrew.spark.target import TableState
+from rocketcrew.spark.targets.target import TableState
 
 
 class NaiveTarget:

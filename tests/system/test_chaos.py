@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from rocketcrew.cli.chaos_faults import FAULTS
+from rocketcrew.cli.chaos.faults import FAULTS
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -26,8 +26,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "unit" / "spark"))
 from loaders import WAIT_S, Loaders, say, wait_until
 from segment_helpers import Record, expected, read_table
 
+from rocketcrew.durable.intervals import QueueKey
 from rocketcrew.spark.epochs import EpochRequest
-from rocketcrew.spark.intervals import QueueKey
 from rocketcrew.spark.loader import POINTS
 from rocketcrew.spark.session import SessionSettings, open_session
 from rocketcrew.spark.views import register_views

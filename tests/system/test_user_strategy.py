@@ -12,8 +12,8 @@ import pytest
 
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.queues import MessageQueue
-from rocketcrew.supervisor.machine_rooms import AllocationError
-from rocketcrew.supervisor.user_strategy import UserStrategy
+from rocketcrew.supervisor.core.machine_rooms import AllocationError
+from rocketcrew.supervisor.member.user_strategy import UserStrategy
 
 MEMBERS = ["b", "a"]
 

@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rocketcrew.broker.effects import Reply
-from rocketcrew.broker.handlers import HANDLERS
 from rocketcrew.broker.name_server import NameServerCore
+from rocketcrew.broker.requests.table import HANDLERS
 from rocketcrew.remoting.codes import FLAG_ONEWAY, RequestCode
 from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.fields import camel_case

@@ -11,10 +11,10 @@ from typing import Any, cast
 
 import pytest
 
-from rocketcrew.cli.chaos import choose
-from rocketcrew.cli.chaos_faults import FAULTS
-from rocketcrew.cli.chaos_ground import cluster_file
-from rocketcrew.cli.chaos_verdict import FaultRecord, Verdict, judge, out_of_order, parse, standing
+from rocketcrew.cli.chaos.faults import FAULTS
+from rocketcrew.cli.chaos.ground import cluster_file
+from rocketcrew.cli.chaos.verdict import FaultRecord, Verdict, judge, out_of_order, parse, standing
+from rocketcrew.cli.commands.chaos import choose
 from rocketcrew.conf.settings import load
 from rocketcrew.remoting.errors import UsageError
 

@@ -11,14 +11,14 @@ from typing import Any
 import click
 import pytest
 
+from rocketcrew.cli.commands.reload import reload
+from rocketcrew.cli.commands.stacks import text_of as stack_text
+from rocketcrew.cli.commands.status import text_of
+from rocketcrew.cli.commands.subscribe import subscribe
+from rocketcrew.cli.commands.top import rates_of, worker_rates
+from rocketcrew.cli.commands.top import text_of as top_text
+from rocketcrew.cli.commands.unsubscribe import unsubscribe
 from rocketcrew.cli.controlling import Target, find
-from rocketcrew.cli.reload import reload
-from rocketcrew.cli.stacks import text_of as stack_text
-from rocketcrew.cli.status import text_of
-from rocketcrew.cli.subscribe import subscribe
-from rocketcrew.cli.top import rates_of, worker_rates
-from rocketcrew.cli.top import text_of as top_text
-from rocketcrew.cli.unsubscribe import unsubscribe
 from rocketcrew.conf.settings import load
 from rocketcrew.remoting.errors import UsageError
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from rocketcrew.cli.lag import QueueLag, table
+from rocketcrew.cli.commands.lag import QueueLag, table
 
 
 def test_a_table_for_people() -> None:

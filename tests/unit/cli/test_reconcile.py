@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rocketcrew.cli.reconcile import as_lines, as_object
-from rocketcrew.spark.intervals import IntervalSet, QueueKey
+from rocketcrew.cli.commands.reconcile import as_lines, as_object
+from rocketcrew.durable.intervals import IntervalSet, QueueKey
 from rocketcrew.spark.reconciling import Fate, QueueEnds, QueueReport, Report
 
 ORDERS, RETRY = QueueKey("g", "orders", "b", 0), QueueKey("g", "%RETRY%g", "b", 0, 1)

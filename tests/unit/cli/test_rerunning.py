@@ -16,11 +16,11 @@ from rocketcrew.client.opening import open_cluster
 from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.client.producer import Producer
 from rocketcrew.client.selection import to_queue
+from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.remoting.batch import encode_batch
 from rocketcrew.remoting.codes import SYSFLAG_INNER_BATCH, SYSFLAG_NEED_UNWRAP
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import StoredMessage, decode_message, encode_message
-from rocketcrew.spark.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.workers.api import BatchResult, handler
 from rocketcrew.workers.loading import describe
 from rocketcrew.workers.message import Message

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketcrew.cli.send import _bodies, _line, _numbered, _pair, _read, _repeated  # pyright: ignore[reportPrivateUsage]
+from rocketcrew.cli.commands.send import _bodies, _line, _numbered, _pair, _read, _repeated  # pyright: ignore[reportPrivateUsage]
 from rocketcrew.client.outgoing import BODY_MAX_BYTES
 from rocketcrew.client.producer import SendResult, SendStatus
 from rocketcrew.remoting.errors import UsageError

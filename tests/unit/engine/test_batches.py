@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
+from rocketcrew.durable.outcomes import NO_ROWS, SENT_BACK, Outcomes
 from rocketcrew.engine.batches import Batches
 from rocketcrew.engine.home import Home
 from rocketcrew.engine.spec import Report, TaskSpec
 from rocketcrew.remoting.errors import UsageError
-from rocketcrew.spark.intervals import IntervalSet, OffsetSet, QueueKey
-from rocketcrew.spark.outcomes import NO_ROWS, SENT_BACK, Outcomes
 from rocketcrew.spark.staging import Staging
 from rocketcrew.workers.loading import describe
 

@@ -14,13 +14,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 import task_helpers as helpers
 from task_helpers import CALLS, HOOKS, batch, numbers, record, spec
 
+from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
+from rocketcrew.durable.outcomes import FILTERED, NO_ROWS
 from rocketcrew.engine.hands import Hands
 from rocketcrew.engine.overtime import Overtime
 from rocketcrew.engine.spec import Report
 from rocketcrew.engine.task import run_task
 from rocketcrew.remoting.queues import MessageQueue
-from rocketcrew.spark.intervals import IntervalSet, OffsetSet, QueueKey
-from rocketcrew.spark.outcomes import FILTERED, NO_ROWS
 from rocketcrew.spark.segments import read_facts
 from rocketcrew.workers.cells import LAST, RECORDS, STARTED_NS, STATE, TEXT, TEXT_BYTES, queue_words
 

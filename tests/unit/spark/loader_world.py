@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from rocketcrew.spark.delta_target import DeltaTarget, append_by_delta_rs
 from rocketcrew.spark.loader import Loader
-from rocketcrew.spark.parquet_target import ParquetTarget
 from rocketcrew.spark.plan import Limits, Trigger
 from rocketcrew.spark.reports import BatchReport
 from rocketcrew.spark.staging import Staging
+from rocketcrew.spark.targets.delta import DeltaTarget, append_by_delta_rs
+from rocketcrew.spark.targets.parquet import ParquetTarget
 
 WIDE = Limits(10**6, 10**9)
 EARLY = Trigger(rows=100, bytes=10**6, wait_ms=1000)

@@ -21,9 +21,9 @@ from rocketcrew.conf.segment_format import (
     key_fields,
     segment_name,
 )
+from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
+from rocketcrew.durable.outcomes import FILTERED, Outcomes, notes_to_json
 from rocketcrew.spark.arrow_writer import ArrowWriter
-from rocketcrew.spark.intervals import IntervalSet, OffsetSet, QueueKey
-from rocketcrew.spark.outcomes import FILTERED, Outcomes, notes_to_json
 from rocketcrew.workers.ranges import OffsetSets
 
 EPOCH = datetime(2025, 1, 1, tzinfo=UTC)

@@ -19,9 +19,9 @@ from rocketcrew.cli.main import run
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.compaction import POINTS, BatchSize, compact, exchange, groups_of, merge_files
 from rocketcrew.spark.errors import LoaderError
-from rocketcrew.spark.files import locked_table
 from rocketcrew.spark.reconciling import reconcile
 from rocketcrew.spark.table_keys import table_facts
+from rocketcrew.spark.table_lock import locked_table
 
 MIB = 1024 * 1024
 

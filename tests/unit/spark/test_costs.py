@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from rocketcrew.conf.settings import load
+from rocketcrew.durable.intervals import OffsetSet
 from rocketcrew.spark.config import LoaderConfig, loader_config
 from rocketcrew.spark.costs import FIXED_SHARE, Costs
-from rocketcrew.spark.intervals import OffsetSet
 from rocketcrew.spark.plan import SegmentFacts
 
 

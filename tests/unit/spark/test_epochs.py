@@ -10,15 +10,15 @@ import pytest
 import segment_helpers
 from loader_world import Crash, World
 
+from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.spark.config import LoaderConfig
 from rocketcrew.spark.epochs import EpochRequest, in_epochs, next_stretch
 from rocketcrew.spark.errors import LoaderError
-from rocketcrew.spark.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.spark.loader import POINTS
 from rocketcrew.spark.plan import Ends, Plan, SegmentFacts, Top, plan_from_json, plan_to_json
 from rocketcrew.spark.reconciling import QueueEnds, reconcile
 from rocketcrew.spark.table_keys import table_facts
-from rocketcrew.spark.targets import make_writer
+from rocketcrew.spark.targets.making import make_writer
 from rocketcrew.spark.work import Work
 
 QUEUE = QueueKey("g", "orders", "broker-a", 0)

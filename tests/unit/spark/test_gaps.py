@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from loader_world import World
 
+from rocketcrew.durable.intervals import QueueKey
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.gaps import Gaps
-from rocketcrew.spark.intervals import QueueKey
 from rocketcrew.spark.loader import POINTS
 from rocketcrew.spark.reconciling import Fate, reconcile
 from rocketcrew.spark.staging import Staging

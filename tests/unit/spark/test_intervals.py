@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketcrew.spark.intervals import IntervalSet, OffsetSet, QueueKey
+from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
 
 offsets = st.sets(st.integers(0, 60), max_size=40)
 pieces = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=12)

@@ -9,11 +9,11 @@ import pyspark
 import pytest
 from loader_world import World
 
+from rocketcrew.durable.intervals import QueueKey
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.epochs import EpochRequest
-from rocketcrew.spark.intervals import QueueKey
-from rocketcrew.spark.ledger_target import LedgerTarget, Range, deliver_by_format
 from rocketcrew.spark.session import delta_conf
+from rocketcrew.spark.targets.ledger import LedgerTarget, Range, deliver_by_format
 
 QUEUE = QueueKey("g", "orders", "broker-a", 0)
 

@@ -16,16 +16,16 @@ import structlog.testing
 from deltalake import DeltaTable
 from loader_world import Crash, World
 
+from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.convert import Staged
 from rocketcrew.spark.costs import Costs
-from rocketcrew.spark.delta_target import APP_ID, TABLE_NAME, DeltaTarget, append_by_delta_rs
 from rocketcrew.spark.errors import LoaderError
-from rocketcrew.spark.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.spark.loader import POINTS, RACES_LOST_MAX
-from rocketcrew.spark.parquet_target import ParquetTarget
 from rocketcrew.spark.plan import Limits, Plan, Trigger
 from rocketcrew.spark.staging import Staging
+from rocketcrew.spark.targets.delta import APP_ID, TABLE_NAME, DeltaTarget, append_by_delta_rs
+from rocketcrew.spark.targets.parquet import ParquetTarget
 
 QUEUE = QueueKey("g", "orders", "broker-a", 0)
 

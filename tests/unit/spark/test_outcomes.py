@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from loader_world import World
 
-from rocketcrew.spark.intervals import IntervalSet, OffsetSet, QueueKey
-from rocketcrew.spark.loader import POINTS
-from rocketcrew.spark.outcomes import (
+from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
+from rocketcrew.durable.outcomes import (
     DEAD_LETTER,
     FILTERED,
     NO_ROWS,
@@ -22,6 +21,7 @@ from rocketcrew.spark.outcomes import (
     notes_from_json,
     notes_to_json,
 )
+from rocketcrew.spark.loader import POINTS
 from rocketcrew.spark.plan import Plan, SegmentFacts, make_takes, plan_to_json, settled_to_fold
 from rocketcrew.spark.table_keys import table_facts
 

@@ -22,7 +22,7 @@ from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.reconciling import reconcile
 from rocketcrew.spark.rerun import load_again, only_rerun
 from rocketcrew.spark.table_keys import table_facts
-from rocketcrew.spark.targets import make_target, make_writer
+from rocketcrew.spark.targets.making import make_target, make_writer
 
 MIB = 1024 * 1024
 COLUMNS = ["_offset", "_seq", "value"]

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.spark.columns import Column
-from rocketcrew.spark.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.spark.plan import (
     Limits,
     Plan,

@@ -12,11 +12,8 @@ import pytest
 from deltalake import DeltaTable
 from loader_world import World
 
-from rocketcrew.remoting.errors import UsageError
-from rocketcrew.spark.errors import LoaderError
-from rocketcrew.spark.gaps import compact
-from rocketcrew.spark.intervals import IntervalSet, OffsetSet, QueueKey
-from rocketcrew.spark.outcomes import (
+from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
+from rocketcrew.durable.outcomes import (
     DEAD_LETTER,
     FILTERED,
     NO_ROWS,
@@ -26,6 +23,9 @@ from rocketcrew.spark.outcomes import (
     Outcomes,
     notes_to_json,
 )
+from rocketcrew.remoting.errors import UsageError
+from rocketcrew.spark.errors import LoaderError
+from rocketcrew.spark.gaps import compact
 from rocketcrew.spark.plan import Limits
 from rocketcrew.spark.reconciling import Fate, QueueEnds, Report, TableFacts, reconcile
 from rocketcrew.spark.rerun import load_again, only_rerun

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rocketcrew.conf.segment_format import END_OF_STREAM, KEY_COLUMNS
+from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.spark.errors import BadSegmentError
-from rocketcrew.spark.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.spark.plan import Take
 from rocketcrew.spark.segments import read_facts, read_rows, readable_offsets
 

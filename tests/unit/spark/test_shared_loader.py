@@ -15,7 +15,7 @@ from loader_world import Crash, World
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.config import LoaderConfig
 from rocketcrew.spark.errors import LoaderError
-from rocketcrew.spark.ledger_target import LEDGER_AT, LedgerTarget, ledger_of, lock_path
+from rocketcrew.spark.targets.ledger import LEDGER_AT, LedgerTarget, ledger_of, lock_path
 from rocketcrew.spark.work import Work
 
 

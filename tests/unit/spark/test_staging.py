@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.errors import BadSegmentError, LoaderError
-from rocketcrew.spark.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.spark.plan import Plan
 from rocketcrew.spark.staging import Staging, is_segment_name
 

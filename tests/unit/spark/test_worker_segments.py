@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rocketcrew.spark.intervals import IntervalSet
+from rocketcrew.durable.intervals import IntervalSet
 from rocketcrew.spark.plan import Take
 from rocketcrew.spark.segments import read_facts, read_rows
 from rocketcrew.workers.ddl import parse_ddl

@@ -9,7 +9,7 @@ import pytest
 from rocketcrew.client.access import Access, Credentials, TlsOptions
 from rocketcrew.conf.settings import load
 from rocketcrew.remoting.errors import UsageError
-from rocketcrew.supervisor.access import access_of, in_namespace
+from rocketcrew.supervisor.member.access import access_of, in_namespace
 
 
 def access(**settings: object) -> Access:

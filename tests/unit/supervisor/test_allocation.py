@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rocketcrew.conf.settings import load
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.queues import MessageQueue
-from rocketcrew.supervisor.allocation import (
+from rocketcrew.supervisor.core.allocation import (
     STRATEGIES,
     Strategy,
     allocate,
@@ -24,8 +24,8 @@ from rocketcrew.supervisor.allocation import (
     strategy_named,
     strategy_of,
 )
-from rocketcrew.supervisor.consistent_hash import ring_hash
-from rocketcrew.supervisor.machine_rooms import AllocationError, room_finder
+from rocketcrew.supervisor.core.consistent_hash import ring_hash
+from rocketcrew.supervisor.core.machine_rooms import AllocationError, room_finder
 
 QUEUES = st.lists(
     st.builds(MessageQueue, st.just("t"), st.sampled_from(["a", "b", "broker-10", "broker-9"]), st.integers(0, 15)),

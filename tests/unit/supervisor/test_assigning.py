@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rocketcrew.remoting.codes import ResponseCode
-from rocketcrew.supervisor import actions as act
-from rocketcrew.supervisor.intervals import Intervals
-from rocketcrew.supervisor.states import Queue
+from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core.intervals import Intervals
+from rocketcrew.supervisor.core.states import Queue
 
 if TYPE_CHECKING:
     from .conftest import Bench

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from rocketcrew.spark.intervals import OffsetSet
+from rocketcrew.durable.intervals import OffsetSet
 from rocketcrew.spark.staging import Staging
-from rocketcrew.supervisor import actions as act
 from rocketcrew.supervisor.backlog import Backlog, Marks
+from rocketcrew.supervisor.core import actions as act
 
 Bench = Any
 

@@ -8,10 +8,10 @@ from itertools import product
 import pytest
 
 from rocketcrew.remoting.queues import MessageQueue
-from rocketcrew.supervisor import actions as act
-from rocketcrew.supervisor.blame import VERDICTS, Death, End, Hand, InHand, Verdict, how_ended
-from rocketcrew.supervisor.charges import CHARGES_MAX, Charges
-from rocketcrew.supervisor.chunks import Chunk
+from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core.blame import VERDICTS, Death, End, Hand, InHand, Verdict, how_ended
+from rocketcrew.supervisor.core.charges import CHARGES_MAX, Charges
+from rocketcrew.supervisor.core.chunks import Chunk
 
 from .conftest import Bench
 

@@ -13,10 +13,10 @@ from rocketcrew.client.identity import client_id, instance_name
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.fastjson import loads
 from rocketcrew.remoting.queues import MessageQueue
-from rocketcrew.supervisor import actions as act
 from rocketcrew.supervisor.client_lock import lock_client, unlock_client
-from rocketcrew.supervisor.core import Core
-from rocketcrew.supervisor.local_offsets import LocalCommits, LocalOffsets, offsets_path
+from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core.decisions import Core
+from rocketcrew.supervisor.member.local_offsets import LocalCommits, LocalOffsets, offsets_path
 from rocketcrew.supervisor.slot import adopt, take_slot
 
 A, B = MessageQueue("orders", "broker-a", 0), MessageQueue("orders", "broker-a", 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from rocketcrew.conf.settings import load
-from rocketcrew.supervisor.changes import CHANGEABLE, merge
+from rocketcrew.supervisor.core.changes import CHANGEABLE, merge
 
 
 def test_changeable_settings_exist() -> None:

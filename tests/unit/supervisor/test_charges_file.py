@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from rocketcrew.remoting.queues import MessageQueue
-from rocketcrew.supervisor.charges import Charges
-from rocketcrew.supervisor.charges_file import (
-    CELLS_FILE,
+from rocketcrew.supervisor.core.charges import Charges
+from rocketcrew.supervisor.pool.charges_file import (
     CHARGES_FILE,
     charge_left_cells,
     read_charges,
@@ -18,6 +17,7 @@ from rocketcrew.supervisor.charges_file import (
 )
 from rocketcrew.workers.cells import (
     BETWEEN,
+    CELLS_FILE,
     LAST,
     RECORDS,
     RSS_PEAK,

@@ -11,7 +11,7 @@ from rocketcrew.conf.java_words import JAVA_RANGES, JavaRange
 from rocketcrew.conf.settings import Settings, load
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.subscription import FilterExpression
-from rocketcrew.supervisor.checks import (
+from rocketcrew.supervisor.core.checks import (
     CHECKS,
     DEPRECATED_WHERE,
     OURS_TOO,

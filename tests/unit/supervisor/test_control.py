@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from rocketcrew.remoting.errors import UsageError
-from rocketcrew.supervisor.allocation import average
 from rocketcrew.supervisor.control import SOCKET_NAME, ControlServer, ask
-from rocketcrew.supervisor.core import Core
+from rocketcrew.supervisor.core.allocation import average
+from rocketcrew.supervisor.core.decisions import Core
+from rocketcrew.supervisor.core.slab import SLAB_BYTES_MIN, Slab
+from rocketcrew.supervisor.core.state import CoreConfig
+from rocketcrew.supervisor.core.states import Service
 from rocketcrew.supervisor.metrics import MetricsServer
-from rocketcrew.supervisor.slab import SLAB_BYTES_MIN, Slab
-from rocketcrew.supervisor.state import CoreConfig
-from rocketcrew.supervisor.states import Service
 from rocketcrew.supervisor.status import picture
 
 

@@ -7,8 +7,8 @@ import signal
 import pytest
 
 from rocketcrew.remoting.properties import decode_properties, encode_properties
-from rocketcrew.supervisor.post_mortem import by_itself, cause_of
-from rocketcrew.supervisor.send_back import PROPERTIES_BYTES_MAX, crash_properties
+from rocketcrew.supervisor.member.send_back import PROPERTIES_BYTES_MAX, crash_properties
+from rocketcrew.supervisor.pool.post_mortem import by_itself, cause_of
 
 
 def test_facts_become_properties_that_a_reader_gets_whole() -> None:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from rocketcrew.supervisor.direct import Directing, Refused
-from rocketcrew.supervisor.pool_member import Member
-from rocketcrew.workers.direct_packets import DirectResult, decode_direct
+from rocketcrew.supervisor.pool.direct import Directing
+from rocketcrew.supervisor.pool.pool_member import Member
+from rocketcrew.workers.direct_packets import DirectResult, Refused, decode_direct
 from rocketcrew.workers.packets import QueueInfo
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.frame import FrameReader, encode
 from rocketcrew.remoting.headers import PullResponse
 from rocketcrew.remoting.stored import decode_message
-from rocketcrew.supervisor import actions as act
-from rocketcrew.supervisor.pulls import Pulls
-from rocketcrew.supervisor.recreated import LastBodies
-from rocketcrew.supervisor.send_back import SendBacks
-from rocketcrew.supervisor.slab import UNIT_BYTES
+from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core.recreated import LastBodies
+from rocketcrew.supervisor.core.slab import UNIT_BYTES
+from rocketcrew.supervisor.member.pulls import Pulls
+from rocketcrew.supervisor.member.send_back import SendBacks
 
 from .conftest import TOPIC, record
 

@@ -11,7 +11,7 @@ from rocketcrew.client.operations import Operations
 from rocketcrew.remoting.admin_bodies import ConsumerConnections
 from rocketcrew.remoting.bodies import SubscriptionData
 from rocketcrew.remoting.errors import UnreachableError
-from rocketcrew.supervisor.group_watch import GroupWatch
+from rocketcrew.supervisor.member.group_watch import GroupWatch
 
 INTERVAL_MS = 20
 OURS = {"orders": SubscriptionData.of("orders", "a", 1)}

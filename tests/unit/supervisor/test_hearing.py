@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from rocketcrew.supervisor import actions as act
-from rocketcrew.supervisor.hearing import LEFT_BEHIND, Hearing
-from rocketcrew.supervisor.pool_member import Member
+from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.pool.hearing import LEFT_BEHIND, Hearing
+from rocketcrew.supervisor.pool.pool_member import Member
 from rocketcrew.workers import packets
 from rocketcrew.workers.packets import QueueRanges, Salvaged
 

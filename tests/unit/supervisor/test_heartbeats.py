@@ -24,7 +24,7 @@ from rocketcrew.remoting.codes import RequestCode
 from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.errors import BrokerError, RocketcrewError, UnreachableError
 from rocketcrew.remoting.frame import FrameReader, encode
-from rocketcrew.supervisor.heartbeats import Heartbeats
+from rocketcrew.supervisor.member.heartbeats import Heartbeats
 
 LONG_MS = 9_000
 

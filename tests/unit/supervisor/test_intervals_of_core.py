@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketcrew.supervisor.intervals import Intervals
+from rocketcrew.supervisor.core.intervals import Intervals
 
 PAIRS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=20)
 

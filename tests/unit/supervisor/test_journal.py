@@ -10,9 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocketcrew.remoting.queues import MessageQueue
-from rocketcrew.supervisor.actions import JournalCommitted, JournalDone, JournalSealed
-from rocketcrew.supervisor.intervals import Intervals
-from rocketcrew.supervisor.journal import MAGIC, Entry, JournalEncoder, JournalError, JournalState, replay, snapshot
+from rocketcrew.supervisor.core.actions import JournalCommitted, JournalDone, JournalSealed
+from rocketcrew.supervisor.core.intervals import Intervals
+from rocketcrew.supervisor.core.journal import (
+    MAGIC,
+    Entry,
+    JournalEncoder,
+    JournalError,
+    JournalState,
+    replay,
+    snapshot,
+)
 
 A, B = MessageQueue("orders", "broker-a", 0), MessageQueue("%RETRY%g", "broker-ä", 1)
 OFFSETS = st.integers(0, 60)

@@ -6,9 +6,8 @@ import os
 from pathlib import Path
 
 from rocketcrew.remoting.queues import MessageQueue
-from rocketcrew.supervisor.charges_file import CELLS_FILE
-from rocketcrew.supervisor.left_locks import NOTE_FILE, OWNERS_MAX, LeftLocks, is_alive, take_over_locks
-from rocketcrew.workers.cells import CellFile, map_cell
+from rocketcrew.supervisor.member.left_locks import NOTE_FILE, OWNERS_MAX, LeftLocks, is_alive, take_over_locks
+from rocketcrew.workers.cells import CELLS_FILE, CellFile, map_cell
 
 ONE, TWO = MessageQueue("T", "broker-a", 0), MessageQueue("T", "broker-a", 1)
 

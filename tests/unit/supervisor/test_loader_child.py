@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import structlog.testing
 
-from rocketcrew.cli.load import config_of, load
+from rocketcrew.cli.commands.load import config_of, load
 from rocketcrew.cli.options import read_sources
 from rocketcrew.cli.surroundings import Surroundings
 from rocketcrew.conf import settings as conf

@@ -9,8 +9,8 @@ import pytest
 from rocketcrew.remoting.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_STORE_HOST_V6
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import StoredMessage, encode_message, raise_reconsume_times, record_info
-from rocketcrew.supervisor import actions as act
-from rocketcrew.supervisor.chunks import Chunk
+from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core.chunks import Chunk
 
 if TYPE_CHECKING:
     from .conftest import Bench

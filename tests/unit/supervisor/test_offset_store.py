@@ -12,11 +12,11 @@ from rocketcrew.client.cluster import Cluster
 from rocketcrew.client.operations import Operations
 from rocketcrew.remoting.errors import UnreachableError
 from rocketcrew.remoting.queues import MessageQueue
-from rocketcrew.supervisor.actions import Commit
-from rocketcrew.supervisor.commits import Commits
-from rocketcrew.supervisor.core import Core
-from rocketcrew.supervisor.first_offset import BrokersOffsets, FileOffsets, FirstOffset
-from rocketcrew.supervisor.local_offsets import LocalOffsets
+from rocketcrew.supervisor.core.actions import Commit
+from rocketcrew.supervisor.core.decisions import Core
+from rocketcrew.supervisor.member.commits import Commits
+from rocketcrew.supervisor.member.first_offset import BrokersOffsets, FileOffsets, FirstOffset
+from rocketcrew.supervisor.member.local_offsets import LocalOffsets
 
 MQ, RETRY = MessageQueue("orders", "broker-a", 0), MessageQueue("%RETRY%g", "broker-a", 0)
 LAST, FIRST, TIMESTAMP = "CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_FIRST_OFFSET", "CONSUME_FROM_TIMESTAMP"

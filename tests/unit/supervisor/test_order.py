@@ -13,10 +13,10 @@ from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import StoredMessage, encode_message
-from rocketcrew.supervisor import actions as act
-from rocketcrew.supervisor.blame import Death, End, InHand
-from rocketcrew.supervisor.order import HandlerOrder, Order, check_same, resolve
-from rocketcrew.supervisor.pulling import PullResult
+from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core.blame import Death, End, InHand
+from rocketcrew.supervisor.core.order import HandlerOrder, Order, check_same, resolve
+from rocketcrew.supervisor.core.pulling import PullResult
 from rocketcrew.supervisor.wiring import core_config, renewed_config
 from rocketcrew.workers.cells import KEYS_OF
 

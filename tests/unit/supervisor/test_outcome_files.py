@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from rocketcrew.durable.intervals import QueueKey
+from rocketcrew.durable.outcomes import FILTERED, NO_ROWS, RECOVERED, SENT_BACK, Outcomes, notes_from_json
 from rocketcrew.remoting.queues import MessageQueue
-from rocketcrew.spark.intervals import QueueKey
-from rocketcrew.spark.outcomes import FILTERED, NO_ROWS, RECOVERED, SENT_BACK, Outcomes, notes_from_json
-from rocketcrew.supervisor.actions import JournalCommitted, JournalDone
-from rocketcrew.supervisor.intervals import Intervals
-from rocketcrew.supervisor.journal import JournalState
+from rocketcrew.supervisor.core.actions import JournalCommitted, JournalDone
+from rocketcrew.supervisor.core.intervals import Intervals
+from rocketcrew.supervisor.core.journal import JournalState
+from rocketcrew.supervisor.core.outcome_notes import OutcomeNotes
 from rocketcrew.supervisor.outcome_files import FILE_BYTES_MAX, OutcomeFiles
-from rocketcrew.supervisor.outcome_notes import OutcomeNotes
 
 MQ = MessageQueue("orders", "broker-a", 3)
 KEY = QueueKey("g", "orders", "broker-a", 3)

@@ -18,15 +18,15 @@ from rocketcrew.remoting.pop_headers import PopResponse
 from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import StoredMessage, encode_message
-from rocketcrew.supervisor import actions as act
-from rocketcrew.supervisor.allocation import average
-from rocketcrew.supervisor.blame import Death, End, InHand
-from rocketcrew.supervisor.core import Core
-from rocketcrew.supervisor.popping import PopResult
-from rocketcrew.supervisor.pops import delay_ms
-from rocketcrew.supervisor.running_info import Clocks, offsets_of, running_info
-from rocketcrew.supervisor.slab import SLAB_BYTES_MIN, Slab
-from rocketcrew.supervisor.state import CoreConfig
+from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core.allocation import average
+from rocketcrew.supervisor.core.blame import Death, End, InHand
+from rocketcrew.supervisor.core.decisions import Core
+from rocketcrew.supervisor.core.popping import PopResult
+from rocketcrew.supervisor.core.slab import SLAB_BYTES_MIN, Slab
+from rocketcrew.supervisor.core.state import CoreConfig
+from rocketcrew.supervisor.member.pops import delay_ms
+from rocketcrew.supervisor.member.running_info import Clocks, offsets_of, running_info
 
 ALL = MessageQueue("T", "broker-a", -1)
 INVISIBLE_S = 60.0

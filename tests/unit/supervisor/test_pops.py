@@ -16,8 +16,8 @@ from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.errors import BrokerError
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import StoredMessage
-from rocketcrew.supervisor.actions import SendBack
-from rocketcrew.supervisor.pops import Pops
+from rocketcrew.supervisor.core.actions import SendBack
+from rocketcrew.supervisor.member.pops import Pops
 
 if TYPE_CHECKING:
     from .conftest import Bench

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from rocketcrew.supervisor.blame import End, Hand, InHand, Verdict
-from rocketcrew.supervisor.pool_member import Member
-from rocketcrew.supervisor.post_mortem import PostMortem, by_itself, cause_of, in_hand_of, oom_kills
-from rocketcrew.supervisor.time_limits import Look
+from rocketcrew.supervisor.core.blame import End, Hand, InHand, Verdict
+from rocketcrew.supervisor.core.time_limits import Look
+from rocketcrew.supervisor.pool.pool_member import Member
+from rocketcrew.supervisor.pool.post_mortem import PostMortem, by_itself, cause_of, in_hand_of, oom_kills
 from rocketcrew.workers.cells import (
     BETWEEN,
     CHUNK_ID,

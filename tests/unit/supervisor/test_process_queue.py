@@ -9,14 +9,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from rocketcrew.remoting.codes import ResponseCode
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import StoredMessage, encode_message
-from rocketcrew.supervisor import actions as act
-from rocketcrew.supervisor.allocation import average
-from rocketcrew.supervisor.chunks import Chunk
-from rocketcrew.supervisor.core import Core
-from rocketcrew.supervisor.journal import JournalState
-from rocketcrew.supervisor.pulling import PullResult
-from rocketcrew.supervisor.slab import UNIT_BYTES, Slab
-from rocketcrew.supervisor.state import CoreConfig
+from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core.allocation import average
+from rocketcrew.supervisor.core.chunks import Chunk
+from rocketcrew.supervisor.core.decisions import Core
+from rocketcrew.supervisor.core.journal import JournalState
+from rocketcrew.supervisor.core.pulling import PullResult
+from rocketcrew.supervisor.core.slab import UNIT_BYTES, Slab
+from rocketcrew.supervisor.core.state import CoreConfig
 
 MQ = MessageQueue("t", "b", 0)
 OPENED_AT = 5

@@ -9,11 +9,11 @@ import pytest
 from rocketcrew.remoting.batch import BatchEntry, encode_batch
 from rocketcrew.remoting.codes import SYSFLAG_INNER_BATCH, SYSFLAG_NEED_UNWRAP, ResponseCode
 from rocketcrew.remoting.stored import StoredMessage, encode_message
-from rocketcrew.supervisor import actions as act
-from rocketcrew.supervisor.intervals import Intervals
-from rocketcrew.supervisor.process_queue import RESERVE_BYTES_MAX, RESERVE_BYTES_MIN
-from rocketcrew.supervisor.pulling import PullResult, thresholds
-from rocketcrew.supervisor.slab import UNIT_BYTES
+from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core.intervals import Intervals
+from rocketcrew.supervisor.core.process_queue import RESERVE_BYTES_MAX, RESERVE_BYTES_MIN
+from rocketcrew.supervisor.core.pulling import PullResult, thresholds
+from rocketcrew.supervisor.core.slab import UNIT_BYTES
 
 from .conftest import record
 

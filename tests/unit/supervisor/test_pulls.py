@@ -17,9 +17,9 @@ from rocketcrew.remoting.codes import PULL_COMMIT_OFFSET, PULL_SUSPEND, Response
 from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.errors import TimedOutError, UnreachableError
 from rocketcrew.remoting.headers import PullRequest, PullResponse
-from rocketcrew.supervisor import actions as act
-from rocketcrew.supervisor.pulls import Pulls
-from rocketcrew.supervisor.recreated import LastBodies
+from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core.recreated import LastBodies
+from rocketcrew.supervisor.member.pulls import Pulls
 
 from .conftest import TOPIC
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rocketcrew.supervisor import actions as act
-from rocketcrew.supervisor.reclaiming import TRY_AGAIN_MS
+from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core.reclaiming import TRY_AGAIN_MS
 
 if TYPE_CHECKING:
-    from rocketcrew.supervisor.chunks import Chunk
+    from rocketcrew.supervisor.core.chunks import Chunk
 
     from .conftest import Bench
 

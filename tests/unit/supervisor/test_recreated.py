@@ -16,9 +16,9 @@ from rocketcrew.client.selection import to_queue
 from rocketcrew.remoting.admin_bodies import TopicConfig
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import StoredMessage, encode_message
-from rocketcrew.supervisor.process_queue import ProcessQueue
-from rocketcrew.supervisor.recreated import LastBodies, deleted_queues
-from rocketcrew.supervisor.states import Queue
+from rocketcrew.supervisor.core.process_queue import ProcessQueue
+from rocketcrew.supervisor.core.recreated import LastBodies, deleted_queues
+from rocketcrew.supervisor.core.states import Queue
 
 TOPIC = "orders"
 MQ = MessageQueue(TOPIC, "broker-a", 0)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rocketcrew.supervisor.posts import DropGeneration, Note, Policy, Start
-from rocketcrew.supervisor.reloading import RELOAD, Reload, ReloadEvent, canary_verdict
+from rocketcrew.supervisor.core.posts import DropGeneration, Note, Policy, Start
+from rocketcrew.supervisor.core.reloading import RELOAD, Reload, ReloadEvent, canary_verdict
 
 sys.path.insert(0, str(Path(__file__).parent))
 

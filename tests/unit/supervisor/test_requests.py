@@ -19,10 +19,10 @@ from rocketcrew.remoting.codes import FLAG_ONEWAY, RequestCode, ResponseCode
 from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import StoredMessage, encode_message
-from rocketcrew.supervisor import actions as act
-from rocketcrew.supervisor.direct import Refused
-from rocketcrew.supervisor.requests import Asked, Requests
-from rocketcrew.supervisor.running_info import Clocks, offsets_of, running_info
+from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.member.requests import Asked, Requests
+from rocketcrew.supervisor.member.running_info import Clocks, offsets_of, running_info
+from rocketcrew.workers.direct_packets import Refused
 from rocketcrew.workers.packets import QueueInfo
 
 from .conftest import TOPIC, Bench

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rocketcrew.remoting.codes import ResponseCode
-from rocketcrew.supervisor import actions as act
+from rocketcrew.supervisor.core import actions as act
 
 if TYPE_CHECKING:
     from .conftest import Bench

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from structlog.testing import capture_logs
 
-from rocketcrew.supervisor.route_keeper import RouteKeeper
+from rocketcrew.supervisor.member.route_keeper import RouteKeeper
 
 A, B = "10.0.0.1:10911", "10.0.0.2:10911"
 

@@ -22,8 +22,8 @@ from rocketcrew.remoting.headers import PullRequest
 from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import StoredMessage, decode_messages, encode_message
-from rocketcrew.supervisor.actions import SendBack
-from rocketcrew.supervisor.send_back import SendBacks
+from rocketcrew.supervisor.core.actions import SendBack
+from rocketcrew.supervisor.member.send_back import SendBacks
 
 GROUP, TOPIC = "g", "orders"
 MQ = MessageQueue(TOPIC, "broker-a", 0)

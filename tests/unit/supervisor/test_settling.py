@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rocketcrew.supervisor import actions as act
-from rocketcrew.supervisor.states import Queue, StateError
+from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core.states import Queue, StateError
 
 if TYPE_CHECKING:
     from .conftest import Bench

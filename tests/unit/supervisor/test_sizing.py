@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketcrew.supervisor.sizing import ChunkSizer
+from rocketcrew.supervisor.core.sizing import ChunkSizer
 
 
 def test_the_first_chunks_hold_one_message() -> None:

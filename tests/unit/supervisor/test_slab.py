@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from rocketcrew.supervisor.slab import SLAB_BYTES_MIN, UNIT_BYTES, Slab, Slot
+from rocketcrew.supervisor.core.slab import SLAB_BYTES_MIN, UNIT_BYTES, Slab, Slot
 
 FRAME_MAX = 16 * 1024 * 1024
 UNITS = 40

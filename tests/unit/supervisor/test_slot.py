@@ -11,9 +11,9 @@ import pytest
 from rocketcrew.conf.segment_format import segment_name
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.queues import MessageQueue
-from rocketcrew.supervisor.actions import JournalCommitted, JournalDone
-from rocketcrew.supervisor.intervals import Intervals
-from rocketcrew.supervisor.journal import JournalError, JournalState
+from rocketcrew.supervisor.core.actions import JournalCommitted, JournalDone
+from rocketcrew.supervisor.core.intervals import Intervals
+from rocketcrew.supervisor.core.journal import JournalError, JournalState
 from rocketcrew.supervisor.journal_file import JournalFile, read_journal
 from rocketcrew.supervisor.slot import adopt, read_settled, take_slot, write_settled
 from rocketcrew.workers.salvage import open_segments

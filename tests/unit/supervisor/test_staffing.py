@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rocketcrew.supervisor.posts import POST, GiveUp, Kill, Note, Order, Policy, Post, PostEvent, Retire, Start
-from rocketcrew.supervisor.staffing import BACK_OFF_MAX_S, LEAVING_PATIENCE_S, Staff
+from rocketcrew.supervisor.core.posts import POST, GiveUp, Kill, Note, Order, Policy, Post, PostEvent, Retire, Start
+from rocketcrew.supervisor.core.staffing import BACK_OFF_MAX_S, LEAVING_PATIENCE_S, Staff
 
 
 class Office:

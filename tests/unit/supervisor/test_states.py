@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rocketcrew.supervisor.states import (
+from rocketcrew.supervisor.core.states import (
     QUEUE,
     SERVICE,
     WORKER,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from rocketcrew.supervisor.stats import ConsumerStats, Item, Rate, Window
+from rocketcrew.supervisor.core.stats import ConsumerStats, Item, Rate, Window
 
 from .conftest import TOPIC
 

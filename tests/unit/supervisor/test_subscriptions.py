@@ -9,8 +9,8 @@ import pytest
 from rocketcrew.remoting.bodies import SubscriptionData
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.subscription import FilterExpression
-from rocketcrew.supervisor import actions as act
-from rocketcrew.supervisor.subscriptions import Subscriptions, differences, same_filter
+from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core.subscriptions import Subscriptions, differences, same_filter
 
 TOPIC = "orders"
 TAGS = FilterExpression("a || b")

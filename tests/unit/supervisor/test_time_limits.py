@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from rocketcrew.supervisor.time_limits import ABORT_GRACE_NS, NS_PER_MS, Look, Progress, Step
+from rocketcrew.supervisor.core.time_limits import ABORT_GRACE_NS, NS_PER_MS, Look, Progress, Step
 
 SOFT, HARD, STALL = 100 * NS_PER_MS, 300 * NS_PER_MS, 5_000 * NS_PER_MS
 START = 1_000 * NS_PER_MS

@@ -10,14 +10,14 @@ import pytest
 from rocketcrew.conf.settings import load
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.queues import MessageQueue
-from rocketcrew.supervisor import actions as act
-from rocketcrew.supervisor.order import Order, check_limits
+from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core.order import Order, check_limits
 from rocketcrew.supervisor.wiring import topic_concurrency
 
 from .conftest import ME, TOPIC
 
 if TYPE_CHECKING:
-    from rocketcrew.supervisor.chunks import Chunk
+    from rocketcrew.supervisor.core.chunks import Chunk
 
     from .conftest import Bench
 

@@ -1,0 +1,1 @@
+"""One file per request code, and the table that finds them."""

@@ -1,0 +1,189 @@
+"""PULL_MESSAGE 11 and LITE_PULL_MESSAGE 361 (BR/processor/{PullMessageProcessor,DefaultPullMessageResultHandler}.java).
+
+Checks in the genuine order, each with its code (PROTOCOL §5.1), then the read, then: found -> 0, nothing newer -> hold if
+the client asked for it (19 if not), only others' tags -> 20, an offset outside of the queue -> 21.
+
+A held pull is executed again by `wake_arrived`, `wake_due` or `wake_swept`. The second pass never holds and never commits
+the offset that came with the pull, as it would be old by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ...remoting.bodies import SubscriptionData
+from ...remoting.codes import (
+    FORBIDDEN_BROADCASTING,
+    FORBIDDEN_GROUP,
+    FORBIDDEN_TOPIC,
+    PULL_COMMIT_OFFSET,
+    PULL_SUBSCRIPTION,
+    PULL_SUSPEND,
+    RequestCode,
+    ResponseCode,
+)
+from ...remoting.command import Command
+from ...remoting.errors import UsageError
+from ...remoting.headers import PullRequest
+from ...remoting.subscription import EXPRESSION_TAG, parse_subscription
+from ..client_table import ConsumerGroup
+from ..effects import Reply
+from ..held_pulls import HeldPull
+from ..message_store import Fetched, GetStatus
+from ..refusal import FAQ, Refused
+from ..state import BrokerState, Call
+from ..topic_table import readable
+from ..wanted import Wanted, by_expression
+
+CODES = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+
+# How the status of a read becomes an answer; that of an empty queue depends on the offset asked for.
+ANSWERS = {
+    GetStatus.FOUND: ResponseCode.SUCCESS,
+    GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+    GetStatus.OFFSET_RESET: ResponseCode.PULL_OFFSET_MOVED,
+}
+
+
+def handle(state: BrokerState, call: Call) -> Command | None:
+    """Answer, or None when the pull is held."""
+    request = PullRequest.from_fields(call.command.fields)
+    wanted = check(state, request)
+    fetched = fetch(state, request, wanted)
+    code = answer_code(fetched, request.queue_offset)
+    if request.sys_flag & PULL_COMMIT_OFFSET:
+        state.offsets.commit(request.topic, request.consumer_group, request.queue_id, request.commit_offset)
+    if code == ResponseCode.PULL_NOT_FOUND and request.sys_flag & PULL_SUSPEND:
+        wait_ms = min(max(request.suspend_timeout_millis, 0), state.config.hold_timeout_max_ms)
+        held = HeldPull(call.channel, call.address, call.command, request, wanted, call.now_ms + wait_ms)
+        if state.held.hold(held):
+            return None
+    return answer(call.command, fetched, code)
+
+
+def check(state: BrokerState, request: PullRequest) -> Wanted:
+    """What the pull is for. Raises Refused."""
+    group = state.groups.get(request.consumer_group)
+    if group is None:
+        remark = f"subscription group [{request.consumer_group}] does not exist, {FAQ}"
+        raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+    if not group.consume_enable:
+        remark = f"subscription group no permission, {request.consumer_group}"
+        raise Refused(ResponseCode.NO_PERMISSION, remark, {"forbiddenType": str(FORBIDDEN_GROUP)})
+    topic = state.topics.get(request.topic)
+    if topic is None:
+        raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{request.topic}] not exist, apply first please! {FAQ}")
+    if not readable(topic):
+        remark = f"the topic[{request.topic}] pulling message is forbidden"
+        raise Refused(ResponseCode.NO_PERMISSION, remark, {"forbiddenType": str(FORBIDDEN_TOPIC)})
+    if not 0 <= request.queue_id < topic.read_queue_nums:
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER,
+            f"queueId[{request.queue_id}] is illegal, topic:[{request.topic}] "
+            f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{request.consumer_group}]",
+        )
+    if request.sys_flag & PULL_SUBSCRIPTION:
+        return wanted_in_request(request)
+    members = state.clients.consumer_group(request.consumer_group)
+    if members is None:
+        raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{FAQ}")
+    if not group.consume_broadcast_enable and members.is_broadcasting:
+        remark = f"the consumer group[{request.consumer_group}] can not consume by broadcast way"
+        raise Refused(ResponseCode.NO_PERMISSION, remark, {"forbiddenType": str(FORBIDDEN_BROADCASTING)})
+    return wanted_of_group(members, request)
+
+
+def wanted_in_request(request: PullRequest) -> Wanted:
+    text = request.subscription or "*"
+    try:
+        if request.expression_type in (None, "", EXPRESSION_TAG):
+            parsed = parse_subscription(text)
+            return by_expression(EXPRESSION_TAG, parsed.sub_string, frozenset(parsed.codes))
+        return by_expression(request.expression_type, text, frozenset())
+    except UsageError as error:
+        remark = f"parse the consumer's subscription failed: {error}"
+        raise Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark) from None
+
+
+def wanted_of_group(members: ConsumerGroup, request: PullRequest) -> Wanted:
+    subscription = members.subscriptions.get(request.topic)
+    if subscription is None:
+        raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{FAQ}")
+    if subscription.sub_version < request.sub_version:
+        raise Refused(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+    return wanted_by(subscription)
+
+
+def wanted_by(subscription: SubscriptionData) -> Wanted:
+    """What a subscription of a heartbeat wants. Raises Refused."""
+    codes = frozenset(subscription.code_set)
+    try:
+        return by_expression(subscription.expression_type, subscription.sub_string, codes)
+    except UsageError as error:
+        raise Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
+
+
+def fetch(state: BrokerState, request: PullRequest, wanted: Wanted) -> Fetched:
+    """Read from the queue, unless an operator's reset of the offset waits for this pull."""
+    reset = state.offsets.take_reset(request.topic, request.consumer_group, request.queue_id)
+    if reset is not None:
+        low = state.store.min_offset(request.topic, request.queue_id)
+        high = state.store.max_offset(request.topic, request.queue_id)
+        return Fetched(GetStatus.OFFSET_RESET, reset, low, high)
+    fetched = state.store.get(request.topic, request.queue_id, request.queue_offset, request.max_msg_nums, wanted)
+    state.get_count += fetched.count
+    return fetched
+
+
+def answer_code(fetched: Fetched, offset: int) -> ResponseCode:
+    if fetched.status is GetStatus.NO_MESSAGE_IN_QUEUE:
+        return ResponseCode.PULL_OFFSET_MOVED if offset else ResponseCode.PULL_NOT_FOUND
+    return ANSWERS[fetched.status]
+
+
+def answer(command: Command, fetched: Fetched, code: ResponseCode) -> Command:
+    fields = {
+        "suggestWhichBrokerId": "0",
+        "groupSysFlag": "0",
+        "nextBeginOffset": str(fetched.next_offset),
+        "maxOffset": str(fetched.max_offset),
+        "minOffset": str(fetched.min_offset),
+        "topicSysFlag": "0",
+    }
+    return command.response(code, fields, fetched.body, fetched.status.value)
+
+
+# Second pass
+
+
+def wake_arrived(state: BrokerState) -> list[Reply]:
+    """Answer the held pulls that what was stored lately is for. Empties `state.arrivals`."""
+    replies: list[Reply] = []
+    for topic, queue_id, tags_code, properties in state.arrivals:
+        replies += repeat(state, state.held.arrived(topic, queue_id, tags_code, properties))
+    state.arrivals.clear()
+    return replies
+
+
+def wake_due(state: BrokerState, now_ms: int) -> list[Reply]:
+    return repeat(state, state.held.due(now_ms))
+
+
+def wake_swept(state: BrokerState) -> list[Reply]:
+    return repeat(state, state.held.swept())
+
+
+def repeat(state: BrokerState, pulls: Iterable[HeldPull]) -> list[Reply]:
+    replies: list[Reply] = []
+    for pull in pulls:
+        try:
+            wanted = check(state, pull.request)
+            fetched = fetch(state, pull.request, wanted)
+            response = answer(pull.command, fetched, answer_code(fetched, pull.request.queue_offset))
+        except Refused as refused:
+            response = pull.command.response(refused.code, refused.fields, remark=refused.remark)
+        replies.append(Reply(pull.channel, response))
+    return replies

@@ -1,0 +1,64 @@
+"""QUERY_MESSAGE 12: messages of a topic by key or unique id (BR/processor/QueryMessageProcessor.queryMessage).
+
+The genuine broker keeps a hash index; ours looks at the newest records of the topic instead, at most `query_scan_max`, which
+is what a development broker needs and costs nothing while nobody asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...remoting.codes import RequestCode, ResponseCode
+from ...remoting.command import Command
+from ...remoting.headers import QueryMessage, QueryMessageResponse
+from ...remoting.properties import PROPERTY_KEYS, PROPERTY_UNIQ_KEY, find_property
+from ...remoting.stored import record_info
+from ..refusal import Refused
+from ..state import BrokerState, Call
+
+CODES = (RequestCode.QUERY_MESSAGE,)
+UNIQUE_ANSWERS_MAX = 32
+ANSWERS_MAX = 64
+BODY_MAX_BYTES = 4 << 20  # enough for the largest message, far below the largest frame
+
+
+def handle(state: BrokerState, call: Call) -> Command:
+    request = QueryMessage.from_fields(call.command.fields)
+    count_max = UNIQUE_ANSWERS_MAX if request.unique_key_query else min(max(request.max_num, 1), ANSWERS_MAX)
+    found: list[bytes] = []
+    bytes_left = BODY_MAX_BYTES
+    for record in newest_first(state, request.topic, request.begin_timestamp, request.end_timestamp):
+        if len(found) >= count_max or bytes_left <= 0:
+            break
+        if has_key(record, request.key.encode(), bool(request.unique_key_query)):
+            found.append(record)
+            bytes_left -= len(record)
+    if not found:
+        raise Refused(ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct")
+    fields = QueryMessageResponse(call.now_ms, state.store.log_end).to_fields()
+    return call.command.response(ResponseCode.SUCCESS, fields, b"".join(found))
+
+
+def newest_first(state: BrokerState, topic: str, begin_ms: int, end_ms: int) -> Iterator[bytes]:
+    """Records of a topic stored in [begin_ms, end_ms], queue by queue, each backwards, bounded over all queues."""
+    looks_left = state.config.query_scan_max
+    for queue_id in state.store.queue_ids(topic):
+        queue = state.store.queue(topic, queue_id)
+        assert queue is not None, "queue_ids names queues that exist"
+        first = state.store.search(topic, queue_id, begin_ms)
+        behind = state.store.search(topic, queue_id, end_ms + 1)
+        for offset in range(behind - 1, first - 1, -1):
+            if not looks_left:
+                return
+            looks_left -= 1
+            record = state.store.record_at(queue.entry(offset)[0])
+            if record is not None:
+                yield record
+
+
+def has_key(record: bytes, key: bytes, unique: bool) -> bool:
+    properties = record[record_info(record).properties_start :]
+    if find_property(properties, PROPERTY_UNIQ_KEY.encode()) == key:
+        return True
+    keys = find_property(properties, PROPERTY_KEYS.encode())
+    return not unique and keys is not None and key in keys.split(b" ")

@@ -1,0 +1,21 @@
+"""LOCK_BATCH_MQ 41 and UNLOCK_BATCH_MQ 42 (BR/processor/AdminBrokerProcessor.java). The code is always 0: read the list."""
+
+from __future__ import annotations
+
+from ...remoting.bodies import LockBatch, LockBatchResponse
+from ...remoting.codes import RequestCode, ResponseCode
+from ...remoting.command import Command
+from ..state import BrokerState, Call
+
+CODES = (RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ)
+
+
+def handle(state: BrokerState, call: Call) -> Command:
+    command = call.command
+    request = LockBatch.decode(command.body)
+    if command.code == RequestCode.UNLOCK_BATCH_MQ:
+        state.locks.unlock(request.consumer_group, request.client_id, request.mq_set)
+        return command.response(ResponseCode.SUCCESS)
+    mine = [queue for queue in request.mq_set if queue.broker_name == state.config.name and queue.topic in state.topics]
+    granted = state.locks.lock(call.now_ms, request.consumer_group, request.client_id, mine)
+    return command.response(ResponseCode.SUCCESS, body=LockBatchResponse(tuple(granted)).encode())

@@ -1,0 +1,45 @@
+"""INVOKE_BROKER_TO_RESET_OFFSET 222, kept at the server (BR/processor/AdminBrokerProcessor.resetOffset, 5.2 and later).
+
+The new offset waits in the offset table: the group's next pull of the queue is answered 21 with it, and until then commits
+of members that still run are ignored. `isForce` false keeps a queue whose committed offset is lower already.
+"""
+
+from __future__ import annotations
+
+from ...remoting.bodies import ResetOffsetBody
+from ...remoting.codes import RequestCode, ResponseCode
+from ...remoting.command import Command
+from ...remoting.headers import ResetOffset
+from ...remoting.queues import MessageQueue
+from ..refusal import Refused
+from ..state import BrokerState, Call
+
+CODES = (RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,)
+
+
+def handle(state: BrokerState, call: Call) -> Command:
+    request = ResetOffset.from_fields(call.command.fields)
+    topic = state.topics.get(request.topic)
+    if topic is None:
+        raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {request.topic} does not exist")
+    wanted = -1 if request.queue_id is None else request.queue_id
+    if wanted >= topic.read_queue_nums:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"queueId[{wanted}] is illegal")
+    table: dict[MessageQueue, int] = {}
+    for queue_id in range(topic.read_queue_nums) if wanted < 0 else (wanted,):
+        offset = target(state, request, queue_id)
+        committed = state.offsets.query(request.topic, request.group, queue_id)
+        if request.is_force or committed is None or offset <= committed:
+            state.offsets.reset(request.topic, request.group, queue_id, offset)
+            table[MessageQueue(request.topic, state.config.name, queue_id)] = offset
+    return call.command.response(ResponseCode.SUCCESS, body=ResetOffsetBody(table).encode())
+
+
+def target(state: BrokerState, request: ResetOffset, queue_id: int) -> int:
+    """The offset asked for, else the one at the time asked for, kept within the queue."""
+    low, high = state.store.min_offset(request.topic, queue_id), state.store.max_offset(request.topic, queue_id)
+    if request.offset is not None and request.offset >= 0 and request.queue_id is not None and request.queue_id >= 0:
+        return min(max(request.offset, low), high)
+    if request.timestamp < 0:
+        return high
+    return state.store.search(request.topic, queue_id, request.timestamp)

@@ -1,0 +1,229 @@
+"""SEND_MESSAGE 10, SEND_MESSAGE_V2 310, SEND_BATCH_MESSAGE 320 (BR/processor/SendMessageProcessor.java).
+
+A topic that does not exist is made on first use when the request names a default topic that lends its settings; a
+`%RETRY%` topic is made with one queue. A message for `%RETRY%group` is a retry that the client counts itself: past the
+limit, or when the group consumes in order (it holds queue locks), it goes to `%DLQ%group` instead.
+
+A batch becomes one record per message, all in one queue; the header's properties (WAIT and the batch's own UNIQ_KEY)
+are not mixed into the messages' own, as 5.5.0 does not either.
+"""
+
+from __future__ import annotations
+
+from ...remoting.admin_bodies import TopicConfig
+from ...remoting.batch import decode_batch
+from ...remoting.codes import PERM_INHERIT, SYSFLAG_MULTI_TAGS, RequestCode, ResponseCode
+from ...remoting.command import Command
+from ...remoting.headers import SendRequest, SendRequestV2, SendResponse
+from ...remoting.ids import offset_message_id
+from ...remoting.properties import (
+    PROPERTY_CLUSTER,
+    PROPERTY_DELAY,
+    PROPERTY_MSG_REGION,
+    PROPERTY_POP_CK,
+    PROPERTY_TIMER_DELAY_MS,
+    PROPERTY_TIMER_DELAY_SEC,
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_TRACE_ON,
+    PROPERTY_UNIQ_KEY,
+    decode_properties,
+    encode_properties,
+)
+from ...remoting.stored import StoredMessage
+from ..delay import delay_level
+from ..refusal import FAQ, Refused
+from ..state import BrokerState, Call
+from ..topic_table import CLOSED_TOPICS, RETRY_PREFIX, illegal_topic, writable
+from ..transactions import is_half
+
+REGION = "DefaultRegion"
+VERSION_3_4_9 = 121  # from here on the header's maxReconsumeTimes counts
+_TIMERS = (PROPERTY_TIMER_DELAY_MS, PROPERTY_TIMER_DELAY_SEC, PROPERTY_TIMER_DELIVER_MS)
+CODES = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+
+
+def handle(state: BrokerState, call: Call) -> Command:
+    command = call.command
+    kind = SendRequest if command.code == RequestCode.SEND_MESSAGE else SendRequestV2
+    request = kind.from_fields(command.fields)
+    topic = topic_to_send(state, call, request)
+    queue_id = queue_to_send(state, call, request, topic)
+    if command.code == RequestCode.SEND_BATCH_MESSAGE or request.batch:
+        return send_batch(state, call, request, topic, queue_id)
+    return send_one(state, call, request, topic, queue_id)
+
+
+def topic_to_send(state: BrokerState, call: Call, request: SendRequest) -> TopicConfig:
+    """The topic, made on first use. Raises Refused when it may not be sent to or cannot be made."""
+    name = request.topic
+    if name in CLOSED_TOPICS:
+        raise Refused(ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden.")
+    topic = state.topics.get(name)
+    if topic is None:
+        wrong = illegal_topic(name)
+        if wrong is not None:
+            raise Refused(ResponseCode.INVALID_PARAMETER, wrong)
+        topic = make_on_first_use(state, call, request)
+    if topic is None:
+        raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!{FAQ}")
+    if not writable(topic):
+        raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{name}] sending message is forbidden")
+    return topic
+
+
+def make_on_first_use(state: BrokerState, call: Call, request: SendRequest) -> TopicConfig | None:
+    """TopicConfigManager.createTopicInSendMessageMethod: as many queues as wished, at most as the default topic has."""
+    default = state.topics.get(request.default_topic)
+    if default is not None and default.perm & PERM_INHERIT and request.default_topic_queue_nums > 0:
+        queues = min(request.default_topic_queue_nums, default.write_queue_nums, state.config.default_queues_max)
+        perm = default.perm & ~PERM_INHERIT
+        return state.make_topic(
+            call.now_ms, TopicConfig(request.topic, queues, queues, perm, default.topic_filter_type)
+        )
+    if request.topic.startswith(RETRY_PREFIX):
+        return state.make_topic(call.now_ms, TopicConfig(request.topic, 1, 1))
+    return None
+
+
+def queue_to_send(state: BrokerState, call: Call, request: SendRequest, topic: TopicConfig) -> int:
+    """The queue asked for, a random one for -1. Raises Refused when there is no such queue."""
+    if request.queue_id >= max(topic.read_queue_nums, topic.write_queue_nums):
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER,
+            f"request queueId[{request.queue_id}] is illegal, {topic} Producer: {call.address}",
+        )
+    return request.queue_id if request.queue_id >= 0 else state.random.randrange(topic.write_queue_nums)
+
+
+def send_one(state: BrokerState, call: Call, request: SendRequest, topic: TopicConfig, queue_id: int) -> Command:
+    command = call.command
+    body = bytes(command.body)
+    check_sizes(state, len(body), request.properties or "")
+    properties = decode_properties(request.properties or "")
+    half = is_half(properties) and not is_retried(request, properties)
+    refuse_unserved(state, properties, half=half)
+    message = new_message(call, request, topic, queue_id, body)
+    if request.topic.startswith(RETRY_PREFIX):
+        to_dlq_past_limit(state, call, request, message, properties)
+    unique = add_broker_properties(state, call, properties)
+    message.raw_properties = encode_properties(properties).encode()
+    if half:
+        stored = state.accept_half(call.now_ms, message, properties)
+    else:
+        stored = state.accept(call.now_ms, message, properties)
+    response = SendResponse(
+        msg_id=offset_message_id(stored.store_host, stored.store_port, stored.physical_offset),
+        queue_id=queue_id,
+        queue_offset=stored.queue_offset,
+        transaction_id=unique,
+        region_id=REGION,
+        trace_on=True,
+    )
+    return command.response(ResponseCode.SUCCESS, response.to_fields())
+
+
+def send_batch(state: BrokerState, call: Call, request: SendRequest, topic: TopicConfig, queue_id: int) -> Command:
+    command = call.command
+    body = bytes(command.body)
+    check_sizes(state, len(body), request.properties or "")
+    entries = decode_batch(body)
+    if not entries or request.topic.startswith(RETRY_PREFIX):
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group, nor an empty batch")
+    parsed = [decode_properties(entry.properties) for entry in entries]
+    for properties in parsed:
+        if is_half(properties):
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "batch request does not support transaction messages")
+        refuse_unserved(state, properties)
+        if delay_level(properties) > 0:
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "batch request does not support delayed messages")
+    ids: list[str] = []
+    first_offset = 0
+    for entry, properties in zip(entries, parsed, strict=True):
+        message = new_message(call, request, topic, queue_id, entry.body)
+        message.flag = entry.flag
+        add_broker_properties(state, call, properties)
+        message.raw_properties = encode_properties(properties).encode()
+        stored = state.accept(call.now_ms, message, properties)
+        if not ids:
+            first_offset = stored.queue_offset
+        ids.append(offset_message_id(stored.store_host, stored.store_port, stored.physical_offset))
+    response = SendResponse(
+        msg_id=",".join(ids),
+        queue_id=queue_id,
+        queue_offset=first_offset,
+        transaction_id=decode_properties(request.properties or "").get(PROPERTY_UNIQ_KEY),
+        region_id=REGION,
+        trace_on=True,
+    )
+    return command.response(ResponseCode.SUCCESS, response.to_fields())
+
+
+def new_message(call: Call, request: SendRequest, topic: TopicConfig, queue_id: int, body: bytes) -> StoredMessage:
+    host, _, port = call.address.rpartition(":")
+    return StoredMessage(
+        topic=request.topic,
+        body=body,
+        queue_id=queue_id,
+        flag=request.flag,
+        sysflag=request.sys_flag | (SYSFLAG_MULTI_TAGS if topic.topic_filter_type == "MULTI_TAG" else 0),
+        born_timestamp_ms=request.born_timestamp,
+        born_host=host,
+        born_port=int(port),
+        reconsume_times=request.reconsume_times or 0,
+    )
+
+
+def check_sizes(state: BrokerState, body_bytes: int, properties: str) -> None:
+    config = state.config
+    if not body_bytes or body_bytes > config.body_max_bytes or len(properties) > config.properties_max_bytes:
+        raise Refused(
+            ResponseCode.MESSAGE_ILLEGAL,
+            "the message is illegal, maybe msg body or properties length not matched. msg body length limit "
+            f"{config.body_max_bytes}B, msg properties length limit {config.properties_max_bytes}B.",
+        )
+
+
+def is_retried(request: SendRequest, properties: dict[str, str]) -> bool:
+    """A message that its consumer sends again keeps TRAN_MSG, but its transaction is long over."""
+    return (request.reconsume_times or 0) > 0 and delay_level(properties) > 0
+
+
+def refuse_unserved(state: BrokerState, properties: dict[str, str], *, half: bool = False) -> None:
+    """Timers are not served here, and half messages are bounded; a refusal beats delivering at the wrong time."""
+    if half and len(state.transactions) >= state.config.transactions_max:
+        raise Refused(ResponseCode.SYSTEM_BUSY, f"{len(state.transactions)} transactions are open already")
+    if delay_level(properties) == 0 and not properties.keys().isdisjoint(_TIMERS):
+        raise Refused(ResponseCode.SYSTEM_ERROR, "accurate timer message is not enabled, timerWheelEnable is false")
+
+
+def add_broker_properties(state: BrokerState, call: Call, properties: dict[str, str]) -> str:
+    """What the broker puts into a message of its own; returns its unique id, made when the producer gave none."""
+    properties.pop(PROPERTY_POP_CK, None)
+    unique = properties.get(PROPERTY_UNIQ_KEY)
+    if unique is None:
+        unique = properties[PROPERTY_UNIQ_KEY] = state.ids.next(call.now_ms)
+    properties[PROPERTY_MSG_REGION] = REGION
+    properties[PROPERTY_TRACE_ON] = "true"
+    properties[PROPERTY_CLUSTER] = state.config.cluster
+    return unique
+
+
+def to_dlq_past_limit(
+    state: BrokerState, call: Call, request: SendRequest, message: StoredMessage, properties: dict[str, str]
+) -> None:
+    """SendMessageProcessor.handleRetryAndDLQ: `>` here, `>=` when the broker counts (send-back)."""
+    name = request.topic[len(RETRY_PREFIX) :]
+    group = state.groups.get(name)
+    if group is None:
+        raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name} {FAQ}")
+    reconsume_max = group.retry_max_times
+    if call.command.version >= VERSION_3_4_9 and request.max_reconsume_times is not None:
+        reconsume_max = request.max_reconsume_times
+    if (request.reconsume_times or 0) <= reconsume_max and not state.locks.any_valid(call.now_ms, name):
+        return
+    dlq = state.dlq_topic(call.now_ms, name)
+    if dlq is None:
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"topic[%DLQ%{name}] not exist")
+    message.topic = dlq.topic_name
+    message.queue_id = 0
+    properties[PROPERTY_DELAY] = "-1"

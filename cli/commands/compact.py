@@ -1,0 +1,34 @@
+"""`rocketcrew compact`: small files of the table into large ones."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from ...conf.settings import Settings, require
+from ..options import with_settings
+
+
+@click.command()
+@click.option("--target", metavar="PATH", help="The table's folder (parquet, pyarrow, delta, deltalake).")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@with_settings(target="spark.target")
+def compact(settings: Settings, as_json: bool) -> None:
+    """Rewrite small files of a table into files of spark.target_file_mib.
+
+    May be run, and killed, at any moment, beside loaders and readers: a table is the old one or the new one, with the same
+    rows. A reader that listed files just before finds some of them gone and has to begin again. Needs no Spark. Of a Parquet
+    table merged rows get the batch_id of the last of their batches.
+
+    \b
+    Example:
+      rocketcrew compact --target /data/billing --set spark.target_file_mib=256
+    """
+    from ...spark.compaction import compact as rewrite
+
+    require(settings, ["spark.target"], flag_names={"spark.target": "--target PATH"})
+    done = rewrite(Path(settings.spark.target), settings.spark.target_file_mib * 1024 * 1024)
+    click.echo(json.dumps(asdict(done)) if as_json else f"{done.files_before} files, now {done.files_after}")

@@ -1,0 +1,104 @@
+"""`rocketcrew config`: is the configuration right, and what holds?"""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from ...conf.schema import SCHEMA
+from ...conf.settings import Settings, value_of
+from ...conf.sources import KNOWN, ConfigError, defaults_text, show_setting, without_secrets
+from ...remoting.errors import UsageError
+from ...supervisor.member.access import check_files
+from ..exit_codes import EXIT_USAGE
+from ..options import Sources, with_sources
+
+
+@click.group()
+def config() -> None:
+    """Check the configuration, or show what holds and where it came from.
+
+    Both look at exactly what every other command would: flags, environment, file and defaults of this folder and shell.
+    """
+
+
+@config.command()
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+@with_sources
+def check(sources: Sources, as_json: bool) -> None:
+    """Check the whole configuration and list every problem; keys and certificates that it names are read too.
+
+    Exits with 0 when there is none, else with 2. Nothing is connected to and nothing is started.
+    """
+    try:
+        settings = sources.load()
+        check_files(settings)
+    except UsageError as error:
+        if not as_json:
+            raise
+        click.echo(json.dumps({"ok": False, "problems": _problems(error)}, ensure_ascii=False))
+        raise click.exceptions.Exit(EXIT_USAGE) from None
+    if as_json:
+        click.echo(json.dumps({"ok": True, "problems": []}))
+    else:
+        click.echo(f"the configuration is fine: {_summary(settings)}")
+
+
+def _problems(error: UsageError) -> list[dict[str, str]]:
+    if not isinstance(error, ConfigError):
+        return [{"wrong": str(error)}]
+    return [
+        {name: getattr(problem, name) for name in ("setting", "value", "origin", "wrong", "legal")}
+        for problem in error.problems
+    ]
+
+
+def _summary(settings: Settings) -> str:
+    counts: dict[str, int] = {}
+    for origin in settings.origin.values():
+        kind = origin if origin.startswith("file ") else origin.partition(" ")[0]
+        counts[kind] = counts.get(kind, 0) + 1
+    return ", ".join(f"{count} from {kind}" for kind, count in sorted(counts.items()))
+
+
+@config.command("show")
+@click.argument("names", metavar="[SECTION|SECTION.KEY]...", nargs=-1)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: section, key, value and origin.")
+@click.option("--changed", is_flag=True, help="Leave out what is as the defaults have it.")
+@click.option("--reference", is_flag=True, help="Print the commented reference of all settings instead.")
+@with_sources
+def show_settings(sources: Sources, names: tuple[str, ...], as_json: bool, changed: bool, reference: bool) -> None:
+    """Show every setting, its value, and where it came from.
+
+    \b
+    rocketcrew config show consumer               one section
+    rocketcrew config show workers.count          one setting
+    rocketcrew config show --changed              what differs from the defaults
+    rocketcrew config show --reference > my.toml  a file to start from
+    """
+    if reference:
+        click.echo(defaults_text(), nl=False)
+        return
+    settings = sources.load()
+    chosen = [name for name in _chosen(names) if not changed or settings.origin[name] != "default"]
+    if as_json:
+        tree: dict[str, dict[str, object]] = {}
+        for name in chosen:
+            section, _, key = name.partition(".")
+            value = value_of(settings, name)
+            entry = {"value": without_secrets(name, value), "origin": settings.origin[name]}
+            tree.setdefault(section, {})[key] = entry
+        click.echo(json.dumps(tree, indent=2, ensure_ascii=False))
+        return
+    lines = [(f"{name} = {show_setting(name, value_of(settings, name))}", settings.origin[name]) for name in chosen]
+    width = min(max((len(line) for line, _ in lines), default=0), 64)
+    for line, origin in lines:
+        click.echo(f"{line:<{width}}  # {origin}")
+
+
+def _chosen(names: tuple[str, ...]) -> list[str]:
+    for name in names:
+        if name not in SCHEMA and name not in KNOWN:
+            raise UsageError(f"there is no section and no setting {name!r}; sections are {', '.join(SCHEMA)}")
+    return [known for known in KNOWN if not names or known in names or known.partition(".")[0] in names]

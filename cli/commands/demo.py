@@ -1,0 +1,292 @@
+"""`rocketcrew demo`: the whole way once, on real input, with nothing else installed.
+
+Every Python source file of the running interpreter's standard library is one message. The handler of
+`examples/functions.py` parses it and returns a row for each function; files that do not parse are retried and
+dead-lettered. The loader puts the rows into a Spark table, and Spark SQL answers from it.
+
+Everything it starts is its child, and everything it writes is in one folder that it makes anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import signal
+import sys
+import sysconfig
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import click
+from tqdm import tqdm
+
+from ...client.outgoing import OutgoingMessage
+from ...client.sync import SyncProducer
+from ...conf.segment_format import OPEN_DIR, PLAN_DIR, READY_DIR
+from ...remoting.errors import RocketcrewError, UsageError
+from ...supervisor.control import ask
+from ..children import Child, free_ports, listens
+from ..tables import lines
+from ..watch import Watch
+
+TOPIC = "python-sources"
+GROUP = "demo"
+PRODUCER_GROUP = "demo-producer"
+DELAY_LEVELS = "200ms 400ms 600ms 800ms 1s 1s 1s 1s"
+"""Retries come at once instead of after 10 s, 30 s, ...: the demo shows the path, not the patience."""
+MAX_RECONSUME_TIMES = 2
+COUNT_SQL = "SELECT count(*) AS rows FROM latest"
+TOP_SQL = """
+SELECT module, function, complexity, length, nesting FROM latest
+ORDER BY complexity DESC, module, function LIMIT 10
+"""
+PACKAGES_SQL = """
+SELECT package, count(*) AS functions, round(avg(complexity), 2) AS average, max(complexity) AS most
+FROM latest GROUP BY package ORDER BY sum(complexity) DESC LIMIT 10
+"""
+LIGHT_JVM = 'spark.conf={"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}'
+"""For some thousand rows Java's start is most of the work: its light compiler halves it."""
+START_TIMEOUT_S = 60.0
+LOAD_TIMEOUT_S = 300.0
+ANSWER_TIMEOUT_S = 180.0
+STOP_TIMEOUT_S = 60.0
+POLL_S = 0.25
+PLAIN_EVERY_S = 5.0
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What happened to the files so far."""
+
+    done: int = 0
+    retried: int = 0
+    dead: int = 0
+
+
+@click.command()
+@click.option("--dir", "folder", type=click.Path(path_type=Path), default=Path("demo-data"), show_default=True,
+              help="Folder of the demo's data. What an earlier demo left in it is removed first.")  # fmt: skip
+@click.option("--files", type=click.IntRange(min=1), default=None, help="Send only about so many files (default: all).")
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as one JSON object at the end.")
+def demo(folder: Path, files: int | None, as_json: bool) -> None:
+    """Process the Python standard library's sources from end to end and print what Spark SQL finds.
+
+    Starts an embedded broker, a producer, the supervisor with one worker a core, and the Spark loader; all of them stop
+    when it ends or is interrupted (Ctrl-C).
+    """
+    started = time.monotonic()
+    signal.signal(signal.SIGTERM, _interrupt)
+    sources = sample(standard_library(), files)
+    run = DemoRun(_clean_folder(folder.resolve()))
+    try:
+        click.echo(f"sending {len(sources)} files of Python {sys.version.split()[0]}'s standard library", err=True)
+        figures = run.process(sources)
+        run.stop()
+        figures |= run.answer(figures)
+    finally:
+        run.stop()
+    figures["seconds"] = round(time.monotonic() - started, 1)
+    if as_json:
+        click.echo(json.dumps(figures))
+    if figures["files_sent"] != figures["done"] + figures["dead_lettered"]:
+        raise RocketcrewError(f"{figures['files_sent']} files were sent, but done + dead-lettered is another number")
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def standard_library() -> list[tuple[str, Path]]:
+    """(dotted module name, file) of every source of the running interpreter's standard library, sorted."""
+    root = Path(sysconfig.get_paths()["stdlib"])
+    found = [
+        (".".join(path.relative_to(root).with_suffix("").parts), path)
+        for path in root.rglob("*.py")
+        if "site-packages" not in path.parts and "dist-packages" not in path.parts
+    ]
+    return sorted(found)
+
+
+def sample(sources: list[tuple[str, Path]], count: int | None) -> list[tuple[str, Path]]:
+    """About `count` of the files, evenly spread, and always those that are bad on purpose (`bad_coding`, ...)."""
+    if count is None or count >= len(sources):
+        return sources
+    step = len(sources) / count
+    chosen = {int(number * step) for number in range(count)}
+    return [source for index, source in enumerate(sources) if index in chosen or ".bad" in source[0]]
+
+
+def _clean_folder(folder: Path) -> Path:
+    """An empty folder; only one that a demo made is emptied."""
+    mark = folder / "made-by-rocketcrew-demo"
+    if folder.exists() and any(folder.iterdir()) and not mark.exists():
+        raise UsageError(f"--dir {folder} is not empty and not of a demo: name another folder")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    mark.touch()
+    return folder
+
+
+class DemoRun:
+    """The processes of one demo, and what is asked of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._children: list[Child] = []
+        self._name_server_port, self._port = free_ports(2)
+        self._name_server = f"127.0.0.1:{self._name_server_port}"
+        self._slot = folder / "state" / GROUP / "0"
+        self._table = folder / "table"
+
+    def process(self, sources: list[tuple[str, Path]]) -> dict[str, Any]:
+        """Send, consume, load; the figures of the run."""
+        self._start_broker()
+        supervisor = self._start_supervisor()
+        begin = time.monotonic()
+        with (
+            SyncProducer(self._name_server, PRODUCER_GROUP) as producer,
+            Watch(self._name_server) as watch,
+            ProgressBar(len(sources)) as bar,
+        ):
+            for sent, (name, path) in enumerate(sources, 1):
+                package, _, _ = name.partition(".")
+                # RocketMQ refuses empty bodies, and some of the files are empty: a newline means the same.
+                producer.send(OutgoingMessage(TOPIC, path.read_bytes() or b"\n", tags=package, keys=name))
+                if sent % 64 == 0:
+                    bar.show(self._progress(watch))
+            while bar.show(progress := self._progress(watch)).done + progress.dead < len(sources):
+                supervisor.check()
+                time.sleep(POLL_S)
+        consumed_s = time.monotonic() - begin
+        click.echo("all files are processed; loading what is left into the Spark table", err=True)
+        supervisor.wait_for(self._all_loaded, LOAD_TIMEOUT_S, "load its results")
+        return {
+            "files_sent": len(sources),
+            "done": progress.done,
+            "retried": progress.retried,
+            "dead_lettered": progress.dead,
+            "consume_seconds": round(consumed_s, 1),
+            "load_seconds": round(time.monotonic() - begin - consumed_s, 1),
+        }
+
+    def _start_broker(self) -> None:
+        port, name_server_port = self._port, self._name_server_port
+        broker = self._child("broker", [
+            "broker",
+            "--set", f"broker.name_server_port={name_server_port}",
+            "--set", f"broker.port={port}",
+            "--set", f"broker.dir={self._folder / 'broker'}",
+            "--set", f"broker.message_delay_level={DELAY_LEVELS}",
+        ])  # fmt: skip
+        broker.wait_for(lambda: listens(name_server_port) and listens(port), START_TIMEOUT_S, "start")
+
+    def _start_supervisor(self) -> Child:
+        supervisor = self._child("supervisor", [
+            "run", "functions:measure",
+            "--topic", TOPIC, "--group", GROUP, "-n", self._name_server,
+            "--set", "consumer.consume_from_where=CONSUME_FROM_FIRST_OFFSET",
+            "--set", f"consumer.max_reconsume_times={MAX_RECONSUME_TIMES}",
+            "--set", "consumer.rebalance_interval_ms=1000",
+            "--set", f"supervisor.data_dir={self._folder / 'state'}",
+            "--set", f"spark.target={self._table}",
+            "--set", "spark.max_wait_ms=3000",
+            "--set", LIGHT_JVM,
+        ], cwd=EXAMPLES)  # fmt: skip
+        supervisor.wait_for(lambda: self._status() is not None, START_TIMEOUT_S, "start")
+        return supervisor
+
+    def _child(self, name: str, arguments: list[str], *, cwd: Path | None = None, out: Path | None = None) -> Child:
+        child = Child(name, arguments, log=self._folder / f"{name}.log", cwd=cwd, out=out)
+        self._children.append(child)
+        return child
+
+    def _status(self) -> dict[str, Any] | None:
+        try:
+            return asyncio.run(ask(self._slot, "status"))
+        except UsageError:
+            return None
+
+    def _progress(self, watch: Watch) -> Progress:
+        status = self._status()
+        if status is None:
+            return Progress()
+        counters = status["counters"]
+        return Progress(counters["done_messages"], counters["sent_back_messages"], watch.stored(GROUP, f"%DLQ%{GROUP}"))
+
+    def _all_loaded(self) -> bool:
+        segments = self._slot / "segments"
+        busy = any(path for name in (OPEN_DIR, READY_DIR) for path in (segments / name).iterdir())
+        return not busy and self._table.exists() and not _unfinished_plans(segments / PLAN_DIR)
+
+    def stop(self) -> None:
+        """Stop in order: the supervisor drains while the broker still answers."""
+        for child in reversed(self._children):
+            child.stop(STOP_TIMEOUT_S)
+
+    def answer(self, figures: dict[str, Any]) -> dict[str, Any]:
+        """Ask the table by Spark SQL, print the answer."""
+        # A process of its own: pyspark puts in a handler for Ctrl-C of its own, and while Spark starts it may lose one.
+        out = self._folder / "answer.json"
+        child = self._child("query", [
+            "query", "--json", "--target", str(self._table), "--set", LIGHT_JVM,
+            COUNT_SQL, TOP_SQL, PACKAGES_SQL,
+        ], out=out)  # fmt: skip
+        child.wait(ANSWER_TIMEOUT_S)
+        (count,), top, packages = (json.loads(line) for line in out.read_text().splitlines())
+        rows = int(count["rows"])
+        _print_table("The ten most complex functions", top)
+        _print_table("Complexity by package", packages)
+        rate = round(rows / max(figures["consume_seconds"], 0.1))
+        click.echo(
+            f"\n{rows} functions (rows) from {figures['files_sent']} files: {rate} rows per second.\n"
+            f"files sent {figures['files_sent']} = done {figures['done']} + dead-lettered {figures['dead_lettered']}"
+            f" (retried {figures['retried']} times); table: {self._table}"
+        )
+        return {"rows": rows, "rows_per_second": rate, "most_complex": top}
+
+
+def _unfinished_plans(folder: Path) -> list[Path]:
+    return [path for path in folder.glob("*.json") if not path.with_suffix(".done").exists()]
+
+
+class ProgressBar:
+    """A bar with rate and time left on a terminal; a plain line now and then elsewhere."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._terminal = sys.stderr.isatty()
+        self._bar = tqdm(total=total, unit=" files", disable=not self._terminal, file=sys.stderr, dynamic_ncols=True)
+        self._begin = self._last = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()
+
+    def show(self, progress: Progress) -> Progress:
+        """Move to `progress`."""
+        finished = progress.done + progress.dead
+        if self._terminal:
+            self._bar.set_postfix_str(f"retried={progress.retried}, dead={progress.dead}", refresh=False)
+            self._bar.update(finished - self._bar.n)
+        elif time.monotonic() - self._last >= PLAIN_EVERY_S or finished == self._total:
+            self._last = time.monotonic()
+            rate = finished / max(self._last - self._begin, 0.001)
+            left = (self._total - finished) / rate if rate else 0.0
+            click.echo(
+                f"{finished}/{self._total} files, {rate:.0f} a second, {left:.0f} s left,"
+                f" retried {progress.retried}, dead-lettered {progress.dead}",
+                err=True,
+            )
+        return progress
+
+
+def _print_table(title: str, rows: list[dict[str, Any]]) -> None:
+    click.echo(f"\n{title}")
+    for line in lines(rows):
+        click.echo("  " + line)

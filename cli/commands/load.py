@@ -1,0 +1,108 @@
+"""`rocketcrew load`: the loader process by itself, over one folder of sealed segments."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import click
+
+from ...conf.segment_format import FOLDER_FORMATS, LOADER_STATUS_FILE
+from ...conf.settings import Settings, require
+from ...spark.config import LoaderConfig, loader_config
+from ...spark.front import run_loader
+from ...spark.status import read_status
+from ...workers.stack_dump import answer_into
+from ..options import with_settings
+from ..surroundings import import_from_here, surroundings
+
+
+def _pairs(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in value:
+        name, equals, rest = text.partition("=")
+        if not equals or not name.strip():
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE", context, parameter)
+        found[name.strip()] = rest
+    return found
+
+
+@click.command()
+@click.option("--staging", "stagings", metavar="DIR", type=click.Path(file_okay=False, path_type=Path), required=True,
+              multiple=True, help="The folder that workers seal segments into: <data_dir>/<group>/<slot>/segments. May be"
+                                  " repeated: one loader for several supervisors.")  # fmt: skip
+@click.option(
+    "--target",
+    metavar="PATH",
+    help="The table's folder, made when it is not there; for other formats what Spark saves to.",
+)
+@click.option("--once/--follow", "once", default=True,
+              help="Load what is sealed and end (default), or go on as more is sealed.")  # fmt: skip
+@click.option(
+    "--master", metavar="URL", help="Spark's master, such as local[4] or spark://host:7077 or sc://host:15002."
+)
+@click.option("--conf", "extra", metavar="NAME=VALUE", multiple=True, callback=_pairs,
+              help="Further Spark configuration. May be repeated.")  # fmt: skip
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print the final status (as in loader.json) on stdout; a list of several folders' ones.",
+)
+@click.option("--stacks-fd", type=int, hidden=True, help="Where a supervisor wants our stacks written, when it asks.")
+@with_settings(target="spark.target", master="spark.master")
+@click.pass_context
+def load(
+    context: click.Context, settings: Settings, stagings: tuple[Path, ...], once: bool, extra: dict[str, str], as_json: bool,
+    stacks_fd: int | None,
+) -> None:  # fmt: skip
+    """Load sealed result segments into a Spark table, each record once.
+
+    `rocketcrew run` does this beside the consumer. By itself it is for segments that were left (--no-load), for another
+    machine, or to try again where Spark could not start. Loading what is loaded already adds nothing; it may be stopped
+    or killed at any moment and started again. One loader at a time works on a folder, any number on a table.
+
+    A function (foreach) and other formats can't tell what they hold: supervisors that fill one such target run with
+    --no-load, and one loader has the folders of all of them.
+
+    What it loads into is spark.format: parquet (default), pyarrow (the same table without Spark), delta and deltalake (the
+    same table, the second without Spark) hold each record exactly once. foreach calls your function (spark.function), which
+    may get a batch a second time, with the same number, after a crash. Any other format that df.write knows, such as jdbc
+    with spark.options, or a table of a catalog as --target table:NAME, is at least once: after a crash rows of one batch
+    may stand twice, with the same batch_id.
+
+    Exits with 6 when there is no Java (17 to 25) or Spark cannot start.
+
+    \b
+    Examples:
+      rocketcrew load --staging .rocketcrew/billing/0/segments --target /data/billing
+      rocketcrew load --staging segments --target table --follow --set spark.max_wait_ms=5000
+      rocketcrew load --staging a/billing/0/segments --staging b/billing/0/segments --follow --set spark.format=foreach
+    """
+    if stacks_fd is not None:
+        answer_into(stacks_fd)  # a supervisor started us, and wants to know what we do when it asks
+    spark = settings.spark
+    if spark.format in FOLDER_FORMATS:
+        require(settings, ["spark.target"], flag_names={"spark.target": "--target PATH"})
+    told = config_of(settings, stagings[0], surroundings(context).env)
+    config = replace(told, follow=not once, conf={**spark.conf, **extra}, more_stagings=stagings[1:])
+    import_from_here()
+    code = run_loader(config)
+    if as_json:
+        told_ends = [_end(staging, code) for staging in stagings]
+        click.echo(json.dumps(told_ends if len(stagings) > 1 else told_ends[0]))
+    context.exit(code)
+
+
+def config_of(settings: Settings, staging: Path, env: Mapping[str, str]) -> LoaderConfig:
+    """What the settings say of the loader. Raises UsageError."""
+    return loader_config(settings.spark, staging, settings.spark.target, env, settings.results.high_water_mib)
+
+
+def _end(staging: Path, code: int) -> dict[str, object]:
+    status = read_status(staging / LOADER_STATUS_FILE)
+    ours = status is not None and status.pid == os.getpid()
+    return asdict(status) if status is not None and ours else {"exit_code": code}

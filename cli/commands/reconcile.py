@@ -1,0 +1,208 @@
+"""`rocketcrew reconcile`: is every message of the group in the table, or is it known why not?"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from ...client.admin import Admin
+from ...client.cluster import Cluster
+from ...client.sync import run_with_cluster
+from ...conf.settings import Settings, require
+from ...remoting.codes import ResponseCode
+from ...remoting.errors import BrokerError
+from ...remoting.namespaces import DLQ_PREFIX, RETRY_PREFIX
+from ...supervisor.member.access import access_of
+from ..exit_codes import EXIT_FAILURE
+from ..options import with_settings
+from ..stagings import group_in_keys, staging_folders
+
+if TYPE_CHECKING:
+    from ...durable.intervals import QueueKey
+    from ...spark.reconciling import Fate, QueueEnds, QueueReport, Report
+
+NOTED_AFTER_S: Final = 1.0
+"""How long a supervisor may take to write what it has noted."""
+
+
+@click.command()
+@click.option("-g", "--group", metavar="GROUP", help="The consumer group.")
+@click.option("--target", metavar="PATH", help="The table's folder (parquet, pyarrow, delta, deltalake).")
+@click.option("--staging", "stagings", metavar="DIR", multiple=True, type=click.Path(file_okay=False, path_type=Path),
+              help="A folder of segments; may be repeated. Otherwise all of the group in supervisor.data_dir.")  # fmt: skip
+@click.option("--brokers/--no-brokers", default=True,
+              help="Ask the brokers for their ends and the group's offsets (default), or not.")  # fmt: skip
+@click.option("--rerun", metavar="HANDLER", help="Run what is missing through this handler, and load its rows.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: every queue, ranges as [from, to).")
+@with_settings(group="consumer.group", target="spark.target")
+@click.pass_context
+def reconcile(
+    context: click.Context,
+    settings: Settings,
+    stagings: tuple[Path, ...],
+    brokers: bool,
+    rerun: str | None,
+    as_json: bool,
+) -> None:
+    """Compare the table with the brokers, the group's offsets and the list of outcomes.
+
+    Every offset is loaded, without rows, filtered, sent back (to which retry topic; it is looked at too), dead-lettered,
+    waiting, or from before the group began. What is none of these is named, and so is what is in the table twice: then the
+    exit code is 1. Needs no Spark. Run it while the consumer rests or runs; what is on its way counts as waiting.
+
+    With --rerun the missing messages are pulled again, run through the handler in this process and loaded, each once; the
+    group's offsets stay as they are.
+
+    \b
+    Examples:
+      rocketcrew reconcile -g billing --target /data/billing
+      rocketcrew reconcile -g billing --target /data/billing --rerun app:handle
+    """
+    from ...spark.rerun import only_rerun
+
+    names = {"spark.target": "--target PATH", "consumer.group": "-g GROUP"}
+    if brokers or rerun:
+        names["cluster.name_servers"] = "-n HOST:PORT"
+    require(settings, list(names), flag_names=names)
+    table = Path(settings.spark.target)
+    folders = list(stagings) or staging_folders(settings)
+    report, broken = _compare(settings, table, folders, brokers=brokers or rerun is not None)
+    if rerun and report.to_run_again():
+        with only_rerun(table):
+            report, _ = _compare(settings, table, folders, brokers=True)
+            _run_again(settings, table, report, rerun, folders)
+            report, broken = _compare(settings, table, folders, brokers=True)
+    click.echo(json.dumps(as_object(report, broken)) if as_json else "\n".join(as_lines(report, broken)))
+    context.exit(0 if report.fine else EXIT_FAILURE)
+
+
+def _compare(settings: Settings, table: Path, folders: Sequence[Path], *, brokers: bool) -> tuple[Report, list[str]]:
+    """The cluster is asked first: what was committed then is settled, and its rows are in a segment or in the table.
+
+    A supervisor that runs writes down what has no rows every few seconds, so a gap is looked at twice.
+    """
+    from ...spark.reconciling import Fate
+    from ...spark.reconciling import reconcile as compare
+    from ...spark.table_keys import table_facts
+
+    ends = _cluster_ends(settings) if brokers else None
+    facts, broken = table_facts(table, folders)
+    report = compare(facts, ends)
+    if folders and any(Fate.UNKNOWN in queue.fates for queue in report.queues):
+        time.sleep(settings.consumer.persist_consumer_offset_interval_ms / 1000 + NOTED_AFTER_S)
+        facts, broken = table_facts(table, folders)
+        report = compare(facts, ends)
+    return report, broken
+
+
+def _cluster_ends(settings: Settings) -> dict[QueueKey, QueueEnds]:
+    from ...durable.intervals import QueueKey
+    from ...spark.reconciling import QueueEnds
+
+    access = access_of(settings)
+    group = group_in_keys(settings)
+
+    async def ask(cluster: Cluster) -> dict[QueueKey, QueueEnds]:
+        admin = Admin(cluster)
+        stats = (await admin.consume_stats(group)).offset_table
+        found: dict[QueueKey, QueueEnds] = {}
+        for topic in sorted({mq.topic for mq in stats}):
+            try:
+                ends = (await admin.topic_stats(topic)).offset_table
+            except BrokerError as error:
+                if error.code != ResponseCode.TOPIC_NOT_EXIST:
+                    raise
+                continue
+            for mq, end in ends.items():
+                committed = stats[mq].consumer_offset if mq in stats and stats[mq].consumer_offset >= 0 else None
+                key = QueueKey(group, mq.topic, mq.broker_name, mq.queue_id)
+                found[key] = QueueEnds(end.min_offset, end.max_offset, committed)
+        return found
+
+    return run_with_cluster(access, ask)
+
+
+def _run_again(settings: Settings, table: Path, report: Report, handler: str, folders: Sequence[Path]) -> None:
+    """What gave no rows is noted beside the rows, or for the group's next batch when there are none."""
+    from ...durable.outcomes import NO_ROWS, Outcomes
+    from ...spark.rerun import load_again
+    from ...spark.staging import Staging
+    from ...workers.loading import describe
+    from ..rerunning import Rerun, fetch
+
+    wanted = report.to_run_again()
+    access = access_of(settings)
+    with tempfile.TemporaryDirectory(prefix="rocketcrew-rerun-") as folder:
+        rerun = Rerun(
+            describe(handler), settings.results.schema, Path(folder), group_in_keys(settings), access.namespace
+        )
+        fetched, gone = run_with_cluster(access, lambda cluster: fetch(cluster, wanted))
+        rerun.run(fetched)
+        finished = Outcomes.of([(NO_ROWS, rerun.finished())])
+        Staging(Path(folder)).note("rerun", finished)
+        rows = load_again(table, Path(folder), wanted, report.rows_lost)
+        if not rows and folders:
+            Staging(folders[0]).note(f"{time.time_ns():020d}-rerun", finished)
+    click.echo(f"run again: {rerun.handled} messages, {rows} rows loaded", err=True)
+    for (key, offset), error in sorted(rerun.failed.items()):
+        click.echo(f"failed: {key.topic} {key.broker} {key.queue_id} offset {offset}: {error}", err=True)
+    if gone:
+        click.echo(f"no longer at the brokers: {gone.count()} messages", err=True)
+
+
+def as_object(report: Report, broken: list[str]) -> dict[str, object]:
+    """The report as JSON has it."""
+    from ...spark.reconciling import UNEXPLAINED
+
+    queues = [
+        {
+            "group": one.key.group, "topic": one.key.topic, "broker": one.key.broker, "queue_id": one.key.queue_id,
+            "epoch": one.key.epoch,
+            "min": one.ends and one.ends.min, "max": one.ends and one.ends.max, "committed": one.ends and one.ends.committed,
+            "counts": {fate.value: offsets.count() for fate, offsets in one.fates.items()},
+            "sent_to": {fate.value: topic for fate, topic in sent_to(one).items()},
+            "unexplained": {fate.value: one.fates[fate].pieces for fate in UNEXPLAINED if fate in one.fates},
+        }
+        for one in report.queues
+    ]  # fmt: skip
+    rows = None if report.rows is None else {"found": report.rows[0], "loaded": report.rows[1]}
+    return {"fine": report.fine, "queues": queues, "rows_differ": rows, "unreadable": broken}
+
+
+def sent_to(queue: QueueReport) -> dict[Fate, str]:
+    """The topics that messages of the queue went to, by their fate."""
+    from ...spark.reconciling import Fate
+
+    prefixes = {Fate.SENT_BACK: RETRY_PREFIX, Fate.DEAD_LETTER: DLQ_PREFIX}
+    return {fate: prefix + queue.key.group for fate, prefix in prefixes.items() if fate in queue.fates}
+
+
+def as_lines(report: Report, broken: list[str]) -> list[str]:
+    """The report for people: counts by queue, then everything that is not explained."""
+    from ...spark.gaps import compact
+    from ...spark.reconciling import UNEXPLAINED
+
+    lines: list[str] = []
+    for one in report.queues:
+        key = one.key
+        where = f"{key.topic} {key.broker} {key.queue_id}" + (f" epoch {key.epoch}" if key.epoch else "")
+        where_to = {fate: f" (to {topic})" for fate, topic in sent_to(one).items()}
+        counts = ", ".join(
+            f"{offsets.count()} {fate.value.replace('_', ' ')}{where_to.get(fate, '')}"
+            for fate, offsets in one.fates.items()
+        )
+        lines.append(f"{where}: {counts or 'nothing'}")
+        lines += [
+            f"  UNEXPLAINED {fate.value}: {compact(one.fates[fate])}" for fate in UNEXPLAINED if fate in one.fates
+        ]
+    if report.rows is not None:
+        lines.append(f"UNEXPLAINED rows: {report.rows[0]} are there, {report.rows[1]} were loaded")
+    lines += [f"unreadable {name}" for name in broken]
+    lines.append("everything is explained" if report.fine else "not everything is explained")
+    return lines

@@ -1,0 +1,41 @@
+"""`rocketcrew reload`: new handler code and settings in a running supervisor, worker by worker."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from ...remoting.errors import RocketcrewError
+from ..controlling import Target, to_supervisor
+
+POLL_S = 0.1
+
+
+@click.command()
+@click.option("--wait/--no-wait", default=True, help="Wait for the end of the reload (default), or only ask for it.")
+@to_supervisor
+def reload(target: Target, wait: bool) -> None:
+    """Reload the handler's code and the settings of a running supervisor, without leaving the group.
+
+    The first worker with the new code starts beside the old ones; when it cannot (an import error, a set-up hook that
+    raises), nothing changes and this command fails with the reason. Then the others are replaced one after another. The
+    signal HUP does the same. Settings that hold only after a restart are named.
+    """
+    answer = target.ask("reload")
+    if wait:
+        staff = _until_over(target)
+        answer["result"] = staff["last_reload"]
+        if not staff["last_reload"].startswith("generation"):
+            raise RocketcrewError(f"the reload was {staff['last_reload']}")
+    kept = f"; only after a restart: {', '.join(answer['needs_restart'])}" if answer.get("needs_restart") else ""
+    target.tell(answer, answer.get("result", "reloading") + kept)
+
+
+def _until_over(target: Target) -> dict[str, Any]:
+    while True:
+        staff: dict[str, Any] = target.ask("status")["staff"]
+        if staff["reload"] == "idle":
+            return staff
+        time.sleep(POLL_S)

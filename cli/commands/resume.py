@@ -1,0 +1,14 @@
+"""`rocketcrew resume`: the end of a pause."""
+
+from __future__ import annotations
+
+import click
+
+from ..controlling import Target, to_supervisor
+
+
+@click.command()
+@to_supervisor
+def resume(target: Target) -> None:
+    """Let a paused supervisor pull again. The signal CONT does the same."""
+    target.tell(target.ask("resume"), "resumed")

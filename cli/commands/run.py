@@ -1,0 +1,191 @@
+"""`rocketcrew run`: the supervisor, one member of the consumer group, with its workers and the Spark loader."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import gc
+import sys
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import click
+import uvloop
+
+from ...conf.settings import Settings
+from ...remoting.errors import UsageError
+from ...supervisor.service import EXIT_FORCED, Summary, Supervisor
+from ...workers.loading import HandlerSpec, describe
+from ..children import Child, listens
+from ..exit_codes import ForcedStopError
+from ..options import reread_settings, with_settings
+from ..surroundings import import_from_here, surroundings
+
+BROKER_START_S = 30.0
+BROKER_STOP_S = 10.0
+COLLECT_AFTER_ALLOCATIONS = 10_000
+
+
+@click.command()
+@click.argument("handler", metavar="HANDLER")
+@click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC[:TAGS]",
+              help="A topic to consume, with tags as in 'orders:paid || shipped', or 'orders:SQL92:price > 3'."
+                   " May be repeated.")  # fmt: skip
+@click.option("-g", "--group", metavar="GROUP", help="The consumer group.")
+@click.option("-w", "--workers", "workers", type=int, metavar="N", help="Worker processes; 0 = one for each core.")
+@click.option("--batch", type=int, metavar="N", help="Messages in one call of a batch handler.")
+@click.option("--schema", metavar="DDL", help="Columns of the rows, where the handler does not declare them.")
+@click.option("--target", metavar="PATH", help="The Spark table. Otherwise a folder beside the state.")
+@click.option(
+    "--load/--no-load", "load", default=True, help="Load sealed results into the table (default), or leave them."
+)
+@click.option("--reload", "reload_on_change", is_flag=True,
+              help="For development: reload when a Python file below the current folder changes.")  # fmt: skip
+@click.option("--embedded", is_flag=True, help="Start a broker of its own and consume from that.")
+@click.option("--engine", type=click.Choice(["workers", "spark"]), default="workers",
+              help="What runs the handler: worker processes on this host (default), or a Spark cluster.")  # fmt: skip
+@click.option("--master", metavar="URL", help="Spark's master, such as local[4] or spark://host:7077.")
+@with_settings(
+    topics="consumer.topics",
+    group="consumer.group",
+    workers="workers.count",
+    batch="consumer.consume_message_batch_max_size",
+    schema="results.schema",
+    target="spark.target",
+    load="spark.load",
+    master="spark.master",
+)
+@click.pass_context
+def run(
+    context: click.Context, settings: Settings, handler: str, embedded: bool, reload_on_change: bool, engine: str
+) -> None:
+    """Consume with HANDLER, a function written as package.module:function.
+
+    The function gets one message at a time (or a list, see `rocketcrew.handler`) and returns rows, or nothing. Modules of
+    the current folder can be named. Raising means that the message is consumed again later.
+
+    \b
+    Signals: TERM or INT (Ctrl-C) finish what was begun, commit and leave the group; a second one forces, and tells how
+    many messages will come again. QUIT stops at once. HUP reloads the handler's code and the settings, worker by worker,
+    and goes back when the new code does not start. TTIN and TTOU start and stop one worker. USR1 logs what every process
+    is doing. TSTP and CONT pause and resume pulling. `rocketcrew status`, `top`, `stacks`, `scale`, `reload`, `pause`,
+    `resume` and `stop` do the same from another terminal.
+
+    With --engine spark the same handler runs in the tasks of a Spark job, batch after batch: the same retries, dead letters
+    and table. The offsets are in Spark's checkpoint in supervisor.data_dir, which driver and executors must see at the same
+    path. TERM or INT end it after the batch that runs; settings that mean nothing there are refused.
+
+    \b
+    Examples:
+      rocketcrew run functions:measure --topic sources --group functions --embedded
+      rocketcrew run shop.orders:handle -t 'orders:paid' -g billing -n 10.0.0.5:9876 --workers 8
+      rocketcrew run shop.orders:handle -t orders -g billing -n 10.0.0.5:9876 --engine spark --master spark://10.0.0.9:7077
+    """
+    spec = describe(handler)
+    import_from_here()
+    if engine == "spark":
+        context.exit(_run_on_spark(context, settings, spec, embedded=embedded, reloads=reload_on_change))
+    _calm_collector()
+    with (
+        _name_servers(settings, embedded) as settings_to_use,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        summary = runner.run(
+            _supervise(settings_to_use, spec, reread_settings(), Path.cwd() if reload_on_change else None)
+        )
+    _tell(summary)
+    if summary.exit_code == EXIT_FORCED:
+        raise ForcedStopError(f"stopped by force: {summary.unfinished + summary.unsealed} messages will come again")
+
+
+def _run_on_spark(
+    context: click.Context, settings: Settings, spec: HandlerSpec, *, embedded: bool, reloads: bool
+) -> int:
+    from ...engine.stream import run_stream  # pyspark takes its time to import
+
+    if reloads:
+        raise UsageError("--reload has no meaning with --engine spark: stop it, and start it with the new code")
+    with _name_servers(settings, embedded) as settings_to_use:
+        return run_stream(settings_to_use, spec, surroundings(context).env)
+
+
+def _calm_collector() -> None:
+    """What is imported stays, and the loop makes hardly any cycles: at Python's own pace the collector takes some percent
+    of the supervisor's time to find nothing (measured while it pulls small messages)."""
+    gc.freeze()
+    gc.set_threshold(COLLECT_AFTER_ALLOCATIONS, 10, 10)
+
+
+async def _supervise(
+    settings: Settings, spec: HandlerSpec, reread: Callable[[], Settings], watched: Path | None
+) -> Summary:
+    def again() -> Settings:
+        return dataclasses.replace(reread(), cluster=settings.cluster)  # an embedded broker's address is not on disk
+
+    return await Supervisor(settings, spec, reread=again, watched=watched).run()
+
+
+@contextlib.contextmanager
+def _name_servers(settings: Settings, embedded: bool) -> Generator[Settings]:
+    """The settings with name servers in them: the configured ones, or those of an embedded broker."""
+    if embedded and settings.cluster.name_servers:
+        raise UsageError(
+            f"--embedded starts a broker of its own, but name servers are configured:"
+            f" {';'.join(settings.cluster.name_servers)}. Leave one of the two out"
+        )
+    if settings.cluster.name_servers or (settings.cluster.namesrv_domain and not embedded):
+        yield settings
+        return
+    if not embedded and not _agrees():
+        raise UsageError(
+            "no name server is configured: give -n HOST:PORT, set NAMESRV_ADDR or cluster.name_servers in the file, or use"
+            " --embedded to start a broker of your own"
+        )
+    broker = _start_broker(settings)
+    address = f"{settings.broker.host}:{settings.broker.name_server_port}"
+    try:
+        yield dataclasses.replace(settings, cluster=dataclasses.replace(settings.cluster, name_servers=(address,)))
+    finally:
+        broker.stop(BROKER_STOP_S)
+
+
+def _agrees() -> bool:
+    """Ask, but only somebody who sits at a terminal."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    return click.confirm("No name server is configured. Start an embedded broker?", default=True, err=True)
+
+
+def _start_broker(settings: Settings) -> Child:
+    broker = settings.broker
+    log = Path(settings.supervisor.data_dir) / "broker.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    words = ["broker"]
+    for field in dataclasses.fields(broker):
+        words += ["--set", f"broker.{field.name}={getattr(broker, field.name)}"]
+    child = Child("embedded broker", words, log=log)
+    try:
+        child.wait_for(
+            lambda: listens(broker.name_server_port, broker.host) and listens(broker.port, broker.host),
+            BROKER_START_S,
+            "start",
+        )
+    except BaseException:
+        child.stop(BROKER_STOP_S)
+        raise
+    click.echo(f"embedded broker: {broker.host}:{broker.name_server_port} (pid {child.pid}, log {log})", err=True)
+    return child
+
+
+def _tell(summary: Summary) -> None:
+    """What a person wants to know at the end, on stderr; a program asks the status or the metrics."""
+    if not sys.stderr.isatty():
+        return
+    c = summary.counters
+    click.echo(
+        f"done {c['done_messages']}, failed {c['failed_messages']} (sent back {c['sent_back_messages']}),"
+        f" filtered {c['filtered_messages']}, worker deaths {c['worker_deaths']}; to come again"
+        f" {summary.unfinished + summary.unsealed}",
+        err=True,
+    )

@@ -1,0 +1,144 @@
+"""`rocketcrew send`: messages from the command line."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import click
+
+from ...client.outgoing import BODY_MAX_BYTES, DELAY_LEVEL_MAX, OutgoingMessage
+from ...client.producer import SendResult
+from ...client.sync import SyncProducer
+from ...conf.settings import Settings, require
+from ...remoting.errors import UsageError
+from ...supervisor.member.access import access_of
+from ..options import with_settings
+
+SLICE_MESSAGES: Final = 5_000
+"""Messages whose results are held at a time: a count of millions takes no more memory than this many."""
+LINES_SHOWN_MAX: Final = 20
+NUMBER: Final = "{n}"
+
+
+@click.command()
+@click.argument("bodies", metavar="[BODY]...", nargs=-1)
+@click.option(
+    "-t", "--topic", required=True, metavar="TOPIC", help="The topic. Made on first use where brokers allow it."
+)
+@click.option("--tag", default="", metavar="TAG", help="The tag that consumers filter by.")
+@click.option(
+    "--key", "keys", multiple=True, metavar="KEY", help="A key by which tools find the message. May be repeated."
+)
+@click.option("-p", "--property", "properties", multiple=True, metavar="K=V", help="A property. May be repeated.")
+@click.option("--delay-level", type=click.IntRange(0, DELAY_LEVEL_MAX), default=0, metavar="LEVEL",
+              help="0 = at once; 1 to 18 = after that level's time (1s 5s 10s 30s 1m ... 2h by default).")  # fmt: skip
+@click.option("-f", "--file", "files", multiple=True, metavar="FILE", type=click.Path(path_type=Path, allow_dash=True),
+              help="A file whose bytes are one body; - is stdin. May be repeated.")  # fmt: skip
+@click.option("--lines", is_flag=True, help="Each line of the files or of stdin is a body.")
+@click.option("--count", type=click.IntRange(min=1), default=None, metavar="N",
+              help="Send each body N times; {n} in body and keys becomes 0 to N-1.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each message, on a line of its own.")
+@with_settings()
+def send(
+    settings: Settings, bodies: tuple[str, ...], topic: str, tag: str, keys: tuple[str, ...],
+    properties: tuple[str, ...], delay_level: int, files: tuple[Path, ...], lines: bool, count: int | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Send messages to a topic and print where each one is stored.
+
+    Bodies come from the arguments, from --file, or from stdin when neither is given. A message is printed only when its
+    broker has acknowledged it. Exits with 3 when no name server or broker can be reached.
+
+    \b
+    Examples:
+      rocketcrew send -t orders 'hello' --tag paid --key order-17
+      rocketcrew send -t logs --lines -f app.log
+      rocketcrew send -t numbers --count 10000 'message {n}' --key '{n}'
+      date | rocketcrew send -t clock -n 10.0.0.5:9876 --json
+    """
+    require(settings, ["cluster.name_servers"], flag_names={"cluster.name_servers": "-n HOST:PORT"})
+    pairs = dict(_pair(text) for text in properties)
+    messages = (
+        OutgoingMessage(topic, body, tag, [_numbered(key, number) for key in keys], delay_level, pairs)
+        for body, number in _repeated(_bodies(bodies, files, lines), count)
+    )
+    started = time.monotonic()
+    sent = 0
+    with SyncProducer(access_of(settings), send_timeout_ms=settings.cluster.request_timeout_ms) as producer:
+        while chunk := list(itertools.islice(messages, SLICE_MESSAGES)):
+            for result in producer.send_many(chunk):
+                sent += 1
+                if as_json or sent <= LINES_SHOWN_MAX:
+                    click.echo(_line(result, as_json))
+    if sent > LINES_SHOWN_MAX and not as_json:
+        seconds = time.monotonic() - started
+        click.echo(f"... {sent} messages in {seconds:.1f} s")
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise UsageError(f"--property {text!r} is not K=V")
+    return name, value
+
+
+def _bodies(bodies: tuple[str, ...], files: tuple[Path, ...], lines: bool) -> Iterator[bytes]:
+    """Every body there is, one at a time: a file of lines may be larger than memory."""
+    for body in bodies:
+        yield body.encode("utf-8", "surrogateescape")
+    if not bodies and not files and sys.stdin.isatty():
+        raise UsageError("nothing to send: give a BODY, --file FILE, or pipe it in")
+    for file in files or (() if bodies else (Path("-"),)):
+        if str(file) == "-":
+            yield from _read(sys.stdin.buffer, "stdin", lines)
+        else:
+            with file.open("rb") as stream:
+                yield from _read(stream, str(file), lines)
+
+
+def _read(stream: BinaryIO, name: str, lines: bool) -> Iterator[bytes]:
+    if not lines:
+        yield stream.read(BODY_MAX_BYTES + 1)  # one byte too many is refused when the message is checked
+        return
+    for number in itertools.count(1):
+        line = stream.readline(BODY_MAX_BYTES + 2)
+        if not line:
+            return
+        if len(line.rstrip(b"\r\n")) > BODY_MAX_BYTES:
+            raise UsageError(f"{name}, line {number}: longer than the {BODY_MAX_BYTES} bytes that a body may have")
+        if line.rstrip(b"\r\n"):  # RocketMQ refuses empty bodies; an empty line is none
+            yield line.rstrip(b"\r\n")
+
+
+def _repeated(bodies: Iterable[bytes], count: int | None) -> Iterator[tuple[bytes, int | None]]:
+    for body in bodies:
+        if count is None:
+            yield body, None
+        else:
+            for number in range(count):
+                yield body.replace(NUMBER.encode(), str(number).encode()), number
+
+
+def _numbered(text: str, number: int | None) -> str:
+    return text if number is None else text.replace(NUMBER, str(number))
+
+
+def _line(result: SendResult, as_json: bool) -> str:
+    if not as_json:
+        mq = result.mq
+        return f"{result.message_id} {mq.topic} {mq.broker_name} queue {mq.queue_id} offset {result.queue_offset}"
+    found = {
+        "message_id": result.message_id,
+        "offset_message_id": result.offset_message_id,
+        "topic": result.mq.topic,
+        "broker": result.mq.broker_name,
+        "queue_id": result.mq.queue_id,
+        "queue_offset": result.queue_offset,
+        "status": result.status.name,
+    }
+    return json.dumps(found, ensure_ascii=False)

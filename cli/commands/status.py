@@ -1,0 +1,100 @@
+"""`rocketcrew status`: one look at a running supervisor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ...remoting.subscription import EXPRESSION_TAG
+from ...supervisor.core.subscriptions import RETRY_PREFIX
+from ..controlling import Target, to_supervisor
+from ..tables import lines
+
+
+@click.command()
+@to_supervisor
+def status(target: Target) -> None:
+    """Show how a running supervisor is doing: its workers, its queues, what was done. --json has everything."""
+    answer = target.ask("status")
+    target.tell(answer, text_of(answer))
+
+
+def text_of(found: dict[str, Any]) -> str:
+    """The status for people."""
+    return "\n".join([*head_of(found), "", *lines(workers_of(found)), "", *lines(queues_of(found))])
+
+
+def head_of(found: dict[str, Any]) -> list[str]:
+    """What holds for the whole member."""
+    counters, staff = found["counters"], found["staff"]
+    state = found["service"] + (f", paused by {' and '.join(found['paused'])}" if found["paused"] else "")
+    reload = f", reload {staff['reload']}" if staff["reload"] != "idle" else ""
+    done = (
+        f"done {counters['done_messages']}  failed {counters['failed_messages']}  sent back"
+        f" {counters['sent_back_messages']}  waiting {found['waiting_messages']}  worker deaths"
+        f" {counters['worker_deaths']}"
+    )
+    head = [
+        f"group {found['group']}  {state}  pid {found['pid']}  client {found['client_id']}",
+        done,
+        f"workers {found['ready_workers']} of {staff['workers']}  code generation {staff['generation']}{reload}",
+    ]
+    subscribed = [
+        topic if wish["filter"] == "*" else f"{topic}:{_kind(wish['type'])}{wish['filter']}"
+        for topic, wish in sorted(found["subscriptions"].items())
+        if not topic.startswith(RETRY_PREFIX)
+    ]
+    memory, backlog = found["memory"], found["backlog"]
+    head.append(
+        f"bodies {_mib(memory['slab_used_bytes'])} of {_mib(memory['slab_bytes'])} MiB  staged {backlog['segments']}"
+        f" segments, {_mib(backlog['bytes'])} MiB"
+    )
+    head.append(f"subscribed {', '.join(subscribed)}")
+    head.extend(f"MISMATCH {text}" for text in found["subscription_mismatch"])
+    if staff["last_reload"].startswith("rolled back"):
+        head.append(f"last reload {staff['last_reload']}")
+    return head
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes / (1 << 20):.1f}"
+
+
+def _kind(expression_type: str) -> str:
+    return "" if expression_type == EXPRESSION_TAG else f"{expression_type}:"
+
+
+def workers_of(found: dict[str, Any]) -> list[dict[str, object]]:
+    """A row a worker."""
+    return [
+        {
+            "WORKER": worker["worker_id"],
+            "INDEX": worker.get("index", ""),
+            "PID": worker["pid"],
+            "STATE": worker["state"],
+            "GEN": worker.get("generation", ""),
+            "DONE": worker.get("done", 0),
+            "FAILED": worker.get("failed", 0),
+            "IN HAND": worker["messages"],
+            "RSS MIB": worker.get("rss_bytes", 0) >> 20,
+            "RUNNING": " ".join(filter(None, (worker.get("running"), worker.get("progress")))),
+        }
+        for worker in found["workers"]
+    ]
+
+
+def queues_of(found: dict[str, Any]) -> list[dict[str, object]]:
+    """A row a queue."""
+    return [
+        {
+            "TOPIC": queue["topic"],
+            "BROKER": queue["broker"],
+            "QUEUE": queue["queue_id"],
+            "STATE": queue["state"],
+            "NEXT": queue["next_offset"],
+            "COMMITTED": queue["committed"],
+            "UNFINISHED": queue["unfinished"],
+        }
+        for queue in found["queues"]
+    ]

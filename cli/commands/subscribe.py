@@ -1,0 +1,24 @@
+"""`rocketcrew subscribe`: one topic more in a running supervisor, or another filter for one that it has."""
+
+from __future__ import annotations
+
+import click
+
+from ..controlling import Target, to_supervisor
+
+
+@click.command()
+@click.argument("subscription", metavar="TOPIC[:FILTER]")
+@to_supervisor
+def subscribe(target: Target, subscription: str) -> None:
+    """Consume a topic too, or filter it otherwise, in a running supervisor.
+
+    TOPIC[:FILTER] as for `run --topic`: 'orders', 'orders:paid || shipped', 'orders:SQL92:price > 3'. Brokers are told at
+    once. A topic that is subscribed already gets the new filter: what was pulled is finished, then its queues are opened
+    anew. It holds until the supervisor ends, also over reloads; consumer.topics in the configuration is for the next start.
+    All members of the group must subscribe the same, or messages get lost.
+    """
+    topic, _, expression = subscription.partition(":")
+    answer = target.ask("subscribe", topic=topic, filter=expression or "*")
+    line = f"subscribed {subscription}" if answer["changed"] else f"{subscription} is subscribed already"
+    target.tell(answer, line)

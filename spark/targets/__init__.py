@@ -1,0 +1,1 @@
+"""The kinds of table that the loader fills, behind one interface."""

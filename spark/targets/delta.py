@@ -1,0 +1,291 @@
+"""The Delta table: rows and loaded set in one commit of the Delta log, numbered by an application transaction.
+
+    TARGET/_delta_log/…                      Delta's own; each of our commits carries txn (`rocketcrew`, batch) and the plan
+    TARGET/_rocketcrew/<batch>-<plan>.json   the table's state as it is if that plan becomes that batch
+    TARGET/_rocketcrew/outcomes/…            what became of the records of each batch; never deleted
+
+The state file is written and fsynced before the commit, under a name that only this plan has, so the commit decides in one
+step both what is in the table and which state file says so. Delta refuses or skips a second commit with the same number,
+whoever makes it; afterwards the log is asked who has it, and the other one plans again. State files of batches that are
+two back are deleted.
+
+Two ways to commit: by Spark (`delta`), for cluster-sized batches, and by delta-rs (`deltalake`), which needs no JVM and
+takes 20 ms for a small one (docs/protocol.md). Each reads what the other wrote. The log is read by delta-rs in both cases,
+so that looking whether there is anything to do needs no Spark.
+
+The table's folder is a path of this file system. Sources: Delta's protocol ("Transaction Identifiers"), and
+OptimisticTransaction.scala for what a repeated transaction does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow
+import pyarrow.dataset
+
+from ...durable.files import make_folders, spark_path
+from ...durable.intervals import OffsetSet
+from ...durable.outcomes import BatchOutcomes
+from ...remoting.errors import UsageError
+from ..columns import BATCH_COLUMN, check_partition_columns, plain_schema
+from ..convert import Staged
+from ..errors import BatchTakenError, LoaderError, remedy
+from ..plan import Plan
+from ..spark_writer import SparkWriter, numbered, partitioned
+from ..table_state import check_partitions, outcomes_path, read_state, write_outcomes, write_state
+from .target import TableState
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+pa: Any = pyarrow
+ds: Any = pyarrow.dataset
+
+APP_ID = "rocketcrew"
+STATE_DIR = "_rocketcrew"
+TABLE_NAME = "rocketcrew results"
+"""Given to a table that is made before its first batch, so that the next start knows it for ours."""
+MARK = "rocketcrew"
+"""In a commit of delta-rs: the key of the plan's id. In one of Spark's: the first word of its user metadata."""
+STATES_KEPT = 2
+HISTORY_FIRST = 50
+"""Commits of the log that are looked at before all of them are."""
+FILE_BYTES = 128 * 1024 * 1024
+
+Append = Callable[[Path, Plan, Staged, "object | None"], None]
+"""Commits the plan's rows to a table, as transaction (APP_ID, plan.batch); the last argument is delta-rs's snapshot on
+which the plan was made, None when there was no table. Raises BatchTakenError or LoaderError."""
+
+
+class DeltaTarget:
+    """A Delta table at `path`; `append` commits, `start` prepares that."""
+
+    def __init__(
+        self, path: Path, append: Append, start: Callable[[], None], partition_by: Sequence[str] | None = None
+    ) -> None:
+        """`partition_by` is what the table is to have; None: whatever it has, for those that only read."""
+        self.path = path
+        self._partition_by = partition_by
+        self._append = append
+        self._start = start
+        self._snapshot: Any = None
+        self._staged: Staged | None = None
+
+    def state(self) -> TableState:
+        """The state that the newest of our commits names. Raises LoaderError, UsageError for a table of somebody else."""
+        batch = self._refresh()
+        if not batch:
+            self._refuse_foreign()
+            return TableState(0, "", OffsetSet(), ())
+        if self._partition_by is not None:
+            check_partitions(self.path, self._partition_by, self._snapshot.metadata().partition_columns)
+        return read_state(self._state_path(batch, self._winner(batch)))
+
+    def _refresh(self) -> int:
+        """Read the log anew; the number of our last commit, 0 when there is none."""
+        library = delta_rs()
+        try:
+            if not library.DeltaTable.is_deltatable(str(self.path)):
+                self._snapshot = None  # none yet, or removed under us
+                return 0
+            if self._snapshot is not None and self._log_of(self._snapshot.version()).exists():
+                self._snapshot.update_incremental()
+            else:  # new to us, or another table than it was: going on from its old end would tear a hole into its log
+                self._snapshot = library.DeltaTable(str(self.path))
+            return int(self._snapshot.transaction_version(APP_ID) or 0)
+        except library.exceptions.DeltaError as error:
+            raise LoaderError(f"the log of {self.path} can't be read: {error}. The segments stay") from None
+
+    def _log_of(self, version: int) -> Path:
+        return self.path / "_delta_log" / f"{version:020d}.json"
+
+    def _refuse_foreign(self) -> None:
+        if self._snapshot is not None:
+            if self._snapshot.metadata().name == TABLE_NAME:
+                return  # made, and nothing loaded yet
+            raise UsageError(f"{self.path} is a Delta table that rocketcrew did not make: give the path of a new one")
+        if self.path.exists() and any(entry.name != STATE_DIR for entry in self.path.iterdir()):
+            raise UsageError(f"{self.path} is no Delta table, but not empty: give the path of a new folder")
+
+    def _winner(self, batch: int) -> str:
+        """The id of the plan that became `batch`: the only one that tried, or the one that the log names."""
+        tried = self._tried(batch)
+        return tried[0] if len(tried) == 1 else self._logged(batch, tried)
+
+    def _tried(self, batch: int) -> list[str]:
+        return [path.name.partition("-")[2].removesuffix(".json") for path in self._states(batch)]
+
+    def _logged(self, batch: int, tried: Iterable[str]) -> str:
+        for limit in (HISTORY_FIRST, None):
+            for commit in self._snapshot.history(limit):
+                plan = str(commit.get(MARK) or "") or _plan_of(str(commit.get("userMetadata") or ""))
+                if plan in tried:
+                    return plan
+        raise LoaderError(
+            f"the log of {self.path} does not say which plan became batch {batch}, so it is unknown what is in the table:"
+            f" keep one file {batch}-*.json in {self.path / STATE_DIR}"
+        )
+
+    def has(self, plan: Plan) -> bool:
+        """Whether the plan is the table's newest batch. An older one is answered by its records: they are loaded."""
+        batch = self._refresh()
+        return batch == plan.batch and self._winner(batch) == plan.id
+
+    def start(self) -> None:
+        """Start what commits."""
+        self._start()
+
+    def write(self, plan: Plan, staged: Staged) -> None:
+        """Nothing to write ahead: Delta hides what is not committed."""
+        check_partition_columns(self._partition_by or (), plan.columns)
+        self._staged = staged
+
+    def commit(self, plan: Plan, loaded: OffsetSet, told: BatchOutcomes) -> None:
+        """Append the rows as the transaction `plan.batch`, and look who has got it."""
+        staged, self._staged = self._staged, None
+        if staged is None:
+            raise RuntimeError("write() comes before commit()")
+        if self._refresh() >= plan.batch:
+            raise _taken(self.path, plan)
+        path = self._state_path(plan.batch, plan.id)
+        try:
+            make_folders(path.parent)
+            write_outcomes(path.parent, plan, told)
+            write_state(path, plan, loaded, told.rows, durable=True)
+        except OSError as error:
+            raise UsageError(f"the table folder {self.path} can't be written: {error}") from None
+        try:
+            self._append(self.path, plan, staged, self._snapshot)
+        except LoaderError:
+            # Whatever it says: when the number is somebody else's now, that is why.
+            if self._refresh() >= plan.batch and not self._is_ours(plan):
+                raise _taken(self.path, plan) from None
+            raise
+        if self._refresh() < plan.batch:
+            raise LoaderError(f"{self.path}: the commit of batch {plan.batch} ended well, but is not in the log")
+        if not self._is_ours(plan):
+            raise _taken(self.path, plan)
+        self._tidy(plan.batch)
+
+    def _is_ours(self, plan: Plan) -> bool:
+        """Whether the log names this plan for its number: asked always, as Spark skips a repeated number in silence."""
+        return self._logged(plan.batch, self._tried(plan.batch)) == plan.id
+
+    def _tidy(self, batch: int) -> None:
+        for old in range(max(1, batch - 2 * STATES_KEPT), batch - STATES_KEPT + 1):
+            for state in self._states(old):
+                state.unlink(missing_ok=True)
+
+    def discard(self, plan: Plan) -> None:
+        """Delete the state file of a plan that won't be committed."""
+        self._state_path(plan.batch, plan.id).unlink(missing_ok=True)
+        outcomes_path(self.path / STATE_DIR, plan).unlink(missing_ok=True)
+
+    def sweep(self) -> None:
+        """Nothing is left lying: rows that were not committed are Delta's to vacuum."""
+
+    def _state_path(self, batch: int, plan_id: str) -> Path:
+        return self.path / STATE_DIR / f"{batch}-{plan_id}.json"
+
+    def _states(self, batch: int) -> list[Path]:
+        return sorted((self.path / STATE_DIR).glob(f"{batch}-*.json"))
+
+
+def _taken(path: Path, plan: Plan) -> BatchTakenError:
+    return BatchTakenError(f"batch {plan.batch} of {path} was committed by another loader")
+
+
+def _plan_of(user_metadata: str) -> str:
+    mark, _, plan_id = user_metadata.partition(" ")
+    return plan_id if mark == MARK else ""
+
+
+def delta_rs() -> Any:
+    try:
+        import deltalake
+    except ImportError as error:
+        raise UsageError(
+            f"Delta tables need the deltalake package ({error}): pip install 'rocketcrew[delta]'"
+        ) from None
+    return deltalake
+
+
+def append_by_spark(writer: SparkWriter, partition_by: Sequence[str] = ()) -> Append:
+    """Commits by a Spark job. Delta's jars must be in the session (session.delta_conf)."""
+
+    def append(path: Path, plan: Plan, staged: Staged, _snapshot: object) -> None:
+        def as_delta(rows: DataFrame) -> None:
+            writing = numbered(rows, plan.batch).write.format("delta")
+            options = {
+                "txnAppId": APP_ID,
+                "txnVersion": str(plan.batch),
+                "userMetadata": f"{MARK} {plan.id}",
+                "mergeSchema": "true",
+            }
+            partitioned(writing, partition_by).mode("append").options(**options).save(spark_path(path))
+
+        writer.run(staged.files, plan.columns, f"batch {plan.batch} to {path.name}", as_delta)
+
+    return append
+
+
+def append_by_delta_rs(
+    path: Path, plan: Plan, staged: Staged, snapshot: object | None, file_bytes: int = FILE_BYTES,
+    partition_by: Sequence[str] = (),
+) -> None:  # fmt: skip
+    """Commits without a JVM, in this process: the rows stream through memory, a batch of Arrow at a time."""
+    library = delta_rs()
+    properties = library.CommitProperties(
+        custom_metadata={MARK: plan.id},
+        app_transactions=[library.Transaction(APP_ID, plan.batch)],
+    )
+    try:
+        rows = _rows(staged.files, plan.batch)
+        if snapshot is None:
+            snapshot = _created(path, rows.schema, partition_by)
+        library.write_deltalake(
+            snapshot,
+            rows,
+            mode="append",
+            schema_mode="merge",
+            partition_by=list(partition_by) or None,
+            target_file_size=file_bytes,
+            commit_properties=properties,
+        )
+    except library.exceptions.CommitFailedError as error:
+        raise LoaderError(f"the commit to {path} was refused: {error}. The segments stay") from None
+    except library.exceptions.DeltaError as error:
+        raise LoaderError(f"the commit to {path} failed: {error}{remedy(str(error))}. The segments stay") from None
+
+
+def _created(path: Path, schema: Any, partition_by: Sequence[str]) -> object:
+    """The table, made for itself: a commit to a path would not notice that another loader has just made batch 1 of it.
+
+    Raises BatchTakenError when another loader was first, whether or not its batch is in the table yet: to be planned again.
+    """
+    library = delta_rs()
+    try:
+        return library.DeltaTable.create(
+            str(path), schema, mode="error", name=TABLE_NAME, partition_by=list(partition_by) or None
+        )
+    except library.exceptions.DeltaError:
+        if library.DeltaTable.is_deltatable(str(path)):
+            raise BatchTakenError(f"{path} was made by another loader in the same moment") from None
+        raise
+
+
+def _rows(files: Sequence[Path], batch: int) -> Any:
+    """All rows, with the types that Delta has and the batch's number as the last column."""
+    schemas = [plain_schema(pa.parquet.read_schema(str(file))) for file in files]
+    schema = pa.unify_schemas(schemas)
+    out = schema.append(pa.field(BATCH_COLUMN, pa.int64()))
+    scanner = ds.dataset([str(file) for file in files], schema=schema, format="parquet").scanner(use_threads=False)
+
+    def batches() -> Iterable[Any]:
+        for rows in scanner.to_batches():
+            yield rows.append_column(BATCH_COLUMN, pa.repeat(pa.scalar(batch, pa.int64()), rows.num_rows)).cast(out)
+
+    return pa.RecordBatchReader.from_batches(out, batches())

@@ -1,0 +1,230 @@
+"""Targets that cannot say what they hold: a user's function (`foreach`), or any format that `df.write` knows.
+
+The loaded set lies in a ledger beside the segments, written after the rows. A crash between the two runs the same plan
+again: the same rows under the same batch number. So a function that does nothing for a number it knows, or a table with
+a key, gives an exactly-once effect; plain appending gives *at least once*, and says so here.
+
+    STAGING/ledger/state.json      the state after the last batch
+    STAGING/ledger.at              of a further staging folder: where the ledger is
+    <locks>/rocketcrew-<hash>.lock  flock: one loader per destination on this machine, wherever its TMPDIR is. N supervisors
+                                   that fill one destination run without a loader, and one loader has all of their folders
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import os
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ...durable.files import make_folders, try_shared_lock, write_atomically
+from ...durable.intervals import OffsetSet
+from ...durable.outcomes import BatchOutcomes
+from ...remoting.errors import UsageError
+from ..convert import Staged
+from ..errors import LoaderError
+from ..plan import Plan
+from ..spark_writer import SparkWriter, numbered, partitioned
+from ..table_state import read_state, write_outcomes, write_state
+from .target import TableState
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+TABLE_PREFIX = "table:"
+LEDGER_DIR, LEDGER_AT, STATE_NAME = "ledger", "ledger.at", "state.json"
+LOCK_DIRS = (Path("/run/lock"), Path("/var/lock"), Path("/tmp"))  # noqa: S108 -- the same for every process of the host
+"""Where a lock goes that has no place of its own; the first that can be written."""
+
+
+class Range(NamedTuple):
+    """Offsets `[start, end)` of one queue that are new with a batch; gaps between them are not shown.
+
+    `epoch`: how often the queue's offsets began anew (`spark.on_recreated`, `reset --reprocess`); in the rows it is `_epoch`.
+    """
+
+    group: str
+    topic: str
+    broker: str
+    queue_id: int
+    start: int
+    end: int
+    epoch: int = 0
+
+
+Deliver = Callable[["DataFrame", int, list[Range]], None]
+"""Takes the rows, the batch's number and its offsets. It may be called twice with the same number and rows."""
+
+
+class LedgerTarget:
+    """`deliver` gets the rows; the ledger in `folder` remembers them. `destination` names what is delivered to."""
+
+    def __init__(
+        self, folder: Path, destination: str, writer: SparkWriter, deliver: Deliver, place: str = "",
+        locks: Sequence[Path] = LOCK_DIRS,
+    ) -> None:  # fmt: skip
+        """`place`: what the rows are saved to, where that is a path."""
+        self._folder = folder
+        self._lock_path = lock_path(destination, place, locks)
+        self._destination = destination
+        self._writer = writer
+        self._deliver = deliver
+        self._state_path = folder / STATE_NAME
+        self._ranges: list[Range] = []
+        self._staged: Staged | None = None
+        self._lock: int | None = None
+
+    def state(self) -> TableState:
+        """The state after the last batch that the ledger knows. Raises LoaderError."""
+        self._claim()
+        if not self._state_path.exists():
+            return TableState(0, "", OffsetSet(), ())
+        return read_state(self._state_path)
+
+    def _claim(self) -> None:
+        """Be the destination's only loader on this machine, as two ledgers would each load what the other has."""
+        if self._lock is not None:
+            return
+        path = self._lock_path
+        try:
+            self._lock = try_shared_lock(path)
+        except OSError as error:
+            raise LoaderError(f"the lock {path} can't be used: {error.strerror}") from None
+        if self._lock is None:
+            raise LoaderError(
+                f"another loader delivers to {self._destination!r}, which can't tell what it holds (it has the lock {path})."
+                " Run supervisors with spark.load = false and one loader for all: rocketcrew load --follow --staging A"
+                " --staging B; or use the formats parquet, pyarrow, delta or deltalake"
+            )
+
+    def has(self, plan: Plan) -> bool:
+        """Whether the ledger's last batch is this plan."""
+        return self.state().plan_id == plan.id
+
+    def start(self) -> None:
+        """Start Spark."""
+        self._writer.start()
+
+    def write(self, plan: Plan, staged: Staged) -> None:
+        """Nothing can be written ahead."""
+        del plan
+        self._staged = staged
+
+    def commit(self, plan: Plan, loaded: OffsetSet, told: BatchOutcomes) -> None:
+        """Deliver the rows, then note it."""
+        if self._staged is None:
+            raise RuntimeError("write() comes before commit()")
+        ranges = _ranges_of(loaded - self.state().loaded)
+
+        def deliver(frame: DataFrame) -> None:
+            self._deliver(frame, plan.batch, ranges)
+
+        self._writer.run(self._staged.files, plan.columns, f"batch {plan.batch} to {self._destination}", deliver)
+        self._staged = None
+        make_folders(self._folder)
+        write_outcomes(self._folder, plan, told)
+        write_state(self._state_path, plan, loaded, told.rows, durable=True)
+
+    def discard(self, plan: Plan) -> None:
+        """Nothing of a plan is left anywhere but at the destination."""
+
+    def sweep(self) -> None:
+        """Nothing is left lying."""
+
+
+def ledger_of(stagings: Sequence[Path]) -> Path:
+    """The one ledger of these staging folders: in the first, or where an earlier loader of one of them had it.
+
+    The other folders get a file that says where it is, so that a loader of one of them alone, later, finds it. Raises
+    UsageError when two have ledgers of their own: what the one has delivered the other would deliver again.
+    """
+    known = {path for staging in stagings if (path := _known_ledger(staging)) is not None}
+    if len(known) > 1:
+        raise UsageError(
+            f"the ledgers {', '.join(map(str, sorted(known)))} each know a part of what was delivered: load each folder by"
+            " itself, or begin with staging folders that no loader has worked on"
+        )
+    ledger = known.pop() if known else stagings[0].absolute() / LEDGER_DIR
+    for staging in stagings:
+        if staging.absolute() / LEDGER_DIR != ledger:
+            make_folders(staging)
+            write_atomically(staging / LEDGER_AT, f"{ledger}\n", durable=True)
+    return ledger
+
+
+def _known_ledger(staging: Path) -> Path | None:
+    own = staging.absolute() / LEDGER_DIR
+    if (own / STATE_NAME).exists():
+        return own
+    try:
+        return Path((staging / LEDGER_AT).read_text(encoding="utf-8").rstrip("\n"))
+    except FileNotFoundError:
+        return None
+
+
+def lock_path(destination: str, place: str, locks: Sequence[Path] = LOCK_DIRS) -> Path:
+    """Where loaders of one destination meet: beside it when it is a path of this host, else in the host's folder of locks.
+
+    Never in TMPDIR, which two services have apart.
+    """
+    name = f"rocketcrew-{hashlib.sha256(destination.encode()).hexdigest()[:24]}.lock"
+    path = Path(place.removeprefix("file://").removeprefix("file:"))
+    if path.is_absolute() and path.parent.is_dir() and os.access(path.parent, os.W_OK):
+        return path.parent / f".{name}"
+    return next((folder for folder in locks if os.access(folder, os.W_OK)), locks[-1]) / name
+
+
+def _ranges_of(taken: OffsetSet) -> list[Range]:
+    hulls = ((key, offsets.hull().pieces[0]) for key, offsets in sorted(taken.queues.items()) if offsets)
+    return [Range(*key[:4], start, end, key.epoch) for key, (start, end) in hulls]
+
+
+def deliver_by_function(name: str) -> Deliver:
+    """The user's function `module:function(df, batch_id[, ranges])`. Raises UsageError when there is none such."""
+    function = _found(name)
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    takes_all = any(one.kind is one.VAR_POSITIONAL for one in parameters)
+    if len(positional) < 2 and not takes_all:
+        raise UsageError(f"spark.function {name} must take (df, batch_id) or (df, batch_id, ranges)")
+
+    def deliver(frame: DataFrame, batch: int, ranges: list[Range]) -> None:
+        function(*((frame, batch, ranges) if takes_all or len(positional) > 2 else (frame, batch)))
+
+    return deliver
+
+
+def _found(name: str) -> Callable[..., Any]:
+    try:
+        function: object = pkgutil.resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(
+            f"spark.function {name!r} can't be found ({error}): write it as package.module:function, importable from here"
+        ) from None
+    if not callable(function):
+        raise UsageError(f"spark.function {name!r} is no function but a {type(function).__name__}")
+    return function
+
+
+def deliver_by_format(
+    format_: str, target: str, options: Mapping[str, str], partition_by: Sequence[str] = ()
+) -> Deliver:
+    """Appends through `df.write.format(…)`; the rows carry their batch's number."""
+
+    def deliver(frame: DataFrame, batch: int, _ranges: list[Range]) -> None:
+        writing = numbered(frame, batch).write.format(format_).mode("append").options(**options)
+        writing = partitioned(writing, partition_by)
+        if target.startswith(TABLE_PREFIX):
+            writing.saveAsTable(target.removeprefix(TABLE_PREFIX))
+        elif target:
+            writing.save(target)
+        else:
+            writing.save()
+
+    return deliver

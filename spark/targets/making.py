@@ -1,0 +1,85 @@
+"""From the configuration to the target, to what writes for it, and to the loader between staging folder and target."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
+
+from ...remoting.errors import UsageError
+from ..arrow_writer import ArrowWriter, NoWriter
+from ..config import ARROW, DELTA, DELTA_RS, FOREACH, PARQUET, LoaderConfig
+from ..connect import is_remote
+from ..loader import Loader
+from ..session import SessionSettings, delta_conf
+from ..spark_writer import SparkWriter
+from ..staging import Staging
+from .delta import DeltaTarget, append_by_delta_rs, append_by_spark
+from .ledger import LedgerTarget, deliver_by_format, deliver_by_function, ledger_of
+from .parquet import ParquetTarget
+from .target import Target, Writer
+
+
+def make_writer(config: LoaderConfig) -> Writer:
+    """The writer that `config` describes. Nothing is started yet."""
+    if config.format == DELTA_RS:
+        return NoWriter()
+    if config.format == ARROW:
+        return ArrowWriter(config.partition_by)
+    # A Connect server has its jars and extensions from its own start.
+    with_jars = config.format == DELTA and not is_remote(config.master)
+    conf = {**(delta_conf(config.delta_jars) if with_jars else {}), **config.conf}
+    settings = SessionSettings(
+        folder=config.staging.absolute() / "spark",
+        master=config.master,
+        driver_memory=config.driver_memory,
+        java_home=config.java_home,
+        conf=conf,
+        env=config.env,
+        app_name="rocketcrew-loader",
+    )
+    return SparkWriter(settings, config.jvm_timeout_ms, config.partition_by)
+
+
+def make_target(config: LoaderConfig, writer: Writer, threads: Executor) -> Target:
+    """The target of `config`. Raises UsageError when it can't be."""
+    by = config.partition_by
+    if config.format in (PARQUET, ARROW):
+        return ParquetTarget(config.folder, writer, threads, by)
+    if config.format == DELTA_RS:
+        append = partial(append_by_delta_rs, file_bytes=config.target_file_bytes, partition_by=by)
+        return DeltaTarget(config.folder, append, lambda: None, by)
+    if not isinstance(writer, SparkWriter):
+        raise UsageError(f"format {config.format} can only be written by Spark")
+    if config.format == DELTA:
+        return DeltaTarget(config.folder, append_by_spark(writer, by), writer.start, by)
+    ledger = ledger_of(config.stagings)
+    if config.format == FOREACH:
+        deliver = deliver_by_function(config.function)
+    else:
+        deliver = deliver_by_format(config.format, str(config.target), config.options, by)
+    return LedgerTarget(ledger, config.identity, writer, deliver, str(config.target))
+
+
+def make_loader(
+    config: LoaderConfig,
+    staging: Staging,
+    target: Target,
+    threads: Executor,
+    on_point: Callable[[str], None] = lambda _: None,
+) -> Loader:
+    """The loader of `config` from `staging`, one of its folders, into `target`."""
+    return Loader(
+        staging,
+        target,
+        config.trigger,
+        config.limits,
+        threads=threads,
+        cores=config.cores,
+        new_id=lambda batch: f"{batch:08d}-{secrets.token_hex(6)}",
+        on_point=on_point,
+        file_bytes=config.target_file_bytes,
+        epoch_on_recreated=config.epoch_on_recreated,
+        leave_gaps=config.leave_gaps,
+    )

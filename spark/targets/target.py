@@ -1,0 +1,118 @@
+"""What the loader asks of a table: the one place where "exactly once" is decided.
+
+A target keeps the *loaded set* with the data and changes both in one step that either happens or does not. From that
+alone follows the promise, whatever crashes: before `commit` nothing of a plan is visible, after it the loaded set drops
+whatever comes again. Numbers of batches are claimed by that same step, so that two loaders (two supervisors on two state
+folders) may load one table: the later one gets BatchTakenError, reads the table anew, and plans again.
+
+    parquet      parquet_target.py   a folder per batch, visible by one rename that carries the loaded set
+    pyarrow      parquet_target.py   the same table, its files written by Arrow: no JVM, several times as fast on one machine
+    delta        delta_target.py     Spark's Delta commit, numbered by a transaction id of the application
+    deltalake    delta_target.py     the same commit by delta-rs: no JVM, small batches cheap
+    any other    ledger_target.py    a user's function or any format of `df.write`: the loaded set lies apart, so a crash
+                                     between the two repeats one batch: the same rows with the same number
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from ...durable.intervals import OffsetSet, QueueKey
+from ...durable.outcomes import BatchOutcomes
+from ..columns import Column
+from ..convert import Staged
+from ..epochs import opened
+from ..plan import Plan, Top
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """The table after its last batch: `batch` 0 means that there is none yet."""
+
+    batch: int
+    plan_id: str
+    loaded: OffsetSet
+    columns: tuple[Column, ...]
+    tops: Mapping[QueueKey, Top] = field(default_factory=dict[QueueKey, Top])
+    partition_by: tuple[str, ...] = ()
+
+    @property
+    def epochs(self) -> dict[QueueKey, int]:
+        """The newest epoch of each queue that is not in its first, by its key in epoch 0."""
+        return opened(self.loaded)
+
+
+class Target(Protocol):
+    """A table that can take batches exactly once."""
+
+    def state(self) -> TableState:
+        """Read the table's state. Raises LoaderError when it is not one of ours or damaged."""
+        ...
+
+    def has(self, plan: Plan) -> bool:
+        """Whether this very plan is committed: the question after a crash."""
+        ...
+
+    def start(self) -> None:
+        """Be ready to write; slow the first time (Spark starts). Raises SparkStartError."""
+        ...
+
+    def write(self, plan: Plan, staged: Staged) -> None:
+        """Write the rows where no reader sees them. Anything left there by an earlier try is replaced."""
+        ...
+
+    def commit(self, plan: Plan, loaded: OffsetSet, told: BatchOutcomes) -> None:
+        """Make rows and loaded set visible in one step, the list of outcomes beside them.
+
+        Raises BatchTakenError when the batch number is gone.
+        """
+        ...
+
+    def discard(self, plan: Plan) -> None:
+        """Delete what `write` left of a plan that won't be committed."""
+        ...
+
+    def sweep(self) -> None:
+        """Delete what loaders that are dead left unfinished; those that live may be at work."""
+        ...
+
+
+class Engine(Protocol):
+    """What does the writing: started when the first batch is there, cancelled when there is no time left."""
+
+    def check(self) -> None:
+        """Look, cheaply, whether `start` has a chance, or whether what was started is still there. Raises LoaderError."""
+        ...
+
+    def start(self) -> None:
+        """Be ready to write; slow the first time. Raises SparkStartError."""
+        ...
+
+    def cancel(self) -> None:
+        """Make a running job end soon; called from another thread, harmless when none runs."""
+        ...
+
+    def tasks(self) -> tuple[int, int]:
+        """Tasks done, and tasks in all, of the job that runs; 0 and 0 when none does, or nobody can tell.
+
+        Called from another thread; blocks while a JVM hangs.
+        """
+        ...
+
+    def close(self) -> None:
+        """End whatever `start` started; bounded, and never raises."""
+        ...
+
+
+class Writer(Engine, Protocol):
+    """Turns staged Parquet files into the table's data files. Spark, or Arrow."""
+
+    def write(self, files: Sequence[Path], output: Path, columns: Sequence[Column], bytes_in: int) -> None:
+        """Write all rows of `files` as Parquet files of `columns` into the folder `output`, replacing what is there.
+
+        Raises SparkDiedError, StoppedError after `cancel`, LoaderError for anything else.
+        """
+        ...

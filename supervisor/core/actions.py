@@ -1,0 +1,291 @@
+"""What the core asks the edge to do. Plain data: the edge (or a simulation) does them in order and answers by events.
+
+Each action that has an answer names the method of the core that takes it. An action never carries a live object of the
+core except the chunk to dispatch, which the edge reads at once and does not keep. They are made on the hot path, hence not
+frozen (a frozen dataclass costs three times as much to make) and compared by identity.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...remoting.check_points import CheckPoint
+from ...remoting.queues import MessageQueue
+from .chunks import Chunk
+
+
+@dataclass(slots=True, eq=False)
+class FetchAssignment:
+    """Look up the topic's route and the group's members; answer `Core.members`."""
+
+    topic: str
+
+
+@dataclass(slots=True, eq=False)
+class FetchOffset:
+    """Find where to begin (stored offset, else consumeFromWhere, docs/protocol.md); answer `Core.opened`."""
+
+    handle: int
+    mq: MessageQueue
+
+
+@dataclass(slots=True, eq=False)
+class Pull:
+    """Send one pull; answer `Core.pulled` or `Core.pull_failed`."""
+
+    handle: int
+    mq: MessageQueue
+    offset: int
+    commit_offset: int
+    """To be committed with the pull, 0 = nothing new."""
+
+
+@dataclass(slots=True, eq=False)
+class Commit:
+    """Tell the broker the offset; answer `Core.committed`.
+
+    With `guarded` the broker's offset is read first, and only one in `[known, offset)` is replaced (an absent one too): a
+    higher one is the new owner's, and one below what the broker told or confirmed to us was reset by an operator, who would
+    not like to see it undone. (Or the broker was killed and forgot it: then messages repeat, which is the lesser evil.)
+    """
+
+    handle: int
+    mq: MessageQueue
+    offset: int
+    guarded: bool
+    known: int = -1
+
+
+@dataclass(slots=True, eq=False)
+class SendBack:
+    """Return one record to its broker for a later attempt, or drop it when broadcasting; answer `Core.sent_back`.
+
+    `start`/`end` are the record's bytes in the slab; the edge decodes them before it returns to the loop.
+    """
+
+    handle: int
+    chunk_id: int
+    index: int
+    mq: MessageQueue
+    start: int
+    end: int
+    delay_level: int
+    attempt: int
+    """From 0. The edge tries the broker's send-back and then an ordinary send to the retry topic, in each attempt."""
+    reconsume_times: int = -1
+    """Not negative: how often an ordered message was tried; it goes by an ordinary send, as Java's orderly service does."""
+    check: CheckPoint | None = None
+    """Of a popped message: it gets a new invisible time instead, or goes to the dead-letter topic at its limit."""
+    facts: dict[str, str] | None = None
+    """Of a message that cost too many workers their lives: it goes to the dead-letter topic with these as properties; where
+    that is refused, without them, by a send-back at level -1."""
+
+
+@dataclass(slots=True, eq=False)
+class Pop:
+    """Send one pop; answer `Core.popped` or `Core.pop_failed`."""
+
+    handle: int
+    mq: MessageQueue
+
+
+@dataclass(slots=True, eq=False)
+class Ack:
+    """Acknowledge popped messages; answer `Core.acked`."""
+
+    handle: int
+    mq: MessageQueue
+    checks: list[CheckPoint]
+
+
+@dataclass(slots=True, eq=False)
+class Renew:
+    """Ask for the whole invisible time again for a popped message in hand; answer `Core.renewed`."""
+
+    handle: int
+    mq: MessageQueue
+    offset: int
+    check: CheckPoint
+
+
+@dataclass(slots=True, eq=False)
+class Dispatch:
+    """Hand the chunk's bytes to the worker. Outcomes come by `Core.outcome`."""
+
+    worker_id: str
+    chunk: Chunk
+    mq: MessageQueue
+    info_handle: int
+    """By which the worker knows the queue."""
+
+
+@dataclass(slots=True, eq=False)
+class OrderedChunk:
+    """One chunk of an ordered hand-over. Of two with the same `lane`, the later waits for the success of the earlier."""
+
+    chunk: Chunk
+    mq: MessageQueue
+    lane: int
+    tried: tuple[int, ...]
+    """How often its first messages were tried here already; those behind it for the first time."""
+
+
+@dataclass(slots=True, eq=False)
+class DispatchOrdered:
+    """Hand chunks to a worker that starts none of their messages after `start_before` (seconds on the core's clock), and
+    none behind a failed one of its lane. Answers: `Core.outcome`, `Core.returned`, `Core.consumed`."""
+
+    worker_id: str
+    chunks: list[OrderedChunk]
+    start_before: float
+
+
+@dataclass(slots=True, eq=False)
+class Classify:
+    """Ask a worker for the keys of the records in `[start, end)` of the slab; answer `Core.classified`."""
+
+    worker_id: str
+    handle: int
+    mq: MessageQueue
+    start: int
+    end: int
+    count: int
+
+
+@dataclass(slots=True, eq=False)
+class LockQueues:
+    """Lock or renew queues at their brokers; answer `Core.locked`, once for each broker."""
+
+    mqs: tuple[MessageQueue, ...]
+
+
+@dataclass(slots=True, eq=False)
+class UnlockQueues:
+    """Give the locks up, without an answer."""
+
+    mqs: tuple[MessageQueue, ...]
+
+
+@dataclass(slots=True, eq=False)
+class Seal:
+    """Ask a worker to seal its open segment; answer `Core.sealed`."""
+
+    worker_id: str
+
+
+@dataclass(slots=True, eq=False)
+class Load:
+    """Ask the loader to load what is sealed now: a queue that is to end waits for it. Answer `Core.loaded`."""
+
+
+@dataclass(slots=True, eq=False)
+class KillWorker:
+    """The worker said what cannot be (an outcome out of order): it is killed, and its death handled as any other."""
+
+    worker_id: str
+    reason: str
+
+
+@dataclass(slots=True, eq=False)
+class Reclaim:
+    """Take back what the worker has not begun of its chunks `chunk_ids`, which are all that it has, in the order of
+    hand-over; answer `Core.reclaimed`, or none when it went on meanwhile or has nothing to give."""
+
+    worker_id: str
+    chunk_ids: tuple[int, ...]
+
+
+@dataclass(slots=True, eq=False)
+class Retired:
+    """A worker that was to leave has nothing in hand any more: let it seal, tear down and end."""
+
+    worker_id: str
+
+
+@dataclass(slots=True, eq=False)
+class JournalDone:
+    """Offsets `[start, end)` are finished; their rows, if any, are in segment (worker_id, seq), seq 0 = no rows."""
+
+    mq: MessageQueue
+    start: int
+    end: int
+    worker_id: str
+    seq: int
+
+
+@dataclass(slots=True, eq=False)
+class JournalSealed:
+    """The segment (worker_id, seq) is sealed."""
+
+    worker_id: str
+    seq: int
+
+
+@dataclass(slots=True, eq=False)
+class JournalCommitted:
+    """The broker confirmed the offset; everything below is finished and durable since `start` (the opening)."""
+
+    mq: MessageQueue
+    start: int
+    offset: int
+
+
+@dataclass(slots=True, eq=False)
+class ChargesChanged:
+    """`State.charges` is to be written before anything behind this is done: a count must outlive the next death."""
+
+
+LOG_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
+"""As in the module `logging`."""
+
+
+@dataclass(slots=True, eq=False)
+class Log:
+    """One event for the log, with its keys."""
+
+    level: str
+    event: str
+    keys: dict[str, object]
+
+
+@dataclass(slots=True, eq=False)
+class Heartbeat:
+    """Send the heartbeat to all brokers now (subscription version or assignment changed)."""
+
+
+@dataclass(slots=True, eq=False)
+class Finished:
+    """Every queue has ended after a stop; what may be repeated, 0 = clean: messages `unfinished`, and those finished of which
+    rows are `unsealed` or which the broker was not told of."""
+
+    unfinished: int
+    unsealed: int
+
+
+Action = (
+    FetchAssignment
+    | FetchOffset
+    | Pull
+    | Commit
+    | SendBack
+    | Pop
+    | Ack
+    | Renew
+    | Dispatch
+    | DispatchOrdered
+    | Classify
+    | LockQueues
+    | UnlockQueues
+    | Seal
+    | Load
+    | KillWorker
+    | Reclaim
+    | Retired
+    | JournalDone
+    | JournalSealed
+    | JournalCommitted
+    | ChargesChanged
+    | Log
+    | Heartbeat
+    | Finished
+)

@@ -1,0 +1,373 @@
+"""Rebalance: look up, allocate, compare, open and close. An assignment is replaced, never edited.
+
+A queue that was taken away drains: it pulls and starts nothing, settles successes and seals them, discards failures
+unsent (the new owner has them), commits without ever lowering the broker's offset, and ends, at the latest at its
+deadline. A queue that comes back while it drains is opened only after it ended, and takes over what was finished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ...remoting.queues import MessageQueue
+from .actions import ChargesChanged, Commit, FetchAssignment, FetchOffset, Finished, Heartbeat, JournalCommitted
+from .allocation import allocate
+from .dispatching import Dispatching
+from .intervals import Intervals
+from .locking import Locking
+from .machine_rooms import AllocationError
+from .pop_queue import PopQueue
+from .popping import Popping
+from .process_queue import ProcessQueue
+from .pulling import Pulling
+from .state import State
+from .states import QUEUE, Queue, QueueEvent, move
+
+
+class Assigning:
+    """Owns the life of process queues: opening, draining, ending, and the offsets told to the broker."""
+
+    def __init__(self, state: State, pulling: Pulling, dispatching: Dispatching) -> None:
+        self.s = state
+        self._pulling = pulling
+        self._dispatching = dispatching
+        self.popping: Popping | None = None
+        """Set by the core."""
+        self.locking: Locking | None = None
+        """Set by the core where queues are locked before they are opened."""
+
+    # --- rebalance ----------------------------------------------------------------------------------------------
+
+    def rebalance(self, now: float) -> None:
+        """Ask for routes and members of every topic; the answers come to `members`."""
+        del now
+        if not self.s.stopping:
+            self.s.counters.rebalances += 1
+            self.s.out.extend(FetchAssignment(topic) for topic in self.s.topics)
+
+    def members(
+        self, topic: str, queues: Sequence[MessageQueue] | None, members: Sequence[str] | None, now: float,
+        mine: Sequence[MessageQueue] | None = None,
+    ) -> None:  # fmt: skip
+        """The topic's readable queues and the group's client ids; None or empty = unknown, nothing changes.
+
+        `mine` are the own queues where the edge knows them already (a user's strategy runs in another process).
+        """
+        s = self.s
+        if s.stopping or not queues or not members or topic not in s.topics:
+            return
+        try:
+            mine = allocate(s.config.strategy, s.config.client_id, queues, members) if mine is None else mine
+        except AllocationError as error:
+            s.log("error", "allocation_failed", topic=topic, error=str(error))
+            return
+        if mine is None:
+            return
+        wanted = set(mine)
+        changed = False
+        for mq, pq in list(s.by_mq.items()):
+            if mq.topic == topic and mq not in wanted and pq.state in (Queue.OPENING, Queue.ASSIGNED):
+                self.revoke(pq, now, send_failures=False)
+                changed = True
+        new = [mq for mq in mine if mq not in s.by_mq and mq not in s.lingering]
+        self._open(new)
+        if changed or new:
+            s.log("info", "assignment_changed", topic=topic, queues=len(wanted), of=len(queues), members=len(members))
+            s.out.append(Heartbeat())
+
+    def subscribe(self, topic: str, now: float) -> None:
+        """The topic is new, or its filter has changed: then its queues end, and are opened again with the new filter.
+
+        An assignment keeps the filter that it began with, here and in the workers: a message that the broker lets through
+        by the new one must not be dropped by the old one, and its offset passed.
+        """
+        self.s.topics = tuple(dict.fromkeys((*self.s.topics, topic)))
+        for pq in list(self.s.queues.values()):
+            if pq.mq.topic == topic:
+                self.restart(pq, now)
+        self.look_up(topic)
+
+    def unsubscribe(self, topic: str, now: float) -> None:
+        """The topic's queues end: what runs is finished, and failures are sent back."""
+        self.s.topics = tuple(name for name in self.s.topics if name != topic)
+        for pq in list(self.s.queues.values()):
+            if pq.mq.topic == topic and pq.state in (Queue.OPENING, Queue.ASSIGNED):
+                self.revoke(pq, now, send_failures=True)
+
+    def _open(self, mqs: list[MessageQueue]) -> None:
+        opening = [ProcessQueue(next(self.s.handles), mq) for mq in mqs]
+        for pq in opening:
+            self.s.queues[pq.handle] = pq
+            self.s.by_mq[pq.mq] = pq
+        if self.locking is not None:
+            self.locking.open(opening)
+        else:
+            self.s.out.extend(FetchOffset(pq.handle, pq.mq) for pq in opening)
+
+    def opened(self, handle: int, offset: int | None, now: float) -> None:
+        """Where the queue begins; None = could not be found out, tried again soon."""
+        pq = self.s.queues.get(handle)
+        if pq is None or pq.state is not Queue.OPENING:
+            self.s.counters.late_answers += 1
+            return
+        if offset is None:
+            self._move(pq, QueueEvent.OPEN_FAILED)
+            self._forget(pq, now)
+            self._soon(pq.mq.topic, now)
+            return
+        self._move(pq, QueueEvent.OPENED)
+        pq.opened_at = pq.next_offset = pq.committed = offset
+        # The journal learns where we stand at once: a reset must make it forget before anything new is noted.
+        self.s.out.append(JournalCommitted(pq.mq, offset, offset))
+        floor, finished = self.s.recovered.pop(pq.mq, (0, Intervals()))
+        if offset >= floor:
+            finished.discard_below(offset)
+            pq.recovered = finished
+        elif finished:
+            # The committed offset went back below what was noted: a reset. What it asks for runs again.
+            self.s.log(
+                "warning", "offset_was_reset", queue=pq.mq, offset=offset, noted=floor, forgotten=finished.total()
+            )
+        self._pulling.consider(pq, now)
+
+    def _soon(self, topic: str, now: float) -> None:
+        self.s.at(now + self.s.config.open_retry_ms / 1000, lambda _: self.look_up(topic))
+
+    def look_up(self, topic: str) -> None:
+        """Ask for the topic's queues and members again, once for all queues that ended in this turn."""
+        asked = any(isinstance(action, FetchAssignment) and action.topic == topic for action in self.s.out)
+        if not self.s.stopping and not asked and topic in self.s.topics:
+            self.s.out.append(FetchAssignment(topic))
+
+    # --- closing ------------------------------------------------------------------------------------------------
+
+    def revoke(self, pq: ProcessQueue, now: float, *, send_failures: bool) -> None:
+        """Take the queue away: it ends at once when it never opened, else it drains."""
+        opening = pq.state is Queue.OPENING
+        self._move(pq, QueueEvent.REVOKED)
+        if opening:
+            self._forget(pq, now)
+            return
+        pq.send_failures = send_failures
+        self._dispatching.drop_waiting(pq)
+        if not self.s.finishes(pq):
+            self._dispatching.withdraw(pq)
+        ms = self.s.config.stop_deadline_ms if self.s.stopping else self.s.config.drain_deadline_ms
+        self.s.at(now + ms / 1000, lambda at: self._deadline(pq, at))
+        self.s.ask_seals_of(pq)
+        self.check_drained(pq, now)
+        # The new owner begins at what the broker knows: tell it at once what is done so far.
+        self._commit_progress(pq, now)
+
+    def restart(self, pq: ProcessQueue, now: float) -> None:
+        """End the queue and read it again from its committed offset."""
+        if pq.state is Queue.ASSIGNED:
+            self.revoke(pq, now, send_failures=True)
+
+    def heal(self, now: float) -> None:
+        """Open those queues anew whose pull was never answered, as Java's rebalance does."""
+        for pq in list(self.s.queues.values()):
+            if pq.state is Queue.ASSIGNED and self._pulling.expired(pq, now):
+                self.restart(pq, now)
+
+    def moved(self, pq: ProcessQueue, offset: int, now: float) -> None:
+        """The broker says that the offset is not in the queue: commit what it says, end, and open again there.
+
+        5.x clients do the same at once (updateAndFreeze, docs/protocol.md); what runs finishes first.
+        """
+        pq.moved_to = offset
+        self.revoke(pq, now, send_failures=True)
+
+    def reset(self, offsets: Mapping[MessageQueue, int], now: float) -> None:
+        """RESET_CONSUMER_CLIENT_OFFSET: begin again at these offsets, whatever was committed (MQClientInstance.resetOffset).
+
+        Java drops the queue, sleeps 10 s and commits. Here what runs finishes first, as with an illegal offset, and a reset
+        that comes while one is under way replaces it. A queue that is leaving is its new owner's to reset.
+        """
+        for mq, offset in offsets.items():
+            pq = self.s.by_mq.get(mq)
+            if pq is None:
+                continue
+            self.s.log("warning", "offset_reset_by_admin", queue=mq, offset=offset, was=pq.head_offset)
+            if pq.state is Queue.ASSIGNED:
+                self.moved(pq, offset, now)
+            elif pq.state is Queue.OPENING:
+                self.s.out.append(Commit(pq.handle, mq, offset, guarded=False))
+                self.revoke(pq, now, send_failures=False)
+                self._soon(mq.topic, now)
+            elif pq.moved_to >= 0:
+                pq.moved_to = offset
+                pq.final_commit = False
+
+    def check_drained(self, pq: ProcessQueue, now: float) -> None:
+        """Commit and end a draining queue when nothing of it is in flight any more."""
+        if isinstance(pq, PopQueue) and self.popping is not None:
+            self.popping.progress(pq, now)
+            return
+        if pq.state is not Queue.DRAINING or pq.running():
+            return
+        if pq.unsealed():
+            # Rows reported since the queue was taken away: their workers may be busy and not seal for long.
+            self.s.ask_seals_of(pq)
+            return
+        if pq.commit_asked >= 0:
+            return
+        if pq.final_commit:
+            self._end(pq, QueueEvent.DRAINED, now)
+            return
+        pq.final_commit = True
+        offset = pq.committable() if pq.moved_to < 0 else pq.moved_to
+        # Also when it was committed before: the broker may have been killed since, and have forgotten it.
+        self._commit(pq, offset, guarded=pq.moved_to < 0)
+
+    def _deadline(self, pq: ProcessQueue, now: float) -> None:
+        if isinstance(pq, PopQueue) and self.popping is not None:
+            self._pop_deadline(pq, self.popping)
+        elif pq.state is Queue.DRAINING:
+            unsealed = sum(chunk.reported for chunk in pq.flight if chunk.tokens)
+            self.s.log("warning", "drain_deadline", queue=pq.mq, unfinished=pq.unfinished, unsealed=unsealed)
+            if self.s.stopping:
+                self.s.unfinished_at_stop += pq.unfinished
+                # What is finished repeats too where the broker was not told: another member begins at its offset.
+                head = pq.head_offset
+                self.s.unsealed_at_stop += unsealed + head - pq.committed + pq.finished_above(head).total()
+            if pq.moved_to >= 0:
+                # A reset is told to us once; it must hold although what runs did not finish in time.
+                self.s.out.append(Commit(pq.handle, pq.mq, pq.moved_to, guarded=False))
+            self._end(pq, QueueEvent.DEADLINE, now)
+
+    def _pop_deadline(self, pq: PopQueue, popping: Popping) -> None:
+        """What is not acknowledged the broker shows again."""
+        if pq.state is Queue.DRAINING:
+            self.s.unfinished_at_stop += len(pq.checks)
+            self.s.log("warning", "drain_deadline", queue=pq.mq, unfinished=len(pq.checks))
+            for chunk in pq.flight:
+                chunk.failed = None
+                if chunk.reported == chunk.count:
+                    self.s.chunks.pop(chunk.chunk_id, None)
+                self.s.release_chunk(chunk)
+            self._dispatching.withdraw(pq)
+            popping.end(pq, QueueEvent.DEADLINE)
+
+    def _end(self, pq: ProcessQueue, event: QueueEvent, now: float) -> None:
+        self._move(pq, event)
+        floor = pq.head_offset
+        self._note_settled(pq, floor)
+        finished = pq.finished_above(pq.committed)
+        if pq.moved_to < 0 and finished:
+            self.s.recovered[pq.mq] = (pq.committed, finished)
+        for chunk in pq.flight:
+            if chunk.failed:
+                # Nobody will send these back any more: their bytes are free as soon as no worker reads them.
+                chunk.failed = None
+                if chunk.reported == chunk.count:
+                    self.s.chunks.pop(chunk.chunk_id, None)
+                self.s.release_chunk(chunk)
+        self._dispatching.withdraw(pq)
+        self._forget(pq, now)
+        self._pulling.feed_starved(now)
+        self.look_up(pq.mq.topic)  # it may be ours again already, or had to be read again
+
+    def _forget(self, pq: ProcessQueue, now: float) -> None:
+        self._dispatching.ended(pq)
+        del self.s.queues[pq.handle]
+        if self.s.by_mq.get(pq.mq) is pq:
+            del self.s.by_mq[pq.mq]
+        if self.locking is not None:
+            self.locking.ended(pq, now)
+        self.s.log("debug", "queue_ended", queue=pq.mq, committed=pq.committed)
+        self.check_finished()
+
+    def _move(self, pq: ProcessQueue, event: QueueEvent) -> None:
+        pq.state = move(QUEUE, pq.state, event, self.s.seen)
+
+    # --- offsets ------------------------------------------------------------------------------------------------
+
+    def persist(self, now: float) -> None:
+        """Commit what can be committed of every queue, and ask for seals where only they hold it up."""
+        for pq in list(self.s.queues.values()):
+            if pq.state is Queue.OPENING:
+                continue
+            offset = pq.committable()
+            pq.recovered.discard_below(offset)
+            self._note_settled(pq, offset)
+            self._commit_progress(pq, now)
+            if pq.flight and pq.flight[0].tokens:
+                self.s.ask_seals_of(pq)
+
+    def _commit_progress(self, pq: ProcessQueue, now: float) -> None:
+        """Commit what is new, or is to be told again; guarded once the queue was taken away (its new owner commits too)."""
+        if pq.commit_asked >= 0 or pq.moved_to >= 0 or pq.state is Queue.ENDED:
+            return
+        offset = pq.committable()
+        stale = now - pq.committed_at >= self.s.config.recommit_interval_ms / 1000
+        if offset > pq.committed or stale:
+            self._commit(pq, offset, guarded=pq.state is Queue.DRAINING)
+
+    def _note_settled(self, pq: ProcessQueue, offset: int) -> None:
+        if 0 <= pq.opened_at < offset:
+            self.s.settled.setdefault(pq.mq, Intervals()).add(pq.opened_at, offset)
+
+    def _commit(self, pq: ProcessQueue, offset: int, *, guarded: bool) -> None:
+        if pq.moved_to < 0 and not _nothing_unfinished_below(pq, offset):
+            self.s.counters.invariant_violations += 1
+            self.s.log("critical", "commit_would_pass_unfinished", queue=pq.mq, offset=offset)
+            return
+        pq.commit_asked = offset
+        self.s.out.append(Commit(pq.handle, pq.mq, offset, guarded, pq.committed))
+
+    def committed(self, handle: int, offset: int, ok: bool, now: float) -> None:
+        """The broker's answer to a Commit; a refused one is asked again at the next persist."""
+        pq = self.s.queues.get(handle)
+        if pq is None or pq.commit_asked != offset:
+            self.s.counters.late_answers += 1
+            return
+        pq.commit_asked = -1
+        if ok:
+            self.s.counters.commits += 1
+            pq.committed_at = now
+            if self.s.charges.forget_below(pq.mq, offset):
+                self.s.out.append(ChargesChanged())
+            if offset != pq.committed:
+                pq.committed = offset
+                # A queue that was moved is not finished up to there; what is below only does not concern us any more.
+                self.s.out.append(JournalCommitted(pq.mq, pq.opened_at if pq.moved_to < 0 else offset, offset))
+        else:
+            self.s.counters.commit_errors += 1
+            if pq.state is Queue.DRAINING:
+                # The offset of a queue that we are leaving: tried until the deadline, so that nothing is repeated.
+                pq.final_commit = False
+                self.s.at(now + 0.5, lambda at: self.check_drained(pq, at))
+                return
+        self.check_drained(pq, now)
+
+    # --- stop ---------------------------------------------------------------------------------------------------
+
+    def stop(self, now: float) -> None:
+        """Start nothing above the highest dispatched offset; finish, send back, seal and commit what is at or below."""
+        if self.s.stopping:
+            return
+        self.s.stopping = True
+        for pq in list(self.s.queues.values()):
+            if pq.state in (Queue.OPENING, Queue.ASSIGNED):
+                self.revoke(pq, now, send_failures=True)
+        self.check_finished()
+
+    def check_finished(self) -> None:
+        """After a stop: say so when the last queue has ended."""
+        s = self.s
+        if not s.stopping or s.queues or s.finished:
+            return
+        s.finished = True
+        s.out.append(Finished(s.unfinished_at_stop, s.unsealed_at_stop))
+
+
+def _nothing_unfinished_below(pq: ProcessQueue, offset: int) -> bool:
+    """The invariant of every commit, looked up message by message and apart from how the offset was computed."""
+    for chunk in pq.flight:
+        for index in range(len(chunk.offsets)):
+            if chunk.begin_of(index) >= offset:
+                return True
+            if index >= chunk.reported or (chunk.failed and index in chunk.failed) or chunk.tokens or chunk.lost:
+                return False
+    return not pq.waiting or pq.waiting[0].begin >= offset

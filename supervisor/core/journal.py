@@ -1,0 +1,266 @@
+"""The journal of settled offsets: what lets a restart after kill -9 run only messages whose outcome was not yet written.
+
+Pure: bytes in, state out, and back. The file is a header and *blocks*, one for each turn of the supervisor's loop:
+
+    u32 length of the payload | u32 CRC-32 of it | payload: records, each u8 kind and a fixed or counted rest
+
+A torn or damaged block ends the replay: everything before it counts, nothing after it (the file is append-only, so what
+follows a damaged block cannot be trusted to be complete). Rows count as durable only when their segment is known to be
+sealed: by a record here, or because its file is found (the caller's affair).
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ...remoting.errors import RocketcrewError
+from ...remoting.queues import MessageQueue
+from .actions import JournalCommitted, JournalDone, JournalSealed
+from .chunks import Token
+from .intervals import Intervals
+
+Records = Sequence[tuple[MessageQueue, Sequence[tuple[int, int]]]]
+"""Per queue: intervals of records."""
+
+MAGIC = b"RCJ1"
+BLOCK_BYTES_MAX = 64 * 1024 * 1024
+"""A longer block is damage, not data: one turn of the loop writes kilobytes."""
+
+_BLOCK = struct.Struct("<II")
+_NAME = struct.Struct("<BIH")
+_DONE = struct.Struct("<BIqqII")
+_SEALED = struct.Struct("<BII")
+_COMMITTED = struct.Struct("<BIqq")
+_K_QUEUE, _K_WORKER, _K_DONE, _K_SEALED, _K_COMMITTED = 1, 2, 3, 4, 5
+
+Entry = JournalDone | JournalSealed | JournalCommitted
+
+
+class JournalError(RocketcrewError):
+    """The file is not a journal of this program; what to do stands in the message."""
+
+
+@dataclass(slots=True)
+class QueueLog:
+    """What is known of one message queue."""
+
+    start: int = -1
+    """Where the assignment that committed began; -1 = nothing committed yet."""
+    committed: int = -1
+    durable: Intervals = field(default_factory=Intervals)
+    """Finished and durable above `committed`."""
+
+
+@dataclass(slots=True)
+class JournalState:
+    """The sum of all records; also what a compaction writes anew."""
+
+    queues: dict[MessageQueue, QueueLog] = field(default_factory=dict[MessageQueue, QueueLog])
+    pending: dict[Token, list[tuple[MessageQueue, int, int]]] = field(
+        default_factory=dict[Token, list[tuple[MessageQueue, int, int]]]
+    )
+    """Finished, but their rows' segment is not sealed yet."""
+
+    def apply(self, entry: Entry) -> None:
+        if isinstance(entry, JournalDone):
+            log = self._log(entry.mq)
+            if entry.seq:
+                self.pending.setdefault((entry.worker_id, entry.seq), []).append((entry.mq, entry.start, entry.end))
+            else:
+                log.durable.add(entry.start, entry.end)
+        elif isinstance(entry, JournalSealed):
+            self.sealed((entry.worker_id, entry.seq))
+        else:
+            self._committed(entry)
+
+    def _committed(self, entry: JournalCommitted) -> None:
+        log = self._log(entry.mq)
+        if entry.offset < log.committed:
+            # The offset went back, a reset: everything that was finished is to run again, sealed or not.
+            log.durable = Intervals()
+            for token, items in list(self.pending.items()):
+                kept = [item for item in items if item[0] != entry.mq]
+                if kept:
+                    self.pending[token] = kept
+                else:
+                    del self.pending[token]
+        log.start, log.committed = entry.start, entry.offset
+        log.durable.discard_below(entry.offset)
+
+    def _log(self, mq: MessageQueue) -> QueueLog:
+        log = self.queues.get(mq)
+        if log is None:
+            log = self.queues[mq] = QueueLog()
+        return log
+
+    def sealed(self, token: Token) -> None:
+        """The token's segment exists in whole: what waited for it is durable."""
+        for mq, start, end in self.pending.pop(token, ()):
+            log = self._log(mq)
+            log.durable.add(max(start, log.committed), end)
+
+    def join(self, salvaged: Iterable[tuple[str, int, Records]], sealed: Iterable[Token]) -> None:
+        """What was found on disk: records of salvaged segments (worker id, number, records), and sealed segments."""
+        for worker_id, seq, records in salvaged:
+            for mq, pairs in records:
+                for start, end in pairs:
+                    self.apply(JournalDone(mq, start, end, worker_id, seq))
+            self.sealed((worker_id, seq))
+        for token in sealed:
+            self.sealed(token)
+
+    def forget_pending(self) -> int:
+        """Segments that nobody found: their messages run again. Returns how many segments."""
+        lost = len(self.pending)
+        self.pending.clear()
+        return lost
+
+    def recovered(self) -> dict[MessageQueue, tuple[int, Intervals]]:
+        """What the core takes over: per queue the committed offset, and what is finished above it."""
+        return {
+            mq: (max(log.committed, 0), Intervals(log.durable.pairs()))
+            for mq, log in self.queues.items()
+            if log.durable
+        }
+
+    def merge(self, other: JournalState) -> None:
+        """Add what a slot of a dead run knew."""
+        for mq, log in other.queues.items():
+            mine = self._log(mq)
+            if log.committed > mine.committed:
+                mine.start, mine.committed = log.start, log.committed
+            for start, end in log.durable.pairs():
+                mine.durable.add(start, end)
+            mine.durable.discard_below(mine.committed)
+        for token, items in other.pending.items():
+            self.pending.setdefault(token, []).extend(items)
+
+
+class JournalEncoder:
+    """Turns entries into blocks; names of queues and workers are written once and then by number."""
+
+    def __init__(self) -> None:
+        self._queues: dict[MessageQueue, int] = {}
+        self._workers: dict[str, int] = {"": 0}
+
+    def block(self, entries: Iterable[Entry]) -> bytes:
+        """One block with these entries; empty bytes for none."""
+        out: list[bytes] = []
+        for entry in entries:
+            if isinstance(entry, JournalDone):
+                queue, worker = self._queue(entry.mq, out), self._worker(entry.worker_id, out)
+                out.append(_DONE.pack(_K_DONE, queue, entry.start, entry.end, worker, entry.seq))
+            elif isinstance(entry, JournalSealed):
+                out.append(_SEALED.pack(_K_SEALED, self._worker(entry.worker_id, out), entry.seq))
+            else:
+                out.append(_COMMITTED.pack(_K_COMMITTED, self._queue(entry.mq, out), entry.start, entry.offset))
+        if not out:
+            return b""
+        payload = b"".join(out)
+        return _BLOCK.pack(len(payload), zlib.crc32(payload)) + payload
+
+    def _queue(self, mq: MessageQueue, out: list[bytes]) -> int:
+        number = self._queues.get(mq)
+        if number is None:
+            number = self._queues[mq] = len(self._queues) + 1
+            out.append(_name(_K_QUEUE, number, json.dumps(mq)))
+        return number
+
+    def _worker(self, worker_id: str, out: list[bytes]) -> int:
+        number = self._workers.get(worker_id)
+        if number is None:
+            number = self._workers[worker_id] = len(self._workers)
+            out.append(_name(_K_WORKER, number, worker_id))
+        return number
+
+
+def _name(kind: int, number: int, text: str) -> bytes:
+    raw = text.encode()
+    return _NAME.pack(kind, number, len(raw)) + raw
+
+
+def snapshot(state: JournalState) -> tuple[bytes, JournalEncoder]:
+    """The whole state as the bytes of a new journal, and the encoder that continues it."""
+    encoder = JournalEncoder()
+    entries: list[Entry] = []
+    for mq, log in state.queues.items():
+        if log.committed >= 0:
+            entries.append(JournalCommitted(mq, log.start, log.committed))
+        entries.extend(JournalDone(mq, start, end, "", 0) for start, end in log.durable.pairs())
+    for (worker_id, seq), items in state.pending.items():
+        entries.extend(JournalDone(mq, start, end, worker_id, seq) for mq, start, end in items)
+    return MAGIC + encoder.block(entries), encoder
+
+
+def replay(data: bytes, where: str) -> tuple[JournalState, int]:
+    """The state that the bytes hold, and how many bytes of them are whole.
+
+    Raises JournalError when `data` is not a journal of this version (`where` names the file in the message). An empty
+    file is an empty journal: a process may die between making it and writing the header.
+    """
+    state = JournalState()
+    if len(data) < len(MAGIC):
+        return state, 0
+    if data[: len(MAGIC)] != MAGIC:
+        raise JournalError(
+            f"{where} is not a rocketcrew journal of this version (it begins with {data[:4]!r}): move it away to start"
+            " without it, messages that were finished but not committed will run again"
+        )
+    at = len(MAGIC)
+    names = _Names()
+    while at + _BLOCK.size <= len(data):
+        length, crc = _BLOCK.unpack_from(data, at)
+        end = at + _BLOCK.size + length
+        payload = data[at + _BLOCK.size : end]
+        if length > BLOCK_BYTES_MAX or end > len(data) or zlib.crc32(payload) != crc:
+            break
+        try:
+            for entry in _records(payload, names):
+                state.apply(entry)
+        except (struct.error, LookupError, ValueError, TypeError) as error:
+            raise JournalError(
+                f"{where} is damaged at byte {at} or written by a newer version of rocketcrew ({error!r}): move it away to"
+                " start without it, messages that were finished but not committed will run again"
+            ) from error
+        at = end
+    return state, at
+
+
+@dataclass(slots=True)
+class _Names:
+    queues: dict[int, MessageQueue] = field(default_factory=dict[int, MessageQueue])
+    workers: dict[int, str] = field(default_factory=lambda: {0: ""})
+
+
+def _records(payload: bytes, names: _Names) -> Iterator[Entry]:
+    at = 0
+    while at < len(payload):
+        kind = payload[at]
+        if kind == _K_DONE:
+            _, queue, start, end, worker, seq = _DONE.unpack_from(payload, at)
+            at += _DONE.size
+            yield JournalDone(names.queues[queue], start, end, names.workers[worker], seq)
+        elif kind == _K_SEALED:
+            _, worker, seq = _SEALED.unpack_from(payload, at)
+            at += _SEALED.size
+            yield JournalSealed(names.workers[worker], seq)
+        elif kind == _K_COMMITTED:
+            _, queue, start, offset = _COMMITTED.unpack_from(payload, at)
+            at += _COMMITTED.size
+            yield JournalCommitted(names.queues[queue], start, offset)
+        elif kind in (_K_QUEUE, _K_WORKER):
+            _, number, length = _NAME.unpack_from(payload, at)
+            at += _NAME.size
+            text = payload[at : at + length].decode()
+            at += length
+            if kind == _K_QUEUE:
+                topic, broker_name, queue_id = json.loads(text)
+                names.queues[number] = MessageQueue(topic, broker_name, queue_id)
+            else:
+                names.workers[number] = text
+        else:
+            raise ValueError(f"record of kind {kind}")

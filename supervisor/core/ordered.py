@@ -1,0 +1,362 @@
+"""What the two ordered modes share: lanes that hand out one thing at a time, and what comes back unfinished.
+
+The order is kept by one rule: a lane hands nothing out while anything of it is in a worker's hands, held after a failure,
+or on its way back to the broker. So the next worker starts only after the dead one's salvage (its chunks count as in hand
+until then), and a later message never begins before the earlier one is finished or sent back.
+
+A failed message is held: it waits for the suspend time in front of its lane and is tried again, its count of attempts in
+memory; at `max_reconsume_times` it goes to the retry topic as Java's orderly service sends it, where brokers put it into the
+dead-letter topic. What a worker did not start (behind a failure, or too late for its lock) comes back without a count.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+
+from ...remoting.errors import ProtocolError
+from ...remoting.queues import MessageQueue
+from ...remoting.stored import record_info
+from .actions import DispatchOrdered, OrderedChunk, Retired
+from .chunks import Chunk, Failure
+from .dispatching import Dispatching
+from .process_queue import ProcessQueue
+from .queue_order import Lane, QueueOrder
+from .state import State, WorkerView
+from .states import Queue, Worker
+
+SUSPEND_MS_MIN, SUSPEND_MS_MAX = 10, 30_000
+"""Bounds of a handler's suspend time (ConsumeMessageOrderlyService.submitConsumeRequestLater)."""
+DEAD_LETTER = -1
+"""Delay level of a message that the handler gives up."""
+
+
+class Ordered(Dispatching):
+    """Dispatching in order. Three callbacks are set by the core, because what they call is made after this."""
+
+    def __init__(self, state: State) -> None:
+        super().__init__(state)
+        self.send_back: Callable[[ProcessQueue, Chunk, int], None] = lambda _pq, _chunk, _index: None
+        """Asks for the send-back of a failed message."""
+        self.reported: Callable[[Chunk, ProcessQueue], None] = lambda _chunk, _pq: None
+        """All of a chunk is reported: its bytes are given back."""
+        self.settled_down: Callable[[MessageQueue], None] = lambda _mq: None
+        """The last message of an ended queue has left its worker: the queue may be opened again."""
+        self._suspensions = 0
+
+    # --- what the modes decide ----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def lane_at(self, pq: ProcessQueue, offset: int) -> Lane:
+        """The lane of the unfinished message at that offset."""
+
+    @abstractmethod
+    def offer(self, lane: Lane) -> None:
+        """Put the lane into line if it is free and has something to hand out."""
+
+    @abstractmethod
+    def limit(self) -> int:
+        """Attempts after which a failed message is sent back."""
+
+    @abstractmethod
+    def gives_up(self) -> bool:
+        """Failed messages are sent back at once now, instead of held."""
+
+    # --- handing out --------------------------------------------------------------------------------------------
+
+    def order_of(self, pq: ProcessQueue) -> QueueOrder:
+        if pq.order is None:
+            pq.order = QueueOrder()
+        return pq.order
+
+    def may_start(self, pq: ProcessQueue | None) -> bool:
+        """The queue is ours, and its lock holds."""
+        return pq is not None and pq.locked and self.s.finishes(pq)
+
+    def hand_over(self, worker: WorkerView, chunks: list[tuple[Chunk, ProcessQueue, Lane]]) -> None:
+        """One hand-over to a worker, lanes numbered in the order in which they stand in it."""
+        s = self.s
+        numbers: dict[int, int] = {}
+        items: list[OrderedChunk] = []
+        until = float("inf")
+        for chunk, pq, lane in chunks:
+            if lane.sending >= 0:
+                _insert(lane, chunk)  # the one before it has just become a dead letter: not before that is accepted
+                continue
+            if len(s.charges) and self.quarantine.exhausted(pq, chunk):
+                continue
+            chunk.worker_id = worker.worker_id
+            worker.in_flight[chunk.chunk_id] = chunk
+            s.chunks[chunk.chunk_id] = chunk
+            lane.in_hand.add(chunk.chunk_id)
+            s.counters.dispatched_chunks += 1
+            s.counters.dispatched_messages += chunk.count
+            until = min(until, pq.locked_until)
+            number = numbers.setdefault(id(lane), len(numbers))
+            items.append(OrderedChunk(chunk, pq.mq, number, self._tried(pq, chunk)))
+        if items:
+            s.out.append(DispatchOrdered(worker.worker_id, items, until))
+
+    def _tried(self, pq: ProcessQueue, chunk: Chunk) -> tuple[int, ...]:
+        attempts = self.order_of(pq).attempts
+        if not attempts:
+            return ()
+        counts = [attempts.get(offset, 0) for offset in chunk.offsets]
+        while counts and not counts[-1]:
+            counts.pop()
+        return tuple(counts)
+
+    def resume(self, pq: ProcessQueue) -> None:
+        """Its lock is ours again."""
+        for lane in self.order_of(pq).lanes.values():
+            self.offer(lane)
+        if pq.waiting:
+            self.s.ready.append(pq)
+        self.run()
+
+    # --- what is not under way any more -------------------------------------------------------------------------
+
+    def finished(self, chunk: Chunk, pq: ProcessQueue | None) -> None:
+        if pq is None:
+            self._linger_no_more(chunk)
+            return
+        order = self.order_of(pq)
+        if chunk.count:
+            lane = self.lane_at(pq, chunk.offsets[0])
+            lane.in_hand.discard(chunk.chunk_id)
+            self.offer(lane)
+        if chunk in order.uncommitted:
+            order.uncommitted.remove(chunk)
+        if order.attempts:
+            for offset in chunk.offsets[: chunk.reported]:
+                order.attempts.pop(offset, None)
+
+    def again(self, pq: ProcessQueue, chunk: Chunk) -> None:
+        lane = self.lane_at(pq, chunk.offsets[0])
+        chunk.worker_id = None
+        _insert(lane, chunk)
+        self.offer(lane)
+
+    def apart(self, pq: ProcessQueue, chunk: Chunk) -> None:
+        """In its place in the lane, by itself: the order matters more than who else its worker has in hand."""
+        self.again(pq, chunk)
+
+    def timed_out(self, pq: ProcessQueue, chunk: Chunk, error: str, now: float) -> bool:
+        lane = self.lane_at(pq, chunk.offsets[0])
+        chunk.worker_id = None
+        held = self._failed(pq, lane, chunk, chunk.count, 0, error)
+        if held is not None:
+            self._keep(pq, lane, held)
+        if held is chunk:
+            self._suspend(lane, -1, now)
+        self.offer(lane)
+        return True
+
+    def sending(self, pq: ProcessQueue, offset: int) -> None:
+        self.lane_at(pq, offset).sending = offset
+
+    def sent(self, pq: ProcessQueue, offset: int) -> None:
+        lane = self.lane_at(pq, offset)
+        if lane.sending == offset:
+            lane.sending = -1
+            self.offer(lane)
+            self.run()
+
+    def consumed(self, pq: ProcessQueue, chunk: Chunk) -> None:
+        """All of it ran, and its handler, which commits by itself, has not committed it yet: the lane goes on."""
+        order, lane = self.order_of(pq), self.lane_at(pq, chunk.offsets[0])
+        lane.in_hand.discard(chunk.chunk_id)
+        order.uncommitted.append(chunk)
+        if pq.state is not Queue.ASSIGNED:
+            self._leave_uncommitted(pq)
+        self.offer(lane)
+
+    def returned(
+        self, pq: ProcessQueue, chunk: Chunk, start: int, failed: int, delay_level: int, suspend_ms: int, error: str,
+        now: float,
+    ) -> None:  # fmt: skip
+        """Of a chunk in a worker's hands, `[start, count)` came back unfinished. What is before it and not reported stays
+        in the worker's hands, consumed and uncommitted.
+
+        The first `failed` of what came back were tried. `suspend_ms` -1 = as configured, 0 = nothing is waited for.
+        """
+        order, lane = self.order_of(pq), self.lane_at(pq, chunk.offsets[start])
+        lane.in_hand.discard(chunk.chunk_id)
+        if chunk in order.uncommitted:
+            order.uncommitted.remove(chunk)
+        self.s.counters.returned_messages += chunk.count - start - failed
+        rest = self._cut_off(pq, chunk, start)
+        if chunk is not rest:
+            if chunk.reported < chunk.count:
+                order.uncommitted.append(chunk)
+            else:
+                self.forget(chunk)
+                self.reported(chunk, pq)
+        held = self._failed(pq, lane, rest, failed, delay_level, error) if failed else rest
+        if held is not None:
+            self._keep(pq, lane, held)
+        if suspend_ms and (not failed or held is rest):
+            self._suspend(lane, suspend_ms, now)
+        if pq.state is not Queue.ASSIGNED:
+            self._leave_uncommitted(pq)
+        self.offer(lane)
+
+    def forget(self, chunk: Chunk) -> None:
+        """No worker has it any more."""
+        self.s.chunks.pop(chunk.chunk_id, None)
+        worker = self.s.workers.get(chunk.worker_id or "")
+        if worker is not None:
+            worker.in_flight.pop(chunk.chunk_id, None)
+            if worker.state is Worker.LEAVING and not worker.in_flight:
+                self.s.out.append(Retired(worker.worker_id))
+
+    def _failed(
+        self, pq: ProcessQueue, lane: Lane, rest: Chunk, failed: int, delay_level: int, error: str
+    ) -> Chunk | None:
+        """Count the attempt, or send the first message back and keep what is behind it; what is to be kept."""
+        order, first = self.order_of(pq), rest.offsets[0]
+        self.s.counters.failed_messages += failed
+        at_limit = self._at_limit(rest, order.attempts.get(first, 0))
+        gone = at_limit or delay_level == DEAD_LETTER or self.gives_up()
+        for offset in rest.offsets[1 if gone else 0 : failed]:
+            order.attempts[offset] = order.attempts.get(offset, 0) + 1
+            self.s.counters.held_messages += 1
+        if not gone:
+            return rest
+        if not pq.send_failures:
+            return rest  # its new owner has it
+        kept = self._cut_off(pq, rest, 1) if rest.count > 1 else None
+        self._send(pq, lane, rest, delay_level, error, at_limit=at_limit)
+        return kept
+
+    def _at_limit(self, chunk: Chunk, tried: int) -> bool:
+        """The first message of the chunk has been tried often enough, stored count and local one together."""
+        try:
+            stored = record_info(self.s.view, chunk.positions[0], chunk.positions[1]).reconsume_times
+        except ProtocolError:
+            stored = 0  # damaged on the way: counted by what we know
+        return stored + tried >= self.limit()
+
+    def _send(
+        self, pq: ProcessQueue, lane: Lane, chunk: Chunk, delay_level: int, error: str, *, at_limit: bool
+    ) -> None:
+        """Send a chunk's only message back; its lane waits until that is accepted."""
+        offset = chunk.offsets[0]
+        failure = Failure(delay_level, error)
+        tried = self.order_of(pq).attempts.pop(offset, 0)
+        if at_limit and delay_level != DEAD_LETTER:
+            failure.reconsume_times = tried
+        chunk.failed = {0: failure}
+        chunk.reported = chunk.count
+        self.s.chunks[chunk.chunk_id] = chunk
+        lane.sending = offset
+        self.reported(chunk, pq)
+        self.send_back(pq, chunk, 0)
+        if not chunk.failed:  # broadcasting: it was dropped
+            self.s.chunks.pop(chunk.chunk_id, None)
+            self.s.release_chunk(chunk)
+            self.sent(pq, offset)
+
+    def _keep(self, pq: ProcessQueue, lane: Lane, rest: Chunk) -> None:
+        """It waits in its lane; or, when its queue was taken away, for the next owner."""
+        if self.s.finishes(pq):
+            _insert(lane, rest)
+        else:
+            self.leave(rest)
+
+    def _cut_off(self, pq: ProcessQueue, chunk: Chunk, at: int) -> Chunk:
+        """`[at, count)` of the chunk as one that no worker has; the chunk itself when that is all of it."""
+        if at == 0:
+            self.forget(chunk)
+            chunk.worker_id = None
+            return chunk
+        rest = Chunk(
+            next(self.s.chunk_ids), pq.handle, chunk.slot, chunk.positions[at:], chunk.offsets[at:], chunk.begin_of(at)
+        )
+        chunk.slot.refs += 1
+        pq.insert_after(chunk, (rest,))
+        chunk.positions, chunk.offsets, chunk.count = chunk.positions[: at + 1], chunk.offsets[:at], at
+        return rest
+
+    def _suspend(self, lane: Lane, suspend_ms: int, now: float) -> None:
+        ms = self.s.config.suspend_current_queue_time_ms if suspend_ms < 0 else suspend_ms
+        self._suspensions += 1
+        number = lane.suspended = self._suspensions
+
+        def over(_now: float) -> None:
+            if lane.suspended == number:
+                lane.suspended = 0
+                self.offer(lane)
+                self.run()
+
+        self.s.at(now + min(max(ms, SUSPEND_MS_MIN), SUSPEND_MS_MAX) / 1000, over)
+
+    # --- the end of a queue -------------------------------------------------------------------------------------
+
+    def drop_waiting(self, pq: ProcessQueue) -> int:
+        """Forget what stands behind everything that was started; it is not run, and for us the queue ends before it."""
+        dropped = super().drop_waiting(pq)
+        flight = pq.flight
+        while flight and flight[-1].worker_id is None and not flight[-1].reported and flight[-1].count:
+            chunk = flight.pop()
+            pq.next_offset = chunk.begin
+            pq.unfinished -= chunk.count
+            pq.unfinished_bytes -= chunk.positions[-1] - chunk.positions[0]
+            chunk.held = False
+            self.s.release(chunk.slot)
+            self.lane_at(pq, chunk.offsets[0]).waiting.remove(chunk)
+            dropped += chunk.count
+        self._leave_uncommitted(pq)
+        return dropped
+
+    def withdraw(self, pq: ProcessQueue) -> None:
+        """Leave what waits in its lanes, unstarted or held, for the next owner."""
+        order = self.order_of(pq)
+        for lane in order.lanes.values():
+            while lane.waiting:
+                self.leave(lane.waiting.popleft())
+        self._leave_uncommitted(pq)
+
+    def _leave_uncommitted(self, pq: ProcessQueue) -> None:
+        """Consumed, and never committed: it runs again elsewhere, and what its worker says of it later is dropped."""
+        order = self.order_of(pq)
+        if any(lane.in_hand for lane in order.lanes.values()):
+            return  # the message that runs may commit them
+        if order.uncommitted:  # and nothing behind them may run before they have run again
+            for lane in order.lanes.values():
+                while lane.waiting:
+                    self.leave(lane.waiting.popleft())
+        while order.uncommitted:
+            chunk = order.uncommitted.popleft()
+            self.forget(chunk)
+            rest = self._cut_off(pq, chunk, chunk.reported) if chunk.reported else chunk
+            if rest is not chunk:
+                self.reported(chunk, pq)
+            self.leave(rest)
+
+    def ended(self, pq: ProcessQueue) -> None:
+        """The queue has ended; chunks of it that a worker still has keep it from being opened again."""
+        left = {chunk.chunk_id for chunk in pq.flight if self._in_hand(chunk)}
+        if left:
+            self.s.lingering[pq.mq] = self.s.lingering.get(pq.mq, set()) | left
+
+    def _in_hand(self, chunk: Chunk) -> bool:
+        worker = self.s.workers.get(chunk.worker_id or "")
+        return worker is not None and chunk.chunk_id in worker.in_flight
+
+    def _linger_no_more(self, chunk: Chunk) -> None:
+        for mq, left in list(self.s.lingering.items()):
+            if chunk.chunk_id in left:
+                left.discard(chunk.chunk_id)
+                if not left:
+                    del self.s.lingering[mq]
+                    self.settled_down(mq)
+
+
+def _insert(lane: Lane, chunk: Chunk) -> None:
+    """By its place in the queue; what comes back stands before what was never handed out."""
+    waiting = lane.waiting
+    at = 0
+    while at < len(waiting) and waiting[at].begin < chunk.begin:
+        at += 1
+    waiting.insert(at, chunk)

@@ -1,0 +1,70 @@
+"""What became of messages that leave no row behind: noted by the core, kept in `outcomes/` (outcome_files.py).
+
+The list explains gaps in a table (`rocketcrew reconcile`). A kill -9 loses what was noted since the last writing: such
+messages are finished by the journal all the same, and the next start notes them as `recovered`. What was settled then needs
+no such note, for outcomes are always written before settled.json.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ...durable.intervals import IntervalSet, OffsetSet, QueueKey
+from ...durable.outcomes import FILTERED, NO_ROWS, RECOVERED, Outcomes
+from ...remoting.queues import MessageQueue
+from .chunks import Chunk
+from .intervals import Intervals
+from .journal import JournalState
+
+
+class OutcomeNotes:
+    """Notes of the core since they were last taken."""
+
+    def __init__(self) -> None:
+        self._noted: dict[tuple[str, MessageQueue], Intervals] = {}
+
+    def add(self, kind: str, mq: MessageQueue, start: int, end: int) -> None:
+        """`[start, end)` of the queue ended as `kind` (durable/outcomes.py)."""
+        noted = self._noted.get((kind, mq))
+        if noted is None:
+            noted = self._noted[kind, mq] = Intervals()
+        noted.add(start, end)
+
+    def without_rows(
+        self, mq: MessageQueue, chunk: Chunk, start: int, end: int, filtered: int, failed: Sequence[int]
+    ) -> None:
+        """Messages `[start, end)` of the chunk have no rows; the `failed` ones among them are not finished.
+
+        A run that was filtered in part has other messages too: then all of it is said to be without rows. Of one that has
+        rows the segment says which messages were finished.
+        """
+        kind = FILTERED if filtered == end - start else NO_ROWS
+        for index in sorted(failed):
+            if start < index:
+                self.add(kind, mq, chunk.begin_of(start), chunk.begin_of(index))
+            start = index + 1
+        if start < end:
+            self.add(kind, mq, chunk.begin_of(start), chunk.offsets[end - 1] + 1)
+
+    def recovered(self, journal: JournalState, settled: Mapping[MessageQueue, Intervals]) -> None:
+        """What the journal of a dead run says is finished, but for what was settled when it last wrote its notes."""
+        for mq, log in journal.queues.items():
+            known = settled.get(mq, Intervals()).pairs()
+            finished = [*log.durable.pairs(), *([(log.start, log.committed)] if log.start >= 0 else [])]
+            for start, end in (IntervalSet.of(finished) - IntervalSet.of(known)).pieces:
+                self.add(RECOVERED, mq, start, end)
+
+    def take(self, group: str) -> Outcomes:
+        """All notes, which begin anew; `group` is the one that rows carry."""
+        noted, self._noted = self._noted, {}
+        return Outcomes.of(
+            (
+                kind,
+                OffsetSet(
+                    {
+                        QueueKey(group, mq.topic, mq.broker_name, mq.queue_id): IntervalSet.of(intervals.pairs()),
+                    }
+                ),
+            )
+            for (kind, mq), intervals in noted.items()
+        )

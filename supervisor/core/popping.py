@@ -1,0 +1,280 @@
+"""POP: the broker keeps the offsets, we take messages for a time and acknowledge each one when it is finished and durable.
+
+- One pop at a time for each assignment, held by the broker until something arrives; not while too many of its messages wait
+  for their acknowledgement (popThresholdForQueue).
+- A message is acknowledged when its rows are sealed. One that fails gets a new invisible time, by which the broker shows it
+  again (from its retry topic).
+- A message in hand is renewed at half of its invisible time, again and again, until it is finished. Java does not renew: a
+  handler that takes longer than the invisible time runs beside its own repetition there.
+- Nothing is journalled: what was finished and not acknowledged before a kill is shown again by the broker, and runs again.
+
+Sources: CL/impl/consumer/{DefaultMQPushConsumerImpl,ConsumeMessagePopConcurrentlyService,PopProcessQueue}.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ...remoting.check_points import CheckPoint, check_point_of, start_offsets
+from ...remoting.codes import ResponseCode
+from ...remoting.errors import ProtocolError
+from ...remoting.pop_headers import PopResponse
+from ...remoting.queues import MessageQueue
+from ...remoting.stored import walk
+from .actions import Ack, Pop, Renew
+from .chunks import Chunk, PullRun
+from .pop_queue import PopLoop, PopQueue
+from .process_queue import RESERVE_BYTES_MAX, RESERVE_BYTES_MIN
+from .slab import Slot
+from .state import State
+from .states import QUEUE, Queue, QueueEvent, move
+
+NOTHING = (ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND)
+WAIT_FOR_BYTES_S = 0.1
+
+
+@dataclass(slots=True)
+class PopResult:
+    """A pop's answer. `slot` holds the body (`length_bytes` of it); None with `dropped` when it found no room."""
+
+    code: int
+    header: PopResponse | None = None
+    length_bytes: int = 0
+    slot: Slot | None = None
+    dropped: bool = False
+    remark: str = ""
+
+
+class Popping:
+    """Owns the loops and the queues of popped messages. `ended()` is told when one of those is gone; `dispatch` hands out."""
+
+    def __init__(self, state: State, ended: Callable[[], None]) -> None:
+        self.s = state
+        self._ended = ended
+        self.loops: dict[MessageQueue, PopLoop] = {}
+        self._by_handle: dict[int, PopLoop] = {}
+        self._info_handles: dict[MessageQueue, int] = {}
+        """By which workers know the queues that messages were popped from; as many as there are queues."""
+
+    @property
+    def handles(self) -> Collection[int]:
+        """Those of the loops."""
+        return self._by_handle.keys()
+
+    # --- assignment and pops ------------------------------------------------------------------------------------
+
+    def assigned(self, topic: str, mqs: Collection[MessageQueue], now: float) -> None:
+        """The topic's queues that are ours to pop from; the loops of others end, what they brought is finished."""
+        if self.s.stopping:
+            return
+        for mq in [mq for mq in self.loops if mq.topic == topic and mq not in mqs]:
+            loop = self.loops.pop(mq)
+            del self._by_handle[loop.handle]
+        for mq in mqs:
+            if mq not in self.loops:
+                loop = self.loops[mq] = PopLoop(next(self.s.handles), mq)
+                self._by_handle[loop.handle] = loop
+                self.s.log("info", "pop_assigned", topic=mq.topic, broker=mq.broker_name, queue_id=mq.queue_id)
+                self._consider(loop, now)
+
+    def _consider(self, loop: PopLoop, now: float) -> None:
+        s = self.s
+        if loop.pending or s.stopping or self.loops.get(loop.mq) is not loop:
+            return
+        loop.waiting = bool(s.paused) or loop.in_hand > s.config.pop_threshold_for_queue
+        if loop.waiting:
+            return
+        wanted = loop.last_body_bytes + loop.last_body_bytes // 4
+        units = s.slab.reserve(min(max(wanted, RESERVE_BYTES_MIN), RESERVE_BYTES_MAX))
+        if not units:
+            self._later(loop, now + WAIT_FOR_BYTES_S)
+            return
+        s.reserved[loop.handle] = units
+        loop.pending = True
+        loop.last_pop = now
+        s.counters.pulls += 1
+        s.out.append(Pop(loop.handle, loop.mq))
+
+    def resume(self, now: float) -> None:
+        for loop in list(self.loops.values()):
+            self._consider(loop, now)
+
+    def room_for(self, handle: int, length_bytes: int) -> Slot | None:
+        """Where the body of a pop's answer goes; None = read and drop it."""
+        loop = self._by_handle.get(handle)
+        if loop is None or self.s.stopping:
+            return None
+        loop.last_body_bytes = length_bytes
+        return self.s.slab.take(length_bytes)
+
+    def popped(self, handle: int, result: PopResult, now: float) -> None:
+        """Take a pop's answer. What found no room, or comes after the end, the broker shows again in its time."""
+        s = self.s
+        units = s.reserved.pop(handle, 0)
+        if units:
+            s.slab.unreserve(units)
+        loop = self._by_handle.get(handle)
+        if loop is None or s.stopping:
+            s.counters.late_answers += 1
+            if result.slot is not None:
+                s.release(result.slot)
+            return
+        loop.pending = False
+        delay_ms = 0
+        if result.dropped:
+            s.counters.pull_bodies_dropped += 1
+            delay_ms = s.config.pull_delay_on_error_ms
+        elif result.code == ResponseCode.SUCCESS and result.slot is not None and result.header is not None:
+            self._found(loop, result, result.slot, result.header, now)
+        elif result.code not in NOTHING:
+            s.counters.pull_errors += 1
+            s.log("warning", "pop_refused", queue=loop.mq, code=result.code, remark=result.remark)
+            delay_ms = s.config.pull_delay_on_error_ms
+        if delay_ms:
+            self._later(loop, now + delay_ms / 1000)
+        else:
+            self._consider(loop, now)
+
+    def failed(self, handle: int, now: float) -> None:
+        """No usable answer."""
+        self.popped(handle, PopResult(-1, remark="no answer"), now)
+
+    def _later(self, loop: PopLoop, due: float) -> None:
+        loop.pending = True
+
+        def again(now: float) -> None:
+            loop.pending = False
+            self._consider(loop, now)
+
+        self.s.at(due, again)
+
+    def _found(self, loop: PopLoop, result: PopResult, slot: Slot, header: PopResponse, now: float) -> None:
+        s = self.s
+        try:
+            positions, _ = walk(s.view, slot.start, slot.start + result.length_bytes)
+            starts = start_offsets(header.start_offset_info or "")
+            checks = [check_point_of(s.view, at, header, starts, loop.mq.broker_name) for at in positions[:-1]]
+        except ProtocolError as error:
+            s.release(slot)
+            s.log("error", "pop_body_invalid", queue=loop.mq, error=str(error))
+            return
+        s.counters.pulled_messages += len(checks)
+        s.counters.pulled_bytes += result.length_bytes
+        s.stats.pulled(loop.mq.topic, len(checks), (now - loop.last_pop) * 1000)
+        for start, end in _runs(checks, loop.mq.topic, s.config.group):
+            self._queue_up(loop, slot, positions, checks, start, end, now)
+        s.release(slot)
+
+    def _queue_up(
+        self, loop: PopLoop, slot: Slot, positions: Sequence[int], checks: Sequence[CheckPoint], start: int, end: int,
+        now: float,
+    ) -> None:  # fmt: skip
+        s = self.s
+        mq = checks[start].queue(loop.mq.topic, s.config.group)
+        mine = {check.offset: check for check in checks[start:end]}
+        invisible_s = checks[start].invisible_ms / 1000
+        known_as = self._info_handles.get(mq)
+        if known_as is None:
+            known_as = self._info_handles[mq] = next(s.handles)
+        pq = PopQueue(next(s.handles), mq, known_as, loop, mine, invisible_s)
+        offsets = [check.offset for check in checks[start:end]]
+        slot.refs += 1
+        pq.waiting.append(PullRun(slot, positions[start : end + 1], offsets, 0, end - start, offsets[0]))
+        pq.next_offset = offsets[-1] + 1
+        pq.unfinished = end - start
+        pq.unfinished_bytes = positions[end] - positions[start]
+        s.waiting_messages += end - start
+        s.queues[pq.handle] = pq
+        s.ready.append(pq)
+        loop.in_hand += end - start
+        s.at(now + invisible_s / 2, lambda at: self._renew(pq, at))
+
+    # --- invisible times ----------------------------------------------------------------------------------------
+
+    def _renew(self, pq: PopQueue, now: float) -> None:
+        """Half of the time is over: ask for more, for all that is not finished."""
+        if pq.state is Queue.ENDED or not pq.checks:
+            return
+        for offset, check in pq.checks.items():
+            if offset not in pq.renewing:
+                pq.renewing.add(offset)
+                self.s.out.append(Renew(pq.handle, pq.mq, offset, check))
+        self.s.at(now + pq.invisible_s / 2, lambda at: self._renew(pq, at))
+
+    def renewed(self, handle: int, offset: int, check: CheckPoint | None, now: float) -> None:
+        """Answer to Renew; None = refused, the broker may show the message to somebody else."""
+        pq = self.s.queues.get(handle)
+        if not isinstance(pq, PopQueue):
+            self.s.counters.late_answers += 1
+            return
+        pq.renewing.discard(offset)
+        if check is None:
+            self.s.counters.pop_renewals_refused += 1
+        elif offset in pq.checks:
+            self.s.counters.pop_renewals += 1
+            pq.checks[offset] = check
+        self.progress(pq, now)
+
+    # --- what is over -------------------------------------------------------------------------------------------
+
+    def progress(self, pq: PopQueue, now: float) -> None:
+        """Acknowledge what is finished and durable; the queue ends with the last answer."""
+        for chunk in list(pq.flight):
+            if chunk.lost:
+                self._forget(pq, chunk)
+            elif chunk.finished and not any(offset in pq.renewing for offset in chunk.offsets):
+                self._ack(pq, chunk)
+        if pq.loop.waiting:
+            self._consider(pq.loop, now)
+        if pq.flight or pq.acking or (pq.waiting and pq.state is Queue.ASSIGNED):
+            return
+        self.end(pq, QueueEvent.DRAINED)
+
+    def _ack(self, pq: PopQueue, chunk: Chunk) -> None:
+        pq.flight.remove(chunk)
+        checks = [check for offset in chunk.offsets if (check := pq.checks.pop(offset, None)) is not None]
+        pq.loop.in_hand -= len(checks)
+        if checks:
+            pq.acking += len(checks)
+            self.s.out.append(Ack(pq.handle, pq.mq, checks))
+
+    def _forget(self, pq: PopQueue, chunk: Chunk) -> None:
+        """Its rows are lost, or nobody may start it any more: the broker shows it again."""
+        pq.flight.remove(chunk)
+        for offset in chunk.offsets:
+            if pq.checks.pop(offset, None) is not None:
+                pq.loop.in_hand -= 1
+
+    def acked(self, handle: int, count: int, refused: int, now: float) -> None:
+        """Answer to Ack. What was refused is shown again by the broker: it is too late to do anything about it."""
+        s = self.s
+        s.counters.pop_acks += count - refused
+        s.counters.pop_acks_refused += refused
+        pq = s.queues.get(handle)
+        if isinstance(pq, PopQueue):
+            pq.acking -= count
+            self.progress(pq, now)
+
+    def end(self, pq: PopQueue, event: QueueEvent) -> None:
+        """Nothing of it is in hand any more, or the deadline of a stop has come."""
+        s = self.s
+        if pq.state is Queue.ASSIGNED:
+            pq.state = move(QUEUE, pq.state, QueueEvent.REVOKED, s.seen)
+        if pq.state is Queue.DRAINING:
+            pq.state = move(QUEUE, pq.state, event, s.seen)
+            pq.loop.in_hand -= len(pq.checks)
+            pq.checks.clear()
+            del s.queues[pq.handle]
+            self._ended()
+
+
+def _runs(checks: Sequence[CheckPoint], topic: str, group: str) -> list[tuple[int, int]]:
+    """Stretches of one queue with rising offsets: each becomes a process queue."""
+    cuts = [0]
+    for index, (before, after) in enumerate(pairwise(checks), 1):
+        if before.queue(topic, group) != after.queue(topic, group) or after.offset <= before.offset:
+            cuts.append(index)
+    cuts.append(len(checks))
+    return [(start, end) for start, end in pairwise(cuts) if start < end]

@@ -1,0 +1,162 @@
+"""One assignment of a message queue: what was pulled, what runs, what may be committed.
+
+It answers with the offset that may be committed: the smallest one that is not finished *and durable* (sealed, without
+rows, filtered, or its send-back accepted). It is made when the queue is assigned and dies with the assignment: a queue
+that comes back gets a new one, and late answers find the old one ended and are dropped (docs/protocol.md has Java's).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ...remoting.queues import MessageQueue
+from .chunks import Chunk, PullRun
+from .intervals import Intervals
+from .states import Queue
+
+if TYPE_CHECKING:
+    from .queue_order import QueueOrder
+
+RESERVE_BYTES_MIN = 16 * 1024
+RESERVE_BYTES_MAX = 256 * 1024
+"""A broker stops a pull at 256 KiB unless its first message alone is larger (MessageStoreConfig.java)."""
+
+
+class ProcessQueue:
+    """State only; the decisions are in pulling.py, dispatching.py and settling.py. Owned by the supervisor's core."""
+
+    __slots__ = (
+        "blocked", "commit_asked", "committed", "committed_at", "drops", "final_commit", "flight", "handle",
+        "last_body_bytes", "last_consume", "last_pull", "locked", "locked_at", "locked_until", "moved_to", "mq",
+        "next_offset", "opened_at", "order", "pull_pending", "recovered", "refusals", "refused_code", "send_failures",
+        "starved", "state", "unfinished", "unfinished_bytes", "waiting",
+    )  # fmt: skip
+
+    pops = False
+    """Its messages were popped: they are acknowledged one by one, and no offset is committed (pop_queue.py)."""
+
+    def __init__(self, handle: int, mq: MessageQueue) -> None:
+        self.handle = handle
+        self.mq = mq
+        self.state = Queue.OPENING
+        self.opened_at = -1
+        self.next_offset = -1
+        """Where the next pull begins."""
+        self.committed = -1
+        """What the broker confirmed, or where the queue was opened."""
+        self.committed_at = float("-inf")
+        """When we told it last: an opening offset that nobody stored is told at the first persist."""
+        self.commit_asked = -1
+        """The offset of the commit that is under way, -1 when none is."""
+        self.final_commit = False
+        """The last commit of a draining queue was asked for: it ends with the answer."""
+        self.waiting: deque[PullRun] = deque()
+        self.flight: deque[Chunk] = deque()
+        """Chunks in order of queue offset, from the first that is not finished."""
+        self.unfinished = 0
+        self.unfinished_bytes = 0
+        self.pull_pending = False
+        self.blocked = False
+        """Flow control holds the next pull until something finishes."""
+        self.starved = False
+        """It stands in the line for bytes of the slab."""
+        self.drops = 0
+        """How often in a row a response found no room."""
+        self.last_body_bytes = 0
+        self.refused_code = -1
+        """The code of the refusal of its last pull, -1 when it was none; and how often in a row it came."""
+        self.refusals = 0
+        self.recovered = Intervals()
+        """Finished before a restart or an earlier assignment: not run again."""
+        self.send_failures = True
+        """Failures are sent back; False once the queue was taken away (the new owner has them)."""
+        self.moved_to = -1
+        """The broker said that our offset is not in the queue, and named this one: it ends, and is opened there."""
+        self.locked = True
+        """It may be pulled and started: its lock is ours, or it needs none."""
+        self.locked_at = 0.0
+        """When the last confirmed lock was asked for."""
+        self.locked_until = float("inf")
+        """The last confirmed lock is held for certain until then."""
+        self.order: QueueOrder | None = None
+        """What an ordered mode knows of it."""
+        self.last_pull = 0.0
+        self.last_consume = 0.0
+
+    @property
+    def info_handle(self) -> int:
+        """By which workers know the queue: told once to each."""
+        return self.handle
+
+    @property
+    def head_offset(self) -> int:
+        """The smallest offset that is not finished and durable; equals `committable` without popping anything."""
+        for chunk in self.flight:
+            if not chunk.finished:
+                return chunk.floor
+        if self.waiting:
+            return self.waiting[0].begin
+        return self.next_offset
+
+    @property
+    def span(self) -> int:
+        """Offsets from the first unfinished message to the next pull; finished but unsealed ones do not count."""
+        for chunk in self.flight:
+            if chunk.reported < chunk.count:
+                first = chunk.offsets[chunk.reported]
+                return self.next_offset - (min(first, chunk.offsets[min(chunk.failed)]) if chunk.failed else first)
+            if chunk.failed:
+                return self.next_offset - chunk.offsets[min(chunk.failed)]
+        return self.next_offset - self.waiting[0].begin if self.waiting else 0
+
+    def committable(self) -> int:
+        """The offset that may be committed now; forgets the finished chunks below it."""
+        flight = self.flight
+        while flight and flight[0].finished:
+            flight.popleft()
+        if flight:
+            return flight[0].floor
+        if self.waiting:
+            return self.waiting[0].begin
+        return self.next_offset
+
+    def reservation_bytes(self) -> int:
+        """What the next pull sets aside: a quarter more than the last body, within what brokers send.
+
+        After a response that found no room: all of that body, however large.
+        """
+        if self.drops:
+            return self.last_body_bytes
+        return min(max(self.last_body_bytes + self.last_body_bytes // 4, RESERVE_BYTES_MIN), RESERVE_BYTES_MAX)
+
+    def insert_after(self, chunk: Chunk, children: Iterable[Chunk]) -> None:
+        """Put the rest of a dead worker's chunk back into the order, right behind it."""
+        at = self.flight.index(chunk) + 1
+        for child in children:
+            self.flight.insert(at, child)
+            at += 1
+
+    def finished_above(self, floor: int) -> Intervals:
+        """Offsets above `floor` that are finished and durable, for a later assignment or a journal's snapshot."""
+        done = Intervals()
+        for start, end in self.recovered.pairs():
+            if end > floor:
+                done.add(max(start, floor), end)
+        for chunk in self.flight:
+            for start, end in chunk.durable_runs():
+                if end > floor:
+                    done.add(max(start, floor), end)
+        return done
+
+    def running(self) -> bool:
+        """A worker still has messages of it, or a send-back is under way or tried again."""
+        return any(
+            not chunk.lost and (chunk.reported < chunk.count or (bool(chunk.failed) and self.send_failures))
+            for chunk in self.flight
+        )
+
+    def unsealed(self) -> bool:
+        """Rows of it are not durable yet."""
+        return any(chunk.tokens and not chunk.lost for chunk in self.flight)

@@ -1,0 +1,327 @@
+"""Pulls: at most one outstanding per process queue, sent when flow control and the byte budget allow.
+
+There is no sleeping for flow control as in Java's 50 ms loop (DefaultMQPushConsumerImpl.java): a queue held back by
+count, bytes or span is looked at again when something of it finishes; one that waits for bytes stands in a line that is
+served when a slot is freed. A response that finds no room is read, dropped and pulled again (the connection is never left
+unread: the answers that would free slots may stand behind it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...durable.outcomes import FILTERED
+from ...remoting.codes import ResponseCode
+from ...remoting.errors import ProtocolError
+from ...remoting.stored import walk
+from .actions import Heartbeat, Pull
+from .chunks import PullRun
+from .process_queue import ProcessQueue
+from .slab import UNIT_BYTES, Slot
+from .state import State
+from .states import Queue
+from .trimming import trim
+
+ANSWERED = (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
+REFUSALS_LOGGED_EVERY = 60
+"""A queue that is refused again and again, say for want of permission, is told of once a minute, not once a second."""
+TRIM_EVERY_S = 0.05
+"""Cutting slots down looks at everything that is held (up to some hundred µs): not after every chunk."""
+PULL_MAX_IDLE_S = 120.0
+"""ProcessQueue.PULL_MAX_IDLE_TIME."""
+
+
+@dataclass(slots=True)
+class PullResult:
+    """A pull's answer. `slot` holds the body (`length_bytes` of it); None with `dropped` when it found no room."""
+
+    code: int
+    next_offset: int
+    length_bytes: int = 0
+    slot: Slot | None = None
+    dropped: bool = False
+    remark: str = ""
+
+
+class Pulling:
+    """Sends pulls and takes their answers. `moved(queue, offset, now)` drains a queue and opens it again there."""
+
+    def __init__(self, state: State, moved: Callable[[ProcessQueue, int, float], None]) -> None:
+        self.s = state
+        self._moved = moved
+        self._trimmed_at = float("-inf")
+        self._trim_due = False
+
+    def consider(self, pq: ProcessQueue, now: float) -> None:
+        """Send the next pull of the queue, or note what holds it back."""
+        if pq.state is not Queue.ASSIGNED or pq.pull_pending or pq.starved or not pq.locked:
+            return  # a queue that is locked again is looked at again
+        if self.s.paused:
+            pq.blocked = True
+            return
+        messages_max, bytes_max = thresholds(self.s, pq)
+        pq.blocked = (
+            pq.unfinished > messages_max
+            or pq.unfinished_bytes > bytes_max
+            or pq.span > self.s.config.consume_concurrently_max_span
+        )
+        if pq.blocked:
+            return
+        if self.s.starved or not self._reserve_or_trim(pq, now):
+            self._stand_in_line(pq, now)
+            return
+        self._send(pq, now)
+
+    def _stand_in_line(self, pq: ProcessQueue, now: float) -> None:
+        pq.starved = True
+        self.s.starved.append(pq)
+        # Those in front may be queues that have ended meanwhile, and nothing else may come to serve the line.
+        self.feed_starved(now)
+
+    def _reserve_or_trim(self, pq: ProcessQueue, now: float) -> bool:
+        return self._reserve(pq) or (self._trim(now) and self._reserve(pq))
+
+    def _trim(self, now: float) -> bool:
+        """Take back what slots do not need any more, now and then; whether that brought anything."""
+        if not self.s.slab.worn:
+            return False
+        if now - self._trimmed_at >= TRIM_EVERY_S:
+            self._trimmed_at = now
+            return trim(self.s) > 0
+        if not self._trim_due:
+            # Nothing else may come to serve the line: what wore the slots down has been told already.
+            self._trim_due = True
+            self.s.at(self._trimmed_at + TRIM_EVERY_S, self._trim_later)
+        return False
+
+    def _trim_later(self, now: float) -> None:
+        self._trim_due = False
+        self.feed_starved(now)
+
+    def _reserve(self, pq: ProcessQueue) -> bool:
+        slab = self.s.slab
+        if pq.drops > 1 and slab.used_units:
+            # Fragments kept it out although the sum fitted: now it waits for a run that holds it and all that was asked for
+            # before it, at the latest for the whole slab.
+            asked_bytes = pq.reservation_bytes() + slab.reserved_units * UNIT_BYTES
+            if slab.longest_free() * UNIT_BYTES < asked_bytes:
+                return False
+        units = slab.reserve(pq.reservation_bytes())
+        if units:
+            self.s.reserved[pq.handle] = units
+        return bool(units)
+
+    def _send(self, pq: ProcessQueue, now: float) -> None:
+        pq.pull_pending = True
+        pq.last_pull = now
+        commit = pq.committable()
+        self.s.counters.pulls += 1
+        self.s.out.append(Pull(pq.handle, pq.mq, pq.next_offset, commit if commit > pq.committed else 0))
+
+    def feed_starved(self, now: float) -> None:
+        """Bytes were freed: serve the line from its head, and stop at the first that still does not fit."""
+        starved = self.s.starved
+        while starved:
+            pq = starved[0]
+            if self.s.paused:
+                pq.blocked = True
+            elif pq.state is Queue.ASSIGNED and pq.locked:
+                if not self._reserve_or_trim(pq, now):
+                    return
+                self._send(pq, now)
+            starved.popleft()
+            pq.starved = False
+
+    def pause(self, reason: str) -> None:
+        """Send no further pull until every reason is gone. One that the broker holds is still answered, and its messages
+        are consumed (as in Java, CL/impl/consumer/DefaultMQPushConsumerImpl.java, suspend)."""
+        self.s.paused.add(reason)
+
+    def resume(self, reason: str, now: float) -> None:
+        """Pull again, unless there is another reason not to."""
+        self.s.paused.discard(reason)
+        if self.s.paused:
+            return
+        for pq in list(self.s.queues.values()):
+            self.consider(pq, now)
+
+    def room_for(self, handle: int, length_bytes: int) -> Slot | None:
+        """Where the body of this queue's pull response goes; None = read and drop it."""
+        pq = self.s.assigned(handle)
+        if pq is None:
+            return None
+        slot = self.s.slab.take(length_bytes)
+        if slot is None:
+            pq.last_body_bytes = length_bytes
+        return slot
+
+    def _answered(self, handle: int) -> ProcessQueue | None:
+        """Give the reservation back; the queue if it still takes answers."""
+        units = self.s.reserved.pop(handle, 0)
+        if units:
+            self.s.slab.unreserve(units)
+        pq = self.s.assigned(handle)
+        if pq is None:
+            # Draining or ended in the meantime: the answer is dropped, the next owner pulls the same again.
+            self.s.counters.late_answers += 1
+        else:
+            pq.pull_pending = False
+        return pq
+
+    def pulled(self, handle: int, result: PullResult, now: float) -> None:
+        """Take a pull's answer; its slot (if any) belongs to the core from here on."""
+        pq = self._answered(handle)
+        if pq is None:
+            if result.slot is not None:
+                self.s.release(result.slot)
+            self.feed_starved(now)
+            return
+        if result.dropped:
+            self.s.counters.pull_bodies_dropped += 1
+            pq.drops += 1
+            self._stand_in_line(pq, now)
+            return
+        pq.drops = 0
+        if result.code in ANSWERED:
+            pq.refused_code = -1
+        if result.code == ResponseCode.SUCCESS and result.slot is not None:
+            self._found(pq, result, result.slot, now)
+            return
+        if result.slot is not None:
+            self.s.release(result.slot)  # a refusal with a body, which no broker sends: nobody wants it
+        if result.code in ANSWERED:
+            if result.code == ResponseCode.PULL_NOT_FOUND:
+                # At its end: the broker will hold the next pull and answer it with the first message that arrives. Idle
+                # queues must not sit on bytes that busy ones wait for.
+                pq.last_body_bytes = 0
+            self.s.outcomes.add(FILTERED, pq.mq, pq.next_offset, result.next_offset)
+            pq.next_offset = max(pq.next_offset, result.next_offset)
+            self._again(pq, now)
+        else:
+            self._refused(pq, result, now)
+
+    def _found(self, pq: ProcessQueue, result: PullResult, slot: Slot, now: float) -> None:
+        try:
+            positions, offsets = walk(self.s.view, slot.start, slot.start + result.length_bytes)
+        except ProtocolError as error:
+            self.s.release(slot)
+            self.s.log("error", "pull_body_invalid", queue=pq.mq, offset=pq.next_offset, error=str(error))
+            self.failed(pq.handle, self.s.config.pull_delay_on_error_ms, now, answered=True)
+            return
+        pq.last_body_bytes = result.length_bytes
+        counters = self.s.counters
+        counters.pulled_messages += len(offsets)
+        counters.pulled_bytes += result.length_bytes
+        self.s.stats.pulled(pq.mq.topic, len(offsets), (now - pq.last_pull) * 1000)
+        if len(offsets) < result.next_offset - pq.next_offset:
+            # Not each message: in this range, whatever has no other outcome was filtered by the broker.
+            self.s.outcomes.add(FILTERED, pq.mq, pq.next_offset, result.next_offset)
+        self._queue_runs(pq, slot, positions, offsets)
+        pq.next_offset = max(pq.next_offset, result.next_offset)
+        self._again(pq, now)
+
+    def _queue_runs(self, pq: ProcessQueue, slot: Slot, positions: list[int], offsets: list[int]) -> None:
+        """Queue what is new; what was finished before a restart is left out (it may stand anywhere in the body)."""
+        runs = [(0, len(offsets))]
+        if pq.recovered:
+            runs = _unfinished_runs(offsets, pq)
+            self.s.counters.skipped_messages += len(offsets) - sum(end - start for start, end in runs)
+        slot.refs += len(runs)
+        for start, end in runs:
+            begin = offsets[start - 1] + 1 if start else min(pq.next_offset, offsets[0])
+            pq.waiting.append(PullRun(slot, positions, offsets, start, end, begin))
+            pq.unfinished += end - start
+            pq.unfinished_bytes += positions[end] - positions[start]
+            self.s.waiting_messages += end - start
+        self.s.release(slot)
+        if runs and len(pq.waiting) == len(runs):
+            self.s.ready.append(pq)
+
+    def _again(self, pq: ProcessQueue, now: float) -> None:
+        if self.s.config.pull_interval_ms:
+            pq.pull_pending = True
+            self._later(pq, now + self.s.config.pull_interval_ms / 1000)
+        else:
+            self.consider(pq, now)
+        self.feed_starved(now)
+
+    def _later(self, pq: ProcessQueue, due: float) -> None:
+        """Look at the queue again at `due`; until then its pull counts as outstanding."""
+
+        def again(now: float) -> None:
+            pq.pull_pending = False
+            self.consider(pq, now)
+
+        self.s.at(due, again)
+
+    def _refused(self, pq: ProcessQueue, result: PullResult, now: float) -> None:
+        config = self.s.config
+        if result.code == ResponseCode.PULL_OFFSET_MOVED:
+            # The offset is not in the queue (deleted, reset, re-created): finish what runs, then begin where it says.
+            self.s.log(
+                "warning", "pull_offset_illegal", queue=pq.mq, offset=pq.next_offset, corrected=result.next_offset
+            )
+            self._moved(pq, result.next_offset, now)
+            return
+        self.s.counters.pull_errors += 1
+        if result.code in (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST):
+            # The broker has not seen our newest heartbeat yet (docs/protocol.md, subscriptions).
+            self.s.out.append(Heartbeat())
+        delay_ms = config.pull_delay_on_error_ms
+        if result.code == ResponseCode.FLOW_CONTROL:
+            delay_ms = config.pull_delay_on_flow_control_ms
+        if result.code != pq.refused_code:
+            pq.refused_code, pq.refusals = result.code, 0
+        level = "debug" if pq.refusals % REFUSALS_LOGGED_EVERY else "warning"
+        pq.refusals += 1
+        self.s.log(level, "pull_refused", queue=pq.mq, code=result.code, remark=result.remark, times=pq.refusals,
+                   retry_in_ms=delay_ms)  # fmt: skip
+        pq.pull_pending = True
+        self._later(pq, now + delay_ms / 1000)
+
+    def expired(self, pq: ProcessQueue, now: float) -> bool:
+        """Whether its pull has been out for longer than any answer takes (ProcessQueue.isPullExpired). Its bytes are given
+        back then; an answer that comes all the same finds the queue leaving and is dropped."""
+        if not (pq.pull_pending and pq.handle in self.s.reserved and now - pq.last_pull > PULL_MAX_IDLE_S):
+            return False
+        self.s.slab.unreserve(self.s.reserved.pop(pq.handle))
+        self.s.counters.pulls_expired += 1
+        self.s.log("error", "pull_expired", queue=pq.mq, offset=pq.next_offset, sent_s_ago=round(now - pq.last_pull))
+        return True
+
+    def failed(self, handle: int, delay_ms: int, now: float, *, answered: bool = False) -> None:
+        """No usable answer (connection lost, time-out, garbage): pull again after `delay_ms`."""
+        pq = self.s.assigned(handle) if answered else self._answered(handle)
+        self.s.counters.pull_errors += 1
+        if pq is not None:
+            pq.pull_pending = True
+            self._later(pq, now + delay_ms / 1000)
+        self.feed_starved(now)
+
+
+def thresholds(state: State, pq: ProcessQueue) -> tuple[int, int]:
+    """(unfinished messages, their bytes) above which the queue is not pulled; a topic's are shared out to its queues here
+    (RebalancePushImpl.messageQueueChanged, which divides by the queues of all topics)."""
+    config = state.config
+    messages, size = config.pull_threshold_for_queue, config.pull_threshold_size_bytes
+    if config.pull_threshold_for_topic > 0 or config.pull_threshold_size_for_topic_bytes > 0:
+        queues = sum(other.mq.topic == pq.mq.topic for other in state.queues.values())
+        if config.pull_threshold_for_topic > 0:
+            messages = max(1, config.pull_threshold_for_topic // queues)
+        if config.pull_threshold_size_for_topic_bytes > 0:
+            size = max(1 << 20, config.pull_threshold_size_for_topic_bytes // queues)
+    return messages, size
+
+
+def _unfinished_runs(offsets: list[int], pq: ProcessQueue) -> list[tuple[int, int]]:
+    runs: list[tuple[int, int]] = []
+    recovered = pq.recovered
+    for index, offset in enumerate(offsets):
+        if offset in recovered:
+            continue
+        if runs and runs[-1][1] == index:
+            runs[-1] = (runs[-1][0], index + 1)
+        else:
+            runs.append((index, index + 1))
+    return runs

@@ -1,0 +1,211 @@
+"""Records that cost a worker its life, or may have: they run alone, until they finish or have cost too many.
+
+The verdict on a death stands in blame.py's table. A charged record runs again by itself. Of a batch each half runs again by
+itself, and the half that kills again is halved again, until the killer is alone and charged; where the handler took the
+messages one by one, the one it took last is charged at once, and the rest of the call looked at in two parts. Where several
+calls of a coroutine handler waited, each chunk of the worker's runs again by itself, and one that kills again is halved.
+
+The worker that runs such records has nothing else in hand and gets nothing else, so that its death costs no neighbour an
+attempt. There is one such worker at a time: poison never occupies more of the pool. After `max_worker_deaths` the record is
+not run again: it goes to the dead-letter topic with the facts of the crash.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+
+from ...remoting.errors import ProtocolError
+from ...remoting.properties import PROPERTY_ORIGIN_MESSAGE_ID
+from ...remoting.queues import MessageQueue
+from ...remoting.stored import decode_message
+from .actions import ChargesChanged
+from .blame import AGAIN, Blamed, Death, End, Lot, Verdict
+from .charges import Charge
+from .chunks import Chunk
+from .intervals import Intervals
+from .process_queue import ProcessQueue
+from .state import State, WorkerView
+from .states import Worker
+
+STACK_MAX_CHARS = 4_000
+"""Of a stack in a dead letter's properties: a broker takes 32 KiB of properties in all."""
+
+
+class Quarantine:
+    """Judges deaths, and hands suspects out. `hand` gives a chunk to a worker, `apart` puts it into line (dispatching.py)."""
+
+    def __init__(
+        self, state: State, hand: Callable[[WorkerView, Chunk], None], apart: Callable[[ProcessQueue, Chunk], None]
+    ) -> None:
+        self.s = state
+        self._hand = hand
+        self._apart = apart
+        self.dead_letter: Callable[[ProcessQueue, Chunk, Charge], None] = lambda _pq, _chunk, _charge: None
+        """Set by settling.py, which sends it."""
+        self.may_run: Callable[[WorkerView, Chunk], bool] = lambda _worker, _chunk: True
+        """Set by dispatching.py: no limit of its topic holds the chunk back."""
+
+    # --- judging ------------------------------------------------------------------------------------------------
+
+    def judge(self, worker: WorkerView, death: Death) -> None:
+        """Whom the death is charged to; what was reported was read before."""
+        s = self.s
+        if s.isolated == worker.worker_id:
+            s.isolated = None
+        keys: dict[str, object] = {"worker": worker.worker_id, "end": death.end.value, "cause": death.cause}
+        blamed = self._find(worker, death)
+        worker.blamed = blamed
+        if blamed is not None and blamed.chunk_id is None:
+            keys |= {"verdict": blamed.verdict.value, "suspects": blamed.end}
+        elif blamed is not None and blamed.chunk_id is not None:
+            chunk = worker.in_flight[blamed.chunk_id]
+            pq = s.queues[chunk.handle]
+            last = blamed.start if blamed.end == blamed.start + 1 else blamed.end - 1
+            keys["running"] = _place(pq.mq, chunk.offsets[blamed.start], chunk.offsets[last])
+            keys["verdict"] = blamed.verdict.value
+            if blamed.culprit is not None:
+                charge = self._charge(pq, chunk, blamed.culprit, death)
+                keys |= {"charged_to": _place(pq.mq, charge.offset), "deaths": charge.deaths}
+        if death.end is not End.TOLD:
+            s.log("warning", "worker_died", **keys, **death.facts)
+
+    def _find(self, worker: WorkerView, death: Death) -> Blamed | None:
+        """The call in hand as positions of a chunk; None when nobody is to blame, or the chunk or its queue has ended."""
+        in_hand, verdict = death.in_hand, death.verdict
+        if in_hand is None or verdict is Verdict.NOBODY:
+            return None
+        if in_hand.waiting:
+            return self._suspect_all(worker, verdict)
+        chunk = worker.in_flight.get(in_hand.chunk_id)
+        if chunk is None or chunk.handle not in self.s.queues:
+            return None
+        start = _position(chunk.offsets, in_hand.offset, chunk.reported)
+        if start is None:
+            return None  # its outcome was read: it was over
+        end = min(start + in_hand.records, chunk.count)
+        culprit = start if verdict is Verdict.CHARGED else None
+        if verdict is Verdict.SUSPECTED and in_hand.taken is not None:
+            culprit = _position(chunk.offsets, in_hand.taken, start)
+            culprit = culprit if culprit is not None and culprit < end else None
+        return Blamed(in_hand.chunk_id, start, end, verdict, culprit)
+
+    def _suspect_all(self, worker: WorkerView, verdict: Verdict) -> Blamed | None:
+        """Everything that it has not reported; of a single chunk each half by itself."""
+        chunks = [chunk for chunk in worker.in_flight.values() if chunk.handle in self.s.queues]
+        if len(chunks) == 1:
+            return Blamed(chunks[0].chunk_id, chunks[0].reported, chunks[0].count, verdict, None)
+        records = sum(chunk.count - chunk.reported for chunk in chunks)
+        return Blamed(None, 0, records, verdict, None) if records else None
+
+    def _charge(self, pq: ProcessQueue, chunk: Chunk, index: int, death: Death) -> Charge:
+        s = self.s
+        s.counters.charged_deaths += 1
+        mark = death.in_hand.mark if death.in_hand is not None else ""
+        facts = facts_of(death)
+        origin = self._origin(chunk, index)
+        if origin:
+            facts["origin_message_id"] = origin
+        charge = s.charges.charge(pq.mq, chunk.offsets[index], mark, facts, origin)
+        s.out.append(ChargesChanged())
+        return charge
+
+    def _origin(self, chunk: Chunk, index: int) -> str:
+        """The id by which the message is known through its retries; its bytes are ours as long as it is unfinished."""
+        try:
+            message = decode_message(bytes(self.s.view[chunk.positions[index] : chunk.positions[index + 1]]))
+        except ProtocolError:
+            return ""
+        return message.properties.get(PROPERTY_ORIGIN_MESSAGE_ID) or message.offset_message_id
+
+    # --- admitting ----------------------------------------------------------------------------------------------
+
+    def bound(self, mq: MessageQueue, offsets: Sequence[int], start: int, end: int) -> tuple[int, bool]:
+        """Where a chunk of records `[start, end)` ends so that a charged one is alone in its own; True = it is that one."""
+        charges = self.s.charges
+        while (first := charges.first_in(mq, offsets[start], offsets[end - 1])) is not None:
+            at = bisect_left(offsets, first, start, end)
+            if offsets[at] != first:
+                charges.finished(mq, first, sent_back=False)  # there is no such record any more
+                continue
+            return (start + 1, True) if at == start else (at, False)
+        return end, False
+
+    def admit(self, pq: ProcessQueue, chunk: Chunk) -> None:
+        """The chunk runs alone, or not at all when its record has cost too many workers."""
+        chunk.alone = True
+        if not self.exhausted(pq, chunk):
+            self._apart(pq, chunk)
+
+    def exhausted(self, pq: ProcessQueue, chunk: Chunk) -> bool:
+        """Its only record has cost too many workers: it was sent to the dead letters instead."""
+        charge = self.s.charges.get(pq.mq, chunk.offsets[0]) if chunk.count == 1 else None
+        if charge is None or charge.deaths < self.s.config.max_worker_deaths:
+            return False
+        self.dead_letter(pq, chunk, charge)
+        return True
+
+    def finished(self, pq: ProcessQueue, chunk: Chunk, index: int, *, sent_back: bool) -> None:
+        """The record has an outcome: it is charged with nothing any more."""
+        if self.s.charges.finished(pq.mq, chunk.offsets[index], sent_back=sent_back):
+            self.s.out.append(ChargesChanged())
+
+    # --- handing out --------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Give the next suspect to the worker that is kept for them, once that has nothing else in hand."""
+        s = self.s
+        while s.quarantine:
+            worker = self._worker()
+            if worker is None or worker.in_flight or not self.may_run(worker, s.quarantine[0]):
+                return
+            self._hand(worker, s.quarantine.popleft())
+        if s.isolated is not None:
+            worker = s.workers.get(s.isolated)
+            if worker is None or not worker.in_flight:
+                s.isolated = None
+
+    def _worker(self) -> WorkerView | None:
+        """The one that is kept, or the least loaded one, which is kept from now on and gets nothing else."""
+        s = self.s
+        kept = s.workers.get(s.isolated) if s.isolated is not None else None
+        if kept is None or kept.state is not Worker.READY:
+            ready = [worker for worker in s.workers.values() if worker.state is Worker.READY]
+            kept = min(ready, key=lambda worker: (worker.held_up, len(worker.in_flight)), default=None)
+            s.isolated = kept.worker_id if kept is not None else None
+        return kept
+
+
+def pieces_of(chunk: Chunk, salvaged: Intervals, blamed: Blamed | None) -> list[tuple[int, int, Lot | None]]:
+    """What a dead worker had not reported of a chunk, cut where the fate changes: `(start, end, lot)`, None = salvaged."""
+    if blamed is not None and blamed.chunk_id not in (None, chunk.chunk_id):
+        blamed = None
+    pieces: list[tuple[int, int, Lot | None]] = []
+    for index in range(chunk.reported, chunk.count):
+        lot: Lot | None = None
+        if chunk.offsets[index] not in salvaged:
+            lot = AGAIN if blamed is None else blamed.lot(index)
+        if pieces and pieces[-1][2] == lot:
+            pieces[-1] = (pieces[-1][0], index + 1, lot)
+        else:
+            pieces.append((index, index + 1, lot))
+    return pieces
+
+
+def facts_of(death: Death) -> dict[str, str]:
+    """The death as text, for a dead letter's properties."""
+    facts = {"end": death.end.value, "cause": death.cause}
+    facts |= {name: str(value) for name, value in death.facts.items() if value not in (None, "")}
+    if "stack" in facts:
+        facts["stack"] = facts["stack"][:STACK_MAX_CHARS]
+    return facts
+
+
+def _position(offsets: Sequence[int], offset: int, low: int) -> int | None:
+    at = bisect_left(offsets, offset, low)
+    return at if at < len(offsets) and offsets[at] == offset else None
+
+
+def _place(mq: MessageQueue, first: int, last: int | None = None) -> str:
+    upto = "" if last is None or last == first else f"-{last}"
+    return f"{mq.topic}/{mq.broker_name}/{mq.queue_id}@{first}{upto}"

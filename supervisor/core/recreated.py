@@ -1,0 +1,88 @@
+"""Queues that are not what they were: topics deleted and made again, and brokers that lost the end of a queue.
+
+Offsets of such a queue begin anew (or go back), and ours would pass messages that nobody has seen. Java does pass them: a
+5.x broker corrects an offset beyond its end to that end, whatever came in since the queue was made again
+(DefaultMessageStore.getMessage). Two signs are looked at:
+
+- The name server has no route any more and the queue's broker says that it has no such topic: the topic was deleted, also
+  if it is made again a moment later. Our queues begin at 0. (A route is also missing while a broker is down; then the broker
+  does not answer, and nothing is concluded.)
+- The broker corrects a pull's offset backwards: the queue goes on at the first message that was stored since our last
+  body. Of a queue made again those are all; of one that lost its end, the new ones and at most one body repeated.
+
+A topic that was deleted and refilled beyond our offset between two looks at the routes is not noticed, as in Java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...client.asking import ask
+from ...client.cluster import Cluster
+from ...client.operations import Operations
+from ...remoting.admin_headers import TopicName
+from ...remoting.codes import RequestCode, ResponseCode
+from ...remoting.errors import BrokerError, RocketcrewError
+from ...remoting.queues import MessageQueue
+from ...remoting.stored import RECORD_MIN_BYTES, record_info
+from .process_queue import ProcessQueue
+from .states import Queue
+
+ASK_TIMEOUT_MS = 3_000
+
+
+async def deleted_queues(cluster: Cluster, queues: Mapping[MessageQueue, ProcessQueue]) -> list[MessageQueue]:
+    """Those of our queues whose topic was deleted since we read from them."""
+    suspects = [
+        mq
+        for mq, pq in queues.items()
+        if mq.topic in cluster.without_route and pq.state is Queue.ASSIGNED and pq.next_offset > 0
+    ]
+    gone: dict[tuple[str, str], bool] = {}
+    for mq in suspects:
+        key = (mq.topic, mq.broker_name)
+        if key not in gone:
+            gone[key] = await _is_deleted(cluster, mq)
+    return [mq for mq in suspects if gone[mq.topic, mq.broker_name]]
+
+
+async def _is_deleted(cluster: Cluster, mq: MessageQueue) -> bool:
+    address = cluster.broker_address(mq.broker_name)
+    if address is None:
+        return False
+    code = RequestCode.GET_TOPIC_STATS_INFO
+    try:
+        await ask(cluster.remoting, address, code, TopicName(mq.topic), timeout_ms=ASK_TIMEOUT_MS)
+    except BrokerError as error:
+        return error.code == ResponseCode.TOPIC_NOT_EXIST
+    except RocketcrewError:
+        pass
+    return False
+
+
+class LastBodies:
+    """When the newest body of each queue was stored, by its first record; for offsets that are corrected backwards."""
+
+    def __init__(self, operations: Operations) -> None:
+        self._operations = operations
+        self._stored_ms: dict[MessageQueue, int] = {}
+
+    def note(self, mq: MessageQueue, body: bytes | bytearray | memoryview) -> None:
+        """A body of this queue has come; one that is too short or damaged is somebody else's affair."""
+        if len(body) >= RECORD_MIN_BYTES:
+            try:
+                self._stored_ms[mq] = record_info(body, 0).store_timestamp_ms
+            except RocketcrewError:
+                self._stored_ms.pop(mq, None)
+
+    def forget(self, mq: MessageQueue) -> None:
+        """The queue is not ours any more."""
+        self._stored_ms.pop(mq, None)
+
+    async def corrected(self, mq: MessageQueue, asked: int, told: int) -> int:
+        """Where to go on, after a broker answered with the offset `told` instead of the offset `asked`. Raises what a
+        look-up raises; then `told` is all that is known."""
+        stored_ms = self._stored_ms.get(mq)
+        if told >= asked or stored_ms is None:
+            return told
+        return min(told, await self._operations.search_offset(mq, stored_ms))

@@ -1,0 +1,397 @@
+"""Outcomes: what a worker reports becomes *done* or a send-back, is journalled, and becomes durable when it is sealed.
+
+The order is fixed by the worker: rows are appended to its open segment, then the outcome is reported. A worker that dies
+leaves a segment that is salvaged: records found complete in it count as done, the rest of its chunks runs again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from ...durable.outcomes import DEAD_LETTER, NO_ROWS, SENT_BACK
+from ...remoting.queues import MessageQueue
+from .actions import JournalDone, JournalSealed, KillWorker, Retired, SendBack
+from .blame import Death, End, Lot
+from .chunks import Chunk, Failure, Token
+from .dispatching import Dispatching
+from .failing import Failing
+from .intervals import Intervals
+from .local_retry import LocalRetry
+from .pop_queue import PopQueue
+from .process_queue import ProcessQueue
+from .quarantine import pieces_of
+from .state import State, WorkerView
+from .states import Worker, WorkerEvent
+
+FailureReport = tuple[int, int, str]
+"""(index in the chunk, delay level, error text)."""
+
+
+class Settling:
+    """Takes outcomes, seals, send-back answers and worker deaths. `progress(queue, now)` looks at a queue again."""
+
+    def __init__(
+        self, state: State, dispatching: Dispatching, progress: Callable[[ProcessQueue, float], None],
+        restart: Callable[[ProcessQueue, float], None],
+    ) -> None:  # fmt: skip
+        self.s = state
+        self._dispatching = dispatching
+        self._progress = progress
+        self._restart = restart
+        self._local = LocalRetry(state, dispatching, self.send_back, self._wait_for_seal, self._settled)
+        self._failing = Failing(state, dispatching, self.send_back, self.reported)
+
+    # --- outcomes -----------------------------------------------------------------------------------------------
+
+    def outcome(
+        self, worker_id: str, chunk_id: int, start: int, count: int, seq: int, busy_us: int, slowest_us: int,
+        filtered: int, failures: Sequence[FailureReport], now: float,
+    ) -> None:  # fmt: skip
+        """Messages `[start, start + count)` of the chunk have an outcome; rows of them are in segment `seq` (0 = none)."""
+        s = self.s
+        chunk = s.chunks.get(chunk_id)
+        worker = s.workers.get(worker_id)
+        if chunk is None or worker is None or chunk.worker_id != worker_id:
+            s.counters.late_outcomes += 1
+            return
+        end = start + count
+        if start != chunk.reported or end > chunk.count:
+            s.out.append(KillWorker(worker_id, f"outcome for {start}..{end} of chunk {chunk_id} at {chunk.reported}"))
+            return
+        chunk.reported = end
+        has_rows = seq != 0
+        if seq <= worker.sealed_seq:
+            seq = 0  # the segment was sealed before its outcome was sent: the rows are durable already
+        s.sizer.observe(count, busy_us, slowest_us)
+        s.counters.busy_us += busy_us
+        s.counters.filtered_messages += filtered
+        pq = s.queues.get(chunk.handle)
+        if pq is None:
+            s.counters.late_outcomes += 1
+        else:
+            if not has_rows:
+                s.outcomes.without_rows(pq.mq, chunk, start, end, filtered, [failure[0] for failure in failures])
+            s.stats.consumed(pq.mq.topic, count, len(failures), busy_us)
+            if chunk.origin is None:
+                self._settle(pq, chunk, start, end, worker_id, seq, failures)
+            else:
+                s.release_chunk(chunk)
+                failed = (failures[0][1], failures[0][2]) if failures else None
+                self._local.outcome(pq, chunk, (worker_id, seq), failed)
+            pq.last_consume = now
+            if chunk.alone:
+                self._cleared(pq, chunk, start, end)
+        if end == chunk.count:
+            self.complete(worker, chunk, pq)
+        if end == chunk.count or self._dispatching.holds_back:
+            self._dispatching.run()
+        if pq is not None:
+            self._progress(pq, now)
+
+    def complete(self, worker: WorkerView, chunk: Chunk, pq: ProcessQueue | None) -> None:
+        """The worker has reported all that it had of the chunk."""
+        del worker.in_flight[chunk.chunk_id]
+        if not worker.in_flight:
+            worker.held_up = False
+            if worker.state is Worker.LEAVING:
+                self.s.out.append(Retired(worker.worker_id))
+        self.reported(chunk, pq)
+        self._dispatching.finished(chunk, pq)
+
+    def _settle(
+        self, pq: ProcessQueue, chunk: Chunk, start: int, end: int, worker_id: str, seq: int,
+        failures: Sequence[FailureReport],
+    ) -> None:  # fmt: skip
+        s = self.s
+        done = end - start - len(failures)
+        s.counters.done_messages += done
+        pq.unfinished -= done
+        if seq and done:
+            self._wait_for_seal(pq, chunk, (worker_id, seq))
+        if not failures:
+            self._journal(pq, chunk.begin_of(start), chunk.offsets[end - 1] + 1, worker_id, seq)
+            return
+        s.counters.failed_messages += len(failures)
+        if chunk.failed is None:
+            chunk.failed = {}
+        failed_here: set[int] = set()
+        for index, delay_level, error in failures:
+            chunk.failed[index] = Failure(delay_level, error)
+            failed_here.add(index)
+        for index in range(start, end):
+            if index not in failed_here:
+                self._journal(pq, chunk.begin_of(index), chunk.offsets[index] + 1, worker_id, seq)
+        for index in sorted(failed_here):
+            self.send_back(pq, chunk, index)
+
+    def _journal(self, pq: ProcessQueue, start: int, end: int, worker_id: str, seq: int) -> None:
+        """What was popped is not noted: the broker knows it by its acknowledgement."""
+        if not pq.pops:
+            self.s.out.append(JournalDone(pq.mq, start, end, worker_id, seq))
+
+    def _cleared(self, pq: ProcessQueue, chunk: Chunk, start: int, end: int) -> None:
+        """Suspects that came through: they are charged with nothing any more."""
+        failed = chunk.failed or {}
+        for index in range(start, end):
+            self._dispatching.quarantine.finished(pq, chunk, index, sent_back=index in failed)
+
+    def _wait_for_seal(self, pq: ProcessQueue, chunk: Chunk, token: Token) -> None:
+        if chunk.tokens is None:
+            chunk.tokens = set()
+        if token not in chunk.tokens:
+            chunk.tokens.add(token)
+            self.s.unsealed.setdefault(token, []).append(chunk)
+        head = pq.flight[0]
+        if head.tokens and pq.next_offset - head.offsets[0] > self.s.config.consume_concurrently_max_span // 2:
+            self.s.ask_seals(head.tokens)
+
+    def reported(self, chunk: Chunk, pq: ProcessQueue | None) -> None:
+        """Every message of it has an outcome: forget it unless send-backs are open, and free its bytes."""
+        if pq is None:
+            chunk.failed = None
+        elif chunk.held:
+            pq.unfinished_bytes -= chunk.positions[-1] - chunk.positions[0]
+        if not chunk.failed:
+            self.s.chunks.pop(chunk.chunk_id, None)
+        self.s.release_chunk(chunk)
+
+    # --- send-back ----------------------------------------------------------------------------------------------
+
+    def send_back(self, pq: ProcessQueue, chunk: Chunk, index: int) -> None:
+        """Ask for the send-back of a failed message, unless its queue was taken away."""
+        failure = (chunk.failed or {})[index]
+        if not pq.send_failures:
+            self.s.counters.discarded_failures += 1
+            return
+        failure.sent = True
+        check = pq.checks.get(chunk.offsets[index]) if isinstance(pq, PopQueue) else None
+        if self.s.config.broadcasting:
+            # Nobody retries it: the edge drops it, which is answered as a send-back that was accepted
+            # (ConsumeMessageConcurrentlyService.processConsumeResult).
+            self.s.log("warning", "message_dropped", queue=pq.mq, offset=chunk.offsets[index], error=failure.error,
+                       why="broadcasting: nothing is consumed again")  # fmt: skip
+        self.s.out.append(
+            SendBack(
+                pq.handle,
+                chunk.chunk_id,
+                index,
+                pq.mq,
+                chunk.positions[index],
+                chunk.positions[index + 1],
+                failure.delay_level,
+                failure.attempts,
+                failure.reconsume_times,
+                check,
+                failure.facts,
+            )
+        )
+
+    def sent_back(self, handle: int, chunk_id: int, index: int, accepted: bool, now: float) -> None:
+        """The answer to a SendBack. Refused: the message stays in the process queue and is sent again later."""
+        s = self.s
+        chunk = s.chunks.get(chunk_id)
+        pq = s.queues.get(handle)
+        if chunk is None or pq is None or not chunk.failed or index not in chunk.failed:
+            s.counters.late_answers += 1
+            return
+        if not accepted:
+            self._local.refused(pq, chunk, index, now)
+            self._progress(pq, now)
+            return
+        dropped = s.config.broadcasting
+        failure = chunk.failed.pop(index)
+        dead = failure.facts is not None or failure.reconsume_times >= 0 or failure.delay_level < 0
+        kind = NO_ROWS if dropped else DEAD_LETTER if dead else SENT_BACK
+        s.outcomes.add(kind, pq.mq, chunk.begin_of(index), chunk.offsets[index] + 1)
+        if failure.facts is not None:
+            s.counters.dead_letter_messages += not dropped
+            self._dispatching.quarantine.finished(pq, chunk, index, sent_back=False)
+        s.counters.sent_back_messages += not dropped
+        s.counters.dropped_messages += dropped
+        pq.unfinished -= 1
+        if isinstance(pq, PopQueue) and pq.checks.pop(chunk.offsets[index], None) is not None:
+            pq.loop.in_hand -= 1  # the broker has it again: it is not acknowledged
+        self._journal(pq, chunk.begin_of(index), chunk.offsets[index] + 1, "", 0)
+        self._dispatching.sent(pq, chunk.offsets[index])
+        self._settled(chunk)
+        pq.final_commit = False  # of a queue that leaves: asked while this was under way, it stops before the message
+        self._progress(pq, now)
+
+    def _settled(self, chunk: Chunk) -> None:
+        """A failure of it is over: forget it when it was the last."""
+        if not chunk.failed and chunk.reported == chunk.count:
+            self.s.chunks.pop(chunk.chunk_id, None)
+            self.s.release_chunk(chunk)
+
+    # --- seals --------------------------------------------------------------------------------------------------
+
+    def sealed(self, worker_id: str, seq: int, now: float) -> None:
+        """The segment is safe on disk, and with it every earlier one of the worker: what waited for them is durable, or
+        waits for the table (`commit_after_loaded`)."""
+        worker = self.s.workers.get(worker_id)
+        if worker is not None:
+            worker.seal_asked = False
+            worker.sealed_seq = max(worker.sealed_seq, seq)
+        tokens = [token for token in self.s.unsealed if token[0] == worker_id and token[1] < seq]
+        tokens.append((worker_id, seq))
+        if self.s.config.commit_after_loaded:
+            self.s.unloaded.update(token for token in tokens if token in self.s.unsealed)
+        else:
+            self._durable(tokens, now)
+
+    def loaded(self, worker_id: str, seq: int, now: float) -> None:
+        """The segment's rows are in the table (only with `commit_after_loaded`)."""
+        if (worker_id, seq) in self.s.unloaded:
+            self.s.unloaded.discard((worker_id, seq))
+            self._durable([(worker_id, seq)], now)
+
+    def _durable(self, tokens: Iterable[Token], now: float) -> None:
+        touched: dict[int, ProcessQueue] = {}
+        for token in tokens:
+            self.s.out.append(JournalSealed(*token))
+            for chunk in self.s.unsealed.pop(token, ()):
+                if chunk.tokens:
+                    chunk.tokens.discard(token)
+                pq = self.s.queues.get(chunk.handle)
+                if pq is not None:
+                    touched[pq.handle] = pq
+        for pq in touched.values():
+            self._progress(pq, now)
+
+    # --- workers ------------------------------------------------------------------------------------------------
+
+    def worker_started(self, worker_id: str) -> None:
+        self.s.workers[worker_id] = WorkerView(worker_id)
+
+    def worker_ready(self, worker_id: str) -> None:
+        self.s.move_worker(self.s.workers[worker_id], WorkerEvent.READY)
+        self._dispatching.run()
+
+    def retire(self, worker_id: str) -> None:
+        """Give the worker nothing more; Retired follows when it has nothing in hand. Without effect unless it is ready."""
+        worker = self.s.workers.get(worker_id)
+        if worker is None or worker.state is not Worker.READY:
+            return
+        self.s.move_worker(worker, WorkerEvent.RETIRED)
+        if not worker.in_flight:
+            self.s.out.append(Retired(worker_id))
+
+    def worker_died(self, worker_id: str, death: Death) -> None:
+        """Its last outcomes were read. Its chunks wait until its open segment is salvaged: rows in it are done."""
+        worker = self.s.workers[worker_id]
+        if worker.state in (Worker.READY, Worker.LEAVING) and death.end is not End.TOLD:
+            self.s.counters.worker_deaths += 1
+        self.s.move_worker(worker, WorkerEvent.DIED)
+        self._dispatching.quarantine.judge(worker, death)
+
+    def salvaged(
+        self, worker_id: str, seq: int, records: Sequence[tuple[MessageQueue, Sequence[tuple[int, int]]]], now: float
+    ) -> None:
+        """A segment that the worker left open is sealed; `records` are the ones whose rows are complete in it.
+
+        Only what a living assignment waits for is noted as done: a message of an ended one is not forgotten by a reset
+        and then found finished after a restart.
+        """
+        worker = self.s.workers.get(worker_id)
+        if worker is None:
+            return
+        worker.salvaged_in.append((worker_id, seq))
+        found: dict[MessageQueue, Intervals] = {}
+        for mq, pairs in records:
+            here, done = found.setdefault(mq, Intervals()), worker.salvaged.setdefault(mq, Intervals())
+            for start, end in pairs:
+                here.add(start, end)
+                done.add(start, end)
+        for chunk in worker.in_flight.values():
+            pq = self.s.queues.get(chunk.handle)
+            if pq is not None and pq.mq in found and not pq.pops:
+                self._journal_salvaged(pq.mq, chunk, found[pq.mq], (worker_id, seq))
+        self.sealed(worker_id, seq, now)
+
+    def _journal_salvaged(self, mq: MessageQueue, chunk: Chunk, found: Intervals, token: Token) -> None:
+        for index in range(chunk.reported, chunk.count):
+            if chunk.offsets[index] in found:
+                self.s.out.append(JournalDone(mq, chunk.begin_of(index), chunk.offsets[index] + 1, *token))
+
+    def salvage_complete(self, worker_id: str, now: float) -> None:
+        """Nothing more of the dead worker will turn up: hand the rest of its chunks to others."""
+        s = self.s
+        worker = s.workers.pop(worker_id)
+        s.move_worker(worker, WorkerEvent.SALVAGED)
+        touched: dict[int, ProcessQueue] = {}
+        for chunk in worker.in_flight.values():
+            pq = s.queues.get(chunk.handle)
+            s.chunks.pop(chunk.chunk_id, None)
+            self._dispatching.finished(chunk, pq)
+            if pq is None:
+                self._dispatching.abandon(chunk)
+                continue
+            touched[pq.handle] = pq
+            if chunk.origin is None:
+                self._split(pq, chunk, worker)
+            else:
+                self._local.died(pq, chunk, worker)
+        self._failing.time_outs(worker, now)
+        for token in [token for token in s.unsealed if token[0] == worker_id and token not in s.unloaded]:
+            self._lost(token, now)
+        for pq in touched.values():
+            self._progress(pq, now)
+        self._dispatching.run()
+
+    def _split(self, pq: ProcessQueue, chunk: Chunk, worker: WorkerView) -> None:
+        """Trim the chunk to what was reported; what was salvaged is finished, the rest becomes new chunks."""
+        s = self.s
+        salvaged = worker.salvaged.get(pq.mq, Intervals())
+        children: list[tuple[Chunk, Lot | None]] = []
+        for start, end, fate in pieces_of(chunk, salvaged, worker.blamed):
+            child = Chunk(
+                next(s.chunk_ids), pq.handle, chunk.slot, chunk.positions[start : end + 1], chunk.offsets[start:end],
+                chunk.begin_of(start),
+            )  # fmt: skip
+            children.append((child, fate))
+            if fate is None:
+                child.reported, child.held = child.count, False
+                if s.config.commit_after_loaded:
+                    self._wait_for_load(child, worker)
+                self._dispatching.finished(child, pq)
+                pq.unfinished -= child.count
+                pq.unfinished_bytes -= child.positions[-1] - child.positions[0]
+                s.counters.salvaged_messages += child.count
+                s.counters.done_messages += child.count
+            else:
+                chunk.slot.refs += 1
+        pq.insert_after(chunk, (child for child, _ in children))
+        chunk.positions, chunk.offsets = chunk.positions[: chunk.reported + 1], chunk.offsets[: chunk.reported]
+        chunk.count = chunk.reported
+        if chunk.failed:
+            s.chunks[chunk.chunk_id] = chunk
+        pq.unfinished_bytes -= chunk.positions[-1] - chunk.positions[0]
+        s.release_chunk(chunk)
+        for child, fate in children:
+            if fate is None:
+                continue
+            if s.finishes(pq):
+                self._failing.again(pq, child, fate, worker, alone=chunk.alone)
+            else:
+                self._dispatching.leave(child)
+
+    def _wait_for_load(self, child: Chunk, worker: WorkerView) -> None:
+        """Its rows are in one of the segments that were salvaged: which one, nobody noted."""
+        child.tokens = set(worker.salvaged_in)
+        for token in worker.salvaged_in:
+            self.s.unsealed.setdefault(token, []).append(child)
+            self.s.unloaded.add(token)
+
+    def _lost(self, token: Token, now: float) -> None:
+        """Rows were reported in a segment that is not there: run them again, from the committed offset."""
+        self.s.counters.lost_rows_restarts += 1
+        self.s.log("error", "reported_rows_lost", worker=token[0], segment=token[1])
+        for chunk in self.s.unsealed.pop(token):
+            if self.s.stopping and not chunk.lost and chunk.handle in self.s.queues:
+                self.s.unsealed_at_stop += chunk.reported  # nobody reads the queue again before the next start
+            chunk.lost = True
+            if chunk.tokens:
+                chunk.tokens.discard(token)
+            pq = self.s.queues.get(chunk.handle)
+            if pq is not None:
+                self._restart(pq, now)

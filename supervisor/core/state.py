@@ -1,0 +1,253 @@
+"""What the supervisor's core knows: one owner, no clock, no socket. The mechanisms (pulling, dispatching, settling,
+assigning, stopping) are objects over this one state; only the supervisor's loop calls them.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+
+from ...remoting.queues import MessageQueue
+from .actions import Action, Load, Log, Seal
+from .allocation import Strategy
+from .blame import Blamed
+from .charges import Charges
+from .chunks import Chunk, Token
+from .counters import Counters
+from .intervals import Intervals
+from .outcome_notes import OutcomeNotes
+from .process_queue import ProcessQueue
+from .sizing import ChunkSizer
+from .slab import Slab, Slot
+from .states import WORKER, Queue, Seen, Worker, WorkerEvent, move
+from .stats import ConsumerStats
+
+
+@dataclass(frozen=True, slots=True)
+class CoreConfig:
+    """The settings that decide; names, units and ranges as in conf/defaults.toml."""
+
+    client_id: str
+    group: str
+    topics: tuple[str, ...]
+    """Subscribed topics, the retry topic included."""
+    broadcasting: bool = field(default=False, kw_only=True)
+    """Every member reads everything: a message that fails is dropped, nothing is sent back."""
+    strategy: Strategy
+    pull_threshold_for_queue: int = 1000
+    pull_threshold_size_bytes: int = 100 * 1024 * 1024
+    pull_threshold_for_topic: int = -1
+    pull_threshold_size_for_topic_bytes: int = -1
+    """-1 = off; else shared out to the topic's assigned queues, instead of the two above."""
+    consume_concurrently_max_span: int = 2000
+    pull_interval_ms: int = 0
+    pull_delay_on_error_ms: int = 1000
+    """pullTimeDelayMillsWhenException (ClientConfig.java)."""
+    pull_delay_on_flow_control_ms: int = 20
+    """PULL_TIME_DELAY_MILLS_WHEN_BROKER_FLOW_CONTROL (DefaultMQPushConsumerImpl.java)."""
+    pop_threshold_for_queue: int = 96
+    """popThresholdForQueue: messages of one assignment that wait for their acknowledgement, above which nothing is popped."""
+    persist_interval_ms: int = 5000
+    recommit_interval_ms: int = 30000
+    """An offset that stands still is told again: a broker that was killed forgot what it had not saved (5 s). Java tells
+    every offset at every persist."""
+    rebalance_interval_ms: int = 20000
+    open_retry_ms: int = 1000
+    chunk_target_us: int = 2000
+    chunk_messages_max: int = 64
+    chunks_in_flight: int = 2
+    reclaim_after_ms: int = 30
+    """A worker that has not reported for so long gives what it has not begun to one that idles (reclaiming.py)."""
+    reclaim_look_ms: int = 20
+    send_back_retry_ms: int = 5000
+    max_worker_deaths: int = 3
+    topic_concurrency: Mapping[str, int] = field(default_factory=dict[str, int])
+    """By topic: calls of the handler at once over all workers, see topic_limits.py."""
+    order: str = "concurrent"
+    """concurrent, queue or key."""
+    locks: bool = False
+    """Queues are locked at their brokers before they are consumed: ordered, and clustering."""
+    order_key: str = "KEYS"
+    """The property that holds the key; empty = workers are asked for it (a function of the user's)."""
+    auto_commit: bool = True
+    """With order = queue: False = the handler says when its messages are committed (ConsumeOrderlyContext.autoCommit)."""
+    order_holds: bool = True
+    """With order = key: a failed message is tried again here; False = it is sent back at once."""
+    max_reconsume_times: int = -1
+    suspend_current_queue_time_ms: int = 1000
+    lock_renewal_ms: int = 20000
+    """REBALANCE_LOCK_INTERVAL (ProcessQueue.java)."""
+    lock_live_ms: int = 30000
+    """REBALANCE_LOCK_MAX_LIVE_TIME (ProcessQueue.java): a lock not confirmed for so long counts as lost."""
+    lock_retry_ms: int = 500
+    """A queue that is to be opened and is locked by another member is tried again (RebalanceImpl.java)."""
+    lock_lost_retry_ms: int = 3000
+    """A queue that was open and lost its lock (ConsumeMessageOrderlyService.java, tryLockLaterAndReconsume)."""
+    unlock_delay_ms: int = 20000
+    """UNLOCK_DELAY_TIME_MILLS (RebalancePushImpl.java): a message that runs on after its queue was taken away keeps the
+    lock at most so long."""
+    commit_after_loaded: bool = False
+    """An offset may be committed when its rows are in the table; False: when they are sealed."""
+    drain_deadline_ms: int = 10000
+    stop_deadline_ms: int = 24000
+
+
+OPERATOR = "operator"
+"""The reason of a pause that somebody asked for."""
+
+
+class WorkerView:
+    """One worker process as the core sees it."""
+
+    __slots__ = (
+        "blamed",
+        "held_up",
+        "in_flight",
+        "salvaged",
+        "salvaged_in",
+        "seal_asked",
+        "sealed_seq",
+        "state",
+        "timed_out",
+        "window",
+        "worker_id",
+    )
+
+    def __init__(self, worker_id: str) -> None:
+        self.worker_id = worker_id
+        self.state = Worker.BOOTING
+        self.window = 0
+        """Chunks it can have in hand, 0 = as configured."""
+        self.in_flight: dict[int, Chunk] = {}
+        """Chunks handed to it and not reported to the end, in the order of hand-over."""
+        self.held_up = False
+        """One message has kept it so long that the others were taken back: it gets nothing until it has reported its own."""
+        self.seal_asked = False
+        self.sealed_seq = 0
+        """Its newest segment that is known to be sealed; they are sealed in their order."""
+        self.blamed: Blamed | None = None
+        """What its death is charged to."""
+        self.timed_out: list[tuple[ProcessQueue, Chunk]] = []
+        """What it had in hand when it was stopped at the hard time limit."""
+        self.salvaged: dict[MessageQueue, Intervals] = {}
+        """Records whose rows were found complete in the segment it left behind."""
+        self.salvaged_in: list[Token] = []
+
+
+class State:
+    """All mutable state of the core. `view` is the slab's memory, indexed by the slots' starts."""
+
+    def __init__(self, config: CoreConfig, slab: Slab, view: memoryview | bytearray) -> None:
+        self.config = config
+        self.slab = slab
+        self.view = view
+        self.topics = config.topics
+        """Subscribed now."""
+        self.recovered: dict[MessageQueue, tuple[int, Intervals]] = {}
+        """Finished offsets of queues that are not assigned: (the committed offset they were noted above, the offsets)."""
+        self.counters = Counters()
+        self.stats = ConsumerStats()
+        self.seen: Seen = Counter()
+        self.out: list[Action] = []
+        self.queues: dict[int, ProcessQueue] = {}
+        """By handle; an ended queue is not in it, so that a late answer finds nothing."""
+        self.by_mq: dict[MessageQueue, ProcessQueue] = {}
+        self.workers: dict[str, WorkerView] = {}
+        self.chunks: dict[int, Chunk] = {}
+        """Chunks that wait for an outcome or a send-back."""
+        self.unsealed: dict[Token, list[Chunk]] = {}
+        """By segment: chunks with rows in it that are not durable yet."""
+        self.unloaded: set[Token] = set()
+        """Segments that are sealed and whose offsets wait for the table, with `commit_after_loaded`."""
+        self.reserved: dict[int, int] = {}
+        """Units set aside for the pull of a handle, also of an ended one."""
+        self.ready: deque[ProcessQueue] = deque()
+        """Queues with something to dispatch, each once, served in turn."""
+        self.redo: deque[Chunk] = deque()
+        """What dead workers left: handed out before anything new."""
+        self.quarantine: deque[Chunk] = deque()
+        """What may have killed a worker: handed out before all else, to a worker that has nothing else."""
+        self.isolated: str | None = None
+        """The worker that is kept for the quarantine."""
+        self.charges = Charges()
+        self.starved: deque[ProcessQueue] = deque()
+        """Queues that wait for bytes of the slab, first come first served."""
+        self.lingering: dict[MessageQueue, set[int]] = {}
+        """Ordered: chunks of queues that have ended, still in a worker's hands; such a queue is not opened again yet."""
+        self.settled: dict[MessageQueue, Intervals] = {}
+        """Per queue: offsets that are finished and durable by this member, for the loader."""
+        self.outcomes = OutcomeNotes()
+        self.waiting_messages = 0
+        self.stopping = False
+        self.paused: set[str] = set()
+        """Who holds up pulling; what was pulled is still consumed."""
+        self.finished = False
+        self.unfinished_at_stop = self.unsealed_at_stop = 0
+        """Messages of queues that ended at their deadline, finished but unsealed or not committed: to be expected again."""
+        self.sizer = ChunkSizer(config.chunk_target_us, config.chunk_messages_max)
+        self.handles, self.chunk_ids = count(1), count(1)
+        self._timers: list[tuple[float, int, Callable[[float], None]]] = []
+        self._timer_ids = count()
+
+    def at(self, due: float, act: Callable[[float], None]) -> None:
+        """Call `act(now)` at the first tick at or after `due` (seconds on the caller's clock)."""
+        heapq.heappush(self._timers, (due, next(self._timer_ids), act))
+
+    def run_timers(self, now: float) -> None:
+        while self._timers and self._timers[0][0] <= now:
+            heapq.heappop(self._timers)[2](now)
+
+    def next_timer(self) -> float | None:
+        """When the next timer is due, None without one."""
+        return self._timers[0][0] if self._timers else None
+
+    def log(self, level: str, event: str, **keys: object) -> None:
+        self.out.append(Log(level, event, keys))
+
+    def release(self, slot: Slot) -> None:
+        self.slab.release(slot)
+
+    def release_chunk(self, chunk: Chunk) -> None:
+        """Give the chunk's bytes back, once nobody may read them any more."""
+        if chunk.held and not chunk.needs_bytes:
+            chunk.held = False
+            self.slab.release(chunk.slot)
+
+    def ask_seal(self, worker_id: str) -> None:
+        """Ask a worker to seal its segment, unless it was asked already."""
+        worker = self.workers.get(worker_id)
+        if worker is not None and worker.state in (Worker.READY, Worker.LEAVING) and not worker.seal_asked:
+            worker.seal_asked = True
+            self.out.append(Seal(worker_id))
+
+    def ask_seals_of(self, pq: ProcessQueue) -> None:
+        """Ask every worker that holds unsealed rows of this queue; and for a load when the queue waits for that to end."""
+        waits_for_load = False
+        for chunk in pq.flight:
+            if chunk.tokens:
+                self.ask_seals(chunk.tokens)
+                waits_for_load = waits_for_load or not chunk.tokens.isdisjoint(self.unloaded)
+        asked = any(isinstance(action, Load) for action in self.out)
+        if waits_for_load and pq.state is Queue.DRAINING and not asked:
+            self.out.append(Load())
+
+    def ask_seals(self, tokens: Iterable[Token]) -> None:
+        """Ask for the segments that are not sealed yet."""
+        for token in tokens:
+            if token not in self.unloaded:
+                self.ask_seal(token[0])
+
+    def finishes(self, pq: ProcessQueue) -> bool:
+        """What was handed out of it is handed out again when its worker dies: not once it was taken away."""
+        return pq.state is Queue.ASSIGNED or (self.stopping and pq.send_failures)
+
+    def move_worker(self, worker: WorkerView, event: WorkerEvent) -> None:
+        worker.state = move(WORKER, worker.state, event, self.seen)
+
+    def assigned(self, handle: int) -> ProcessQueue | None:
+        """The queue of that handle if it still takes new work."""
+        pq = self.queues.get(handle)
+        return pq if pq is not None and pq.state is Queue.ASSIGNED else None

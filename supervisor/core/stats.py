@@ -1,0 +1,152 @@
+"""Rates per topic of the group, with Java's windows (client/stat/ConsumerStatsManager.java, common/stats/StatsItem.java).
+
+Five sums per topic: pull RT and messages pulled (answers that found something), consume RT, messages consumed, messages
+failed. Every 10 s the sums are noted in the minute's list (7 notes, so 60 s), every 10 minutes in the hour's, every hour in
+the day's (25 notes); a rate is the difference between a list's ends. A topic begins with a note of zeros one interval back.
+RTs are milliseconds per pull and per call of the handler. Times come in from the caller, seconds of one monotonic clock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import Final, NamedTuple
+
+from ...remoting.bodies import ConsumeStatus
+
+
+class Window(Enum):
+    """A list of notes: its name, the seconds between two of them, and how many are kept."""
+
+    MINUTE = ("minute", 10, 7)
+    HOUR = ("hour", 600, 7)
+    DAY = ("day", 3600, 25)
+
+    def __init__(self, label: str, interval_s: int, notes_max: int) -> None:
+        self.label = label
+        self.interval_s = interval_s
+        self.notes_max = notes_max
+
+
+class Rate(NamedTuple):
+    """What a window says: the sum in it, per second, and per time that something was added."""
+
+    sum: float = 0.0
+    tps: float = 0.0
+    average: float = 0.0
+    times: int = 0
+
+
+_NOTHING: Final = Rate()
+
+
+class Item:
+    """One sum with its windows (StatsItem.java)."""
+
+    __slots__ = ("_notes", "times", "value")
+
+    def __init__(self) -> None:
+        self.value = 0.0
+        self.times = 0
+        self._notes: dict[Window, deque[tuple[float, int, float]]] = {
+            window: deque(maxlen=window.notes_max) for window in Window
+        }
+
+    def add(self, value: float, times: int = 1) -> None:
+        self.value += value
+        self.times += times
+
+    def sample(self, window: Window, now: float) -> None:
+        """Note the sums of this moment."""
+        notes = self._notes[window]
+        if not notes:
+            notes.append((now - window.interval_s, 0, 0.0))
+        notes.append((now, self.times, self.value))
+
+    def rate(self, window: Window) -> Rate:
+        notes = self._notes[window]
+        if not notes:
+            return _NOTHING
+        (began, times_before, before), (ended, times_after, after) = notes[0], notes[-1]
+        total, times = after - before, times_after - times_before
+        tps = total / (ended - began) if ended > began else 0.0
+        return Rate(total, tps, total / times if times > 0 else 0.0, times)
+
+
+@dataclass(slots=True)
+class TopicStats:
+    """The sums of one topic."""
+
+    pull_rt: Item
+    pull_messages: Item
+    consume_rt: Item
+    consume_ok: Item
+    consume_failed: Item
+
+    def items(self) -> tuple[Item, ...]:
+        return self.pull_rt, self.pull_messages, self.consume_rt, self.consume_ok, self.consume_failed
+
+
+class ConsumerStats:
+    """The topics of one group; as many as are subscribed, the retry topic included."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, TopicStats] = {}
+        self.calls_are_batches = False
+        """One outcome stands for one call of a batch handler."""
+
+    def _of(self, topic: str) -> TopicStats:
+        found = self.topics.get(topic)
+        if found is None:
+            found = self.topics[topic] = TopicStats(Item(), Item(), Item(), Item(), Item())
+        return found
+
+    def pulled(self, topic: str, messages: int, rt_ms: float) -> None:
+        """A pull that found messages was answered after `rt_ms`."""
+        stats = self._of(topic)
+        stats.pull_rt.add(rt_ms)
+        stats.pull_messages.add(messages)
+
+    def consumed(self, topic: str, messages: int, failed: int, busy_us: int) -> None:
+        """An outcome: the handler took `busy_us` for `messages`, of which `failed` are to be consumed later."""
+        stats = self._of(topic)
+        stats.consume_rt.add(busy_us / 1000, 1 if self.calls_are_batches else messages)
+        if messages > failed:
+            stats.consume_ok.add(messages - failed)
+        if failed:
+            stats.consume_failed.add(failed)
+
+    def sample(self, window: Window, now: float) -> None:
+        """To be called at the window's interval."""
+        for stats in self.topics.values():
+            for item in stats.items():
+                item.sample(window, now)
+
+    def status(self, topic: str) -> ConsumeStatus:
+        """As in running info: the minute's rates; consume RT of the hour when the minute had none."""
+        stats = self.topics.get(topic)
+        if stats is None:
+            return ConsumeStatus()
+        consume_rt = stats.consume_rt.rate(Window.MINUTE)
+        if not consume_rt.sum:
+            consume_rt = stats.consume_rt.rate(Window.HOUR)
+        return ConsumeStatus(
+            pull_rt=stats.pull_rt.rate(Window.MINUTE).average,
+            pull_tps=stats.pull_messages.rate(Window.MINUTE).tps,
+            consume_rt=consume_rt.average,
+            consume_ok_tps=stats.consume_ok.rate(Window.MINUTE).tps,
+            consume_failed_tps=stats.consume_failed.rate(Window.MINUTE).tps,
+            consume_failed_msgs=int(stats.consume_failed.rate(Window.HOUR).sum),
+        )
+
+    def picture(self) -> dict[str, dict[str, object]]:
+        """By topic: the rates of running info, and messages consumed and failed per window."""
+        return {
+            topic: {
+                **asdict(self.status(topic)),
+                "consume_ok_msgs": {window.label: int(stats.consume_ok.rate(window).sum) for window in Window},
+                "consume_failed_msgs": {window.label: int(stats.consume_failed.rate(window).sum) for window in Window},
+            }
+            for topic, stats in sorted(self.topics.items())
+        }

@@ -1,0 +1,81 @@
+"""Offsets told to the brokers: two-way, so that a refusal is noticed, and guarded where somebody else may know better."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+import structlog
+
+from ...client.cluster import Cluster
+from ...client.operations import Operations
+from ...remoting.codes import ResponseCode
+from ...remoting.errors import BrokerError, RocketcrewError, UnreachableError
+from ...remoting.queues import MessageQueue
+from ..core.actions import Commit
+from ..core.decisions import Core
+
+log = structlog.get_logger("rocketcrew.member")
+
+
+class Commits:
+    """Performs `Commit` for the group; `now` is the loop's clock, in seconds."""
+
+    def __init__(
+        self, cluster: Cluster, operations: Operations, core: Core, group: str, now: Callable[[], float]
+    ) -> None:
+        self._cluster = cluster
+        self._operations = operations
+        self._core = core
+        self._group = group
+        self._now = now
+        self._known: set[tuple[str, str]] = set()
+        """(broker, topic) that has an offset of the group for certain, because we committed one."""
+        self._first: dict[tuple[str, str], asyncio.Lock] = {}
+
+    async def commit(self, action: Commit) -> None:
+        """One commit, answered by `Core.committed`."""
+        ok = True
+        try:
+            async with self._alone_if_first(action.mq):
+                await self._tell(action)
+                self._known.add((action.mq.broker_name, action.mq.topic))
+        except RocketcrewError as error:
+            # A topic that was deleted has no offset to be kept; asked again and again, a stop would wait for nothing.
+            ok = isinstance(error, BrokerError) and error.code == ResponseCode.TOPIC_NOT_EXIST
+            log.warning("commit_failed", queue=tuple(action.mq), offset=action.offset, error=str(error))
+        self._core.committed(action.handle, action.offset, ok, self._now())
+
+    async def _tell(self, action: Commit) -> None:
+        """To the master that the route names; when it cannot be reached, once more to the one that a new route names."""
+        try:
+            await self._store(action)
+        except UnreachableError:
+            before = self._cluster.broker_address(action.mq.broker_name)
+            await self._cluster.route(action.mq.topic, refresh=True)
+            if self._cluster.broker_address(action.mq.broker_name) == before:
+                raise
+            await self._store(action)
+
+    async def _store(self, action: Commit) -> None:
+        mq = action.mq
+        if action.guarded:
+            stored = await self._operations.query_consumer_offset(self._group, mq)
+            if stored is not None and not action.known <= stored < action.offset:
+                return
+        await self._operations.update_consumer_offset(self._group, mq, action.offset)
+
+    def known(self, mq: MessageQueue) -> bool:
+        """A commit of the topic is in at that broker for certain."""
+        return (mq.broker_name, mq.topic) in self._known
+
+    def _alone_if_first(self, mq: MessageQueue) -> contextlib.AbstractAsyncContextManager[None]:
+        """One commit at a time until the first of a topic is in at that broker.
+
+        A broker makes the group's table of a topic with its first offset, and of several that come at once it keeps one
+        (ConsumerOffsetManager.commitOffset): the others are answered with success and are lost.
+        """
+        if self.known(mq):
+            return contextlib.nullcontext()
+        return self._first.setdefault((mq.broker_name, mq.topic), asyncio.Lock())

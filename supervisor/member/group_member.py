@@ -1,0 +1,366 @@
+"""The supervisor's dealings with the cluster: performs the core's requests, and answers the brokers' own.
+
+Every action becomes one task; its answer goes back to the core as an event, with the loop's clock. A task that fails
+gives the failure event: the core decides what then. Nothing here decides about messages or remembers offsets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from ...client.cluster import Cluster
+from ...client.operations import Operations
+from ...client.remoting_client import Remoting
+from ...client.route_cache import RouteCache
+from ...client.trace import consumer_traces
+from ...conf.settings import Settings, is_broadcasting
+from ...remoting.bodies import (
+    ConsumeDirectlyResult,
+    ConsumerData,
+    ConsumerRunningInfo,
+    HeartbeatData,
+    ProducerData,
+    SubscriptionData,
+)
+from ...remoting.command import Command
+from ...remoting.errors import RocketcrewError
+from ...remoting.namespaces import wrap
+from ...remoting.queues import MessageQueue
+from ...remoting.stored import StoredMessage, decode_message
+from ...remoting.subscription import FilterExpression
+from ...remoting.traces import TraceRecord
+from ...workers.packets import QueueInfo
+from ..core import actions as act
+from ..core.checks import check_consumer, subscriptions
+from ..core.decisions import Core
+from ..core.recreated import LastBodies, deleted_queues
+from ..core.subscriptions import Subscriptions
+from .access import access_of
+from .group_watch import GroupWatch
+from .heartbeats import Heartbeats
+from .left_locks import LeftLocks
+from .look_ups import LookUps
+from .offset_store import offset_store
+from .pops import Pops
+from .pulls import Pulls
+from .queue_locks import QueueLocks
+from .requests import Asked, Requests
+from .route_keeper import RouteKeeper
+from .running_info import Clocks, offsets_of, running_info
+from .send_back import SendBacks
+
+RETRY_PREFIX = "%RETRY%"
+INNER_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
+
+log = structlog.get_logger("rocketcrew.member")
+
+
+class GroupMember:
+    """One client id in the group: heartbeats, look-ups, pulls, commits, send-backs, and the sign-off."""
+
+    def __init__(
+        self, settings: Settings, client_id: str, topics: Mapping[str, FilterExpression], core: Core, view: memoryview,
+        acted: Callable[[], None], stacks: Callable[[], Awaitable[str]],
+        consume: Callable[[QueueInfo, bytes], Awaitable[ConsumeDirectlyResult]], left: LeftLocks,
+        routes_file: Path | None = None,
+    ) -> None:  # fmt: skip
+        """For administrators: `stacks` says what every process does, `consume` gives one record to a worker.
+
+        `routes_file` keeps routes for the next start.
+        """
+        self._settings = settings
+        self._group = settings.consumer.group
+        self._client_id = client_id
+        self._core = core
+        self._view = view
+        self._acted = acted
+        self._loop = asyncio.get_running_loop()
+        access = access_of(settings)
+        self._remoting = Remoting(
+            on_request=self._asked, on_connect=self._connected, on_close=self._connection_lost, access=access
+        )
+        self._cluster = Cluster(access, client_id=client_id, remoting=self._remoting)
+        self._operations = Operations(self._cluster)
+        trace = settings.trace
+        self._traces = (
+            consumer_traces(self._cluster, self._group, trace.topic, trace.batch_max) if trace.enabled else None
+        )
+        self._send_backs = SendBacks(
+            self._cluster, self._operations, self._group, settings.consumer.max_reconsume_times,
+            locks=core.state.config.locks,
+        )  # fmt: skip
+        self._locks = QueueLocks(self._cluster, self._operations, core, self._group, self._loop.time, acted, left)
+        alone = is_broadcasting(settings)
+        self._started_ms = int(time.time() * 1000)
+        self._subscriptions = Subscriptions(topics, self._group, self._started_ms, broadcasting=alone)
+        self.wanted_tags = self._subscriptions.wanted_tags
+        self._begun_anew: set[MessageQueue] = set()
+        """Queues whose topic was deleted and has no route yet: they open at 0, whatever a broker still remembers."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        interval_ms = settings.cluster.heartbeat_interval_ms
+        self._heartbeats = Heartbeats(self._cluster, self._operations, self._heartbeat_data, interval_ms, self._run)
+        self._routes = RouteKeeper(
+            self._cluster, lambda: list(self._subscriptions), RouteCache(routes_file) if routes_file else None,
+            changed=self._rebalance, new_brokers=self._heartbeats.now, renewed=self._look_for_deleted, run=self._run,
+        )  # fmt: skip
+        self._commits, self._first_offset = offset_store(
+            settings, client_id, self._cluster, self._operations, core, self._loop.time
+        )
+        self._pulls = Pulls(
+            self._cluster, LastBodies(self._operations), core, view, settings.consumer, self._subscriptions,
+            self._commits.known, self._loop.time,
+        )  # fmt: skip
+        self._pops = Pops(
+            self._cluster, core, view, settings.consumer, self._subscriptions, self._send_backs, self._loop.time
+        )
+        self._look_ups = LookUps(self._cluster, self._operations, self._heartbeats, settings.consumer, client_id)
+        asked = Asked(
+            rebalance=self._rebalance,
+            reset_offsets=self._reset_offsets,
+            offsets=lambda topic: offsets_of(core.state, topic),
+            info=self._running_info,
+            stacks=stacks,
+            consume=consume,
+        )
+        self._group_watch = GroupWatch(
+            self._cluster, self._operations, self._subscriptions, self._group, interval_ms, self._run
+        )
+        self._pulls.refused = self._group_watch.pull_refused
+        self._requests = Requests(self._group, asked, settings.cluster.namespace)
+        self.performs = self._performs()
+
+    def _performs(self) -> dict[type, Callable[[Any], None]]:
+        """What is done for each kind of the core's actions."""
+        return {
+            act.FetchAssignment: lambda a: self._run(self._fetch_assignment(a)),
+            act.FetchOffset: lambda a: self._run(self._fetch_offset(a)),
+            act.Pull: lambda a: self._run(self._pull(a)),
+            act.Pop: lambda a: self._run(self._then_act(self._pops.pop(a))),
+            act.Ack: lambda a: self._run(self._then_act(self._pops.ack(a))),
+            act.Renew: lambda a: self._run(self._then_act(self._pops.renew(a))),
+            act.Commit: lambda a: self._run(self._commit(a)),
+            act.SendBack: self._drop if is_broadcasting(self._settings) else self._send_back,
+            act.Heartbeat: lambda _: self._heartbeats.now(),
+            **self._locks.performs(self._run),
+        }
+
+    def traced(self, records: Sequence[TraceRecord]) -> None:
+        """Take workers' trace records; what finds no room is dropped."""
+        if self._traces is not None:
+            for record in records:
+                self._traces.append(record)
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Find the topics and join the group. Raises UnreachableError when no name server or broker answers."""
+        await self._routes.start()
+        if self._traces is not None:
+            self._traces.start()
+        await self._look_ups.start()
+        await self._look_ups.check_brokers(self._subscriptions)
+        await self._heartbeats.check_filters()
+        await self._heartbeats.send()
+        self._heartbeats.arm()
+        self._group_watch.arm()
+        self._routes.arm()
+
+    async def stop(self) -> None:
+        """Sign off from every broker, so that the group rebalances at once, and close."""
+        self._disarm()
+        if self._traces is not None:
+            await self._traces.close()
+        await self._heartbeats.sign_off(self._client_id, self._group, INNER_PRODUCER_GROUP)
+        await self.kill()
+
+    async def kill(self) -> None:
+        """Close every connection now."""
+        self._disarm()
+        for task in list(self._tasks):
+            task.cancel()
+        await self._look_ups.kill()
+        await self._cluster.close()
+        await self._remoting.close()
+
+    def _disarm(self) -> None:
+        self._heartbeats.disarm()
+        self._group_watch.disarm()
+        self._routes.disarm()
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """What it was to tell the core is not told: say so at once, not when the task is collected."""
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("task_failed", task=repr(task.get_coro()), exc_info=error)
+
+    # --- heartbeats and routes ----------------------------------------------------------------------------------
+
+    def _heartbeat_data(self) -> HeartbeatData:
+        consumer = ConsumerData(
+            group_name=self._group,
+            consume_type="CONSUME_PASSIVELY",
+            message_model=self._settings.consumer.message_model,
+            consume_from_where=self._settings.consumer.consume_from_where,
+            subscription_data_set=tuple(self._subscriptions.values()),
+            unit_mode=self._settings.cluster.unit_mode,
+        )
+        return HeartbeatData(self._client_id, (ProducerData(INNER_PRODUCER_GROUP),), (consumer,))
+
+    async def _look_for_deleted(self) -> None:
+        """Queues of deleted topics begin at 0, so that nothing is passed when the topic is made again."""
+        self._begun_anew = {mq for mq in self._begun_anew if mq.topic in self._cluster.without_route}
+        deleted = await deleted_queues(self._cluster, self._core.state.by_mq)
+        if deleted:
+            log.warning("topic_deleted", queues=[tuple(mq) for mq in deleted])
+            self._begun_anew.update(deleted)
+            self._reset_offsets(dict.fromkeys(deleted, 0))
+
+    def _rebalance(self) -> None:
+        self._core.rebalance(self._loop.time())
+        self._acted()
+
+    def wish(self, topic: str, expression: str) -> tuple[str, FilterExpression]:
+        """The topic as brokers call it, and the filter (tags, or SQL92:expression). Raises UsageError for what cannot be."""
+        topic = wrap(self._settings.cluster.namespace, topic)
+        [wish] = subscriptions((f"{topic}:{expression}",)).values()
+        check_consumer(self._settings, {topic: wish})
+        return topic, wish
+
+    async def check_filter(self, topic: str, expression: str) -> None:
+        """Ask a broker whether it can filter so. Raises RocketcrewError when it says no, UsageError as `wish`."""
+        name, wish = self.wish(topic, expression)
+        subscription = SubscriptionData.of(name, wish.expression, 0, wish.type)
+        await self._heartbeats.check_filter(
+            self._core.state.config.client_id, self._settings.consumer.group, subscription
+        )
+
+    def subscribe(self, topic: str, wish: FilterExpression) -> bool:
+        """Consume the topic from now on, or with another filter; False when it is so already. Raises UsageError."""
+        topic = wrap(self._settings.cluster.namespace, topic)
+        if not self._subscriptions.subscribe(topic, wish, int(time.time() * 1000)):
+            return False
+        log.info("subscribed", topic=topic, filter=str(wish))
+        self._core.subscribe(topic, self._loop.time())
+        self._tell_subscriptions()
+        return True
+
+    def unsubscribe(self, topic: str) -> bool:
+        """Consume the topic no more; False when it is not subscribed. Raises UsageError for the last topic."""
+        topic = wrap(self._settings.cluster.namespace, topic)
+        if not self._subscriptions.unsubscribe(topic):
+            return False
+        log.info("unsubscribed", topic=topic)
+        self._core.unsubscribe(topic, self._loop.time())
+        self._tell_subscriptions()
+        return True
+
+    def _tell_subscriptions(self) -> None:
+        self._group_watch.changed()
+        self._heartbeats.subscriptions_changed()
+        self._acted()
+
+    def picture(self) -> dict[str, Any]:
+        """What the status shows of the subscriptions."""
+        return {
+            "subscriptions": {
+                topic: {"filter": data.sub_string, "type": data.expression_type, "version": data.sub_version}
+                for topic, data in self._subscriptions.items()
+            },
+            "subscription_mismatch": self._group_watch.mismatches,
+        }
+
+    # --- the core's requests ------------------------------------------------------------------------------------
+
+    async def _fetch_assignment(self, action: act.FetchAssignment) -> None:
+        topic = action.topic
+        found = await self._look_ups.assignment(topic, ordered=self._core.state.config.order != "concurrent")
+        if found.queues is not None:
+            self._routes.has_route(topic)
+        self._core.members(topic, found.queues, found.members, self._loop.time(), found.mine)
+        if found.pop is not None:
+            self._core.pop_assigned(topic, found.pop, self._loop.time())
+        self._acted()
+
+    async def _fetch_offset(self, action: act.FetchOffset) -> None:
+        offset: int | None = None
+        try:
+            if action.mq in self._begun_anew:
+                offset, why = 0, "its topic was deleted"
+            else:
+                offset, why = await self._first_offset.find(action.mq)
+            log.info("queue_opened", topic=action.mq.topic, broker=action.mq.broker_name,
+                     queue_id=action.mq.queue_id, offset=offset, because=why)  # fmt: skip
+        except RocketcrewError as error:
+            log.warning("first_offset_not_found", queue=tuple(action.mq), error=str(error))
+        self._core.opened(action.handle, offset, self._loop.time())
+        self._acted()
+
+    async def _then_act(self, work: Awaitable[None]) -> None:
+        await work
+        self._acted()
+
+    async def _pull(self, action: act.Pull) -> None:
+        await self._pulls.pull(action)
+        self._acted()
+
+    async def _commit(self, action: act.Commit) -> None:
+        await self._commits.commit(action)
+        self._acted()
+
+    def _send_back(self, action: act.SendBack) -> None:
+        """Copy and decode the record now, while its bytes are certainly ours, and send it back in a task."""
+        record = bytes(self._view[action.start : action.end])
+        message: StoredMessage | None = None
+        try:
+            message = decode_message(record)
+        except RocketcrewError as error:
+            # Damaged on the way: the broker finds its own copy by the offset that can still be read.
+            log.error("failed_message_not_decodable", queue=tuple(action.mq), error=str(error))
+        self._run(self._send_back_task(action, record, message))
+
+    def _drop(self, action: act.SendBack) -> None:
+        """Broadcasting: it is over."""
+        self._core.sent_back(action.handle, action.chunk_id, action.index, True, self._loop.time())
+        self._acted()
+
+    async def _send_back_task(self, action: act.SendBack, record: bytes, message: StoredMessage | None) -> None:
+        if action.check is not None:
+            accepted = await self._pops.later(action, message)
+        else:
+            accepted = await self._send_backs.send(action, record, message)
+        self._core.sent_back(action.handle, action.chunk_id, action.index, accepted, self._loop.time())
+        self._acted()
+
+    # --- connections --------------------------------------------------------------------------------------------
+
+    async def _asked(self, address: str, command: Command) -> Command | None:
+        return await self._requests.serve(address, command)
+
+    def _reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
+        self._core.reset_offsets(offsets, self._loop.time())
+        self._acted()
+
+    def _running_info(self, stacks: str | None) -> ConsumerRunningInfo:
+        return running_info(
+            self._core.state, self._settings, self._subscriptions, name_servers=self._cluster.name_servers.addresses,
+            started_ms=self._started_ms, clocks=Clocks(self._loop.time(), int(time.time() * 1000)), jstack=stacks,
+            pop_loops=self._core.popping.loops.values(),
+        )  # fmt: skip
+
+    def _connected(self, address: str) -> None:
+        self._heartbeats.connected(address)
+
+    def _connection_lost(self, address: str) -> None:
+        self._heartbeats.forget(address)
+        self._locks.connection_lost(address)

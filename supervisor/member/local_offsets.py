@@ -1,0 +1,148 @@
+"""Offsets of a broadcasting member: in a file of its own, with Java's path and form (LocalFileOffsetStore.java).
+
+`<folder>/<client id>/<group>/offsets.json`, the folder being ~/.rocketmq_offsets unless it is configured. The file is a JSON
+object whose `offsetTable` has message queues as keys, written raw as fastjson does; Java reads ours and we read Java's, so
+that a member may be replaced by one of the other kind. What was there before lies beside it as `.bak` and is read when the
+file is damaged or empty. Java overwrites in place; here a new file takes the old one's name, so that a kill leaves a whole
+one.
+
+Queues in the file that are not ours stay in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from ...remoting.errors import ProtocolError, UsageError
+from ...remoting.fastjson import dumps_object_keys, is_object, loads
+from ...remoting.queues import MessageQueue
+from ..core.actions import Commit
+from ..core.decisions import Core
+
+DEFAULT_FOLDER = ".rocketmq_offsets"
+FILE_NAME = "offsets.json"
+FILE_BYTES_MAX = 16 << 20
+
+log = structlog.get_logger("rocketcrew.member")
+
+
+def offsets_path(folder: str, client_id: str, group: str, home: Path) -> Path:
+    """Where Java keeps the file; `folder` empty = the default one below the user's `home`."""
+    return (Path(folder) if folder else home / DEFAULT_FOLDER) / client_id / group / FILE_NAME
+
+
+def parse(data: bytes) -> dict[MessageQueue, int]:
+    """The table in a file. Raises ProtocolError."""
+    value = loads(data, FILE_NAME, size_max_bytes=FILE_BYTES_MAX)
+    table = value.get("offsetTable", {}) if is_object(value) else None
+    if not is_object(table):
+        raise ProtocolError("no offsetTable", FILE_NAME)
+    found: dict[MessageQueue, int] = {}
+    for mq, offset in table.items():
+        if not isinstance(mq, MessageQueue) or type(offset) is not int:
+            raise ProtocolError(f"{mq!r}: {offset!r} is no queue and offset", FILE_NAME)
+        found[mq] = offset
+    return found
+
+
+class LocalOffsets:
+    """The file and its table in memory. Not for two processes at once: the client id is locked (client_lock.py)."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.table = self._load()
+
+    def _load(self) -> dict[MessageQueue, int]:
+        """The file's table, else that of `.bak`, else nothing. Raises UsageError when both are damaged or unreadable."""
+        problems: list[str] = []
+        for path in (self.path, self._bak):
+            try:
+                data = path.read_bytes()
+                if data.strip():
+                    table = parse(data)
+                    if problems:
+                        log.warning("local_offsets_from_bak", path=str(path), error=problems[0])
+                    return table
+            except FileNotFoundError:
+                continue
+            except (OSError, ProtocolError) as error:
+                problems.append(f"{path}: {error}")
+        if problems:
+            raise UsageError(
+                f"the offsets of this broadcasting member cannot be read: {'; '.join(problems)}. Move the file away: the"
+                " member then begins where consumer.consume_from_where says"
+            )
+        return {}
+
+    @property
+    def _bak(self) -> Path:
+        return self.path.with_name(FILE_NAME + ".bak")
+
+    def read(self, mq: MessageQueue) -> int | None:
+        """The stored offset, None without one."""
+        return self.table.get(mq)
+
+    def write(self, changes: dict[MessageQueue, int]) -> None:
+        """Merge and store. Raises OSError; the table in memory then is as before."""
+        table = {**self.table, **changes}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        beside = self.path.with_name(FILE_NAME + ".new")
+        beside.write_bytes(dumps_object_keys({"offsetTable": dict(sorted(table.items()))}))
+        if self.path.exists():
+            # A second name for what is there, so that at no moment the file itself is missing.
+            self._bak.unlink(missing_ok=True)
+            os.link(self.path, self._bak)
+        os.replace(beside, self.path)
+        self.table = table
+
+
+class LocalCommits:
+    """Performs `Commit` on the file, all of one turn of the loop in one write; `now` is the loop's clock."""
+
+    def __init__(self, offsets: LocalOffsets, core: Core, now: Callable[[], float]) -> None:
+        self._offsets = offsets
+        self._core = core
+        self._now = now
+        self._waiting: list[Commit] = []
+        self._written: asyncio.Future[bool] | None = None
+
+    async def commit(self, action: Commit) -> None:
+        """One commit, answered by `Core.committed`."""
+        self._waiting.append(action)
+        if self._written is None:
+            loop = asyncio.get_running_loop()
+            self._written = loop.create_future()
+            loop.call_soon(self._write)
+        ok = await self._written
+        self._core.committed(action.handle, action.offset, ok, self._now())
+
+    def _write(self) -> None:
+        written, self._written = self._written, None
+        actions, self._waiting = self._waiting, []
+        changes: dict[MessageQueue, int] = {}
+        for action in actions:
+            before = changes.get(action.mq, self._offsets.read(action.mq))
+            # A queue that ends late must not undo what its next assignment has stored.
+            if not action.guarded or before is None or before < action.offset:
+                changes[action.mq] = action.offset
+        try:
+            if changes:
+                self._offsets.write(changes)
+        except OSError as error:
+            log.error("local_offsets_not_written", path=str(self._offsets.path), error=str(error))
+            ok = False
+        else:
+            ok = True
+        assert written is not None
+        if not written.done():
+            written.set_result(ok)
+
+    def known(self, mq: MessageQueue) -> bool:
+        """A pull never carries an offset to the broker."""
+        del mq
+        return False

@@ -1,0 +1,119 @@
+"""What a rebalance asks of the cluster: the queues of a topic, the members of the group, and whose the queues are where a
+user's own strategy decides that.
+
+Broadcasting asks for no members: every member reads every queue (RebalanceImpl.rebalanceByTopic).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import structlog
+
+from ...client.cluster import Cluster
+from ...client.operations import Operations
+from ...conf.settings import ConsumerSettings
+from ...remoting.errors import BrokerError, RocketcrewError, UnreachableError
+from ...remoting.queues import MessageQueue
+from ..core.allocation import is_users_own
+from ..core.machine_rooms import AllocationError
+from .broker_assignment import BrokerAssignments
+from .heartbeats import Heartbeats
+from .user_strategy import UserStrategy
+
+RETRY_PREFIX = "%RETRY%"
+
+log = structlog.get_logger("rocketcrew.member")
+
+
+class Assignment(NamedTuple):
+    """The answer for one topic; None = not known, `mine` also where the core allocates itself."""
+
+    queues: Sequence[MessageQueue] | None = None
+    members: Sequence[str] | None = None
+    mine: Sequence[MessageQueue] | None = None
+    pop: Sequence[MessageQueue] | None = None
+    """Queues to pop from, where the broker assigns."""
+
+
+class LookUps:
+    """Asks for one member of the group."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        operations: Operations,
+        heartbeats: Heartbeats,
+        settings: ConsumerSettings,
+        client_id: str,
+    ) -> None:
+        self._cluster = cluster
+        self._operations = operations
+        self._heartbeats = heartbeats
+        self._group = settings.group
+        self._client_id = client_id
+        self._alone = settings.message_model == "BROADCASTING"
+        self._by_brokers: BrokerAssignments | None = None
+        if not settings.client_rebalance and not self._alone:
+            self._by_brokers = BrokerAssignments(
+                cluster, settings.group, client_id, settings.allocate_strategy, settings.message_model
+            )
+        self._leaves_retries = (
+            settings.allocate_strategy == "CONFIG" and not self._alone and settings.client_rebalance
+            and not any(text.startswith(RETRY_PREFIX) for text in settings.allocate_queues)
+        )  # fmt: skip
+        self._strategy: UserStrategy | None = None
+        if is_users_own(settings.allocate_strategy) and not self._alone:
+            self._strategy = UserStrategy(settings.allocate_strategy, settings.group, client_id)
+
+    async def start(self) -> None:
+        """Raises UsageError when the user's strategy cannot be had."""
+        if self._strategy is not None:
+            await self._strategy.start()
+        if self._leaves_retries:
+            log.warning("retries_not_consumed_here", why="consumer.allocate_queues names no queue of the retry topic",
+                        hint=f"some member must name {RETRY_PREFIX}{self._group}@<broker>:0")  # fmt: skip
+
+    async def check_brokers(self, topics: Iterable[str]) -> None:
+        """Raises UsageError when a broker is to assign queues and cannot."""
+        if self._by_brokers is None:
+            return
+        for topic in topics:
+            if not topic.startswith(RETRY_PREFIX):
+                with contextlib.suppress(BrokerError, UnreachableError):
+                    await self._by_brokers.query(topic)
+
+    async def kill(self) -> None:
+        """End the strategy's process."""
+        if self._strategy is not None:
+            await self._strategy.kill()
+
+    async def assignment(self, topic: str, *, ordered: bool = False) -> Assignment:
+        """Failures are logged, and leave unknown what they concern. `ordered`: brokers are never asked to assign."""
+        queues: list[MessageQueue] | None = None
+        try:
+            queues = await self._cluster.queues_to_read(topic)
+            if self._alone:
+                return Assignment(queues, [self._client_id])
+            if not self._heartbeats.known_to_all():
+                # A broker that does not know us yet leaves us out of the list, and we would own nothing.
+                await self._heartbeats.send()
+            if self._by_brokers is not None and not ordered:
+                found = await self._by_brokers.query(topic)
+                if found is None:
+                    return Assignment(queues)
+                return Assignment(queues, [self._client_id], found.pull, found.pop)
+            members = await self._operations.consumer_ids(self._group, topic)
+        except RocketcrewError as error:
+            if not topic.startswith(RETRY_PREFIX):
+                log.warning("rebalance_look_up_failed", topic=topic, error=str(error))
+            return Assignment(queues)
+        if self._strategy is None or not queues or not members:
+            return Assignment(queues, members)
+        try:
+            return Assignment(queues, members, await self._strategy.allocate(queues, members))
+        except AllocationError as error:
+            log.error("allocation_failed", topic=topic, error=str(error))
+            return Assignment(queues)

@@ -1,0 +1,192 @@
+"""POP at the edge: pops into the slab, acknowledgements, invisible times. Everything is decided in popping.py.
+
+What fails here is no loss: a message that is neither acknowledged nor renewed is shown again by its broker when its
+invisible time is over.
+
+Sources: CL/impl/consumer/{DefaultMQPushConsumerImpl,ConsumeMessagePopConcurrentlyService}.java (popMessage, ackAsync,
+changePopInvisibleTime), CL/impl/MQClientAPIImpl.java.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from ...client.asking import ask
+from ...client.cluster import Cluster
+from ...conf.settings import ConsumerSettings
+from ...remoting.bodies import SubscriptionData
+from ...remoting.check_points import CheckPoint
+from ...remoting.codes import RequestCode, ResponseCode
+from ...remoting.command import Command
+from ...remoting.errors import RocketcrewError
+from ...remoting.pop_headers import (
+    INIT_MAX,
+    INIT_MIN,
+    AckRequest,
+    ChangeInvisibleRequest,
+    ChangeInvisibleResponse,
+    PopRequest,
+    PopResponse,
+)
+from ...remoting.queues import MessageQueue
+from ...remoting.stored import StoredMessage
+from ..core.actions import Ack, Pop, Renew, SendBack
+from ..core.decisions import Core
+from ..core.popping import PopResult
+from ..core.slab import Slot
+from .landing import Landing
+from .send_back import SendBacks
+
+POLL_MS = 15_000
+POP_TIMEOUT_MS = POLL_MS + 10_000
+"""BROKER_SUSPEND_MAX_TIME_MILLIS, and ten seconds for the way (DefaultMQPushConsumerImpl.popMessage)."""
+ACK_TIMEOUT_MS = 3_000
+ACKS_AT_ONCE = 64
+DELAYS_S = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+"""popDelayLevel (DefaultMQPushConsumerImpl.java): the invisible time of a message that failed, by how often it did."""
+FROM_THE_FIRST = "CONSUME_FROM_FIRST_OFFSET"
+
+log = structlog.get_logger("rocketcrew.member")
+
+
+def delay_ms(delay_level: int, reconsume_times: int) -> int:
+    """How long a message that failed stays invisible: by its level, or by its turn where none is asked for."""
+    level = delay_level if delay_level > 0 else reconsume_times
+    return DELAYS_S[min(level, len(DELAYS_S) - 1)] * 1000
+
+
+class Pops:
+    """Performs what the core wants of POP; `now` is the loop's clock."""
+
+    def __init__(
+        self, cluster: Cluster, core: Core, view: memoryview, settings: ConsumerSettings,
+        subscriptions: Mapping[str, SubscriptionData], send_backs: SendBacks, now: Callable[[], float],
+    ) -> None:  # fmt: skip
+        self._cluster = cluster
+        self._core = core
+        self._view = view
+        self._settings = settings
+        self._subscriptions = subscriptions
+        self._send_backs = send_backs
+        self._now = now
+        self._ack_turns = asyncio.Semaphore(ACKS_AT_ONCE)
+
+    async def pop(self, action: Pop) -> None:
+        """One pop, answered by `Core.popped` or `Core.pop_failed`."""
+        landing = Landing(self._core, self._view, action.handle)
+        try:
+            address = await self._cluster.address_of(action.mq)
+            answer = await self._cluster.remoting.request(
+                address, self._command(action.mq), timeout_ms=POP_TIMEOUT_MS, body_sink=landing
+            )
+            result = _result(answer, landing.slot)
+        except RocketcrewError as error:
+            log.warning("pop_failed", queue=tuple(action.mq), error=str(error))
+            self._core.pop_failed(action.handle, self._now(), landing.slot)
+        else:
+            self._core.popped(action.handle, result, self._now())
+
+    def _command(self, mq: MessageQueue) -> Command:
+        consumer = self._settings
+        subscription = self._subscriptions[mq.topic]
+        header = PopRequest(
+            consumer_group=consumer.group,
+            topic=mq.topic,
+            queue_id=mq.queue_id,
+            max_msg_nums=consumer.pop_batch_nums,
+            invisible_time=consumer.pop_invisible_time_ms,
+            poll_time=POLL_MS,
+            born_time=int(time.time() * 1000),
+            init_mode=INIT_MIN if consumer.consume_from_where == FROM_THE_FIRST else INIT_MAX,
+            exp_type=subscription.expression_type,
+            exp=subscription.sub_string,
+            order=False,
+            broker_name=mq.broker_name,
+        )
+        return Command(RequestCode.POP_MESSAGE, header.to_fields())
+
+    async def ack(self, action: Ack) -> None:
+        """Each message by a request of its own, as Java's consumer does; several at a time."""
+        answers = await asyncio.gather(*(self._ack(check, action.mq) for check in action.checks))
+        self._core.acked(action.handle, len(answers), answers.count(False), self._now())
+
+    async def _ack(self, check: CheckPoint, mq: MessageQueue) -> bool:
+        header = AckRequest(
+            self._settings.group, mq.topic, check.queue_id, check.encode(), check.offset, check.broker_name
+        )
+        try:
+            async with self._ack_turns:
+                address = await self._address(mq)
+                await ask(self._cluster.remoting, address, RequestCode.ACK_MESSAGE, header, timeout_ms=ACK_TIMEOUT_MS)
+        except RocketcrewError as error:
+            log.warning("ack_failed", queue=tuple(mq), offset=check.offset, error=str(error))
+            return False
+        return True
+
+    async def renew(self, action: Renew) -> None:
+        """The whole invisible time again, from now."""
+        check = await self._change(action.check, action.mq, self._settings.pop_invisible_time_ms)
+        self._core.renewed(action.handle, action.offset, check, self._now())
+
+    async def later(self, action: SendBack, message: StoredMessage | None) -> bool:
+        """A failed message: shown again after its delay, or a dead letter. False: no broker took what must be a dead letter
+        now (after crashes, or because the handler says so); it stays with us, is renewed and tried again.
+
+        Java acknowledges a message at its limit after a while, and nobody sees it again; here it is a dead letter.
+        """
+        check = action.check
+        if check is None:
+            return True
+        if message is not None and (
+            action.facts is not None
+            or action.delay_level < 0
+            or message.reconsume_times >= self._send_backs.reconsume_times_max
+        ):
+            try:
+                await self._send_backs.to_dead_letters(action.facts or {}, message)
+            except RocketcrewError as error:
+                log.warning("dead_letter_refused", queue=tuple(action.mq), error=str(error))
+                if action.facts is not None or action.delay_level < 0:
+                    return False
+            else:
+                await self._ack(check, action.mq)
+                return True
+        times = message.reconsume_times if message is not None else 0
+        await self._change(check, action.mq, delay_ms(action.delay_level, times))
+        return True
+
+    async def _change(self, check: CheckPoint, mq: MessageQueue, invisible_ms: int) -> CheckPoint | None:
+        header = ChangeInvisibleRequest(
+            self._settings.group,
+            mq.topic,
+            check.queue_id,
+            check.encode(),
+            check.offset,
+            invisible_ms,
+            check.broker_name,
+        )
+        code = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
+        try:
+            answer = await ask(self._cluster.remoting, await self._address(mq), code, header, timeout_ms=ACK_TIMEOUT_MS)
+            found = ChangeInvisibleResponse.from_fields(answer.fields)
+        except RocketcrewError as error:
+            log.warning("invisible_time_not_changed", queue=tuple(mq), offset=check.offset, error=str(error))
+            return None
+        return check.renewed(found.pop_time, found.invisible_time, found.revive_qid)
+
+    async def _address(self, mq: MessageQueue) -> str:
+        """The master's; the retry topics of POP have no route of their own that anybody asks for."""
+        return self._cluster.broker_address(mq.broker_name) or await self._cluster.address_of(mq)
+
+
+def _result(answer: Command, slot: Slot | None) -> PopResult:
+    if answer.code != ResponseCode.SUCCESS:
+        return PopResult(answer.code, slot=slot, remark=answer.remark or "")
+    header = PopResponse.from_fields(answer.fields)
+    if answer.dropped:
+        return PopResult(answer.code, header, dropped=True)
+    return PopResult(answer.code, header, len(answer.body), slot)

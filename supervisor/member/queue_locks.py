@@ -1,0 +1,94 @@
+"""Queue locks at the edge: one request for each broker, to its master, and every request answered to the core."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from typing import Any
+
+import structlog
+
+from ...client.cluster import Cluster
+from ...client.operations import Operations
+from ...remoting.errors import BrokerError, RocketcrewError
+from ...remoting.queues import MessageQueue
+from ..core.actions import LockQueues, UnlockQueues
+from ..core.decisions import Core
+from .left_locks import LeftLocks
+
+log = structlog.get_logger("rocketcrew.member")
+
+
+class QueueLocks:
+    """LOCK_BATCH_MQ and UNLOCK_BATCH_MQ for the group. `acted` after each answer; `now` is the loop's clock."""
+
+    def __init__(
+        self, cluster: Cluster, operations: Operations, core: Core, group: str, now: Callable[[], float],
+        acted: Callable[[], None], left: LeftLocks,
+    ) -> None:  # fmt: skip
+        self._cluster = cluster
+        self._operations = operations
+        self._core = core
+        self._group = group
+        self._now = now
+        self._acted = acted
+        self._left = left
+
+    def performs(self, run: Callable[[Coroutine[Any, Any, None]], None]) -> dict[type, Callable[[Any], None]]:
+        """The core's requests; `run` makes tasks."""
+        return {LockQueues: lambda a: run(self.lock(a)), UnlockQueues: lambda a: run(self.unlock(a))}
+
+    async def lock(self, action: LockQueues) -> None:
+        """Answered by `Core.locked`, broker by broker."""
+        self._left.note()
+        await asyncio.gather(*(self._lock_at(mqs) for mqs in _by_broker(action.mqs)))
+
+    async def _lock_at(self, mqs: Sequence[MessageQueue]) -> None:
+        granted: Collection[MessageQueue] | None = None
+        asked_at = self._now()
+        try:
+            address = await self._cluster.address_of(mqs[0])
+            await self._give_up_left(address, mqs)
+            asked_at = self._now()
+            granted = await self._operations.lock_batch(address, self._group, mqs)
+        except RocketcrewError as error:
+            log.warning("lock_failed", broker=mqs[0].broker_name, queues=len(mqs), error=str(error))
+        self._core.locked(mqs, granted, asked_at, self._now())
+        self._acted()
+
+    async def _give_up_left(self, address: str, mqs: Sequence[MessageQueue]) -> None:
+        """Before we ask for them first: what a killed run on our state folder holds."""
+        left = self._left.to_give_up(mqs)
+        if left:
+            for client_id in self._left.owners:
+                try:
+                    await self._operations.unlock_batch(address, self._group, left, client_id=client_id)
+                except BrokerError as error:
+                    log.warning(
+                        "left_locks_not_given_up", broker=left[0].broker_name, owner=client_id, error=str(error)
+                    )
+            self._left.given_up(left)
+            log.info("left_locks_given_up", broker=left[0].broker_name, queues=len(left), owners=self._left.owners)
+
+    async def unlock(self, action: UnlockQueues) -> None:
+        """One-way, as Java; a lock that stays would expire at the broker."""
+        for mqs in _by_broker(action.mqs):
+            try:
+                address = await self._cluster.address_of(mqs[0])
+                await self._operations.unlock_batch(address, self._group, mqs, oneway=True)
+            except RocketcrewError as error:
+                log.warning("unlock_failed", broker=mqs[0].broker_name, queues=len(mqs), error=str(error))
+
+    def connection_lost(self, address: str) -> None:
+        """The broker at that address may have restarted."""
+        for name in self._cluster.broker_names():
+            if self._cluster.broker_address(name) == address:
+                self._core.broker_lost(name, self._now())
+                self._acted()
+
+
+def _by_broker(mqs: Sequence[MessageQueue]) -> list[list[MessageQueue]]:
+    found: dict[str, list[MessageQueue]] = {}
+    for mq in mqs:
+        found.setdefault(mq.broker_name, []).append(mq)
+    return list(found.values())

@@ -1,0 +1,117 @@
+"""The topics' routes while a member lives: found at the start, renewed at an interval, kept on disk for the next start.
+
+A topic that does not exist yet is no reason not to start: it is consumed as soon as it exists. A start while every name
+server is away goes by the routes of the last run (client/route_cache.py). A changed route is rebalanced at once, and
+brokers that came or went are named in the log, by whichever question their route was learnt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Collection, Coroutine
+from typing import Any
+
+import structlog
+
+from ...client.cluster import Cluster
+from ...client.route_cache import RouteCache
+from ...remoting.codes import ResponseCode
+from ...remoting.errors import BrokerError, RocketcrewError
+
+RETRY_PREFIX = "%RETRY%"
+ROUTES_FILE = "routes.json"
+"""In the slot."""
+
+log = structlog.get_logger("rocketcrew.member")
+
+
+class RouteKeeper:
+    """`topics` says which are subscribed now.
+
+    `changed` is called after a route changed, `new_brokers` after brokers came, `renewed` after every renewal.
+    """
+
+    def __init__(
+        self, cluster: Cluster, topics: Callable[[], Collection[str]], cache: RouteCache | None, *,
+        changed: Callable[[], None], new_brokers: Callable[[], None], renewed: Callable[[], Awaitable[None]],
+        run: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:  # fmt: skip
+        self._cluster = cluster
+        self._topics = topics
+        self._cache = cache
+        self._changed = changed
+        self._new_brokers = new_brokers
+        self._renewed = renewed
+        self._run = run
+        self._interval_s = cluster.access.poll_interval_ms / 1000
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._found: set[str] = set()
+        """Topics that have a route."""
+        self._brokers: set[str] = set()
+        """Addresses of the brokers that were told of."""
+
+    async def start(self) -> None:
+        """Find the topics. Raises UnreachableError when no name server answers and the last run left no routes."""
+        if self._cache is not None:
+            self._cluster.offer(self._cache.load())
+        for topic in self._topics():
+            if topic.startswith(RETRY_PREFIX):
+                continue  # made by the first heartbeat
+            try:
+                await self._cluster.route(topic)
+                self._found.add(topic)
+            except BrokerError as error:
+                if error.code != ResponseCode.TOPIC_NOT_EXIST:
+                    raise
+                hint = f"consumed as soon as it exists: looked up again every {self._interval_s * 1000:.0f} ms"
+                log.warning("topic_not_found", topic=topic, hint=hint)
+        self._save()
+
+    def arm(self) -> None:
+        """Renew at the interval from now on, and tell of brokers that are not known now."""
+        self._brokers = set(self._cluster.all_broker_addresses())
+        self._rearm()
+
+    def _rearm(self) -> None:
+        self._timer = self._loop.call_later(self._interval_s, self._due)
+
+    def disarm(self) -> None:
+        """No more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def has_route(self, topic: str) -> None:
+        """Somebody else has found it."""
+        self._found.add(topic)
+
+    def _due(self) -> None:
+        self._run(self.refresh())
+        self._rearm()
+
+    async def refresh(self) -> None:
+        """Renew the routes; topics that were not found before are asked for again."""
+        changed = await self._cluster.refresh()
+        for topic in self._topics():
+            if topic not in self._found:
+                with contextlib.suppress(RocketcrewError):
+                    await self._cluster.route(topic)
+                    self._found.add(topic)
+                    changed.add(topic)
+        # Against what was told, not against what was known a moment ago: a broker may come by another question too.
+        before, now = self._brokers, set(self._cluster.all_broker_addresses())
+        self._brokers = now
+        if now != before:
+            log.info("brokers_changed", new=sorted(now - before), gone=sorted(before - now))
+        if now - before:
+            self._new_brokers()
+        if changed:
+            self._changed()
+        await self._renewed()
+        self._save()
+
+    def _save(self) -> None:
+        known = self._cluster.known_routes()
+        if self._cache is not None and known.routes:
+            self._cache.save(known)

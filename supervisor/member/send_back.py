@@ -1,0 +1,186 @@
+"""Failed messages go back to their broker; a refused send-back goes out as an ordinary send to the retry topic.
+
+DefaultMQPushConsumerImpl.sendMessageBack (docs/protocol.md). An answer that is lost leaves it uncertain whether the
+broker has the retry record; it is sent again, because two retry records are repeats and none is a loss.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from struct import Struct
+
+import structlog
+
+from ...client.asking import ask
+from ...client.cluster import Cluster
+from ...client.operations import Operations
+from ...remoting.codes import (
+    SYSFLAG_COMPRESSED,
+    SYSFLAG_COMPRESSION_MASK,
+    SYSFLAG_MULTI_TAGS,
+    RequestCode,
+)
+from ...remoting.errors import RocketcrewError, UnreachableError
+from ...remoting.headers import SendBack, SendRequestV2
+from ...remoting.properties import encode_properties
+from ...remoting.stored import StoredMessage
+from ..core.actions import SendBack as SendBackAction
+
+RETRY_PREFIX = "%RETRY%"
+SEND_BACK_TIMEOUT_MS = 5000
+"""DefaultMQPushConsumerImpl.java."""
+DEFAULT_MAX_RECONSUME_TIMES = 16
+DEAD_LETTER = -1
+DELAY_LEVEL_OFFSET = 3
+"""The first retry of a client's own re-send waits at level 3 (10 s), the n-th at 3 + n."""
+INNER_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
+_KEPT_FLAGS = SYSFLAG_COMPRESSED | SYSFLAG_COMPRESSION_MASK | SYSFLAG_MULTI_TAGS
+"""What describes the body and tags; host families and transactions belong to the old record."""
+FACT_PREFIX = "ROCKETCREW_"
+PROPERTIES_BYTES_MAX = 30_000
+"""A broker takes 32767 bytes of properties and adds some of its own."""
+_PHYSICAL_OFFSET = Struct(">28xq")
+
+log = structlog.get_logger("rocketcrew.send_back")
+
+
+class SendBacks:
+    """Sends failed messages back for the group; `max_reconsume_times` -1 = 16 as in Java."""
+
+    def __init__(
+        self, cluster: Cluster, operations: Operations, group: str, max_reconsume_times: int, *, locks: bool = False
+    ) -> None:
+        """`locks`: the group locks its queues. Brokers from 5.1 on put what such a group sends to the retry topic by itself
+        straight into the dead-letter topic, so only messages at their limit go that way (§5.4)."""
+        self._locks = locks
+        self._cluster = cluster
+        self._operations = operations
+        self._group = group
+        self.reconsume_times_max = self._max = (
+            DEFAULT_MAX_RECONSUME_TIMES if max_reconsume_times < 0 else max_reconsume_times
+        )
+
+    async def send(self, action: SendBackAction, record: bytes, message: StoredMessage | None) -> bool:
+        """True when a broker has accepted it. `message` None = `record` cannot be decoded."""
+        if action.facts is not None and message is not None:
+            try:
+                await self.to_dead_letters(action.facts, message)
+                return True
+            except RocketcrewError as error:
+                log.warning("dead_letter_refused", queue=tuple(action.mq), error=str(error), attempt=action.attempt)
+        at_limit = action.reconsume_times >= 0
+        if not at_limit or message is None:
+            try:
+                await self._to_its_broker(action, record, message)
+                return True
+            except RocketcrewError as error:
+                log.warning("send_back_failed", queue=tuple(action.mq), error=str(error), attempt=action.attempt)
+        if message is None or action.facts is not None or (self._locks and not at_limit):
+            return False
+        try:
+            await self._to_retry_topic(action, message)
+            return True
+        except RocketcrewError as error:
+            log.warning("resend_failed", queue=tuple(action.mq), error=str(error), attempt=action.attempt)
+            return False
+
+    async def _to_its_broker(self, action: SendBackAction, record: bytes, message: StoredMessage | None) -> None:
+        address = await self._cluster.address_of(action.mq)
+        header = SendBack(
+            offset=_PHYSICAL_OFFSET.unpack_from(record)[0],
+            group=self._group,
+            delay_level=action.delay_level if action.reconsume_times < 0 else DEAD_LETTER,
+            origin_msg_id=message.message_id if message is not None else None,
+            origin_topic=_origin_topic(message) if message is not None else action.mq.topic,
+            max_reconsume_times=self._max,
+            broker_name=action.mq.broker_name,
+        )
+        await self._operations.send_back(address, header, timeout_ms=SEND_BACK_TIMEOUT_MS)
+
+    async def _to_retry_topic(self, action: SendBackAction, message: StoredMessage) -> None:
+        """What Java's inner producer sends; the broker counts by the header and dead-letters at the limit."""
+        times = message.reconsume_times + max(action.reconsume_times, 0) + 1
+        level = action.delay_level if action.delay_level > 0 else DELAY_LEVEL_OFFSET + times - 1
+        properties = {
+            **_of_a_retry(message),
+            "RECONSUME_TIME": str(times),
+            "MAX_RECONSUME_TIMES": str(self._max),
+            "DELAY": str(level),
+        }
+        # Straight to the dead letters: the attempts are used up. Java's client asks for one more attempt here.
+        counted = times if action.delay_level >= 0 else self._max + 1
+        await self._send(message, properties, counted, self._max)
+
+    async def to_dead_letters(self, facts: Mapping[str, str], message: StoredMessage) -> None:
+        """An ordinary send to the retry topic with its attempts used up: the broker puts it into %DLQ%, which it makes when
+        it is not there (SendMessageProcessor.handleRetryAndDLQ); only so do properties of ours come along."""
+        times = message.reconsume_times + 1
+        properties = {
+            **_of_a_retry(message),
+            "RECONSUME_TIME": str(times),
+            "MAX_RECONSUME_TIMES": str(message.reconsume_times),
+            **crash_properties(facts, sum(len(name) + len(value) + 2 for name, value in message.properties.items())),
+        }
+        await self._send(message, properties, times, message.reconsume_times)
+
+    async def _send(
+        self, message: StoredMessage, properties: Mapping[str, str], times: int, max_reconsume_times: int
+    ) -> None:
+        """To a queue of the retry topic, with the message's body and birth flags."""
+        topic = RETRY_PREFIX + self._group
+        queues = await self._cluster.queues_to_write(topic)
+        if not queues:
+            raise UnreachableError(topic, "the route of this topic names no broker that can be written")
+        mq = self._cluster.random.choice(queues)
+        address = await self._cluster.address_of(mq)
+        header = SendRequestV2(
+            producer_group=INNER_PRODUCER_GROUP,
+            topic=mq.topic,
+            default_topic="TBW102",
+            default_topic_queue_nums=4,
+            queue_id=mq.queue_id,
+            sys_flag=message.sysflag & _KEPT_FLAGS,
+            born_timestamp=int(time.time() * 1000),
+            flag=message.flag,
+            properties=encode_properties(properties),
+            reconsume_times=times,
+            unit_mode=self._cluster.access.unit_mode,
+            max_reconsume_times=max_reconsume_times,
+            batch=False,
+            broker_name=mq.broker_name,
+        )
+        code = RequestCode.SEND_MESSAGE_V2
+        await ask(self._cluster.remoting, address, code, header, body=message.body, timeout_ms=SEND_BACK_TIMEOUT_MS)
+
+
+def crash_properties(facts: Mapping[str, str], others_bytes: int) -> dict[str, str]:
+    """The facts as ROCKETCREW_* properties, the long ones cut where the message's own `others_bytes` leave no room.
+
+    A control character would be taken for a separator.
+    """
+    room = PROPERTIES_BYTES_MAX - others_bytes
+    found: dict[str, str] = {}
+    for name, value in sorted(facts.items(), key=lambda fact: len(fact[1])):
+        clean = "".join(char if char >= " " or char in "\n\t" else " " for char in value)
+        room -= len(FACT_PREFIX) + len(name) + 2
+        text = clean.encode("utf-8", "replace")[: max(room, 0)].decode("utf-8", "ignore")
+        if text:
+            found[FACT_PREFIX + name.upper()] = text
+            room -= len(text.encode())
+    return found
+
+
+def _of_a_retry(message: StoredMessage) -> dict[str, str]:
+    """The properties that every record after the first has."""
+    properties = {
+        **message.properties,
+        "ORIGIN_MESSAGE_ID": message.properties.get("ORIGIN_MESSAGE_ID") or message.offset_message_id,
+        "RETRY_TOPIC": _origin_topic(message),
+    }
+    properties.pop("TRAN_MSG", None)
+    return properties
+
+
+def _origin_topic(message: StoredMessage) -> str:
+    return message.properties.get("RETRY_TOPIC") or message.topic

@@ -1,0 +1,132 @@
+"""What workers say: packets of one link, told to the core."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import structlog
+
+from ...remoting.errors import ProtocolError, UsageError
+from ...remoting.queues import MessageQueue
+from ...remoting.traces import TraceRecord
+from ...workers import packets
+from ...workers.direct_packets import DirectResult, decode_directed
+from ...workers.notices import NOTICE, decode_notice
+from ...workers.trace_packets import TRACES, decode_traces
+from ..core.decisions import Core
+from ..core.journal import Records
+from .ordered_hearing import hear
+from .pool_member import Member
+
+LEFT_BEHIND = "left behind"
+"""Stands for what earlier runs left in open/."""
+
+log = structlog.get_logger("rocketcrew.pool")
+
+
+class Hearing:
+    """Reads packets and gives them to the core; what the pool itself must know goes to its callbacks."""
+
+    def __init__(
+        self, core: Core, *, run_id: str, is_ready: Callable[[Member, packets.Ready], None],
+        boot_failed: Callable[[Member, packets.BootFailed], None], progress: Callable[[Member], None],
+        notice: Callable[[Member, dict[str, Any]], None], salvaged: Callable[[Member], None],
+        kill: Callable[[str, str], None], directed: Callable[[DirectResult], None],
+    ) -> None:  # fmt: skip
+        """`progress` is called when a worker has done `look_at_messages`; `kill(worker_id, reason)` ends one that said what
+        cannot be; `salvaged` is called when a worker has salvaged all that it was to."""
+        self._core = core
+        self._run_id = run_id
+        self._is_ready = is_ready
+        self._boot_failed = boot_failed
+        self._progress = progress
+        self._notice = notice
+        self._all_salvaged = salvaged
+        self._kill = kill
+        self._directed = directed
+        self._loop = asyncio.get_running_loop()
+        self.check: Callable[[packets.Ready], None] = lambda _: None
+        """Raises UsageError where a worker that is ready is not what this member can use."""
+        self.traced: Callable[[Sequence[TraceRecord]], None] | None = None
+        """Takes trace records."""
+        self.leftovers: list[tuple[str, int, Records]] = []
+        """What was salvaged of earlier runs: (worker id, segment, records whose rows are complete in it)."""
+
+    def packet(self, member: Member, packet: bytes) -> None:
+        now = self._loop.time()
+        kind = packet[0]
+        try:
+            if kind == packets.OUTCOMES:
+                self._outcomes(member, packet, now)
+            elif kind == packets.SEALED:
+                self._core.sealed(member.worker_id, packets.decode_sealed(packet).seq, now)
+            elif kind == packets.DIRECTED:
+                self._directed(decode_directed(packet))
+            elif kind == TRACES:
+                if self.traced is not None:
+                    self.traced(decode_traces(packet))
+            elif kind == packets.READY:
+                self._ready(member, packets.decode_ready(packet), now)
+            elif kind == packets.SALVAGED:
+                self._salvaged(member, packets.decode_salvaged(packet), now)
+            elif kind == packets.SALVAGE_DONE:
+                self._salvage_done(member, now)
+            elif kind == NOTICE:
+                self._notice(member, decode_notice(packet))
+            elif kind == packets.BOOT_FAILED:
+                self._boot_failed(member, packets.decode_boot_failed(packet))
+            elif not hear(self._core, member.worker_id, packet, now):
+                raise ProtocolError(f"packet kind {kind}", "worker link")
+        except ProtocolError as error:
+            self._kill(member.worker_id, str(error))
+
+    def _outcomes(self, member: Member, packet: bytes, now: float) -> None:
+        entries, failures = packets.decode_outcomes(packet)
+        at = 0
+        for chunk_id, start, records, seq, busy_us, slowest_us, filtered, failed in entries:
+            reports = [(f.position, f.delay_level, f.error) for f in failures[at : at + failed]] if failed else ()
+            at += failed
+            member.messages += records
+            member.failed += failed
+            self._core.outcome(
+                member.worker_id, chunk_id, start, records, seq, busy_us, slowest_us, filtered, reports, now
+            )
+        if member.messages >= member.look_at_messages:
+            self._progress(member)
+
+    def _ready(self, member: Member, ready: packets.Ready, now: float) -> None:
+        try:
+            self.check(ready)
+        except UsageError as error:
+            self._boot_failed(member, packets.BootFailed(str(error), ""))
+            member.killed = True
+            member.process.kill()
+            return
+        member.ready = True
+        self._core.state.stats.calls_are_batches = ready.batch
+        self._core.worker_ready(member.worker_id)
+        log.debug("worker_ready", worker=member.worker_id, pid=member.process.pid)
+        self._is_ready(member, ready)
+
+    def _salvaged(self, member: Member, part: packets.Salvaged, now: float) -> None:
+        found = member.salvaged.setdefault(part.file, [])
+        found.extend(part.messages)
+        if not part.last or part.sealed_name is None:
+            return
+        records = [(MessageQueue(q.topic, q.broker_name, q.queue_id), q.ranges) for q in found]
+        log.info("segment_salvaged", file=part.file, rows=part.rows, worker=part.worker)
+        if part.worker.startswith(self._run_id + "."):
+            self._core.salvaged(part.worker, part.seq, records, now)
+        else:
+            self.leftovers.append((part.worker, part.seq, records))
+        del member.salvaged[part.file]
+
+    def _salvage_done(self, member: Member, now: float) -> None:
+        """Its set-up may take long, and may fail: what the dead had in hand need not wait for that."""
+        for dead in member.salvage_of:
+            if dead != LEFT_BEHIND:
+                self._core.salvage_complete(dead, now)
+        self._all_salvaged(member)
+        member.salvage_of = ()

@@ -1,0 +1,23 @@
+"""What ordered workers say beside outcomes, told to the core."""
+
+from __future__ import annotations
+
+from ...workers import ordered_packets as packets
+from ..core.decisions import Core
+
+
+def hear(core: Core, worker_id: str, packet: bytes, now: float) -> bool:
+    """Tell the core what an ordered packet says; False = it is another kind. Raises ProtocolError."""
+    kind = packet[0]
+    if kind == packets.RETURNED:
+        said = packets.decode_returned(packet)
+        core.returned(
+            worker_id, said.chunk_id, said.start, said.failed, said.delay_level, said.suspend_ms, said.error, now
+        )
+    elif kind == packets.CONSUMED:
+        core.consumed(worker_id, packets.decode_consumed(packet), now)
+    elif kind == packets.KEYS:
+        core.classified(worker_id, *packets.decode_keys(packet))
+    else:
+        return False
+    return True

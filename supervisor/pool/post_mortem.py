@@ -1,0 +1,138 @@
+"""What can be said of a dead worker: how it ended, what it had in hand, its memory, its last stack.
+
+Of a process that was killed outright nothing can be asked any more, so everything is read from what was laid down before:
+its cell, the memory that was sampled, the file that faulthandler wrote into, and the kernel's count of processes that it
+killed for want of memory in our control group.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from ...conf.segment_format import OPEN_DIR, segment_name
+from ...workers.cells import Cell, CellFile
+from ..core.blame import Death, End, InHand, how_ended
+from ..core.decisions import Core
+from .pool_member import Member
+
+CGROUP: Final = Path("/sys/fs/cgroup")
+OWN_CGROUP: Final = Path("/proc/self/cgroup")
+FAULTS: Final = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT})
+"""Signals that a process brings upon itself; nobody sends them to make it leave."""
+
+
+class PostMortem:
+    """Looks at dead workers of one pool."""
+
+    def __init__(
+        self, cells: CellFile, own: Path = OWN_CGROUP, root: Path = CGROUP, clock: Callable[[], int] = time.monotonic_ns
+    ) -> None:
+        """`own` names this process's control groups, `root` is where they are mounted; `clock` is the cells' (ns)."""
+        self._cells = cells
+        self._clock = clock
+        self._own, self._root = own, root
+        self._oom_kills = oom_kills(own, root)
+
+    def look(self, member: Member) -> Death:
+        """How it ended and what it had in hand. Its process is dead; its cell is left as it is."""
+        cell = self._cells.read(member.cell_slot)
+        code = member.process.exitcode
+        look = member.look
+        timed_out = cell is not None and look.timed_out(cell.offset + 1, cell.started_ns)
+        end = how_ended(
+            told=member.stopping or self._cells.stopping,  # the whole group may be killed one after another
+            ours=member.killed or (look.ended is not None and not timed_out),
+            timed_out=timed_out,
+            unattended=member.process.unattended,
+            by_itself=by_itself(code),
+        )
+        facts: dict[str, object] = {"pid": member.process.pid, "exit_code": code}
+        if cell is not None:
+            facts["run_ms"] = (self._clock() - cell.started_ns) // 1_000_000
+        if peak := max(member.rss_peak_bytes, cell.rss_peak_bytes if cell is not None else 0):
+            facts["rss_peak_bytes"] = peak
+        if cell is not None and member.sampled_call_ns == cell.started_ns:
+            facts["rss_last_bytes"] = member.rss_last_bytes
+        if code == -signal.SIGKILL and (more := self._new_oom_kills()):
+            facts["oom_kills"] = more
+        if stack := member.stack_file.last_words():
+            facts["stack"] = stack
+        from_outside = end is End.CRASHED and not by_itself(code) and "oom_kills" not in facts
+        return Death(end, in_hand_of(cell, from_outside=from_outside), cause_of(code), facts)
+
+    def _new_oom_kills(self) -> int:
+        """How many processes the kernel has killed for want of memory since the last look."""
+        now = oom_kills(self._own, self._root)
+        more, self._oom_kills = now - self._oom_kills, now
+        return max(0, more)  # moved into another group, it counts anew
+
+
+def seal_renamed(core: Core, segments: Path, worker_id: str, now: float) -> None:
+    """A worker killed between the rename and its report has sealed all the same.
+
+    A segment is there before its first outcome is reported, and leaves open/ by that rename only: one that is not in
+    open/ is sealed, wherever the loader has taken it since.
+    """
+    for seq in core.unsealed_of(worker_id):
+        if not (segments / OPEN_DIR / segment_name(worker_id, seq)).exists():
+            core.sealed(worker_id, seq, now)
+
+
+def by_itself(exit_code: int | None) -> bool:
+    """It ended by a fault, or with an exit code that no worker of ours has when it leaves."""
+    return exit_code is not None and (exit_code > 0 or -exit_code in FAULTS)
+
+
+def cause_of(exit_code: int | None) -> str:
+    """In words that people look for: the signal's name, or the exit code."""
+    if exit_code is None:
+        return "unknown"
+    if exit_code >= 0:
+        return f"exit code {exit_code}"
+    try:
+        return signal.Signals(-exit_code).name
+    except ValueError:
+        return f"signal {-exit_code}"
+
+
+def in_hand_of(cell: Cell | None, *, from_outside: bool = False) -> InHand | None:
+    """The call that a cell names; None when it names none, or was killed by somebody while all its calls waited."""
+    if cell is None or (cell.between and from_outside):
+        return None
+    mark = f"{cell.pid}:{cell.started_ns}"
+    return InHand(cell.chunk_id, cell.offset, cell.last, cell.records, cell.taken, mark, waiting=cell.between)
+
+
+def oom_kills(own: Path = OWN_CGROUP, root: Path = CGROUP) -> int:
+    """How many processes of this process's control group, as told by the file `own`, the kernel has killed for want of
+    memory; 0 where it does not say.
+
+    Version 2 has the number in memory.events, version 1 in memory.oom_control. In a container without a namespace of control
+    groups the path is the host's, and what is mounted is the group itself.
+    """
+    try:
+        lines = [line.split(":", 2) for line in own.read_text().splitlines()]
+    except OSError:
+        return 0
+    for _, controllers, path in (line for line in lines if len(line) == 3):
+        if not controllers:
+            folder, name = root, "memory.events"
+        elif "memory" in controllers.split(","):
+            folder, name = root / "memory", "memory.oom_control"
+        else:
+            continue
+        for file in (folder / path.lstrip("/") / name, folder / name):
+            if (found := _count_in(file)) is not None:
+                return found
+    return 0
+
+
+def _count_in(file: Path) -> int | None:
+    try:
+        return next(int(line.split()[1]) for line in file.read_text().splitlines() if line.startswith("oom_kill "))
+    except (OSError, StopIteration, ValueError, IndexError):
+        return None
