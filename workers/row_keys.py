@@ -148,8 +148,10 @@ def _properties(places: Sequence[tuple[bytes, int]], heads: bytes) -> tuple[list
 
     Raises _OddRecordError."""
     every: list[bytes] = []
-    for (data, at), (size, magic, body_bytes) in zip(places, _SIZES.iter_unpack(heads), strict=True):
-        start, end = at + _HEAD_BYTES + body_bytes, at + size
+    sizes: Any = _SIZES.iter_unpack(heads)
+    for (data, at), (size, magic, body_bytes) in zip(places, sizes, strict=True):
+        start: int = at + _HEAD_BYTES + body_bytes
+        end: int = at + size
         if magic != MAGIC_V1 or body_bytes < 0 or start + 3 > end or end > len(data):
             raise _OddRecordError
         topic_bytes = data[start]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, cast
 
 import pyarrow
 
@@ -225,7 +225,7 @@ def _unusable(result: object) -> str:
     )
 
 
-def _collect(columns: Columns, result: Any) -> tuple[list[tuple[Any, ...]], list[Any]]:
+def _collect(columns: Columns, result: object) -> tuple[list[tuple[Any, ...]], list[Any]]:
     """Row values and Arrow tables in a handler's result."""
     if _is_row(result):
         return [columns.values_of(result)], []
@@ -233,11 +233,12 @@ def _collect(columns: Columns, result: Any) -> tuple[list[tuple[Any, ...]], list
         return [], [result]
     if not _looks_like_rows(result):
         raise RowError(_unusable(result))
-    if isinstance(result, list) and not any(isinstance(row, _TABLES) for row in result):
-        return columns.values_of_all(result), []
     values: list[tuple[Any, ...]] = []
     tables: list[Any] = []
-    for row in result:
+    given = cast("Iterable[object]", result)
+    if isinstance(given, list) and not any(isinstance(row, _TABLES) for row in given):
+        return columns.values_of_all(given), tables
+    for row in given:
         if isinstance(row, _TABLES):
             tables.append(row)
         else:
