@@ -53,8 +53,9 @@ class Columns:
         kinds: list[Any] = [field.type for field in self._fields]
         self._nested = [_is_nested(kind) for kind in kinds]
         self._integer = [pa.types.is_integer(kind) for kind in kinds]
-        self._mutable = [number for number, kind in enumerate(kinds) if _is_mutable(kind)]
-        """Columns whose values may be lists, dicts or buffers, which the handler may change when it is called again."""
+        self._mutable = [(number, _copier(kind)) for number, kind in enumerate(kinds) if _is_mutable(kind)]
+        """Columns whose values may be lists, dicts or buffers, which the handler may change when it is called again, and what
+        copies such a value."""
         self.width = len(kinds)
         self._pick_items: Callable[[Any], Any] = operator.itemgetter(*self.names)
         self._pick_attributes: Callable[[Any], Any] = operator.attrgetter(*self.names)
@@ -95,7 +96,7 @@ class Columns:
             else:
                 return None
             if mutable:
-                for place in mutable:
+                for place, _ in mutable:
                     value = values[place]
                     if value.__class__ is not bytes and value is not None:
                         return None
@@ -121,10 +122,10 @@ class Columns:
         found: list[tuple[Any, ...]] = []
         for row in rows:
             values = list(row)
-            for place in places:
+            for place, copy in places:
                 value = values[place]
                 if value.__class__ is not bytes and value is not None:
-                    values[place] = _copy(value)
+                    values[place] = copy(value)
             found.append(tuple(values))
         return found
 
@@ -210,6 +211,43 @@ def _is_nested(kind: Any) -> bool:
 
 def _is_mutable(kind: Any) -> bool:
     return _is_nested(kind) or bool(pa.types.is_binary(kind))
+
+
+def _copier(kind: Any) -> Callable[[Any], Any]:
+    """What copies a value of this type, see `_copy`."""
+    if not _has_struct(kind):
+        return _copy
+    if pa.types.is_struct(kind):
+        fields: dict[Any, Callable[[Any], Any]] = {field.name: _copier(field.type) for field in fields_of(kind)}
+        return lambda value: _copy_dict(value, lambda name: fields.get(name, _copy))
+    if pa.types.is_map(kind):
+        items = _copier(kind.item_type)
+        return lambda value: _copy_dict(value, lambda _name: items)
+    each = _copier(kind.value_type)
+    return lambda value: _copy_list(value, each)
+
+
+def _has_struct(kind: Any) -> bool:
+    """Arrow looks at the first value of a struct to see how all of them are given: what is no dict is converted alone."""
+    if pa.types.is_map(kind):
+        return _has_struct(kind.item_type) or _has_struct(kind.key_type)
+    return bool(pa.types.is_struct(kind) or (pa.types.is_list(kind) and _has_struct(kind.value_type)))
+
+
+def _copy_dict(value: Any, copier: Callable[[Any], Callable[[Any], Any]]) -> Any:
+    if value is None:
+        return None
+    if value.__class__ is not dict:
+        raise UnknownValueError
+    return {name: copier(name)(each) for name, each in value.items()}
+
+
+def _copy_list(value: Any, copy: Callable[[Any], Any]) -> Any:
+    if value is None:
+        return None
+    if value.__class__ is not list:
+        raise UnknownValueError
+    return [copy(each) for each in value]
 
 
 def _copy(value: Any) -> Any:

@@ -168,13 +168,16 @@ class RowBuffer(Generic[Owner]):
         try:
             batch = self._batch(columns, [prepared for _, prepared in kept])
         except RowError as error:
-            # When no message alone is at fault, together they are too large: then all come back.
-            bad = _misfits(columns, kept) or [(owner, error) for owner, _ in kept]
+            alone, bad = _one_by_one(columns, kept)
             refused = [owner for owner, _ in bad]
-            left = [prepared for owner, prepared in kept if owner not in refused]
+            left = [(owner, prepared) for owner, prepared in alone if owner not in refused]
             if not left:
                 return None, bad
-            batch = self._batch(columns, left)
+            try:
+                batch = self._batch(columns, [prepared for _, prepared in left])
+            except RowError:
+                # Together they are too large.
+                return None, bad + [(owner, error) for owner, _ in left]
         return batch, bad
 
     def _batch(self, columns: Columns, kept: list[Prepared]) -> Any:
@@ -289,14 +292,21 @@ def _in_order(columns: Columns, kept: list[Prepared]) -> Arrays:
     return _joined(parts)
 
 
-def _misfits(columns: Columns, kept: list[tuple[Owner, Prepared]]) -> list[tuple[Owner, RowError]]:
+def _one_by_one(
+    columns: Columns, kept: list[tuple[Owner, Prepared]]
+) -> tuple[list[tuple[Owner, Prepared]], list[tuple[Owner, RowError]]]:
+    """Each message converted alone, and the owners of those that do not fit."""
+    good: list[tuple[Owner, Prepared]] = []
     bad: list[tuple[Owner, RowError]] = []
     for owner, prepared in kept:
+        message = prepared[0]
         try:
-            _in_order(columns, [prepared])
-            key_columns("", [prepared[0]], None)
+            arrays = _in_order(columns, [prepared])
+            key_columns("", [message], None)
         except RowError as error:
             bad.append((owner, error))
         except _NO_KEYS as error:
             bad.append((owner, RowError(str(error))))
-    return bad
+        else:
+            good.append((owner, (message, (), Rows([], arrays, len(arrays[0])))))
+    return good, bad

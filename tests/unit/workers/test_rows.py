@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -279,7 +280,11 @@ def test_values_of_any_kind_are_taken_as_they_were(ddl: str, given_values: list[
         spoil(value)
     batch, bad = rows.take()
     assert (batch.column("a").to_pylist() if batch else []) == wanted
-    assert sorted(found + [(int(owner), str(error)) for owner, error in bad]) == failed
+    found += [(int(owner), str(error)) for owner, error in bad]
+    # The text of a memoryview names an address.
+    assert [(number, re.sub("0x[0-9a-f]+", "", text)) for number, text in sorted(found)] == [
+        (number, re.sub("0x[0-9a-f]+", "", text)) for number, text in failed
+    ]
 
 
 def test_dataclasses_inside_rows() -> None:
