@@ -36,7 +36,7 @@ from .progress import told
 from .sending import FailureSender
 from .shipping import ship
 from .spec import RECORD_SCHEMA, TaskSpec
-from .table import Table, check_target, loader_config, session_settings
+from .table import Table, check_columns, check_target, loader_config, session_settings
 
 EXIT_FINE, EXIT_FORCED = 0, 5
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -128,6 +128,8 @@ class Stream:
         self._staging = Staging(self._home.segments)
         self._staging.lock()
         self._config = loader_config(settings, self._home.segments, self._home.table, env)
+        if settings.results.enabled:
+            check_columns(self._config, settings.results.schema or handler.schema, self._home.segments)
         self._writer = SparkWriter(
             session_settings(self._config, self._home.spark, f"rocketcrew {group}"),
             self._config.jvm_timeout_ms,

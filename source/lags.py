@@ -19,9 +19,9 @@ def stream_lag(progress: Any) -> dict[str, int]:
     """
     if progress is None:
         return {}
-    told = cast("Mapping[str, Any]", progress if isinstance(progress, Mapping) else json.loads(progress.json))
+    reported = cast("Mapping[str, Any]", progress if isinstance(progress, Mapping) else json.loads(progress.json))
     found: dict[str, int] = {}
-    for source in told["sources"]:
+    for source in reported["sources"]:
         try:
             ends, latest = _offsets(source["endOffset"]), _offsets(source["latestOffset"])
         except (ValueError, TypeError, AttributeError, KeyError):

@@ -20,7 +20,7 @@ from ...remoting.errors import BrokerError
 from ...remoting.namespaces import DLQ_PREFIX, RETRY_PREFIX
 from ...supervisor.member.access import access_of
 from ..exit_codes import EXIT_FAILURE
-from ..options import with_settings
+from ..options import FOLDER, table_folder, with_settings
 from ..stagings import group_in_keys, staging_folders, topics_in_keys
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ NOTED_AFTER_S: Final = 1.0
 @click.command()
 @click.option("-g", "--group", metavar="GROUP", help="The consumer group.")
 @click.option("--target", metavar="PATH", help="The table's folder (parquet, pyarrow, delta, deltalake).")
-@click.option("--staging", "stagings", metavar="DIR", multiple=True, type=click.Path(file_okay=False, path_type=Path),
+@click.option("--staging", "stagings", metavar="DIR", multiple=True, type=FOLDER,
               help="A folder of segments; may be repeated. Otherwise all of the group in supervisor.data_dir.")  # fmt: skip
 @click.option("--brokers/--no-brokers", default=True,
               help="Ask the brokers for their ends and the group's offsets (default), or not.")  # fmt: skip
@@ -70,7 +70,7 @@ def reconcile(
     if brokers or rerun:
         names["cluster.name_servers"] = "-n HOST:PORT"
     require(settings, list(names), flag_names=names)
-    table = Path(settings.spark.target)
+    table = table_folder(settings)
     folders = list(stagings) or staging_folders(settings)
     report, broken = _compare(settings, table, folders, brokers=brokers or rerun is not None)
     if rerun and report.to_run_again():
@@ -134,15 +134,19 @@ def _run_again(settings: Settings, table: Path, report: Report, handler: str, fo
     from ...durable.outcomes import NO_ROWS, Outcomes
     from ...spark.rerun import load_again
     from ...spark.staging import Staging
+    from ...spark.table_columns import table_columns
+    from ...workers.boot import TableSpec
     from ...workers.loading import describe
     from ..rerunning import Rerun, fetch
 
     wanted = report.to_run_again()
     access = access_of(settings)
     with tempfile.TemporaryDirectory(prefix="rocketcrew-rerun-") as folder:
+        home = folders[0].parent.parent if folders else None
         rerun = Rerun(
-            describe(handler), settings.results.schema, Path(folder), group_in_keys(settings), access.namespace
-        )
+            describe(handler), settings.results.schema, Path(folder), group_in_keys(settings), access.namespace,
+            home=home, table=TableSpec(str(table), table_columns(table)),
+        )  # fmt: skip
         fetched, gone = run_with_cluster(access, lambda cluster: fetch(cluster, wanted))
         rerun.run(fetched)
         finished = Outcomes.of([(NO_ROWS, rerun.finished())])

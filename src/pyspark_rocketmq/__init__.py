@@ -1,7 +1,7 @@
 """What PySpark looks for by itself: a top-level package `pyspark_…` with a `DefaultSource`.
 
-So `format("rocketmq")` needs no registration. The code is rocketcrew's room `source/`; `stream_lag(query.lastProgress)` says
-how far a stream is behind.
+So `format("rocketmq")` needs no registration. The code is rocketcrew's room `source/`. `stream_lag(query.lastProgress)`
+says how far a stream is behind.
 """
 
 from __future__ import annotations
