@@ -57,8 +57,12 @@ ERROR_MAX_BYTES: Final = 500
 U32_MAX: Final = 0xFFFF_FFFF
 
 _HANDLE = Struct("<BI")
-CHUNK_STRUCT: Final = Struct("<BQIQIH")
-"""kind, chunk_id, handle, slab_offset, length, records."""
+BLOCK_MESSAGES: Final = 512
+"""Messages with rows of which a worker makes one block, while its window is open. Beyond that a block makes rows hardly
+cheaper."""
+
+CHUNK_STRUCT: Final = Struct("<BQIQIH?")
+"""kind, chunk_id, handle, slab_offset, length, records, window_open."""
 CHUNK_HEAD_BYTES: Final = CHUNK_STRUCT.size
 _OUTCOMES_HEAD = Struct("<BHH")
 _ENTRY = Struct("<QHHIIIHH")
@@ -88,6 +92,7 @@ class ChunkDescriptor(NamedTuple):
     slab_offset: int
     length: int
     records: int
+    window_open: bool = False
 
 
 class Outcome(NamedTuple):
@@ -195,9 +200,13 @@ def decode_queue(packet: Buffer) -> tuple[int, QueueInfo]:
         raise ProtocolError(f"unusable field {error}", "QUEUE packet") from error
 
 
-def encode_chunk(chunk_id: int, handle: int, slab_offset: int, length: int, records: int) -> bytes:
-    """The descriptor; on a stream pair the payload follows it in the same frame. chunk_id u64 >= 1, records 1..65535."""
-    return CHUNK_STRUCT.pack(CHUNK, chunk_id, handle, slab_offset, length, records)
+def encode_chunk(
+    chunk_id: int, handle: int, slab_offset: int, length: int, records: int, *, window_open: bool = False
+) -> bytes:
+    """The descriptor; on a stream pair the payload follows it in the same frame. chunk_id u64 >= 1, records 1..65535.
+
+    `window_open`: the worker can be given more before it has reported this chunk, so rows may wait for those of others."""
+    return CHUNK_STRUCT.pack(CHUNK, chunk_id, handle, slab_offset, length, records, window_open)
 
 
 def decode_chunk(packet: Buffer) -> ChunkDescriptor:

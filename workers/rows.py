@@ -24,6 +24,7 @@ from .ddl import fields_of, to_ddl
 from .fitting import Arrays, Columns, RowError, UnknownValueError
 from .inferring import as_rows
 from .message import Message
+from .packets import BLOCK_MESSAGES
 from .row_keys import key_columns, key_of
 
 # The stubs' generics ask for value types, which only the run knows here.
@@ -98,7 +99,7 @@ class RowBuffer(Generic[Owner]):
     @property
     def full(self) -> bool:
         """So many rows are kept that they should be flushed now."""
-        return len(self._kept) + self._more_rows >= self._full_rows
+        return len(self._kept) >= BLOCK_MESSAGES or len(self._kept) + self._more_rows >= self._full_rows
 
     def prepare(self, message: Message, result: object, *, at_once: bool = False) -> Prepared | None:
         """The rows in one handler result (not None), None when it is an empty iterable. Raises RowError.

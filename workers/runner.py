@@ -87,6 +87,11 @@ class Runner:
         return bool(self._runs)
 
     @property
+    def due_ns(self) -> int:
+        """When what is pending is to be flushed; meaningful while something is."""
+        return self._due_ns
+
+    @property
     def slowest_ns(self) -> int:
         """Longest handler call of the last chunk."""
         return self._slowest_ns

@@ -5,9 +5,10 @@ sent. A worker killed between the two leaves rows without an outcome; salvage.py
 other way round an offset could pass a row that exists nowhere.
 
 Outcomes are flushed as soon as no packet waits (the supervisor may be idle for want of them), and after the flush interval
-while work goes on. Segments are sealed by rows, bytes, idleness or age, on SEAL and on STOP, beside the work (sealing.py);
-after a handler call longer than the idle limit the loop waits for it, because the next call may be as long and nobody is
-told during it.
+while work goes on. Where there are rows and the supervisor says that it may send more before it has a report (the window is
+open), they wait for others until the flush interval is over, or so many are kept that a block is full. Segments are sealed by
+rows, bytes, idleness or age, on SEAL and on STOP, beside the work (sealing.py); after a handler call longer than the idle
+limit the loop waits for it, because the next call may be as long and nobody is told during it.
 
 `step()` handles what lies there and returns, so tests drive a worker in their own process; `run()` is steps until STOP.
 The end of the link raises LinkClosedError: the supervisor is gone, so nobody could take a report, and what is unsealed
@@ -109,6 +110,8 @@ class Worker:
         self._memory = memory
         self._stopped = False
         self._forked = False
+        self._window_open = False
+        """More may come before the last chunk is reported."""
         self._idle = False
         """The last step found no packet, and left nothing unreported."""
         self._handler = handler
@@ -144,7 +147,7 @@ class Worker:
         packet = self._link.receive()
         self._idle = packet is None
         if packet is None:
-            if self._runner.pending:
+            if self._runner.pending and not self._holds():
                 self.flush()
             self._seal_if_due()
             self._tell_sealed()
@@ -155,11 +158,19 @@ class Worker:
         on_packet(packet)
         return not self._stopped
 
+    def _holds(self) -> bool:
+        """Rows wait for those of the messages that may come, up to the flush interval: large blocks cost much less a row."""
+        rows = self._runner.rows
+        return self._window_open and rows is not None and rows.rows > 0 and self._clock() < self._runner.due_ns
+
     def _sleep_ms(self) -> int | None:
-        """How long nothing needs to be done: until the open segment is idle enough to be sealed, or one is sealed."""
+        """How long nothing needs to be done: until rows have waited for others long enough, the open segment for more rows,
+        or one is sealed."""
         if self._sealer is not None and self._sealer.busy:
             return SEALING_LOOK_MS
         due_ns = None if self._segments is None else self._segments.seal_due_ns()
+        if self._runner.pending:
+            due_ns = self._runner.due_ns if due_ns is None else min(due_ns, self._runner.due_ns)
         return None if due_ns is None else max(0, (due_ns - self._clock()) // NS_PER_MS + 1)
 
     # --- packets ----------------------------------------------------------------------------------------------------
@@ -171,7 +182,7 @@ class Worker:
             self._runner.forget_queue(queue)
 
     def _on_chunk(self, packet: Buffer) -> None:
-        _, chunk_id, handle, offset, length, records = CHUNK_STRUCT.unpack_from(packet)
+        _, chunk_id, handle, offset, length, records, self._window_open = CHUNK_STRUCT.unpack_from(packet)
         if not self._runner.claims.handed():
             return
         queue = self._queues.get(handle)

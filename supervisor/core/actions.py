@@ -117,6 +117,8 @@ class Dispatch:
     mq: MessageQueue
     info_handle: int
     """By which the worker knows the queue."""
+    window_open: bool = False
+    """It may be given more before it has reported this chunk."""
 
 
 @dataclass(slots=True, eq=False)

@@ -62,7 +62,7 @@ class Settling:
         has_rows = seq != 0
         if seq <= worker.sealed_seq:
             seq = 0  # the segment was sealed before its outcome was sent: the rows are durable already
-        s.sizer.observe(count, busy_us, slowest_us)
+        s.sizer.observe(count, busy_us, slowest_us, rows=has_rows)
         s.counters.busy_us += busy_us
         s.counters.filtered_messages += filtered
         pq = s.queues.get(chunk.handle)
@@ -91,8 +91,11 @@ class Settling:
     def complete(self, worker: WorkerView, chunk: Chunk, pq: ProcessQueue | None) -> None:
         """The worker has reported all that it had of the chunk."""
         del worker.in_flight[chunk.chunk_id]
+        worker.in_flight_messages -= chunk.count
+        worker.in_flight_bytes -= chunk.positions[-1] - chunk.positions[0]
         if not worker.in_flight:
             worker.held_up = False
+            worker.in_flight_messages = worker.in_flight_bytes = 0  # chunks that were split or taken back counted whole
             if worker.state is Worker.LEAVING:
                 self.s.out.append(Retired(worker.worker_id))
         self.reported(chunk, pq)

@@ -11,20 +11,34 @@ from __future__ import annotations
 FAST_US = 20.0
 """Below this a message is so cheap that sharing a small pull among idle workers costs more than it brings."""
 
+WITHOUT_ROWS_MAX = 2_000
+"""After so many messages that returned no rows, reports wait for no more of them."""
+
 
 class ChunkSizer:
     """Pure: fed with the figures of outcomes, asked for a size."""
 
-    __slots__ = ("_max", "_target_us", "tail_us")
+    __slots__ = ("_max", "_since_rows", "_target_us", "tail_us")
 
     def __init__(self, target_us: int, chunk_messages_max: int) -> None:
         self._target_us = target_us
         self._max = chunk_messages_max
         self.tail_us: float = float(target_us)
         """Starts at the target: the first chunks hold one message, until something is known."""
+        self._since_rows = WITHOUT_ROWS_MAX
 
-    def observe(self, count: int, busy_us: int, slowest_us: int) -> None:
-        """`count` messages took `busy_us` together, the slowest alone `slowest_us` (all in µs of wall time)."""
+    @property
+    def rows(self) -> bool:
+        """The handler has returned rows of late."""
+        return self._since_rows < WITHOUT_ROWS_MAX
+
+    def takes(self, messages: int) -> bool:
+        """A worker that has so many messages in hand has them for less than the target."""
+        return messages * self.tail_us < self._target_us
+
+    def observe(self, count: int, busy_us: int, slowest_us: int, *, rows: bool = False) -> None:
+        """`count` messages took `busy_us` together, the slowest alone `slowest_us` (in µs of wall time), and left rows."""
+        self._since_rows = 0 if rows else self._since_rows + count
         if not count:
             return
         seen = max(slowest_us, busy_us / count)

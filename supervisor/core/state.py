@@ -106,6 +106,8 @@ class WorkerView:
         "blamed",
         "held_up",
         "in_flight",
+        "in_flight_bytes",
+        "in_flight_messages",
         "salvaged",
         "salvaged_in",
         "seal_asked",
@@ -123,6 +125,9 @@ class WorkerView:
         """Chunks it can have in hand, 0 = as configured."""
         self.in_flight: dict[int, Chunk] = {}
         """Chunks handed to it and not reported to the end, in the order of hand-over."""
+        self.in_flight_messages = 0
+        """Of these chunks, as they were handed over; 0 when there are none."""
+        self.in_flight_bytes = 0
         self.held_up = False
         """One message has kept it so long that the others were taken back: it gets nothing until it has reported its own."""
         self.seal_asked = False

@@ -212,7 +212,9 @@ class Pool:
                 member.known_queues.add(handle)
                 member.link.send(packets.encode_queue(handle, self._queue_info(action.mq)))
             start, end = chunk.positions[0], chunk.positions[-1]
-            packet = packets.encode_chunk(chunk.chunk_id, handle, start, end - start, chunk.count)
+            packet = packets.encode_chunk(
+                chunk.chunk_id, handle, start, end - start, chunk.count, window_open=action.window_open
+            )
             payload = self._slab[start:end] if self._transport is Transport.STREAM else None
             if not member.link.send(packet, payload):
                 self._loop.add_writer(member.link.fileno(), self.writable, member)

@@ -60,7 +60,8 @@ class QueueMachine(RuleBasedStateMachine):
                 self.pull = action
                 assert action.commit_offset <= self._safe()
             elif isinstance(action, act.Dispatch):
-                assert len(self.hands[action.worker_id]) < 2
+                in_hand, sizer = self.hands[action.worker_id], self.core.state.sizer
+                assert len(in_hand) < 2 or (sizer.rows and sizer.takes(sum(chunk.count for chunk in in_hand)))
                 self.hands[action.worker_id].append(action.chunk)
             elif isinstance(action, act.SendBack):
                 self.backs.append(action)

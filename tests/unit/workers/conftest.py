@@ -149,7 +149,9 @@ class Bench:
     def queue(self, queue: QueueInfo, handle: int = 1) -> None:
         self.link.send(encode_queue(handle, queue))
 
-    def chunk(self, records: list[bytes], chunk_id: int = 1, handle: int = 1) -> None:
+    def chunk(
+        self, records: list[bytes], chunk_id: int = 1, handle: int = 1, *, window_open: bool = False
+    ) -> None:  # fmt: skip
         data = b"".join(records)
         offset: int = 0
         payload: bytes | None = data
@@ -157,7 +159,8 @@ class Bench:
             offset, payload = self._slab_end, None
             self._slab_end += len(data)
             self.slab[offset : self._slab_end] = data
-        self.link.send(encode_chunk(chunk_id, handle, offset, len(data), len(records)), payload)
+        packet = encode_chunk(chunk_id, handle, offset, len(data), len(records), window_open=window_open)
+        self.link.send(packet, payload)
 
     def steps(self, count: int) -> None:
         for _ in range(count):
