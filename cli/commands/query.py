@@ -30,9 +30,11 @@ def query(settings: Settings, sql: tuple[str, ...], as_json: bool) -> None:
     """
     # pyspark takes its time to import, and --help does not need it.
     from ...spark.connect import is_remote
+    from ...spark.needs import check_pyspark
     from ...spark.session import SessionSettings, delta_conf, open_any
     from ...spark.views import is_delta, register_views
 
+    check_pyspark("rocketcrew query")
     require(settings, ["spark.target"], flag_names={"spark.target": "--target PATH"})
     spark, target = settings.spark, table_folder(settings)
     env = surroundings(click.get_current_context()).env

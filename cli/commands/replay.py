@@ -62,6 +62,9 @@ def replay(
       rocketcrew replay app:handle --from 2h -t orders -g billing -n 10.0.0.5:9876
       rocketcrew replay app:new --from 2026-01-30 --to 2026-01-31 -t orders -g billing --diff /data/billing
     """
+    from ...spark.needs import check_pyspark
+
+    check_pyspark("rocketcrew replay")
     # pyspark takes its time to import, and --help does not need it.
     from ...engine.replay import Window, run_replay
     from ...engine.window import parse_time
