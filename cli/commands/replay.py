@@ -52,8 +52,8 @@ def replay(
     Nothing of the group is touched: no offsets, no retries, no table. Messages run once each, those that fail are counted and
     shown. What retention has deleted is not there any more.
 
-    With --diff the rows are compared with a table's: by message, by the row's place in it, and by the columns that the
-    handler returns. So a new version of a handler can be tried on yesterday's messages.
+    With --diff the rows are compared with a table's: by message, by the row's place in it, and by the columns that both
+    have; other columns are named. So a new version of a handler can be tried on yesterday's messages.
 
     Exits with 1 when rows differ; without --diff, when messages failed.
 
@@ -91,8 +91,15 @@ def as_lines(result: Replayed) -> list[str]:
     found = result.difference
     if found is None:
         return lines
+    lines += [f"not compared: {column}" for column in found.not_compared]
+    lines += [
+        f"changed: {json.dumps(there, default=str)} in the table, {json.dumps(here, default=str)} in the replay"
+        for here, there in found.changed_samples
+    ]
     lines += [f"only in the replay: {json.dumps(row, default=str)}" for row in found.replay_samples]
     lines += [f"only in the table:  {json.dumps(row, default=str)}" for row in found.table_samples]
     verdict = "the rows are the same" if found.same else "the rows differ"
-    lines.append(f"{verdict}: {found.only_replay} only in the replay, {found.only_table} only in the table")
+    lines.append(
+        f"{verdict}: {found.changed} changed, {found.only_replay} only in the replay, {found.only_table} only in the table"
+    )
     return lines
