@@ -153,9 +153,11 @@ class Stream:
         topics = list(topics_of(settings))
         try:
             queues = self._link.run(beginning.all_queues(topics, settings.consumer.group))
-            starting = "earliest"
-            if not self._home.query():
+            if self._home.begun():
+                starting = self._home.starting() or "earliest"
+            else:
                 starting = self._link.run(beginning.starting_offsets(settings.consumer, queues))
+                self._home.write_starting(starting)
             self._writer.start()
             self._stop.obey()  # Spark has put a handler of its own on INT
         except StoppedError:

@@ -22,7 +22,7 @@ from ...remoting.namespaces import DLQ_PREFIX, RETRY_PREFIX
 from ...supervisor.member.access import access_of
 from ..exit_codes import EXIT_FAILURE
 from ..options import FOLDER, table_folder, with_settings
-from ..stagings import group_in_keys, staging_folders
+from ..stagings import group_in_keys, staging_folders, topics_in_keys
 
 if TYPE_CHECKING:
     from ...client.access import Access
@@ -95,7 +95,7 @@ def _compare(settings: Settings, table: Path, folders: Sequence[Path], *, broker
     from ...spark.reconciling import reconcile as compare
     from ...spark.table_keys import table_facts
 
-    ends = _cluster_ends(settings) if brokers else None
+    ends = cluster_ends(settings) if brokers else None
     facts, broken = table_facts(table, folders)
     report = compare(facts, ends)
     if folders and any(Fate.UNKNOWN in queue.fates for queue in report.queues):
@@ -105,7 +105,8 @@ def _compare(settings: Settings, table: Path, folders: Sequence[Path], *, broker
     return report, broken
 
 
-def _cluster_ends(settings: Settings) -> dict[QueueKey, QueueEnds]:
+def cluster_ends(settings: Settings) -> dict[QueueKey, QueueEnds]:
+    """What brokers say of the group's queues. Raises as `Admin.consume_stats`."""
     from ...durable.intervals import QueueKey
     from ...spark.reconciling import QueueEnds
 
@@ -114,7 +115,7 @@ def _cluster_ends(settings: Settings) -> dict[QueueKey, QueueEnds]:
 
     async def ask(cluster: Cluster) -> dict[QueueKey, QueueEnds]:
         admin = Admin(cluster)
-        stats = (await admin.consume_stats(group)).offset_table
+        stats = (await admin.consume_stats(group, None, topics_in_keys(settings))).offset_table
         found: dict[QueueKey, QueueEnds] = {}
         for topic in sorted({mq.topic for mq in stats}):
             try:
