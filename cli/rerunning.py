@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import structlog
 
@@ -39,6 +39,8 @@ from ..workers.table_fit import check_fits
 PULL_MESSAGES: Final = 32
 SEAL_ROWS: Final = 50_000
 SEAL_BYTES: Final = 64 << 20
+FETCH_BYTES: Final = 64 << 20
+"""Records that are in memory at a time, about."""
 
 
 class Rerun:
@@ -61,6 +63,7 @@ class Rerun:
             check_fits(schema, table, None)
         infer = None
         if declared == INFER:
+            staging.mkdir(parents=True, exist_ok=True)
             check = partial(check_fits, table=table, segments=None)
             infer = Inferring(staging / COLUMNS_FILE, structlog.get_logger(), check)
         self._rows: RowBuffer[tuple[QueueKey, int]] = RowBuffer(schema, group, infer)
@@ -77,9 +80,21 @@ class Rerun:
         self._ran: dict[tuple[QueueKey, int], tuple[int, int]] = {}
         """By the same, what the handler was done with: the record's first offset, and how many messages it took."""
 
-    def run(self, fetched: Sequence[tuple[QueueKey, bytes]]) -> None:
-        """Handle all fetched records, between the handler's set-up and tear-down hooks."""
+    def __enter__(self) -> Self:
+        """Run the handler's set-up hook."""
         self._hook(self._handler.setup)
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        """Seal what is open, and run the tear-down hook."""
+        if failure[0] is None:
+            self._flush()
+            self._seal()
+        self._hook(self._handler.teardown)
+        self._loop.close()
+
+    def run(self, fetched: Iterable[tuple[QueueKey, bytes]]) -> None:
+        """Handle fetched records, between `__enter__` and `__exit__`."""
         for key, record in fetched:
             info = QueueInfo(key.group, key.topic, key.broker, key.queue_id, None, self._namespace)
             if record[SYSFLAG_LOW_BYTE] & INNER_BATCH_BIT:
@@ -89,10 +104,6 @@ class Rerun:
             self._handle(key, messages, chooser(info, self._handler.filter, structlog.get_logger()))
             if self._rows.full:
                 self._flush()
-        self._flush()
-        self._seal()
-        self._hook(self._handler.teardown)
-        self._loop.close()
 
     @property
     def handled(self) -> int:
@@ -176,38 +187,48 @@ def _refuse(what: str, error: OSError) -> None:
     raise error
 
 
-async def fetch(cluster: Cluster, wanted: OffsetSet) -> tuple[list[tuple[QueueKey, bytes]], OffsetSet]:
-    """The stored records of `wanted` that the brokers still have, and those that they have not.
-
-    All of them are held in memory: what a table has lost is little beside what it holds.
-    """
+async def fetch(
+    cluster: Cluster, wanted: OffsetSet, bytes_max: int = FETCH_BYTES
+) -> tuple[list[tuple[QueueKey, bytes]], OffsetSet, OffsetSet]:
+    """Stored records of `wanted`, of about `bytes_max`; those that no broker has any more; those not asked for yet."""
     operations = Operations(cluster)
     found: list[tuple[QueueKey, bytes]] = []
     gone: list[tuple[QueueKey, IntervalSet]] = []
+    rest: list[tuple[QueueKey, IntervalSet]] = []
+    size = 0
     for key, offsets in sorted(wanted.queues.items()):
-        got: list[tuple[int, int]] = []
         for start, stop in offsets.pieces:
-            for first, end, record in await _range(cluster, operations, key, start, stop):
+            at, got = start, []
+            async for first, end, record in _range(cluster, operations, key, start, stop, bytes_max - size):
                 found.append((key, record))
                 got.append((first, end))
-        gone.append((key, offsets - IntervalSet.of(got)))
-    return found, OffsetSet.of(gone)
+                size += len(record)
+                at = end
+            ended = size < bytes_max
+            reached = stop if ended else at
+            gone.append((key, IntervalSet.of([(start, reached)]) - IntervalSet.of(got)))
+            rest.append((key, IntervalSet.of([(reached, stop)])))
+    return found, OffsetSet.of(gone), OffsetSet.of(rest)
 
 
 async def _range(
-    cluster: Cluster, operations: Operations, key: QueueKey, start: int, stop: int
-) -> list[tuple[int, int, bytes]]:
-    """Records that have an offset in `[start, stop)`: their first offset, the one behind their last, and their bytes."""
+    cluster: Cluster, operations: Operations, key: QueueKey, start: int, stop: int, bytes_max: int
+) -> AsyncIterator[tuple[int, int, bytes]]:
+    """Records that have an offset in `[start, stop)`: their first offset, the one after their last, and their bytes.
+
+    Ends early when `bytes_max` are reached; nothing is asked for when there are none left.
+    """
+    if bytes_max <= 0:
+        return
     mq = MessageQueue(key.topic, key.broker, key.queue_id)
     address = await cluster.address_of(mq, only_this=False)
-    found: list[tuple[int, int, bytes]] = []
     at = start
     while at < stop:
         header = pull_request(key.group, mq, at, min(PULL_MESSAGES, stop - at))
         result = parse_pull(await operations.pull(address, header), address)
         if result.status is not PullStatus.FOUND:
             if result.header.next_begin_offset <= at:
-                return found
+                return
             at = result.header.next_begin_offset
             continue
         body = bytes(result.body)
@@ -217,6 +238,8 @@ async def _range(
             first = record_info(record).queue_offset
             at = max(at, last + 1)
             if last >= start and first < stop:
-                found.append((first, last + 1, record))
+                yield first, last + 1, record
+                bytes_max -= len(record)
+                if bytes_max <= 0:
+                    return
         at = max(at, result.header.next_begin_offset)
-    return found

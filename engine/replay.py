@@ -29,6 +29,7 @@ from ..spark.convert import stage
 from ..spark.plan import Plan, Take
 from ..spark.segments import read_facts
 from ..spark.spark_writer import SparkWriter
+from ..spark.table_columns import table_columns
 from ..spark.views import is_delta
 from ..supervisor.member.access import access_of
 from ..workers.api import Handler
@@ -36,7 +37,7 @@ from ..workers.ddl import as_schema
 from ..workers.loading import HandlerSpec, load
 from ..workers.rows import RowBuffer
 from .batches import spark_job
-from .diff import Difference, compare
+from .diff import Difference, Shared, compare, shared_columns
 from .fitting import check_handler, check_settings
 from .options import tags_by_topic, task_limits, window_options
 from .shipping import ship
@@ -105,18 +106,32 @@ def run_replay(settings: Settings, spec: HandlerSpec, env: Mapping[str, str], wi
         raise UsageError(
             f"handler {handler.name} declares no columns, so there are no rows to keep or compare: give --schema"
         )
+    shared = None
+    if window.diff is not None:
+        there = [Column(*column) for column in table_columns(window.diff)]
+        shared = shared_columns(window.diff, columns_of(as_schema(declared)), there)
     folder = (
         Path(settings.supervisor.data_dir).absolute() / settings.consumer.group / REPLAY_DIR / f"{time.time_ns():x}"
     )
     folder.mkdir(parents=True)
     try:
-        return _Replay(settings, spec, handler, folder, window).run(env)
+        return _Replay(settings, spec, handler, folder, window, shared).run(env)
     finally:
         remove_tree(folder)
 
 
 class _Replay:
-    def __init__(self, settings: Settings, spec: HandlerSpec, handler: Handler, folder: Path, window: Window) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        spec: HandlerSpec,
+        handler: Handler,
+        folder: Path,
+        window: Window,
+        shared: Shared | None,
+    ) -> None:
+        """`shared`: the columns that are compared with the table's; None: nothing is."""
+        self._shared = shared
         self._settings = settings
         self._folder = folder
         self._window = window
@@ -154,9 +169,9 @@ class _Replay:
             reports = spark_job(frame, self._spec)
             columns, files = self._rows(reports, config.cores, config.target_file_bytes)
             difference = None
-            if window.diff is not None:
+            if window.diff is not None and self._shared is not None:
                 seen = [self._as_parquet(report.seen) for report in reports if report.seen]
-                difference = compare(spark, window.diff, self._group, columns, files, seen)
+                difference = compare(spark, window.diff, self._group, columns, self._shared, files, seen)
         finally:
             writer.close()
         if window.output is not None:

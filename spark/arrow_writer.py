@@ -85,7 +85,7 @@ class ArrowWriter(NoWriter):
                 str(output),
                 format=parquet,
                 file_options=parquet.make_write_options(
-                    compression="snappy", use_dictionary=REPEATING, store_schema=False
+                    compression="snappy", use_dictionary=REPEATING, store_schema=False, write_page_checksum=True
                 ),
                 partitioning=ds.partitioning(wanted, flavor="hive"),
                 basename_template=f"part-{place:05d}-{{i}}.parquet",

@@ -29,7 +29,8 @@ import fcntl
 import os
 import shutil
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ import pyarrow.parquet
 from ..durable.files import remove_tree, sync_path, sync_tree, try_lock
 from ..durable.outcomes import BatchOutcomes, Outcomes
 from ..remoting.errors import UsageError
-from .errors import LoaderError
+from .errors import LoaderError, unreadable
 from .table_lock import locked_table
 from .table_state import read_state
 from .targets.delta import DeltaTarget, append_by_delta_rs, delta_rs
@@ -76,30 +77,46 @@ class BatchSize:
 
 
 def groups_of(batches: Sequence[BatchSize], file_bytes: int) -> list[list[int]]:
-    """Neighbouring batches that fit into one file together, where that saves files. Pure."""
-    groups: list[list[BatchSize]] = [[]]
+    """Neighbouring batches that fit into one file together, where that saves files. Pure, and one look at each batch."""
+    groups: list[list[int]] = []
+    open_group = _Group(file_bytes)
     for one in batches:
-        if groups[-1] and not _fits([*groups[-1], one], file_bytes):
-            groups.append([])
-        groups[-1].append(one)
-    return [
-        [one.batch for one in group]
-        for group in groups
-        if _fits(group, file_bytes) and any(len(sizes) > 1 for sizes in _together(group).values())
-    ]
+        if not open_group.takes(one):
+            groups += open_group.found()
+            open_group = _Group(file_bytes)
+        open_group.add(one)
+    return groups + open_group.found()
 
 
-def _fits(group: Sequence[BatchSize], file_bytes: int) -> bool:
-    return all(sum(sizes) <= file_bytes for sizes in _together(group).values())
+class _Group:
+    """Batches that may become one: of each folder below theirs, the bytes and the number of files so far."""
 
+    def __init__(self, file_bytes: int) -> None:
+        self._file_bytes = file_bytes
+        self._batches: list[int] = []
+        self._large = False
+        self._bytes: Counter[str] = Counter()
+        self._files: Counter[str] = Counter()
 
-def _together(group: Sequence[BatchSize]) -> dict[str, list[int]]:
-    """The sizes of all files that would become one: a folder's."""
-    found: dict[str, list[int]] = {}
-    for one in group:
+    def takes(self, one: BatchSize) -> bool:
+        """Whether no folder's file would be too large; whatever comes first is let in."""
+        if not self._batches:
+            return True
+        return not self._large and all(
+            self._bytes[folder] + sum(sizes) <= self._file_bytes for folder, sizes in one.sizes.items()
+        )
+
+    def add(self, one: BatchSize) -> None:
+        self._batches.append(one.batch)
         for folder, sizes in one.sizes.items():
-            found.setdefault(folder, []).extend(sizes)
-    return found
+            self._bytes[folder] += sum(sizes)
+            self._files[folder] += len(sizes)
+            self._large |= self._bytes[folder] > self._file_bytes
+
+    def found(self) -> list[list[int]]:
+        """The group, where it saves files."""
+        saves = not self._large and any(count > 1 for count in self._files.values())
+        return [self._batches] if saves else []
 
 
 def compact(table: Path, file_bytes: int, on_point: Callable[[str], None] = lambda _: None) -> Compacted:
@@ -228,29 +245,49 @@ def _link(entry: Path, target: Path) -> None:
 
 def merge_files(files: Sequence[Path], output: Path) -> None:
     """All rows of `files`, in order, as one file; columns that some lack are null there. Raises LoaderError."""
-    schemas = [pq.read_schema(str(file)).remove_metadata() for file in files]
+    opened = [_opened(file) for file in files]
     try:
-        schema = pa.unify_schemas(schemas)
+        schema = pa.unify_schemas([one.schema_arrow.remove_metadata() for one in opened])
     except pa.ArrowException as error:
         raise LoaderError(
             f"{files[0]} and its neighbours have other columns: {error}. The table stays as it is"
         ) from None
-    first = pq.read_metadata(str(files[0]))
+    first = opened[0].metadata
     compression = first.row_group(0).column(0).compression if first.num_row_groups else "SNAPPY"
-    with pq.ParquetWriter(str(output), schema, compression=compression, store_schema=False) as writer:
+    with pq.ParquetWriter(
+        str(output), schema, compression=compression, store_schema=False, write_page_checksum=True
+    ) as writer:
         waiting: list[Any] = []
-        for file in files:
-            for batch in pq.ParquetFile(str(file)).iter_batches():
-                waiting.append(_filled(pa.Table.from_batches([batch]), schema))
-                if sum(one.nbytes for one in waiting) >= ROW_GROUP_BYTES:
-                    writer.write_table(pa.concat_tables(waiting))
-                    waiting = []
+        for batch in _batches(files, opened):
+            waiting.append(_filled(pa.Table.from_batches([batch]), schema))
+            if sum(one.nbytes for one in waiting) >= ROW_GROUP_BYTES:
+                writer.write_table(pa.concat_tables(waiting))
+                waiting = []
         if waiting:
             writer.write_table(pa.concat_tables(waiting))
     found = pq.read_metadata(str(output)).num_rows
-    wanted = sum(pq.read_metadata(str(file)).num_rows for file in files)
+    wanted = sum(one.metadata.num_rows for one in opened)
     if found != wanted:
         raise LoaderError(f"{output} has {found} rows, its parts had {wanted}: the table stays as it is")
+
+
+def _opened(file: Path) -> Any:
+    try:
+        return pq.ParquetFile(str(file), page_checksum_verification=True)
+    except (pa.ArrowException, OSError) as error:
+        raise _damaged(file, error) from None
+
+
+def _batches(files: Sequence[Path], opened: Sequence[Any]) -> Iterator[Any]:
+    for file, one in zip(files, opened, strict=True):
+        try:
+            yield from one.iter_batches()
+        except (pa.ArrowException, OSError) as error:
+            raise _damaged(file, error) from None
+
+
+def _damaged(file: Path, error: Exception) -> LoaderError:
+    return LoaderError(f"{unreadable(file, error)}. The table stays as it is")
 
 
 def _filled(table: Any, schema: Any) -> Any:

@@ -20,8 +20,8 @@ from .plan import Limits, Trigger
 
 PARQUET, ARROW, DELTA, DELTA_RS, FOREACH = "parquet", "pyarrow", "delta", "deltalake", "foreach"
 PLAN_TRIGGERS = 8
-"""A plan takes up to this many times what triggers it: behind a backlog, fewer and larger commits are cheaper, while
-the copies on disk and the time until a stop takes effect stay bounded."""
+"""A plan takes up to this many times `max_bytes`, and never more than `max_rows`: after a backlog, fewer and larger commits are
+cheaper, while the copies on disk and the time until a stop takes effect stay bounded."""
 BYTES_TRIGGERS = 4
 """`max_bytes` alone makes no batch due, as few large rows may not be worth a commit; so many times as much does."""
 HIGH_WATER_SHARE = 2
@@ -146,7 +146,7 @@ class LoaderConfig:
     def limits(self) -> Limits:
         """What one batch takes at most; rows that may have to travel over a connection are in memory meanwhile."""
         triggers = 1 if is_remote(self.master) else PLAN_TRIGGERS
-        return Limits(self.max_rows * triggers, self.max_bytes * triggers)
+        return Limits(self.max_rows, self.max_bytes * triggers)
 
     @property
     def cores(self) -> int:

@@ -142,6 +142,7 @@ def _write_part(ready: Path, plan: Plan, progress: Progress, file: Path, part: S
                     store_schema=False,
                     coerce_timestamps="us",
                     allow_truncated_timestamps=True,
+                    write_page_checksum=True,
                 )
             writer.write_table(rows)
             count += rows.num_rows

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from ..remoting.errors import RocketcrewError, UsageError
 
 EXIT_FINE = 0
@@ -53,3 +55,16 @@ def exit_code(error: BaseException) -> int:
     if isinstance(error, LoaderError):
         return error.exit_code
     return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILURE
+
+
+def unreadable(file: Path, error: Exception) -> str:
+    """A data file of a table that is gone or damaged, and what brings its rows back."""
+    if isinstance(error, FileNotFoundError):
+        return (
+            f"{file} is gone, and the table's log names it: DeltaTable.repair() of the deltalake package takes it out"
+        )
+    said = " ".join(str(error).split())
+    return (
+        f"{file}: {said}. Move the file away, as readers of the table fail while it is there, and run its messages again:"
+        " rocketcrew reconcile --rerun"
+    )

@@ -10,6 +10,7 @@
 
 Unexplained is what none of these says:
 
+    quarantined  its rows are in a segment that the loader has set aside (bad/): damaged, or of columns that do not fit
     missing      the ledger says that its rows were loaded, and the table does not have them
     unknown      the group has passed it, or a supervisor says that it is finished, and nobody noted what became of it: so
                  are the records of a sealed segment that vanished before it was loaded
@@ -42,9 +43,12 @@ class Fate(StrEnum):
     UNKNOWN = "unknown"
     OVERLAP = "overlap"
     FOREIGN = "foreign"
+    QUARANTINED = "quarantined"
 
 
-UNEXPLAINED: Final = (Fate.MISSING, Fate.UNKNOWN, Fate.OVERLAP, Fate.FOREIGN)
+RUN_AGAIN: Final = (Fate.MISSING, Fate.UNKNOWN, Fate.QUARANTINED)
+"""What is not in the table and should be."""
+UNEXPLAINED: Final = (Fate.QUARANTINED, Fate.MISSING, Fate.UNKNOWN, Fate.OVERLAP, Fate.FOREIGN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +65,8 @@ class TableFacts:
     """What the table's files and its ledger say.
 
     `present`: records with rows; `overlaps`: those with more than one first row. `loaded`: the loaded set. `waiting`: records
-    of sealed segments, and of files in bad/. `rows`: how many are there, and how many were loaded; None = some batch does
-    not say.
+    of sealed segments; `quarantined`: those of files in bad/. `rows`: how many are there, and how many were loaded; None =
+    some batch does not say.
     """
 
     present: OffsetSet
@@ -73,6 +77,7 @@ class TableFacts:
     rows: tuple[int, int] | None = None
     settled: OffsetSet = field(default_factory=OffsetSet)
     """What supervisors have finished; of that, what has rows is `waiting` or in the table."""
+    quarantined: OffsetSet = field(default_factory=OffsetSet)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +102,8 @@ class Report:
     rows: tuple[int, int] | None
     rows_lost: int = 0
     """How many rows fewer than were loaded the table has."""
+    loaded: OffsetSet = field(default_factory=OffsetSet)
+    """The table's loaded set, when it was looked at."""
 
     @property
     def fine(self) -> bool:
@@ -104,7 +111,7 @@ class Report:
         return self.rows is None and not any(queue.unexplained for queue in self.queues)
 
     def to_run_again(self) -> OffsetSet:
-        """What is not in the table and should be: missing and unknown records, of each queue's newest epoch.
+        """What is not in the table and should be: missing, unknown and quarantined records, of each queue's newest epoch.
 
         Of an earlier one they may not be there any more; what a deliberate re-run left of it stays named.
         """
@@ -112,9 +119,13 @@ class Report:
         return OffsetSet.of(
             (queue.key, queue.fates[fate])
             for queue in self.queues
-            for fate in (Fate.MISSING, Fate.UNKNOWN)
+            for fate in RUN_AGAIN
             if fate in queue.fates and newest[queue.key.in_epoch(0)] == queue.key
         )
+
+    def to_reopen(self) -> OffsetSet:
+        """Of these, what the table takes for loaded. What another loader brings in the meantime is none of it."""
+        return self.to_run_again() & self.loaded
 
 
 def reconcile(table: TableFacts, cluster: Mapping[QueueKey, QueueEnds] | None) -> Report:
@@ -122,19 +133,23 @@ def reconcile(table: TableFacts, cluster: Mapping[QueueKey, QueueEnds] | None) -
 
     The cluster's ends are those of each queue's newest epoch.
     """
-    keys = {*table.loaded.queues, *table.present.queues, *table.outcomes.queues(), *table.waiting.queues}
+    keys = {
+        *table.loaded.queues, *table.present.queues, *table.outcomes.queues(), *table.waiting.queues,
+        *table.quarantined.queues,
+    }  # fmt: skip
     newest = {key.in_epoch(0): key for key in sorted(keys)}
     ends = {newest.get(key, key): found for key, found in (cluster or {}).items()}
     queues = tuple(_queue(table, key, ends.get(key)) for key in sorted(keys | ends.keys()))
     named = any(fate in queue.fates for queue in queues for fate in UNEXPLAINED)
     differs = table.rows is not None and table.rows[0] != table.rows[1] and not named
     found, loaded = table.rows or (0, 0)
-    return Report(queues, table.rows if differs else None, loaded - found)
+    return Report(queues, table.rows if differs else None, loaded - found, table.loaded)
 
 
 def _queue(table: TableFacts, key: QueueKey, ends: QueueEnds | None) -> QueueReport:
     present, loaded = table.present.of_queue(key), table.loaded.of_queue(key)
     waiting, settled = table.waiting.of_queue(key), table.settled.of_queue(key)
+    aside = table.quarantined.of_queue(key)
     noted = {kind: table.outcomes.of_queue(kind, key) for kind in KINDS if kind != ROWS}
     known = _joined((present, loaded, settled, *noted.values()))
     expected = table.outcomes.of_queue(ROWS, key)
@@ -144,18 +159,19 @@ def _queue(table: TableFacts, key: QueueKey, ends: QueueEnds | None) -> QueueRep
         Fate.MISSING: expected - present,
         Fate.OVERLAP: table.overlaps.of_queue(key),
     }
-    rest = _joined((known, waiting, _span(ends))) - present - expected
+    rest = _joined((known, waiting, aside, _span(ends))) - present - expected
     for fate, some in (
         (Fate.WAITING, waiting - loaded),
         (Fate.SENT_BACK, noted[SENT_BACK]),
         (Fate.DEAD_LETTER, noted[DEAD_LETTER]),
         (Fate.NO_ROWS, noted[NO_ROWS]),
         (Fate.FILTERED, noted[FILTERED]),
+        (Fate.QUARANTINED, aside - loaded),
         (Fate.NO_ROWS, noted[RECOVERED]),
         # A batch of before outcomes were noted: nothing can be said of its records without rows.
         (Fate.NO_ROWS, loaded if table.rows is None else IntervalSet()),
         (Fate.WAITING, _from(ends)),
-        (Fate.BEFORE, _before(known, waiting, ends)),
+        (Fate.BEFORE, _before(known, waiting | aside, ends)),
     ):
         fates[fate] = fates.get(fate, IntervalSet()) | (rest & some)
         rest = rest - some

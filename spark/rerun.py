@@ -99,9 +99,9 @@ def only_rerun(table: Path) -> Generator[None]:
 
 
 def load_again(table: Path, staging: Path, records: OffsetSet, rows_lost: int) -> int:
-    """Load what is sealed in `staging` into `table`, of `records` also what the table thinks it has; the rows loaded.
+    """Load what is sealed in `staging` into `table`, `records` of its loaded set too; the rows loaded.
 
-    Hold `only_rerun`, and have `records` and `rows_lost` from a report made under it.
+    Hold `only_rerun`, and have `records` (`Report.to_reopen`) and `rows_lost` from a report made under it.
     """
     rows = 0
     with ThreadPoolExecutor(2, "rerun") as threads:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 from collections import deque
@@ -29,6 +30,7 @@ from ..remoting.errors import UsageError
 from .connect import ConnectSession, is_remote, open_connect
 from .errors import SparkStartError
 from .java import Java, find_java, make_shim
+from .needs import DELTA_BUILDS, delta_package
 from .pulse import Deadline
 
 if TYPE_CHECKING:
@@ -246,14 +248,10 @@ def spark_conf(settings: SessionSettings) -> dict[str, str]:
     return conf
 
 
-DELTA_PACKAGE = "io.delta:delta-spark_{spark}_2.13:4.4.0"
-"""The newest build of Delta that the package repositories have; {spark} is the version of pyspark, such as 4.2."""
-
-
 def delta_conf(jars: str) -> dict[str, str]:
     """What a session needs for Delta tables. `jars`: a folder of jars, or a list of files with commas; empty: fetched.
 
-    Raises UsageError when the folder has no Delta jar in it.
+    Raises UsageError when the folder has no Delta jar in it, or when there is none to fetch for this Spark.
     """
     conf = {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -262,8 +260,7 @@ def delta_conf(jars: str) -> dict[str, str]:
     if not jars:
         import pyspark
 
-        version = ".".join(pyspark.__version__.split(".")[:2])
-        return conf | {"spark.jars.packages": DELTA_PACKAGE.format(spark=version)}
+        return conf | {"spark.jars.packages": delta_package(pyspark.__version__)}
     files = sorted(str(file) for file in Path(jars).glob("*.jar")) if Path(jars).is_dir() else jars.split(",")
     if not any(Path(file).name.startswith("delta-spark") for file in files):
         raise UsageError(
@@ -313,6 +310,9 @@ def _environment(settings: SessionSettings, spark_home: Path, shim: Path) -> Gen
         os.environ.update(before)
 
 
+_NOT_FOUND = re.compile(r"unresolved dependency: ([^:\s]+[#:][^:\s]+[;:][^:\s]+): not found")
+
+
 def _why_not_started(settings: SessionSettings, java: Java, error: Exception) -> str:
     lines: deque[str] = deque(maxlen=LOG_TAIL_LINES)
     for name in ("jvm.log", "spark.log"):
@@ -320,6 +320,13 @@ def _why_not_started(settings: SessionSettings, java: Java, error: Exception) ->
             lines.extend(log)
     said = str(error).strip().splitlines()
     tail = "".join(f"  {line}" for line in lines)
+    if missing := sorted({found[1] for line in lines if (found := _NOT_FOUND.search(line))}):
+        builds = ", ".join(f"{build} for Spark {spark}" for spark, build in DELTA_BUILDS.items())
+        return (
+            f"Spark could not be started: Maven has no {', '.join(missing)}, or can't be reached. Delta's jars that exist:"
+            f" {builds}. Name jars by spark.delta_jars, or other coordinates by spark.jars.packages in spark.conf. Results"
+            f" stay safe in their segments. More in {settings.folder}/jvm.log"
+        )
     return (
         f"Spark could not be started with master {settings.master!r}, {settings.driver_memory} of memory and Java"
         f" {java.version} from {java.source} ({java.home}): {said[0] if said else type(error).__name__}. Results stay safe"

@@ -245,9 +245,29 @@ class Staging:
         while (self.bad / name).exists():
             attempt += 1
             name = f"{path.name}.{attempt}"
-        told = {"version": 1, "file": name, "reason": reason, "held": offsets.hull().to_json()}
+        told = {
+            "version": 1, "file": name, "reason": reason, "held": offsets.hull().to_json(), "records": offsets.to_json(),
+        }  # fmt: skip
         write_atomically(self.bad / f"{name}{REASON_SUFFIX}", json.dumps(told, indent=1) + "\n", durable=True)
         path.rename(self.bad / name)
+
+    def quarantined(self) -> tuple[OffsetSet, list[Path]]:
+        """The records of the files in bad/ as far as they are known, and the files of which nothing is known."""
+        records: list[OffsetSet] = []
+        unknown: list[Path] = []
+        for reason in sorted(self.bad.glob(f"*{REASON_SUFFIX}")):
+            file = self.bad / reason.name.removesuffix(REASON_SUFFIX)
+            if not file.exists():
+                continue
+            found = OffsetSet()
+            with contextlib.suppress(ValueError, KeyError, TypeError, OSError):
+                told = json.loads(reason.read_bytes())
+                found = OffsetSet.from_json(told.get("records", told["held"]))
+            if found:
+                records.append(found)
+            else:
+                unknown.append(file)
+        return OffsetSet.union(records), unknown
 
     def unknown_in_bad(self) -> bool:
         """Whether a file in bad/ is there whose records could not be made out: any gap may be its."""

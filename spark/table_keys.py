@@ -1,6 +1,7 @@
 """The key columns of a table and its ledger, read without Spark: what `reconcile` compares.
 
-Only the key columns are read, file by file, so memory holds one file's keys and the intervals found. A file that the Delta
+Files are read one by one, every page against its checksum where it has one, and only key columns are kept: memory holds one
+file's keys and the intervals found. A file that the Delta
 log names and the disk does not have is a finding, no failure: its records are then missing.
 """
 
@@ -18,11 +19,11 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
 
-from ..conf.segment_format import BROKER, EPOCH, GROUP, OFFSET, QUEUE_ID, SEQ, TOPIC
+from ..conf.segment_format import BROKER, EPOCH, GROUP, OFFSET, QUEUE_ID, REASON_SUFFIX, SEQ, TOPIC
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
 from ..durable.outcomes import NO_ROWS, BatchOutcomes, Outcomes
 from ..remoting.errors import UsageError
-from .errors import BadSegmentError, LoaderError
+from .errors import BadSegmentError, LoaderError, unreadable
 from .plan import SegmentFacts
 from .reconciling import TableFacts
 from .segments import intervals_of, read_facts, readable_offsets
@@ -49,22 +50,26 @@ class Ledger:
     rows: int | None
 
 
-def table_facts(table: Path, stagings: Iterable[Path]) -> tuple[TableFacts, list[str]]:
+def table_facts(table: Path, stagings: Sequence[Path]) -> tuple[TableFacts, list[str]]:
     """Everything that the table and the staging folders say, and the names of files that could not be read.
 
     Staging folders are only looked at, before the table: what is loaded in between is then found in both, and counts as
     loaded. Raises UsageError for what is no table of ours, LoaderError for a ledger that can't be used.
     """
     noted, waiting, settled = _staged(stagings)
+    aside, unknown = _quarantined(stagings)
     presence = _Presence()
-    broken: list[str] = []
+    broken = [
+        f"{file} is set aside, and nobody can make out what is in it: see {file.name}{REASON_SUFFIX}"
+        for file in unknown
+    ]
     with _held(table):
         ledger, files = _opened(table)
         for file in files:
             try:
-                presence.add(pq.read_table(str(file), partitioning=None, columns=_columns_of(file)))
+                presence.add(_keys_of(file))
             except (OSError, pa.ArrowException) as error:
-                broken.append(f"{file}: {error}")
+                broken.append(unreadable(file, error))
     newest = ledger.state.epochs
 
     def now(key: QueueKey) -> QueueKey:
@@ -82,6 +87,7 @@ def table_facts(table: Path, stagings: Iterable[Path]) -> tuple[TableFacts, list
         waiting.rekeyed(now),
         rows,
         settled.rekeyed(now),
+        aside.rekeyed(now),
     )
     return facts, broken
 
@@ -98,17 +104,24 @@ def table_state(table: Path) -> TableState:
     return _opened(table)[0].state
 
 
-def _columns_of(file: Path) -> list[str]:
-    wanted = [*_QUEUE, OFFSET, SEQ]
-    return [*wanted, EPOCH] if EPOCH in pq.read_schema(str(file)).names else wanted
+def _keys_of(file: Path) -> Any:
+    """The key columns of a data file, of which every page was looked at: checksums name bytes that have changed."""
+    reader: Any = pq.ParquetFile(str(file), page_checksum_verification=True)
+    wanted = [name for name in (*_QUEUE, OFFSET, SEQ, EPOCH) if name in reader.schema_arrow.names]
+    batches = [batch.select(wanted) for batch in reader.iter_batches(use_threads=True)]
+    return pa.Table.from_batches(batches, pa.schema([reader.schema_arrow.field(name) for name in wanted]))
 
 
 class _Presence:
-    """What was seen so far: offsets by queue, those seen twice, and how many rows."""
+    """What was seen so far: offsets by queue, those seen twice, and how many rows.
+
+    What files bring is only collected, and put together once at the end: file by file, the time would grow with the square
+    of their number.
+    """
 
     def __init__(self) -> None:
-        self._seen: dict[QueueKey, IntervalSet] = {}
-        self._twice: list[tuple[QueueKey, IntervalSet]] = []
+        self._seen: dict[QueueKey, list[tuple[int, int]]] = {}
+        self._twice: dict[QueueKey, list[tuple[int, int]]] = {}
         self.rows = 0
 
     def add(self, keys: Any) -> None:
@@ -125,15 +138,25 @@ class _Presence:
     def _add_queue(self, key: QueueKey, ordered: Any) -> None:
         again = ordered[1:].filter(pc.equal(ordered[1:], ordered[:-1]))
         found = intervals_of(ordered if not len(again) else ordered.unique())
-        before = self._seen.get(key, IntervalSet())
-        self._twice.append((key, IntervalSet.from_offsets(again.to_pylist()) | (before & found)))
-        self._seen[key] = before | found
+        self._twice.setdefault(key, []).extend(IntervalSet.from_offsets(again.to_pylist()).pieces)
+        self._seen.setdefault(key, []).extend(found.pieces)
 
     def present(self) -> OffsetSet:
-        return OffsetSet(dict(self._seen))
+        return OffsetSet.of((key, IntervalSet.of(pieces)) for key, pieces in self._seen.items())
 
     def overlaps(self) -> OffsetSet:
-        return OffsetSet.of(self._twice)
+        return OffsetSet.of(
+            (key, IntervalSet.of([*self._twice[key], *overlapping(pieces)])) for key, pieces in self._seen.items()
+        )
+
+
+def overlapping(pieces: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """What more than one of the half-open `pieces` covers, in one pass over them in order."""
+    reached = -1
+    for start, stop in sorted(pieces):
+        if start < reached:
+            yield start, min(stop, reached)
+        reached = max(reached, stop)
 
 
 def _opened(table: Path) -> tuple[Ledger, list[Path]]:
@@ -189,8 +212,12 @@ def _staged(stagings: Iterable[Path]) -> tuple[Outcomes, OffsetSet, OffsetSet]:
         waiting += [facts.offsets for facts in sealed]
         noted.append(Outcomes.of((NO_ROWS, facts.finished) for facts in sealed))
         waiting += [readable_offsets(path) for path in sorted((staging.root / "open").glob("[!.]*.arrows"))]
-        waiting.append(staging.bad_segments()[1])
     return Outcomes.union(noted), OffsetSet.union(waiting), OffsetSet.union(settled)
+
+
+def _quarantined(stagings: Iterable[Path]) -> tuple[OffsetSet, list[Path]]:
+    found = [Staging(root).quarantined() for root in stagings]
+    return OffsetSet.union(records for records, _ in found), [file for _, files in found for file in files]
 
 
 def _facts(folder: Path) -> Iterator[SegmentFacts]:

@@ -25,6 +25,7 @@ from typing import Any
 import structlog
 
 from ..conf.settings import Settings, is_broadcasting
+from ..spark.needs import check_installed
 from ..workers.cells import CELLS_FILE, CellFile
 from ..workers.link import Transport, choose_transport
 from ..workers.loading import HandlerSpec
@@ -176,6 +177,8 @@ class Supervisor:
             self._loop.add_signal_handler(number, self._signal, number)
         hold_signals(self._loop)
         workers = await self._start_workers()
+        if settings.results.enabled and settings.spark.load and self._pool.schema is not None:
+            check_installed(settings.spark.format, settings.spark.delta_jars, settings.spark.master)
         self._recover()
         self._to_end.append(self._acting.close_journal)
         self._member = GroupMember(

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from ..conf.columns import BATCH_COLUMN
 from ..remoting.errors import UsageError
 
 if TYPE_CHECKING:
@@ -101,6 +102,8 @@ def checked(schema: pa.Schema) -> pa.Schema:
     for name in schema.names:
         if name.startswith("_") or not name:
             raise UsageError(f'schema: column "{name}": names that start with "_" belong to the key columns; rename it')
+        if name.casefold() == BATCH_COLUMN:
+            raise UsageError(f'schema: column "{name}" is one that every table has, the number of the batch: rename it')
         if name.lower() in seen:
             raise UsageError(f'schema: column "{name}" stands twice (names are compared without regard to case)')
         seen.add(name.lower())

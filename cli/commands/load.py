@@ -14,6 +14,7 @@ from ...conf.segment_format import FOLDER_FORMATS, LOADER_STATUS_FILE
 from ...conf.settings import Settings, require
 from ...spark.config import LoaderConfig, loader_config
 from ...spark.front import run_loader
+from ...spark.needs import check_installed
 from ...spark.status import read_status
 from ...workers.stack_dump import answer_into
 from ..options import FOLDER, with_settings
@@ -95,6 +96,7 @@ def load(
     told = config_of(settings, stagings[0], surroundings(context).env)
     config = replace(told, follow=not once, conf={**spark.conf, **extra}, more_stagings=stagings[1:],
                      quarantine=quarantine)  # fmt: skip
+    check_installed(spark.format, spark.delta_jars, spark.master)
     import_from_here()
     code = run_loader(config)
     if as_json:

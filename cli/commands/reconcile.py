@@ -6,6 +6,7 @@ import json
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -24,8 +25,10 @@ from ..options import FOLDER, table_folder, with_settings
 from ..stagings import group_in_keys, staging_folders, topics_in_keys
 
 if TYPE_CHECKING:
-    from ...durable.intervals import QueueKey
+    from ...client.access import Access
+    from ...durable.intervals import OffsetSet, QueueKey
     from ...spark.reconciling import Fate, QueueEnds, QueueReport, Report
+    from ..rerunning import Rerun
 
 NOTED_AFTER_S: Final = 1.0
 """How long a supervisor may take to write what it has noted."""
@@ -54,7 +57,8 @@ def reconcile(
 
     Every offset is loaded, without rows, filtered, sent back (to which retry topic; it is looked at too), dead-lettered,
     waiting, or from before the group began. What is none of these is named, and so is what is in the table twice: then the
-    exit code is 1. Needs no Spark. Run it while the consumer rests or runs; what is on its way counts as waiting.
+    exit code is 1, and so it is where segments were set aside (quarantined) or files can't be read. Every page of the table
+    is looked at. Needs no Spark. Run it while the consumer rests or runs; what is on its way counts as waiting.
 
     With --rerun the missing messages are pulled again, run through the handler in this process and loaded, each once; the
     group's offsets stay as they are.
@@ -79,7 +83,7 @@ def reconcile(
             _run_again(settings, table, report, rerun, folders)
             report, broken = _compare(settings, table, folders, brokers=True)
     click.echo(json.dumps(as_object(report, broken)) if as_json else "\n".join(as_lines(report, broken)))
-    context.exit(0 if report.fine else EXIT_FAILURE)
+    context.exit(0 if report.fine and not broken else EXIT_FAILURE)
 
 
 def _compare(settings: Settings, table: Path, folders: Sequence[Path], *, brokers: bool) -> tuple[Report, list[str]]:
@@ -137,7 +141,7 @@ def _run_again(settings: Settings, table: Path, report: Report, handler: str, fo
     from ...spark.table_columns import table_columns
     from ...workers.boot import TableSpec
     from ...workers.loading import describe
-    from ..rerunning import Rerun, fetch
+    from ..rerunning import Rerun
 
     wanted = report.to_run_again()
     access = access_of(settings)
@@ -147,11 +151,11 @@ def _run_again(settings: Settings, table: Path, report: Report, handler: str, fo
             describe(handler), settings.results.schema, Path(folder), group_in_keys(settings), access.namespace,
             home=home, table=TableSpec(str(table), table_columns(table)),
         )  # fmt: skip
-        fetched, gone = run_with_cluster(access, lambda cluster: fetch(cluster, wanted))
-        rerun.run(fetched)
+        with rerun:
+            gone = _handle(access, wanted, rerun)
         finished = Outcomes.of([(NO_ROWS, rerun.finished())])
         Staging(Path(folder)).note("rerun", finished)
-        rows = load_again(table, Path(folder), wanted, report.rows_lost)
+        rows = load_again(table, Path(folder), report.to_reopen(), report.rows_lost)
         if not rows and folders:
             Staging(folders[0]).note(f"{time.time_ns():020d}-rerun", finished)
     click.echo(f"run again: {rerun.handled} messages, {rows} rows loaded", err=True)
@@ -159,6 +163,19 @@ def _run_again(settings: Settings, table: Path, report: Report, handler: str, fo
         click.echo(f"failed: {key.topic} {key.broker} {key.queue_id} offset {offset}: {error}", err=True)
     if gone:
         click.echo(f"no longer at the brokers: {gone.count()} messages", err=True)
+
+
+def _handle(access: Access, wanted: OffsetSet, rerun: Rerun) -> OffsetSet:
+    """Fetch and handle a part at a time, as many bytes as fit into memory; the records that no broker has any more."""
+    from ...durable.intervals import OffsetSet
+    from ..rerunning import fetch
+
+    gone: list[OffsetSet] = []
+    while wanted:
+        fetched, lost, wanted = run_with_cluster(access, partial(fetch, wanted=wanted))
+        rerun.run(fetched)
+        gone.append(lost)
+    return OffsetSet.union(gone)
 
 
 def as_object(report: Report, broken: list[str]) -> dict[str, object]:
@@ -177,7 +194,7 @@ def as_object(report: Report, broken: list[str]) -> dict[str, object]:
         for one in report.queues
     ]  # fmt: skip
     rows = None if report.rows is None else {"found": report.rows[0], "loaded": report.rows[1]}
-    return {"fine": report.fine, "queues": queues, "rows_differ": rows, "unreadable": broken}
+    return {"fine": report.fine and not broken, "queues": queues, "rows_differ": rows, "unreadable": broken}
 
 
 def sent_to(queue: QueueReport) -> dict[Fate, str]:
@@ -209,5 +226,5 @@ def as_lines(report: Report, broken: list[str]) -> list[str]:
     if report.rows is not None:
         lines.append(f"UNEXPLAINED rows: {report.rows[0]} are there, {report.rows[1]} were loaded")
     lines += [f"unreadable {name}" for name in broken]
-    lines.append("everything is explained" if report.fine else "not everything is explained")
+    lines.append("everything is explained" if report.fine and not broken else "not everything is explained")
     return lines

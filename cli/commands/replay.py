@@ -52,8 +52,8 @@ def replay(
     Nothing of the group is touched: no offsets, no retries, no table. Messages run once each, those that fail are counted and
     shown. What retention has deleted is not there any more.
 
-    With --diff the rows are compared with a table's: by message, by the row's place in it, and by the columns that the
-    handler returns. So a new version of a handler can be tried on yesterday's messages.
+    With --diff the rows are compared with a table's: by message, by the row's place in it, and by the columns that both
+    have; other columns are named. So a new version of a handler can be tried on yesterday's messages.
 
     Exits with 1 when rows differ; without --diff, when messages failed.
 
@@ -62,6 +62,9 @@ def replay(
       rocketcrew replay app:handle --from 2h -t orders -g billing -n 10.0.0.5:9876
       rocketcrew replay app:new --from 2026-01-30 --to 2026-01-31 -t orders -g billing --diff /data/billing
     """
+    from ...spark.needs import check_pyspark
+
+    check_pyspark("rocketcrew replay")
     # pyspark takes its time to import, and --help does not need it.
     from ...engine.replay import Window, run_replay
     from ...engine.window import parse_time
@@ -88,8 +91,15 @@ def as_lines(result: Replayed) -> list[str]:
     found = result.difference
     if found is None:
         return lines
+    lines += [f"not compared: {column}" for column in found.not_compared]
+    lines += [
+        f"changed: {json.dumps(there, default=str)} in the table, {json.dumps(here, default=str)} in the replay"
+        for here, there in found.changed_samples
+    ]
     lines += [f"only in the replay: {json.dumps(row, default=str)}" for row in found.replay_samples]
     lines += [f"only in the table:  {json.dumps(row, default=str)}" for row in found.table_samples]
     verdict = "the rows are the same" if found.same else "the rows differ"
-    lines.append(f"{verdict}: {found.only_replay} only in the replay, {found.only_table} only in the table")
+    lines.append(
+        f"{verdict}: {found.changed} changed, {found.only_replay} only in the replay, {found.only_table} only in the table"
+    )
     return lines

@@ -103,6 +103,11 @@ def run(
 def _run_on_spark(
     context: click.Context, settings: Settings, spec: HandlerSpec, *, embedded: bool, reloads: bool
 ) -> int:
+    from ...spark.needs import check_installed, check_pyspark
+
+    check_pyspark("run --engine spark")
+    if settings.results.enabled:
+        check_installed(settings.spark.format, settings.spark.delta_jars, settings.spark.master)
     from ...engine.stream import run_stream  # pyspark takes its time to import
 
     if reloads:

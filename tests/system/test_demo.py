@@ -18,10 +18,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from harness import alive, wait_until
 
 
-def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+def start(folder: Path, *arguments: str, temporary: Path | None = None) -> subprocess.Popen[str]:
+    env = {**os.environ, **({"TMPDIR": str(temporary)} if temporary else {})}
     return subprocess.Popen(
         [sys.executable, "-m", "rocketcrew", "demo", "--dir", str(folder), *arguments],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=env,
     )  # fmt: skip
 
 
@@ -56,13 +57,14 @@ def processes_of(folder: Path) -> list[int]:
         ("broker.log", 400),
         ("supervisor.log", 400),
         ("state/demo/0/journal", 400),
-        ("table.query/log4j2.properties", 40),
+        ("../rocketcrew-query-*/log4j2.properties", 40),
     ],
 )
 def test_ctrl_c_at_any_moment_leaves_nothing(moment: str, files: int, tmp_path: Path) -> None:
     folder = tmp_path / "data"
-    demo = start(folder, "--files", str(files))
-    wait_until((folder / moment).exists, what=moment)
+    folder.mkdir()
+    demo = start(folder, "--files", str(files), temporary=tmp_path)
+    wait_until(lambda: any(tmp_path.glob(f"data/{moment}")), what=moment)
     started = processes_of(folder)
     assert demo.pid in started
     os.killpg(demo.pid, signal.SIGINT)

@@ -13,7 +13,7 @@ import pytest
 from rocketcrew.conf.columns import columns_of
 from rocketcrew.conf.segment_format import key_fields
 from rocketcrew.durable.intervals import OffsetSet
-from rocketcrew.engine.diff import compare
+from rocketcrew.engine.diff import compare, shared_columns
 from rocketcrew.spark.plan import Plan
 from rocketcrew.spark.session import SessionSettings, open_session
 from rocketcrew.spark.table_state import write_state
@@ -54,9 +54,18 @@ def test_rows_that_stand_in_one_of_both_only(tmp_path: Path) -> None:
     conf = {"spark.sql.shuffle.partitions": "4"}
     session = open_session(SessionSettings(folder / "spark", driver_memory="600m", conf=conf))
     try:
-        found = compare(session.spark, table, "g", columns, [folder / "rows.parquet"], [folder / "seen.parquet"])
+        found = compare(
+            session.spark,
+            table,
+            "g",
+            columns,
+            shared_columns(table, columns, columns),
+            [folder / "rows.parquet"],
+            [folder / "seen.parquet"],
+        )
     finally:
         session.close()
-    assert [(row["_origin"], row["number"]) for row in found.replay_samples] == [("o2", 5), ("o4", 4)]
-    assert [(row["_origin"], row["number"]) for row in found.table_samples] == [("o2", 2)]
-    assert (found.only_replay, found.only_table, found.same) == (2, 1, False)
+    assert [(row["_origin"], row["number"]) for row in found.replay_samples] == [("o4", 4)]
+    assert found.table_samples == ()
+    assert [(here["number"], there["number"]) for here, there in found.changed_samples] == [(5, 2)]
+    assert (found.changed, found.only_replay, found.only_table, found.same) == (1, 1, 0, False)

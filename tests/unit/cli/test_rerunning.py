@@ -19,9 +19,11 @@ from rocketcrew.client.selection import to_queue
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.remoting.batch import encode_batch
 from rocketcrew.remoting.codes import SYSFLAG_INNER_BATCH, SYSFLAG_NEED_UNWRAP
+from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import StoredMessage, decode_message, encode_message
 from rocketcrew.workers.api import BatchResult, handler
+from rocketcrew.workers.boot import TableSpec
 from rocketcrew.workers.loading import describe
 from rocketcrew.workers.message import Message
 
@@ -43,8 +45,8 @@ def inner_batch(first: int, *bodies: bytes) -> tuple[QueueKey, bytes]:
 
 
 def run(folder: Path, target: object, fetched: Fetched) -> Rerun:
-    rerun = Rerun(describe(target), "", folder / "segments", "g", "")
-    rerun.run(fetched)
+    with Rerun(describe(target), "", folder / "segments", "g", "") as rerun:
+        rerun.run(fetched)
     return rerun
 
 
@@ -161,8 +163,46 @@ def test_brokers_are_asked_for_what_is_wanted_and_say_what_is_gone() -> None:
             key = QueueKey("g", mq.topic, mq.broker_name, mq.queue_id)
             other = QueueKey("g", *MessageQueue(mq.topic, mq.broker_name, 1 - min(mq.queue_id, 1)))
             wanted = OffsetSet.of([(key, IntervalSet.of([(1, 2), (3, 7)])), (other, IntervalSet.of([(5, 6)]))])
-            found, gone = await fetch(cluster, wanted)
+            found, gone, rest = await fetch(cluster, wanted)
+            assert not rest
             assert [(place, decode_message(data).body) for place, data in found] == [(key, b"1"), (key, b"3")]
             assert gone == OffsetSet.of([(key, IntervalSet.of([(4, 7)])), (other, IntervalSet.of([(5, 6)]))])
+            parts: list[list[bytes]] = []
+            lost: list[OffsetSet] = []
+            while wanted:
+                found, gone, wanted = await fetch(cluster, wanted, bytes_max=1)
+                parts.append([decode_message(data).body for _, data in found])
+                lost.append(gone)
+            assert [part for part in parts if part] == [[b"1"], [b"3"]]
+            assert OffsetSet.union(lost) == OffsetSet.of(
+                [(key, IntervalSet.of([(4, 7)])), (other, IntervalSet.of([(5, 6)]))]
+            )
 
     asyncio.run(story())
+
+
+def test_columns_that_were_inferred_are_those_of_the_group(tmp_path: Path) -> None:
+    """Not of whatever lies beside the folder of temporary files."""
+    home = tmp_path / "state" / "g"
+    home.mkdir(parents=True)
+    (home / "columns.ddl").write_text("n double")
+    (tmp_path / "columns.ddl").write_text("x string")
+    for where, kind in ((home, pa.float64()), (None, pa.int64())):
+        folder = tmp_path / "run" / str(where is None)
+        with Rerun(describe(undeclared), "infer", folder / "segments", "g", "", home=where) as rerun:
+            rerun.run(records(b"1"))
+        assert not rerun.failed
+        (sealed,) = (folder / "segments").glob("ready/*")
+        found: Any = pa.ipc.open_stream(sealed.read_bytes()).read_all()
+        assert found.schema.field("n").type == kind
+    assert (home / "columns.ddl").read_text() == "n double"
+
+
+def undeclared(message: Message) -> dict[str, int]:
+    return {"n": int(message.body)}
+
+
+def test_a_handler_whose_rows_do_not_fit_is_refused_before_anything_is_fetched(tmp_path: Path) -> None:
+    table = TableSpec("/data/t", (("n", "string"),))
+    with pytest.raises(UsageError, match="'n' is bigint here and string there"):
+        Rerun(describe(number), "", tmp_path / "segments", "g", "", table=table)

@@ -7,12 +7,15 @@ import errno
 import fcntl
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from loader_world import Crash, World
 
 from rocketcrew.cli.main import run
@@ -50,6 +53,47 @@ def test_files_of_different_partitions_are_never_one() -> None:
     assert groups_of(days, 10) == [[1, 2]]
     assert groups_of(days, 12) == [[1, 2, 3]]
     assert groups_of([BatchSize(1, {"day=1": [4], "day=2": [4]})], 10) == []
+
+
+@given(st.lists(st.dictionaries(st.sampled_from("abc"), st.lists(st.integers(0, 9), min_size=1, max_size=3))))
+def test_groups_are_as_long_as_they_may_be(sizes: list[dict[str, list[int]]]) -> None:
+    """Against the plain reading of the rule, which looks at a whole group for each batch."""
+    wanted: list[list[BatchSize]] = [[]]
+    for number, folders in enumerate(sizes, 1):
+        one = BatchSize(number, folders)
+        if wanted[-1] and not all(sum(found) <= 12 for found in together([*wanted[-1], one]).values()):
+            wanted.append([])
+        wanted[-1].append(one)
+    assert groups_of([BatchSize(number, folders) for number, folders in enumerate(sizes, 1)], 12) == [
+        [one.batch for one in group]
+        for group in wanted
+        if all(sum(found) <= 12 for found in together(group).values())
+        and any(len(found) > 1 for found in together(group).values())
+    ]
+
+
+def together(group: list[BatchSize]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for one in group:
+        for folder, sizes in one.sizes.items():
+            found.setdefault(folder, []).extend(sizes)
+    return found
+
+
+class Looked(list[int]):
+    """Sizes that count how often they are summed up."""
+
+    looks = 0
+
+    def __iter__(self) -> Iterator[int]:
+        Looked.looks += 1
+        return super().__iter__()
+
+
+def test_each_batch_is_looked_at_a_few_times_however_many_there_are() -> None:
+    Looked.looks = 0
+    assert len(groups_of([BatchSize(n, {".": Looked([1])}) for n in range(5_000)], 10**6)) == 1
+    assert Looked.looks <= 3 * 5_000
 
 
 @pytest.mark.parametrize("world", ["parquet", "deltalake"], indirect=True)
@@ -172,6 +216,31 @@ def test_a_loader_that_writes_is_waited_for(world: World, segments: Any) -> None
     with locked_table(world.table, fcntl.LOCK_EX, 0):
         pass
     world.assert_exact()
+
+
+def test_a_page_whose_bytes_changed_is_named_and_not_written_anew(world: World, segments: Any) -> None:
+    for start in (0, 100):
+        world.seal([segments.Record(start + n, [f"{n * 7919:x}" * 9]) for n in range(50)])
+        world.drain(world.loader())
+    victim = min(world.table.glob("batch_id=1/*.parquet"))
+    flip_a_value(victim)
+    before = sorted(world.table.rglob("*"))
+    with pytest.raises(LoaderError, match=r"(?s)batch_id=1.*Move the file away.*reconcile --rerun.*stays as it is"):
+        compact(world.table, MIB)
+    assert sorted(world.table.rglob("*")) == before
+    facts, broken = table_facts(world.table, ())
+    assert [str(victim) in line for line in broken] == [True]
+    report = reconcile(facts, None)
+    assert report.to_run_again().count() == 50
+
+
+def flip_a_value(file: Path) -> None:
+    """A byte in the middle of the last column's data: the page is as long as it was, and its text another."""
+    last = pq.read_metadata(file).row_group(0).column(pq.read_metadata(file).num_columns - 1)
+    data = bytearray(file.read_bytes())
+    place = last.data_page_offset + last.total_compressed_size - 20
+    data[place] ^= 0x40
+    file.write_bytes(data)
 
 
 def test_one_compaction_at_a_time_and_only_of_our_tables(world: World, segments: Any, tmp_path: Path) -> None:

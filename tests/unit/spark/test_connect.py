@@ -60,7 +60,8 @@ def test_somebody_is_there_and_never_answers() -> None:
 def test_plans_are_smaller_where_rows_may_be_in_memory() -> None:
     here = LoaderConfig(Path("s"), Path("t"))
     there = LoaderConfig(Path("s"), Path("t"), master="sc://h")
-    assert (here.limits.rows_max, there.limits.rows_max) == (here.max_rows * PLAN_TRIGGERS, there.max_rows)
+    assert (here.limits.rows_max, there.limits.rows_max) == (here.max_rows, there.max_rows), "what the setting says"
+    assert (here.limits.bytes_max, there.limits.bytes_max) == (here.max_bytes * PLAN_TRIGGERS, there.max_bytes)
 
 
 def test_rows_have_the_columns_that_spark_is_told() -> None:

@@ -150,7 +150,7 @@ def test_what_was_lost_comes_back_into_its_folder(world: World, segments: Any, t
     report = reconcile(table_facts(world.table, ())[0], None)
     segments.write_segment(tmp_path / "private", "w", 1, [[segments.Record(2, ["b"])]])
     with only_rerun(world.table):
-        assert load_again(world.table, tmp_path / "private", report.to_run_again(), report.rows_lost) == 1
+        assert load_again(world.table, tmp_path / "private", report.to_reopen(), report.rows_lost) == 1
     found = [file for file in world.table.rglob("*.parquet") if file.parent.name == "value=b"]
     assert len(found) == 1
     assert pq.read_table(found[0], partitioning=None).column("_offset").to_pylist() == [2]

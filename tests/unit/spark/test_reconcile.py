@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from hypothesis import given
+from hypothesis import strategies as st
 from loader_world import World
 
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
@@ -29,7 +33,7 @@ from rocketcrew.spark.gaps import compact
 from rocketcrew.spark.plan import Limits
 from rocketcrew.spark.reconciling import Fate, QueueEnds, Report, TableFacts, reconcile
 from rocketcrew.spark.rerun import load_again, only_rerun
-from rocketcrew.spark.table_keys import table_facts
+from rocketcrew.spark.table_keys import overlapping, table_facts
 
 QUEUE = QueueKey("g", "orders", "broker-a", 0)
 
@@ -242,7 +246,7 @@ def test_what_was_lost_is_loaded_again_once(world: World, segments: Any, tmp_pat
             with pytest.raises(LoaderError, match="another reconcile --rerun"), only_rerun(world.table):
                 pass
             now = reconcile(table_facts(world.table, ())[0], None)
-            rows = load_again(world.table, private, now.to_run_again(), now.rows_lost)
+            rows = load_again(world.table, private, now.to_reopen(), now.rows_lost)
         assert rows == (2 * len(again) if attempt == 0 else 0)
     world.assert_exact()
     world.seal([segments.Record(3, ["again"])])
@@ -255,6 +259,63 @@ def repaired(world: World) -> None:
     """Take one file out of a Delta table for good, as its users do after a loss."""
     files(world)[0].unlink()
     DeltaTable(str(world.table)).repair()
+
+
+@pytest.mark.parametrize("kind", ["other columns", "damaged", "unreadable"])
+def test_rows_that_were_set_aside_are_not_explained(world: World, segments: Any, kind: str) -> None:
+    world.seal([segments.Record(n) for n in range(5)])
+    world.drain(world.loader())
+    columns = [("value", pa.int64())] if kind == "other columns" else ()
+    path = world.seal([segments.Record(n, extra={"value": n} if columns else {}) for n in (5, 6, 8)], columns=columns)
+    if kind != "other columns":
+        path.write_bytes(path.read_bytes()[:-40] if kind == "damaged" else b"nothing")
+    assert world.drain(world.loader()) == []
+    facts, broken = table_facts(world.table, world.roots[:1])
+    report = reconcile(facts, {QUEUE: QueueEnds(0, 9, 9)})
+    assert not report.fine
+    if kind == "other columns":
+        assert fates(report) == {"loaded": ((0, 5),), "quarantined": ((5, 7), (8, 9)), "unknown": ((7, 8),)}
+    assert report.to_run_again() == offsets((5, 9))
+    assert not report.to_reopen()
+    assert [path.name in line for line in broken] == ([] if kind == "other columns" else [True])
+
+
+def test_set_aside_records_come_back_by_a_rerun(world: World, segments: Any, tmp_path: Path) -> None:
+    world.seal([segments.Record(n) for n in range(5)])
+    world.drain(world.loader())
+    world.seal([segments.Record(5, extra={"value": 5})], columns=[("value", pa.int64())])
+    world.drain(world.loader())
+    report = reconcile(table_facts(world.table, world.roots[:1])[0], {QUEUE: QueueEnds(0, 6, 6)})
+    segments.write_segment(tmp_path / "private", "r", 1, [[segments.Record(5)]])
+    with only_rerun(world.table):
+        assert load_again(world.table, tmp_path / "private", report.to_reopen(), report.rows_lost) == 1
+    after = reconcile(table_facts(world.table, world.roots[:1])[0], {QUEUE: QueueEnds(0, 6, 6)})
+    assert after.fine
+    assert fates(after) == {"loaded": ((0, 6),)}
+
+
+def test_what_another_loader_brings_during_a_rerun_is_not_loaded_twice(
+    world: World, segments: Any, tmp_path: Path
+) -> None:
+    """Records 3 and 4 were unknown, as their segment was away; it came back, and its loader was first."""
+    world.seal([segments.Record(n) for n in range(3)])
+    world.drain(world.loader())
+    report = reconcile(table_facts(world.table, ())[0], {QUEUE: QueueEnds(0, 5, 5)})
+    assert report.to_run_again() == offsets((3, 5))
+    segments.write_segment(tmp_path / "private", "r", 1, [[segments.Record(3), segments.Record(4)]])
+    world.seal([segments.Record(3), segments.Record(4)])
+    world.drain(world.loader())
+    with only_rerun(world.table):
+        assert load_again(world.table, tmp_path / "private", report.to_reopen(), report.rows_lost) == 0
+    world.assert_exact()
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)).map(lambda ends: (min(ends), max(ends)))))
+def test_what_more_than_one_file_has(pieces: list[tuple[int, int]]) -> None:
+    counts = Counter(offset for start, stop in pieces for offset in range(start, stop))
+    twice = {offset for offset, count in counts.items() if count > 1}
+    found = IntervalSet.of(overlapping(pieces))
+    assert {offset for start, stop in found.pieces for offset in range(start, stop)} == twice
 
 
 def test_only_the_newest_epoch_is_run_again() -> None:

@@ -180,3 +180,10 @@ def test_declarations_that_cannot_be_used(declared: object) -> None:
 def test_too_many_columns() -> None:
     with pytest.raises(UsageError, match="legal are 1 to"):
         parse_ddl(", ".join(f"c{number} int" for number in range(COLUMNS_MAX + 1)))
+
+
+@pytest.mark.parametrize("name", ["batch_id", "Batch_ID"])
+def test_a_column_that_every_table_has_is_refused(name: str) -> None:
+    """It would hide the number of the batch, or be hidden by it."""
+    with pytest.raises(UsageError, match=f'"{name}" is one that every table has'):
+        parse_ddl(f"a int, {name} string")

@@ -1,0 +1,65 @@
+"""What a format needs to have installed, asked at the start: before a message is pulled, not when the first batch is due."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from typing import Final
+
+from ..remoting.errors import UsageError
+
+DELTA_BUILDS: Final[Mapping[str, str]] = {"4.2": "io.delta:delta-spark_4.2_2.13:4.4.0"}
+"""Delta's newest jar by the version of pyspark that it is built for. There is none for 4.3."""
+_WITHOUT_SPARK: Final[Mapping[str, str]] = {"delta": "deltalake", "parquet": "pyarrow"}
+"""Formats that make the same table without Spark and Java."""
+
+
+def check_installed(
+    format_: str, delta_jars: str = "", master: str = "", installed: Callable[[str], str] | None = None
+) -> None:
+    """Raise UsageError, with what to install or to set, unless `format_` can be written here.
+
+    `installed` gives a package's version, or "" where there is none; by default that of this Python.
+    """
+    installed = installed or installed_version
+    if format_ in ("delta", "deltalake") and not installed("deltalake"):
+        raise UsageError(f"spark.format = {format_} needs the deltalake package: pip install 'rocketcrew[delta]'")
+    if format_ in _WITHOUT_SPARK.values():
+        return
+    extra = "delta-spark" if format_ == "delta" else "spark"
+    if not installed("pyspark"):
+        other = _WITHOUT_SPARK.get(format_)
+        instead = f"; or set spark.format = {other}: the same table, without Spark and Java" if other else ""
+        raise UsageError(f"spark.format = {format_} is written by Spark, and pyspark is not installed here: pip install"
+                         f" 'rocketcrew[{extra}]'{instead}")  # fmt: skip
+    if format_ == "delta" and not delta_jars and not master.startswith("sc://"):  # such a server has jars of its own
+        delta_package(installed("pyspark"))
+
+
+def check_pyspark(what: str, installed: Callable[[str], str] | None = None) -> None:
+    """Raise UsageError when there is no pyspark for `what`, a command."""
+    if not (installed or installed_version)("pyspark"):
+        raise UsageError(f"{what} needs Spark, and pyspark is not installed here: pip install 'rocketcrew[spark]'")
+
+
+def delta_package(pyspark: str) -> str:
+    """The coordinate of Delta's jar for that version of pyspark. Raises UsageError when there is none."""
+    build = DELTA_BUILDS.get(".".join(pyspark.split(".")[:2]))
+    if build is None:
+        raise UsageError(
+            f"Delta has no build for Spark {pyspark}, but for {', '.join(DELTA_BUILDS)}: pip install"
+            " 'rocketcrew[delta-spark]'; or set spark.format = deltalake, the same table without Spark; or name jars that fit"
+            " in spark.delta_jars"
+        )
+    return build
+
+
+def installed_version(package: str) -> str:
+    """The version of an installed package; "?" for one that can be imported and does not say; "" when there is none."""
+    if find_spec(package) is None:
+        return ""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "?"
