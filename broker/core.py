@@ -214,10 +214,25 @@ class BrokerCore:
 
     # A connection is gone
 
+    def channel_full(self, channel: int, *, is_full: bool) -> list[Effect]:
+        """The peer reads too slowly, or does again; then it gets what waited for that."""
+        if is_full:
+            self.state.full.add(channel)
+            return []
+        self.state.full.discard(channel)
+        return self.channel_room(channel)
+
+    def channel_room(self, channel: int) -> list[Effect]:
+        """Answer held pulls of a channel that were parked, unless its peer still does not read."""
+        if channel in self.state.full or channel not in self.state.held.parked:
+            return []
+        return [*pull.wake_parked(self.state, channel)]
+
     def channel_closed(self, now_ms: int, channel: int) -> list[Effect]:
         """Drop the channel's held pulls and memberships; tell the groups that lost a member."""
         state = self.state
         state.held.drop_channel(channel)
+        state.full.discard(channel)
         for opaque in [opaque for opaque, waiting in state.forwarded.items() if waiting.channel == channel]:
             del state.forwarded[opaque]
         for name in state.clients.close_channel(channel):

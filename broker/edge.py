@@ -1,10 +1,12 @@
 """The asyncio edge: bytes of both ports in, effects out.
 
-One loop does everything. For each read, all frames in it are served one after the other, and what they cause is written
-after the last: one write per connection and read, and nothing is written before the storage took it.
+One loop does everything. Of each read, up to ROUND_FRAMES_MAX frames are served one after the other, and what they cause is
+written after the last: one write per connection and round, and nothing is written before the storage took it. Then the other
+connections have their turn.
 
+- All connections read into one buffer: what is read is taken out of it before the next one reads.
 - A peer that does not read its answers is not served until it does: no further frame of it, not even one that was received
-  already, so what is queued for it stays bounded.
+  already, and no held pull, so what is queued for it stays bounded. One that reads nothing for LAG_MS is disconnected.
 - A frame that cannot be right ends its connection, as there is no way to find the next one's start.
 - A handler that fails by a bug of ours answers code 1 and is logged; the broker lives.
 - A connection with neither read nor write for `IDLE_MS` is closed, as the genuine server does (IdleStateHandler).
@@ -33,6 +35,10 @@ READ_BYTES = 262_144
 WRITE_HIGH_BYTES = 1 << 20
 IDLE_MS = 120_000
 IDLE_SCAN_MS = 10_000
+ROUND_FRAMES_MAX = 32  # about 2 ms of sends
+JOIN_MAX_BYTES = 64 << 10  # pieces up to here are copied together for one write
+LAG_MS = 30_000  # a peer that reads nothing for so long has hung
+SAY_AGAIN_MS = 60_000  # one line for each kind of refusal in that time, with their number
 TICK_MIN_MS = 1  # a deadline in the past is served on the next turn of the loop, not in this one for ever
 TICK_MAX_MS = 1_000
 
@@ -69,6 +75,10 @@ class Core(Protocol):
 
     def channel_closed(self, now_ms: int, channel: int) -> list[Effect]: ...
 
+    def channel_full(self, channel: int, *, is_full: bool) -> list[Effect]: ...
+
+    def channel_room(self, channel: int) -> list[Effect]: ...
+
 
 class Edge:
     """All connections of one process, and the timer."""
@@ -86,6 +96,18 @@ class Edge:
         self._trouble: str | None = None
         self.failed = asyncio.Event()  # the broker's disk did not keep what it had taken
         self._stopped = False
+        self._said: dict[str, tuple[int, int]] = {}  # kind of refusal -> when it was logged last, how many since
+        self.read_buffer = memoryview(bytearray(READ_BYTES))
+
+    def say(self, kind: str, **fields: object) -> None:
+        """Log one refusal of a kind; further ones within a minute are counted, and the next line says how many."""
+        now_ms = self.clock_ms()
+        last_ms, count = self._said.get(kind, (now_ms - SAY_AGAIN_MS, 0))
+        if now_ms - last_ms < SAY_AGAIN_MS:
+            self._said[kind] = last_ms, count + 1
+            return
+        self._said[kind] = now_ms, 0
+        _log.warning(kind, **fields, **({"more_since_the_last_line": count} if count else {}))
 
     # Connections
 
@@ -129,15 +151,21 @@ class Edge:
             try:
                 connection.queue(effect.command)
             except RocketcrewError as error:
-                _log.error("answer.unsendable", code=effect.command.code, error=str(error))
+                self.say("answer.unsendable", code=effect.command.code, error=str(error))
                 connection.close()
             self._written.add(connection)
 
     def write(self) -> None:
         for connection in self._written:
             connection.flush()
+            if not connection.is_lagging and connection.channel in self.broker.state.held.parked:
+                asyncio.get_running_loop().call_soon(self._give_room, connection.channel)
         self._written.clear()
         self._arm()
+
+    def _give_room(self, channel: int | None) -> None:
+        if channel in self._connections:
+            self.perform(self.broker.channel_room(channel))
 
     # Time
 
@@ -156,8 +184,13 @@ class Edge:
         if now_ms >= self._next_idle_scan_ms:
             self._next_idle_scan_ms = now_ms + IDLE_SCAN_MS
             for connection in list(self._connections.values()):
-                if now_ms - connection.active_ms > IDLE_MS:
+                if connection.reads_nothing(now_ms):
+                    self.say("connection.reads_nothing", peer=connection.address, waited_ms=LAG_MS)
+                    connection.abort()
+                elif now_ms - connection.active_ms > IDLE_MS:
                     connection.close()
+        while self.broker.state.faults:
+            self.say("held_pull.failed", reason=self.broker.state.faults.popleft())
         if self.broker.failed is not None and not self.failed.is_set():
             self.failed.set()
             _log.error("storage.failed", reason=self.broker.failed)
@@ -196,51 +229,73 @@ class Connection(asyncio.BufferedProtocol):
         self.active_ms = edge.clock_ms()
         self._edge = edge
         self._reader = FrameReader()
-        self._buffer = memoryview(bytearray(READ_BYTES))
         self._out: list[bytes | bytearray | memoryview] = []
         self._out_bytes = 0  # of bodies; heads are small
-        self._lagging = False  # the peer has not read what it asked for: nothing more is served
+        self.is_lagging = False  # the peer has not read what it asked for: nothing more is served
+        self._lag_since_ms = 0
+        self._lag_bytes = 0
+        self._round_planned = False  # more of what was received is served after the other connections
         self._transport: asyncio.Transport | None = None
-        self._channel: int | None = None
-        self._address = ""
+        self.channel: int | None = None
+        self.address = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
         host, port = cast("tuple[str, int]", transport.get_extra_info("peername"))[:2]
-        self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        self._channel = self._edge.opened(self)
-        if self._channel is None:
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.channel = self._edge.opened(self)
+        if self.channel is None:
             self._transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._buffer
+        return self._edge.read_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._channel is None:
+        if self.channel is None:
             return
         self.active_ms = self._edge.clock_ms()
-        self._reader.feed(self._buffer[:nbytes])
-        self._serve_frames()
+        self._reader.feed(self._edge.read_buffer[:nbytes])
+        if not self._round_planned:
+            self._serve_frames()
 
     def _serve_frames(self) -> None:
-        """Serve the frames that are whole, until the peer lags behind with reading; the rest waits for `resume_writing`."""
-        edge, now_ms = self._edge, self.active_ms
+        """Serve frames that are whole: one round of them, while the peer reads.
+
+        The rest waits for the next turn of the loop, or for `resume_writing`; nothing more is read meanwhile.
+        """
+        edge, now_ms = self._edge, self._edge.clock_ms()
+        self._round_planned = False
+        served = 0
         try:
-            while self._channel is not None and not self._lagging and (command := self._reader.next()) is not None:
-                edge.queue(self._serve(now_ms, self._channel, command))
+            while self.channel is not None and not self.is_lagging and (command := self._reader.next()) is not None:
+                edge.queue(self._serve(now_ms, self.channel, command))
                 if self._out_bytes > WRITE_HIGH_BYTES:
                     self.flush()
+                served += 1
+                if served == ROUND_FRAMES_MAX and self._reader.buffered_bytes:
+                    self._round_planned = True
+                    break
         except ProtocolError as error:
-            _log.warning("connection.refused", peer=self._address, error=str(error))
+            edge.say("connection.refused", peer=self.address, error=str(error))
             self.close()
         edge.write()
+        if self._transport is not None and not self._transport.is_closing():
+            if self._round_planned:
+                self._transport.pause_reading()
+                asyncio.get_running_loop().call_soon(self._next_round)
+            elif not self.is_lagging:
+                self._transport.resume_reading()
+
+    def _next_round(self) -> None:
+        if self.channel is not None:
+            self._serve_frames()
 
     def _serve(self, now_ms: int, channel: int, command: Command) -> list[Effect]:
         try:
-            return self.core.handle(now_ms, channel, self._address, command)
+            return self.core.handle(now_ms, channel, self.address, command)
         except Exception as error:  # noqa: BLE001  a bug in one handler must not take the others' broker away
-            _log.exception("handler.failed", code=command.code, peer=self._address)
+            _log.exception("handler.failed", code=command.code, peer=self.address)
             if command.is_oneway or command.is_response:
                 return []
             return [Reply(channel, command.response(ResponseCode.SYSTEM_ERROR, remark=f"{error!r:.500}"))]
@@ -254,21 +309,47 @@ class Connection(asyncio.BufferedProtocol):
 
     def flush(self) -> None:
         if self._out and self._transport is not None:
-            self._transport.writelines(self._out)
+            # Not `writelines`: up to Python 3.12.8 and 3.13.1 it never tells the protocol to pause (gh-127655).
+            small: list[bytes | bytearray | memoryview] = []
+            for piece in self._out:
+                if len(piece) <= JOIN_MAX_BYTES:
+                    small.append(piece)
+                    continue
+                if small:
+                    self._transport.write(b"".join(small))
+                    small = []
+                self._transport.write(piece)
+            if small:
+                self._transport.write(b"".join(small))
             self._out = []
             self._out_bytes = 0
             self.active_ms = self._edge.clock_ms()
 
     def pause_writing(self) -> None:
-        self._lagging = True
+        self.is_lagging = True
+        self._lag_since_ms = self._edge.clock_ms()
         if self._transport is not None:
+            self._lag_bytes = self._transport.get_write_buffer_size()
             self._transport.pause_reading()
+        if self.channel is not None:
+            self.core.channel_full(self.channel, is_full=True)
 
     def resume_writing(self) -> None:
-        self._lagging = False
-        self._serve_frames()
-        if self._transport is not None and not self._lagging:
-            self._transport.resume_reading()
+        self.is_lagging = False
+        if self.channel is not None:
+            self._edge.queue(self.core.channel_full(self.channel, is_full=False))
+        if not self._round_planned:
+            self._serve_frames()
+
+    def reads_nothing(self, now_ms: int) -> bool:
+        """Whether the peer has taken none of what is there for it, for too long."""
+        if not self.is_lagging or self._transport is None:
+            return False
+        waiting = self._transport.get_write_buffer_size()
+        if waiting < self._lag_bytes:
+            self._lag_since_ms = now_ms
+        self._lag_bytes = waiting
+        return now_ms - self._lag_since_ms > LAG_MS
 
     def close(self) -> None:
         """Close after what is queued was written."""
@@ -282,6 +363,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        if self._channel is not None:
-            channel, self._channel = self._channel, None
+        if self.channel is not None:
+            channel, self.channel = self.channel, None
             self._edge.closed(self, channel)

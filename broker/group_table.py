@@ -1,14 +1,18 @@
 """Settings of consumer groups (BR/subscription/SubscriptionGroupManager.java).
 
-A group appears with default settings when somebody first uses its name. The text form is
+A group gets into the table by its members' heartbeats, or by an administrator; whoever else uses a name works with default
+settings and leaves nothing behind. The table is bounded. When it is full, groups that nobody needs make room: those with
+default settings that have neither members nor offsets, the one that was heard of least recently first. The text form is
 `config/subscriptionGroup.json`, as the genuine broker has it.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from ..remoting.admin_bodies import DataVersion, SubscriptionGroupConfig, SubscriptionGroupTable
+from ..remoting.errors import UsageError
 
 GROUP_MAX_CHARS = 255
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
@@ -29,12 +33,42 @@ class GroupTable:
         self._groups: dict[str, SubscriptionGroupConfig] = {}
 
     def get(self, name: str) -> SubscriptionGroupConfig | None:
-        """The group, made with defaults when it is unknown and may be; None when it may not."""
+        """The group's settings, those of a new one when it is unknown and may be made; None when it may not."""
         group = self._groups.get(name)
-        if group is None and self._auto_create and not illegal_group(name) and self.has_room:
-            group = self._groups[name] = SubscriptionGroupConfig(name)
-            self.changes += 1
+        if group is None and self._auto_create and not illegal_group(name):
+            return SubscriptionGroupConfig(name)
         return group
+
+    def heard(
+        self, name: str, needed: Callable[[str], bool], forget: Callable[[str], None] = lambda _: None
+    ) -> SubscriptionGroupConfig | None:
+        """The group of a heartbeat, made when it is unknown; None when it may not be made.
+
+        `needed` says of another group whether it has members or offsets; `forget` is called with one that made room.
+
+        Raises UsageError when there is no room.
+        """
+        group = self._groups.pop(name, None)
+        if group is None:
+            if not self._auto_create or illegal_group(name):
+                return None
+            if not self.has_room and not self._make_room(needed, forget):
+                raise UsageError(
+                    f"this broker has {self._groups_max} consumer groups in use, and takes no new one ({name}): remove "
+                    "groups (mqadmin deleteSubGroup), or raise broker.topics_max"
+                )
+            group = SubscriptionGroupConfig(name)
+            self.changes += 1
+        self._groups[name] = group  # the last heard of is the last to go
+        return group
+
+    def _make_room(self, needed: Callable[[str], bool], forget: Callable[[str], None]) -> bool:
+        for name, group in self._groups.items():
+            if group == SubscriptionGroupConfig(name) and not needed(name):
+                self.remove(name)
+                forget(name)
+                return True
+        return False
 
     @property
     def has_room(self) -> bool:

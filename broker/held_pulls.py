@@ -54,9 +54,11 @@ class HeldPulls:
         self._deadlines: list[tuple[int, int]] = []  # heap; entries of pulls that ended are skipped
         self._next_number = 0
         self._skipped: dict[int, HeldPull] = {}
+        self.parked: dict[int, list[HeldPull]] = {}
+        """By channel: pulls that are due, and whose answers wait until the peer has read what it got before."""
 
     def __len__(self) -> int:
-        return len(self._all)
+        return len(self._all) + sum(map(len, self.parked.values()))
 
     def hold(self, pull: HeldPull) -> bool:
         """Keep a pull; False when there are too many, then the caller answers it now."""
@@ -79,7 +81,7 @@ class HeldPulls:
         """Pulls to repeat because a message with this tag hash and these properties was stored."""
         woken: list[HeldPull] = []
         for pull in self._by_queue.get((topic, queue_id), {}).values():
-            if pull.wanted.takes(tags_code, properties):
+            if _takes(pull, tags_code, properties):
                 woken.append(pull)
             else:
                 self._skipped[pull.number] = pull
@@ -100,7 +102,16 @@ class HeldPulls:
 
     def drop_channel(self, channel: int) -> int:
         """Forget the pulls of a closed connection; returns how many."""
-        return len(self._end(list(self._by_channel.get(channel, {}).values())))
+        parked = len(self.parked.pop(channel, []))
+        return parked + len(self._end(list(self._by_channel.get(channel, {}).values())))
+
+    def park(self, pull: HeldPull) -> None:
+        """Keep a pull that was given out, until `unparked`."""
+        self.parked.setdefault(pull.channel, []).append(pull)
+
+    def unparked(self, channel: int) -> list[HeldPull]:
+        """The parked pulls of a connection, which are parked no longer."""
+        return self.parked.pop(channel, [])
 
     def next_deadline_ms(self) -> int | None:
         while self._deadlines and self._deadlines[0][1] not in self._all:
@@ -117,6 +128,14 @@ class HeldPulls:
             self._deadlines = [(pull.deadline_ms, pull.number) for pull in self._all.values()]
             heapq.heapify(self._deadlines)
         return pulls
+
+
+def _takes(pull: HeldPull, tags_code: int, properties: Mapping[str, str]) -> bool:
+    """Whether its filter lets the message through; a filter that fails lets it, as the repeated pull says why."""
+    try:
+        return pull.wanted.takes(tags_code, properties)
+    except Exception:  # noqa: BLE001  its failure belongs to this pull, not to the sender of the message
+        return True
 
 
 def _discard(table: dict[_Key, dict[int, HeldPull]], key: _Key, number: int) -> None:

@@ -32,6 +32,7 @@ from ..remoting.stored import (
     StoredMessage,
     crc32_body,
     decode_message,
+    is_inner_batch,
 )
 from .storage import StoredFile
 
@@ -121,7 +122,9 @@ class LogScan:
             message = decode_message(buffer, at, at + size)
         except ProtocolError:
             return None
-        return Part(Kind.RECORD, position, size, message) if message.physical_offset == position else None
+        if message.physical_offset != position or is_inner_batch(message.sysflag):  # batch queues are not served
+            return None
+        return Part(Kind.RECORD, position, size, message)
 
     def _unreadable(self, position: int) -> Part:
         following = self._next_record(position + 1)

@@ -116,6 +116,7 @@ class MessageStore:
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._pending_checkpoint: tuple[int, tuple[int, bytes]] | None = None  # ticket of the sync, what to write
         self._checkpoint = -1
+        self._stored_ms = 0  # newest store time
         self._removed: dict[str, int] = {}  # deleted topic -> where the log ended then: older records are not its own
         self._rebuilds: dict[Key, Rebuild] = {}
         self._rebuild: Callable[[Key], Rebuild] | None = None
@@ -134,18 +135,33 @@ class MessageStore:
 
     def put(self, now_ms: int, message: StoredMessage, tags_code: int) -> StoredMessage:
         """Store `message`; its offsets, store time and store host are filled in. Raises StorageError, UsageError."""
-        queue = self._queue_to_write(message.topic, message.queue_id)
-        if self._rebuilds:
-            self._refuse_rebuilding((message.topic, message.queue_id))
-        message.queue_offset = queue.max_offset
-        message.physical_offset = self._log.end
-        message.store_timestamp_ms = now_ms
-        message.store_host = self._host
-        message.store_port = self._port
-        record = encode_message(message)
-        self._log.append(record)
-        queue.append(message.physical_offset, len(record), tags_code)
+        self.put_all(now_ms, [message], [tags_code])
         return message
+
+    def put_all(self, now_ms: int, messages: list[StoredMessage], tags_codes: list[int]) -> None:
+        """Store messages of one queue by one write: all of them or, when it raises, none. Raises as `put`.
+
+        The store time never goes back, as searches by time are binary; a clock that was set back stands still here.
+        """
+        key = messages[0].topic, messages[0].queue_id
+        queue = self._queue_to_write(*key)
+        if self._rebuilds:
+            self._refuse_rebuilding(key)
+        stored_ms = max(now_ms, self._stored_ms)
+        position = self._log.end
+        records: list[bytes] = []
+        for offset, message in enumerate(messages, queue.max_offset):
+            message.queue_offset = offset
+            message.physical_offset = position
+            message.store_timestamp_ms = stored_ms
+            message.store_host = self._host
+            message.store_port = self._port
+            records.append(encode_message(message))
+            position += len(records[-1])
+        self._log.append(records[0] if len(records) == 1 else b"".join(records))
+        self._stored_ms = stored_ms
+        for message, record, tags_code in zip(messages, records, tags_codes, strict=True):
+            queue.append(message.physical_offset, len(record), tags_code)
 
     def _queue_to_write(self, topic: str, queue_id: int) -> ConsumeQueue:
         queue = self._queues.get((topic, queue_id))
@@ -386,7 +402,9 @@ class MessageStore:
         counts: dict[str, dict[int, int]] = {}
         for (topic, queue_id), queue in self._queues.items():
             counts.setdefault(topic, {})[queue_id] = queue.max_offset
-        return self._log.end, json.dumps({"position": self._log.end, "queues": counts}).encode()
+        return self._log.end, json.dumps(
+            {"position": self._log.end, "stored_ms": self._stored_ms, "queues": counts}
+        ).encode()
 
     def _save_checkpoint(self, checkpoint: tuple[int, bytes]) -> None:
         self._checkpoint = checkpoint[0]
@@ -437,6 +455,11 @@ class MessageStore:
     def is_rebuilding(self) -> bool:
         return bool(self._rebuilds)
 
+    def believe_times_until(self, limit_ms: int) -> None:
+        """A record from so far ahead has a damaged head: no new one is stored with its time."""
+        if self._stored_ms > limit_ms:
+            self._stored_ms = 0
+
     def rebuild_some(self) -> None:
         """Read the log a little further for the first queue that is built anew. Raises StorageError."""
         key = next(iter(self._rebuilds), None)
@@ -476,7 +499,11 @@ class MessageStore:
         machine may have taken the journal's line. Call once, before anything else. Raises UsageError when the log was
         written by something else.
         """
-        self._removed = removed_topics(self._storage.load(REMOVED))
+        if self._log.end == 0:  # a new store: from now on each deletion is noted
+            self._storage.replace(REMOVED, b"{}", sync=True)
+        removed = self._storage.load(REMOVED)
+        self._removed = removed_topics(removed)
+        lives_known = bool(removed)
 
         def is_wanted(message: StoredMessage) -> bool:
             topic, position = message.topic, message.physical_offset
@@ -484,8 +511,11 @@ class MessageStore:
                 return False
             return knows(topic) or (position >= revived_from and revivable(topic))
 
-        self._rebuild = lambda key: Rebuild(self._storage, self._log, key, is_wanted, tags_code)
-        begin, counts = checkpoint_in(self._storage.load(CHECKPOINT), self._log.start, self._log.end)
+        self._rebuild = lambda key: Rebuild(
+            self._storage, self._log, key, is_wanted, tags_code, lives_known=lives_known
+        )
+        checkpoint = self._storage.load(CHECKPOINT)
+        begin, counts = checkpoint_in(checkpoint, self._log.start, self._log.end)
         revived_from = 0 if topics_lost else begin if counts is not None else self._log.end
         broken = self._open_queues(
             lambda topic: knows(topic) or (topics_lost and revivable(topic) and topic not in self._removed),
@@ -494,14 +524,19 @@ class MessageStore:
         )
 
         def recovery() -> Recovery:
-            return Recovery(self._storage, self._log, self._queue_to_write, is_wanted, tags_code)
+            return Recovery(
+                self._storage, self._log, self._queue_to_write, is_wanted, tags_code, lives_known=lives_known
+            )
 
         first = recovery()
         self.found = first.run(begin, broken)
         if first.suspects:  # the log went on where their files did not
             count = self.found.records
+            stored_ms = self.found.stored_ms
             self.found = recovery().run(self._log.end, first.suspects)
             self.found.records += count
+            self.found.stored_ms = max(self.found.stored_ms, stored_ms)
+        self._stored_ms = max(_stored_ms_in(checkpoint), self.found.stored_ms)
         for queue in self._queues.values():
             queue.drop_records_below(self._log.start)
         return self.found.records
@@ -564,6 +599,14 @@ def checkpoint_in(text: bytes | None, log_start: int, log_end: int) -> tuple[int
     if not isinstance(position, int) or not log_start <= position <= log_end:
         return log_start, None
     return position, counts
+
+
+def _stored_ms_in(text: bytes | None) -> int:
+    """The newest store time at the checkpoint, 0 when nobody knows."""
+    try:
+        return int(json.loads(text or b"").get("stored_ms", 0))
+    except (ValueError, TypeError, AttributeError):
+        return 0
 
 
 def removed_topics(text: bytes | None) -> dict[str, int]:

@@ -162,6 +162,13 @@ class NameServerCore:
             self._forget(live)
         return []
 
+    def channel_full(self, channel: int, *, is_full: bool) -> list[Effect]:
+        """Nothing is sent here that nobody asked for."""
+        return []
+
+    def channel_room(self, channel: int) -> list[Effect]:
+        return []
+
     # Brokers
 
     def register(self, now_ms: int, registration: Registration, channel: int | None = None) -> None:

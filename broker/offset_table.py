@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from ..remoting.body import Body
 
 SEPARATOR = "@"
+PAIRS_MAX = 200_000  # of topic and group; groups need no members to leave offsets here
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,15 @@ class OffsetTable:
     def take_reset(self, topic: str, group: str, queue_id: int) -> int | None:
         """The pending reset of a queue, which is then no longer pending."""
         return self._resets.pop((topic, group, queue_id), None) if self._resets else None
+
+    def has_room(self, topic: str, group: str) -> bool:
+        """Whether one more can be kept: this pair of topic and group is known, or there are not too many."""
+        return topic + SEPARATOR + group in self._committed or len(self._committed) < PAIRS_MAX
+
+    def has_group(self, group: str) -> bool:
+        """Whether the group has a committed offset anywhere."""
+        tail = SEPARATOR + group
+        return any(key.endswith(tail) for key in self._committed)
 
     def topics_of(self, group: str) -> list[str]:
         """Topics in which the group has a committed offset, sorted."""

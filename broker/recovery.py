@@ -26,6 +26,7 @@ from .storage import MemoryFile, Storage, StoredFile
 
 FOREIGN_MIN_BYTES = 64 << 20  # so much without one record is no damaged log, but something else
 STEP_ENTRIES = 10_000
+STORED_MIN_MS, STORED_MAX_MS = 0, 4_102_444_800_000  # the year 2100
 MISSING_MAX = 1_000_000  # fillers at one place; more is no gap, but a wrong number
 Key = tuple[str, int]
 
@@ -38,6 +39,8 @@ class Found:
     """What a start found; all counts are of this start alone."""
 
     records: int = 0
+    stored_ms: int = 0
+    """Newest store time among the records."""
     damaged_ranges: int = 0
     damaged_bytes: int = 0
     torn_bytes: int = 0
@@ -69,9 +72,13 @@ class Recovery:
         wanted: Callable[[StoredMessage], bool],
         tags_code: Callable[[StoredMessage], int],
         *,
+        lives_known: bool,
         whole: bool = False,
     ) -> None:
-        """`queue_of` makes a queue that does not exist; `wanted` says whether a record's topic exists, in this life."""
+        """`queue_of` makes a queue that does not exist; `wanted` says whether a record's topic exists, in this life: with
+        `lives_known` for certain, else offset 0 begins a new one.
+        """
+        self._lives_known = lives_known
         self._storage = storage
         self._log = log
         self._queue_of = queue_of
@@ -134,9 +141,13 @@ class Recovery:
 
     def _believe(self, message: StoredMessage) -> bool:
         """Whether the first record after damage can be one: its offset must not fall, except in a topic's new life."""
-        if not self._wanted(message) or self._is_anew(self._key(message)) or message.queue_offset == 0:
+        if not self._wanted(message) or self._is_anew(self._key(message)) or self._is_new_life(message):
             return True
         return message.queue_offset >= self._queue_of(message.topic, message.queue_id).max_offset
+
+    def _is_new_life(self, message: StoredMessage) -> bool:
+        """Whether a queue begins anew with it, in a store that does not say which topics were deleted."""
+        return not self._lives_known and message.queue_offset == 0
 
     def make_room(self, part: Part) -> None:
         """A damaged part was passed: so many records may be missing now."""
@@ -147,6 +158,8 @@ class Recovery:
         message = part.message
         assert message is not None
         self.found.records += 1
+        if STORED_MIN_MS < message.store_timestamp_ms < STORED_MAX_MS:  # the head has no CRC
+            self.found.stored_ms = max(self.found.stored_ms, message.store_timestamp_ms)
         if not self._wanted(message) or message.sysflag & SYSFLAG_TRANSACTION_MASK in _NOT_IN_QUEUES:
             return
         key = self._key(message)
@@ -159,7 +172,13 @@ class Recovery:
                 queue.restart_at(0)
         missing = offset - queue.max_offset
         odd = self._odd.get(key)
-        if (missing < 0 and offset == 0) or 0 <= missing <= min(self._room, MISSING_MAX):
+        if (missing < 0 and self._is_new_life(message)) or 0 <= missing <= min(self._room, MISSING_MAX):
+            if (
+                odd is not None
+                and odd.message is not None
+                and 0 <= odd.message.queue_offset - queue.max_offset < missing
+            ):
+                self._put(queue, self._odd.pop(key))  # it is in the gap, and explained now too
             self._put(queue, part)
         elif missing > 0 and not self._whole and key not in self._broken:
             self.suspects.add(key)
@@ -168,6 +187,10 @@ class Recovery:
         else:
             if odd is not None:
                 self._set_aside(odd)
+                del self._odd[key]
+                if 0 <= missing <= min(self._room, MISSING_MAX):  # the one before it was wrong
+                    self._put(queue, part)
+                    return
             self._odd[key] = part
 
     def _put(self, queue: ConsumeQueue, part: Part) -> None:
@@ -205,10 +228,21 @@ class Recovery:
         self._put(queue, part)
 
     def end(self) -> None:
-        """No record follows: what nothing has explained is damage."""
-        for part in self._odd.values():
-            self._set_aside(part)
-        self._odd.clear()
+        """No record follows: what nothing has explained is damage, the least likely offset first; it may explain others."""
+        while self._odd:
+            missing = {key: self._missing(part) for key, part in self._odd.items()}
+            fitting = [key for key, count in missing.items() if 0 <= count <= self._room]
+            if fitting:
+                part = self._odd.pop(fitting[0])
+                assert part.message is not None
+                self._put(self._queue_of(*fitting[0]), part)
+            else:
+                worst = max(missing, key=lambda key: (missing[key] < 0, missing[key]))
+                self._set_aside(self._odd.pop(worst))
+
+    def _missing(self, part: Part) -> int:
+        assert part.message is not None
+        return part.message.queue_offset - self._queue_of(*self._key(part.message)).max_offset
 
     def _cut(self, part: Part) -> None:
         if part.kind is Kind.TORN:
@@ -241,10 +275,14 @@ class Rebuild:
         key: Key,
         wanted: Callable[[StoredMessage], bool],
         tags_code: Callable[[StoredMessage], int],
+        *,
+        lives_known: bool,
     ) -> None:
         self._made = ConsumeQueue(MemoryFile(SEGMENT_BYTES, buffered=False), *key)
         self._key = key
-        self._recovery = Recovery(storage, log, self._made_queue, wanted, tags_code, whole=True)
+        self._recovery = Recovery(
+            storage, log, self._made_queue, wanted, tags_code, lives_known=lives_known, whole=True
+        )
         self._scan = LogScan(log, log.start, lambda _: True)
         self._parts = iter(self._scan)
         self._count = 0

@@ -13,14 +13,16 @@ and sync, release the folder. Nothing that was acknowledged depends on the stop 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
+import ipaddress
 import signal
 import socket
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random, SystemRandom
-from typing import Self
+from typing import Self, cast
 
 import structlog
 
@@ -34,6 +36,7 @@ from .name_server import NameServerCore
 from .storage import DiskFailed, MemoryStorage, Storage
 
 BACKLOG = 1_024
+ANYWHERE = "192.0.2.1"  # of no machine (RFC 5737)
 WILDCARDS = ("0.0.0.0", "::")
 
 _log = structlog.get_logger("rocketcrew.broker")
@@ -213,6 +216,12 @@ async def _run(config: BrokerConfig, on_ready: Callable[[str, str], None] | None
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    if not ipaddress.ip_address(config.host).is_loopback:
+        _log.warning(
+            "broker.open_to_all",
+            host=config.host,
+            reason="nobody is asked for a password: whoever reaches these ports may read, send and delete",
+        )
     announce = config.announce or (_own_address() if config.host in WILDCARDS else "")
     broker = EmbeddedBroker(
         config.dir,
@@ -228,13 +237,28 @@ async def _run(config: BrokerConfig, on_ready: Callable[[str, str], None] | None
 
 
 def _own_address() -> str:
-    """The address that this machine calls its own; clients elsewhere cannot use a wildcard."""
-    try:
-        return socket.gethostbyname(socket.gethostname())
-    except OSError:
+    """The address from which this machine would send, else that of its name; clients elsewhere cannot use a wildcard."""
+    found: list[str] = []
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((ANYWHERE, 9))  # sends nothing
+        found.append(cast("tuple[str, int]", probe.getsockname())[0])
+    with contextlib.suppress(OSError):
+        found.append(socket.gethostbyname(socket.gethostname()))
+    address = usable_address(found)
+    if address is None:
         raise UsageError(
-            "broker host is a wildcard and this machine's name has no address: set the address to announce"
-        ) from None
+            "broker host is a wildcard and this machine has no address to the outside: set the address to announce"
+        )
+    return address
+
+
+def usable_address(found: list[str]) -> str | None:
+    """The first one that means this machine to others too."""
+    for address in found:
+        parsed = ipaddress.ip_address(address)
+        if not (parsed.is_loopback or parsed.is_unspecified):
+            return address
+    return None
 
 
 def _bind(host: str, port: int, name: str) -> socket.socket:

@@ -25,7 +25,8 @@ from ..remoting.errors import UsageError
 Value = bool | str | int | float | None
 Evaluate = Callable[[Mapping[str, str]], Value]
 EXPRESSION_CHARACTERS_MAX = 16_384
-DEPTH_MAX = 64
+DEPTH_MAX = 64  # of parentheses and unary operators, while it is read
+NESTED_MAX = 100  # of calls, while it is evaluated: a chain of OR or AND is one, however long
 _INT_MAX = 2**31 - 1
 _LONG_MAX = 2**63 - 1
 
@@ -66,6 +67,7 @@ class Node(NamedTuple):
     kind: str
     evaluate: Evaluate
     value: Value = None
+    depth: int = 0
 
 
 def compile_sql(expression: str) -> Callable[[Mapping[str, str]], bool]:
@@ -138,30 +140,40 @@ class _Parser:
 
     def _boolean(self, node: Node) -> Node:
         if node.kind == "property":
-            return Node("boolean", _cast(node.evaluate))
+            return Node("boolean", _cast(node.evaluate), depth=node.depth + 1)
         if node.kind == "boolean" or (node.kind == "constant" and (node.value is None or isinstance(node.value, bool))):
             return node
         raise self._wrong("what stands before will not result in a boolean value")
 
     def _or(self) -> Node:
-        left = self._and()
+        terms = [self._and()]
         while self._skip("OR"):
-            left = Node("boolean", _either(self._boolean(left).evaluate, self._boolean(self._and()).evaluate))
-        return left
+            terms[-1] = self._boolean(terms[-1])
+            terms.append(self._boolean(self._and()))
+        return terms[0] if len(terms) == 1 else self._nested(_either(*(term.evaluate for term in terms)), *terms)
 
     def _and(self) -> Node:
-        left = self._equality()
+        terms = [self._equality()]
         while self._skip("AND"):
-            left = Node("boolean", _both(self._boolean(left).evaluate, self._boolean(self._equality()).evaluate))
-        return left
+            terms[-1] = self._boolean(terms[-1])
+            terms.append(self._boolean(self._equality()))
+        return terms[0] if len(terms) == 1 else self._nested(_both(*(term.evaluate for term in terms)), *terms)
+
+    def _nested(self, evaluate: Evaluate, *parts: Node) -> Node:
+        """A part that gives true, false or null, made of others."""
+        depth = 1 + max(part.depth for part in parts)
+        if depth > NESTED_MAX:
+            raise self._wrong(f"the expression is nested deeper than {NESTED_MAX} levels")
+        return Node("boolean", evaluate, depth=depth)
 
     def _equality(self) -> Node:
         left = self._comparison()
         while self._next in ("=", "<>", "IS"):
+            parts: tuple[Node, ...]
             if self._skip("IS"):
                 negated = self._skip("NOT")
                 self._take("NULL")
-                test = _is_null(left.evaluate)
+                test, parts = _is_null(left.evaluate), (left,)
             else:
                 negated = self._next == "<>"
                 self._at += 1
@@ -169,8 +181,8 @@ class _Parser:
                 for node in (left, right):
                     if node.kind == "constant" and node.value is None:
                         raise self._wrong("NULL cannot be compared: use IS NULL")
-                test = _equal(left.evaluate, right.evaluate)
-            left = Node("boolean", _negated(test) if negated else test)
+                test, parts = _equal(left.evaluate, right.evaluate), (left, right)
+            left = self._nested(_negated(test) if negated else test, *parts)
         return left
 
     def _comparison(self) -> Node:
@@ -180,7 +192,7 @@ class _Parser:
             if self._tokens[self._at + negated].kind not in (*_ORDER, "BETWEEN", "IN", *_TEXT_TESTS):
                 return left
             self._at += negated
-            left = Node("boolean", self._test(left, self._tokens[self._at].kind, negated))
+            left = self._nested(self._test(left, self._tokens[self._at].kind, negated), left)
 
     def _test(self, left: Node, kind: str, negated: bool) -> Evaluate:
         self._at += 1
@@ -226,9 +238,11 @@ class _Parser:
             if self._skip("+"):
                 return self._unary()
             if self._skip("-"):
-                return Node("number", _negative(self._unary().evaluate))
+                inner = self._unary()
+                return Node("number", _negative(inner.evaluate), depth=inner.depth + 1)
             if self._skip("NOT"):
-                return Node("boolean", _negated(self._boolean(self._unary()).evaluate))
+                inner = self._boolean(self._unary())
+                return self._nested(_negated(inner.evaluate), inner)
             return self._primary()
         finally:
             self._depth -= 1
@@ -278,24 +292,30 @@ def _cast(inner: Evaluate) -> Evaluate:
     return lambda properties: None if (value := inner(properties)) is None else value is True
 
 
-def _either(left: Evaluate, right: Evaluate) -> Evaluate:
+def _either(*terms: Evaluate) -> Evaluate:
     def either(properties: Mapping[str, str]) -> Value:
-        one = left(properties)
-        if one:
-            return True
-        other = right(properties)
-        return True if other else (None if one is None or other is None else False)
+        value: Value = False
+        for term in terms:
+            one = term(properties)
+            if one:
+                return True
+            if one is None:
+                value = None
+        return value
 
     return either
 
 
-def _both(left: Evaluate, right: Evaluate) -> Evaluate:
+def _both(*terms: Evaluate) -> Evaluate:
     def both(properties: Mapping[str, str]) -> Value:
-        one = left(properties)
-        if one is False:
-            return False
-        other = right(properties)
-        return False if other is False else (None if one is None or other is None else True)
+        value: Value = True
+        for term in terms:
+            one = term(properties)
+            if one is False:
+                return False
+            if one is None:
+                value = None
+        return value
 
     return both
 

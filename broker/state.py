@@ -7,6 +7,7 @@ request: `notices` (requests of the broker's own, written before the answer, as 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from random import Random
 from typing import NamedTuple
@@ -44,6 +45,7 @@ from .transactions import Transactions, half_of
 TOPICS_TABLE = "config/topics.json"
 TOPICS_JOURNAL = "config/topics.journal"
 JOURNAL_BYTES = 1 << 20
+CLOCK_AHEAD_MAX_MS = 86_400_000  # how far the clock may have been set back since the last record
 GROUPS_TABLE = "config/subscriptionGroup.json"
 OFFSETS_TABLE = "config/consumerOffset.json"
 DELAYS_TABLE = "config/delayOffset.json"
@@ -105,6 +107,8 @@ class BrokerState:
         self.events: list[tuple[str, dict[str, object]]] = []  # of the start, for the log
         self.notices: list[Effect] = []
         self.arrivals: list[tuple[str, int, int, Mapping[str, str]]] = []
+        self.full: set[int] = set()  # channels whose peer does not read what it got
+        self.faults: deque[str] = deque(maxlen=16)  # of ours, for the log
         self.forwarded: dict[int, Forwarded] = {}
         self.started_ms = 0
         self.put_count = 0
@@ -125,6 +129,7 @@ class BrokerState:
         self._load(DELAYS_TABLE, self.delays.load)
         self._saved_groups, self._saved_offsets = self.groups.changes, self.offsets.changes
         count = self.store.recover(self.topics.__contains__, self._tags_code, self._revivable, topics_lost=not known)
+        self.store.believe_times_until(now_ms + CLOCK_AHEAD_MAX_MS)
         self._revive(now_ms)
         self._clamp()
         while True:
@@ -292,6 +297,15 @@ class BrokerState:
         tags = properties.get(PROPERTY_TAGS)
         self._store(now_ms, message, tags_hash(tags) if tags else 0)
         return message
+
+    def accept_all(self, now_ms: int, messages: list[StoredMessage]) -> None:
+        """Store the messages of a batch, all of one queue and none delayed. Raises StorageError, UsageError: then none is."""
+        codes = [message_tags_code(message) for message in messages]
+        self.store.put_all(now_ms, messages, codes)
+        self.put_count += len(messages)
+        if self.held.waits(messages[0].topic, messages[0].queue_id):
+            for message, code in zip(messages, codes, strict=True):
+                self.arrivals.append((message.topic, message.queue_id, code, message.properties))
 
     def accept_half(self, now_ms: int, message: StoredMessage, properties: dict[str, str]) -> StoredMessage:
         """Store the first half of a transaction. Raises StorageError, UsageError."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 
 from ..remoting.codes import SYSFLAG_TRANSACTION_MASK
 from ..remoting.properties import (
@@ -104,6 +105,7 @@ class Transactions:
         self._interval_ms = interval_ms
         self._checks_max = checks_max
         self._open: dict[int, _Open] = {}
+        self._due: list[tuple[int, int]] = []  # heap of due time and half offset; what ended or moved on is skipped
         self._ended: dict[int, int] = {}  # half offset -> op offset, of halves above the first open one
 
     def __len__(self) -> int:
@@ -126,6 +128,7 @@ class Transactions:
     def _add(self, offset: int, half: StoredMessage, from_ms: int) -> None:
         wait_ms = immunity_ms(dict(half.properties), self._timeout_ms)
         self._open[offset] = _Open(half.physical_offset, from_ms + wait_ms)
+        heappush(self._due, (from_ms + wait_ms, offset))
 
     def is_open(self, half_offset: int) -> bool:
         return half_offset in self._open
@@ -149,12 +152,27 @@ class Transactions:
         offsets.commit(OP_TOPIC, GROUP, 0, min(self._ended.values(), default=store.max_offset(OP_TOPIC, 0)))
 
     def next_due_ms(self) -> int | None:
-        return min((half.due_ms for half in self._open.values()), default=None)
+        while self._due and not self._is_current(*self._due[0]):
+            heappop(self._due)
+        return self._due[0][0] if self._due else None
+
+    def _is_current(self, due_ms: int, offset: int) -> bool:
+        half = self._open.get(offset)
+        return half is not None and half.due_ms == due_ms
 
     def due(self, now_ms: int, store: MessageStore) -> Iterator[Question | StoredMessage]:
         """Those to ask for now; and, as bare messages, those to be given up. Both stay open until `end`."""
-        for offset in sorted(offset for offset, half in self._open.items() if half.due_ms <= now_ms):
-            entry = self._open[offset]
+        found: set[int] = set()
+        while self._due and self._due[0][0] <= now_ms:
+            due_ms, offset = heappop(self._due)
+            if self._is_current(due_ms, offset):
+                found.add(offset)
+        for offset in sorted(found):
+            entry = self._open.get(offset)
+            if entry is None:
+                continue
+            entry.due_ms = now_ms + self._interval_ms  # also when what follows fails
+            heappush(self._due, (entry.due_ms, offset))
             half = store.message_at(entry.physical_offset)
             if half is None:  # dropped with its segment: nobody can commit it any more
                 del self._open[offset]
@@ -162,7 +180,6 @@ class Transactions:
                 yield half
             else:
                 entry.checks += 1
-                entry.due_ms = now_ms + self._interval_ms
                 yield _question(half, entry.checks)
 
 

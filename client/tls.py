@@ -1,8 +1,9 @@
 """TLS: options to a context, and what a failed handshake means in one line.
 
 Java's client (remoting/netty/TlsHelper.java) trusts everybody unless told otherwise, and never compares host names. Here a
-server is checked unless told otherwise, as anything else protects from listeners only; host names are compared when asked
-for, because certificates of brokers are seldom made out to the addresses that routes name.
+server is checked unless told otherwise, as anything else protects from listeners only. Host names are compared when asked
+for, because certificates of brokers are seldom made out to the addresses that routes name; and always when no file says who
+is trusted, as then every public certificate would do, whoever owns it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ NO_TLS_HINT = "closed by the peer before it answered anything: if it wants TLS, 
 def client_context(options: TlsOptions) -> ssl.SSLContext:
     """A context for all connections. Raises UsageError for files that are missing, no PEM, or do not fit together."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = options.auth_server and options.check_hostname
+    context.check_hostname = compares_names(options)
     if not options.auth_server:
         context.verify_mode = ssl.CERT_NONE
     elif options.trust_cert_path:
@@ -59,11 +60,16 @@ def client_context(options: TlsOptions) -> ssl.SSLContext:
     return context
 
 
+def compares_names(options: TlsOptions) -> bool:
+    """Whether the certificate must be made out to the name, or the address, that was connected to."""
+    return options.auth_server and (options.check_hostname or not options.trust_cert_path)
+
+
 def server_name(options: TlsOptions, host: str) -> str | None:
     """What to ask for by SNI and to compare the certificate with; None for an address that is compared with nothing."""
     if options.server_name:
         return options.server_name
-    if options.auth_server and options.check_hostname:
+    if compares_names(options):
         return host
     try:
         ipaddress.ip_address(host)

@@ -26,6 +26,7 @@ from .errors import ProtocolError, UsageError
 
 FRAME_MAX = 16_777_216
 HEAD_BYTES = 8
+HEADER_MAX = 1 << 20  # real ones are below 40 KiB (properties end at 32,767 bytes); Java would read up to 16 MiB
 # A reader never holds more than one frame plus one read; twice a frame is a caller that feeds without taking.
 BUFFER_MAX_BYTES = 2 * FRAME_MAX
 
@@ -63,6 +64,8 @@ def parse_head(data: Buffer) -> FrameHead:
         raise ProtocolError(f"length {total_len} is outside 5..{FRAME_MAX - 4}", "frame head")
     if kind > 1:
         raise ProtocolError(f"serialization {kind} is neither 0 (JSON) nor 1 (ROCKETMQ)", "frame head")
+    if HEADER_MAX < header_len <= total_len - 4:
+        raise ProtocolError(f"a header of {header_len} bytes (limit {HEADER_MAX})", "frame head")
     if not 0 < header_len <= total_len - 4:
         raise ProtocolError(f"header length {header_len} is outside 1..{total_len - 4}", "frame head")
     return FrameHead(total_len, _BINARY if kind else _JSON, header_len, total_len - 4 - header_len)

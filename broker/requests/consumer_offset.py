@@ -35,13 +35,15 @@ def query(state: BrokerState, call: Call) -> Command:
 
 def update(state: BrokerState, call: Call) -> Command:
     request = UpdateOffset.from_fields(call.command.fields)
-    if state.groups.get(request.consumer_group) is None:
-        remark = f"subscription group [{request.consumer_group}] does not exist, {FAQ}"
-        raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
     topic = state.topics.get(request.topic)
     if topic is None:
         raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"Topic {request.topic} not exist!")
+    if state.groups.get(request.consumer_group) is None:
+        remark = f"subscription group [{request.consumer_group}] does not exist, {FAQ}"
+        raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
     if not 0 <= request.queue_id < topic.read_queue_nums:
         raise Refused(ResponseCode.INVALID_PARAMETER, f"queueId[{request.queue_id}] is illegal")
+    if not state.offsets.has_room(request.topic, request.consumer_group):
+        raise Refused(ResponseCode.SYSTEM_BUSY, "this broker keeps the offsets of too many groups already: remove some")
     state.offsets.commit(request.topic, request.consumer_group, request.queue_id, request.commit_offset)
     return call.command.response(ResponseCode.SUCCESS)

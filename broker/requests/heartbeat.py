@@ -1,25 +1,39 @@
 """HEART_BEAT 34 (BR/processor/ClientManageProcessor.heartBeat).
 
 For each consumer group: its settings (made when unknown), its retry topic, its membership. A group whose settings may not
-be made is skipped without a word, the answer is still 0. Members are told of changes before the answer goes out.
+be made is skipped without a word, the answer is still 0; when the broker is full of groups, it says so. Members are told of
+changes before the answer goes out.
 """
 
 from __future__ import annotations
 
+from functools import partial
+
 from ...remoting.bodies import HeartbeatData
 from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.command import Command
+from ...remoting.errors import UsageError
 from ...remoting.headers import HeartbeatResponse
 from ..client_table import ClientChannel
 from ..state import BrokerState, Call
+from ..topic_table import RETRY_PREFIX
 
 CODES = (RequestCode.HEART_BEAT,)
+GROUPS_MAX = 1_024
+SUBSCRIPTIONS_MAX = 16_384
 
 
 def handle(state: BrokerState, call: Call) -> Command:
     heartbeat = HeartbeatData.decode(call.command.body)
+    subscriptions = sum(len(consumer.subscription_data_set) for consumer in heartbeat.consumer_data_set)
+    groups = len(heartbeat.consumer_data_set) + len(heartbeat.producer_data_set)
+    if groups > GROUPS_MAX or subscriptions > SUBSCRIPTIONS_MAX:
+        raise UsageError(
+            f"a heartbeat of {groups} groups with {subscriptions} subscriptions: at most {GROUPS_MAX} groups with "
+            f"{SUBSCRIPTIONS_MAX} are possible on one connection"
+        )
     for consumer in heartbeat.consumer_data_set:
-        group = state.groups.get(consumer.group_name)
+        group = state.groups.heard(consumer.group_name, partial(is_needed, state), partial(forget, state, call.now_ms))
         if group is None:
             continue
         state.retry_topic(call.now_ms, consumer.group_name, max(1, group.retry_queue_nums))
@@ -36,6 +50,18 @@ def handle(state: BrokerState, call: Call) -> Command:
     for producer in heartbeat.producer_data_set:
         state.clients.register_producer(producer.group_name, member_of(call, heartbeat.client_id))
     return call.command.response(ResponseCode.SUCCESS, HeartbeatResponse(True, True).to_fields())
+
+
+def is_needed(state: BrokerState, group: str) -> bool:
+    """Whether a group has members, or offsets that somebody will ask for."""
+    return state.clients.consumer_group(group) is not None or state.offsets.has_group(group)
+
+
+def forget(state: BrokerState, now_ms: int, group: str) -> None:
+    """A group made room for another one; its retry topic goes too, unless a message is in it."""
+    topic = RETRY_PREFIX + group
+    if not state.store.queue_ids(topic) and state.topics.remove(now_ms, topic):
+        state.topics_changed(now_ms, topic)
 
 
 def member_of(call: Call, client_id: str) -> ClientChannel:

@@ -35,6 +35,8 @@ from ..state import BrokerState, Call
 from ..topic_table import readable
 from ..wanted import Wanted, by_expression
 
+ROUND_BYTES_MAX = 1 << 20  # of answers to held pulls of one connection, before it has to read
+
 CODES = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
 # How the status of a read becomes an answer; that of an empty queue depends on the offset asked for.
@@ -54,7 +56,7 @@ def handle(state: BrokerState, call: Call) -> Command | None:
     wanted = check(state, request)
     fetched = fetch(state, request, wanted)
     code = answer_code(fetched, request.queue_offset)
-    if request.sys_flag & PULL_COMMIT_OFFSET:
+    if request.sys_flag & PULL_COMMIT_OFFSET and state.offsets.has_room(request.topic, request.consumer_group):
         state.offsets.commit(request.topic, request.consumer_group, request.queue_id, request.commit_offset)
     if code == ResponseCode.PULL_NOT_FOUND and request.sys_flag & PULL_SUSPEND:
         wait_ms = min(max(request.suspend_timeout_millis, 0), state.config.hold_timeout_max_ms)
@@ -161,11 +163,16 @@ def answer(command: Command, fetched: Fetched, code: ResponseCode) -> Command:
 
 def wake_arrived(state: BrokerState) -> list[Reply]:
     """Answer the held pulls that what was stored lately is for. Empties `state.arrivals`."""
+    arrivals, state.arrivals = state.arrivals, []
     replies: list[Reply] = []
-    for topic, queue_id, tags_code, properties in state.arrivals:
+    for topic, queue_id, tags_code, properties in arrivals:
         replies += repeat(state, state.held.arrived(topic, queue_id, tags_code, properties))
-    state.arrivals.clear()
     return replies
+
+
+def wake_parked(state: BrokerState, channel: int) -> list[Reply]:
+    """Answer the pulls of a connection that has room again."""
+    return repeat(state, state.held.unparked(channel))
 
 
 def wake_due(state: BrokerState, now_ms: int) -> list[Reply]:
@@ -177,15 +184,31 @@ def wake_swept(state: BrokerState) -> list[Reply]:
 
 
 def repeat(state: BrokerState, pulls: Iterable[HeldPull]) -> list[Reply]:
+    """Answers of pulls that were held. What fails in one of them is its own answer; nobody else's request fails by it.
+
+    A connection that does not read gets nothing more, and each at most ROUND_BYTES_MAX in one round; the rest is parked.
+    """
     replies: list[Reply] = []
+    sent_bytes: dict[int, int] = {}
     for pull in pulls:
-        try:
-            wanted = check(state, pull.request)
-            fetched = fetch(state, pull.request, wanted)
-            response = answer(pull.command, fetched, answer_code(fetched, pull.request.queue_offset))
-        except Refused as refused:
-            response = pull.command.response(refused.code, refused.fields, remark=refused.remark)
-        except QueueRebuilding as error:
-            response = pull.command.response(ResponseCode.SYSTEM_BUSY, remark=str(error))
+        if pull.channel in state.full or sent_bytes.get(pull.channel, 0) > ROUND_BYTES_MAX:
+            state.held.park(pull)
+            continue
+        response = execute_again(state, pull)
+        sent_bytes[pull.channel] = sent_bytes.get(pull.channel, 0) + len(response.body)
         replies.append(Reply(pull.channel, response))
     return replies
+
+
+def execute_again(state: BrokerState, pull: HeldPull) -> Command:
+    try:
+        wanted = check(state, pull.request)
+        fetched = fetch(state, pull.request, wanted)
+        return answer(pull.command, fetched, answer_code(fetched, pull.request.queue_offset))
+    except Refused as refused:
+        return pull.command.response(refused.code, refused.fields, remark=refused.remark)
+    except QueueRebuilding as error:
+        return pull.command.response(ResponseCode.SYSTEM_BUSY, remark=str(error))
+    except Exception as error:  # noqa: BLE001  whoever sent the message that woke it has nothing to do with it
+        state.faults.append(f"a held pull of group {pull.request.consumer_group} failed: {error!r:.500}")
+        return pull.command.response(ResponseCode.SYSTEM_ERROR, remark=f"{error!r:.500}")

@@ -12,11 +12,19 @@ from __future__ import annotations
 
 from ...remoting.admin_bodies import TopicConfig
 from ...remoting.batch import decode_batch
-from ...remoting.codes import PERM_INHERIT, SYSFLAG_MULTI_TAGS, RequestCode, ResponseCode
+from ...remoting.codes import (
+    PERM_INHERIT,
+    SYSFLAG_INNER_BATCH,
+    SYSFLAG_MULTI_TAGS,
+    SYSFLAG_NEED_UNWRAP,
+    RequestCode,
+    ResponseCode,
+)
 from ...remoting.command import Command
 from ...remoting.headers import SendRequest, SendRequestV2, SendResponse
 from ...remoting.ids import offset_message_id
 from ...remoting.properties import (
+    PROPERTIES_MAX_BYTES,
     PROPERTY_CLUSTER,
     PROPERTY_DELAY,
     PROPERTY_MSG_REGION,
@@ -48,6 +56,11 @@ def handle(state: BrokerState, call: Call) -> Command:
     request = kind.from_fields(command.fields)
     topic = topic_to_send(state, call, request)
     queue_id = queue_to_send(state, call, request, topic)
+    if request.sys_flag & (SYSFLAG_NEED_UNWRAP | SYSFLAG_INNER_BATCH):
+        raise Refused(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"sysFlag {request.sys_flag:#x} says that the body is an inner batch; only a broker with batch queues makes one",
+        )
     if command.code == RequestCode.SEND_BATCH_MESSAGE or request.batch:
         return send_batch(state, call, request, topic, queue_id)
     return send_one(state, call, request, topic, queue_id)
@@ -106,7 +119,7 @@ def send_one(state: BrokerState, call: Call, request: SendRequest, topic: TopicC
     if request.topic.startswith(RETRY_PREFIX):
         to_dlq_past_limit(state, call, request, message, properties)
     unique = add_broker_properties(state, call, properties)
-    message.raw_properties = encode_properties(properties).encode()
+    message.raw_properties = encoded(properties)
     if half:
         stored = state.accept_half(call.now_ms, message, properties)
     else:
@@ -136,21 +149,20 @@ def send_batch(state: BrokerState, call: Call, request: SendRequest, topic: Topi
         refuse_unserved(state, properties)
         if delay_level(properties) > 0:
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, "batch request does not support delayed messages")
-    ids: list[str] = []
-    first_offset = 0
+    messages: list[StoredMessage] = []
     for entry, properties in zip(entries, parsed, strict=True):
         message = new_message(call, request, topic, queue_id, entry.body)
         message.flag = entry.flag
         add_broker_properties(state, call, properties)
-        message.raw_properties = encode_properties(properties).encode()
-        stored = state.accept(call.now_ms, message, properties)
-        if not ids:
-            first_offset = stored.queue_offset
-        ids.append(offset_message_id(stored.store_host, stored.store_port, stored.physical_offset))
+        message.raw_properties = encoded(properties)
+        messages.append(message)
+    state.accept_all(call.now_ms, messages)  # all or, when it is refused, none
     response = SendResponse(
-        msg_id=",".join(ids),
+        msg_id=",".join(
+            offset_message_id(stored.store_host, stored.store_port, stored.physical_offset) for stored in messages
+        ),
         queue_id=queue_id,
-        queue_offset=first_offset,
+        queue_offset=messages[0].queue_offset,
         transaction_id=decode_properties(request.properties or "").get(PROPERTY_UNIQ_KEY),
         region_id=REGION,
         trace_on=True,
@@ -175,12 +187,24 @@ def new_message(call: Call, request: SendRequest, topic: TopicConfig, queue_id: 
 
 def check_sizes(state: BrokerState, body_bytes: int, properties: str) -> None:
     config = state.config
-    if not body_bytes or body_bytes > config.body_max_bytes or len(properties) > config.properties_max_bytes:
+    properties_bytes = len(properties.encode())
+    if not body_bytes or body_bytes > config.body_max_bytes or properties_bytes > config.properties_max_bytes:
         raise Refused(
             ResponseCode.MESSAGE_ILLEGAL,
             "the message is illegal, maybe msg body or properties length not matched. msg body length limit "
             f"{config.body_max_bytes}B, msg properties length limit {config.properties_max_bytes}B.",
         )
+
+
+def encoded(properties: dict[str, str]) -> bytes:
+    """Properties as they are stored, the broker's own among them. Raises Refused when they do not fit into a record."""
+    raw = encode_properties(properties).encode()
+    if len(raw) > PROPERTIES_MAX_BYTES:
+        raise Refused(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"the message is illegal: with the broker's own its properties have {len(raw)} bytes, {PROPERTIES_MAX_BYTES} fit",
+        )
+    return raw
 
 
 def is_retried(request: SendRequest, properties: dict[str, str]) -> bool:

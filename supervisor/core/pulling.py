@@ -204,6 +204,11 @@ class Pulling:
     def _found(self, pq: ProcessQueue, result: PullResult, slot: Slot, now: float) -> None:
         try:
             positions, offsets = walk(self.s.view, slot.start, slot.start + result.length_bytes)
+            if offsets and offsets[-1] >= result.next_offset:
+                # A record that says it is a batch of so many would let the commit run ahead of what was pulled.
+                raise ProtocolError(
+                    f"its last offset is {offsets[-1]}", f"answer that ends before {result.next_offset}"
+                )
         except ProtocolError as error:
             self.s.release(slot)
             self.s.log("error", "pull_body_invalid", queue=pq.mq, offset=pq.next_offset, error=str(error))

@@ -122,12 +122,39 @@ def test_groups(broker):
     assert broker.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=bad).code == ResponseCode.INVALID_PARAMETER
 
 
-def test_groups_are_bounded(make):
+def test_group_names_of_requests_leave_nothing_behind(make):
+    """10,000 of them ended all new groups for good, made even by requests that were refused."""
     broker = make(topics_max=100)
     broker.send()
-    for number in range(105):
-        broker.pull(group=f"g{number}")
-    assert broker.pull(group="one-more").code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    for number in range(300):
+        broker.pull(group=f"p{number}")
+        header = UpdateOffset(f"c{number}", "missing", 0, 7)
+        assert broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, header).code == ResponseCode.TOPIC_NOT_EXIST
+    assert broker.heartbeat("a-new-one").code == 0
+    assert broker.core.state.clients.consumer_group("a-new-one").client_ids() == ["c1"]
+    assert set(broker.core.state.groups.table().subscription_group_table) == {"a-new-one"}
+
+
+def test_groups_that_nobody_needs_make_room_for_new_ones(make):
+    broker = make(topics_max=100)
+    broker.core.state.groups._groups_max = 40
+    broker.send()
+    for number in range(300):
+        assert broker.heartbeat(f"g{number}", channel=1_000 + number).code == 0
+        broker.core.channel_closed(broker.now_ms, 1_000 + number)
+    names = set(broker.core.state.groups.table().subscription_group_table)
+    assert names == {f"g{number}" for number in range(260, 300)}
+    assert "%RETRY%g0" not in broker.core.state.topics, "its retry topic goes with it"
+
+
+def test_a_broker_full_of_groups_in_use_says_so(make):
+    broker = make()
+    broker.core.state.groups._groups_max = 3
+    for number in range(3):
+        broker.heartbeat(f"g{number}", channel=1_000 + number)
+    answer = broker.heartbeat("one-more", channel=5)
+    assert (answer.code, "3 consumer groups in use" in answer.remark) == (ResponseCode.SYSTEM_ERROR, True)
+    assert broker.heartbeat("g1", channel=5).code == 0
 
 
 def test_queue_offsets(broker):

@@ -11,7 +11,15 @@ from rocketcrew.remoting.admin_bodies import (
     SubscriptionGroupConfig,
 )
 from rocketcrew.remoting.admin_headers import ConsumerConnectionRequest, GroupAndTopic, ProducerConnectionRequest
-from rocketcrew.remoting.bodies import CheckClientConfig, ConsumerIds, LockBatch, LockBatchResponse, SubscriptionData
+from rocketcrew.remoting.bodies import (
+    CheckClientConfig,
+    ConsumerData,
+    ConsumerIds,
+    HeartbeatData,
+    LockBatch,
+    LockBatchResponse,
+    SubscriptionData,
+)
 from rocketcrew.remoting.codes import FLAG_ONEWAY, RequestCode, ResponseCode
 from rocketcrew.remoting.headers import ConsumerList, QueryOffset, Unregister, UpdateOffset
 from rocketcrew.remoting.queues import MessageQueue
@@ -196,7 +204,9 @@ def test_commits_that_cannot_be(broker, make):
     assert commit(broker, 1).code == ResponseCode.TOPIC_NOT_EXIST
     broker.send()
     assert commit(broker, 1, queue_id=4).code == ResponseCode.INVALID_PARAMETER
-    assert commit(make(auto_create_group=False), 1).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    strict = make(auto_create_group=False)
+    strict.send()
+    assert commit(strict, 1).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
 
 def test_commits_are_kept_after_the_interval(broker):
@@ -208,7 +218,7 @@ def test_commits_are_kept_after_the_interval(broker):
     broker.later(1_000)
     broker.crash()
     assert query(broker).fields["offset"] == "1"
-    assert broker.core.state.groups.known("g") is not None
+    assert broker.core.state.groups.known("g") is None, "a group is made by its members, or by an administrator"
     assert b'"T@g":{0:1}' in broker.storage.load("config/consumerOffset.json")
 
 
@@ -254,3 +264,10 @@ def test_locks_expire(broker):
     assert broker.core.state.locks.any_valid(broker.now_ms, "g")
     broker.later(70_000)
     assert broker.core.state.locks._groups == {}
+
+
+def test_heartbeats_are_bounded(broker):
+    consumers = tuple(ConsumerData(f"g{number}") for number in range(1_025))
+    answer = broker.call(RequestCode.HEART_BEAT, body=HeartbeatData("c1", (), consumers).encode())
+    assert (answer.code, "1025 groups" in answer.remark) == (ResponseCode.SYSTEM_ERROR, True)
+    assert broker.core.state.clients.consumer_groups() == []

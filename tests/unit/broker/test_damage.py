@@ -373,7 +373,7 @@ def test_a_check_finds_what_is_wrong_and_changes_nothing(tmp_path):
 _damage = st.lists(st.tuples(st.integers(0, 1 << 16), st.binary(min_size=1, max_size=120)), min_size=1, max_size=4)
 
 
-@settings(max_examples=80)
+@settings(max_examples=60)
 @given(_damage, st.booleans())
 def test_whatever_is_damaged_the_rest_is_read(damage, checkpointed):
     storage = MemoryStorage()

@@ -7,10 +7,11 @@ import socket
 import struct
 
 import pytest
+import structlog
 
 from rocketcrew.broker.config import BrokerConfig
-from rocketcrew.broker.edge import Edge, WallClock
-from rocketcrew.broker.server import EmbeddedBroker
+from rocketcrew.broker.edge import LAG_MS, SAY_AGAIN_MS, Edge, WallClock
+from rocketcrew.broker.server import EmbeddedBroker, usable_address
 from rocketcrew.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData, TopicRouteData
 from rocketcrew.remoting.codes import FLAG_ONEWAY, PULL_SUBSCRIPTION, PULL_SUSPEND, RequestCode, ResponseCode
 from rocketcrew.remoting.command import Command, Serialization
@@ -225,6 +226,117 @@ def test_a_peer_that_does_not_read_is_not_read_either():
             await other.close()
 
     run(story)
+
+
+def test_peers_that_pipeline_leave_each_round_to_the_others():
+    """Twenty of them made another one wait for 4 s: all that one read had brought was served in one go."""
+
+    async def story():
+        async with EmbeddedBroker() as broker:
+            other = await Client.open(broker.address)
+            await other.call(*send())
+            greedy = [await Client.open(broker.address) for _ in range(5)]
+            for client in greedy:
+                for _ in range(1_000):
+                    client.write(*send())
+            await asyncio.sleep(0)
+            before = broker.core.state.put_count
+            assert (await other.call(*send(queue_id=1))).code == 0
+            assert broker.core.state.put_count - before < 5 * 1_000, "it did not wait for all of them"
+            for client in greedy:
+                for _ in range(1_000):
+                    assert (await client.read()).code == 0
+                await client.close()
+            await other.close()
+
+    run(story)
+
+
+def test_all_connections_read_into_one_buffer():
+    async def story():
+        async with EmbeddedBroker() as broker:
+            clients = [await Client.open(broker.address) for _ in range(3)]
+            for client in clients:
+                await client.call(*send())
+            connections = list(broker._edge._connections.values())
+            assert len({id(connection.get_buffer(-1).obj) for connection in connections}) == 1
+            for client in clients:
+                await client.close()
+
+    run(story)
+
+
+def test_a_peer_that_reads_nothing_for_long_is_disconnected():
+    async def story():
+        times = [1_700_000_000_000]
+        async with EmbeddedBroker(clock_ms=lambda: times[0]) as broker:
+            client = await Client.open(broker.address)
+            for _ in range(8):
+                await client.call(*send(b"x" * 1_000_000))
+            client.writer.transport.pause_reading()
+            for _ in range(60):
+                client.write(*pull(0))
+            await client.writer.drain()
+            (connection,) = broker._edge._connections.values()
+            for _ in range(100_000):
+                if connection.is_lagging:
+                    break
+                await asyncio.sleep(0)
+            broker._edge._tick()
+            times[0] += LAG_MS - 1_000
+            broker._edge._tick()
+            assert broker._edge._connections, "it has its time"
+            times[0] += 12_000
+            broker._edge._tick()
+            await asyncio.sleep(0)
+            assert not broker._edge._connections
+            await client.close()
+
+    run(story)
+
+
+def test_refusals_of_a_kind_are_one_line_a_minute():
+    async def story():
+        times = [1_700_000_000_000]
+        async with EmbeddedBroker(clock_ms=lambda: times[0]) as broker:
+            with structlog.testing.capture_logs() as lines:
+                for number in range(5):
+                    broker._edge.say("connection.refused", peer=str(number))
+                times[0] += SAY_AGAIN_MS
+                broker._edge.say("connection.refused", peer="later")
+            assert [(line["peer"], line.get("more_since_the_last_line")) for line in lines] == [
+                ("0", None),
+                ("later", 4),
+            ]
+
+    run(story)
+
+
+def test_a_header_of_megabytes_is_refused_before_it_is_read():
+    async def story():
+        async with EmbeddedBroker() as broker:
+            client = await Client.open(broker.address)
+            size = 3 << 20
+            client.writer.write(struct.pack(">iI", size + 4, size) + b"{")
+            assert await client.read() is None
+            await client.close()
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    ("found", "usable"),
+    [
+        (["10.0.0.7", "127.0.1.1"], "10.0.0.7"),
+        (["127.0.1.1", "10.0.0.7"], "10.0.0.7"),
+        (["127.0.1.1"], None),
+        (["0.0.0.0", "127.0.0.1"], None),
+        ([], None),
+    ],
+)
+def test_a_wildcard_announces_an_address_that_others_can_use(found, usable):
+    """Debian gives a machine's name the address 127.0.1.1."""
+    assert usable_address(found) == usable
 
 
 def test_a_folder_keeps_everything_over_a_stop_and_a_crash(tmp_path):

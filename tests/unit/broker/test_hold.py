@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rocketcrew.broker.storage import MemoryStorage, StorageError
 from rocketcrew.remoting.batch import encode_batch
 from rocketcrew.remoting.codes import RequestCode, ResponseCode
 from rocketcrew.remoting.stored import decode_messages
@@ -123,3 +124,80 @@ def test_many_holds_leave_no_garbage(broker):
     assert len(held) == 0
     assert len(held._deadlines) <= 65
     assert held.next_deadline_ms() is None
+
+
+def test_the_failure_of_a_held_pull_is_its_own(broker, tools):
+    """Whoever sends a message, and everybody after him, has nothing to do with it."""
+
+    def fails(properties):
+        raise RecursionError("maximum recursion depth exceeded")
+
+    broker.send()
+    broker.heartbeat()
+    broken, whole = broker.hold(1, channel=5), broker.hold(1, channel=6)
+    for pulls in broker.core.state.held._by_queue.values():
+        for pull in pulls.values():
+            if pull.channel == 5:
+                pull.wanted = pull.wanted._replace(sql=fails)
+    assert broker.send(body=b"new").code == 0
+    answers = {(channel, command.opaque): command.code for channel, command in tools.replies(broker.effects)}
+    assert answers[6, whole] == 0
+    assert answers[5, broken] == 0, "repeated: what it asks for now says what it is"
+    assert broker.send().code == 0
+    assert len(tools.replies(broker.effects)) == 1
+
+
+def test_a_store_that_fails_a_held_pull_does_not_fail_the_sender(make, tools):
+    class Failing(MemoryStorage):
+        failing = False
+
+        def open(self, name, segment_bytes, buffered):
+            made = super().open(name, segment_bytes, buffered)
+            return File(self, made) if name == "commitlog" else made
+
+    class File:
+        def __init__(self, storage, file):
+            self._storage = storage
+            self._file = file
+
+        def read(self, position, length_bytes):
+            if self._storage.failing:
+                raise StorageError("cannot read commitlog: Input/output error")
+            return self._file.read(position, length_bytes)
+
+        def __getattr__(self, name):
+            return getattr(self._file, name)
+
+    storage = Failing()
+    broker = make(storage)
+    broker.send()
+    broker.heartbeat()
+    held = broker.hold(1, channel=5)
+    storage.failing = True
+    assert broker.send(body=b"new").code == 0
+    (answer,) = [command for channel, command in tools.replies(broker.effects) if channel == 5]
+    assert (answer.opaque, answer.code) == (held, ResponseCode.SYSTEM_ERROR)
+    assert "Input/output error" in broker.core.state.faults[0]
+    storage.failing = False
+    assert broker.core.state.arrivals == []
+    assert broker.send().code == 0
+
+
+def test_held_pulls_of_a_peer_that_does_not_read_wait_until_it_does(broker, tools):
+    broker.send()
+    broker.heartbeat()
+    opaques = [broker.hold(1, channel=5) for _ in range(20)]
+    assert broker.core.channel_full(5, is_full=True) == []
+    broker.send(body=b"x" * 100_000)
+    assert [channel for channel, _ in tools.replies(broker.effects)] == [1]
+    assert len(broker.core.state.held) == 20
+    first = tools.replies(broker.core.channel_full(5, is_full=False))
+    assert 10 <= len(first) < 20, "a megabyte, then it has to read"
+    rest = tools.replies(broker.core.channel_room(5))
+    assert [command.opaque for _, command in first + rest] == opaques
+    assert all(command.code == 0 for _, command in first + rest)
+    broker.hold(2, channel=5)
+    broker.core.channel_full(5, is_full=True)
+    broker.send()
+    broker.core.channel_closed(broker.now_ms, 5)
+    assert (len(broker.core.state.held), broker.core.state.full) == (0, set())

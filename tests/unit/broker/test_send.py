@@ -101,8 +101,9 @@ def test_sizes(broker):
 
 def test_properties_that_outgrow_the_record_are_refused_and_nothing_is_stored(broker):
     broker.send(body=b"first")
-    answer = broker.send(properties={"p": "x" * 32_760})
-    assert answer.code == ResponseCode.SYSTEM_ERROR
+    for text in ("x" * 32_760, "é" * 16_380, "é" * 20_000):  # bytes count, not characters
+        answer = broker.send(properties={"p": text})
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL, answer.remark
     broker.send(body=b"last")
     assert [message.body for message in broker.read()] == [b"first", b"last"]
 
@@ -135,6 +136,71 @@ def test_batches_that_cannot_be(broker):
     plain = encode_batch([(0, b"a", "")])
     assert broker.send(topic="%RETRY%g", body=plain, code=code).code == ResponseCode.MESSAGE_ILLEGAL
     assert broker.read(topic="TBW102") == []
+
+
+def test_a_batch_is_stored_whole_or_not_at_all(make):
+    """Its third message outgrows the record with the broker's own properties; a full disk takes none of another."""
+
+    class Full(MemoryStorage):
+        appends_left = 1_000
+
+        def open(self, name, segment_bytes, buffered):
+            made = super().open(name, segment_bytes, buffered)
+            return Log(self, made) if name == "commitlog" else made
+
+    class Log:
+        def __init__(self, storage, file):
+            self._storage = storage
+            self._file = file
+
+        def append(self, data):
+            self._storage.appends_left -= 1
+            if self._storage.appends_left < 0:
+                raise StorageError("cannot write commitlog: No space left on device")
+            return self._file.append(data)
+
+        def __getattr__(self, name):
+            return getattr(self._file, name)
+
+    storage = Full()
+    broker = make(storage)
+    large = encode_batch([(0, b"a", ""), (0, b"b", ""), (0, b"c", "p\x01" + "x" * 32_755 + "\x02")])
+    assert broker.send(body=large, code=RequestCode.SEND_BATCH_MESSAGE).code == ResponseCode.MESSAGE_ILLEGAL
+    assert broker.core.state.store.max_offset("T", 0) == 0
+    storage.appends_left = 1
+    batch = encode_batch([(0, b"a", ""), (0, b"b", "")])
+    assert broker.send(body=batch, code=RequestCode.SEND_BATCH_MESSAGE).code == 0
+    assert broker.send(body=batch, code=RequestCode.SEND_BATCH_MESSAGE).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert [message.body for message in broker.read()] == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("sys_flag", [0x40, 0x80, 0xC0, 0xC1])
+def test_a_body_that_claims_to_be_an_inner_batch_is_refused(broker, sys_flag):
+    """Readers count its messages, so that their offsets would run ahead of the queue's."""
+    forged = encode_batch([(0, b"a", ""), (0, b"b", "")])
+    assert broker.send(body=forged, sys_flag=sys_flag).code == ResponseCode.MESSAGE_ILLEGAL
+    assert broker.read() == []
+
+
+def test_the_store_time_never_goes_back(broker):
+    broker.send(body=b"1")
+    now_ms = broker.now_ms
+    broker.now_ms -= 3_600_000
+    broker.send(body=b"2")
+    assert [message.store_timestamp_ms for message in broker.read()] == [now_ms, now_ms]
+    broker.core.stop()
+    broker.crash()
+    broker.send(body=b"3")
+    assert broker.read()[-1].store_timestamp_ms == now_ms
+
+
+def test_a_record_from_the_far_future_does_not_set_the_clock(broker):
+    broker.send(body=b"1")
+    log = broker.storage.open("commitlog", 1, buffered=False)
+    log.overwrite(56, (broker.now_ms + 10 * 86_400_000).to_bytes(8, "big"))
+    broker.crash()
+    broker.send(body=b"2")
+    assert broker.read()[-1].store_timestamp_ms == broker.now_ms
 
 
 def test_a_clients_own_retry_goes_through_the_delay(broker):

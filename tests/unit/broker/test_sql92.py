@@ -101,3 +101,19 @@ def test_the_groups_subscription_counts_and_the_retry_topic_is_not_filtered(brok
 def test_clients_ask_before_they_subscribe(broker, expression, code):
     body = CheckClientConfig("c1", "g", SubscriptionData.of("T", expression, 1, "SQL92")).encode()
     assert broker.call(RequestCode.CHECK_CLIENT_CONFIG, body=body).code == code
+
+
+def test_a_long_chain_is_evaluated_without_nesting():
+    """1,500 terms ended in a RecursionError inside of the request of whoever sent a message."""
+    wanted = compile_sql(" OR ".join([f"a={number}" for number in range(1_500)]))
+    assert wanted({"a": "1499"})
+    assert not wanted({"a": "none"})
+    wanted = compile_sql(" AND ".join(["a>1"] * 2_000))
+    assert wanted({"a": "2"})
+    assert not wanted({})
+
+
+@pytest.mark.parametrize("chain", ["a" + " = b" * 500, "a" + " CONTAINS 'x'" * 500, "a" + " IS NULL" * 500])
+def test_what_nests_too_deep_is_refused_when_it_is_read(chain):
+    with pytest.raises(UsageError, match="nested deeper"):
+        compile_sql(chain)

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import serialization
 
 from rocketcrew.client.access import Access, TlsOptions
 from rocketcrew.client.remoting_client import Remoting
-from rocketcrew.client.tls import client_context, server_name
+from rocketcrew.client.tls import client_context, compares_names, server_name
 from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.errors import UnreachableError, UsageError
 from rocketcrew.remoting.frame import FrameReader, encode
@@ -162,7 +162,8 @@ def test_a_locked_key_needs_its_password(pki, tmp_path):
 @pytest.mark.parametrize(
     ("options", "host", "name"),
     [
-        ({}, "10.0.0.1", None),
+        ({"trust_cert_path": "ca.pem"}, "10.0.0.1", None),
+        ({}, "10.0.0.1", "10.0.0.1"),  # any public certificate would do, whoever owns it
         ({}, "broker.example", "broker.example"),
         ({"check_hostname": True}, "10.0.0.1", "10.0.0.1"),
         ({"server_name": "other"}, "10.0.0.1", "other"),
@@ -171,3 +172,16 @@ def test_a_locked_key_needs_its_password(pki, tmp_path):
 )
 def test_the_name_that_is_asked_for(options, host, name):
     assert server_name(TlsOptions(**options), host) == name
+
+
+@pytest.mark.parametrize(
+    ("options", "compared"),
+    [
+        ({}, True),
+        ({"trust_cert_path": "ca.pem"}, False),
+        ({"trust_cert_path": "ca.pem", "check_hostname": True}, True),
+        ({"auth_server": False}, False),
+    ],
+)
+def test_names_are_compared_where_everybody_is_trusted(options, compared):
+    assert compares_names(TlsOptions(**options)) is compared

@@ -150,6 +150,17 @@ def test_a_body_that_is_no_messages_is_thrown_away_and_pulled_again(bench: Bench
     assert bench.one(act.Pull).offset == 0
 
 
+def test_offsets_beyond_the_end_of_the_answer_are_not_believed(bench: Bench) -> None:
+    """A record that says it is a batch of many would let the commit run ahead of messages that nobody has seen."""
+    (handle,) = bench.open(0)
+    bench.take(act.Pull)
+    bench.found(handle, [0, 1, 7], next_offset=3)
+    assert bench.slab.used_units == 0
+    assert "pull_body_invalid" in bench.logged()
+    bench.pass_ms(1000)
+    assert bench.one(act.Pull).offset == 0
+
+
 def test_an_interval_between_pulls_is_kept(make: type[Bench]) -> None:
     bench = make(pull_interval_ms=50)
     (handle,) = bench.open(0)
