@@ -7,6 +7,7 @@ groups), `--group` and `--slot` say which.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import psutil
 
 from ..conf.settings import Settings
 from ..remoting.errors import RocketcrewError, UsageError
@@ -48,7 +50,9 @@ def to_supervisor(function: Callable[..., None]) -> Callable[..., None]:
     def command(settings: Settings, /, slot: str | None, as_json: bool, **arguments: Any) -> None:
         function(Target(find(settings, slot), as_json), **arguments)
 
-    made: Callable[..., None] = with_settings(group="consumer.group")(functools.update_wrapper(command, function))
+    made: Callable[..., None] = with_settings(asks_cluster=False, group="consumer.group")(
+        functools.update_wrapper(command, function)
+    )
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print the answer as one JSON object."),
         click.option("--slot", metavar="SLOT", help="Which supervisor, where several of the group run on this host."),
@@ -68,13 +72,34 @@ def find(settings: Settings, slot: str | None) -> Path:
     live = [path for path in found if _answers(path)]
     if len(live) == 1:
         return live[0]
-    where = f"under {home}" + (f" for group {group}" if group else "") + (f" in slot {slot}" if slot else "")
+    where = f"under {home.absolute()}" + (f" for group {group}" if group else "") + (f" in slot {slot}" if slot else "")
     if not live:
-        raise UsageError(
-            f"no running supervisor {where}. Is it running, and is supervisor.data_dir the one it was started with?"
-        )
+        raise UsageError(f"no supervisor runs {where}. {_elsewhere(running_slots())}")
     names = ", ".join(f"{path.parent.name}/{path.name}" for path in live)
     raise UsageError(f"several supervisors run {where}: {names}. Say which, by --group and --slot")
+
+
+def running_slots() -> dict[Path, int]:
+    """The slots that supervisors of this user hold on this machine, each with the process id: by the lock that they hold
+    open."""
+    found: dict[Path, int] = {}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if any("rocketcrew" in word for word in process.cmdline()):
+                slots = [Path(file.path).parent for file in process.open_files() if file.path.endswith("/lock")]
+                found |= {slot: process.pid for slot in slots if (slot / SOCKET_NAME).exists()}
+    return found
+
+
+def _elsewhere(running: dict[Path, int]) -> str:
+    """Where supervisors run instead."""
+    if not running:
+        return "None runs on this machine: start one with `rocketcrew run`"
+    listed = "\n".join(
+        f"  group {slot.parent.name}, slot {slot.name}, pid {pid}: --set supervisor.data_dir={slot.parent.parent}"
+        for slot, pid in sorted(running.items())
+    )
+    return f"Running on this machine:\n{listed}"
 
 
 def _literal(name: str | None) -> str:

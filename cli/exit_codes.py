@@ -16,6 +16,7 @@ from typing import Final
 import click
 
 from ..remoting.errors import RocketcrewError, UnreachableError, UsageError
+from .wording import in_words
 
 EXIT_FINE: Final = 0
 EXIT_FAILURE: Final = 1
@@ -66,7 +67,7 @@ def guarded(command: Callable[[], object]) -> int:
         _tell("interrupted")
         return EXIT_INTERRUPTED
     except RocketcrewError as error:
-        _tell(str(error), getattr(error, "traceback", ""))
+        _tell(in_words(error), getattr(error, "traceback", ""))
         return exit_code(error)
     except BrokenPipeError:
         # `rocketcrew lag | head`: the reader has what it wanted. Nothing may be flushed into the pipe at exit.

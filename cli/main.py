@@ -11,6 +11,7 @@ import importlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,7 @@ import click
 
 from .exit_codes import guarded
 from .surroundings import Surroundings
+from .wording import near
 
 COMMANDS: Final[dict[str, str]] = {
     "run": "Consume topics with a handler: supervisor, workers and Spark loader.",
@@ -60,6 +62,14 @@ class LazyGroup(click.Group):
         command = getattr(module, cmd_name)
         assert isinstance(command, click.Command), f"cli/commands/{cmd_name}.py has no click command {cmd_name}"
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            ctx.fail(f"No such command {name!r}{near(name, COMMANDS) if get_close_matches(name, COMMANDS) else ''}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

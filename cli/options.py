@@ -28,10 +28,17 @@ from .surroundings import surroundings
 P = ParamSpec("P")
 R = TypeVar("R")
 
+ALIAS: Final = "namesrv"
+"""Parameter of the hidden option that is RocketMQ's own spelling of --name-servers."""
+LONG_RUNNING: Final = frozenset({"run", "broker", "load", "demo", "chaos", "compact", "replay", "reconcile"})
+"""Commands whose log is worth reading as they go. The others answer one question: their answer, or the one error, is all that
+they say, unless a log level is asked for."""
+
 _REREAD: Final = "rocketcrew.reread"
+COMMON_NAME_SERVERS: Final = "cluster.name_servers"
 DEFAULT_FILE: Final = "rocketcrew.toml"
 COMMON: Final[Mapping[str, str]] = {
-    "name_servers": "cluster.name_servers",
+    "name_servers": COMMON_NAME_SERVERS,
     "log_format": "log.format",
     "log_level": "log.level",
 }
@@ -87,18 +94,22 @@ def _assignments(context: click.Context, parameter: click.Parameter, value: tupl
     return given
 
 
-def common_options(command: Callable[P, R]) -> Callable[P, R]:
-    """The options of every command."""
+def common_options(command: Callable[P, R], *, asks_cluster: bool = True) -> Callable[P, R]:
+    """The options of every command; those for name servers only where a cluster is asked."""
     options = [
         click.option("-c", "--config", "config_file", metavar="FILE", type=click.Path(path_type=Path), default=None,
                      help=f"Settings file (TOML). Otherwise {CONFIG_FILE_VARIABLE}, else ./{DEFAULT_FILE} where it exists."),
         click.option("--set", "assignments", metavar="SECTION.KEY=VALUE", multiple=True, callback=_assignments,
                      help="Any setting, as in: --set workers.count=4. May be repeated."),
-        click.option("-n", "--name-servers", metavar="HOST:PORT[;...]",
-                     help="Name servers. Otherwise NAMESRV_ADDR or the file."),
         click.option("--log-format", metavar="auto|human|json", help="How log lines on stderr look."),
         click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error."),
     ]  # fmt: skip
+    if asks_cluster:
+        options += [
+            click.option("-n", "--name-servers", metavar="HOST:PORT[;...]",
+                         help="Name servers. Otherwise NAMESRV_ADDR or the file."),
+            click.option("--namesrv", "--namesrv-addr", "--namesrvAddr", ALIAS, hidden=True, help="The same as -n."),
+        ]  # fmt: skip
     for option in reversed(options):
         command = option(command)
     return command
@@ -117,8 +128,11 @@ def read_sources(context: click.Context, arguments: dict[str, Any], named: Mappi
     flags: dict[str, object] = {}
     flag_names = {name: f"--set {name}" for name in assignments}
     spelled = {parameter.name: max(parameter.opts, key=len) for parameter in context.command.params}
+    alias = arguments.pop(ALIAS, None)
+    if alias is not None:
+        flags[COMMON_NAME_SERVERS], flag_names[COMMON_NAME_SERVERS] = alias, "--namesrv"
     for parameter, setting in {**COMMON, **named}.items():
-        value = arguments.pop(parameter)
+        value = arguments.pop(parameter, None)
         if context.get_parameter_source(parameter) is ParameterSource.COMMANDLINE:
             flags[setting] = value
             flag_names[setting] = spelled[parameter]
@@ -132,13 +146,17 @@ def read_sources(context: click.Context, arguments: dict[str, Any], named: Mappi
 def set_up_logging(settings: Settings, env: Mapping[str, str], process: str) -> None:
     """Log to stderr as the settings say; NO_COLOR is obeyed."""
     colors = False if env.get("NO_COLOR") else None
-    set_up(settings.log.format, settings.log.level, sys.stderr, process, colors=colors)
+    asked = settings.origin["log.level"] != "default" or process in LONG_RUNNING
+    set_up(settings.log.format, settings.log.level if asked else "error", sys.stderr, process, colors=colors)
 
 
-def with_settings(**named: str) -> Callable[[Callable[Concatenate[Settings, P], R]], Callable[..., R]]:
+def with_settings(
+    *, asks_cluster: bool = True, **named: str
+) -> Callable[[Callable[Concatenate[Settings, P], R]], Callable[..., R]]:
     """Give the command the common options and, as its first argument, the settings; set up logging before it runs.
 
     `named` maps parameters of the command's own options to settings. They are not passed on: they are in the settings.
+    A command that is not `asks_cluster` has no option -n.
     """
 
     def decorate(function: Callable[Concatenate[Settings, P], R]) -> Callable[..., R]:
@@ -151,7 +169,7 @@ def with_settings(**named: str) -> Callable[[Callable[Concatenate[Settings, P], 
             set_up_logging(settings, sources.env, context.info_name or "rocketcrew")
             return function(settings, **arguments)  # type: ignore[call-arg]  # click gives arguments by name only
 
-        return common_options(command)
+        return common_options(command, asks_cluster=asks_cluster)
 
     return decorate
 

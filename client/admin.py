@@ -33,9 +33,10 @@ from ..remoting.admin_headers import (
     TopicInNameServer,
     TopicName,
 )
+from ..remoting.bodies import ResetOffsetBody
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.errors import BrokerError, UnreachableError, UsageError
-from ..remoting.headers import ViewMessage
+from ..remoting.headers import ResetOffset, ViewMessage
 from ..remoting.ids import parse_offset_message_id
 from ..remoting.queues import MessageQueue
 from ..remoting.stored import StoredMessage, decode_message
@@ -246,6 +247,20 @@ class Admin:
             if answer.code != offline:
                 return ConsumerConnections.decode(answer.body)
         return None
+
+    async def reset_offsets(self, group: str, topic: str, timestamp_ms: int) -> dict[MessageQueue, int]:
+        """Let the brokers move a group whose members run: to the first message stored at that time, 0 for the oldest, -1
+        for the end. Returns the offset of every queue that the brokers have set.
+
+        Raises BrokerError 206 where no member is connected to a broker of the topic.
+        """
+        table: dict[MessageQueue, int] = {}
+        for address in await self._masters_of(topic):
+            code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+            header = ResetOffset(topic, group, timestamp_ms, is_force=True)
+            answer = await ask(self._remoting, address, code, header, timeout_ms=self._timeout_ms)
+            table.update(ResetOffsetBody.decode(answer.body).offset_table)
+        return table
 
     # Messages.
 

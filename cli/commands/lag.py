@@ -10,12 +10,10 @@ import click
 
 from ...client.admin import Admin
 from ...client.cluster import Cluster
-from ...client.sync import run_with_cluster
 from ...conf.settings import Settings, require
-from ...remoting.codes import ResponseCode
-from ...remoting.errors import BrokerError, RocketcrewError
 from ...remoting.queues import MessageQueue
 from ...supervisor.member.access import access_of
+from ..asking import ask_cluster
 from ..options import with_settings
 from ..stagings import topics_in_keys
 
@@ -57,10 +55,12 @@ def lag(settings: Settings, topics: tuple[str, ...], as_json: bool) -> None:
 
     async def ask(cluster: Cluster) -> list[QueueLag]:
         wanted = tuple(access.wrap(topic) for topic in topics)
+        for topic in wanted:
+            await cluster.route(topic)  # brokers that know the group say nothing of a topic that they do not know
         found = await queue_lags(Admin(cluster), access.wrap(settings.consumer.group), wanted, topics_in_keys(settings))
         return [replace(queue, topic=access.unwrap(queue.topic)) for queue in found]
 
-    found = run_with_cluster(access, ask)
+    found = ask_cluster(access, ask)
     total = sum(queue.lag for queue in found)
     if as_json:
         answer = {"group": settings.consumer.group, "total": total, "queues": [asdict(queue) for queue in found]}
@@ -75,13 +75,7 @@ async def queue_lags(
     """Every queue of `topics` (none given: of all that the group consumes), sorted; `likely_topics` as `consume_stats`."""
     found: dict[MessageQueue, QueueLag] = {}
     for topic in topics or (None,):
-        try:
-            stats = await admin.consume_stats(group, topic, likely_topics)
-        except BrokerError as error:
-            if error.code != ResponseCode.TOPIC_NOT_EXIST:
-                raise
-            what = f"topic {topic}" if topic else f"group {group} (a group is known once it has consumed)"
-            raise RocketcrewError(f"the cluster does not know the {what}") from error
+        stats = await admin.consume_stats(group, topic, likely_topics)
         for mq, offsets in stats.offset_table.items():
             end = offsets.broker_offset
             committed = offsets.consumer_offset if offsets.consumer_offset >= 0 else None

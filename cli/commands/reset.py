@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import sys
+import time
 from collections.abc import Generator
-from datetime import datetime
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
+from ...client.access import Access
 from ...client.admin import Admin
 from ...client.cluster import Cluster
 from ...client.operations import Operations
-from ...client.sync import run_with_cluster
 from ...conf.segment_format import EPOCH_FILE, FOLDER_FORMATS
 from ...conf.settings import Settings, require
 from ...durable.files import remove_tree, try_lock
 from ...engine.home import CHECKPOINT_DIR, ENGINE_DIR, LOCK_FILE
-from ...remoting.errors import UsageError
+from ...engine.window import parse_time
+from ...remoting.errors import RocketcrewError, UsageError
+from ...remoting.namespaces import RETRY_PREFIX
 from ...remoting.queues import MessageQueue
 from ...source.reading import TOOLS_GROUP
 from ...source.searching import exact_offset, store_times
 from ...supervisor.member.access import access_of
+from ..asking import ask_cluster, known_topics
 from ..options import FOLDER, table_folder, with_settings
 from ..stagings import group_in_keys, staging_folders
+from ..tables import lines
+from ..wording import UnknownNameError, no_such_group
 
 if TYPE_CHECKING:
     from ...durable.intervals import QueueKey
@@ -34,19 +42,51 @@ EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 
 
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One queue: where the group is (None: it has committed nothing there) and where it will go on."""
+
+    topic: str
+    broker: str
+    queue_id: int
+    old: int | None
+    new: int
+
+    @property
+    def skipped(self) -> int:
+        """Messages that will never be consumed. Not known, and 0, where nothing was committed."""
+        return 0 if self.old is None else max(0, self.new - self.old)
+
+    @property
+    def repeated(self) -> int:
+        """Messages that will be consumed once more."""
+        return 0 if self.old is None else max(0, self.old - self.new)
+
+
 @click.command()
-@click.option("-g", "--group", metavar="GROUP", help="The consumer group. No member of it may run.")
+@click.option("-g", "--group", metavar="GROUP", help="The consumer group.")
 @click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC", required=True, help="May be repeated.")
 @click.option("--to", "where", metavar="earliest|latest|TIME", required=True,
-              help="The first message to consume: the oldest, the next that comes, or the first stored at TIME (ISO 8601,"
-                   " or milliseconds since 1970).")  # fmt: skip
+              help="The first message to consume: the oldest, the next that comes, or the first stored at TIME:"
+                   " 2026-01-31T08:00 (local time unless a zone stands behind it), milliseconds since 1970, or how long"
+                   " ago, as 2h or 30m.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask. Without a terminal nobody is asked anyway.")
+@click.option("--new-group", is_flag=True, help="The group has never run: say where it will begin.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: every queue with old and new offset.")
 @click.option("--reprocess", is_flag=True, help="Load the rows once more, in a new epoch (column _epoch).")
 @click.option("--target", metavar="PATH", help="The table's folder, for --reprocess.")
 @click.option("--staging", "stagings", metavar="DIR", multiple=True, type=FOLDER,
               help="For --reprocess: a folder of segments. Otherwise all of the group in supervisor.data_dir.")  # fmt: skip
 @with_settings(group="consumer.group", target="spark.target")
-def reset(settings: Settings, topics: tuple[str, ...], where: str, reprocess: bool, stagings: tuple[Path, ...]) -> None:
-    """Set the group's offsets, while no member of it runs.
+def reset(
+    settings: Settings, topics: tuple[str, ...], where: str, dry_run: bool, yes: bool, new_group: bool, as_json: bool,
+    reprocess: bool, stagings: tuple[Path, ...],
+) -> None:  # fmt: skip
+    """Set the group's offsets; every queue is shown with its old and its new one first.
+
+    While members of the group run, the brokers tell them, as `mqadmin resetOffsetByTime` has it done; else the offsets are
+    set and read back. --reprocess needs the group at rest.
 
     What is consumed again is dropped where it is in the table already: each message is in it once. With --reprocess its rows
     are loaded beside the first ones, with the number of the new epoch in the column _epoch (null is the first). Segments that
@@ -57,6 +97,7 @@ def reset(settings: Settings, topics: tuple[str, ...], where: str, reprocess: bo
 
     \b
     Examples:
+      rocketcrew reset -g billing -t orders --to 2h --dry-run
       rocketcrew reset -g billing -t orders --to 2026-05-01T00:00:00+00:00
       rocketcrew reset -g billing -t orders --to earliest --reprocess --target /data/billing
     """
@@ -68,34 +109,123 @@ def reset(settings: Settings, topics: tuple[str, ...], where: str, reprocess: bo
                 f"--reprocess needs a table that knows its epochs, not spark.format = {settings.spark.format}"
             )
     require(settings, list(names), flag_names=names)
-    time_ms = _time_ms(where)
-    access, group = access_of(settings), settings.consumer.group
-
-    async def find(cluster: Cluster) -> dict[MessageQueue, int]:
-        wanted = [access.wrap(topic) for topic in topics]
-        online = await Admin(cluster).consumer_connections(access.wrap(group), wanted[0])
-        if online is not None and online.connection_set:
-            members = ", ".join(sorted(one.client_id for one in online.connection_set))
-            raise UsageError(f"group {group} has members that run ({members}): stop them first, or their offsets win")
-        operations = Operations(cluster)
-        queues = [mq for topic in wanted for mq in await cluster.queues_to_read(topic, refresh=True)]
-        return {mq: await _offset(cluster, operations, mq, where, time_ms) for mq in queues}
-
-    async def move(cluster: Cluster) -> None:
-        operations = Operations(cluster)
-        for mq, offset in sorted(offsets.items()):
-            await operations.update_consumer_offset(access.wrap(group), mq, offset)
-
+    time_ms = time_of(where, time.time_ns() // 1_000_000)
+    group = settings.consumer.group
+    offsets = GroupOffsets(access_of(settings), group, topics)
     with resting_engine(Path(settings.supervisor.data_dir), group_in_keys(settings)) as checkpoint:
-        offsets = run_with_cluster(access, find)
+        members, moves = offsets.plan(where, time_ms, new_group=new_group)
+        if members and (reprocess or checkpoint is not None):
+            raise UsageError(f"group {group} has members that run ({', '.join(members)}): stop them first")
+        if not as_json:
+            _show(moves, group, members)
+        if dry_run or not _agrees(yes):
+            _report(moves, group, members, as_json=as_json, done=False)
+            return
         if reprocess:
-            _ask_for_epochs(settings, list(stagings) or staging_folders(settings), sorted(offsets))
+            queues = [MessageQueue(offsets.access.wrap(move.topic), move.broker, move.queue_id) for move in moves]
+            _ask_for_epochs(settings, list(stagings) or staging_folders(settings), queues)
         if checkpoint is not None:
             remove_tree(checkpoint)  # before the offsets move: in between it would begin where it stands
             click.echo(f"removed {checkpoint}: the engine begins at the group's offsets", err=True)
-        run_with_cluster(access, move)
-    for mq, offset in sorted(offsets.items()):
-        click.echo(f"{access.unwrap(mq.topic)} {mq.broker_name} {mq.queue_id}: {offset}")
+        offsets.move(moves, where, time_ms, online=bool(members))
+    _report(moves, group, members, as_json=as_json, done=True)
+
+
+class GroupOffsets:
+    """Where a group is in some topics, and how it is moved."""
+
+    def __init__(self, access: Access, group: str, topics: tuple[str, ...]) -> None:
+        self.access = access
+        self._group = access.wrap(group)
+        self._topics = [access.wrap(topic) for topic in topics]
+
+    def plan(self, where: str, time_ms: int, *, new_group: bool) -> tuple[list[str], list[Move]]:
+        """The members that run, and each queue's move. Raises UnknownNameError for a topic or group that is not there."""
+        return ask_cluster(self.access, lambda cluster: self._plan(cluster, where, time_ms, new_group=new_group))
+
+    async def _plan(
+        self, cluster: Cluster, where: str, time_ms: int, *, new_group: bool
+    ) -> tuple[list[str], list[Move]]:
+        operations = Operations(cluster)
+        moves: list[Move] = []
+        for topic in self._topics:
+            for mq in await cluster.queues_to_read(topic, refresh=True):
+                old = await operations.query_consumer_offset(self._group, mq, set_zero_if_not_found=False)
+                new = await _offset(cluster, operations, mq, where, time_ms)
+                moves.append(Move(self.access.unwrap(topic), mq.broker_name, mq.queue_id, old, new))
+        online = await Admin(cluster).consumer_connections(self._group, self._topics[0])
+        members = [] if online is None else sorted(one.client_id for one in online.connection_set)
+        if not (new_group or members) and not any(move.old for move in moves):
+            await self._check_known(cluster)
+        return members, sorted(moves, key=lambda move: (move.topic, move.broker, move.queue_id))
+
+    async def _check_known(self, cluster: Cluster) -> None:
+        """A group is known by its retry topic: brokers make it at the first heartbeat. Old brokers answer 0 for the offset of
+        a group that they never saw."""
+        known = await known_topics(cluster, self.access)
+        group = self.access.unwrap(self._group)
+        if RETRY_PREFIX + group not in known:
+            error = no_such_group(group, known)
+            raise UnknownNameError(f"{error}. To say where a group that never ran will begin, add --new-group")
+
+    def move(self, moves: list[Move], where: str, time_ms: int, *, online: bool) -> None:
+        """Set the offsets, and read them back where nobody consumes meanwhile. Raises RocketcrewError when they differ."""
+
+        async def set_each(cluster: Cluster) -> None:
+            if online:
+                await self._tell_members(cluster, where, time_ms)
+                return
+            operations = Operations(cluster)
+            wrong: list[str] = []
+            for move in moves:
+                mq = MessageQueue(self.access.wrap(move.topic), move.broker, move.queue_id)
+                await operations.update_consumer_offset(self._group, mq, move.new)
+                found = await operations.query_consumer_offset(self._group, mq, set_zero_if_not_found=False)
+                if found != move.new:
+                    wrong.append(f"{move.topic} {move.broker} {move.queue_id} is at {found}, not {move.new}")
+            if wrong:
+                raise RocketcrewError(f"after the reset the brokers have other offsets: {'; '.join(wrong)}")
+
+        ask_cluster(self.access, set_each)
+
+    async def _tell_members(self, cluster: Cluster, where: str, time_ms: int) -> None:
+        timestamp = {EARLIEST: 0, LATEST: -1}.get(where, time_ms)
+        for topic in self._topics:
+            await Admin(cluster).reset_offsets(self._group, topic, timestamp)
+
+
+def _show(moves: list[Move], group: str, members: list[str]) -> None:
+    rows = [
+        {
+            "TOPIC": move.topic,
+            "BROKER": move.broker,
+            "QUEUE": move.queue_id,
+            "OLD": "-" if move.old is None else move.old,
+            "NEW": move.new,
+            "SKIPPED": move.skipped,
+            "REPEATED": move.repeated,
+        }
+        for move in moves
+    ]
+    click.echo("\n".join(lines(rows)))
+    skipped, repeated = sum(move.skipped for move in moves), sum(move.repeated for move in moves)
+    online = f" {len(members)} members run: the brokers tell them." if members else ""
+    click.echo(f"group {group}: {skipped} messages skipped, {repeated} repeated.{online}")
+
+
+def _agrees(yes: bool) -> bool:
+    """Ask, but only somebody who sits at a terminal."""
+    if yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return True
+    return click.confirm("Set these offsets?", default=False, err=True)
+
+
+def _report(moves: list[Move], group: str, members: list[str], *, as_json: bool, done: bool) -> None:
+    if as_json:
+        queues = [asdict(move) | {"skipped": move.skipped, "repeated": move.repeated} for move in moves]
+        click.echo(json.dumps({"group": group, "members": members, "done": done, "queues": queues}))
+    else:
+        click.echo("the offsets are set" if done else "nothing was changed", err=True)
 
 
 @contextlib.contextmanager
@@ -118,20 +248,9 @@ def resting_engine(data_dir: Path, group: str) -> Generator[Path | None]:
         os.close(lock)
 
 
-def _time_ms(where: str) -> int:
-    if where in (EARLIEST, LATEST):
-        return 0
-    if where.isdigit():
-        return int(where)
-    try:
-        when = datetime.fromisoformat(where)
-    except ValueError:
-        raise UsageError(
-            f"--to {where!r} is neither {EARLIEST}, {LATEST} nor a time as 2026-05-01T00:00:00+00:00"
-        ) from None
-    if when.tzinfo is None:
-        raise UsageError(f"--to {where!r} has no time zone: add one, such as +00:00")
-    return int(when.timestamp() * 1000)
+def time_of(where: str, now_ms: int) -> int:
+    """Milliseconds since 1970 of `--to`; 0 where it is no time. Raises UsageError."""
+    return 0 if where in (EARLIEST, LATEST) else parse_time(f"--to ({EARLIEST}, {LATEST} or a time)", where, now_ms)
 
 
 async def _offset(cluster: Cluster, operations: Operations, mq: MessageQueue, where: str, time_ms: int) -> int:

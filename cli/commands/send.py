@@ -12,13 +12,18 @@ from typing import BinaryIO, Final
 
 import click
 
+from ...client.access import Access
+from ...client.cluster import Cluster
 from ...client.outgoing import BODY_MAX_BYTES, DELAY_LEVEL_MAX, OutgoingMessage
 from ...client.producer import SendResult
 from ...client.sync import SyncProducer
+from ...client.validation import check_topic_to_send
 from ...conf.settings import Settings, require
-from ...remoting.errors import UsageError
+from ...remoting.errors import BrokerError, UsageError
 from ...supervisor.member.access import access_of
+from ..asking import ask_cluster
 from ..options import with_settings
+from ..wording import unknown_topic
 
 SLICE_MESSAGES: Final = 5_000
 """Messages whose results are held at a time: a count of millions takes no more memory than this many."""
@@ -43,11 +48,13 @@ NUMBER: Final = "{n}"
 @click.option("--lines", is_flag=True, help="Each line of the files or of stdin is a body.")
 @click.option("--count", type=click.IntRange(min=1), default=None, metavar="N",
               help="Send each body N times; {n} in body and keys becomes 0 to N-1.")  # fmt: skip
+@click.option("--no-create", is_flag=True, help="Fail where the topic does not exist; otherwise brokers may make it.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each message, on a line of its own.")
 @with_settings()
 def send(
     settings: Settings, bodies: tuple[str, ...], topic: str, tag: str, keys: tuple[str, ...],
-    properties: tuple[str, ...], delay_level: int, files: tuple[Path, ...], lines: bool, count: int | None, as_json: bool,
+    properties: tuple[str, ...], delay_level: int, files: tuple[Path, ...], lines: bool, count: int | None,
+    no_create: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Send messages to a topic and print where each one is stored.
 
@@ -67,9 +74,11 @@ def send(
         OutgoingMessage(topic, body, tag, [_numbered(key, number) for key in keys], delay_level, pairs)
         for body, number in _repeated(_bodies(bodies, files, lines), count)
     )
+    access = access_of(settings)
+    new = _is_new(access, topic, no_create=no_create)
     started = time.monotonic()
     sent = 0
-    with SyncProducer(access_of(settings), send_timeout_ms=settings.cluster.request_timeout_ms) as producer:
+    with SyncProducer(access, send_timeout_ms=settings.cluster.request_timeout_ms) as producer:
         while chunk := list(itertools.islice(messages, SLICE_MESSAGES)):
             for result in producer.send_many(chunk):
                 sent += 1
@@ -78,6 +87,25 @@ def send(
     if sent > LINES_SHOWN_MAX and not as_json:
         seconds = time.monotonic() - started
         click.echo(f"... {sent} messages in {seconds:.1f} s")
+    if new and sent:
+        click.echo(f"topic {topic} is new: the first message has made it (--no-create would have refused)", err=True)
+
+
+def _is_new(access: Access, topic: str, *, no_create: bool) -> bool:
+    """Whether the topic does not exist yet. With `no_create` that is an UnknownNameError."""
+
+    check_topic_to_send(topic)
+
+    async def look(cluster: Cluster) -> bool:
+        try:
+            await cluster.route(access.wrap(topic), refresh=True)
+        except BrokerError as error:
+            if no_create or unknown_topic(error) is None:
+                raise
+            return True
+        return False
+
+    return ask_cluster(access, look)
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -2,14 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import select
+
 import click
 
+from ...remoting.errors import RocketcrewError
 from ..controlling import Target, to_supervisor
 
 
 @click.command()
 @click.option("--quick", is_flag=True, help="At once, without finishing what was begun; it will come again.")
+@click.option("--wait", is_flag=True, help="Return when the process has ended.")
+@click.option("--timeout", "timeout_s", type=click.FloatRange(0), default=60.0, show_default=True, metavar="S",
+              help="With --wait: fail after so many seconds.")  # fmt: skip
 @to_supervisor
-def stop(target: Target, quick: bool) -> None:
-    """Stop a running supervisor: it finishes what was begun, commits and leaves the group (as by TERM; --quick: QUIT)."""
-    target.tell(target.ask("stop", quick=quick), "stopping")
+def stop(target: Target, quick: bool, wait: bool, timeout_s: float) -> None:
+    """Stop a running supervisor: it finishes what was begun, commits and leaves the group.
+
+    The signal TERM does the same, --quick what QUIT does.
+
+    \b
+    Examples:
+      rocketcrew stop --wait
+      rocketcrew stop -g billing --quick
+    """
+    pid = int(target.ask("status")["pid"])
+    with contextlib.ExitStack() as held:
+        process = None
+        with contextlib.suppress(ProcessLookupError):
+            process = os.pidfd_open(pid)  # before it is asked: this id is nobody else's as long as it is open
+            held.callback(os.close, process)
+        answer = target.ask("stop", quick=quick)
+        if wait and process is not None:
+            poll = select.poll()
+            poll.register(process, select.POLLIN)
+            if not poll.poll(timeout_s * 1000):
+                raise RocketcrewError(f"process {pid} has not ended within {timeout_s:g} s; it goes on stopping")
+    target.tell({**answer, "pid": pid, "stopped": wait}, f"stopped (pid {pid})" if wait else "stopping")

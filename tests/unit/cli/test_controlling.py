@@ -122,6 +122,6 @@ def test_nobody_runs_here(tmp_path: Path) -> None:
     settings = load({"supervisor.data_dir": str(tmp_path), "consumer.group": "g"}, {}, None)
     (tmp_path / "g" / "0").mkdir(parents=True)
     (tmp_path / "g" / "0" / "control.sock").touch()  # of a dead run
-    with pytest.raises(UsageError, match=r"no running supervisor under .* for group g in slot 0"):
+    with pytest.raises(UsageError, match=r"no supervisor runs under /.* for group g in slot 0"):
         find(settings, "0")
     assert reload.name == "reload"

@@ -1,0 +1,44 @@
+"""One question to a cluster by a command: names that the cluster does not know are answered with the nearest that it has."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from ..client.access import Access
+from ..client.admin import Admin
+from ..client.cluster import Cluster
+from ..client.sync import run_with_cluster
+from ..remoting.errors import BrokerError, RocketcrewError
+from .wording import no_such_name, unknown_topic
+
+T = TypeVar("T")
+
+
+def ask_cluster(access: Access, work: Callable[[Cluster], Awaitable[T]]) -> T:
+    """Open the cluster, await `work(cluster)`, close it; what it returns.
+
+    Raises UnknownNameError, with names that are near, for a topic or group that the name server does not know.
+    """
+
+    async def asked(cluster: Cluster) -> T:
+        try:
+            return await work(cluster)
+        except BrokerError as error:
+            topic = unknown_topic(error)
+            if topic is None:
+                raise
+            raise no_such_name(access.unwrap(topic), await known_topics(cluster, access)) from error
+
+    return run_with_cluster(access, asked)
+
+
+async def known_topics(cluster: Cluster, access: Access) -> list[str]:
+    """Names of the cluster's topics, retry and dead-letter topics too, the name server's own left out; none when it does not
+    say."""
+    admin = Admin(cluster)
+    with contextlib.suppress(RocketcrewError):
+        own = set(await admin.system_topics())
+        return [access.unwrap(topic) for topic in await admin.topic_list() if topic not in own]
+    return []

@@ -1,0 +1,85 @@
+"""Errors of the network as one sentence with what to do; what exactly was asked and answered comes last. Pure."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from ..remoting.codes import ResponseCode
+from ..remoting.errors import BrokerError, RocketcrewError, UnreachableError
+from ..remoting.namespaces import DLQ_PREFIX, RETRY_PREFIX
+
+NAME_SERVERS_ALONE_ANSWER: Final = ("GET_ROUTEINFO", "GET_BROKER_CLUSTER", "GET_ALL_TOPIC", "GET_SYSTEM_TOPIC")
+SHOWN_MAX: Final = 8
+_TOPIC = re.compile(r" for topic (\S+)")
+_NOBODY = "no name server answered"
+
+
+class UnknownNameError(RocketcrewError):
+    """A topic or a group that the cluster does not have."""
+
+
+def in_words(error: RocketcrewError) -> str:
+    """What went wrong and what to do; the error's own text where nothing better is known."""
+    if isinstance(error, BrokerError):
+        return _refused(error)
+    if isinstance(error, UnreachableError) and error.reason.startswith(_NOBODY):
+        why = error.reason.rpartition("cannot connect: ")[2] if "cannot connect" in error.reason else error.reason
+        why = re.sub(r"\[Errno -?\d+\] ", "", why)
+        return (
+            f"no name server answers at {error.address} ({why}). Is it running there? Name another by -n HOST:PORT, or"
+            " start one with `rocketcrew broker`"
+        )
+    return str(error)
+
+
+def unknown_topic(error: BaseException) -> str | None:
+    """The topic of an error that says that it does not exist; None for any other error."""
+    if isinstance(error, BrokerError) and error.code == ResponseCode.TOPIC_NOT_EXIST:
+        found = _TOPIC.search(error.request)
+        return found[1] if found else None
+    return None
+
+
+def no_such_name(topic: str, known: Iterable[str]) -> UnknownNameError:
+    """The error for a topic that none of the cluster's `known` topics is; of a group where it is a group's retry topic."""
+    if topic.startswith(RETRY_PREFIX):
+        return no_such_group(topic.removeprefix(RETRY_PREFIX), known)
+    names = [name for name in known if not name.startswith((RETRY_PREFIX, DLQ_PREFIX))]
+    return UnknownNameError(f"the cluster does not know the topic {topic}{near(topic, names)}")
+
+
+def no_such_group(group: str, known: Iterable[str]) -> UnknownNameError:
+    """The error for a group that has no retry topic among the cluster's `known` topics."""
+    names = [name.removeprefix(RETRY_PREFIX) for name in known if name.startswith(RETRY_PREFIX)]
+    return UnknownNameError(
+        f"the cluster does not know the group {group} (a group is known once it has consumed){near(group, names)}"
+    )
+
+
+def near(name: str, names: Iterable[str]) -> str:
+    """`: did you mean x?`, else `; there are a, b`, else nothing."""
+    listed = sorted(names)
+    close = difflib.get_close_matches(name, listed, 3)
+    if close:
+        return f": did you mean {' or '.join(close)}?"
+    if not listed:
+        return ""
+    more = f" and {len(listed) - SHOWN_MAX} more" if len(listed) > SHOWN_MAX else ""
+    return f"; there are {', '.join(listed[:SHOWN_MAX])}{more}"
+
+
+def _refused(error: BrokerError) -> str:
+    if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and error.request.startswith(NAME_SERVERS_ALONE_ANSWER):
+        where = re.search(r" at (\S+)", error.request)
+        return (
+            f"{where[1] if where else 'this server'} is a broker and no name server: give the name server's address by"
+            " -n HOST:PORT (RocketMQ's port for it is 9876)"
+        )
+    topic = unknown_topic(error)
+    if topic is not None:
+        return str(no_such_name(topic, ()))
+    remark = error.remark.partition("\n")[0].strip() or "no reason given"
+    return f"refused: {remark} ({str(BrokerError(error.code, '-', error.request)).removesuffix(': -')})"

@@ -1,0 +1,48 @@
+"""What a user reads when the network or a name is wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from rocketcrew.cli.wording import in_words, near, no_such_name, unknown_topic
+from rocketcrew.remoting.errors import BrokerError, RocketcrewError, UnreachableError, UsageError
+
+ROUTE = "GET_ROUTEINFO_BY_TOPIC (105) at 10.0.0.5:10911 for topic orders"
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (BrokerError(3, " request type 105 not supported", ROUTE), "10.0.0.5:10911 is a broker and no name server"),
+        (BrokerError(17, "No topic route info\nSee https://x", ROUTE), "the cluster does not know the topic orders"),
+        (BrokerError(1, "disk is full\nSee https://x", "SEND (10) at a:1"), "refused: disk is full (SEND (10) at a:1 was"),
+        (BrokerError(16, "", "SEND (10) at a:1"), "refused: no reason given (SEND (10) at a:1 was refused: 16 NO"),
+        (
+            UnreachableError("h:1", "no name server answered GET (1): h:1: GET (1): cannot connect: [Errno -2] Unknown"),
+            "no name server answers at h:1 (Unknown). Is it running there?",
+        ),
+        (UnreachableError("h:1", "closed"), "h:1: closed"),
+        (UsageError("as it is"), "as it is"),
+    ],
+)  # fmt: skip
+def test_what_went_wrong_comes_first(error: RocketcrewError, words: str) -> None:
+    assert in_words(error).startswith(words)
+
+
+def test_only_a_missing_topic_is_one() -> None:
+    assert unknown_topic(BrokerError(17, "", ROUTE)) == "orders"
+    assert unknown_topic(BrokerError(17, "", "SEND (10) at a:1")) is None
+    assert unknown_topic(BrokerError(1, "", ROUTE)) is None
+    assert unknown_topic(UsageError("x")) is None
+
+
+def test_the_nearest_names_are_of_the_same_kind() -> None:
+    known = ["orders", "%RETRY%billing", "%DLQ%billing", "invoices"]
+    assert str(no_such_name("ordes", known)) == "the cluster does not know the topic ordes: did you mean orders?"
+    assert str(no_such_name("%RETRY%biling", known)).endswith("did you mean billing?")
+    assert str(no_such_name("zzz", known)).endswith("; there are invoices, orders")
+    assert str(no_such_name("zzz", [])) == "the cluster does not know the topic zzz"
+
+
+def test_a_long_list_is_cut() -> None:
+    assert near("zzz", [f"a{number}" for number in range(10)]).endswith("a7 and 2 more")
