@@ -77,8 +77,10 @@ class Staff:
 
     @property
     def tried(self) -> bool:
-        """Every index has a worker that serves, or one that could not boot."""
-        return all(self.at(index, Post.SERVING) or self._failures[index] for index in range(self.policy.count))
+        """Some worker serves, and every index has one that does, or one that could not boot."""
+        return bool(self.serving()) and all(
+            self.at(index, Post.SERVING) or self._failures[index] for index in range(self.policy.count)
+        )
 
     # --- events -------------------------------------------------------------------------------------------------
 
