@@ -38,17 +38,23 @@ class ControlServer:
         self._commands = commands
         self._server: asyncio.Server | None = None
 
-    async def start(self) -> None:
+    async def bind(self) -> None:
+        """Make the socket; nobody is answered before `serve`."""
         path = self._slot / SOCKET_NAME
         path.unlink(missing_ok=True)  # the slot is locked: a socket that lies here is of a dead run
         with _short_path(self._slot) as folder:
             before = os.umask(0o177)
             try:
                 self._server = await asyncio.start_unix_server(
-                    self._serve, folder + "/" + SOCKET_NAME, limit=LINE_BYTES_MAX
+                    self._serve, folder + "/" + SOCKET_NAME, limit=LINE_BYTES_MAX, start_serving=False
                 )
             finally:
                 os.umask(before)
+
+    async def serve(self) -> None:
+        """Answer from now on."""
+        assert self._server is not None
+        await self._server.start_serving()
 
     async def stop(self) -> None:
         if self._server is not None:

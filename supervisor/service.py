@@ -1,14 +1,15 @@
 """The supervisor process: one loop, one owner of all state. Start, run, stop, each a written sequence.
 
-Start: checks, slot and journal, slab, forkserver (before anything could start a thread), workers ready, then the cluster.
-The first pull is sent only when workers wait for it.
+Start: checks, slot and journal, slab, forkserver (before anything could start a thread), workers ready, ports; then the
+cluster. What cannot start fails before the first heartbeat, so a broken deployment costs the group no rebalance; the first
+pull is sent only when workers wait for it. TERM or INT during the start end it at once.
 
 Run: every event (a socket, a timer, a worker) is given to the core, and what the core wants is done before the next one:
 first the journal takes the settles, then everything else in order.
 
 Stop (TERM, INT): the core drains, commits and ends every queue within its deadline, because an offset told late is a
 message repeated; then the workers seal and leave; then the member signs off, so that the group rebalances at once and
-finds our offsets; the loader last, since it may take its time. A second signal forces: what is unfinished will repeat.
+finds our offsets; the loader last, since it may take its time. Another signal forces: what is unfinished will repeat.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from .member.group_member import GroupMember
 from .member.left_locks import LeftLocks
 from .member.route_keeper import ROUTES_FILE
 from .metrics import MetricsServer
-from .operating import Operator, hold_signals
+from .operating import Operator, StopSignals, StopWish, hold_signals
 from .outcome_files import Published
 from .pool.charges_file import charge_left_cells, read_charges, write_charges
 from .pool.ordered_feed import OrderedFeed, keep_order
@@ -105,6 +106,7 @@ class Supervisor:
         self.service = Service.CREATE_JUST
         self._on_ready = on_ready
         self._stop_asked = asyncio.Event()
+        self._stop_signals = StopSignals()
         self._finished = asyncio.Event()
         self._forced = asyncio.Event()
         self._left = act.Finished(0, 0)
@@ -115,6 +117,8 @@ class Supervisor:
         """Run until a signal stops it. Raises what keeps it from starting."""
         self.service = move_service(self.service, ServiceEvent.START)
         self._loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._signal, number)
         self.client_id = own_client_id(self.settings)
         data_dir, group = Path(self.settings.supervisor.data_dir), self.settings.consumer.group
         self._slot = take_slot(data_dir, group, self.client_id if is_broadcasting(self.settings) else "")
@@ -122,15 +126,13 @@ class Supervisor:
         try:
             lock = lock_client(data_dir, group, self.client_id)
             self._prepare()
-            try:
-                await self._start()
-            except BaseException:
-                await self._abandon()
-                raise
+            if not await self._start_unless_stopped():
+                return self._summary(EXIT_FINE)
             self.service = move_service(self.service, ServiceEvent.STARTED)
             if self._on_ready is not None:
                 self._on_ready()
-            await self._stop_asked.wait()
+            if not self._pool.failure:
+                await self._stop_asked.wait()
             if self._pool.failure:
                 return await self._fail()
             return await self._stop()
@@ -171,16 +173,55 @@ class Supervisor:
         )
         self.acted = self._acting.acted
 
+    async def _start_unless_stopped(self) -> bool:
+        """Start; False when a stop was asked for before it was done: then everything is ended again."""
+        starting = asyncio.ensure_future(self._start())
+        asked = asyncio.ensure_future(self._stop_asked.wait())
+        try:
+            await asyncio.wait((starting, asked), return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                starting.result()
+                return True
+        except BaseException:
+            await self._end_start(starting)
+            raise
+        finally:
+            asked.cancel()
+        log.info("stopped_while_starting")
+        await self._end_start(starting)
+        return False
+
+    async def _end_start(self, starting: asyncio.Future[None]) -> None:
+        """A start that failed or is not wanted any more: nothing of it goes on."""
+        starting.cancel()
+        await asyncio.wait((starting,))
+        await self._abandon()
+
     async def _start(self) -> None:
-        settings = self.settings
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._loop.add_signal_handler(number, self._signal, number)
         hold_signals(self._loop)
         workers = await self._start_workers()
         if settings.results.enabled and settings.spark.load and self._pool.schema is not None:
             check_installed(settings.spark.format, settings.spark.delta_jars, settings.spark.master)
         self._recover()
         self._to_end.append(self._acting.close_journal)
+        operator = self._make_edges()
+        await self._listen()
+        await self._member.start()
+        operator.listen()
+        self._to_end.append(operator.end)
+        if self._watched is not None:
+            operator.watch_files(self._watched)
+        await self._control.serve()
+        self._start_loading()
+        self.core.start(self._loop.time())
+        self._published.start(self.core.state)
+        self.acted()
+        log.info("running", group=self.settings.consumer.group, client_id=self.client_id, workers=workers,
+                 topics=list(self.topics), slot=str(self._slot.path))  # fmt: skip
+
+    def _make_edges(self) -> Operator:
+        """What reaches the cluster, the loader and operators; nothing of it acts yet."""
+        settings = self.settings
         self._member = GroupMember(
             settings, self.client_id, self.topics, self.core, self._view, self.acted,
             self._stacks_text, self._pool.direct.consume, self._left_locks, self._slot.path / ROUTES_FILE,
@@ -188,7 +229,9 @@ class Supervisor:
         self._pool.hearing.traced = self._member.traced
         self._to_end.append(self._member.kill)
         self._acting.do |= self._member.performs
-        await self._member.start()
+        self._loader = LoaderChild(settings, self._slot)
+        self._acting.do[act.Load] = lambda _: self._loader.load_now()
+        self._backlog = Backlog(self.core, self._slot.segments, backlog_marks(settings), self.acted)
         operator = Operator(
             self.core, self._pool, self._boots, acted=self.acted, reread=self._reread,
             stacks=self.stacks, quick=self._quick, order=self._order,
@@ -203,29 +246,21 @@ class Supervisor:
                 **operator.commands(),
             },
         )
-        operator.listen()
-        self._to_end.append(operator.end)
-        if self._watched is not None:
-            operator.watch_files(self._watched)
-        await self._control.start()
+        return operator
+
+    async def _listen(self) -> None:
+        """Take the ports. Raises UsageError for one that is taken."""
+        await self._control.bind()
         self._to_end.append(self._control.stop)
-        if settings.metrics.port:
-            metrics = MetricsServer(settings.metrics.host, settings.metrics.port, self.picture)
+        settings = self.settings.metrics
+        if settings.port:
+            metrics = MetricsServer(settings.host, settings.port, self.picture)
             await metrics.start()
             self._to_end.append(metrics.stop)
-        self._start_loading()
-        self.core.start(self._loop.time())
-        self._published.start(self.core.state)
-        self.acted()
-        log.info("running", group=settings.consumer.group, client_id=self.client_id, workers=workers,
-                 topics=list(self.topics), slot=str(self._slot.path))  # fmt: skip
 
     def _start_loading(self) -> None:
         """The loader, and the look at what waits for it."""
         settings = self.settings
-        self._loader = LoaderChild(settings, self._slot)
-        self._acting.do[act.Load] = lambda _: self._loader.load_now()
-        self._backlog = Backlog(self.core, self._slot.segments, backlog_marks(settings), self.acted)
         if not settings.results.enabled:
             return
         self._backlog.start()
@@ -324,16 +359,19 @@ class Supervisor:
     # --- stop ---------------------------------------------------------------------------------------------------
 
     def _signal(self, number: int) -> None:
-        if self._stop_asked.is_set():
+        wish = self._stop_signals.heard(time.monotonic())
+        if wish is StopWish.FORCE:
             log.warning("forced", signal=signal.Signals(number).name)
             self._forced.set()
-        else:
+        elif wish is StopWish.STOP:
             log.info("stopping", signal=signal.Signals(number).name)
             self._stop_asked.set()
 
     def stop(self) -> None:
-        """Begin to stop, as TERM does."""
-        self._stop_asked.set()
+        """Begin to stop, as TERM does; TERM after it forces."""
+        if not self._stop_asked.is_set():
+            self._stop_signals.heard(time.monotonic())
+            self._stop_asked.set()
 
     def _quick(self) -> None:
         log.warning("stopping_quickly")
@@ -375,7 +413,8 @@ class Supervisor:
 
     def _gave_up(self, error: str) -> None:
         log.critical("no_worker_can_boot", error=error)
-        self._stop_asked.set()
+        if self.service is Service.RUNNING:  # a start fails by itself
+            self._stop_asked.set()
 
     async def _fail(self) -> Summary:
         """No worker can boot, so nothing can be finished: leave the group, and say why."""

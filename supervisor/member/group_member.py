@@ -159,14 +159,20 @@ class GroupMember:
     # --- life ---------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Find the topics and join the group. Raises UnreachableError when no name server or broker answers."""
+        """Find the topics and join the group. Raises UnreachableError when no name server or broker answers. A join that is
+        broken off signs off where it was heard."""
         await self._routes.start()
         if self._traces is not None:
             self._traces.start()
         await self._look_ups.start()
         await self._look_ups.check_brokers(self._subscriptions)
         await self._heartbeats.check_filters()
-        await self._heartbeats.send()
+        try:
+            await self._heartbeats.send()
+        except BaseException:
+            if self._heartbeats.known_to_any():
+                await self._sign_off()
+            raise
         self._heartbeats.arm()
         self._group_watch.arm()
         self._routes.arm()
@@ -176,8 +182,11 @@ class GroupMember:
         self._disarm()
         if self._traces is not None:
             await self._traces.close()
-        await self._heartbeats.sign_off(self._client_id, self._group, INNER_PRODUCER_GROUP)
+        await self._sign_off()
         await self.kill()
+
+    async def _sign_off(self) -> None:
+        await self._heartbeats.sign_off(self._client_id, self._group, INNER_PRODUCER_GROUP)
 
     async def kill(self) -> None:
         """Close every connection now."""

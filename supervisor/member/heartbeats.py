@@ -138,6 +138,10 @@ class Heartbeats:
         """The connection is gone, and with it what the broker knew of us."""
         self._greeted.discard(address)
 
+    def known_to_any(self) -> bool:
+        """Some broker has us in the group."""
+        return bool(self._greeted)
+
     def known_to_all(self) -> bool:
         """Every broker has had one on the connection that stands."""
         return self._greeted.issuperset(self._cluster.all_broker_addresses())

@@ -7,16 +7,18 @@ import pytest
 from .parts import Parts
 from .planted import PLANTED
 from .planted_order import PLANTED_ORDER
+from .planted_starts import PLANTED_STARTS
 from .simulation import Simulation
 from .world import Violation
 
+ALL = PLANTED | PLANTED_ORDER | PLANTED_STARTS
 STEPS = 2_000
 SOUND_SEEDS = 5
 
 
-@pytest.mark.parametrize("name", PLANTED | PLANTED_ORDER)
+@pytest.mark.parametrize("name", ALL)
 def test_a_planted_bug_is_found(name: str) -> None:
-    planted = (PLANTED | PLANTED_ORDER)[name]
+    planted = ALL[name]
     for seed in range(planted.seeds):
         try:
             Simulation(seed, planted.make()).run(STEPS)
@@ -25,9 +27,9 @@ def test_a_planted_bug_is_found(name: str) -> None:
     pytest.fail(f"'{name}' went through {planted.seeds} seeds of {STEPS} steps and was not found")
 
 
-@pytest.mark.parametrize("name", [name for name, planted in PLANTED.items() if planted.focus])
+@pytest.mark.parametrize("name", [name for name, planted in (PLANTED | PLANTED_STARTS).items() if planted.focus])
 def test_the_same_world_without_the_bug_is_sound(name: str) -> None:
     """What finds the bug is the bug, not the world that it is looked for in."""
-    planted = (PLANTED | PLANTED_ORDER)[name]
+    planted = ALL[name]
     for seed in range(SOUND_SEEDS):
         Simulation(seed, Parts(planted.focus, planted.script)).run(STEPS)

@@ -128,6 +128,10 @@ class Crew:
         self.starts = 0
 
     def start(self) -> None:
+        self.begin().wait_for(lambda: self.status() is not None, WAIT_S, "start")
+
+    def begin(self) -> Child:
+        """Start the process, and do not wait for it."""
         self.starts += 1
         words = ["run", self.handler, "--topic", self.topic, "--group", self.group, "-n", self.broker.name_server]
         words += self.flags
@@ -136,7 +140,7 @@ class Crew:
         self.child = Child(
             "supervisor", words, log=self.folder / f"supervisor-{self.slot.name}-{self.starts}.log", cwd=self.cwd
         )
-        self.child.wait_for(lambda: self.status() is not None, WAIT_S, "start")
+        return self.child
 
     def status(self) -> dict[str, Any] | None:
         try:

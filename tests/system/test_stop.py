@@ -5,13 +5,19 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
+
+import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from harness import WAIT_S, Broker, Crew, duplicate_keys, say, send_numbers, wait_until
+from harness import WAIT_S, Broker, Crew, alive, duplicate_keys, say, send_numbers, wait_until
+
+from rocketcrew.supervisor.operating import REPEATED_WITHIN_S
 
 MESSAGES = 4_000
 TOPIC = "numbers"
@@ -49,8 +55,57 @@ def test_a_second_signal_forces(tmp_path: Path, broker: Broker) -> None:
     )
     os.kill(crew.child.pid, signal.SIGTERM)
     wait_until(lambda: '"stopping"' in crew.child.log.read_text(), what="the first signal")
+    time.sleep(2 * REPEATED_WITHIN_S)  # else it is the same one
     assert crew.stop() == 5
     assert "will come again" in crew.child.log.read_text()
+
+
+def test_a_signal_that_comes_twice_at_once_does_not_force(tmp_path: Path, broker: Broker) -> None:
+    crew = Crew(tmp_path, broker, "numbers_handler:slow_number", TOPIC, load=False)
+    crew.start()
+    send_numbers(broker, TOPIC, range(400))
+    wait_until(lambda: crew.counter("done_messages") > 0, what="work")
+    os.kill(crew.child.pid, signal.SIGTERM)
+    os.kill(crew.child.pid, signal.SIGINT)
+    crew.child.wait(WAIT_S)
+    assert "forced" not in crew.child.log.read_text()
+
+
+def test_a_stop_while_starting_ends_it_at_once(tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    mark = tmp_path / "importing"
+    monkeypatch.setenv("SLOW_IMPORT_MARK", str(mark))
+    crew = Crew(tmp_path, broker, "slow_import_handler:number", TOPIC, load=False)
+    child = crew.begin()
+    child.wait_for(mark.exists, WAIT_S, "import the handler")
+    os.kill(child.pid, signal.SIGTERM)
+    child.wait(WAIT_S / 2)  # less than the import takes
+    log = child.log.read_text()
+    assert "stopped_while_starting" in log
+    assert '"running"' not in log
+    assert not list(alive([int(mark.read_text())]))
+
+
+@pytest.mark.parametrize("broken", ["import", "not a function", "port", "setting"])
+def test_a_broken_deployment_costs_the_group_no_rebalance(tmp_path: Path, broker: Broker, broken: str) -> None:
+    send_numbers(broker, TOPIC, range(8))
+    good = Crew(tmp_path, broker, "numbers_handler:slow_number", TOPIC, load=False,
+                **{"consumer.rebalance_interval_ms": 60_000})  # fmt: skip
+    good.start()
+    wait_until(lambda: bool((good.status() or {}).get("queues")), what="an assignment")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        handlers = {"import": "no_such_module:f", "not a function": "numbers_handler:MESSAGES_NOT_THERE"}
+        settings = {
+            "port": {"metrics.host": "127.0.0.1", "metrics.port": taken.getsockname()[1]},
+            "setting": {"security.key_file": tmp_path / "no-such-file"},
+        }
+        bad = Crew(tmp_path, broker, handlers.get(broken, "numbers_handler:slow_number"), TOPIC, load=False, slot=1,
+                   **settings.get(broken, {}))  # fmt: skip
+        child = bad.begin()
+        wait_until(lambda: child.poll() is not None, what="its end")
+        assert child.stop(WAIT_S) not in (0, 5)
+    assert good.stop() == 0
+    lines = [json.loads(line) for line in good.child.log.read_text().splitlines() if "assignment_changed" in line]
+    assert {line["members"] for line in lines} == {1}
 
 
 def test_two_members_share_the_queues_and_one_takes_over(tmp_path: Path, broker: Broker) -> None:

@@ -23,7 +23,8 @@ from rocketcrew.supervisor.status import picture
 def test_commands_are_answered_and_unknown_ones_named(tmp_path: Path) -> None:
     async def story() -> None:
         server = ControlServer(tmp_path, {"status": lambda request: {"fine": request.get("n", 0)}})
-        await server.start()
+        await server.bind()
+        await server.serve()
         path = tmp_path / SOCKET_NAME
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert await ask(tmp_path, "status", n=7) == {"fine": 7}
@@ -46,7 +47,8 @@ def test_a_path_that_is_too_long_for_a_socket_works(tmp_path: Path) -> None:
 
     async def story() -> None:
         server = ControlServer(folder, {"status": lambda _: {"fine": True}})
-        await server.start()
+        await server.bind()
+        await server.serve()
         assert await ask(folder, "status") == {"fine": True}
         await server.stop()
 
