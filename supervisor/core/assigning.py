@@ -284,7 +284,8 @@ class Assigning:
     # --- offsets ------------------------------------------------------------------------------------------------
 
     def persist(self, now: float) -> None:
-        """Commit what can be committed of every queue, and ask for seals where only they hold it up."""
+        """Commit what can be committed of every queue. What was popped waits for its seal with its acknowledgement, and
+        with that for the next pop: its rows are asked for."""
         for pq in list(self.s.queues.values()):
             if pq.state is Queue.OPENING:
                 continue
@@ -292,7 +293,7 @@ class Assigning:
             pq.recovered.discard_below(offset)
             self._note_settled(pq, offset)
             self._commit_progress(pq, now)
-            if pq.flight and pq.flight[0].tokens:
+            if pq.pops and pq.flight and pq.flight[0].tokens:
                 self.s.ask_seals_of(pq)
 
     def _commit_progress(self, pq: ProcessQueue, now: float) -> None:

@@ -26,7 +26,7 @@ class LocalRetry:
 
     def __init__(
         self, state: State, dispatching: Dispatching, send_back: Callable[[ProcessQueue, Chunk, int], None],
-        wait_for_seal: Callable[[ProcessQueue, Chunk, Token], None], settled: Callable[[Chunk], None],
+        wait_for_seal: Callable[[Chunk, Token, int], None], settled: Callable[[Chunk], None],
     ) -> None:  # fmt: skip
         self.s = state
         self._dispatching = dispatching
@@ -95,7 +95,7 @@ class LocalRetry:
             return
         s.counters.done_messages += 1
         if token[1]:
-            self._wait_for_seal(pq, chunk, token)
+            self._wait_for_seal(chunk, token, 1)
         s.out.append(JournalDone(pq.mq, chunk.begin_of(index), chunk.offsets[index] + 1, *token))
         self._finish(pq, chunk, index)
 

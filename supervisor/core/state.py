@@ -89,6 +89,8 @@ class CoreConfig:
     unlock_delay_ms: int = 20000
     """UNLOCK_DELAY_TIME_MILLS (RebalancePushImpl.java): a message that runs on after its queue was taken away keeps the
     lock at most so long."""
+    seal_rows: int = 50_000
+    """A worker seals its segment at so many rows; it is asked to when more messages than that wait for one segment."""
     commit_after_loaded: bool = False
     """An offset may be committed when its rows are in the table; False: when they are sealed."""
     drain_deadline_ms: int = 10000
@@ -160,6 +162,8 @@ class State:
         """Chunks that wait for an outcome or a send-back."""
         self.unsealed: dict[Token, list[Chunk]] = {}
         """By segment: chunks with rows in it that are not durable yet."""
+        self.unsealed_messages: Counter[Token] = Counter()
+        """By segment: how many messages wait for it."""
         self.unloaded: set[Token] = set()
         """Segments that are sealed and whose offsets wait for the table, with `commit_after_loaded`."""
         self.reserved: dict[int, int] = {}

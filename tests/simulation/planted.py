@@ -84,8 +84,20 @@ class CommitBeforeSeal(CoreParts):
     """Rows count as durable as soon as their outcome is there."""
 
     class settling_class(Settling):
-        def _wait_for_seal(self, pq: ProcessQueue, chunk: Chunk, token: Token) -> None:
+        def _wait_for_seal(self, chunk: Chunk, token: Token, messages: int) -> None:
             pass
+
+
+class SealsForTheSpan(CoreParts):
+    """A seal is asked for when half of a queue's span is taken, though most of it was only pulled ahead."""
+
+    class settling_class(Settling):
+        def _wait_for_seal(self, chunk: Chunk, token: Token, messages: int) -> None:
+            super()._wait_for_seal(chunk, token, messages)
+            pq = self.s.queues[chunk.handle]
+            head = pq.flight[0]
+            if head.tokens and pq.next_offset - head.offsets[0] > self.s.config.consume_concurrently_max_span // 2:
+                self.s.ask_seals(head.tokens)
 
 
 class CommitNext(CoreParts):
@@ -549,6 +561,7 @@ PLANTED = {
     "sealed counts as loaded": Planted(CommitsSealed, 20, (), {"commit_after_loaded": True}),
     "resume wakes nobody": Planted(ForgetsToResume, 20, ("pause",)),
     "commit before seal": Planted(CommitBeforeSeal, 10),
+    "seals for a span that was only pulled": Planted(SealsForTheSpan, 10, (), {"span_max": 16}),
     "commit what was pulled": Planted(CommitNext, 20),
     "draining queue commits unguarded": Planted(CommitUnguarded, 40, COMING_AND_GOING, SEVERAL | {"slow": 0.15}),
     "skip one too many": Planted(SkipsOneTooMany, 40),
@@ -593,5 +606,7 @@ PLANTED = {
     "finished messages forgotten at the end": Planted(ForgetsFinished, 80),
     "chunk handed out twice": Planted(HandsOutTwice, 40),
     "bytes of an ended queue kept": Planted(KeepsEnded, 120, ("reset back", "reset forward"), {"slow": 0.15}),
-    "offsets are told once": Planted(TellsOnce, 120, ("kill broker",), {"deadly": 0, "hard_limit_ms": 0}),
+    "offsets are told once": Planted(
+        TellsOnce, 80, (), {"queues": 4, "messages_max": 120, "faults": {"kill broker": 1}, "fault_rate": 0.02}
+    ),
 }

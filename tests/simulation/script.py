@@ -81,6 +81,8 @@ class Script:
     """Messages a handler call gets."""
     topic_limit: int = 0
     """Calls at once that work on the topic, or on its retries; 0 = as many as there are workers."""
+    seal_rows: int = 50_000
+    """Messages that wait for one segment, above which its worker is asked to seal it."""
     deadly: int = 0
     """Of a thousand messages: how many end their worker, always or once."""
     hard_limit_ms: int = 0
@@ -132,7 +134,9 @@ class Script:
         draw = crc32(repr(self).encode())
         limit = [1, 2, 0, 0, 0, 0, 0, 0][draw % 8]
         faults = self.faults | {STALLS: [0, 0, 1, 3][draw // 8 % 4]}
-        return replace(self, topic_limit=limit if self.order == "concurrent" else 0, faults=faults)
+        seal_rows = [12, 40, 50_000, 50_000][draw // 32 % 4]
+        limit = limit if self.order == "concurrent" else 0
+        return replace(self, topic_limit=limit, faults=faults, seal_rows=seal_rows)
 
     def without_operators(self) -> Script:
         """Nobody can reset the offsets of a broadcasting member: the brokers have none."""
@@ -149,7 +153,8 @@ class Script:
         weights = self.faults | {kind: self.faults[kind] + FOCUS_WEIGHT for kind in kinds}
         rate = max(self.fault_rate, 0.02) if weights != self.faults else self.fault_rate
         alone = {"broadcasting": False} if weights != self.faults or fields else {}
-        return replace(self, faults=weights, fault_rate=rate, **alone | fields).without_operators()
+        drawn: dict[str, Any] = {"faults": weights, "fault_rate": rate}
+        return replace(self, **drawn | alone | dict(fields)).without_operators()
 
 
 def broker_config() -> BrokerConfig:
