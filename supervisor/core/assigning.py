@@ -254,6 +254,7 @@ class Assigning:
         floor = pq.head_offset
         self._note_settled(pq, floor)
         finished = pq.finished_above(pq.committed)
+        finished.add(pq.committed, floor)  # where the last commit was refused, until the deadline
         if pq.moved_to < 0 and finished:
             self.s.recovered[pq.mq] = (pq.committed, finished)
         for chunk in pq.flight:
@@ -275,7 +276,7 @@ class Assigning:
             del self.s.by_mq[pq.mq]
         if self.locking is not None:
             self.locking.ended(pq, now)
-        self.s.log("debug", "queue_ended", queue=pq.mq, committed=pq.committed)
+        self.s.log("debug", "queue_ended", queue=pq.mq, committed=pq.committed, finished_to=pq.head_offset)
         self.check_finished()
 
     def _move(self, pq: ProcessQueue, event: QueueEvent) -> None:

@@ -52,8 +52,8 @@ class LocalRetry:
         failure = (chunk.failed or {}).get(index)
         if pq is None or failure is None or failure.sent:
             return
-        charged = self.s.charges.get(pq.mq, chunk.offsets[index]) is not None
-        if self._runs_again(pq, failure) and not charged:
+        charge = self.s.charges.get(pq.mq, chunk.offsets[index])
+        if self._runs_again(pq, failure) and not (charge is not None and charge.deaths):
             self._run(pq, chunk, index, failure)
         else:
             self._send_back(pq, chunk, index)
@@ -112,7 +112,6 @@ class LocalRetry:
             self.s.counters.done_messages += 1
             self._finish(pq, chunk, index)
         else:
-            self._dispatching.quarantine.finished(pq, chunk, index, sent_back=True)
             self._send_back(pq, chunk, index)
 
     def _left(self, shadow: Chunk) -> None:
@@ -124,6 +123,7 @@ class LocalRetry:
 
     def _finish(self, pq: ProcessQueue, chunk: Chunk, index: int) -> None:
         assert chunk.failed is not None
+        self._dispatching.quarantine.finished(pq, chunk, index, sent_back=False)
         del chunk.failed[index]
         pq.unfinished -= 1
         self._settled(chunk)

@@ -130,10 +130,11 @@ class Settling:
             self.s.out.append(JournalDone(pq.mq, start, end, worker_id, seq))
 
     def _cleared(self, pq: ProcessQueue, chunk: Chunk, start: int, end: int) -> None:
-        """Suspects that came through: they are charged with nothing any more."""
+        """Suspects that came through are charged with nothing any more; those that failed, when a broker has them again."""
         failed = chunk.failed or {}
         for index in range(start, end):
-            self._dispatching.quarantine.finished(pq, chunk, index, sent_back=index in failed)
+            if index not in failed:
+                self._dispatching.quarantine.finished(pq, chunk, index, sent_back=False)
 
     def _wait_for_seal(self, chunk: Chunk, token: Token, messages: int) -> None:
         """`messages` more of the chunk wait for that segment. Its worker seals by rows, bytes and time, whatever the backlog;
@@ -208,7 +209,7 @@ class Settling:
         s.outcomes.add(kind, pq.mq, chunk.begin_of(index), chunk.offsets[index] + 1)
         if failure.facts is not None:
             s.counters.dead_letter_messages += not dropped
-            self._dispatching.quarantine.finished(pq, chunk, index, sent_back=False)
+        self._dispatching.quarantine.finished(pq, chunk, index, sent_back=failure.facts is None)
         s.counters.sent_back_messages += not dropped
         s.counters.dropped_messages += dropped
         pq.unfinished -= 1

@@ -185,16 +185,14 @@ class State:
         """Per queue: offsets that are finished and durable by this member, for the loader."""
         self.outcomes = OutcomeNotes()
         self.waiting_messages = 0
-        self.stopping = False
         self.paused: set[str] = set()
         """Who holds up pulling; what was pulled is still consumed."""
-        self.finished = False
+        self.stopping = self.finished = False
         self.unfinished_at_stop = self.unsealed_at_stop = 0
         """Messages of queues that ended at their deadline, finished but unsealed or not committed: to be expected again."""
         self.sizer = ChunkSizer(config.chunk_target_us, config.chunk_messages_max)
-        self.handles, self.chunk_ids = count(1), count(1)
+        self.handles, self.chunk_ids, self._timer_ids = count(1), count(1), count()
         self._timers: list[tuple[float, int, Callable[[float], None]]] = []
-        self._timer_ids = count()
 
     def at(self, due: float, act: Callable[[float], None]) -> None:
         """Call `act(now)` at the first tick at or after `due` (seconds on the caller's clock)."""

@@ -6,7 +6,7 @@ of seeds within which each must be found, and the kind of world (which faults co
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from rocketcrew.supervisor.core.blame import Blamed, Death, End
 from rocketcrew.supervisor.core.chunks import Chunk, Failure, Token
 from rocketcrew.supervisor.core.decisions import Core
 from rocketcrew.supervisor.core.dispatching import Dispatching
-from rocketcrew.supervisor.core.journal import MAGIC, Entry, JournalState, _Names, _records, replay
+from rocketcrew.supervisor.core.journal import MAGIC, Entry, JournalState, Records, _Names, _records, replay
 from rocketcrew.supervisor.core.local_retry import LocalRetry
 from rocketcrew.supervisor.core.process_queue import ProcessQueue
 from rocketcrew.supervisor.core.pulling import Pulling
@@ -183,6 +183,20 @@ class ForgetsTheFailure(CoreParts):
             del chunk.failed[index]
             pq.unfinished -= 1
             self._settled(chunk)
+
+
+class ForgetsTheCharge(CoreParts):
+    """What cost a worker its life when it ran again here is charged with nothing as soon as its send-back is asked for."""
+
+    class settling_class(Settling):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            self._local.died = self._forget_and_send  # type: ignore[method-assign]
+
+        def _forget_and_send(self, pq: ProcessQueue, shadow: Chunk, worker: WorkerView) -> None:
+            assert shadow.origin is not None
+            self._dispatching.quarantine.finished(pq, *shadow.origin, sent_back=True)
+            LocalRetry.died(self._local, pq, shadow, worker)
 
 
 class SendsRevoked(CoreParts):
@@ -510,6 +524,30 @@ class ForgetsFinished(CoreParts):
             self.s.recovered.pop(pq.mq, None)
 
 
+class ForgetsUncommitted(CoreParts):
+    """What was finished is forgotten where the last commit is refused until the deadline."""
+
+    class assigning_class(Assigning):
+        def _end(self, pq: ProcessQueue, event: QueueEvent, now: float) -> None:
+            floor = pq.head_offset
+            super()._end(pq, event, now)
+            if pq.mq in self.s.recovered:
+                committed, finished = self.s.recovered[pq.mq]
+                finished.discard_below(floor)
+                self.s.recovered[pq.mq] = committed, finished
+
+
+class TrustsTornFiles(Parts):
+    """All that was reported of a salvaged segment counts, though its file holds less after a loss of power."""
+
+    def join(
+        self, journal: JournalState, salvaged: list[tuple[str, int, Records]], sealed: Iterable[tuple[str, int]]
+    ) -> None:
+        for worker_id, seq, _ in salvaged:
+            journal.sealed((worker_id, seq))
+        super().join(journal, salvaged, sealed)
+
+
 class Planted(NamedTuple):
     """One bug, the number of seeds within which it must be found, and in which kind of world."""
 
@@ -563,6 +601,13 @@ PLANTED = {
     "commit before seal": Planted(CommitBeforeSeal, 10),
     "seals for a span that was only pulled": Planted(SealsForTheSpan, 10, (), {"span_max": 16}),
     "commit what was pulled": Planted(CommitNext, 20),
+    "finished messages forgotten where the last commit fails": Planted(
+        ForgetsUncommitted, 100, (*COMING_AND_GOING, "refuse commits", "stall broker"), SEVERAL
+    ),
+    "what was reported counts, though its file is torn": Planted(TrustsTornFiles, 40, ("lose power",)),
+    "charge forgotten when a retry here dies": Planted(
+        ForgetsTheCharge, 100, ("refuse send-backs",), {"order": "concurrent", "deadly": 25}
+    ),
     "draining queue commits unguarded": Planted(CommitUnguarded, 40, COMING_AND_GOING, SEVERAL | {"slow": 0.15}),
     "skip one too many": Planted(SkipsOneTooMany, 40),
     "journal ignores a reset": Planted(IgnoresReset, 40, ("reset back",), ONE_SLOT | {"slow": 0.05}),

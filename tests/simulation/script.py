@@ -31,7 +31,7 @@ FAULTS = (
     "cut", "cut after delivery", "stall broker", "kill broker", "refuse send-backs", "refuse pulls", "refuse commits",
     "flow control", "kill worker", "kill worker while it writes", "kill worker behind its rename",
     "lose an open segment", "recycle worker", "kill forkserver", "pause", "kill member", "kill member in a step",
-    "stop member", "start member", "reset back", "reset forward", "slow network",
+    "stop member", "start member", "lose power", "reset back", "reset forward", "slow network",
 )  # fmt: skip
 STALLS = "worker stands still"
 """Of some seeds only, see `perhaps_limited`."""
@@ -179,6 +179,8 @@ def fate(number: int, attempt: int, random: Random, refusing: float) -> tuple[in
     draw = crc32(f"{number}/{attempt}".encode()) % 1000
     if crc32(f"poor {number}".encode()) % 1000 < 15:
         return 0, 0  # never succeeds: ends in the dead-letter topic
+    if not attempt and _dies_later(number):
+        return 0, 0
     if draw < 80 or random.random() < refusing:
         return (-1 if draw == 0 else draw % 3), 0
     return None, (0 if draw % 5 == 0 else 1 + draw % 3)
@@ -190,9 +192,16 @@ def doom(numbers: list[int], attempt: int, script: Script, cost: dict[int, int])
         draw = crc32(f"doom {number}".encode()) % 1000
         if draw < script.deadly and (draw % 3 or not cost.get(number)):
             return "dies"
+        if attempt and script.deadly and _dies_later(number):
+            return "dies"
         if 500 <= draw < 500 + script.deadly and script.hard_limit_ms and not attempt:
             return "hangs"
     return ""
+
+
+def _dies_later(number: int) -> bool:
+    """It fails at its first attempt, and ends its worker at each one after it."""
+    return crc32(f"later {number}".encode()) % 1000 < 8
 
 
 def has_deadly_key(number: int, script: Script) -> bool:
