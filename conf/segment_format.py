@@ -15,12 +15,13 @@ Rules both sides rely on:
   inside a batch is damaged.
 - Strings that are the same in many rows (group, topic, broker) are plain `string`: Spark maps them without help.
 
-This module imports nothing at load: the supervisor needs the folder names, and must not pay for pyarrow.
+This module imports nothing heavy at load: the supervisor needs the folder names, and must not pay for pyarrow.
 """
 
 from __future__ import annotations
 
 import re
+import zlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -37,6 +38,13 @@ META_USER_SCHEMA: Final = b"rocketcrew.schema"
 """Schema metadata: the user's columns as the DDL text they were declared with (or its equivalent), UTF-8."""
 META_BATCH_OUTCOMES: Final = b"rocketcrew.outcomes"
 """Custom metadata of one record batch: JSON, the pulled records finished up to this flush, also those without rows."""
+
+META_BATCH_CHECK: Final = b"rocketcrew.check"
+"""Custom metadata of one record batch: CHECK_PREFIX and the CRC-32 of the whole message in hexadecimal, taken with CHECK_BLANK
+in its place. A file that was not fsynced when power was lost may have pages of zeros where Arrow finds nothing wrong."""
+CHECK_PREFIX: Final = b"\x01crc32:"
+"""Found first where it is meant: no other metadata holds a control character, and they stand before the rows."""
+CHECK_BLANK: Final = CHECK_PREFIX + b"00000000"
 
 GROUP: Final = "_group"
 TOPIC: Final = "_topic"
@@ -117,3 +125,18 @@ def key_fields() -> list[pa.Field[Any]]:
 
 FOLDER_FORMATS = ("parquet", "pyarrow", "delta", "deltalake")
 """Values of `spark.format` whose tables are folders that know what they hold. Any other target is at least once."""
+
+
+def with_check(message: bytearray) -> None:
+    """Write the checksum into an encoded batch that was made with CHECK_BLANK."""
+    at = message.index(CHECK_BLANK) + len(CHECK_PREFIX)
+    message[at : at + 8] = b"%08x" % zlib.crc32(message)
+
+
+def check_holds(message: bytearray, check: bytes) -> bool:
+    """Whether the encoded batch with the metadata `check` is as it was written; `message` is changed by the look."""
+    at = message.find(check)
+    if at < 0 or len(check) != len(CHECK_BLANK):
+        return False
+    message[at : at + len(check)] = CHECK_BLANK
+    return check == CHECK_PREFIX + b"%08x" % zlib.crc32(message)

@@ -200,6 +200,7 @@ class Supervisor:
     async def _start(self) -> None:
         hold_signals(self._loop)
         workers = await self._start_workers()
+        settings = self.settings
         if settings.results.enabled and settings.spark.load and self._pool.schema is not None:
             check_installed(settings.spark.format, settings.spark.delta_jars, settings.spark.master)
         self._recover()

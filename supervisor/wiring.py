@@ -72,6 +72,7 @@ def core_config(settings: Settings, client_id: str, topics: tuple[str, ...]) -> 
         suspend_current_queue_time_ms=c.suspend_current_queue_time_ms,
         send_back_retry_ms=s.supervisor.send_back_retry_ms,
         max_worker_deaths=s.workers.max_worker_deaths,
+        seal_rows=s.results.seal_rows,
         commit_after_loaded=s.results.enabled and s.results.commit_after == "loaded",
         drain_deadline_ms=s.supervisor.drain_deadline_ms,
         stop_deadline_ms=s.supervisor.stop_deadline_ms,

@@ -1,8 +1,10 @@
 """Segments of dead workers: keep the complete prefix, seal it, say which pulled records are in it.
 
-A worker killed at any instant leaves whole batches and at most one torn one at the end of its open file, because it only
-ever appends. The torn end is cut off, the rest is fsynced and renamed into `ready/`, and counts as done. A file without a
-whole batch is removed. Only for workers that are certainly dead: the file of a living one would be cut under its feet.
+A worker killed at any instant leaves whole batches and at most one torn one at the end of its open file, because it only ever
+appends. After a loss of power it may also hold pages of zeros: each batch carries a checksum, and the first one that does not
+hold ends the prefix. The rest of the file is cut off, the prefix is fsynced and renamed into `ready/`, and counts as done.
+A file without a whole batch is removed. Only for workers that are certainly dead: the file of a living one would be cut under
+its feet.
 
 A name that is no longer in `open/` was sealed by its worker in its last moment. In `ready/` it is read there and left as it
 is; if it is in neither, the loader has taken it already, and it is reported as sealed with nothing known of its content
@@ -19,15 +21,14 @@ from typing import Any, Final
 import pyarrow
 
 from ..conf.segment_format import (
-    BROKER,
+    END_OF_STREAM,
+    META_BATCH_CHECK,
     META_BATCH_OUTCOMES,
-    OFFSET,
     OPEN_DIR,
-    QUEUE_ID,
     READY_DIR,
     SEGMENT_NAME,
     SEGMENT_SUFFIX,
-    TOPIC,
+    check_holds,
 )
 from ..remoting.errors import UsageError
 from .packets import Salvaged
@@ -90,7 +91,7 @@ def salvage(path: Path) -> Salvaged:
 def complete_prefix(path: Path) -> Prefix:
     """The whole batches of a segment that may be torn at its end; changes nothing. Raises OSError for a file unread."""
     prefix = Prefix()
-    with pa.OSFile(str(path), "rb") as file:
+    with pa.OSFile(str(path), "rb") as file, path.open("rb") as raw:
         size = file.size()
         try:
             reader = pa.ipc.open_stream(file)
@@ -100,16 +101,18 @@ def complete_prefix(path: Path) -> Prefix:
                 end = file.tell()
                 if end > size:
                     break
-                outcomes = None if metadata is None else metadata.get(META_BATCH_OUTCOMES)
-                if outcomes is None:
-                    _add_rows(prefix.finished, batch)
-                else:
-                    prefix.finished.add_json(outcomes, f"segment {path.name}")
+                raw.seek(prefix.size_bytes)
+                message = bytearray(raw.read(end - prefix.size_bytes))
+                if metadata is None or not check_holds(message, metadata.get(META_BATCH_CHECK, b"")):
+                    break
+                prefix.finished.add_json(metadata.get(META_BATCH_OUTCOMES, b""), f"segment {path.name}")
                 prefix.size_bytes = end
                 prefix.rows += batch.num_rows
                 prefix.batches += 1
         except StopIteration:
-            prefix.size_bytes = file.tell()
+            raw.seek(prefix.size_bytes)
+            if raw.read(len(END_OF_STREAM)) == END_OF_STREAM:
+                prefix.size_bytes += len(END_OF_STREAM)
         except _TORN:
             pass
     return prefix
@@ -123,10 +126,3 @@ def open_segments(folder: Path, worker_ids: Sequence[str] | None = None) -> list
         if match is not None and (worker_ids is None or match["worker"] in worker_ids):
             found.append((match["worker"], int(match["seq"]), path))
     return [path for _, _, path in sorted(found)]
-
-
-def _add_rows(finished: OffsetSets, batch: Any) -> None:
-    """The records that have rows in `batch`, by its key columns."""
-    columns = [batch.column(name).to_pylist() for name in (TOPIC, BROKER, QUEUE_ID, OFFSET)]
-    for topic, broker, queue_id, offset in dict.fromkeys(zip(*columns, strict=True)):
-        finished.add((topic, broker, queue_id), offset, offset + 1)

@@ -17,7 +17,16 @@ from typing import Any, Final, TypeVar
 
 import pyarrow
 
-from ..conf.segment_format import END_OF_STREAM, META_BATCH_OUTCOMES, OPEN_DIR, READY_DIR, segment_name
+from ..conf.segment_format import (
+    CHECK_BLANK,
+    END_OF_STREAM,
+    META_BATCH_CHECK,
+    META_BATCH_OUTCOMES,
+    OPEN_DIR,
+    READY_DIR,
+    segment_name,
+    with_check,
+)
 from .packets import Sealed
 from .sealing import Pause
 
@@ -93,9 +102,11 @@ class SegmentWriter:
     def _encode(self, batch: pyarrow.RecordBatch, outcomes: bytes) -> memoryview:
         sink: Any = pa.BufferOutputStream()
         writer: Any = pa.ipc.new_stream(sink, self._schema)
-        writer.write_batch(batch, custom_metadata={META_BATCH_OUTCOMES: outcomes})
+        writer.write_batch(batch, custom_metadata={META_BATCH_OUTCOMES: outcomes, META_BATCH_CHECK: CHECK_BLANK})
         # The schema stands in front of every such stream; the writer isn't closed, which would add the end mark.
-        return memoryview(sink.getvalue())[len(self._schema_bytes) :]
+        message = bytearray(memoryview(sink.getvalue())[len(self._schema_bytes) :])
+        with_check(message)
+        return memoryview(message)
 
     def seal_due_ns(self) -> int | None:
         """When the open segment is to be sealed for its idleness or age; None when nothing is open."""

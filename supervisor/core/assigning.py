@@ -254,6 +254,7 @@ class Assigning:
         floor = pq.head_offset
         self._note_settled(pq, floor)
         finished = pq.finished_above(pq.committed)
+        finished.add(pq.committed, floor)  # where the last commit was refused, until the deadline
         if pq.moved_to < 0 and finished:
             self.s.recovered[pq.mq] = (pq.committed, finished)
         for chunk in pq.flight:
@@ -275,7 +276,7 @@ class Assigning:
             del self.s.by_mq[pq.mq]
         if self.locking is not None:
             self.locking.ended(pq, now)
-        self.s.log("debug", "queue_ended", queue=pq.mq, committed=pq.committed)
+        self.s.log("debug", "queue_ended", queue=pq.mq, committed=pq.committed, finished_to=pq.head_offset)
         self.check_finished()
 
     def _move(self, pq: ProcessQueue, event: QueueEvent) -> None:
@@ -284,7 +285,8 @@ class Assigning:
     # --- offsets ------------------------------------------------------------------------------------------------
 
     def persist(self, now: float) -> None:
-        """Commit what can be committed of every queue, and ask for seals where only they hold it up."""
+        """Commit what can be committed of every queue. What was popped waits for its seal with its acknowledgement, and
+        with that for the next pop: its rows are asked for."""
         for pq in list(self.s.queues.values()):
             if pq.state is Queue.OPENING:
                 continue
@@ -292,7 +294,7 @@ class Assigning:
             pq.recovered.discard_below(offset)
             self._note_settled(pq, offset)
             self._commit_progress(pq, now)
-            if pq.flight and pq.flight[0].tokens:
+            if pq.pops and pq.flight and pq.flight[0].tokens:
                 self.s.ask_seals_of(pq)
 
     def _commit_progress(self, pq: ProcessQueue, now: float) -> None:

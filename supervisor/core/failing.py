@@ -62,6 +62,4 @@ class Failing:
         s.chunks[chunk.chunk_id] = chunk
         self._reported(chunk, pq)
         for index in range(chunk.count):
-            if failures[index].facts is None:
-                self._dispatching.quarantine.finished(pq, chunk, index, sent_back=True)
             self._send_back(pq, chunk, index)

@@ -104,11 +104,17 @@ class JournalState:
             log.durable.add(max(start, log.committed), end)
 
     def join(self, salvaged: Iterable[tuple[str, int, Records]], sealed: Iterable[Token]) -> None:
-        """What was found on disk: records of salvaged segments (worker id, number, records), and sealed segments."""
+        """What was found on disk: records of salvaged segments (worker id, number, records), and sealed segments.
+
+        Of a salvaged segment only the records found in it are durable: after a loss of power its file may hold less than was
+        reported. One without any was sealed, and the loader has taken it.
+        """
         for worker_id, seq, records in salvaged:
+            if records:
+                self.pending.pop((worker_id, seq), None)
             for mq, pairs in records:
                 for start, end in pairs:
-                    self.apply(JournalDone(mq, start, end, worker_id, seq))
+                    self.apply(JournalDone(mq, start, end, "", 0))
             self.sealed((worker_id, seq))
         for token in sealed:
             self.sealed(token)

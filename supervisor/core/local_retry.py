@@ -26,7 +26,7 @@ class LocalRetry:
 
     def __init__(
         self, state: State, dispatching: Dispatching, send_back: Callable[[ProcessQueue, Chunk, int], None],
-        wait_for_seal: Callable[[ProcessQueue, Chunk, Token], None], settled: Callable[[Chunk], None],
+        wait_for_seal: Callable[[Chunk, Token, int], None], settled: Callable[[Chunk], None],
     ) -> None:  # fmt: skip
         self.s = state
         self._dispatching = dispatching
@@ -52,8 +52,8 @@ class LocalRetry:
         failure = (chunk.failed or {}).get(index)
         if pq is None or failure is None or failure.sent:
             return
-        charged = self.s.charges.get(pq.mq, chunk.offsets[index]) is not None
-        if self._runs_again(pq, failure) and not charged:
+        charge = self.s.charges.get(pq.mq, chunk.offsets[index])
+        if self._runs_again(pq, failure) and not (charge is not None and charge.deaths):
             self._run(pq, chunk, index, failure)
         else:
             self._send_back(pq, chunk, index)
@@ -95,7 +95,7 @@ class LocalRetry:
             return
         s.counters.done_messages += 1
         if token[1]:
-            self._wait_for_seal(pq, chunk, token)
+            self._wait_for_seal(chunk, token, 1)
         s.out.append(JournalDone(pq.mq, chunk.begin_of(index), chunk.offsets[index] + 1, *token))
         self._finish(pq, chunk, index)
 
@@ -112,7 +112,6 @@ class LocalRetry:
             self.s.counters.done_messages += 1
             self._finish(pq, chunk, index)
         else:
-            self._dispatching.quarantine.finished(pq, chunk, index, sent_back=True)
             self._send_back(pq, chunk, index)
 
     def _left(self, shadow: Chunk) -> None:
@@ -124,6 +123,7 @@ class LocalRetry:
 
     def _finish(self, pq: ProcessQueue, chunk: Chunk, index: int) -> None:
         assert chunk.failed is not None
+        self._dispatching.quarantine.finished(pq, chunk, index, sent_back=False)
         del chunk.failed[index]
         pq.unfinished -= 1
         self._settled(chunk)

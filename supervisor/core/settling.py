@@ -110,7 +110,7 @@ class Settling:
         s.counters.done_messages += done
         pq.unfinished -= done
         if seq and done:
-            self._wait_for_seal(pq, chunk, (worker_id, seq))
+            self._wait_for_seal(chunk, (worker_id, seq), done)
         if not failures:
             self._journal(pq, chunk.begin_of(start), chunk.offsets[end - 1] + 1, worker_id, seq)
             return
@@ -133,20 +133,24 @@ class Settling:
             self.s.out.append(JournalDone(pq.mq, start, end, worker_id, seq))
 
     def _cleared(self, pq: ProcessQueue, chunk: Chunk, start: int, end: int) -> None:
-        """Suspects that came through: they are charged with nothing any more."""
+        """Suspects that came through are charged with nothing any more; those that failed, when a broker has them again."""
         failed = chunk.failed or {}
         for index in range(start, end):
-            self._dispatching.quarantine.finished(pq, chunk, index, sent_back=index in failed)
+            if index not in failed:
+                self._dispatching.quarantine.finished(pq, chunk, index, sent_back=False)
 
-    def _wait_for_seal(self, pq: ProcessQueue, chunk: Chunk, token: Token) -> None:
+    def _wait_for_seal(self, chunk: Chunk, token: Token, messages: int) -> None:
+        """`messages` more of the chunk wait for that segment. Its worker seals by rows, bytes and time, whatever the backlog;
+        it is asked only when more messages wait than a segment has rows, since few of them may have any."""
+        s = self.s
         if chunk.tokens is None:
             chunk.tokens = set()
         if token not in chunk.tokens:
             chunk.tokens.add(token)
-            self.s.unsealed.setdefault(token, []).append(chunk)
-        head = pq.flight[0]
-        if head.tokens and pq.next_offset - head.offsets[0] > self.s.config.consume_concurrently_max_span // 2:
-            self.s.ask_seals(head.tokens)
+            s.unsealed.setdefault(token, []).append(chunk)
+        s.unsealed_messages[token] += messages
+        if s.unsealed_messages[token] > s.config.seal_rows:
+            s.ask_seal(token[0])
 
     def reported(self, chunk: Chunk, pq: ProcessQueue | None) -> None:
         """Every message of it has an outcome: forget it unless send-backs are open, and free its bytes."""
@@ -208,7 +212,7 @@ class Settling:
         s.outcomes.add(kind, pq.mq, chunk.begin_of(index), chunk.offsets[index] + 1)
         if failure.facts is not None:
             s.counters.dead_letter_messages += not dropped
-            self._dispatching.quarantine.finished(pq, chunk, index, sent_back=False)
+        self._dispatching.quarantine.finished(pq, chunk, index, sent_back=failure.facts is None)
         s.counters.sent_back_messages += not dropped
         s.counters.dropped_messages += dropped
         pq.unfinished -= 1
@@ -252,6 +256,7 @@ class Settling:
         touched: dict[int, ProcessQueue] = {}
         for token in tokens:
             self.s.out.append(JournalSealed(*token))
+            self.s.unsealed_messages.pop(token, None)
             for chunk in self.s.unsealed.pop(token, ()):
                 if chunk.tokens:
                     chunk.tokens.discard(token)
@@ -389,6 +394,7 @@ class Settling:
         """Rows were reported in a segment that is not there: run them again, from the committed offset."""
         self.s.counters.lost_rows_restarts += 1
         self.s.log("error", "reported_rows_lost", worker=token[0], segment=token[1])
+        self.s.unsealed_messages.pop(token, None)
         for chunk in self.s.unsealed.pop(token):
             if self.s.stopping and not chunk.lost and chunk.handle in self.s.queues:
                 self.s.unsealed_at_stop += chunk.reported  # nobody reads the queue again before the next start

@@ -89,6 +89,8 @@ class CoreConfig:
     unlock_delay_ms: int = 20000
     """UNLOCK_DELAY_TIME_MILLS (RebalancePushImpl.java): a message that runs on after its queue was taken away keeps the
     lock at most so long."""
+    seal_rows: int = 50_000
+    """A worker seals its segment at so many rows; it is asked to when more messages than that wait for one segment."""
     commit_after_loaded: bool = False
     """An offset may be committed when its rows are in the table; False: when they are sealed."""
     drain_deadline_ms: int = 10000
@@ -165,6 +167,8 @@ class State:
         """Chunks that wait for an outcome or a send-back."""
         self.unsealed: dict[Token, list[Chunk]] = {}
         """By segment: chunks with rows in it that are not durable yet."""
+        self.unsealed_messages: Counter[Token] = Counter()
+        """By segment: how many messages wait for it."""
         self.unloaded: set[Token] = set()
         """Segments that are sealed and whose offsets wait for the table, with `commit_after_loaded`."""
         self.reserved: dict[int, int] = {}
@@ -186,16 +190,14 @@ class State:
         """Per queue: offsets that are finished and durable by this member, for the loader."""
         self.outcomes = OutcomeNotes()
         self.waiting_messages = 0
-        self.stopping = False
         self.paused: set[str] = set()
         """Who holds up pulling; what was pulled is still consumed."""
-        self.finished = False
+        self.stopping = self.finished = False
         self.unfinished_at_stop = self.unsealed_at_stop = 0
         """Messages of queues that ended at their deadline, finished but unsealed or not committed: to be expected again."""
         self.sizer = ChunkSizer(config.chunk_target_us, config.chunk_messages_max)
-        self.handles, self.chunk_ids = count(1), count(1)
+        self.handles, self.chunk_ids, self._timer_ids = count(1), count(1), count()
         self._timers: list[tuple[float, int, Callable[[float], None]]] = []
-        self._timer_ids = count()
 
     def at(self, due: float, act: Callable[[float], None]) -> None:
         """Call `act(now)` at the first tick at or after `due` (seconds on the caller's clock)."""

@@ -72,6 +72,10 @@ class Deaths:
             del self.of_record[record]
 
 
+def _place(mq: MessageQueue) -> tuple[str, int]:
+    return mq.topic, mq.queue_id
+
+
 class Coroner:
     """Of one member."""
 
@@ -189,6 +193,8 @@ class Coroner:
             raise Violation(
                 f"{action.mq} {chunk.offsets} and {[other.offsets for other in in_hand]}: a suspect isn't alone"
             )
+        if chunk.origin is not None and self._deaths.of_record.get((*_place(action.mq), chunk.offsets[0])):
+            raise Violation(f"{action.mq} {chunk.offsets} runs here again, though it has cost a worker its life")
         if not known and not chunk.alone:
             return
         self._world.note("a suspect was handed out")

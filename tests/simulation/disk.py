@@ -7,6 +7,7 @@ first, then the list of segments) and committed at a later one, unless another s
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from random import Random
 
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.durable.outcomes import Outcomes
@@ -37,6 +38,8 @@ class Segment:
     seq: int
     rows: list[Record] = field(default_factory=list)
     finished: list[tuple[MessageQueue, int]] = field(default_factory=list)
+    batches: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """After each write: how many records have rows, and how many are finished."""
     salvaged: list[tuple[MessageQueue, int]] = field(default_factory=list)
     """What counts as finished when it is loaded, also without rows, because its worker died before it told."""
 
@@ -63,6 +66,8 @@ class Folder:
     def __init__(self, number: int) -> None:
         self.number = number
         self.journal = bytearray()
+        self.journal_synced = 0
+        """So many bytes of it outlive a loss of power."""
         self.open: dict[tuple[str, int], Segment] = {}
         self.ready: dict[tuple[str, int], Segment] = {}
         self.settled: dict[MessageQueue, Intervals] = {}
@@ -77,6 +82,14 @@ class Folder:
         self.held = False
         self.load_wanted = False
         """Its member waits for the loader."""
+
+    def lose_power(self, random: Random) -> None:
+        """Of what was not fsynced, a part is left: whole batches of open segments, and bytes of the journal."""
+        for segment in self.open.values():
+            kept = random.randrange(len(segment.batches) + 1)
+            rows, finished = segment.batches[kept - 1] if kept else (0, 0)
+            del segment.rows[rows:], segment.finished[finished:], segment.batches[kept:]
+        del self.journal[random.randint(min(self.journal_synced, len(self.journal)), len(self.journal)) :]
 
     def floor(self, topic: str, queue_id: int) -> int | None:
         """What its journal knows as committed, None = nothing."""

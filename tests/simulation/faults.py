@@ -42,6 +42,7 @@ class Faults:
             "kill member in a step": self._kill_in_a_step,
             "stop member": self._stop_member,
             "start member": self._start_member,
+            "lose power": self._lose_power,
             "reset back": lambda: self._reset(back=True),
             "reset forward": lambda: self._reset(back=False),
             "slow network": self._slow,
@@ -191,6 +192,14 @@ class Faults:
         if member is None or not member.running or member.dies_in >= 0:
             return False
         member.dies_in = self.world.random.randrange(0, 30)
+        return True
+
+    def _lose_power(self) -> bool:
+        """All members are gone at once, and what was not fsynced, too. (The broker has its own power.)"""
+        for member in self.s.living():
+            member.die()
+        for folder in self.s.folders:
+            folder.lose_power(self.world.random)
         return True
 
     def _stop_member(self) -> bool:

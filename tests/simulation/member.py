@@ -98,7 +98,8 @@ class SimMember:
             pull_delay_on_error_ms=60, pull_delay_on_flow_control_ms=20, persist_interval_ms=250, recommit_interval_ms=1_500,
             rebalance_interval_ms=1_500, open_retry_ms=80, chunk_messages_max=script.chunk_messages_max,
             send_back_retry_ms=200, drain_deadline_ms=400,
-            commit_after_loaded=script.commit_after_loaded, stop_deadline_ms=100 if script.slow > 0.1 else 2_500,
+            seal_rows=script.seal_rows, commit_after_loaded=script.commit_after_loaded,
+            stop_deadline_ms=100 if script.slow > 0.1 else 2_500,
             topic_concurrency={TOPIC: script.topic_limit} if script.topic_limit else {},
             order=script.order, locks=script.order != "concurrent", order_key="" if script.key_function else "KEYS",
             order_holds=script.order_holds, auto_commit=script.auto_commit, max_reconsume_times=MAX_RECONSUME_TIMES,
@@ -165,13 +166,7 @@ class SimMember:
         self.running = True
         state = self.journal
         if not self.script.commit_after_loaded:
-            for token, records in self.pool.leftovers:
-                for mq, pairs in records:
-                    for start, end in pairs:
-                        state.apply(act.JournalDone(mq, start, end, *token))
-                state.sealed(token)
-            for token in self.folder.ready:
-                state.sealed(token)
+            self.parts.join(state, [(*token, records) for token, records in self.pool.leftovers], self.folder.ready)
         if state.forget_pending():
             self.world.note("a segment of the last run was not found")
         recovered = state.recovered()
@@ -190,6 +185,7 @@ class SimMember:
     def _write_anew(self) -> None:
         data, self._encoder = snapshot(self.journal)
         self.folder.journal = bytearray(data)
+        self.folder.journal_synced = len(data)
         self.world.note("the journal was written anew")
 
     def _load_wanted(self, _: act.Load) -> None:

@@ -102,8 +102,8 @@ class Notebook:
             self._lossy |= set(self._number.items())
         if entry.event != "queue_ended" or not isinstance(mq, MessageQueue):
             return
-        in_order = state.seen[Queue.DRAINING, QueueEvent.DRAINED]
-        drained, self._ends = in_order > self._ends, in_order
+        ends = state.seen[Queue.DRAINING, QueueEvent.DRAINED] + state.seen[Queue.DRAINING, QueueEvent.DEADLINE]
+        drained, self._ends = ends > self._ends, ends
         handed_on = state.recovered[mq][1] if mq in state.recovered else Intervals()
         if mq in self._moved:
             self._moved.discard(mq)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rocketcrew.supervisor.core.decisions import Core
-from rocketcrew.supervisor.core.journal import Entry, JournalState, replay
+from rocketcrew.supervisor.core.journal import Entry, JournalState, Records, replay
 from rocketcrew.supervisor.core.slab import Slab
 from rocketcrew.supervisor.core.state import CoreConfig
 from rocketcrew.workers.claims import Claims
@@ -57,6 +57,12 @@ class Parts:
 
     def into_journal(self, journal: JournalState, entry: Entry) -> None:
         journal.apply(entry)
+
+    def join(
+        self, journal: JournalState, salvaged: list[tuple[str, int, Records]], sealed: Iterable[tuple[str, int]]
+    ) -> None:
+        """What a start finds on disk joins what the journal knows."""
+        journal.join(salvaged, sealed)
 
     def read_charges(self, folder: Folder) -> str:
         """The file of worker deaths."""

@@ -6,7 +6,7 @@ of seeds within which each must be found, and the kind of world (which faults co
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from rocketcrew.supervisor.core.blame import Blamed, Death, End
 from rocketcrew.supervisor.core.chunks import Chunk, Failure, Token
 from rocketcrew.supervisor.core.decisions import Core
 from rocketcrew.supervisor.core.dispatching import Dispatching
-from rocketcrew.supervisor.core.journal import MAGIC, Entry, JournalState, _Names, _records, replay
+from rocketcrew.supervisor.core.journal import MAGIC, Entry, JournalState, Records, _Names, _records, replay
 from rocketcrew.supervisor.core.local_retry import LocalRetry
 from rocketcrew.supervisor.core.process_queue import ProcessQueue
 from rocketcrew.supervisor.core.pulling import Pulling
@@ -84,8 +84,20 @@ class CommitBeforeSeal(CoreParts):
     """Rows count as durable as soon as their outcome is there."""
 
     class settling_class(Settling):
-        def _wait_for_seal(self, pq: ProcessQueue, chunk: Chunk, token: Token) -> None:
+        def _wait_for_seal(self, chunk: Chunk, token: Token, messages: int) -> None:
             pass
+
+
+class SealsForTheSpan(CoreParts):
+    """A seal is asked for when half of a queue's span is taken, though most of it was only pulled ahead."""
+
+    class settling_class(Settling):
+        def _wait_for_seal(self, chunk: Chunk, token: Token, messages: int) -> None:
+            super()._wait_for_seal(chunk, token, messages)
+            pq = self.s.queues[chunk.handle]
+            head = pq.flight[0]
+            if head.tokens and pq.next_offset - head.offsets[0] > self.s.config.consume_concurrently_max_span // 2:
+                self.s.ask_seals(head.tokens)
 
 
 class CommitNext(CoreParts):
@@ -171,6 +183,20 @@ class ForgetsTheFailure(CoreParts):
             del chunk.failed[index]
             pq.unfinished -= 1
             self._settled(chunk)
+
+
+class ForgetsTheCharge(CoreParts):
+    """What cost a worker its life when it ran again here is charged with nothing as soon as its send-back is asked for."""
+
+    class settling_class(Settling):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            self._local.died = self._forget_and_send  # type: ignore[method-assign]
+
+        def _forget_and_send(self, pq: ProcessQueue, shadow: Chunk, worker: WorkerView) -> None:
+            assert shadow.origin is not None
+            self._dispatching.quarantine.finished(pq, *shadow.origin, sent_back=True)
+            LocalRetry.died(self._local, pq, shadow, worker)
 
 
 class SendsRevoked(CoreParts):
@@ -498,6 +524,30 @@ class ForgetsFinished(CoreParts):
             self.s.recovered.pop(pq.mq, None)
 
 
+class ForgetsUncommitted(CoreParts):
+    """What was finished is forgotten where the last commit is refused until the deadline."""
+
+    class assigning_class(Assigning):
+        def _end(self, pq: ProcessQueue, event: QueueEvent, now: float) -> None:
+            floor = pq.head_offset
+            super()._end(pq, event, now)
+            if pq.mq in self.s.recovered:
+                committed, finished = self.s.recovered[pq.mq]
+                finished.discard_below(floor)
+                self.s.recovered[pq.mq] = committed, finished
+
+
+class TrustsTornFiles(Parts):
+    """All that was reported of a salvaged segment counts, though its file holds less after a loss of power."""
+
+    def join(
+        self, journal: JournalState, salvaged: list[tuple[str, int, Records]], sealed: Iterable[tuple[str, int]]
+    ) -> None:
+        for worker_id, seq, _ in salvaged:
+            journal.sealed((worker_id, seq))
+        super().join(journal, salvaged, sealed)
+
+
 class Planted(NamedTuple):
     """One bug, the number of seeds within which it must be found, and in which kind of world."""
 
@@ -549,7 +599,15 @@ PLANTED = {
     "sealed counts as loaded": Planted(CommitsSealed, 20, (), {"commit_after_loaded": True}),
     "resume wakes nobody": Planted(ForgetsToResume, 20, ("pause",)),
     "commit before seal": Planted(CommitBeforeSeal, 10),
+    "seals for a span that was only pulled": Planted(SealsForTheSpan, 10, (), {"span_max": 16}),
     "commit what was pulled": Planted(CommitNext, 20),
+    "finished messages forgotten where the last commit fails": Planted(
+        ForgetsUncommitted, 100, (*COMING_AND_GOING, "refuse commits", "stall broker"), SEVERAL
+    ),
+    "what was reported counts, though its file is torn": Planted(TrustsTornFiles, 40, ("lose power",)),
+    "charge forgotten when a retry here dies": Planted(
+        ForgetsTheCharge, 100, ("refuse send-backs",), {"order": "concurrent", "deadly": 25}
+    ),
     "draining queue commits unguarded": Planted(CommitUnguarded, 40, COMING_AND_GOING, SEVERAL | {"slow": 0.15}),
     "skip one too many": Planted(SkipsOneTooMany, 40),
     "journal ignores a reset": Planted(IgnoresReset, 40, ("reset back",), ONE_SLOT | {"slow": 0.05}),
@@ -593,5 +651,7 @@ PLANTED = {
     "finished messages forgotten at the end": Planted(ForgetsFinished, 80),
     "chunk handed out twice": Planted(HandsOutTwice, 40),
     "bytes of an ended queue kept": Planted(KeepsEnded, 120, ("reset back", "reset forward"), {"slow": 0.15}),
-    "offsets are told once": Planted(TellsOnce, 120, ("kill broker",), {"deadly": 0, "hard_limit_ms": 0}),
+    "offsets are told once": Planted(
+        TellsOnce, 80, (), {"queues": 4, "messages_max": 120, "faults": {"kill broker": 1}, "fault_rate": 0.02}
+    ),
 }

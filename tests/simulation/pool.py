@@ -116,6 +116,13 @@ class SimPool:
 
     def _seal(self, action: act.Seal) -> None:
         self._member.world.note("a seal was asked for")
+        core, worker = self._member.core.state, self.workers.get(action.worker_id)
+        leaves = core.stopping or any(pq.state is Queue.DRAINING for pq in core.queues.values())
+        waiting = [] if worker is None else [*worker.sealing, *filter(None, [worker.segment])]
+        if waiting and not leaves and sum(len(one.finished) for one in waiting) <= self._member.script.seal_rows:
+            raise Violation(f"{action.worker_id} is asked to seal, though nothing leaves, and little waits for it")
+        if waiting and not leaves:
+            self._member.world.note("a seal was asked for because much waited for it")
         self._to(action.worker_id, "seal")
 
     def _reclaim(self, action: act.Reclaim) -> None:

@@ -31,7 +31,7 @@ FAULTS = (
     "cut", "cut after delivery", "stall broker", "kill broker", "refuse send-backs", "refuse pulls", "refuse commits",
     "flow control", "kill worker", "kill worker while it writes", "kill worker behind its rename",
     "lose an open segment", "recycle worker", "kill forkserver", "pause", "kill member", "kill member in a step",
-    "stop member", "start member", "reset back", "reset forward", "slow network",
+    "stop member", "start member", "lose power", "reset back", "reset forward", "slow network",
 )  # fmt: skip
 STALLS = "worker stands still"
 BOOTS = "fail a boot"
@@ -82,6 +82,8 @@ class Script:
     """Messages a handler call gets."""
     topic_limit: int = 0
     """Calls at once that work on the topic, or on its retries; 0 = as many as there are workers."""
+    seal_rows: int = 50_000
+    """Messages that wait for one segment, above which its worker is asked to seal it."""
     deadly: int = 0
     """Of a thousand messages: how many end their worker, always or once."""
     hard_limit_ms: int = 0
@@ -132,8 +134,11 @@ class Script:
         """Decided by what was drawn: a draw of its own would make every seed another world."""
         draw = crc32(repr(self).encode())
         limit = [1, 2, 0, 0, 0, 0, 0, 0][draw % 8]
-        faults = self.faults | {STALLS: [0, 0, 1, 3][draw // 8 % 4], BOOTS: [0, 1, 1, 3][draw // 32 % 4]}
-        return replace(self, topic_limit=limit if self.order == "concurrent" else 0, faults=faults)
+        # Other bits for what was drawn later, so that each thing stands with each.
+        faults = self.faults | {STALLS: [0, 0, 1, 3][draw // 8 % 4], BOOTS: [0, 1, 1, 3][draw // 128 % 4]}
+        seal_rows = [12, 40, 50_000, 50_000][draw // 32 % 4]
+        limit = limit if self.order == "concurrent" else 0
+        return replace(self, topic_limit=limit, faults=faults, seal_rows=seal_rows)
 
     def without_operators(self) -> Script:
         """Nobody can reset the offsets of a broadcasting member: the brokers have none."""
@@ -150,7 +155,8 @@ class Script:
         weights = self.faults | {kind: self.faults[kind] + FOCUS_WEIGHT for kind in kinds}
         rate = max(self.fault_rate, 0.02) if weights != self.faults else self.fault_rate
         alone = {"broadcasting": False} if weights != self.faults or fields else {}
-        return replace(self, faults=weights, fault_rate=rate, **alone | fields).without_operators()
+        drawn: dict[str, Any] = {"faults": weights, "fault_rate": rate}
+        return replace(self, **drawn | alone | dict(fields)).without_operators()
 
 
 def broker_config() -> BrokerConfig:
@@ -175,6 +181,8 @@ def fate(number: int, attempt: int, random: Random, refusing: float) -> tuple[in
     draw = crc32(f"{number}/{attempt}".encode()) % 1000
     if crc32(f"poor {number}".encode()) % 1000 < 15:
         return 0, 0  # never succeeds: ends in the dead-letter topic
+    if not attempt and _dies_later(number):
+        return 0, 0
     if draw < 80 or random.random() < refusing:
         return (-1 if draw == 0 else draw % 3), 0
     return None, (0 if draw % 5 == 0 else 1 + draw % 3)
@@ -186,9 +194,16 @@ def doom(numbers: list[int], attempt: int, script: Script, cost: dict[int, int])
         draw = crc32(f"doom {number}".encode()) % 1000
         if draw < script.deadly and (draw % 3 or not cost.get(number)):
             return "dies"
+        if attempt and script.deadly and _dies_later(number):
+            return "dies"
         if 500 <= draw < 500 + script.deadly and script.hard_limit_ms and not attempt:
             return "hangs"
     return ""
+
+
+def _dies_later(number: int) -> bool:
+    """It fails at its first attempt, and ends its worker at each one after it."""
+    return crc32(f"later {number}".encode()) % 1000 < 8
 
 
 def has_deadly_key(number: int, script: Script) -> bool:

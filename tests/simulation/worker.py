@@ -460,6 +460,7 @@ class SimWorker:
                     self.segment.finished.append((mq, work.offsets[index]))
                     if rows:
                         self.segment.rows.append((mq, work.offsets[index], rows))
+        self.segment.batches.append((len(self.segment.rows), len(self.segment.finished)))
         if self.dies_at == "behind a write":
             self.world.note("killed between rows and outcome")
             self.die()

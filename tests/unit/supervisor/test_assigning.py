@@ -423,3 +423,39 @@ def test_past_the_stops_deadline_the_expected_repeats_are_counted(bench: Bench) 
     finished = bench.one(act.Finished)
     assert (finished.unfinished, finished.unsealed) == (2, 1)
     assert "drain_deadline" in bench.logged()
+
+
+def test_what_is_finished_is_not_forgotten_where_the_last_commit_fails_until_the_deadline(bench: Bench) -> None:
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.found(handle, [0, 1, 2])
+    for _ in range(3):
+        for chunk in bench.dispatched():
+            if 1 not in chunk.offsets:
+                bench.done(chunk)
+            else:
+                held = chunk
+    bench.revoke()
+    for _ in range(30):
+        bench.pass_ms(500)
+        bench.commits(ok=False)
+    assert handle not in bench.core.state.queues
+    assert bench.core.state.recovered == {bench.queue(): (0, Intervals([(0, 1), (2, 3)]))}
+    bench.done(held)
+    bench.take(act.Pull)
+    again = bench.open(0)[0]
+    bench.found(again, [0, 1, 2])
+    assert [offset for chunk in bench.dispatched() for offset in chunk.offsets] == [1]
+
+
+def test_what_is_finished_in_order_is_kept_too_where_the_last_commit_fails(bench: Bench) -> None:
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.found(handle, [0, 1])
+    for chunk in bench.dispatched():
+        bench.done(chunk)
+    bench.revoke()
+    for _ in range(30):
+        bench.pass_ms(500)
+        bench.commits(ok=False)
+    assert bench.core.state.recovered == {bench.queue(): (0, Intervals([(0, 2)]))}

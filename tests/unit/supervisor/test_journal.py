@@ -164,3 +164,17 @@ def test_two_slots_are_joined() -> None:
     mine.sealed(("w1", 1))
     mine.sealed(("w9", 1))
     assert mine.recovered()[A] == (13, Intervals([(13, 14), (20, 22), (30, 32)]))
+
+
+def test_of_a_salvaged_segment_only_the_records_found_in_it_count() -> None:
+    """After a loss of power its file may hold less than was reported, and lies in ready/ like a sealed one."""
+    state = _applied([[JournalCommitted(A, 0, 10), JournalDone(A, 12, 20, "w1", 1), JournalDone(A, 20, 22, "w1", 2)]])
+    state.join([("w1", 1, [(A, [(12, 15)])])], [("w1", 1), ("w1", 2)])
+    assert state.recovered() == {A: (10, Intervals([(12, 15), (20, 22)]))}
+    assert state.forget_pending() == 0
+
+
+def test_a_segment_that_the_loader_has_taken_before_it_was_salvaged_was_sealed() -> None:
+    state = _applied([[JournalCommitted(A, 0, 10), JournalDone(A, 12, 20, "w1", 1)]])
+    state.join([("w1", 1, [])], [])
+    assert state.recovered() == {A: (10, Intervals([(12, 20)]))}

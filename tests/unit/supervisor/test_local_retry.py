@@ -10,6 +10,7 @@ from rocketcrew.remoting.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_STORE_HOST_V
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import StoredMessage, encode_message, raise_reconsume_times, record_info
 from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core.blame import Death, End, InHand
 from rocketcrew.supervisor.core.chunks import Chunk
 
 if TYPE_CHECKING:
@@ -180,3 +181,47 @@ def test_attempts_are_counted_in_the_record(hosts: int) -> None:
     before = record_info(record, 2)
     raise_reconsume_times(record, 2)
     assert record_info(record, 2) == before._replace(reconsume_times=8)
+
+
+def test_a_message_that_cost_a_worker_its_life_here_is_not_run_here_again(make: type[Bench]) -> None:
+    """Its send-back is repeated, however often it is refused; the charge is kept until a broker has the message."""
+    bench = make(max_worker_deaths=3)
+    refused(bench)
+    shadow = shadow_of(bench)
+    in_hand = InHand(shadow.chunk_id, 0, 0, 1)
+    bench.core.worker_died("w1", death=Death(End.CRASHED, in_hand, "SIGSEGV"))
+    bench.core.salvage_complete("w1", bench.now)
+    bench.worker("w2")
+    for _ in range(5):
+        refuse(bench)
+        bench.pass_ms(RETRY_MS)
+        bench.none(act.Dispatch)
+    (charge,) = bench.core.state.charges
+    assert charge.deaths == 1
+    back = bench.one(act.SendBack)
+    bench.core.sent_back(back.handle, back.chunk_id, back.index, accepted=True, now=bench.now)
+    assert not len(bench.core.state.charges)
+    assert bench.persist() == [1]
+
+
+def test_a_charged_message_that_fails_keeps_its_charge_until_it_is_sent_back(bench: Bench) -> None:
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.found(handle, [0])
+    (chunk,) = bench.dispatched()
+    bench.core.worker_died("w1", death=Death(End.CRASHED, InHand(chunk.chunk_id, 0, 0, 1), "SIGSEGV"))
+    bench.core.salvage_complete("w1", bench.now)
+    bench.worker("w2")
+    (again,) = bench.dispatched()
+    bench.done(again, failures=[(0, 0, "no")])
+    refuse(bench)
+    bench.pass_ms(RETRY_MS)
+    bench.none(act.Dispatch)  # it would cost another worker its life
+    assert [charge.deaths for charge in bench.core.state.charges] == [1]
+
+
+def test_a_suspect_that_succeeds_here_is_charged_with_nothing(bench: Bench) -> None:
+    refused(bench)
+    bench.core.state.charges.suspect(bench.queue(), 0)
+    bench.done(shadow_of(bench))
+    assert not len(bench.core.state.charges)

@@ -334,18 +334,6 @@ def test_rows_that_wait_for_the_table_hold_neither_span_nor_count(make: type[Ben
     assert bench.persist() == [18]
 
 
-def test_rows_that_reach_half_the_span_are_sealed_on_request(make: type[Bench]) -> None:
-    bench = make(consume_concurrently_max_span=10)
-    (handle,) = bench.open(0)
-    bench.worker("w1")
-    for offset in range(6):
-        bench.none(act.Seal)
-        bench.found(handle, [offset])
-        (chunk,) = bench.dispatched()
-        bench.done(chunk, seq=1)
-    bench.one(act.Seal)
-
-
 def test_an_open_send_back_holds_the_span(make: type[Bench]) -> None:
     bench = make(consume_concurrently_max_span=5)
     (handle,) = bench.open(0)

@@ -60,7 +60,7 @@ def test_a_leaving_worker_is_still_asked_to_seal(bench: Bench) -> None:
     first, _ = bench.dispatched()
     bench.core.retire("w")
     bench.done(first, seq=1)
-    bench.persist()
+    bench.revoke()
     assert bench.one(act.Seal).worker_id == "w"
 
 

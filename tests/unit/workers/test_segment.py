@@ -297,15 +297,42 @@ def test_finished_records_without_rows_are_in_it_too(tmp_path: Path) -> None:
     )
 
 
-def test_without_the_list_the_rows_speak(tmp_path: Path) -> None:
-    (tmp_path / "open").mkdir()
-    path = tmp_path / "open" / "old-1.arrows"
-    batch, _ = batch_of([1, 2, 2, 9])
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, ROWS.schema) as stream:
+@pytest.mark.parametrize("page", [8, 64, 512, 4096])
+def test_zeroed_pages_end_the_prefix_before_the_batch_that_they_are_in(tmp_path: Path, page: int) -> None:
+    """A file that was not fsynced when power was lost: its length is there, pages of it are not."""
+    path = dead_worker(tmp_path, FLUSHES)
+    whole = path.read_bytes()
+    ends = batch_ends(whole)
+    for start in range(ends[0], len(whole), page):
+        damaged = bytearray(whole)
+        damaged[start : start + page] = bytes(len(damaged[start : start + page]))
+        path.write_bytes(damaged)
+        complete = sum(damaged[:end] == whole[:end] for end in ends[1:])
+        prefix = complete_prefix(path)
+        assert (prefix.size_bytes, prefix.batches) == (ends[complete], complete)
+        assert [queue.ranges for queue in prefix.finished.queues()] == [
+            ((1, FLUSHES[complete - 1][-1] + 1),) for _ in range(min(complete, 1))
+        ]
+
+
+def test_any_damaged_byte_ends_the_prefix(tmp_path: Path) -> None:
+    path = dead_worker(tmp_path, FLUSHES)
+    whole = path.read_bytes()
+    ends = batch_ends(whole)
+    for at in range(ends[0], len(whole)):
+        damaged = bytearray(whole)
+        damaged[at] ^= 0x01
+        path.write_bytes(damaged)
+        assert complete_prefix(path).batches == sum(end <= at for end in ends[1:])
+
+
+def test_a_batch_that_no_worker_wrote_is_not_trusted(tmp_path: Path) -> None:
+    path = tmp_path / "open" / "w1-00000001.arrows"
+    path.parent.mkdir()
+    batch, _ = batch_of([5])
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, ROWS.schema) as stream:
         stream.write_batch(batch)
-    found = salvage(path)
-    assert (found.worker, found.seq, found.rows) == ("old", 1, 4)
-    assert found.messages == (QueueRanges("TopicTest", "broker-a", 0, ((1, 3), (9, 10))),)
+    assert complete_prefix(path).batches == 0
 
 
 def test_a_segment_sealed_in_the_last_moment_is_read_where_it_is(tmp_path: Path) -> None:

@@ -1,0 +1,105 @@
+"""When a seal is asked for: a queue leaves, a stop waits, or too much waits for it. Never because there is a backlog."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+
+import pytest
+
+from rocketcrew.remoting.codes import ResponseCode
+from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core.pulling import PullResult
+
+from .conftest import Bench, record
+
+MESSAGES = 100_000
+SEAL_ROWS = 5_000
+PULL_BATCH = 32
+OFFSET_AT = 20
+"""The queue offset's place in a stored record."""
+
+
+class Crew:
+    """Workers that give one row for each message and seal when they have enough, or are asked to; queues with a backlog."""
+
+    def __init__(self, bench: Bench, names: list[str]) -> None:
+        self.bench = bench
+        self.rows = Counter[str]()
+        self.segments = 0
+        self.seq = dict.fromkeys(names, 1)
+        self.body = record(0) * PULL_BATCH
+        bench.worker(*names)
+
+    def pulled(self, pull: act.Pull) -> None:
+        bench, size = self.bench, len(self.body) // PULL_BATCH
+        slot = bench.core.room_for(pull.handle, len(self.body))
+        assert slot is not None
+        bench.view[slot.start : slot.start + len(self.body)] = self.body
+        for index in range(PULL_BATCH):
+            at = slot.start + index * size + OFFSET_AT
+            bench.view[at : at + 8] = (pull.offset + index).to_bytes(8, "big")
+        result = PullResult(ResponseCode.SUCCESS, pull.offset + PULL_BATCH, len(self.body), slot)
+        bench.core.pulled(pull.handle, result, bench.now)
+
+    def run(self, chunk: act.Dispatch) -> None:
+        name = chunk.worker_id
+        self.rows[name] += chunk.chunk.count
+        self.bench.done(chunk.chunk, seq=self.seq[name], us=30)
+        if self.rows[name] >= SEAL_ROWS:
+            self.seal(name)
+
+    def seal(self, name: str) -> None:
+        if self.rows[name]:
+            self.segments += 1
+            self.rows[name] = 0
+            self.seq[name] += 1
+            self.bench.sealed(name, self.seq[name] - 1)
+
+    def consume(self, messages: int) -> None:
+        """With a backlog: each pull is answered at once. A message a millisecond and worker."""
+        bench, todo = self.bench, deque[act.Action]()
+        done = 0
+        while done < messages:
+            todo.extend(bench.core.take_actions())
+            if not todo:
+                bench.pass_ms(1)
+                continue
+            action = todo.popleft()
+            if isinstance(action, act.Pull):
+                self.pulled(action)
+            elif isinstance(action, act.Dispatch):
+                done += action.chunk.count
+                self.run(action)
+                bench.pass_ms(action.chunk.count / len(self.seq))
+            elif isinstance(action, act.Seal):
+                self.seal(action.worker_id)
+            elif isinstance(action, act.Commit):
+                bench.core.committed(action.handle, action.offset, True, bench.now)
+
+
+@pytest.mark.parametrize("queues", [1, 64])
+def test_a_backlog_asks_for_no_seals(make: type[Bench], queues: int) -> None:
+    bench = make(units=20_000, chunk_messages_max=64, seal_rows=SEAL_ROWS)
+    bench.open(*range(queues))
+    pulls = bench.take(act.Pull)
+    crew = Crew(bench, ["w1", "w2"])
+    for pull in pulls:
+        crew.pulled(pull)
+    crew.consume(MESSAGES)
+    assert bench.counters.commits > 0
+    assert crew.segments <= 2 * MESSAGES // SEAL_ROWS + 2
+
+
+def test_what_waits_for_a_segment_is_bounded_also_where_few_messages_have_rows(make: type[Bench]) -> None:
+    """One row in a report of many messages: all of them wait for its segment, which its worker would not seal for long."""
+    bench = make(units=20_000, chunk_messages_max=64, seal_rows=100)
+    [handle] = bench.open(0)
+    bench.worker("w1")
+    for start in range(0, 320, 32):
+        assert bench.found(handle, range(start, start + 32))
+        while chunks := bench.dispatched():
+            for chunk in chunks:
+                bench.done(chunk, seq=1)
+        if start < 96:
+            bench.none(act.Seal)
+    assert [seal.worker_id for seal in bench.take(act.Seal)] == ["w1"], "asked for once"
