@@ -8,17 +8,21 @@ one record: that of the newest epoch, of these the one with the most reconsume t
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ..conf.columns import BATCH_COLUMN, Column, ddl
 from ..conf.segment_format import EPOCH
 from ..durable.files import spark_path
 from ..remoting.errors import UsageError
+from .errors import LoaderError
 from .table_state import read_state
 from .targets.parquet import STATE_FILE, batch_folder, last_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+UNREAD: Final = "FAILED_READ_FILE"
+"""How Spark names the error of a file that it can't read."""
 
 _LATEST = """
 SELECT * EXCEPT (_rank) FROM (
@@ -58,3 +62,20 @@ def query(spark: Any, table: Path, sql: str) -> list[dict[str, Any]]:
     """Run one statement on fresh `results` and `latest` views; the rows as dicts, in order."""
     register_views(spark, table)
     return [row.asDict(recursive=True) for row in spark.sql(sql).collect()]
+
+
+def answer_to(spark: Any, statement: str) -> list[dict[str, Any]]:
+    """The rows. Raises UsageError for a statement that Spark refuses, LoaderError for files that it can't read."""
+    from pyspark.errors import AnalysisException, PySparkException
+
+    try:
+        return [row.asDict(recursive=True) for row in spark.sql(statement).collect()]
+    except AnalysisException as error:  # also of what can't be parsed
+        raise UsageError(f"{statement!r}: {_short(error)}") from None
+    except PySparkException as error:
+        remedy = ". Look at the table with rocketcrew reconcile: --rerun brings rows of damaged files back"
+        raise LoaderError(f"{statement!r} failed: {_short(error)}{remedy if UNREAD in str(error) else ''}") from None
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split("JVM stacktrace")[0].split())[:1000]
