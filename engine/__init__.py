@@ -13,13 +13,15 @@ member of the group exists: a group with living members is refused. What is the 
 - One batch is a sequence of steps, each of which can be taken up (engine/batches.py): handled, frozen (a manifest),
   failures sent, segments moved into a staging folder, loaded by the loader's own steps, done. So a task or executor
   that dies costs a repetition before anything of it counts; a driver that dies runs the handler again only for a
-  batch that was not frozen; and the table is exact by its loaded set, whatever the format.
+  batch that was not frozen; and the table is exact by its loaded set, whatever the format. A batch is its offsets, not
+  its number: Spark plans a number anew when its record of it was lost (engine/planned.py).
 - Failures go out from the driver by an ordinary send to `%RETRY%group`, as Java's client does where a send-back is
   refused; the broker delays and dead-letters. A driver that dies while it sends repeats up to 256 of them.
 - Deaths and time limits: a task's cell is a file in the batch's folder. The next attempt of the task reads it: what
   was alone in hand is charged, at `max_worker_deaths` it is a dead letter; what was stopped at the hard limit has
-  failed (engine/hands.py). There is no supervisor to watch calls: a thread does, and faulthandler's own where a C
-  loop holds the lock (overtime.py).
+  failed. A death counts when it was seen: by a later attempt of the same job below the same Python daemon. What Spark
+  or an operator ends (a lost executor, a cancelled job) leaves no such attempt (engine/hands.py). There is no supervisor
+  to watch calls: a thread does, and faulthandler's own where a C loop holds the lock (overtime.py).
 - Progress: one log line a batch (progress.py): messages, rate, what waits at the brokers, time left.
 - Code travels by `addPyFile`: a zip of what the handler's module had imported from its own folder
   (engine/shipping.py).

@@ -9,8 +9,9 @@ while the next is gathered.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import NamedTuple
@@ -71,7 +72,7 @@ class Reading:
         _log.warning("data_lost", queue=part.queue, start=start, end=end)
 
 
-class _Ahead:
+class Ahead:
     """Rows on their way from the loop, which gathers them, to the thread that makes batches of them: a few at a time."""
 
     def __init__(self, link: Link) -> None:
@@ -79,20 +80,21 @@ class _Ahead:
         self._handed: SimpleQueue[Rows | BaseException | None] = SimpleQueue()
         self._room = asyncio.Semaphore(AHEAD_MAX)
 
-    async def gather(self, gathered: AsyncIterator[Rows]) -> None:
+    async def gather(self, gathered: AsyncGenerator[Rows]) -> None:
         """In the loop: hand over what is gathered, then how it ended."""
         end: BaseException | None = None
         try:
-            async for rows in gathered:
-                await self._room.acquire()
-                self._handed.put(rows)
+            async with contextlib.aclosing(gathered):
+                async for rows in gathered:
+                    await self._room.acquire()
+                    self._handed.put(rows)
         except BaseException as error:
             end = error
             raise
         finally:
             self._handed.put(end)
 
-    def take(self, gathered: AsyncIterator[Rows]) -> Iterator[Rows]:
+    def take(self, gathered: AsyncGenerator[Rows]) -> Generator[Rows]:
         """In the thread. Raises what gathering raised."""
         work = self._link.submit(self.gather(gathered))
         try:
@@ -130,12 +132,12 @@ class _Range:
         self._ahead: deque[_PullAhead] = deque()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        for rows in _Ahead(self._link).take(self._gathered()):
+        for rows in Ahead(self._link).take(self._gathered()):
             batch = rows.flush()
             if batch is not None:
                 yield batch
 
-    async def _gathered(self) -> AsyncIterator[Rows]:
+    async def _gathered(self) -> AsyncGenerator[Rows]:
         """All rows of the range, as much at a time as makes a batch."""
         part = self._part
         at, rows = part.start, self._rows()

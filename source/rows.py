@@ -156,8 +156,8 @@ class Rows:
         match name:
             case "topic" | "brokerName":
                 same = self._queue.topic if name == "topic" else self._queue.broker_name
-                same_everywhere: pa.Array[Any] = arrow.repeat(pa.scalar(same, kind), len(block))
-                return same_everywhere
+                repeated: pa.Array[Any] = arrow.repeat(pa.scalar(same, kind), len(block))
+                return repeated
             case "queueId":
                 return pa.array(block.queue_ids()).cast(kind)
             case "queueOffset":

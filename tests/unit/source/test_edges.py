@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+import threading
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -26,8 +27,9 @@ from rocketcrew.source.batch_reader import BatchReader, RangePartition
 from rocketcrew.source.connections import CLUSTERS_MAX, Connections, shared
 from rocketcrew.source.errors import DataLossError
 from rocketcrew.source.planning import Range
-from rocketcrew.source.pulling import Reading
+from rocketcrew.source.pulling import Ahead, Reading
 from rocketcrew.source.reading import read_options
+from rocketcrew.source.rows import Rows
 from rocketcrew.source.stream_reader import StreamReader
 from rocketcrew.source.writers import Sending
 
@@ -136,6 +138,23 @@ def test_pulls_go_ahead_and_nothing_is_asked_twice(
     broker.intercepts.append(note)
     assert offsets(reading(filled, pullBatchSize="4").read(Range(QUEUES[0], 0, 100), connections)) == list(range(100))
     assert asked == list(range(0, 100, 4))
+
+
+def test_a_reader_that_is_closed_early_ends_what_is_gathered_ahead(filled: Access, connections: Connections) -> None:
+    ended = threading.Event()
+
+    async def gathered() -> AsyncGenerator[Rows]:
+        try:
+            while True:
+                yield Rows(("queueOffset",), QUEUES[0], frozenset(), strict=True)
+        finally:
+            ended.set()
+
+    with connections.use(filled) as link:
+        taken = Ahead(link).take(gathered())
+        next(taken)
+        taken.close()
+        assert ended.wait(10)
 
 
 def test_guesses_that_are_wrong_and_pulls_ahead_that_fail_cost_no_row(
