@@ -231,7 +231,8 @@ def _unusable(result: object) -> str:
 
 def _collect(columns: Columns, result: object) -> tuple[list[tuple[Any, ...]], list[Any]]:
     """Row values and Arrow tables in a handler's result."""
-    if result.__class__ is list and (plain := columns.values_of_plain_rows(cast("list[Any]", result))) is not None:
+    rows: Any = result
+    if rows.__class__ is list and (plain := columns.values_of_plain_rows(rows)) is not None:
         return plain, []
     if _is_row(result):
         return [columns.values_of(result)], []
