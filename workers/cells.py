@@ -19,7 +19,9 @@ not running then.
     word 12   CANCEL: not 0 = the handler had better come to an end; written by the supervisor
     word 13   CLAIM: what the worker is going to run | 14 ASKED, 15 ANSWERED, 16 GIVEN, 17 KEPT: what the supervisor takes
               back, see claims.py
-    word 11   TEXT_BYTES | from word 18: JSON [topic, broker, queue id] of the chunk's queue
+    word 18   HELD: the first record since the last report that only the worker can report, see unreported.py
+    word 19   SEAL_WANTED: not 0 = what the worker has written is to be sealed beside the call; written by the supervisor
+    word 11   TEXT_BYTES | from word 20: JSON [topic, broker, queue id] of the chunk's queue
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ CELLS_FILE = "cells"
 CELL_BYTES: Final = 1024
 CELL_WORDS: Final = CELL_BYTES // 8
 HEAD_WORDS: Final = 16
-MAGIC: Final = int.from_bytes(b"RCCELLS3", "little")
+MAGIC: Final = int.from_bytes(b"RCCELLS4", "little")
 
 STOPPING: Final = 1
 """In the header."""
@@ -61,7 +63,9 @@ ASKED: Final = 14
 ANSWERED: Final = 15
 GIVEN: Final = 16
 KEPT: Final = 17
-TEXT: Final = 18
+HELD: Final = 18
+SEAL_WANTED: Final = 19
+TEXT: Final = 20
 
 BETWEEN: Final = 1 << 63
 """A state that no queue offset has."""
@@ -128,6 +132,14 @@ class CellFile:
         """Let the handler know, when it asks, that its worker is wanted to end."""
         self._words[HEAD_WORDS + slot * CELL_WORDS + CANCEL] = 1
 
+    def want_seal(self, slot: int) -> bool:
+        """Let the worker seal beside its call. False: no call is under way, it reads its packets."""
+        words = self.view(slot)
+        if words[STATE] in (0, BETWEEN) or not words[HELD]:
+            return False
+        words[SEAL_WANTED] = 1
+        return True
+
     def read(self, slot: int) -> Cell | None:
         """The call under way in `slot`, None when there is none."""
         words = self.view(slot)
@@ -175,7 +187,7 @@ def map_cell(path: Path, slot: int, pid: int) -> CellView:
         os.close(fd)
     base = HEAD_WORDS + slot * CELL_WORDS
     cell = memoryview(mapped).cast("Q")[base : base + CELL_WORDS]
-    for word in (STATE, CLAIM, ASKED, ANSWERED, GIVEN, KEPT):
+    for word in (STATE, CLAIM, ASKED, ANSWERED, GIVEN, KEPT, HELD, SEAL_WANTED):
         cell[word] = 0
     cell[PID] = pid
     return cell

@@ -104,15 +104,14 @@ class Columns:
 
         return values_of_plain if width > 1 else lambda _row: None
 
-    def values_of_all(self, rows: Sequence[object]) -> list[tuple[Any, ...]]:
-        """The same of many rows that exist already, faster where all are dicts with exactly the columns."""
-        given: Any = rows
-        if not self._single and set(map(type, given)) == {dict} and set(map(len, given)) == {self.width}:
-            try:
-                return list(map(self._pick_items, given))
-            except KeyError:
-                pass
-        return [self.values_of(row) for row in rows]
+    def values_of_plain_rows(self, rows: list[Any]) -> list[tuple[Any, ...]] | None:
+        """The values of rows that are all dicts of exactly the columns; None where each is to be asked for."""
+        if self._single or set(map(type, rows)) != {dict} or set(map(len, rows)) != {self.width}:
+            return None
+        try:
+            return list(map(self._pick_items, rows))
+        except KeyError:
+            return None
 
     def taken(self, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         """The rows with a copy of every value that can be changed. Raises UnknownValueError."""

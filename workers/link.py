@@ -19,6 +19,7 @@ import enum
 import os
 import select
 import socket
+import threading
 from collections import deque
 from struct import Struct
 from typing import Final
@@ -222,6 +223,8 @@ class WorkerLink:
         self._inode = os.fstat(sock.fileno()).st_ino
         self._view = memoryview(bytearray(RECEIVE_BYTES))
         self._framer = StreamFramer()
+        self._sending = threading.Lock()
+        """On a stream: a frame is sent whole. The handler may report progress while the reporter's thread sends."""
         self._poll = select.poll()
         self._poll.register(sock.fileno(), select.POLLIN)
 
@@ -278,7 +281,8 @@ class WorkerLink:
             if self.transport is Transport.SLAB:
                 self._socket.send(packet)
             else:
-                self._socket.sendall(_LENGTH.pack(len(packet)) + packet)
+                with self._sending:
+                    self._socket.sendall(_LENGTH.pack(len(packet)) + packet)
         except OSError as error:
             self.check()
             raise LinkClosedError(f"supervisor link: {error}") from error

@@ -47,6 +47,7 @@ from .notices import WINDOW, encode_notice
 from .ordered import CALLERS, NEVER
 from .packets import SALVAGE_DONE, BootFailed, Ready, encode_boot_failed, encode_ready, encode_salvaged
 from .parent_death import die_with_forkserver, end_forks_as_usual, from_forkserver, keep_through_stop_signals
+from .reporter import REPORT_SIGNAL, ForkGuard, block_report_signal
 from .rows import RowBuffer
 from .runner import Place
 from .salvage import salvage
@@ -64,6 +65,7 @@ def worker_main(boot: WorkerBoot) -> int:
     if boot.stacks is not None:
         answer_with_stacks(boot.stacks)
     keep_through_stop_signals()
+    block_report_signal()
     end_forks_as_usual()
     _drop_inherited()
     set_up(boot.log_format, boot.log_level, sys.stderr, process="worker", worker=boot.worker_id, group=boot.group)
@@ -97,7 +99,8 @@ def run_worker_on(boot: WorkerBoot, link: WorkerLink, log: Any) -> int:
         return EXIT_BOOT
     worker = make_worker(boot, link, handler, schema, log, cell, loop)
     link.send(encode_ready(ready_packet(handler, schema, boot)))
-    os.register_at_fork(after_in_child=worker.forked)
+    guard = ForkGuard(lambda: worker.lock)
+    os.register_at_fork(before=guard.before, after_in_parent=guard.after_in_parent, after_in_child=worker.forked)
     try:
         worker.run()
     except LeavingError:
@@ -212,6 +215,8 @@ def make_worker(
     )
     if not ordered and obey_barriers():
         worker.offer_back()
+        if REPORT_SIGNAL:
+            worker.offer_reports()
     return worker
 
 

@@ -231,6 +231,9 @@ def _unusable(result: object) -> str:
 
 def _collect(columns: Columns, result: object) -> tuple[list[tuple[Any, ...]], list[Any]]:
     """Row values and Arrow tables in a handler's result."""
+    rows: Any = result
+    if rows.__class__ is list and (plain := columns.values_of_plain_rows(rows)) is not None:
+        return plain, []
     if _is_row(result):
         return [columns.values_of(result)], []
     if isinstance(result, _TABLES):
@@ -240,8 +243,6 @@ def _collect(columns: Columns, result: object) -> tuple[list[tuple[Any, ...]], l
     values: list[tuple[Any, ...]] = []
     tables: list[Any] = []
     given = cast("Iterable[object]", result)
-    if isinstance(given, list) and not any(isinstance(row, _TABLES) for row in given):
-        return columns.values_of_all(given), tables
     for row in given:
         if isinstance(row, _TABLES):
             tables.append(row)

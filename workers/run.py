@@ -19,8 +19,8 @@ class Run:
     """Outcome under construction: records `start .. start+records-1` of a chunk."""
 
     __slots__ = (
-        "busy_ns", "chunk_id", "failures", "filtered", "has_rows", "offsets", "queue", "records", "segment_seq",
-        "slowest_ns", "spans", "start",
+        "began_ns", "busy_ns", "by_cell", "chunk_id", "failures", "filtered", "has_rows", "offsets", "queue", "records",
+        "segment_seq", "settled", "slowest_ns", "spans", "start",
     )  # fmt: skip
 
     def __init__(self, chunk_id: int, queue: QueueInfo, offsets: Sequence[int], start: int) -> None:
@@ -38,6 +38,30 @@ class Run:
         self.failures: dict[int, Failure] = {}
         self.spans: dict[int, int] = {}
         """First queue offset of each inner batch, by position."""
+        self.settled = start
+        """Records before this one have ended: what is kept or noted of them is whole."""
+        self.by_cell = False
+        """It runs record by record: those before the record in the worker's cell have ended too."""
+        self.began_ns = 0
+        """When its first record began, where that is known."""
+
+    def cut(self, end: int, now_ns: int) -> Run:
+        """The records before `end`, all of which have ended, as a run of their own; what is left begins there."""
+        part = Run(self.chunk_id, self.queue, self.offsets, self.start)
+        part.records = end - self.start
+        part.failures, self.failures = self.failures, {}
+        part.filtered, self.filtered = self.filtered, 0
+        part.has_rows, self.has_rows = self.has_rows, False
+        part.spans = self.spans
+        if self.by_cell:
+            part.busy_ns = max(0, now_ns - self.began_ns)
+            part.slowest_ns = part.busy_ns // part.records
+            self.began_ns = max(now_ns, self.began_ns)
+        else:
+            part.busy_ns, part.slowest_ns = self.busy_ns, self.slowest_ns
+            self.busy_ns = self.slowest_ns = 0
+        self.start = end
+        return part
 
     def outcome(self) -> Outcome:
         """The entry for the packet."""

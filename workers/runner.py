@@ -11,11 +11,18 @@ The cell is cleared when the chunk is over and before anything is written, becau
 fault.
 
 Between calls the runner asks for a flush when the oldest unreported outcome is older than the flush interval, when many
-rows are kept, or when a run has so many failures that they would not fit one packet.
+rows are kept, or when a run has so many failures that they would not fit one packet. While calls are long, it asks before
+each call for what nobody else could report during the call: rows and failures. The time for that is a small part of what the
+long calls took (SPARE_SHIFT).
+
+Beside a call the reporter's thread may take what has ended (`take_ended`). So what is kept of a record, or noted of it, is
+changed with `lock` held, and as a whole: a record that another thread sees has all of its rows or none.
 """
 
 from __future__ import annotations
 
+import threading
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -26,7 +33,7 @@ from ..remoting.properties import PROPERTY_KEYS
 from .api import Handler, Retry, SoftTimeLimitExceeded
 from .boot import WorkerLimits
 from .calls import OneByOne, Wants, batch_results, chooser, messages_of, open_unit, plain_messages
-from .cells import LAST, RECORDS, STARTED_NS, STATE, TAKEN, CellView
+from .cells import BETWEEN, LAST, RECORDS, STARTED_NS, STATE, TAKEN, CellView
 from .claims import Claims
 from .fitting import RowError
 from .forks import end_fork
@@ -36,11 +43,17 @@ from .naming import Naming
 from .packets import Failure, QueueInfo, clip
 from .rows import Prepared, RowBuffer
 from .run import FAILURES_PER_RUN_MAX, NS_PER_US, Run, records_of
+from .unreported import Unreported
 
 MARK_NS: Final = 1_000_000
 """The start of a call is noted to the millisecond: of many short calls not each is worth a store."""
 TIME_OUT_DELAY_LEVEL: Final = 3
 """ProcessQueue.cleanExpiredMsg sends what timed out back at this level."""
+SPARE_SHIFT: Final = 6
+"""After a long call this part of its time (1/64) may go into flushes before the next calls, so that the reports of 64 workers
+with long calls take the supervisor one core at most."""
+SPARE_STEP_NS: Final = 1_000
+"""Taken off the spare time for each message before which nothing had to be flushed."""
 
 Place = tuple[Run, int]
 """A record: its run and its position in the chunk. Owner of kept rows."""
@@ -72,6 +85,14 @@ class Runner:
         self._flush = flush
         self._log = log if log is not None else structlog.get_logger()
         self._runs: list[Run] = []
+        self._current: Run | None = None
+        """The run under way, where it may be cut beside a call."""
+        self._lock = threading.RLock()
+        self.unreported = Unreported(cell)
+        self.spare_ns = 0
+        """Left of the time for flushes before calls."""
+        self.on_hold: Callable[[], None] | None = None
+        """Called when something is held that only this worker can report."""
         self._due_ns = 0
         """When a flush is due; meaningful while anything is unreported."""
         self._look_ns = 0
@@ -99,15 +120,45 @@ class Runner:
     def forked(self) -> None:
         """This is a child of the worker now: ask for a flush, which ends it, behind the call that is under way."""
         self._forked = True
+        self._lock = threading.RLock()  # the other thread is not here
         self._flush_soon()
 
     def _flush_soon(self) -> None:
         self._due_ns = self._look_ns = 0
 
+    @property
+    def lock(self) -> threading.RLock:
+        """Held where what waits to be reported is changed, in two steps or more; never while the handler runs."""
+        return self._lock
+
+    def own(self) -> threading.RLock:
+        """The lock, taken. Who has to wait for it is not in the handler, whatever the cell says: it may be a disk's fault."""
+        lock = self._lock
+        if not lock.acquire(blocking=False):
+            self._wait_for(lock)
+        return lock
+
+    def _wait_for(self, lock: threading.RLock) -> None:
+        self._cell[STATE] = 0
+        lock.acquire()
+
     def take(self) -> list[Run]:
-        """The finished runs, in order; they are the caller's now."""
+        """The finished runs, in order; they are the caller's now. The lock is held."""
         runs, self._runs = self._runs, []
         return runs
+
+    def cut_ended(self) -> None:
+        """Beside a call: what has ended of the run under way becomes a finished run. The lock is held."""
+        run, cell = self._current, self._cell
+        if run is None:
+            return
+        end, state = run.settled, cell[STATE]
+        if run.by_cell and state not in (0, BETWEEN):
+            index = bisect_left(run.offsets, state - 1, run.start)
+            if index < len(run.offsets) and run.offsets[index] == state - 1:
+                end = max(end, index)
+        if end > run.start:
+            self._runs.append(run.cut(end, cell[STARTED_NS]))
 
     def run_chunk(self, chunk_id: int, queue: QueueInfo, data: bytes, records: int) -> None:
         """Run the handler over the records in `data`. Whatever is wrong with them becomes failures, never an exception."""
@@ -140,7 +191,10 @@ class Runner:
             run.records = min(FAILURES_PER_RUN_MAX, records - start)
             for position in range(start, start + run.records):
                 run.failures[position] = Failure(chunk_id, position, self._limits.delay_level, clip(str(error)))
+            lock = self.own()
             self._runs.append(run)
+            self._hold(run, start)
+            lock.release()
         self._log.error("chunk_undecodable", topic=queue.topic, queue_id=queue.queue_id, error=str(error))
 
     # --- one message per call ---------------------------------------------------------------------------------------
@@ -150,9 +204,9 @@ class Runner:
         wants = chooser(queue, self._filter, self._log)
         cell[RECORDS] = 1
         claims, end = self.claims, len(run.offsets)
-        slowest = claimed = 0
+        slowest = claimed = first = 0
         cell[STARTED_NS] = started = last = clock()
-        self._look_ns = min(self._due_ns, last + MARK_NS)
+        self._begin_run(run, last)
         for index, position, offset in zip(range(end), positions, run.offsets, strict=False):
             if index == claimed:
                 claimed = min(index + claims.stride, end)
@@ -165,31 +219,54 @@ class Runner:
                 if data[position + SYSFLAG_LOW_BYTE] & INNER_BATCH_BIT:
                     self._run_unit(run, index, data, position, positions[index + 1], wants)
                 elif wants is not None and not wants(message):
-                    run.filtered += 1
+                    self._filtered(run, index)
                 else:
                     result = function(message)
-                    if result is not None:
-                        self._keep(run, index, [self._prepare(message, result)])
+                    if result is not None and (part := self._prepare(message, result)) is not None:
+                        self._keep_part(run, index, part)
             except BaseException as error:  # noqa: BLE001
                 # SystemExit too: a handler that calls sys.exit() has failed this message, and nothing else.
                 self._fail(run, index, message, error)
             now = clock()
             if now - last > slowest:  # noqa: PLR1730  max() is a call, here is the hot path
                 slowest = now - last
-            last = now
+            took, last = now - last, now
             if now >= self._look_ns:
-                if now >= self._due_ns:
-                    self._close(run, index + 1, now - started, slowest)
+                if self._must_flush(now, took):
+                    self._close(run, index + 1, now - run.began_ns, slowest)
                     cell[STATE] = 0
                     self._flush()
-                    run = Run(run.chunk_id, queue, run.offsets, index + 1)
-                    slowest = 0
+                    run, first, slowest = Run(run.chunk_id, queue, run.offsets, index + 1), index + 1, 0
                     started = last = clock()
-                    self._due_ns = last + self._interval_ns
+                    self._flushed(last - now)
+                    self._begin_run(run, last)
                 cell[STARTED_NS] = last
-                self._look_ns = min(self._due_ns, last + MARK_NS)
-        self._close(run, end, last - started, slowest)
-        claims.ran(end - run.start, last - started, self._slowest_ns)
+                self._look_ns = 0 if self.spare_ns > 0 else min(self._due_ns, last + MARK_NS)
+        self._close(run, end, last - run.began_ns, slowest)
+        claims.ran(end - first, last - started, self._slowest_ns)
+
+    def _begin_run(self, run: Run, now: int) -> None:
+        run.began_ns, run.by_cell = now, True
+        self._current = run
+        self._look_ns = min(self._due_ns, now + MARK_NS)
+
+    def _must_flush(self, now: int, took: int) -> bool:
+        """Between two calls; `took` is what the last one took."""
+        if took >= self._interval_ns:
+            self.spare_ns = max(self.spare_ns, took >> SPARE_SHIFT)
+        if now >= self._due_ns:
+            return True
+        if self.spare_ns <= 0:
+            return False
+        if self.unreported.held:
+            return True
+        self.spare_ns -= SPARE_STEP_NS
+        return False
+
+    def _flushed(self, took: int) -> None:
+        self._due_ns = self._clock() + self._interval_ns
+        if self.spare_ns > 0:
+            self.spare_ns -= took
 
     def _run_unit(self, run: Run, index: int, data: bytes, position: int, end: int, wants: Wants | None) -> None:
         """One record that is an inner batch: all of its messages, rows kept only when none fails."""
@@ -198,8 +275,12 @@ class Runner:
             self._prepare(message, result) for message in messages if (result := self._function(message)) is not None
         ]
         if not messages:
-            run.filtered += 1
-        self._keep(run, index, results)
+            self._filtered(run, index)
+        lock = self.own()
+        try:
+            self._keep(run, index, results)
+        finally:
+            lock.release()
 
     def _prepare(self, message: Message, result: object) -> Prepared | None:
         """The rows of one result. A Retry or another exception that was returned is raised."""
@@ -210,24 +291,58 @@ class Runner:
         return self.rows.prepare(message, result)
 
     def _keep(self, run: Run, index: int, prepared: Sequence[Prepared | None]) -> None:
-        rows = self.rows
-        if rows is None:
-            return
+        """The rows of a record that has ended."""
         for part in prepared:
             if part is not None:
-                rows.keep((run, index), part)
-                run.has_rows = True
+                self._keep_part(run, index, part)
+
+    def _keep_part(self, run: Run, index: int, part: Prepared) -> None:
+        """Of a record with several, only with the lock held around all of them."""
+        rows, lock = self.rows, self._lock
+        if rows is None:
+            return
+        if not lock.acquire(False):  # by name it takes twice as long
+            self._wait_for(lock)
+        try:
+            rows.keep((run, index), part)
+            run.has_rows = True
+            run.settled = index + 1
+            if not self.unreported.held:
+                self._hold(run, index)
+        finally:
+            lock.release()
         if rows.full:
             self._flush_soon()
 
+    def _filtered(self, run: Run, index: int) -> None:
+        lock = self.own()
+        try:
+            run.filtered += 1
+            run.settled = index + 1
+            self._hold(run, index)
+        finally:
+            lock.release()
+
+    def _hold(self, run: Run, index: int) -> None:
+        """Only this worker can say what became of the record. The lock is held."""
+        if not self.unreported.held:
+            self.unreported.hold(run.chunk_id, index)
+            if self.on_hold is not None:
+                self.on_hold()
+
     def _close(self, run: Run, end: int, busy_ns: int, slowest_ns: int) -> None:
         """The run ends before record `end`; it waits for the flush."""
-        run.records = end - run.start
-        run.busy_ns = busy_ns
-        run.slowest_ns = slowest_ns
-        self._slowest_ns = max(self._slowest_ns, slowest_ns)
-        if run.records:
-            self._runs.append(run)
+        lock = self.own()
+        try:
+            self._current = None
+            run.records = end - run.start
+            run.busy_ns = busy_ns
+            run.slowest_ns = slowest_ns
+            self._slowest_ns = max(self._slowest_ns, slowest_ns)
+            if run.records:
+                self._runs.append(run)
+        finally:
+            lock.release()
 
     # --- failures ---------------------------------------------------------------------------------------------------
 
@@ -254,10 +369,16 @@ class Runner:
             self._log.warning("message_failed", **keys, error=clip(text), exception=user_traceback(error))
 
     def _note(self, run: Run, index: int, delay_level: int, text: str) -> None:
-        if index not in run.failures:
-            run.failures[index] = Failure(run.chunk_id, index, delay_level, clip(text))
-            if len(run.failures) >= FAILURES_PER_RUN_MAX:
-                self._flush_soon()
+        lock = self.own()
+        try:
+            if index not in run.failures:
+                run.failures[index] = Failure(run.chunk_id, index, delay_level, clip(text))
+                if len(run.failures) >= FAILURES_PER_RUN_MAX:
+                    self._flush_soon()
+            run.settled = max(run.settled, index + 1)
+            self._hold(run, index)
+        finally:
+            lock.release()
 
     # --- several messages per call ----------------------------------------------------------------------------------
 
@@ -273,20 +394,34 @@ class Runner:
             if index == first or not self.claims.claim(index):
                 return
             started = clock()
+            kept: list[tuple[int, Prepared | None]] = []
             if batch:
                 cell[STARTED_NS] = started
                 cell[RECORDS] = index - first
                 cell[LAST] = run.offsets[index - 1]
                 cell[TAKEN] = 0
                 cell[STATE] = run.offsets[first] + 1
-                self._run_batch(run, batch, places)
+                kept = self._run_batch(run, batch, places)
                 cell[STATE] = 0
             took = clock() - started
-            self._close(run, index, took, took)
-            if started + took >= self._due_ns:
+            self._end_batch(run, index, kept, took)
+            if self._must_flush(started + took, took):
                 self._flush()
-                self._due_ns = clock() + self._interval_ns
+                self._flushed(clock() - started - took)
             run = Run(run.chunk_id, run.queue, run.offsets, index)
+
+    def _end_batch(self, run: Run, end: int, kept: list[tuple[int, Prepared | None]], took: int) -> None:
+        """Its rows and its end as one: they are reported together."""
+        lock = self.own()
+        try:
+            for index, part in kept:
+                if index not in run.failures:
+                    self._keep(run, index, [part])
+            if run.filtered:
+                self._hold(run, run.start)
+            self._close(run, end, took, took)
+        finally:
+            lock.release()
 
     def _next_call(
         self, run: Run, first: int, data: bytes, positions: list[int], wants: Wants | None
@@ -306,6 +441,7 @@ class Runner:
             if self._filter is not None:
                 if not self.claims.claim(index + 1):
                     break  # what was claimed before is kept
+                self._hold_batch(run, first)
                 self.naming.record(run.offsets[index])
             messages = self._messages_of(run, index, data, positions, wants)
             batch.extend(messages)
@@ -323,28 +459,34 @@ class Runner:
             self._fail(run, index, Message(data, positions[index], run.queue), damaged)
         return messages
 
-    def _run_batch(self, run: Run, batch: list[Message], places: Sequence[int]) -> None:
-        """One call of a batch handler. Nothing of it is kept before everything that fails is known."""
+    def _hold_batch(self, run: Run, first: int) -> None:
+        """The cell names a record while the user's filter looks at it; those of its batch that stand before have not run."""
+        lock = self.own()
+        try:
+            self._hold(run, first)
+        finally:
+            lock.release()
+
+    def _run_batch(self, run: Run, batch: list[Message], places: Sequence[int]) -> list[tuple[int, Prepared | None]]:
+        """One call of a batch handler; the rows to be kept. Nothing of it is kept before everything that fails is known."""
         try:
             offsets = run.offsets
             given = OneByOne(batch, [offsets[place] for place in places], self._cell)
             result = self._function(given)
             if result is None:
-                return  # all done, nothing to keep
+                return []  # all done, nothing to keep
             results = batch_results(batch, result)
         except BaseException as error:  # noqa: BLE001  whatever it is, it is the handler's
             for message, index in zip(batch, places, strict=True):
                 self._fail(run, index, message, error)
-            return
+            return []
         prepared: list[tuple[int, Prepared | None]] = []
         for message, index, result in zip(batch, places, results, strict=True):
             try:
                 prepared.append((index, self._prepare(message, result)))
             except BaseException as error:  # noqa: BLE001  a generator runs the handler's code
                 self._fail(run, index, message, error)
-        for index, part in prepared:
-            if index not in run.failures:
-                self._keep(run, index, [part])
+        return prepared
 
 
 def message_keys(message: Message) -> dict[str, object]:
@@ -371,7 +513,10 @@ HANDLER_CALLERS: Final = frozenset(
 )
 """Frames under which the handler's code runs, and which take whatever it raises for the message's failure."""
 NEVER_INTERRUPTED: Final = frozenset(
-    function.__code__
-    for function in (Runner._fail, Runner._keep, Runner._close, Runner._note)  # pyright: ignore[reportPrivateUsage]
-)
+    getattr(Runner, name).__code__
+    for name in (
+        "_fail", "_note", "_filtered", "_hold_batch", "_keep", "_keep_part", "_end_batch", "_close", "own", "_wait_for",
+        "_must_flush", "_flushed",
+    )
+)  # fmt: skip
 """They run beside a call, not in it: what is raised in them would be nobody's failure."""

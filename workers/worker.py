@@ -1,4 +1,4 @@
-"""One worker's loop: packets in, chunks run, rows to disk, then outcomes out. One thread, no timer, no signal.
+"""One worker's loop: packets in, chunks run, rows to disk, then outcomes out. No timer; one thread beside it (reporter.py).
 
 Order of every flush, which all promises rest on: rows are appended to the open segment first, and only then are outcomes
 sent. A worker killed between the two leaves rows without an outcome; salvage.py finds them and they count as done. The
@@ -8,7 +8,8 @@ Outcomes are flushed as soon as no packet waits (the supervisor may be idle for 
 while work goes on. Where there are rows and the supervisor says that it may send more before it has a report (the window is
 open), they wait for others until the flush interval is over, or so many are kept that a block is full. Segments are sealed by
 rows, bytes, idleness or age, on SEAL and on STOP, beside the work (sealing.py); after a handler call longer than the idle
-limit the loop waits for it, because the next call may be as long and nobody is told during it.
+limit the loop waits for it, because the next call may be as long and hold the interpreter's lock. During a call
+`report_beside` does both, when the supervisor asks for it.
 
 `step()` handles what lies there and returns, so tests drive a worker in their own process; `run()` is steps until STOP.
 The end of the link raises LinkClosedError: the supervisor is gone, so nobody could take a report, and what is unsealed
@@ -18,6 +19,7 @@ is salvaged by its successor.
 from __future__ import annotations
 
 import mmap
+import threading
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -26,12 +28,12 @@ import structlog
 from ..remoting.errors import ProtocolError
 from .api import Handler
 from .boot import WorkerLimits
-from .cells import BEATS, CHUNK_ID, KEYS_OF, LAST, RECORDS, STARTED_NS, STATE, CellView, private_cell
+from .cells import BEATS, CHUNK_ID, KEYS_OF, LAST, RECORDS, SEAL_WANTED, STARTED_NS, STATE, CellView, private_cell
 from .classify import classify
 from .direct import DirectRunner
 from .direct_packets import decode_direct, encode_directed
 from .forks import end_fork
-from .link import LinkClosedError, WorkerLink
+from .link import DescriptorsClosedError, LinkClosedError, WorkerLink
 from .memory_watch import MemoryWatch
 from .ordered import OrderedRunner, OrderedWork
 from .ordered_packets import (
@@ -60,6 +62,7 @@ from .packets import (
     encode_sealed,
 )
 from .ranges import OffsetSets
+from .reporter import Reporter
 from .rows import RowBuffer
 from .run import Run
 from .runner import Place, Runner
@@ -125,6 +128,10 @@ class Worker:
             log=self._log,
         )
         self._direct = DirectRunner(handler, rows, clock, self._log)
+        self._broken: BaseException | None = None
+        """What went wrong beside a call; the loop raises it."""
+        self._sealed_beside = 0
+        """Seals that were asked for in the cell, and whose packets were not read yet."""
         self._on: dict[int, Callable[[Buffer], None]] = {
             QUEUE: self._on_queue,
             CHUNK: self._on_chunk,
@@ -256,7 +263,12 @@ class Worker:
 
     def _on_seal(self, _packet: Buffer) -> None:
         self.flush()
-        self._seal()
+        with self._runner.lock:
+            if self._sealed_beside:
+                self._sealed_beside -= 1
+            else:
+                self._cell[SEAL_WANTED] = 0
+                self._seal()
 
     def _on_stop(self, _packet: Buffer) -> None:
         self.flush()
@@ -267,7 +279,19 @@ class Worker:
         """Before the first chunk: the supervisor can take back what is not begun (claims.py)."""
         self._runner.claims.offer()
 
+    def offer_reports(self, *, thread: bool = True) -> None:
+        """Before the first chunk: what has ended can be read off the cell while a call goes on, and with the `thread` asked
+        for."""
+        self._runner.unreported.offer()
+        if thread:
+            self._runner.on_hold = Reporter(self.report_beside, self._log).start
+
     # --- what goes out ----------------------------------------------------------------------------------------------
+
+    @property
+    def lock(self) -> threading.RLock:
+        """Held while finished messages are written and reported."""
+        return self._runner.lock
 
     def forked(self) -> None:
         """In a child that the handler forked: it is no worker, and ends at its next step out of the handler."""
@@ -293,7 +317,48 @@ class Worker:
         """Rows to the segment, then outcomes to the supervisor. Raises DescriptorsClosedError before anything is written."""
         if self._forked:
             end_fork(None)
+        if self._broken is not None:
+            raise self._broken
         self._link.check()
+        lock = self._runner.own()
+        try:
+            self._write_and_report()
+            self._seal_if_due()
+            self._tell_sealed()
+        finally:
+            lock.release()
+        if self._traces is not None:
+            for packet in encode_traces(self._traces.take()):
+                self._link.send(packet)
+        if self._memory is not None:
+            self._memory(lambda: self._seal(wait=True))
+
+    def report_beside(self) -> float | None:
+        """In the reporter's thread, while the handler runs: what ended before its call is written and reported, and sealed
+        where that is due or wanted. Returns after how many seconds there may be more to do, None = when it is asked again."""
+        with self._runner.lock:
+            if self._forked or self._stopped:
+                return None
+            try:
+                self._link.check()
+                self._runner.cut_ended()
+                self._write_and_report()
+                if self._cell[SEAL_WANTED]:
+                    self._cell[SEAL_WANTED] = 0
+                    self._sealed_beside += 1
+                    self._seal()
+                self._seal_if_due()
+                self._tell_sealed()
+            except (LinkClosedError, DescriptorsClosedError):
+                return None  # the loop sees it too, and ends
+            except BaseException as error:  # noqa: BLE001  a worker that may have lost a report must not go on
+                self._broken = error
+                return None
+            sleep_ms = self._sleep_ms()
+        return None if sleep_ms is None else sleep_ms / 1_000
+
+    def _write_and_report(self) -> None:
+        """What is finished. The lock is held."""
         rows, segments = self._runner.rows, self._segments
         if rows is not None and segments is not None and rows.rows:
             batch, misfits = rows.take()
@@ -311,42 +376,40 @@ class Worker:
             runs = self._runner.take()
         if runs:
             self._report(runs)
-        if self._traces is not None:
-            for packet in encode_traces(self._traces.take()):
-                self._link.send(packet)
-        self._seal_if_due()
-        self._tell_sealed()
-        if self._memory is not None:
-            self._memory(lambda: self._seal(wait=True))
 
     def _report(self, runs: list[Run]) -> None:
         failures: list[Failure] = []
         if any(run.failures for run in runs):
             runs = [part for run in runs for part in run.parts()]
             failures = [failure for run in runs for failure in run.failures.values()]
-        for packet in encode_outcomes([run.outcome() for run in runs], failures):
+        packets = encode_outcomes([run.outcome() for run in runs], failures)
+        for packet in packets:
             self._link.send(packet)
+        self._runner.unreported.sent(len(packets))
 
     def _seal_if_due(self) -> None:
-        if self._segments is not None and self._segments.due(self._clock()):
-            self._seal()
+        with self._runner.lock:
+            if self._segments is not None and self._segments.due(self._clock()):
+                self._seal()
 
     def _seal(self, *, wait: bool = False) -> None:
         """Have sealed what is open; every outcome of rows in it was sent before. `wait` = all is sealed and told of."""
         if self._segments is None or self._sealer is None:
             return
-        detached = self._segments.detach()
-        if detached is not None:
-            self._sealer.add(*detached)
-        if wait:
-            self._sealer.finish()
-        self._tell_sealed()
+        with self._runner.lock:
+            detached = self._segments.detach()
+            if detached is not None:
+                self._sealer.add(*detached)
+            if wait:
+                self._sealer.finish()
+            self._tell_sealed()
 
     def _tell_sealed(self) -> None:
         """Say what has been sealed since."""
-        if self._sealer is not None and self._sealer.busy:
-            for sealed in self._sealer.take():
-                self._link.send(encode_sealed(sealed))
+        with self._runner.lock:
+            if self._sealer is not None and self._sealer.busy:
+                for sealed in self._sealer.take():
+                    self._link.send(encode_sealed(sealed))
 
 
 class SegmentPause:
@@ -372,7 +435,11 @@ class SegmentPause:
         self._sleep(SEGMENT_RETRY_MS)
 
     def waits(self) -> None:
-        """It is waiting. Raises LinkClosedError when nobody waits for the rows any more."""
+        """It is waiting. Raises LinkClosedError when nobody waits for the rows any more, DescriptorsClosedError when the
+        handler has closed what it would wait for."""
         self._cell[BEATS] += 1
-        if self._link is not None and self._link.gone():
+        if self._link is None:
+            return
+        self._link.check()
+        if self._link.gone():
             raise LinkClosedError("supervisor link: closed while a segment could not be written")

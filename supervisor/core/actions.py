@@ -198,6 +198,21 @@ class Reclaim:
 
 
 @dataclass(slots=True, eq=False)
+class ReadCell:
+    """The worker has not reported for longer than it should, so it is in a long call: read off its cell what has ended before
+    that; answer `Core.in_hand`, or none when there is nothing to be read."""
+
+    worker_id: str
+
+
+@dataclass(slots=True, eq=False)
+class AskReport:
+    """Let the worker report beside its call: it has finished messages that only it can report."""
+
+    worker_id: str
+
+
+@dataclass(slots=True, eq=False)
 class Retired:
     """A worker that was to leave has nothing in hand any more: let it seal, tear down and end."""
 
@@ -282,6 +297,8 @@ Action = (
     | Load
     | KillWorker
     | Reclaim
+    | ReadCell
+    | AskReport
     | Retired
     | JournalDone
     | JournalSealed

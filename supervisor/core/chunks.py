@@ -64,7 +64,7 @@ class Chunk:
 
     __slots__ = (
         "alone", "begin", "chunk_id", "count", "failed", "handle", "held", "lost", "offsets", "origin", "positions",
-        "reported", "slot", "tokens", "worker_id",
+        "reported", "said", "slot", "tokens", "worker_id",
     )  # fmt: skip
 
     def __init__(
@@ -80,6 +80,8 @@ class Chunk:
         self.count = len(offsets)
         self.reported = 0
         """Messages `[0, reported)` have an outcome."""
+        self.said = 0
+        """So many of them its worker has reported itself; the others were read off its cell (workers/unreported.py)."""
         self.failed: dict[int, Failure] | None = None
         self.tokens: set[Token] | None = None
         """Segments with rows of this chunk that are not sealed yet."""

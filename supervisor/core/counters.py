@@ -37,6 +37,8 @@ class Counters:
     """Given to another worker because theirs died, or was held up by another message."""
     reclaimed_messages: int = 0
     """Taken back from a worker that was held up by another message before it had begun them."""
+    read_off_messages: int = 0
+    """Finished before a long call, and read off their worker's cell during it: its own report came later."""
     salvaged_messages: int = 0
     """Written by a worker that died before it reported them: counted as done."""
     late_outcomes: int = 0

@@ -309,6 +309,11 @@ class Core:
         self.reclaiming.reclaimed(worker_id, chunk_ids, unbegun, claimed, now)
         self._feed(now)
 
+    def in_hand(self, worker_id: str, chunk_id: int, offset: int, held: tuple[int, int] | None, now: float) -> None:
+        """Answer to ReadCell: the worker runs record `offset` of the chunk, and only it can report from `held` on."""
+        self.settling.in_hand(worker_id, chunk_id, offset, held, now)
+        self._feed(now)
+
     def returned(
         self, worker_id: str, chunk_id: int, start: int, failed: int, delay_level: int, suspend_ms: int, error: str,
         now: float,

@@ -7,6 +7,9 @@ has nothing in hand and nothing waits to be handed out, is asked for the rest. T
 come (workers/claims.py); the chunk is split there, as after a death, and what is behind goes to others at once. A worker
 that is held up gets nothing more until it has reported what was left to it.
 
+On the same rounds, a worker that has kept what it finished for longer than the flush interval is in a long call: what ended
+before that call is read off its cell (workers/unreported.py, settling.py), so that a kill repeats little.
+
 Only without an order: behind a message of a queue or a key there is nothing that may run before it. What may have killed a
 worker runs alone, and coroutine handlers have all of theirs in hand.
 """
@@ -15,13 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from .actions import Reclaim, Retired
+from .actions import ReadCell, Reclaim, Retired
 from .chunks import Chunk
 from .dispatching import Dispatching
 from .process_queue import ProcessQueue
 from .state import State, WorkerView
 from .states import LIVING, Worker
 
+LOOK_MS_MIN = 1.0
 TRY_AGAIN_MS = 50
 """A worker that was held up by no message at all is given something again."""
 
@@ -38,6 +42,7 @@ class Reclaiming:
         self._complete = complete
         self._progress = progress
         self._watching = False
+        self._reclaims_at = 0.0
         self._seen: dict[str, tuple[int, int, float]] = {}
         """By worker: its oldest chunk, how much of it was reported, and since when that is so."""
         self._left: list[ProcessQueue] = []
@@ -52,7 +57,11 @@ class Reclaiming:
         config = self.s.config
         if not self._watching and config.order == "concurrent":
             self._watching = True
-            self.s.at(now + config.reclaim_look_ms / 1000, self._look)
+            self.s.at(now + self._look_ms() / 1000, self._look)
+
+    def _look_ms(self) -> float:
+        config = self.s.config
+        return min(config.reclaim_look_ms, max(config.report_after_ms, LOOK_MS_MIN))
 
     def _look(self, now: float) -> None:
         s = self.s
@@ -61,7 +70,11 @@ class Reclaiming:
         seen, self._seen = self._seen, {}
         if not busy:
             return  # whatever hands something out begins it anew
-        idle = not s.redo and not s.ready and any(self._idles(worker) for worker in s.workers.values())
+        reclaims = now >= self._reclaims_at
+        if reclaims:
+            self._reclaims_at = now + (s.config.reclaim_look_ms - self._look_ms() / 2) / 1000  # looks are a little late
+        idle = reclaims and not s.redo and not s.ready and any(self._idles(worker) for worker in s.workers.values())
+        unreported: list[WorkerView] = []
         for worker in busy:
             oldest = next(iter(worker.in_flight.values()))
             chunk_id, reported, since = seen.get(worker.worker_id, (0, 0, now))
@@ -71,7 +84,19 @@ class Reclaiming:
             held_up = now - since >= s.config.reclaim_after_ms / 1000
             if idle and held_up and self._has_more(worker, oldest):
                 s.out.append(Reclaim(worker.worker_id, tuple(worker.in_flight)))
+            if (
+                now - since >= s.config.report_after_ms / 1000
+                and not worker.window
+                and self._may_have_ended(worker, oldest)
+            ):
+                unreported.append(worker)
+        # After all that is reclaimed: reading may change what a worker has in hand.
+        s.out.extend(ReadCell(worker.worker_id) for worker in unreported)
         self.watch(now)
+
+    def _may_have_ended(self, worker: WorkerView, oldest: Chunk) -> bool:
+        """It may have finished something that it has not reported: not when one record is all that it has."""
+        return len(worker.in_flight) > 1 or oldest.count - oldest.reported > 1
 
     def _idles(self, worker: WorkerView) -> bool:
         return worker.state is Worker.READY and not worker.in_flight and worker.worker_id != self.s.isolated

@@ -6,11 +6,13 @@ leaves a segment that is salvaged: records found complete in it count as done, t
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 
 from ...durable.outcomes import DEAD_LETTER, NO_ROWS, SENT_BACK
 from ...remoting.queues import MessageQueue
-from .actions import JournalDone, JournalSealed, KillWorker, Retired, SendBack
+from ...workers.unreported import CHUNK_MASK
+from .actions import AskReport, JournalDone, JournalSealed, KillWorker, Retired, SendBack
 from .blame import Death, End, Lot
 from .chunks import Chunk, Failure, Token
 from .dispatching import Dispatching
@@ -21,7 +23,7 @@ from .pop_queue import PopQueue
 from .process_queue import ProcessQueue
 from .quarantine import pieces_of
 from .state import State, WorkerView
-from .states import Worker, WorkerEvent
+from .states import LIVING, Worker, WorkerEvent
 
 FailureReport = tuple[int, int, str]
 """(index in the chunk, delay level, error text)."""
@@ -51,33 +53,71 @@ class Settling:
         s = self.s
         chunk = s.chunks.get(chunk_id)
         worker = s.workers.get(worker_id)
+        end = start + count
+        if worker is not None and chunk_id in worker.read_ahead:
+            self._known(worker, chunk_id, start, end, busy_us, slowest_us, failures)
+            return
         if chunk is None or worker is None or chunk.worker_id != worker_id:
             s.counters.late_outcomes += 1
             return
-        end = start + count
-        if start != chunk.reported or end > chunk.count:
-            s.out.append(KillWorker(worker_id, f"outcome for {start}..{end} of chunk {chunk_id} at {chunk.reported}"))
+        known = chunk.reported
+        if start != chunk.said or end > chunk.count or any(index < known for index, _, _ in failures):
+            s.out.append(
+                KillWorker(worker_id, f"outcome for {start}..{end} of chunk {chunk_id} at {chunk.said}/{known}")
+            )
             return
-        chunk.reported = end
-        has_rows = seq != 0
-        if seq <= worker.sealed_seq:
-            seq = 0  # the segment was sealed before its outcome was sent: the rows are durable already
-        s.sizer.observe(count, busy_us, slowest_us, rows=has_rows)
-        s.counters.busy_us += busy_us
+        chunk.said = end
+        self._observe(count, busy_us, slowest_us, rows=seq != 0)
         s.counters.filtered_messages += filtered
         pq = s.queues.get(chunk.handle)
         if pq is None:
             s.counters.late_outcomes += 1
         else:
+            s.stats.consumed(pq.mq.topic, count, len(failures), busy_us)
+        if end > known:
+            self._ended(worker, chunk, pq, end, seq, filtered, failures, now)
+
+    def _observe(self, count: int, busy_us: int, slowest_us: int, *, rows: bool = False) -> None:
+        self.s.sizer.observe(count, busy_us, slowest_us, rows=rows)
+        self.s.counters.busy_us += busy_us
+
+    def _known(
+        self, worker: WorkerView, chunk_id: int, start: int, end: int, busy_us: int, slowest_us: int,
+        failures: Sequence[FailureReport],
+    ) -> None:  # fmt: skip
+        """The worker reports what was read off its cell, of a chunk that was over by that."""
+        said, count, mq = worker.read_ahead[chunk_id]
+        if start != said or end > count or failures:
+            error = f"outcome for {start}..{end} of chunk {chunk_id}, which was read to its end, at {said}"
+            self.s.out.append(KillWorker(worker.worker_id, error))
+            return
+        self._observe(end - start, busy_us, slowest_us)
+        if mq is not None:
+            self.s.stats.consumed(mq.topic, end - start, 0, busy_us)
+        if end == count:
+            del worker.read_ahead[chunk_id]
+        else:
+            worker.read_ahead[chunk_id] = end, count, mq
+
+    def _ended(
+        self, worker: WorkerView, chunk: Chunk, pq: ProcessQueue | None, end: int, seq: int, filtered: int,
+        failures: Sequence[FailureReport], now: float,
+    ) -> None:  # fmt: skip
+        """Messages of the chunk up to `end` have an outcome now; see `outcome`."""
+        s = self.s
+        start, chunk.reported = chunk.reported, end
+        has_rows = seq != 0
+        if seq <= worker.sealed_seq:
+            seq = 0  # the segment was sealed before its outcome was sent: the rows are durable already
+        if pq is not None:
             if not has_rows:
                 s.outcomes.without_rows(pq.mq, chunk, start, end, filtered, [failure[0] for failure in failures])
-            s.stats.consumed(pq.mq.topic, count, len(failures), busy_us)
             if chunk.origin is None:
-                self._settle(pq, chunk, start, end, worker_id, seq, failures)
+                self._settle(pq, chunk, start, end, worker.worker_id, seq, failures)
             else:
                 s.release_chunk(chunk)
                 failed = (failures[0][1], failures[0][2]) if failures else None
-                self._local.outcome(pq, chunk, (worker_id, seq), failed)
+                self._local.outcome(pq, chunk, (worker.worker_id, seq), failed)
             pq.last_consume = now
             if chunk.alone:
                 self._cleared(pq, chunk, start, end)
@@ -88,11 +128,45 @@ class Settling:
         if pq is not None:
             self._progress(pq, now)
 
+    def in_hand(
+        self, worker_id: str, chunk_id: int, offset: int, held: tuple[int, int] | None, now: float
+    ) -> None:  # fmt: skip
+        """The worker runs record `offset` of that chunk; what it was given before that has ended (workers/unreported.py).
+
+        Up to the record `held`, (low bits of a chunk's id, index), all of it succeeded and left no rows; from there on only
+        the worker can report, and is asked to, once a call.
+        """
+        worker = self.s.workers.get(worker_id)
+        if worker is None or worker.state not in LIVING or worker.window or chunk_id not in worker.in_flight:
+            return
+        chunks = list(worker.in_flight.values())
+        if held is not None and held[0] not in [chunk.chunk_id & CHUNK_MASK for chunk in chunks]:
+            return
+        now_in = worker.in_flight[chunk_id]
+        index = bisect_left(now_in.offsets, offset)
+        if index == now_in.count or now_in.offsets[index] != offset:
+            return  # it runs what is not its own any more
+        for chunk in chunks:
+            last = chunk is now_in
+            end = index if last else chunk.count
+            if held is not None and chunk.chunk_id & CHUNK_MASK == held[0]:
+                if held[1] < end and worker.asked_at != (chunk_id, offset):
+                    worker.asked_at = (chunk_id, offset)
+                    self.s.out.append(AskReport(worker_id))
+                last, end = True, min(end, held[1])
+            if end > chunk.reported:
+                self.s.counters.read_off_messages += end - chunk.reported
+                self._ended(worker, chunk, self.s.queues.get(chunk.handle), end, 0, 0, (), now)
+            if last:
+                return
+
     def complete(self, worker: WorkerView, chunk: Chunk, pq: ProcessQueue | None) -> None:
-        """The worker has reported all that it had of the chunk."""
+        """All that the worker had of the chunk has an outcome."""
         del worker.in_flight[chunk.chunk_id]
         worker.in_flight_messages -= chunk.count
         worker.in_flight_bytes -= chunk.positions[-1] - chunk.positions[0]
+        if chunk.said < chunk.count:
+            worker.read_ahead[chunk.chunk_id] = chunk.said, chunk.count, None if pq is None else pq.mq
         if not worker.in_flight:
             worker.held_up = False
             worker.in_flight_messages = worker.in_flight_bytes = 0  # chunks that were split or taken back counted whole

@@ -62,6 +62,8 @@ class CoreConfig:
     reclaim_after_ms: int = 30
     """A worker that has not reported for so long gives what it has not begun to one that idles (reclaiming.py)."""
     reclaim_look_ms: int = 20
+    report_after_ms: float = 5.0
+    """A worker keeps what it has finished to itself for so long; after that its cell is read (workers/unreported.py)."""
     send_back_retry_ms: int = 5000
     max_worker_deaths: int = 3
     topic_concurrency: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -105,11 +107,13 @@ class WorkerView:
     """One worker process as the core sees it."""
 
     __slots__ = (
+        "asked_at",
         "blamed",
         "held_up",
         "in_flight",
         "in_flight_bytes",
         "in_flight_messages",
+        "read_ahead",
         "salvaged",
         "salvaged_in",
         "seal_asked",
@@ -132,6 +136,11 @@ class WorkerView:
         self.in_flight_bytes = 0
         self.held_up = False
         """One message has kept it so long that the others were taken back: it gets nothing until it has reported its own."""
+        self.read_ahead: dict[int, tuple[int, int, MessageQueue | None]] = {}
+        """Chunks that are over because of what was read off its cell, and that it still reports itself, by id: up to which
+        record it has, how many there are, and their queue."""
+        self.asked_at: tuple[int, int] | None = None
+        """The call (chunk, offset) beside which it was asked to report."""
         self.seal_asked = False
         self.sealed_seq = 0
         """Its newest segment that is known to be sealed; they are sealed in their order."""

@@ -84,6 +84,7 @@ class Hearing:
 
     def _outcomes(self, member: Member, packet: bytes, now: float) -> None:
         entries, failures = packets.decode_outcomes(packet)
+        member.reports += 1
         at = 0
         for chunk_id, start, records, seq, busy_us, slowest_us, filtered, failed in entries:
             reports = [(f.position, f.delay_level, f.error) for f in failures[at : at + failed]] if failed else ()

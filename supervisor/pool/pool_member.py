@@ -60,6 +60,8 @@ class Member:
     """Parts of SALVAGED packets so far, by file."""
     chunks_sent: int = 0
     """As the worker counts them (workers/claims.py)."""
+    reports: int = 0
+    """Packets of outcomes that were read (workers/unreported.py)."""
     known_queues: set[int] = field(default_factory=set[int])
     generation: int = 0
     messages: int = 0

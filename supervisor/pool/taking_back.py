@@ -1,4 +1,5 @@
-"""Carries out what reclaiming.py wants: settles with a worker, over its cell, what it will run of its chunks."""
+"""What the supervisor does over the cells of workers: settles with one what it will run of its chunks (reclaiming.py),
+and reads what it has finished while a call goes on (workers/unreported.py)."""
 
 from __future__ import annotations
 
@@ -9,7 +10,9 @@ import structlog
 
 from ...workers.cells import CellFile
 from ...workers.claims import find_barrier, take_back
-from ..core.actions import Reclaim
+from ...workers.reporter import REPORT_SIGNAL
+from ...workers.unreported import look
+from ..core.actions import AskReport, ReadCell, Reclaim
 from ..core.decisions import Core
 from .pool_member import Member
 
@@ -17,7 +20,7 @@ log = structlog.get_logger("rocketcrew.pool")
 
 
 class TakingBack:
-    """Of all workers; `members` by worker id. Where the system has no barrier, nothing is ever taken back."""
+    """Of all workers; `members` by worker id. Where the system has no barrier, nothing is ever taken back or read off."""
 
     def __init__(self, core: Core, cells: CellFile, members: Mapping[str, Member]) -> None:
         self._core = core
@@ -38,3 +41,23 @@ class TakingBack:
         unbegun, claimed = found
         log.debug("taken_back", worker=member.worker_id, chunks=unbegun, records_kept=claimed)
         self._core.reclaimed(action.worker_id, action.chunk_ids, unbegun, claimed, self._loop.time())
+
+    def read(self, action: ReadCell) -> None:
+        """Read what it has finished; without effect when it runs nothing, or a report of it is on its way."""
+        member = self._members.get(action.worker_id)
+        if member is None or self._barrier is None:
+            return
+        seen = look(self._cells.view(member.cell_slot), member.reports, self._barrier)
+        if seen is not None:
+            self._core.in_hand(action.worker_id, seen.chunk_id, seen.offset, seen.held, self._loop.time())
+
+    def ask(self, action: AskReport) -> None:
+        """Wake its reporter's thread."""
+        member = self._members.get(action.worker_id)
+        if member is not None:
+            member.process.kill(REPORT_SIGNAL)
+
+    def seal(self, member: Member) -> None:
+        """It is asked to seal, by a packet that it reads after its call: its thread shall not wait for that."""
+        if self._cells.want_seal(member.cell_slot):
+            member.process.kill(REPORT_SIGNAL)

@@ -24,7 +24,7 @@ from ...workers.packets import QueueInfo
 from ...workers.salvage import open_segments
 from ...workers.spawn import WorkerProcess, WorkerStartError
 from ...workers.stack_dump import StackFile
-from ..core.actions import LOG_LEVELS, Dispatch, Reclaim, Retired
+from ..core.actions import LOG_LEVELS, AskReport, Dispatch, ReadCell, Reclaim, Retired
 from ..core.decisions import Core
 from ..core.posts import DropGeneration, GiveUp, Kill, Note, Policy, Retire, Start
 from ..core.reloading import Reload
@@ -90,8 +90,10 @@ class Pool:
             Start: self._start, Retire: self._retire, Kill: self._end_boot, DropGeneration: self._drop,
             GiveUp: self._give_up, Note: _note,
         }  # fmt: skip
+        over_cells = self._over_cells = TakingBack(core, cells, self.members)
         self.performs: dict[type, Callable[[Any], None]] = {
-            Dispatch: self.dispatch, Retired: self.let_leave, Reclaim: TakingBack(core, cells, self.members).take,
+            Dispatch: self.dispatch, Retired: self.let_leave, Reclaim: over_cells.take,
+            ReadCell: over_cells.read, AskReport: over_cells.ask,
         }  # fmt: skip
         self.changed = asyncio.Event()
         """Set whenever a worker became ready or ended."""
@@ -223,6 +225,7 @@ class Pool:
         """Ask the worker to seal its open segment."""
         member = self.members.get(worker_id)
         if member is not None:
+            self._over_cells.seal(member)
             self._send(member, packets.encode_seal())
 
     def kill_worker(self, worker_id: str, reason: str) -> None:

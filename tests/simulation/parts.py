@@ -52,6 +52,10 @@ class Parts:
         """What the edge tells of how far a worker has come: chunks not begun, and records of the one before them."""
         return unbegun, claimed
 
+    def reports_read(self, worker: SimWorker) -> int:
+        """How many reports of a worker the supervisor has read."""
+        return worker.heard
+
     def read_journal(self, data: bytes) -> JournalState:
         return replay(data, "journal")[0]
 

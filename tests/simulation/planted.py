@@ -524,6 +524,39 @@ class ForgetsFinished(CoreParts):
             self.s.recovered.pop(pq.mq, None)
 
 
+# --- what is read off a cell ------------------------------------------------------------------------------------
+
+
+class TakesWhatIsHeld(CoreParts):
+    """What stands before the record in hand counts as done, also what failed or has rows."""
+
+    class settling_class(Settling):
+        def in_hand(
+            self, worker_id: str, chunk_id: int, offset: int, held: tuple[int, int] | None, now: float
+        ) -> None:  # fmt: skip
+            del held
+            super().in_hand(worker_id, chunk_id, offset, None, now)
+
+
+class ReadsBehindAReport(Parts):
+    """A cell is believed although a report, which says what failed, lies unread in the link."""
+
+    def reports_read(self, worker: SimWorker) -> int:
+        return worker.heard + sum(what == worker.member.pool.outcome for what, _ in worker.said)
+
+
+class TakesTheRecordInHand(CoreParts):
+    """The record in hand counts as done, too."""
+
+    class settling_class(Settling):
+        def in_hand(
+            self, worker_id: str, chunk_id: int, offset: int, held: tuple[int, int] | None, now: float
+        ) -> None:  # fmt: skip
+            chunk = self.s.chunks.get(chunk_id)
+            later = [other for other in chunk.offsets if other > offset] if chunk is not None else []
+            super().in_hand(worker_id, chunk_id, later[0] if later else offset, held, now)
+
+
 class ForgetsUncommitted(CoreParts):
     """What was finished is forgotten where the last commit is refused until the deadline."""
 
@@ -631,6 +664,9 @@ PLANTED = {
     "a claim that was seen is given up": Planted(ForgetsItsClaim, 20, (), HELD_UP),
     "a claim that came too late is run": Planted(TrustsEveryClaim, 20, (), HELD_UP),
     "what is taken back is forgotten": Planted(LosesTheRest, 20, (), HELD_UP),
+    "what is held is read off": Planted(TakesWhatIsHeld, 20, (), HELD_UP),
+    "a cell is believed before its report": Planted(ReadsBehindAReport, 40, (), HELD_UP),
+    "the record in hand is read off": Planted(TakesTheRecordInHand, 20, ("kill worker",), HELD_UP),
     "what was left is not limited": Planted(ForgetsTheLimit, 40, ("kill worker",), HELD_UP | {"topic_limit": 1}),
     "wipe instead of salvage": Planted(WipesOpen, 40),
     "outcome before rows": Planted(OutcomeFirst, 10),

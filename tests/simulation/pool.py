@@ -10,6 +10,7 @@ from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core.settling import FailureReport
 from rocketcrew.supervisor.core.states import Queue
 from rocketcrew.workers.claims import take_back
+from rocketcrew.workers.unreported import look
 
 from .disk import Segment
 from .ordered_worker import OrderedPacket
@@ -45,6 +46,8 @@ class SimPool:
             act.KillWorker: self._kill,
             act.Retired: self._retired,
             act.Reclaim: self._reclaim,
+            act.ReadCell: self._read_cell,
+            act.AskReport: self._ask_report,
         }
 
     def start(self) -> None:
@@ -149,6 +152,24 @@ class SimPool:
         told = member.parts.taken_back(unbegun, claimed)
         member.core.reclaimed(action.worker_id, action.chunk_ids, *told, member.world.now)
 
+    def _read_cell(self, action: act.ReadCell) -> None:
+        """As supervisor/pool/taking_back.py."""
+        worker, member = self.workers.get(action.worker_id), self._member
+        if worker is None:
+            return
+        seen = look(worker.cell, member.parts.reports_read(worker), lambda: not member.world.chance(0.1))
+        if seen is not None:
+            before = member.core.state.counters.read_off_messages
+            member.core.in_hand(worker.worker_id, seen.chunk_id, seen.offset, seen.held, member.world.now)
+            if member.core.state.counters.read_off_messages > before:
+                member.world.note("finished messages were read off a cell")
+
+    def _ask_report(self, action: act.AskReport) -> None:
+        """Where the handler holds the interpreter's lock nobody hears it."""
+        worker, world = self.workers.get(action.worker_id), self._member.world
+        if worker is not None and world.chance(0.7):
+            world.after(world.random.random() * 30, worker.beside)
+
     def _kill(self, action: act.KillWorker) -> None:
         raise Violation(f"the core thinks that {action.worker_id} said {action.reason}")
 
@@ -188,6 +209,7 @@ class SimPool:
     def outcome(
         self, worker: SimWorker, work: Work, start: int, count: int, seq: int, failures: list[FailureReport]
     ) -> None:
+        worker.heard += 1
         us = 3_000 if self._member.world.chance(0.01) else self._member.script.handler_us
         self._member.core.outcome(
             worker.worker_id, work.chunk_id, start, count, seq, us * count, us, 0, failures, self._member.world.now

@@ -16,8 +16,9 @@ from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import record_info, walk
 from rocketcrew.supervisor.core.actions import Dispatch
 from rocketcrew.supervisor.core.blame import InHand
-from rocketcrew.workers.cells import CLAIM, private_cell
+from rocketcrew.workers.cells import CHUNK_ID, CLAIM, STATE, private_cell
 from rocketcrew.workers.claims import RECORD_BITS
+from rocketcrew.workers.unreported import Unreported
 
 from .disk import Segment
 from .script import SLOW_IN_ORDER_MS, doom, fate, number_of
@@ -72,6 +73,9 @@ class SimWorker:
         self.work: Work | None = None
         self.cell = private_cell()
         self.claims = member.parts.claims_class(self.cell, self._waits)
+        self.unreported_cell = Unreported(self.cell)
+        self.heard = 0
+        """Reports of it that the supervisor has read."""
         self.sent = self._handed = 0
         """Chunks that were sent to it, and that it got."""
         self.asleep = False
@@ -151,6 +155,7 @@ class SimWorker:
         self.ready = True
         if self.member.script.order == "concurrent":
             self.claims.offer()
+            self.unreported_cell.offer()
         self.say(self.member.pool.is_ready, self)
         self.world.after(1, self._next)
 
@@ -307,6 +312,9 @@ class SimWorker:
             duration = random.choice(longest) * random.random()
             self.world.note("a slow message")
         self.call = self.member.coroner.begin(self, work, index, count)
+        self.cell[STATE] = 0
+        self.cell[CHUNK_ID] = work.chunk_id
+        self.cell[STATE] = work.offsets[index] + 1
         attempt = record_info(work.data, work.positions[index], work.positions[index + 1]).reconsume_times
         attempt += self.tried_here(index)
         end = doom(list(self.call.numbers.values()), attempt, script, self.member.coroner.cost)
@@ -352,6 +360,8 @@ class SimWorker:
         number = number_of(work.data[info.body_start : info.body_start + 8])
         failed, rows = self.fate_of(work, index, number, info.reconsume_times)
         work.results.append((failed, rows))
+        if failed is not None or rows:
+            self.unreported_cell.hold(work.chunk_id, index)
 
     def _go_on(self, work: Work) -> None:
         if self.stalled:
@@ -376,6 +386,7 @@ class SimWorker:
     def _over(self, work: Work) -> None:
         """It has nothing more of the chunk."""
         self.work = None
+        self.cell[STATE] = 0
         if self.world.chance(self.eager) or self.world.chance(0.7):
             self._flush()
         self.unreported = [work for work in self.unreported if work.reported < work.count]
@@ -437,9 +448,16 @@ class SimWorker:
                 self.world.note("a partial report")
             seq = self.seq if work in has_rows else 0
             self.say(self.member.pool.outcome, self, work, start, end - start, seq, failures)
+        self.unreported_cell.sent(len(unreported))
         self.unreported = [work for work in self.unreported if work.reported < work.count]
         if self.segment is not None and sum(rows for _, _, rows in self.segment.rows) >= self.rows_max:
             self._seal()
+
+    def beside(self) -> None:
+        """It was asked to report beside its call, and the handler lets it."""
+        if self.alive and self.call is not None and not self.stalled:
+            self.world.note("a report beside a call")
+            self._flush()
 
     def _write(self, unreported: list[Work]) -> bool:
         """Append one batch to the open segment; False when it was killed at it."""

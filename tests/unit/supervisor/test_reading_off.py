@@ -1,0 +1,186 @@
+"""What a worker in a long call had finished before is read off its cell, counted once; never what only it can report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rocketcrew.supervisor.core import actions as act
+
+if TYPE_CHECKING:
+    from rocketcrew.supervisor.core.chunks import Chunk
+
+    from .conftest import Bench
+
+
+@pytest.fixture
+def busy(make: Callable[..., Bench]) -> tuple[Bench, int, list[Chunk]]:
+    """The only worker has two chunks of four messages."""
+    bench = make(chunk_messages_max=4)
+    (handle,) = bench.open(0)
+    bench.worker("a")
+    bench.core.state.sizer.tail_us = 100.0
+    bench.found(handle, range(8))
+    chunks = bench.dispatched()
+    assert [list(chunk.offsets) for chunk in chunks] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    return bench, handle, chunks
+
+
+def done(bench: Bench) -> list[tuple[int, int, int]]:
+    """(from, to, segment) as journalled since the last look."""
+    return [(entry.start, entry.end, entry.seq) for entry in bench.take(act.JournalDone)]
+
+
+def in_hand(bench: Bench, chunk: Chunk, offset: int, held: tuple[int, int] | None = None) -> None:
+    bench.core.in_hand("a", chunk.chunk_id, offset, held, bench.now)
+
+
+def test_a_worker_is_read_once_it_has_not_reported_for_the_flush_interval(busy: tuple[Bench, int, list[Chunk]]) -> None:
+    bench, _, (first, _) = busy
+    bench.pass_ms(5)
+    bench.none(act.ReadCell)
+    bench.pass_ms(5.1)
+    assert bench.one(act.ReadCell).worker_id == "a"
+    bench.done(first, count=2)
+    bench.pass_ms(5.1)
+    bench.none(act.ReadCell)  # it has just reported
+    bench.pass_ms(5.1)
+    bench.one(act.ReadCell)
+
+
+def test_a_worker_with_one_record_in_all_is_not_read(make: Callable[..., Bench]) -> None:
+    bench = make(chunk_messages_max=1, chunks_in_flight=1)
+    (handle,) = bench.open(0)
+    bench.worker("a")
+    bench.found(handle, range(2))
+    for _ in range(10):
+        bench.pass_ms(5.1)
+    bench.none(act.ReadCell)
+
+
+def test_a_coroutine_handler_is_not_read(busy: tuple[Bench, int, list[Chunk]]) -> None:
+    """Its messages end in any order."""
+    bench, _, (first, _) = busy
+    bench.core.worker_window("a", 8)
+    for _ in range(10):
+        bench.pass_ms(5.1)
+    bench.none(act.ReadCell)
+    in_hand(bench, first, 2)
+    assert done(bench) == []
+
+
+def test_what_stands_before_the_record_in_hand_is_done_and_may_be_committed(
+    busy: tuple[Bench, int, list[Chunk]],
+) -> None:
+    bench, handle, (first, _) = busy
+    in_hand(bench, first, 2)
+    in_hand(bench, first, 2)
+    assert done(bench) == [(0, 2, 0)]
+    assert bench.persist() == [2]
+    assert (bench.counters.done_messages, bench.counters.read_off_messages, bench.pq(handle).unfinished) == (2, 2, 6)
+
+
+def test_chunks_before_the_one_in_hand_are_over(busy: tuple[Bench, int, list[Chunk]]) -> None:
+    bench, handle, (first, second) = busy
+    in_hand(bench, second, 5)
+    assert done(bench) == [(0, 4, 0), (4, 5, 0)]
+    assert bench.persist() == [5]
+    bench.core.outcome("a", first.chunk_id, 0, 4, 0, 400, 100, 0, (), bench.now)
+    bench.core.outcome("a", second.chunk_id, 0, 4, 0, 400, 100, 0, (), bench.now)
+    assert bench.persist() == [8]
+    assert bench.counters.late_outcomes == 0
+    assert (bench.counters.done_messages, bench.counters.busy_us) == (8, 800)
+    assert bench.core.state.workers["a"].read_ahead == {}
+    assert bench.core.state.chunks == {}
+    assert bench.pq(handle).unfinished == 0
+
+
+def test_the_worker_reports_what_was_read_again_and_it_counts_once(busy: tuple[Bench, int, list[Chunk]]) -> None:
+    bench, _, (first, _) = busy
+    in_hand(bench, first, 2)
+    done(bench)
+    bench.core.outcome("a", first.chunk_id, 0, 3, 1, 300, 100, 0, ((2, 0, "no"),), bench.now)
+    assert done(bench) == []  # the third failed
+    bench.core.outcome("a", first.chunk_id, 3, 1, 1, 100, 100, 0, (), bench.now)
+    assert done(bench) == [(3, 4, 1)]
+    assert (bench.counters.done_messages, bench.counters.failed_messages) == (3, 1)
+    bench.none(act.KillWorker)
+
+
+@pytest.mark.parametrize(("start", "count", "failures"), [(1, 2, ()), (0, 3, ((1, 0, "no"),)), (0, 5, ())])
+def test_a_report_that_contradicts_what_was_read_ends_the_worker(
+    start: int, count: int, failures: tuple[tuple[int, int, str], ...], busy: tuple[Bench, int, list[Chunk]]
+) -> None:
+    bench, _, (first, _) = busy
+    in_hand(bench, first, 2)
+    bench.core.outcome("a", first.chunk_id, start, count, 0, 100, 100, 0, failures, bench.now)
+    assert bench.one(act.KillWorker).worker_id == "a"
+
+
+def test_a_failure_in_a_chunk_that_was_read_to_its_end_ends_the_worker(busy: tuple[Bench, int, list[Chunk]]) -> None:
+    bench, _, (first, second) = busy
+    in_hand(bench, second, 4)
+    bench.core.outcome("a", first.chunk_id, 0, 4, 0, 100, 100, 0, ((1, 0, "no"),), bench.now)
+    assert bench.one(act.KillWorker).worker_id == "a"
+
+
+def test_from_the_first_that_is_held_on_the_worker_is_asked_once_a_call(busy: tuple[Bench, int, list[Chunk]]) -> None:
+    bench, _, (first, second) = busy
+    in_hand(bench, second, 5, (first.chunk_id, 1))
+    in_hand(bench, second, 5, (first.chunk_id, 1))
+    assert done(bench) == [(0, 1, 0)]
+    assert bench.one(act.AskReport).worker_id == "a"
+    in_hand(bench, second, 6, (first.chunk_id, 1))
+    bench.one(act.AskReport)
+
+
+def test_nothing_is_asked_for_when_only_the_record_in_hand_is_held(busy: tuple[Bench, int, list[Chunk]]) -> None:
+    """As while its rows are being written down."""
+    bench, _, (first, _) = busy
+    in_hand(bench, first, 2, (first.chunk_id, 2))
+    assert done(bench) == [(0, 2, 0)]
+    bench.none(act.AskReport)
+
+
+@pytest.mark.parametrize("offset", [9, -1])
+def test_what_a_cell_says_of_a_record_that_is_not_its_own_counts_for_nothing(
+    offset: int, busy: tuple[Bench, int, list[Chunk]]
+) -> None:
+    bench, _, (first, second) = busy
+    in_hand(bench, second, offset)
+    bench.core.in_hand("a", 99, 5, None, bench.now)
+    bench.core.in_hand("b", first.chunk_id, 2, None, bench.now)
+    in_hand(bench, second, 6, (77, 0))
+    assert done(bench) == []
+
+
+def test_after_a_death_only_what_was_not_read_runs_again(busy: tuple[Bench, int, list[Chunk]]) -> None:
+    bench, _, (_, second) = busy
+    in_hand(bench, second, 5)
+    bench.core.worker_died("a")
+    bench.core.salvage_complete("a", bench.now)
+    bench.worker("b")
+    assert [offset for chunk in bench.dispatched() for offset in chunk.offsets] == [5, 6, 7]
+
+
+def test_what_is_reclaimed_and_read_is_reported_once(busy: tuple[Bench, int, list[Chunk]]) -> None:
+    bench, handle, (first, second) = busy
+    in_hand(bench, first, 2)
+    bench.worker("b")
+    bench.core.reclaimed("a", (first.chunk_id, second.chunk_id), 1, 3, bench.now)
+    elsewhere = bench.dispatched()
+    assert [list(chunk.offsets) for chunk in elsewhere] == [[3], [4, 5, 6, 7]]
+    bench.core.outcome("a", first.chunk_id, 0, 3, 0, 300, 100, 0, (), bench.now)
+    for chunk in elsewhere:
+        bench.done(chunk)
+    assert bench.persist() == [8]
+    assert bench.pq(handle).unfinished == bench.pq(handle).unfinished_bytes == 0
+
+
+def test_a_queue_that_was_taken_away_is_read_without_harm(busy: tuple[Bench, int, list[Chunk]]) -> None:
+    bench, _, (first, _) = busy
+    bench.revoke()
+    in_hand(bench, first, 2)
+    assert done(bench) == [(0, 2, 0)]

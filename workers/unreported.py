@@ -1,0 +1,109 @@
+"""What a worker has finished and not reported while a call of the handler goes on. Both sides stand here.
+
+A worker reports between two calls. What ended a moment before a long call would wait for the end of that call, and would
+run again if the worker or the supervisor were killed meanwhile. So the supervisor helps itself, past the flush interval:
+
+- Records that succeeded and left no rows are read off the worker's cell. Whatever stands before the record in hand has
+  ended. This costs the worker nothing per message, and works while the handler holds the interpreter's lock.
+- Rows and failures are known to the worker alone. From the first record that has some, counted since its last report, the
+  supervisor takes nothing (HELD), and asks the worker by a signal to report beside the call (reporter.py).
+
+The race: the worker goes on while the supervisor reads, and a report of it may lie unread in the link. Two stores of the
+worker matter, in this order: HELD, when a record is the first with rows or a failure; then STATE, when the next record
+begins.
+
+    worker      HELD := chunk, index | ... | STATE := next record | ... | report sent; HELD := none, one report more
+    supervisor  read CHUNK_ID; barrier; read STATE, and CHUNK_ID again; barrier; read HELD
+
+The first barrier makes STATE belong to CHUNK_ID, since the worker clears STATE before it changes CHUNK_ID. The second one
+shows every HELD that was stored before that STATE. A HELD that is younger does no harm: either it names a later record,
+or a report was sent meanwhile, and its number says so: HELD counts the reports, and where the supervisor has not read as
+many of them as the worker has sent, it takes nothing and waits for the next look. So nothing is ever taken that a report
+in the link calls failed, or knows to have rows.
+
+What was taken the worker reports all the same, in its next report; the supervisor leaves out what it knows (settling.py).
+
+Only of handlers that run message by message or batch by batch in the order of the chunk: the ordered modes and coroutines
+do not offer it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from .cells import BETWEEN, CHUNK_ID, HELD, STATE, CellView
+
+INDEX_BITS: Final = 16
+CHUNK_BITS: Final = 24
+"""Of the chunk's id so many low bits stand in HELD: more than enough to tell apart what one worker has in hand."""
+REPORTS_BITS: Final = 23
+INDEX_MASK: Final = (1 << INDEX_BITS) - 1
+CHUNK_MASK: Final = (1 << CHUNK_BITS) - 1
+REPORTS_MASK: Final = (1 << REPORTS_BITS) - 1
+OFFERED: Final = 1 << 63
+"""In HELD: the supervisor may read."""
+
+
+class Seen(NamedTuple):
+    """What a worker's cell says: record `offset` of chunk `chunk_id` is in hand, what was handed over before it has ended.
+
+    `held` = the first record that only the worker can report: low bits of its chunk's id, and its index; None = none.
+    """
+
+    chunk_id: int
+    offset: int
+    held: tuple[int, int] | None
+
+
+class Unreported:
+    """The worker's side."""
+
+    def __init__(self, cell: CellView) -> None:
+        self._cell = cell
+        self._base = 0
+        """HELD without a record."""
+        self._reports = 0
+        self.held = False
+        """Something that was finished since the last report has rows, failed or was filtered."""
+
+    def offer(self) -> None:
+        """Let the supervisor read. Before the first chunk, and only behind `obey_barriers`."""
+        self._base = self._cell[HELD] = OFFERED
+
+    @property
+    def offered(self) -> bool:
+        return bool(self._base)
+
+    def hold(self, chunk_id: int, index: int) -> None:
+        """From this record on only the worker can say what became of them. Before the next record begins."""
+        if not self.held:
+            self.held = True
+            if self._base:
+                self._cell[HELD] = self._base | (chunk_id & CHUNK_MASK) << INDEX_BITS | index + 1
+
+    def sent(self, packets: int) -> None:
+        """Everything that was held is in `packets` more packets of outcomes, which were sent."""
+        self.held = False
+        if self._base:
+            self._reports += packets
+            self._base = OFFERED | (self._reports & REPORTS_MASK) << (INDEX_BITS + CHUNK_BITS)
+            self._cell[HELD] = self._base
+
+
+def look(cell: CellView, reports: int, barrier: Callable[[], bool]) -> Seen | None:
+    """The supervisor's side, which has read `reports` packets of outcomes of this worker.
+
+    None = no call is under way, the worker does not offer it, or a report of it is on its way.
+    """
+    chunk_id = cell[CHUNK_ID]
+    if not cell[STATE] or not cell[HELD] or not barrier():
+        return None
+    state, again = cell[STATE], cell[CHUNK_ID]
+    if state in (0, BETWEEN) or again != chunk_id or not barrier():
+        return None
+    word = cell[HELD]
+    if word >> (INDEX_BITS + CHUNK_BITS) != (OFFERED >> (INDEX_BITS + CHUNK_BITS)) | (reports & REPORTS_MASK):
+        return None
+    index = word & INDEX_MASK
+    return Seen(chunk_id, state - 1, ((word >> INDEX_BITS) & CHUNK_MASK, index - 1) if index else None)
