@@ -501,9 +501,11 @@ class MessageStore:
         """
         if self._log.end == 0:  # a new store: from now on each deletion is noted
             self._storage.replace(REMOVED, b"{}", sync=True)
-        removed = self._storage.load(REMOVED)
-        self._removed = removed_topics(removed)
-        lives_known = bool(removed)
+        removed = removed_topics(self._storage.load(REMOVED))
+        if removed is None:
+            removed = removed_topics(self._storage.load_previous(REMOVED))
+        self._removed = removed or {}
+        lives_known = removed is not None
 
         def is_wanted(message: StoredMessage) -> bool:
             topic, position = message.topic, message.physical_offset
@@ -609,11 +611,12 @@ def _stored_ms_in(text: bytes | None) -> int:
         return 0
 
 
-def removed_topics(text: bytes | None) -> dict[str, int]:
+def removed_topics(text: bytes | None) -> dict[str, int] | None:
+    """Deleted topics and where the log ended then; None when nobody knows."""
     try:
         return {str(topic): int(position) for topic, position in json.loads(text or b"").items()}
     except (ValueError, TypeError, AttributeError):
-        return {}
+        return None
 
 
 def message_tags_code(message: StoredMessage) -> int:
