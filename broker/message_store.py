@@ -16,6 +16,7 @@ Rules:
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -121,6 +122,7 @@ class MessageStore:
         self._rebuilds: dict[Key, Rebuild] = {}
         self._rebuild: Callable[[Key], Rebuild] | None = None
         self.rebuilt_queues = 0
+        self.events: deque[tuple[str, dict[str, object]]] = deque(maxlen=64)  # since the start, for the log
         self.found = Found()
 
     # Putting
@@ -477,6 +479,10 @@ class MessageStore:
             rebuild.finish(queue)
             queue.drop_records_below(self._log.start)
             self.rebuilt_queues += 1
+            self.events.append(
+                ("store.queue_rebuilt", {"topic": key[0], "queue_id": key[1], "entries": queue.max_offset})
+            )
+            self.events += rebuild.found.events()
 
     # Recovery
 
