@@ -266,7 +266,6 @@ def make_folder(folder: Path) -> None:
 
 FOREIGN = {
     "consumequeue_r": "consume queues in RocksDB (storeType = defaultRocksDB)",
-    "rocksdb": "a RocksDB store",
     "batchconsumequeue": "batch consume queues",
     "compaction": "compacted topics",
     "config/tieredStoreMetadata.json": "tiered storage",
@@ -283,7 +282,8 @@ def refuse_foreign(folder: Path) -> None:
                 f"broker data folder {folder} has {what} ({name}), which this broker does not read: "
                 "serve it with a genuine broker, or use another folder"
             )
-    for current in sorted(folder.rglob("CURRENT")):
+    # 5.5 always makes `rocksdbstore`, for its indexes; messages, queues and tables are not in it unless it was told so.
+    for current in [path for part in ("config", "consumequeue") for path in sorted((folder / part).rglob("CURRENT"))]:
         if any(current.parent.glob("MANIFEST-*")):
             raise UsageError(
                 f"broker data folder {folder} has a RocksDB database ({current.parent.relative_to(folder)}), which this "

@@ -81,6 +81,9 @@ def genuine_store(folder: Path, count: int, *, clean: bool) -> list[bytes]:
         path.parent.mkdir(parents=True)
         path.write_bytes(content.ljust(20 * 30_000, b"\0"))
     (folder / "checkpoint").write_bytes(bytes(4_096))
+    (folder / "rocksdbstore").mkdir()  # 5.5 always makes it, for its indexes
+    for name in ("CURRENT", "MANIFEST-000004"):
+        (folder / "rocksdbstore" / name).write_text("MANIFEST-000004")
     if not clean:
         (folder / "abort").touch()
     return bodies
