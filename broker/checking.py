@@ -62,7 +62,7 @@ def check(storage: Storage) -> Report:
     log = storage.open(LOG, 1, buffered=False)
     report.bytes = log.end - log.start
     names = storage.names(QUEUES + "/")
-    removed = removed_topics(storage.load(REMOVED))
+    removed = removed_topics(storage.load(REMOVED)) or {}
     report.queues = len(names)
     queues = {name: storage.open(name, SEGMENT_BYTES, buffered=True) for name in names}
     ends = {name: entries_end(file) for name, file in queues.items()}

@@ -26,10 +26,12 @@ from .effects import SILENCE, Effect, Intercept, Reply, intercepted
 from .message_store import QueueRebuilding
 from .name_server import NameServerCore
 from .refusal import Refused
-from .requests import end_transaction, forward, pull
+from .requests import end_transaction, forward, pull, send
 from .requests.table import HANDLERS
 from .state import DELAYS_TABLE, BrokerState, Call
 from .storage import DiskFailed, Storage, StorageError
+
+BODY_MAX_BYTES = 1 << 20  # of JSON that members and administrators send; reading it must not hold others up
 
 
 class BrokerCore:
@@ -89,6 +91,11 @@ class BrokerCore:
         if handler is None:
             remark = f" request type {command.code} not supported"
             return command.response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
+        if len(command.body) > BODY_MAX_BYTES and command.code not in send.CODES:
+            remark = (
+                f"a body of {len(command.body)} bytes; requests that store no message have at most {BODY_MAX_BYTES}"
+            )
+            return command.response(ResponseCode.SYSTEM_ERROR, remark=remark)
         try:
             return handler(self.state, call)
         except Refused as refused:

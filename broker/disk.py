@@ -266,7 +266,6 @@ def make_folder(folder: Path) -> None:
 
 FOREIGN = {
     "consumequeue_r": "consume queues in RocksDB (storeType = defaultRocksDB)",
-    "rocksdb": "a RocksDB store",
     "batchconsumequeue": "batch consume queues",
     "compaction": "compacted topics",
     "config/tieredStoreMetadata.json": "tiered storage",
@@ -283,7 +282,8 @@ def refuse_foreign(folder: Path) -> None:
                 f"broker data folder {folder} has {what} ({name}), which this broker does not read: "
                 "serve it with a genuine broker, or use another folder"
             )
-    for current in sorted(folder.rglob("CURRENT")):
+    # 5.5 always makes `rocksdbstore`, for its indexes; messages, queues and tables are not in it unless it was told so.
+    for current in [path for part in ("config", "consumequeue") for path in sorted((folder / part).rglob("CURRENT"))]:
         if any(current.parent.glob("MANIFEST-*")):
             raise UsageError(
                 f"broker data folder {folder} has a RocksDB database ({current.parent.relative_to(folder)}), which this "
@@ -371,6 +371,8 @@ class DiskStorage:
     def replace(self, table: str, content: bytes, *, sync: bool = False) -> None:
         if not sync:
             self._syncer.submit_table(str(self._folder / table), content)
+            if self._syncer.table_trouble is not None:  # of an earlier one; all that wait are tried again
+                raise StorageError(self._syncer.table_trouble)
             return
         self._syncer.forget_table(str(self._folder / table))
         try:
@@ -460,6 +462,7 @@ class Syncer:
         self._tables: dict[str, bytes] = {}
         self._done = 0
         self._failed: DiskFailed | None = None
+        self.table_trouble: str | None = None  # why a table cannot be written; it waits for the next round
         self._thread = threading.Thread(target=self._run, name="broker-sync", daemon=True)
         self._thread.start()
 
@@ -509,14 +512,17 @@ class Syncer:
         """One that cannot be written (a full disk) waits for the next round, and its last generation stays."""
         with self._lock:
             tables = dict(self._tables)
+        trouble: str | None = None
         for path, content in tables.items():
             try:
                 write_table(path, content, self._fsync)
-            except OSError:
+            except OSError as error:
+                trouble = f"cannot write {path}: {error.strerror}"
                 continue
             with self._lock:
                 if self._tables.get(path) is content:
                     del self._tables[path]
+        self.table_trouble = trouble
 
 
 def write_table(path: str, content: bytes, fsync: Callable[[int], None]) -> None:

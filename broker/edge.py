@@ -189,6 +189,9 @@ class Edge:
                     connection.abort()
                 elif now_ms - connection.active_ms > IDLE_MS:
                     connection.close()
+        while self.broker.state.store.events:
+            event, fields = self.broker.state.store.events.popleft()
+            _log.warning(event, **fields)
         while self.broker.state.faults:
             self.say("held_pull.failed", reason=self.broker.state.faults.popleft())
         if self.broker.failed is not None and not self.failed.is_set():

@@ -16,6 +16,7 @@ Rules:
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -121,6 +122,7 @@ class MessageStore:
         self._rebuilds: dict[Key, Rebuild] = {}
         self._rebuild: Callable[[Key], Rebuild] | None = None
         self.rebuilt_queues = 0
+        self.events: deque[tuple[str, dict[str, object]]] = deque(maxlen=64)  # since the start, for the log
         self.found = Found()
 
     # Putting
@@ -477,6 +479,10 @@ class MessageStore:
             rebuild.finish(queue)
             queue.drop_records_below(self._log.start)
             self.rebuilt_queues += 1
+            self.events.append(
+                ("store.queue_rebuilt", {"topic": key[0], "queue_id": key[1], "entries": queue.max_offset})
+            )
+            self.events += rebuild.found.events()
 
     # Recovery
 
@@ -501,9 +507,11 @@ class MessageStore:
         """
         if self._log.end == 0:  # a new store: from now on each deletion is noted
             self._storage.replace(REMOVED, b"{}", sync=True)
-        removed = self._storage.load(REMOVED)
-        self._removed = removed_topics(removed)
-        lives_known = bool(removed)
+        removed = removed_topics(self._storage.load(REMOVED))
+        if removed is None:
+            removed = removed_topics(self._storage.load_previous(REMOVED))
+        self._removed = removed or {}
+        lives_known = removed is not None
 
         def is_wanted(message: StoredMessage) -> bool:
             topic, position = message.topic, message.physical_offset
@@ -609,11 +617,12 @@ def _stored_ms_in(text: bytes | None) -> int:
         return 0
 
 
-def removed_topics(text: bytes | None) -> dict[str, int]:
+def removed_topics(text: bytes | None) -> dict[str, int] | None:
+    """Deleted topics and where the log ended then; None when nobody knows."""
     try:
         return {str(topic): int(position) for topic, position in json.loads(text or b"").items()}
     except (ValueError, TypeError, AttributeError):
-        return {}
+        return None
 
 
 def message_tags_code(message: StoredMessage) -> int:

@@ -196,6 +196,21 @@ class NameServerCore:
             channel,
         )
 
+    def change_topic(self, key: tuple[str, str], name: str, topic: TopicConfig | None, version: DataVersion) -> bool:
+        """Take over one topic of the broker with `key` (cluster, address), None = it has it no more.
+
+        Costs the same whatever the number of topics. False for a broker that is not registered: it has to `register`.
+        """
+        live = self._tables.live.get(key)
+        if live is None or live.broker_id != MASTER_ID:
+            return False
+        if topic is not None:
+            self._tables.topics.setdefault(name, {})[live.broker_name] = queue_data(live.broker_name, topic)
+        elif live.broker_name in self._tables.topics.get(name, {}):
+            self._drop_queues(name, live.broker_name)
+        live.data_version = version
+        return True
+
     def _replace_topics(self, broker_name: str, table: TopicConfigTable) -> None:
         topics = self._tables.topics
         named = table.topic_config_table

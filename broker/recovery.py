@@ -118,7 +118,7 @@ class Recovery:
                 "else, or is encrypted. Nothing was changed; use another folder"
             )
         for part in damage:
-            self._set_aside(part)
+            self.set_aside(part)
         for key in broken - self._taken.keys():  # no record of it is left
             queue = self._queue_of(*key)
             queue.restart_at(queue.max_offset)
@@ -186,7 +186,7 @@ class Recovery:
             self._believe_both(queue, odd, part)
         else:
             if odd is not None:
-                self._set_aside(odd)
+                self.set_aside(odd)
                 del self._odd[key]
                 if 0 <= missing <= min(self._room, MISSING_MAX):  # the one before it was wrong
                     self._put(queue, part)
@@ -219,9 +219,9 @@ class Recovery:
         if missing > MISSING_MAX and key not in self._taken:
             queue.restart_at(odd.message.queue_offset)
         elif missing < 0 and key in self._alone:
-            self._set_aside(self._taken[key])
+            self.set_aside(self._taken[key])
         elif not 0 <= missing <= MISSING_MAX:
-            self._set_aside(odd)
+            self.set_aside(odd)
             self._odd[key] = part
             return
         self._put(queue, odd)
@@ -238,7 +238,7 @@ class Recovery:
                 self._put(self._queue_of(*fitting[0]), part)
             else:
                 worst = max(missing, key=lambda key: (missing[key] < 0, missing[key]))
-                self._set_aside(self._odd.pop(worst))
+                self.set_aside(self._odd.pop(worst))
 
     def _missing(self, part: Part) -> int:
         assert part.message is not None
@@ -249,7 +249,8 @@ class Recovery:
             self.found.torn_bytes += part.length_bytes
         self._log.truncate(part.position)
 
-    def _set_aside(self, part: Part) -> None:
+    def set_aside(self, part: Part) -> None:
+        """Copy what cannot be read, or belongs nowhere; once, whoever comes across it."""
         self.found.damaged_ranges += 1
         self.found.damaged_bytes += part.length_bytes
         if part.message is not None:
@@ -297,6 +298,7 @@ class Rebuild:
         for part in self._parts:
             if part.kind is Kind.DAMAGE:
                 self._recovery.make_room(part)
+                self._recovery.set_aside(part)
             elif part.message is not None and (part.message.topic, part.message.queue_id) == self._key:
                 self._recovery.take(part)
                 self._count += 1
@@ -304,6 +306,10 @@ class Rebuild:
                 return False
         self._recovery.end()
         return True
+
+    @property
+    def found(self) -> Found:
+        return self._recovery.found
 
     def finish(self, queue: ConsumeQueue) -> None:
         """Put the entries in place of those of `queue`; one without records goes on counting."""

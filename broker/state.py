@@ -214,7 +214,12 @@ class BrokerState:
         """
         for name in names:
             self._journal.append(self.topics.journal_line(name))
-        self.register(now_ms)
+        key = self.config.cluster, self.config.address
+        server = self.name_server
+        if server is not None and not all(
+            server.change_topic(key, name, self.topics.get(name), self.topics.version) for name in names
+        ):
+            self.register(now_ms)
 
     def save_topics(self) -> None:
         """Write the whole table of topics if the journal has lines, and begin the journal anew."""

@@ -112,14 +112,18 @@ class TopicTable:
         self.changes += 1
         self.changed_ms = now_ms
 
+    @property
+    def version(self) -> DataVersion:
+        return DataVersion(0, self.changed_ms, self.changes)
+
     def table(self) -> TopicConfigTable:
         """All topics with the version of this table, as topics.json and admin tools (request 21) have them."""
-        return TopicConfigTable(dict(self._topics), DataVersion(0, self.changed_ms, self.changes))
+        return TopicConfigTable(dict(self._topics), self.version)
 
     def journal_line(self, name: str) -> bytes:
         """What the journal says after a change of the topic `name`: what it is now, or that it is gone."""
         topic = self._topics.get(name)
-        table = TopicConfigTable({} if topic is None else {name: topic}, DataVersion(0, self.changed_ms, self.changes))
+        table = TopicConfigTable({} if topic is None else {name: topic}, self.version)
         return name.encode() + b"\t" + table.encode() + b"\n"
 
     def replay(self, journal: bytes) -> None:

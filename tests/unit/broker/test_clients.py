@@ -266,6 +266,14 @@ def test_locks_expire(broker):
     assert broker.core.state.locks._groups == {}
 
 
+def test_documents_of_megabytes_are_not_read(broker):
+    """fastjson's bare keys are read slowly: 16 MiB of them would hold all others up for half a minute."""
+    body = b"{" + b",".join(b"%d:0" % number for number in range(200_000)) + b"}"
+    answer = broker.call(RequestCode.HEART_BEAT, body=body)
+    assert (answer.code, "at most 1048576" in answer.remark) == (ResponseCode.SYSTEM_ERROR, True)
+    assert broker.send(body=b"x" * 2_000_000).code == 0
+
+
 def test_heartbeats_are_bounded(broker):
     consumers = tuple(ConsumerData(f"g{number}") for number in range(1_025))
     answer = broker.call(RequestCode.HEART_BEAT, body=HeartbeatData("c1", (), consumers).encode())

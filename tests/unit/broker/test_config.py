@@ -99,6 +99,18 @@ def test_a_deleted_topic_does_not_come_back_and_its_successor_begins_anew(broker
     assert [message.body for message in broker.read("U")] == [b"stays"]
 
 
+@pytest.mark.parametrize("content", [b"", b"{", bytes(40)])
+def test_what_was_deleted_is_known_from_the_generation_before(broker, content):
+    broker.send("T", b"old")
+    broker.call(RequestCode.DELETE_TOPIC_IN_BROKER, TopicName("T"))
+    broker.storage.replace("config/removedTopics.json", broker.storage.load("config/removedTopics.json"))
+    broker.storage.replace("config/removedTopics.json", content)
+    broker.send("T", b"new")
+    broker.storage._tables["config/checkpoint.json"] = b""
+    broker.crash()
+    assert [message.body for message in broker.read("T")] == [b"new"]
+
+
 def test_offsets_above_the_end_of_the_log_are_clamped_with_a_line(broker):
     broker.send()
     broker.core.state.offsets.commit("T", "g", 0, 70)

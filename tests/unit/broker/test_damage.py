@@ -81,6 +81,9 @@ def genuine_store(folder: Path, count: int, *, clean: bool) -> list[bytes]:
         path.parent.mkdir(parents=True)
         path.write_bytes(content.ljust(20 * 30_000, b"\0"))
     (folder / "checkpoint").write_bytes(bytes(4_096))
+    (folder / "rocksdbstore").mkdir()  # 5.5 always makes it, for its indexes
+    for name in ("CURRENT", "MANIFEST-000004"):
+        (folder / "rocksdbstore" / name).write_text("MANIFEST-000004")
     if not clean:
         (folder / "abort").touch()
     return bodies
@@ -293,6 +296,34 @@ def test_random_bytes_in_a_consumequeue_are_noticed_when_they_are_read(tmp_path)
         store.rebuild_some()
     assert read(store) == {offset: b"%03d" % (2 * offset) for offset in range(300)}
     assert put(store, b"next").queue_offset == 300
+    storage.close()
+
+
+def test_damage_before_the_checkpoint_is_noticed_when_it_is_read(tmp_path):
+    """A start does not read what the checkpoint covers; a pull that comes to it makes the queue anew and goes on."""
+    storage = DiskStorage(tmp_path)
+    store = opened(storage)
+    for number in range(60):
+        put(store, b"%03d" % number, queue_id=number % 2)
+    hurt, size, _ = store.queue("T", 0).entry(10)
+    store.checkpoint_now()
+    storage.close()
+    segment = max(
+        (path for path in (tmp_path / "commitlog").iterdir() if int(path.name) <= hurt), key=lambda path: path.name
+    )
+    content = bytearray(segment.read_bytes())
+    at = hurt - int(segment.name)
+    segment.write_bytes(bytes(content[:at]) + bytes(30) + bytes(content[at + 30 :]))
+    storage = DiskStorage(tmp_path)
+    store = opened(storage)
+    with pytest.raises(QueueRebuilding):
+        read(store)
+    while store.is_rebuilding:
+        store.rebuild_some()
+    assert read(store) == {offset: b"%03d" % (2 * offset) for offset in range(30) if offset != 10}
+    assert storage.aside() == [f"{hurt}-{size}"]
+    assert [event for event, _ in store.events] == ["store.queue_rebuilt", "store.damaged"]
+    assert (tmp_path / "damaged" / f"{hurt}-{size}").read_bytes()[:30] == bytes(30)
     storage.close()
 
 

@@ -26,6 +26,7 @@ from rocketcrew.remoting.admin_headers import (
     QueryDataVersion,
     RegisterBroker,
     TopicInNameServer,
+    TopicName,
     TopicsByCluster,
     UnregisterBroker,
 )
@@ -207,3 +208,16 @@ def test_the_broker_of_the_same_process_stays_registered(broker):
     broker.now_ms += 120_001
     broker.name_server.tick(broker.now_ms)
     assert broker.ask_name_server(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRoute("TBW102")).code == 17
+
+
+def test_topics_that_come_one_by_one_are_registered_as_if_at_once(make):
+    broker = make()
+    for number in range(20):
+        broker.send(f"T{number}", default_topic_queue_nums=1 + number % 4)
+    broker.call(RequestCode.DELETE_TOPIC_IN_BROKER, TopicName("T3"))
+    one_by_one = dict(broker.name_server._tables.topics)
+    versions = [live.data_version for live in broker.name_server._tables.live.values()]
+    broker.start()
+    assert dict(broker.name_server._tables.topics) == one_by_one
+    assert [live.data_version.counter for live in broker.name_server._tables.live.values()] == [versions[0].counter]
+    assert "T3" not in one_by_one

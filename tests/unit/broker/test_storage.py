@@ -284,6 +284,23 @@ def test_a_table_keeps_the_generation_before(storage, tmp_path):
     again.close()
 
 
+def test_a_table_that_cannot_be_written_is_tried_again(tmp_path):
+    storage = DiskStorage(tmp_path)
+    (tmp_path / "config" / "a.json.bak").mkdir()  # its generation before cannot be kept
+    (tmp_path / "config" / "a.json").write_bytes(b"0")
+    storage.replace("config/a.json", b"1")
+    storage.sync()
+    storage._syncer.close()
+    assert storage.load("config/a.json") == b"1"
+    with pytest.raises(StorageError, match=r"cannot write .*a\.json"):
+        storage.replace("config/a.json", b"2")
+    (tmp_path / "config" / "a.json.bak").rmdir()
+    storage._syncer._write_tables()
+    assert (tmp_path / "config" / "a.json").read_bytes() == b"2"
+    storage.replace("config/a.json", b"3")
+    storage.abandon()
+
+
 def test_a_table_is_synced_with_its_folder(tmp_path):
     synced = []
     storage = DiskStorage(tmp_path, fsync=lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
