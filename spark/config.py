@@ -20,8 +20,8 @@ from .plan import Limits, Trigger
 
 PARQUET, ARROW, DELTA, DELTA_RS, FOREACH = "parquet", "pyarrow", "delta", "deltalake", "foreach"
 PLAN_TRIGGERS = 8
-"""A plan takes up to this many times `max_bytes`, and never more than `max_rows`: after a backlog, fewer and larger commits are
-cheaper, while the copies on disk and the time until a stop takes effect stay bounded."""
+"""A plan takes up to this many times `max_bytes`, and never more than `max_rows`: after a backlog, fewer and larger commits
+are cheaper, while the copies on disk and the time until a stop takes effect stay bounded."""
 BYTES_TRIGGERS = 4
 """`max_bytes` alone makes no batch due, as few large rows may not be worth a commit; so many times as much does."""
 HIGH_WATER_SHARE = 2

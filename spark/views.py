@@ -8,14 +8,20 @@ one record: that of the newest epoch, of these the one with the most reconsume t
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ..conf.columns import BATCH_COLUMN, Column, ddl
 from ..conf.segment_format import EPOCH
 from ..durable.files import spark_path
 from ..remoting.errors import UsageError
+from .errors import LoaderError
 from .table_state import read_state
 from .targets.parquet import STATE_FILE, batch_folder, last_batch
+
+UNREAD: Final = "FAILED_READ_FILE"
+"""How Spark names the error of a file that it can't read."""
+SAID_MAX: Final = 1000
+"""Characters of what Spark says that are passed on."""
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,3 +64,24 @@ def query(spark: Any, table: Path, sql: str) -> list[dict[str, Any]]:
     """Run one statement on fresh `results` and `latest` views; the rows as dicts, in order."""
     register_views(spark, table)
     return [row.asDict(recursive=True) for row in spark.sql(sql).collect()]
+
+
+def answer(spark: Any, statement: str) -> list[dict[str, Any]]:
+    """The rows of a statement. Raises UsageError when Spark refuses it, LoaderError when it fails, each in a few words."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        return [row.asDict(recursive=True) for row in spark.sql(statement).collect()]
+    except AnalysisException as error:  # also of what can't be parsed
+        raise UsageError(f"{statement!r}: {_short(error)}") from None
+    except Exception as error:  # noqa: BLE001  py4j has errors of its own, and what a UDF raised
+        said = _short(error)  # asks the JVM, which is still there
+        remedy = ". Look at the table with rocketcrew reconcile: --rerun brings rows of damaged files back"
+        raise LoaderError(f"{statement!r} failed: {said}{remedy if UNREAD in said else ''}") from None
+
+
+def _short(error: Exception) -> str:
+    """The cause, without the stacks of two languages."""
+    lines = [line.strip() for line in str(error).split("JVM stacktrace")[0].splitlines()]
+    told = [line for line in lines if line and not line.startswith("at ") and "Driver stacktrace" not in line]
+    return " ".join(told)[:SAID_MAX]

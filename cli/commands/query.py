@@ -10,14 +10,11 @@ from typing import Any, Final
 import click
 
 from ...conf.settings import Settings, require
-from ...remoting.errors import UsageError
 from ..options import table_folder, with_settings
 from ..surroundings import surroundings
 from ..tables import lines
 
 VERIFY: Final = {"spark.hadoop.parquet.page.verify-checksum.enabled": "true"}
-UNREAD: Final = "FAILED_READ_FILE"
-"""How Spark names the error of a file that it can't read."""
 
 
 @click.command()
@@ -39,7 +36,7 @@ def query(settings: Settings, sql: tuple[str, ...], as_json: bool) -> None:
     from ...spark.connect import is_remote
     from ...spark.needs import check_pyspark
     from ...spark.session import SessionSettings, delta_conf, open_any
-    from ...spark.views import is_delta, register_views
+    from ...spark.views import answer, is_delta, register_views
 
     check_pyspark("rocketcrew query")
     require(settings, ["spark.target"], flag_names={"spark.target": "--target PATH"})
@@ -60,26 +57,7 @@ def query(settings: Settings, sql: tuple[str, ...], as_json: bool) -> None:
             context: Any = session.spark  # pyspark's types are partial
             register_views(context, target)
             for statement in sql:
-                rows = answer_to(context, statement)
+                rows = answer(context, statement)
                 click.echo(json.dumps(rows, default=str) if as_json else "\n".join(lines(rows)))
         finally:
             session.close()
-
-
-def answer_to(spark: Any, statement: str) -> list[dict[str, Any]]:
-    """The rows. Raises UsageError for a statement that Spark refuses, LoaderError for files that it can't read."""
-    from pyspark.errors import AnalysisException, PySparkException
-
-    from ...spark.errors import LoaderError
-
-    try:
-        return [row.asDict(recursive=True) for row in spark.sql(statement).collect()]
-    except AnalysisException as error:  # also of what can't be parsed
-        raise UsageError(f"{statement!r}: {_short(error)}") from None
-    except PySparkException as error:
-        remedy = ". Look at the table with rocketcrew reconcile: --rerun brings rows of damaged files back"
-        raise LoaderError(f"{statement!r} failed: {_short(error)}{remedy if UNREAD in str(error) else ''}") from None
-
-
-def _short(error: Exception) -> str:
-    return " ".join(str(error).split("JVM stacktrace")[0].split())[:1000]
