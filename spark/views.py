@@ -83,5 +83,11 @@ def answer(spark: Any, statement: str) -> list[dict[str, Any]]:
 def _short(error: Exception) -> str:
     """The cause, without the stacks of two languages."""
     lines = [line.strip() for line in str(error).split("JVM stacktrace")[0].splitlines()]
-    told = [line for line in lines if line and not line.startswith("at ") and "Driver stacktrace" not in line]
+    told = [
+        line
+        for line in lines
+        if line
+        and not line.startswith(("at ", "... ", "An error occurred while calling"))
+        and "Driver stacktrace" not in line
+    ]
     return " ".join(told)[:SAID_MAX]

@@ -116,7 +116,7 @@ class DeltaTarget:
         if not tried:
             raise LoaderError(
                 f"the table {self.path} is at batch {batch}, and {self.path / STATE_DIR} has no state of it (those of the"
-                f" newest {STATES_KEPT} batches are kept): it was taken back to an old version, or copied without that folder."
+                f" newest {STATES_KEPT} batches are kept): it was taken back to an old version, or copied without it."
                 " Take it back to its newest version (RESTORE TABLE, or DeltaTable.restore of the deltalake package), or load"
                 " into a new table (spark.target) and consume again: rocketcrew reset --to earliest"
             )
