@@ -198,7 +198,8 @@ async def fetch(
     size = 0
     for key, offsets in sorted(wanted.queues.items()):
         for start, stop in offsets.pieces:
-            at, got = start, []
+            at = start
+            got: list[tuple[int, int]] = []
             async for first, end, record in _range(cluster, operations, key, start, stop, bytes_max - size):
                 found.append((key, record))
                 got.append((first, end))

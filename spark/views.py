@@ -18,11 +18,13 @@ from .errors import LoaderError
 from .table_state import read_state
 from .targets.parquet import STATE_FILE, batch_folder, last_batch
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
 UNREAD: Final = "FAILED_READ_FILE"
 """How Spark names the error of a file that it can't read."""
+SAID_MAX: Final = 1000
+"""Characters of what Spark says that are passed on."""
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 _LATEST = """
 SELECT * EXCEPT (_rank) FROM (
@@ -64,18 +66,28 @@ def query(spark: Any, table: Path, sql: str) -> list[dict[str, Any]]:
     return [row.asDict(recursive=True) for row in spark.sql(sql).collect()]
 
 
-def answer_to(spark: Any, statement: str) -> list[dict[str, Any]]:
-    """The rows. Raises UsageError for a statement that Spark refuses, LoaderError for files that it can't read."""
-    from pyspark.errors import AnalysisException, PySparkException
+def answer(spark: Any, statement: str) -> list[dict[str, Any]]:
+    """The rows of a statement. Raises UsageError when Spark refuses it, LoaderError when it fails, each in a few words."""
+    from pyspark.errors import AnalysisException
 
     try:
         return [row.asDict(recursive=True) for row in spark.sql(statement).collect()]
     except AnalysisException as error:  # also of what can't be parsed
         raise UsageError(f"{statement!r}: {_short(error)}") from None
-    except PySparkException as error:
+    except Exception as error:  # noqa: BLE001  py4j has errors of its own, and what a UDF raised
+        said = _short(error)  # asks the JVM, which is still there
         remedy = ". Look at the table with rocketcrew reconcile: --rerun brings rows of damaged files back"
-        raise LoaderError(f"{statement!r} failed: {_short(error)}{remedy if UNREAD in str(error) else ''}") from None
+        raise LoaderError(f"{statement!r} failed: {said}{remedy if UNREAD in said else ''}") from None
 
 
 def _short(error: Exception) -> str:
-    return " ".join(str(error).split("JVM stacktrace")[0].split())[:1000]
+    """The cause, without the stacks of two languages."""
+    lines = [line.strip() for line in str(error).split("JVM stacktrace")[0].splitlines()]
+    told = [
+        line
+        for line in lines
+        if line
+        and not line.startswith(("at ", "... ", "An error occurred while calling"))
+        and "Driver stacktrace" not in line
+    ]
+    return " ".join(told)[:SAID_MAX]

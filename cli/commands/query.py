@@ -36,7 +36,7 @@ def query(settings: Settings, sql: tuple[str, ...], as_json: bool) -> None:
     from ...spark.connect import is_remote
     from ...spark.needs import check_pyspark
     from ...spark.session import SessionSettings, delta_conf, open_any
-    from ...spark.views import answer_to, is_delta, register_views
+    from ...spark.views import answer, is_delta, register_views
 
     check_pyspark("rocketcrew query")
     require(settings, ["spark.target"], flag_names={"spark.target": "--target PATH"})
@@ -57,7 +57,7 @@ def query(settings: Settings, sql: tuple[str, ...], as_json: bool) -> None:
             context: Any = session.spark  # pyspark's types are partial
             register_views(context, target)
             for statement in sql:
-                rows = answer_to(context, statement)
+                rows = answer(context, statement)
                 click.echo(json.dumps(rows, default=str) if as_json else "\n".join(lines(rows)))
         finally:
             session.close()

@@ -88,9 +88,11 @@ def reset(
     While members of the group run, the brokers tell them, as `mqadmin resetOffsetByTime` has it done; else the offsets are
     set and read back. --reprocess needs the group at rest.
 
-    What is consumed again is dropped where it is in the table already: each message is in it once. With --reprocess its rows
-    are loaded beside the first ones, with the number of the new epoch in the column _epoch (null is the first). Segments that
-    were sealed before belong to the epoch before. Where members have their state on several hosts, name all of their folders.
+    What is consumed again is dropped where it is in the table already: each record is in it once. A message that fails anew
+    goes to the retry topic as a new record, whose rows are added (the view `latest` shows one set for each message). With
+    --reprocess its rows are loaded beside the first ones, with the number of the new epoch in the column _epoch (null is the
+    first). Segments that were sealed before belong to the epoch before. Where members have their state on several hosts, name
+    all of their folders.
 
     Of `run --engine spark` the checkpoint in supervisor.data_dir is removed, so that its next start begins at the offsets
     that are set here, for its other topics at what it has reported; what it had sealed stays.

@@ -113,6 +113,13 @@ class DeltaTarget:
     def _winner(self, batch: int) -> str:
         """The id of the plan that became `batch`: the only one that tried, or the one that the log names."""
         tried = self._tried(batch)
+        if not tried:
+            raise LoaderError(
+                f"the table {self.path} is at batch {batch}, and {self.path / STATE_DIR} has no state of it (those of the"
+                f" newest {STATES_KEPT} batches are kept): it was taken back to an old version, or copied without it."
+                " Take it back to its newest version (RESTORE TABLE, or DeltaTable.restore of the deltalake package), or load"
+                " into a new table (spark.target) and consume again: rocketcrew reset --to earliest"
+            )
         return tried[0] if len(tried) == 1 else self._logged(batch, tried)
 
     def _tried(self, batch: int) -> list[str]:

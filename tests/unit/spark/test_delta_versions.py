@@ -1,0 +1,45 @@
+"""A Delta table that its owner took back to an older version, or copied in part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from loader_world import World
+
+from rocketcrew.spark.errors import LoaderError
+from rocketcrew.spark.reconciling import reconcile
+from rocketcrew.spark.table_keys import table_facts
+
+TABLES = ("deltalake",)
+
+
+def fill(world: World, segments: Any) -> None:
+    for start in range(5):
+        world.seal([segments.Record(10 * start + n) for n in range(3)])
+        world.drain(world.loader())
+
+
+def test_loading_goes_on_after_a_restore_and_what_is_gone_is_named(world: World, segments: Any) -> None:
+    """Its transactions are not taken back with its files: numbers go on, and the ledger knows what was loaded."""
+    fill(world, segments)
+    DeltaTable(str(world.table)).restore(2)
+    world.seal([segments.Record(99)])
+    (report,) = world.drain(world.loader(known_batch=5))
+    assert report.batch == 6
+    facts, broken = table_facts(world.table, world.roots[:1])
+    assert broken == []
+    wanted = {offset for key in reconcile(facts, None).to_run_again().queues.values()
+              for start, stop in key.pieces for offset in range(start, stop)}  # fmt: skip
+    assert wanted == {20, 21, 22, 30, 31, 32, 40, 41, 42}
+
+
+def test_a_table_without_the_state_of_its_batch_is_refused_with_the_ways_out(world: World, segments: Any) -> None:
+    fill(world, segments)
+    for path in (world.table / "_rocketcrew").glob("5-*.json"):
+        path.unlink()
+    with pytest.raises(
+        LoaderError, match=r"at batch 5.*no state of it.*RESTORE TABLE.*spark\.target.*reset --to earliest"
+    ):
+        world.loader()
