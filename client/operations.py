@@ -1,6 +1,6 @@
 """What a consumer asks of its cluster: offsets, members, heartbeats, pulls, send-backs, locks.
 
-Timeouts are Java's (PROTOCOL.md has them by request); each can be given per call, in milliseconds. All methods raise
+Timeouts are Java's (docs/protocol.md); each can be given per call, in milliseconds. All methods raise
 BrokerError when the answer is a no, UnreachableError (TimedOutError) when there is none, ProtocolError when it makes no
 sense. Nothing is tried twice here: what a second try means differs by caller.
 
@@ -155,7 +155,7 @@ class Operations:
     ) -> int:
         """LOWER: the first message stored at or after that time (ms since 1970), the end when there is none.
 
-        UPPER (5.x): the last one stored at or before it. At the queue's ends brokers differ; PROTOCOL.md §5.6.
+        UPPER (5.x): the last one stored at or before it. At the queue's ends brokers differ; docs/protocol.md.
         """
         header = SearchOffset(mq.topic, mq.queue_id, timestamp_ms, boundary, mq.broker_name)
         return await self._offset(mq, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header, timeout_ms)

@@ -1,0 +1,30 @@
+"""Topics as Spark's tables and streams: `format("rocketmq")`.
+
+`spark.read`, `spark.readStream`, `df.write` and `df.writeStream` with `format("rocketmq")` (room `source/`), a Python
+data source that PySpark finds after the installation. Nothing of a supervisor is needed or touched.
+
+- Plan on the driver, pull on executors. The driver asks brokers for the ends of queues and makes ranges (queue,
+  start, end); a task pulls one range with `client/` and gives Arrow batches (4,096 rows or 8 MiB of bodies). One pull
+  is always ahead of what is decoded. Connections are kept per Python worker process, which Spark uses again and
+  again, and closed after a minute unused.
+- A range decides its rows. Pulls ask for everything, tags are compared here. So a batch that Spark runs again has the
+  same rows. The checkpoint (offsets by topic, broker, queue) is the truth of a stream; brokers hear the group's
+  offset for lag tools only, when the next batch is looked for, because then the last one is complete.
+- Queues that appear enter the checkpoint at their first offset with nothing read yet, so that a replay begins at the
+  same place. Queues that no route names stay where they are until they come back.
+- Data loss is an offset that is not there: below the first, above the end, or missing in between (queue offsets have
+  no gaps). It is asked for again first, then it is an error, or with `failOnDataLoss=false` a line in the log.
+- Times are exact. A broker's search is taken as a hint and the neighbours are looked at (searching.py): 4.9 answers
+  with the closest message, before or after.
+- Limits of a batch are shared among queues by what each has to read, at least one offset each, and never more than
+  the limit; Kafka's source may exceed it. `minPartitions` cuts the longest ranges.
+- Push-down only where Spark's `spark.sql.python.filterPushdown.enabled` is on. Spark refuses readers that override
+  `pushFilters` while it is off, so ours looks like the inherited method (batch_reader.py). Conditions on topic,
+  brokerName, queueId and queueOffset are exact; storeTimestamp narrows by the broker's search, one second wider, and
+  Spark looks again.
+- Writing is at least once. SPARK_ROW_KEY, `<query or job>-<batch>-<partition>-<row>`, is the same when a batch is
+  written again. Tasks learn query and batch from Spark's local properties, as a streaming writer is not told.
+- Pulls are in the name of TOOLS_CONSUMER, which brokers know; so a read leaves no group behind, and does not take
+  away an operator's reset that is meant for a living consumer. A group that is reported to and never had a member
+  says hello and goodbye once, as lag tools know a group by its retry topic.
+"""

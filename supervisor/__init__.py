@@ -1,0 +1,17 @@
+"""The process that is the group member: life, signals and control, slot, loader child, metrics and status.
+
+Decisions are in `core/`, the edge to brokers in `member/`, the edge to children in `pool/`.
+
+Start. Configuration is checked whole (the rules of RocketMQ's own clients), subscriptions are copied, `%RETRY%group`
+is added (clustering), workers are started and must say they are ready *before* the first pull; then name-server
+lookup, connections, heartbeats, offsets, a first rebalance. Every check of Java's checkConfig is a line of one table
+(checks.py), with Java's words (held against both genuine classes), the setting and a remedy. Service states
+CREATE_JUST → RUNNING → SHUTDOWN_ALREADY, or START_FAILED (as in Java also while it starts), are one table. One client
+id is in a group once: a lock beside the slots. State lives in `data_dir/<group>/<slot>`, a slot being a folder locked
+by flock (never named by client id, which changes at each start); a start takes over the journal and segments of slots
+that nobody holds.
+
+Stop. TERM: start nothing above the highest dispatched offset; finish everything at or below it (failures are sent
+back), settle, seal, commit, unregister, close; undispatched messages are dropped unrun. It does not wait for Spark
+unless asked. Past the deadline the duplicates to expect are counted and printed. A second TERM is quick.
+"""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 import click
@@ -14,6 +15,7 @@ from ...remoting.queues import MessageQueue
 from ...supervisor.member.access import access_of
 from ..asking import ask_cluster
 from ..options import with_settings
+from ..stagings import topics_in_keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ def lag(settings: Settings, topics: tuple[str, ...], as_json: bool) -> None:
         wanted = tuple(access.wrap(topic) for topic in topics)
         for topic in wanted:
             await cluster.route(topic)  # brokers that know the group say nothing of a topic that they do not know
-        found = await queue_lags(Admin(cluster), access.wrap(settings.consumer.group), wanted)
+        found = await queue_lags(Admin(cluster), access.wrap(settings.consumer.group), wanted, topics_in_keys(settings))
         return [replace(queue, topic=access.unwrap(queue.topic)) for queue in found]
 
     found = ask_cluster(access, ask)
@@ -67,11 +69,13 @@ def lag(settings: Settings, topics: tuple[str, ...], as_json: bool) -> None:
         click.echo(table(found, total))
 
 
-async def queue_lags(admin: Admin, group: str, topics: tuple[str, ...]) -> list[QueueLag]:
-    """Every queue of `topics` (none given: of all that the group consumes), sorted."""
+async def queue_lags(
+    admin: Admin, group: str, topics: tuple[str, ...], likely_topics: Sequence[str] = ()
+) -> list[QueueLag]:
+    """Every queue of `topics` (none given: of all that the group consumes), sorted; `likely_topics` as `consume_stats`."""
     found: dict[MessageQueue, QueueLag] = {}
     for topic in topics or (None,):
-        stats = await admin.consume_stats(group, topic)
+        stats = await admin.consume_stats(group, topic, likely_topics)
         for mq, offsets in stats.offset_table.items():
             end = offsets.broker_offset
             committed = offsets.consumer_offset if offsets.consumer_offset >= 0 else None

@@ -10,10 +10,10 @@ whoever makes it; afterwards the log is asked who has it, and the other one plan
 two back are deleted.
 
 Two ways to commit: by Spark (`delta`), for cluster-sized batches, and by delta-rs (`deltalake`), which needs no JVM and
-takes 20 ms for a small one (SPARK.md §3.3). Each reads what the other wrote. The log is read by delta-rs in both cases,
+takes 20 ms for a small one (docs/protocol.md). Each reads what the other wrote. The log is read by delta-rs in both cases,
 so that looking whether there is anything to do needs no Spark.
 
-The table's folder is a path of this file system. Sources: Delta's PROTOCOL.md ("Transaction Identifiers"), and
+The table's folder is a path of this file system. Sources: Delta's protocol ("Transaction Identifiers"), and
 OptimisticTransaction.scala for what a repeated transaction does.
 """
 
@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow
 import pyarrow.dataset
 
+from ...conf.columns import BATCH_COLUMN, check_partition_columns, plain_schema
 from ...durable.files import make_folders, spark_path
 from ...durable.intervals import OffsetSet
 from ...durable.outcomes import BatchOutcomes
 from ...remoting.errors import UsageError
-from ..columns import BATCH_COLUMN, check_partition_columns, plain_schema
 from ..convert import Staged
 from ..errors import BatchTakenError, LoaderError, remedy
 from ..plan import Plan

@@ -23,7 +23,7 @@ class FetchAssignment:
 
 @dataclass(slots=True, eq=False)
 class FetchOffset:
-    """Find where to begin (stored offset, else consumeFromWhere, PROTOCOL.md §4.4); answer `Core.opened`."""
+    """Find where to begin (stored offset, else consumeFromWhere, docs/protocol.md); answer `Core.opened`."""
 
     handle: int
     mq: MessageQueue

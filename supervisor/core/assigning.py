@@ -176,7 +176,7 @@ class Assigning:
     def moved(self, pq: ProcessQueue, offset: int, now: float) -> None:
         """The broker says that the offset is not in the queue: commit what it says, end, and open again there.
 
-        5.x clients do the same at once (updateAndFreeze, PROTOCOL.md §4.5); what runs finishes first.
+        5.x clients do the same at once (updateAndFreeze, docs/protocol.md); what runs finishes first.
         """
         pq.moved_to = offset
         self.revoke(pq, now, send_failures=True)

@@ -2,7 +2,7 @@
 
 It answers with the offset that may be committed: the smallest one that is not finished *and durable* (sealed, without
 rows, filtered, or its send-back accepted). It is made when the queue is assigned and dies with the assignment: a queue
-that comes back gets a new one, and late answers find the old one ended and are dropped (PROTOCOL.md §4.6 is Java's).
+that comes back gets a new one, and late answers find the old one ended and are dropped (docs/protocol.md has Java's).
 """
 
 from __future__ import annotations

@@ -269,7 +269,7 @@ class Pulling:
             return
         self.s.counters.pull_errors += 1
         if result.code in (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST):
-            # The broker has not seen our newest heartbeat yet (PROTOCOL.md §8, traps 9 and 10).
+            # The broker has not seen our newest heartbeat yet (docs/protocol.md, subscriptions).
             self.s.out.append(Heartbeat())
         delay_ms = config.pull_delay_on_error_ms
         if result.code == ResponseCode.FLOW_CONTROL:

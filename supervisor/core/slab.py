@@ -22,7 +22,7 @@ UNIT_BYTES = 16 * 1024
 """One unit. A default pull of 32 messages of 1 KiB is about 39 KiB: 3 units, 20 % lost to rounding."""
 
 SLAB_BYTES_MIN = 32 * 1024 * 1024
-"""Two frames of the protocol's maximum of 16 MiB (PROTOCOL.md §1)."""
+"""Two frames of the protocol's maximum of 16 MiB (docs/protocol.md)."""
 
 
 class Slot:

@@ -1,7 +1,7 @@
 """The state machines of the supervisor, each one table; a missing key is the error path.
 
 Every transition goes through `move`, which also counts it, so that a simulation can say which transition never happened.
-The service states are those of Java (client/common/.../ServiceState.java); the queue's are those of ARCHITECTURE.md.
+The service states are those of Java (client/common/.../ServiceState.java); the queue's are those of this folder's `__init__`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Where a queue is begun that is assigned to us: the stored offset, else what consumeFromWhere says.
 
-RebalancePushImpl.computePullFromWhereWithException (PROTOCOL.md §4.4). A broker answers 0 for a queue without a stored
+RebalancePushImpl.computePullFromWhereWithException (docs/protocol.md). A broker answers 0 for a queue without a stored
 offset while its first message is still in memory, so that a new group starts at 0 on a young topic whatever
 consumeFromWhere says (ConsumerManageProcessor.queryConsumerOffset): that answer counts as stored. What lies behind a 0 is
 asked once more, so that the reason can be told; a 4.x broker cannot tell the two apart.

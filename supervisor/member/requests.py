@@ -1,4 +1,4 @@
-"""Requests that brokers send to us, and what we answer: a table of codes (PROTOCOL.md §2.5; ClientRemotingProcessor.java).
+"""Requests that brokers send to us, and what we answer: a table of codes (docs/protocol.md; ClientRemotingProcessor.java).
 
 Ids changed and offset resets are one-way; the others are questions of an administrator that a broker passes on and waits
 for: 5 s for offsets, 10 s for running info and for a message that is consumed directly. A question about another group than

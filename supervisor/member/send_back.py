@@ -1,6 +1,6 @@
 """Failed messages go back to their broker; a refused send-back goes out as an ordinary send to the retry topic.
 
-DefaultMQPushConsumerImpl.sendMessageBack (PROTOCOL.md §4.7). An answer that is lost leaves it uncertain whether the
+DefaultMQPushConsumerImpl.sendMessageBack (docs/protocol.md). An answer that is lost leaves it uncertain whether the
 broker has the retry record; it is sent again, because two retry records are repeats and none is a loss.
 """
 

@@ -4,7 +4,7 @@ Each consumer has a fresh topic and group with equal queues at one genuine broke
 queues. Compared are: what the handler saw of every attempt (retry count, topic, queue, length, properties), the committed
 offsets and the ends of all queues, and every record of the retry topic and of the dead-letter topic with its properties.
 Ids and names that must differ are replaced by what they mean; what else may differ is in `CLIENT_SIDE`, with its reason in
-ARCHITECTURE.md, "Different from Java".
+docs/differences-from-java.md.
 """
 
 from __future__ import annotations

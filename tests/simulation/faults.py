@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rocketcrew.remoting.codes import RequestCode, ResponseCode
 
 from .member import SimMember
-from .script import STALLS
+from .script import BOOTS, STALLS
 from .worker import SimWorker
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class Faults:
             "recycle worker": self._recycle_worker,
             "pause": self._pause,
             "kill member": self._kill_member,
+            BOOTS: self._fail_boot,
             "kill member in a step": self._kill_in_a_step,
             "stop member": self._stop_member,
             "start member": self._start_member,
@@ -64,6 +65,7 @@ class Faults:
         """No more faults, and those that last are over."""
         broker = self.s.broker
         broker.refusing.clear()
+        self.s.next_boot_fails = False
         broker.stalled_until_ms = 0.0
         for link in broker.channels.values():
             link.slow = 1.0
@@ -175,6 +177,13 @@ class Faults:
         if member is None:
             return False
         member.die()
+        return True
+
+    def _fail_boot(self) -> bool:
+        """The next process that starts cannot boot its workers, or is killed before they are ready."""
+        if self.s.next_boot_fails:
+            return False
+        self.s.next_boot_fails = True
         return True
 
     def _kill_in_a_step(self) -> bool:

@@ -498,6 +498,12 @@ class ForgetsFinished(CoreParts):
             self.s.recovered.pop(pq.mq, None)
 
 
+class UnlinksFirst(Parts):
+    """The journal of a slot that is taken over goes before what it knew is in the own one."""
+
+    keeps_taken_journals = False
+
+
 class Planted(NamedTuple):
     """One bug, the number of seeds within which it must be found, and in which kind of world."""
 
@@ -590,6 +596,9 @@ PLANTED = {
     ),
     "key by restored topic": Planted(RestoredKey, 10),
     "queue ends with open send-backs": Planted(EndsEarly, 60),
+    "journal of a dead slot removed too early": Planted(
+        UnlinksFirst, 40, ("fail a boot", "kill member"), SEVERAL | {"slow": 0.05}
+    ),
     "finished messages forgotten at the end": Planted(ForgetsFinished, 80),
     "chunk handed out twice": Planted(HandsOutTwice, 40),
     "bytes of an ended queue kept": Planted(KeepsEnded, 120, ("reset back", "reset forward"), {"slow": 0.15}),

@@ -34,7 +34,8 @@ FAULTS = (
     "stop member", "start member", "reset back", "reset forward", "slow network",
 )  # fmt: skip
 STALLS = "worker stands still"
-"""Of some seeds only, see `perhaps_limited`."""
+BOOTS = "fail a boot"
+"""These two are of some seeds only, see `perhaps_limited`."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ class Script:
         """Decided by what was drawn: a draw of its own would make every seed another world."""
         draw = crc32(repr(self).encode())
         limit = [1, 2, 0, 0, 0, 0, 0, 0][draw % 8]
-        faults = self.faults | {STALLS: [0, 0, 1, 3][draw // 8 % 4]}
+        faults = self.faults | {STALLS: [0, 0, 1, 3][draw // 8 % 4], BOOTS: [0, 1, 1, 3][draw // 32 % 4]}
         return replace(self, topic_limit=limit if self.order == "concurrent" else 0, faults=faults)
 
     def without_operators(self) -> Script:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,7 @@ def test_a_rate_follows_what_is_done() -> None:
     assert rate.at(2.0, 400) == rate.per_second
 
 
-FOUND = {
+FOUND: dict[str, Any] = {
     "group": "billing", "subscriptions": {"orders": {}, "%RETRY%billing": {}}, "ready_workers": 2, "slot": "/s/billing/0",
     "counters": {"done_messages": 7, "failed_messages": 1},
     "queues": [{"end_offset": 190, "next_offset": 110, "unfinished": 20}], "paused": [],
