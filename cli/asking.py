@@ -10,10 +10,14 @@ from ..client.access import Access
 from ..client.admin import Admin
 from ..client.cluster import Cluster
 from ..client.sync import run_with_cluster
+from ..client.validation import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 from ..remoting.errors import BrokerError, RocketcrewError
 from .wording import no_such_name, unknown_topic
 
 T = TypeVar("T")
+
+REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
+"""Behind the cluster's name, of request-reply."""
 
 
 def ask_cluster(access: Access, work: Callable[[Cluster], Awaitable[T]]) -> T:
@@ -35,10 +39,16 @@ def ask_cluster(access: Access, work: Callable[[Cluster], Awaitable[T]]) -> T:
 
 
 async def known_topics(cluster: Cluster, access: Access) -> list[str]:
-    """Names of the cluster's topics, retry and dead-letter topics too, the name server's own left out; none when it does not
-    say."""
+    """Names of the cluster's topics, retry and dead-letter topics too, without those that the cluster made for itself; none
+    when the name server does not say."""
     admin = Admin(cluster)
     with contextlib.suppress(RocketcrewError):
         own = set(await admin.system_topics())
-        return [access.unwrap(topic) for topic in await admin.topic_list() if topic not in own]
+        return [access.unwrap(topic) for topic in await admin.topic_list() if topic not in own and not _is_own(topic)]
     return []
+
+
+def _is_own(topic: str) -> bool:
+    """One of the brokers' own, which they do not all call so: of transactions, timers, traces, replies."""
+    by_name = topic.lower().startswith(SYSTEM_TOPIC_PREFIX) or topic.endswith(REPLY_TOPIC_SUFFIX)
+    return by_name or topic in SYSTEM_TOPICS

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TextIO, TypeVar, cast
 
 import click
 from click.core import ParameterSource
@@ -23,6 +23,7 @@ from ..conf.logging import set_up
 from ..conf.settings import Settings, load
 from ..conf.sources import CONFIG_FILE_VARIABLE
 from ..remoting.errors import UsageError
+from .live_line import LiveLine
 from .surroundings import surroundings
 
 P = ParamSpec("P")
@@ -35,6 +36,7 @@ LONG_RUNNING: Final = frozenset({"run", "broker", "load", "demo", "chaos", "comp
 they say, unless a log level is asked for."""
 
 _REREAD: Final = "rocketcrew.reread"
+_LIVE: Final = "rocketcrew.live"
 COMMON_NAME_SERVERS: Final = "cluster.name_servers"
 DEFAULT_FILE: Final = "rocketcrew.toml"
 COMMON: Final[Mapping[str, str]] = {
@@ -146,8 +148,23 @@ def read_sources(context: click.Context, arguments: dict[str, Any], named: Mappi
 def set_up_logging(settings: Settings, env: Mapping[str, str], process: str) -> None:
     """Log to stderr as the settings say; NO_COLOR is obeyed."""
     colors = False if env.get("NO_COLOR") else None
-    asked = settings.origin["log.level"] != "default" or process in LONG_RUNNING
-    set_up(settings.log.format, settings.log.level if asked else "error", sys.stderr, process, colors=colors)
+    level, stream = settings.log.level, sys.stderr
+    line = None
+    if settings.origin["log.level"] == "default":
+        if process == "run" and settings.log.format != "json" and sys.stderr.isatty():
+            line = LiveLine(sys.stderr)
+            level, stream = "warning", cast("TextIO", line)
+        elif process not in LONG_RUNNING:
+            level = "error"
+    click.get_current_context().meta[_LIVE] = line
+    set_up(settings.log.format, level, stream, process, colors=colors)
+
+
+def live_line() -> LiveLine | None:
+    """For `run`: the line at the bottom of the terminal, beside which the log is written; None where nobody looks, or where a
+    log level is asked for."""
+    line: LiveLine | None = click.get_current_context().meta[_LIVE]
+    return line
 
 
 def with_settings(

@@ -14,12 +14,25 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from typing import TextIO
 
 import structlog
 from structlog.typing import EventDict, Processor
 
+from .repeats import Repeats
+
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+OF_OUTAGES = frozenset(
+    {
+        "name_server_failed", "commit_failed", "pull_failed", "heartbeat_failed", "route_not_renewed", "connection_closed",
+        "rebalance_look_up_failed", "send_back_failed", "resend_failed", "drain_deadline", "lock_failed", "unlock_failed",
+        "pop_failed", "ack_failed", "search_offset_failed", "address_server_failed",
+    }
+)  # fmt: skip
+"""Events that come many times a second while a broker or name server is away, of every queue and connection."""
 
 
 class LineWriter:
@@ -69,6 +82,21 @@ class _Bound:
         return event
 
 
+class _Counted:
+    """A processor that lets the first of OF_OUTAGES pass, then some, each with the number `times` that it stands for."""
+
+    def __init__(self) -> None:
+        self._repeats = Repeats()
+
+    def __call__(self, logger: object, name: str, event: EventDict) -> EventDict:
+        if event.get("event") not in OF_OUTAGES:
+            return event
+        times = self._repeats.came((event["event"], event.get("address"), event.get("topic")), time.monotonic())
+        if not times:
+            raise structlog.DropEvent
+        return event if times == 1 else {**event, "times": times}
+
+
 def set_up(
     format: str, level: str, stream: TextIO, process: str = "supervisor", *, colors: bool | None = None, **bound: object
 ) -> None:
@@ -83,6 +111,7 @@ def set_up(
     human = format == "human" or (format == "auto" and terminal)
     keys: dict[str, object] = {"process": process, **bound}
     shared: list[Processor] = [
+        _Counted(),
         structlog.processors.add_log_level,
         _Bound(keys),
         structlog.processors.TimeStamper(fmt="%H:%M:%S.%f" if human else "iso", utc=not human),

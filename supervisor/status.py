@@ -50,6 +50,8 @@ def picture(core: Core, service: Service, facts: dict[str, dict[str, object]], e
                 "state": pq.state.value,
                 "next_offset": pq.next_offset,
                 "committed": pq.committed,
+                "end_offset": max(pq.end_offset, pq.next_offset),
+                "lag": max(0, pq.end_offset, pq.next_offset) - max(0, pq.committed),
                 "unfinished": pq.unfinished,
                 "unfinished_bytes": pq.unfinished_bytes,
                 "span": pq.span,

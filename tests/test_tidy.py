@@ -73,7 +73,7 @@ EDGES: dict[str, frozenset[str]] = {
 
 PURE_MODULES: dict[str, frozenset[str]] = {
     "durable": frozenset({"intervals", "outcomes"}),
-    "conf": frozenset({"formats", "rules", "schema"}),
+    "conf": frozenset({"formats", "repeats", "rules", "schema"}),
     "client": frozenset(
         {"access", "address", "faults", "outgoing", "request_rules", "routes", "selection", "send_result", "validation"}
     ),

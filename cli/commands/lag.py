@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Sequence
+import sys
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
 
 import click
 
+from ...client.access import Access
 from ...client.admin import Admin
 from ...client.cluster import Cluster
 from ...conf.settings import Settings, require
 from ...remoting.queues import MessageQueue
 from ...supervisor.member.access import access_of
 from ..asking import ask_cluster
+from ..group_members import members_of, owners
+from ..live_line import duration
 from ..options import with_settings
 from ..stagings import topics_in_keys
+from ..tables import lines
+
+CLEAR: Final = "\x1b[H\x1b[2J"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +45,14 @@ class QueueLag:
 @click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC",
               help="Only this topic; may be repeated. Otherwise all of the group's, its retry topic too.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: every queue, and the total.")
+@click.option("--watch", is_flag=True, help="Look again and again, with each queue's owner and rate, until Ctrl-C.")
+@click.option("--interval", type=click.FloatRange(0.1, 3600), default=2.0, show_default=True, metavar="S",
+              help="With --watch: seconds between two looks.")  # fmt: skip
+@click.option(
+    "--count", type=click.IntRange(0), default=0, metavar="N", help="With --watch: end after N looks; 0: never."
+)
 @with_settings(group="consumer.group")
-def lag(settings: Settings, topics: tuple[str, ...], as_json: bool) -> None:
+def lag(settings: Settings, topics: tuple[str, ...], as_json: bool, watch: bool, interval: float, count: int) -> None:
     """Show how far a group is behind, queue by queue.
 
     MAX is the offset that the queue's next message will get, COMMITTED the first that the group has not finished, LAG the
@@ -47,6 +63,7 @@ def lag(settings: Settings, topics: tuple[str, ...], as_json: bool) -> None:
     Examples:
       rocketcrew lag -g billing
       rocketcrew lag -g billing -t orders -n 10.0.0.5:9876 --json
+      rocketcrew lag -g billing --watch
     """
     flags = {"cluster.name_servers": "-n HOST:PORT", "consumer.group": "-g GROUP"}
     require(settings, flags, flag_names=flags)
@@ -60,6 +77,11 @@ def lag(settings: Settings, topics: tuple[str, ...], as_json: bool) -> None:
         found = await queue_lags(Admin(cluster), access.wrap(settings.consumer.group), wanted, topics_in_keys(settings))
         return [replace(queue, topic=access.unwrap(queue.topic)) for queue in found]
 
+    if watch:
+        wanted = tuple(access.wrap(topic) for topic in topics)
+        look = Looks(access, settings.consumer.group, wanted, topics_in_keys(settings))
+        ask_cluster(access, lambda cluster: look.go_on(cluster, interval, count, as_json=as_json))
+        return
     found = ask_cluster(access, ask)
     total = sum(queue.lag for queue in found)
     if as_json:
@@ -67,6 +89,74 @@ def lag(settings: Settings, topics: tuple[str, ...], as_json: bool) -> None:
         click.echo(json.dumps(answer, ensure_ascii=False))
     else:
         click.echo(table(found, total))
+
+
+class Looks:
+    """The group's queues again and again."""
+
+    def __init__(self, access: Access, group: str, topics: tuple[str, ...], likely_topics: Sequence[str]) -> None:
+        self._access = access
+        self._group = group
+        self._topics = topics
+        self._likely = likely_topics
+
+    async def go_on(self, cluster: Cluster, interval_s: float, count: int, *, as_json: bool) -> None:
+        """Look and print, `count` times (0 = for ever)."""
+        admin, group = Admin(cluster), self._access.wrap(self._group)
+        before: tuple[float, list[QueueLag]] | None = None
+        looks = 0
+        while True:
+            found = await queue_lags(admin, group, self._topics, self._likely)
+            members, _ = await members_of(cluster, group, self._topics[0] if self._topics else None)
+            now = time.monotonic()
+            owner = owners(members)
+            rows = watched(found, None if before is None else (now - before[0], before[1]), owner)
+            rows = [row | {"topic": self._access.unwrap(row["topic"])} for row in rows]
+            if as_json:
+                click.echo(json.dumps({"group": self._group, "queues": rows}, ensure_ascii=False))
+            else:
+                click.echo((CLEAR if sys.stdout.isatty() else "") + "\n".join(lines([for_people(row) for row in rows])))
+            before, looks = (now, found), looks + 1
+            if looks == count:
+                return
+            await asyncio.sleep(interval_s)
+
+
+def watched(
+    found: list[QueueLag], before: tuple[float, list[QueueLag]] | None, owner: Mapping[MessageQueue, str]
+) -> list[dict[str, Any]]:
+    """Each queue with its owner, its rate and the seconds until its lag is zero, which are None where nothing is known.
+
+    `before` is the look before, and how many seconds ago it was.
+    """
+    earlier = {} if before is None else {_queue(one): one.committed or 0 for one in before[1]}
+    rows: list[dict[str, Any]] = []
+    for one in found:
+        rate = None
+        if before is not None and _queue(one) in earlier:
+            rate = ((one.committed or 0) - earlier[_queue(one)]) / before[0]
+        left = one.lag / rate if rate and rate > 0 else None
+        rows.append({**asdict(one), "owner": owner.get(_queue(one)), "per_second": rate, "seconds_left": left})
+    return rows
+
+
+def _queue(one: QueueLag) -> MessageQueue:
+    return MessageQueue(one.topic, one.broker, one.queue_id)
+
+
+def for_people(row: Mapping[str, Any]) -> dict[str, object]:
+    """A watched queue as a row of a table."""
+    rate, left = row["per_second"], row["seconds_left"]
+    return {
+        "TOPIC": row["topic"],
+        "BROKER": row["broker"],
+        "QUEUE": row["queue_id"],
+        "COMMITTED": "-" if row["committed"] is None else row["committed"],
+        "LAG": row["lag"],
+        "PER S": "-" if rate is None else round(rate, 1),
+        "LEFT": "-" if left is None or not row["lag"] else duration(left),
+        "OWNER": row["owner"] or "-",
+    }
 
 
 async def queue_lags(

@@ -22,10 +22,12 @@ from ...workers.loading import HandlerSpec
 from ...workers.trial_import import examine
 from ..embedded import EmbeddedBroker, start_broker
 from ..exit_codes import ForcedStopError
-from ..options import reread_settings, with_settings
+from ..live_line import LiveLine, Rate, progress_line, start_block
+from ..options import live_line, reread_settings, with_settings
 from ..surroundings import import_from_here, surroundings
 
 COLLECT_AFTER_ALLOCATIONS = 10_000
+SHOW_S = 1.0
 
 
 @click.command()
@@ -132,21 +134,58 @@ async def _supervise(
     def again() -> Settings:
         return dataclasses.replace(reread(), cluster=settings.cluster)  # an embedded broker's address is not on disk
 
-    supervisor = Supervisor(settings, spec, reread=again, watched=watched)
-    if broker is None:
-        return await supervisor.run()
     loop = asyncio.get_running_loop()
+    showing: list[asyncio.Task[None]] = []
+
+    def ready() -> None:
+        line = live_line()
+        if line is not None:
+            line.write(
+                start_block(supervisor.picture(), table=_rows_go_to(settings), name_servers=_cluster(settings)) + "\n"
+            )
+            showing.append(loop.create_task(_show(line, supervisor)))
+
+    supervisor = Supervisor(settings, spec, reread=again, watched=watched, on_ready=ready)
 
     def died() -> None:
+        assert broker is not None
         loop.remove_reader(broker)
         broker.died()
         supervisor.stop()
 
-    loop.add_reader(broker, died)
+    if broker is not None:
+        loop.add_reader(broker, died)
     try:
         return await supervisor.run()
     finally:
-        loop.remove_reader(broker)
+        if broker is not None:
+            loop.remove_reader(broker)
+        for task in showing:
+            task.cancel()
+        await asyncio.gather(*showing, return_exceptions=True)
+
+
+async def _show(line: LiveLine, supervisor: Supervisor) -> None:
+    """Keep the line at the bottom of the terminal true, until cancelled."""
+    loop, rate = asyncio.get_running_loop(), Rate()
+    try:
+        while True:
+            found = supervisor.picture()
+            line.show(progress_line(found, rate.at(loop.time(), found["counters"]["done_messages"])))
+            await asyncio.sleep(SHOW_S)
+    finally:
+        line.show("")
+
+
+def _rows_go_to(settings: Settings) -> str:
+    """In words; empty where handlers' rows go nowhere."""
+    if not (settings.results.enabled and settings.spark.load):
+        return ""
+    return settings.spark.target or f"{settings.supervisor.data_dir}/{settings.consumer.group}/table"
+
+
+def _cluster(settings: Settings) -> str:
+    return ";".join(settings.cluster.name_servers) or settings.cluster.namesrv_domain
 
 
 @contextlib.contextmanager

@@ -40,6 +40,7 @@ def head_of(found: dict[str, Any]) -> list[str]:
         done,
         f"workers {found['ready_workers']} of {staff['workers']}  code generation {staff['generation']}{reload}",
     ]
+    head.append(f"lag {sum(queue['lag'] for queue in found['queues'])}")
     subscribed = [
         topic if wish["filter"] == "*" else f"{topic}:{_kind(wish['type'])}{wish['filter']}"
         for topic, wish in sorted(found["subscriptions"].items())
@@ -95,6 +96,7 @@ def queues_of(found: dict[str, Any]) -> list[dict[str, object]]:
             "NEXT": queue["next_offset"],
             "COMMITTED": queue["committed"],
             "UNFINISHED": queue["unfinished"],
+            "LAG": queue["lag"],
         }
         for queue in found["queues"]
     ]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from .cli.main import main
+try:
+    from .cli.main import main
+except KeyboardInterrupt:  # Ctrl-C before there was anything to interrupt
+    raise SystemExit(130) from None
 
 __all__ = ["main"]
 

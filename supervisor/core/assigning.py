@@ -23,6 +23,9 @@ from .pulling import Pulling
 from .state import State
 from .states import QUEUE, Queue, QueueEvent, move
 
+LAST_COMMIT_RETRY_S = 0.5
+STOP_COMMIT_TRIES = 3
+
 
 class Assigning:
     """Owns the life of process queues: opening, draining, ending, and the offsets told to the broker."""
@@ -210,7 +213,7 @@ class Assigning:
             # Rows reported since the queue was taken away: their workers may be busy and not seal for long.
             self.s.ask_seals_of(pq)
             return
-        if pq.commit_asked >= 0:
+        if pq.commit_asked >= 0 or now < pq.last_commit_at:
             return
         if pq.final_commit:
             self._end(pq, QueueEvent.DRAINED, now)
@@ -338,10 +341,26 @@ class Assigning:
             self.s.counters.commit_errors += 1
             if pq.state is Queue.DRAINING:
                 # The offset of a queue that we are leaving: tried until the deadline, so that nothing is repeated.
+                pq.last_commit_tries += pq.final_commit
                 pq.final_commit = False
-                self.s.at(now + 0.5, lambda at: self.check_drained(pq, at))
+                if self.s.stopping and not pq.running() and self._enough_tries(pq, offset):
+                    self._give_up_commit(pq, offset, now)
+                elif now >= pq.last_commit_at:
+                    due = pq.last_commit_at = now + LAST_COMMIT_RETRY_S
+                    self.s.at(due, lambda at: self.check_drained(pq, max(at, due)))  # timers tick in milliseconds
                 return
         self.check_drained(pq, now)
+
+    def _enough_tries(self, pq: ProcessQueue, offset: int) -> bool:
+        """A stop with nothing unfinished does not wait for a broker that is away until its deadline: the journal has what is
+        done. One try where the broker knows the offset already, some where another member would repeat messages."""
+        return pq.last_commit_tries >= (1 if offset == pq.committed else STOP_COMMIT_TRIES)
+
+    def _give_up_commit(self, pq: ProcessQueue, offset: int, now: float) -> None:
+        if offset == pq.committed:
+            self._end(pq, QueueEvent.DRAINED, now)
+        else:
+            self._deadline(pq, now)
 
     # --- stop ---------------------------------------------------------------------------------------------------
 

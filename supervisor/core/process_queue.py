@@ -28,10 +28,11 @@ class ProcessQueue:
     """State only; the decisions are in pulling.py, dispatching.py and settling.py. Owned by the supervisor's core."""
 
     __slots__ = (
-        "blocked", "commit_asked", "committed", "committed_at", "drops", "final_commit", "flight", "handle",
-        "last_body_bytes", "last_consume", "last_pull", "locked", "locked_at", "locked_until", "moved_to", "mq",
-        "next_offset", "opened_at", "order", "pull_pending", "recovered", "refusals", "refused_code", "send_failures",
-        "starved", "state", "unfinished", "unfinished_bytes", "waiting",
+        "blocked", "commit_asked", "committed", "committed_at", "drops", "end_offset", "final_commit", "flight",
+        "handle", "last_body_bytes", "last_commit_at", "last_commit_tries", "last_consume", "last_pull", "locked",
+        "locked_at", "locked_until", "moved_to", "mq", "next_offset", "opened_at", "order", "pull_pending",
+        "recovered", "refusals", "refused_code", "send_failures", "starved", "state", "unfinished",
+        "unfinished_bytes", "waiting",
     )  # fmt: skip
 
     pops = False
@@ -46,12 +47,16 @@ class ProcessQueue:
         """Where the next pull begins."""
         self.committed = -1
         """What the broker confirmed, or where the queue was opened."""
+        self.end_offset = -1
+        """What the queue's next message will get, as the last pull's answer said; -1 before it."""
         self.committed_at = float("-inf")
         """When we told it last: an opening offset that nobody stored is told at the first persist."""
         self.commit_asked = -1
         """The offset of the commit that is under way, -1 when none is."""
         self.final_commit = False
         """The last commit of a draining queue was asked for: it ends with the answer."""
+        self.last_commit_tries, self.last_commit_at = 0, 0.0
+        """How often that commit failed, and when it may be asked again."""
         self.waiting: deque[PullRun] = deque()
         self.flight: deque[Chunk] = deque()
         """Chunks in order of queue offset, from the first that is not finished."""

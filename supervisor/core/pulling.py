@@ -42,6 +42,8 @@ class PullResult:
     slot: Slot | None = None
     dropped: bool = False
     remark: str = ""
+    end_offset: int = -1
+    """The offset that the queue's next message will get, as the answer says; -1 = it does not say."""
 
 
 class Pulling:
@@ -183,6 +185,7 @@ class Pulling:
             self._stand_in_line(pq, now)
             return
         pq.drops = 0
+        pq.end_offset = max(pq.end_offset, result.end_offset)
         if result.code in ANSWERED:
             pq.refused_code = -1
         if result.code == ResponseCode.SUCCESS and result.slot is not None:

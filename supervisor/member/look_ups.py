@@ -15,6 +15,7 @@ import structlog
 from ...client.cluster import Cluster
 from ...client.operations import Operations
 from ...conf.settings import ConsumerSettings
+from ...remoting.codes import ResponseCode
 from ...remoting.errors import BrokerError, RocketcrewError, UnreachableError
 from ...remoting.queues import MessageQueue
 from ..core.allocation import is_users_own
@@ -107,7 +108,7 @@ class LookUps:
                 return Assignment(queues, [self._client_id], found.pull, found.pop)
             members = await self._operations.consumer_ids(self._group, topic)
         except RocketcrewError as error:
-            if not topic.startswith(RETRY_PREFIX):
+            if not (topic.startswith(RETRY_PREFIX) or self._never_was(topic, error)):
                 log.warning("rebalance_look_up_failed", topic=topic, error=str(error))
             return Assignment(queues)
         if self._strategy is None or not queues or not members:
@@ -117,3 +118,8 @@ class LookUps:
         except AllocationError as error:
             log.error("allocation_failed", topic=topic, error=str(error))
             return Assignment(queues)
+
+    def _never_was(self, topic: str, error: RocketcrewError) -> bool:
+        """A topic that is still to come: the start has said so, and looks for it."""
+        missing = isinstance(error, BrokerError) and error.code == ResponseCode.TOPIC_NOT_EXIST
+        return missing and topic not in self._cluster.known_routes().routes

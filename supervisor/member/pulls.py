@@ -139,7 +139,9 @@ class Pulls:
             if response.dropped:
                 return PullResult(response.code, action.offset, dropped=True)
             self._last.note(action.mq, response.body)
-            return PullResult(response.code, header.next_begin_offset, len(response.body), slot)
+            return PullResult(
+                response.code, header.next_begin_offset, len(response.body), slot, end_offset=header.max_offset
+            )
         self.refused(response.code)
         return PullResult(response.code, action.offset, slot=slot, remark=response.remark or "")
 

@@ -22,6 +22,8 @@ from ...remoting.errors import BrokerError, RocketcrewError
 RETRY_PREFIX = "%RETRY%"
 ROUTES_FILE = "routes.json"
 """In the slot."""
+SOON_S = 1.0
+SOON_TIMES = 60
 
 log = structlog.get_logger("rocketcrew.member")
 
@@ -47,6 +49,7 @@ class RouteKeeper:
         self._interval_s = cluster.access.poll_interval_ms / 1000
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        self._soon: asyncio.TimerHandle | None = None
         self._found: set[str] = set()
         """Topics that have a route."""
         self._brokers: set[str] = set()
@@ -65,7 +68,10 @@ class RouteKeeper:
             except BrokerError as error:
                 if error.code != ResponseCode.TOPIC_NOT_EXIST:
                     raise
-                hint = f"consumed as soon as it exists: looked up again every {self._interval_s * 1000:.0f} ms"
+                hint = (
+                    f"consumed as soon as it exists: looked up each second for a minute, then every"
+                    f" {self._interval_s * 1000:.0f} ms"
+                )
                 log.warning("topic_not_found", topic=topic, hint=hint)
         self._save()
 
@@ -73,14 +79,45 @@ class RouteKeeper:
         """Renew at the interval from now on, and tell of brokers that are not known now."""
         self._brokers = set(self._cluster.all_broker_addresses())
         self._rearm()
+        self._look_soon(SOON_TIMES)
 
     def _rearm(self) -> None:
         self._timer = self._loop.call_later(self._interval_s, self._due)
 
     def disarm(self) -> None:
         """No more."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._soon):
+            if timer is not None:
+                timer.cancel()
+
+    def _missing(self) -> list[str]:
+        return [topic for topic in self._topics() if topic not in self._found and not topic.startswith(RETRY_PREFIX)]
+
+    def _look_soon(self, times: int) -> None:
+        """Whoever has just started often sends the first message next: a topic that is missing is not waited for as long as
+        for a route that may have changed."""
+        self._soon = None
+        if times and self._missing():
+            self._soon = self._loop.call_later(min(SOON_S, self._interval_s), self._soon_due, times - 1)
+
+    def _soon_due(self, times: int) -> None:
+        self._run(self._look_for_missing())
+        self._look_soon(times)
+
+    async def _look_for_missing(self) -> None:
+        found = await self._find(self._missing())
+        if found:
+            await self._tell(found)
+
+    async def _find(self, topics: Collection[str]) -> set[str]:
+        """Those of the topics that exist now."""
+        found: set[str] = set()
+        for topic in topics:
+            with contextlib.suppress(RocketcrewError):
+                await self._cluster.route(topic)
+                self._found.add(topic)
+                found.add(topic)
+        return found
 
     def has_route(self, topic: str) -> None:
         """Somebody else has found it."""
@@ -93,12 +130,10 @@ class RouteKeeper:
     async def refresh(self) -> None:
         """Renew the routes; topics that were not found before are asked for again."""
         changed = await self._cluster.refresh()
-        for topic in self._topics():
-            if topic not in self._found:
-                with contextlib.suppress(RocketcrewError):
-                    await self._cluster.route(topic)
-                    self._found.add(topic)
-                    changed.add(topic)
+        changed |= await self._find([topic for topic in self._topics() if topic not in self._found])
+        await self._tell(changed)
+
+    async def _tell(self, changed: Collection[str]) -> None:
         # Against what was told, not against what was known a moment ago: a broker may come by another question too.
         before, now = self._brokers, set(self._cluster.all_broker_addresses())
         self._brokers = now

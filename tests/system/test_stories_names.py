@@ -108,6 +108,29 @@ def test_a_reset_while_members_run_reaches_them(cluster: Cluster) -> None:
         assert running.to_its_end() == 0
 
 
+def test_what_a_cluster_has_and_who_is_in_a_group(cluster: Cluster) -> None:
+    assert [each["name"] for each in json.loads(cluster("topics", "--json")[1])["topics"]] == ["orders"]
+    (group,) = json.loads(cluster("groups", "--json")[1])["groups"]
+    assert (group["name"], group["members"]) == ("billing", 0)
+    assert "has no members that run" in cluster("members", "-g", "billing")[1]
+    assert "did you mean billing?" in cluster("members", "-g", "biling")[2]
+    with member(cluster) as running:
+        running.until('"event": "queue_opened"')
+        told = json.loads(cluster("members", "-g", "billing", "--json")[1])
+        (client,) = told["members"]
+        assert told["subscriptions"] == {"%RETRY%billing": "*", "orders": "*"}
+        assert json.loads(cluster("groups", "--json")[1])["groups"][0]["members"] == 1
+        words = ("lag", "-g", "billing", "--watch", "--interval", "0.1", "--count", "2")
+        first, second = (json.loads(line) for line in cluster(*words, "--json")[1].splitlines())
+        assert {queue["owner"] for queue in second["queues"]} <= {client["client_id"], None}
+        assert [queue["per_second"] for queue in first["queues"]] == [None] * len(first["queues"])
+        for command in (words, ("topics", "--all"), ("groups",), ("members", "-g", "billing")):
+            code, out, err = cluster(*command)
+            assert (code, err) == (0, "")
+            assert "billing" in out or "orders" in out
+        assert running.stop() == 0
+
+
 def test_a_supervisor_elsewhere_is_named(cluster: Cluster, tmp_path: Path) -> None:
     with member(cluster) as running:
         done = run(tmp_path, "status")

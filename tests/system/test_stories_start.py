@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import json
 import os
+import pty
 import re
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
-from terminal import Terminal, run
+from terminal import Terminal, command, environment, run
 
 SHOP = """
 from rocketcrew import handler
@@ -108,3 +112,46 @@ def test_a_second_embedded_broker_in_one_folder_says_who_has_it(shop: Path) -> N
         assert done.returncode == 1
         assert "is in use by another broker" in done.stderr
         assert first.stop() == 0
+
+
+def test_a_terminal_shows_one_block_and_one_line(shop: Path) -> None:
+    ours, theirs = pty.openpty()
+    words = command("run", "shop", *RUN[:-2], "--embedded", *FREE_PORTS)
+    with subprocess.Popen(words, cwd=shop, env=environment(), stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        said = ""
+        while "done 0  failed 0" not in said:
+            said += os.read(ours, 4096).decode()
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(OSError):  # the terminal is gone with its last process
+            while part := os.read(ours, 4096):
+                said += part.decode()
+        assert process.wait() == 0
+    os.close(ours)
+    block = [line.split()[0] for line in said.replace("\r", "").splitlines() if line.startswith("  ")]
+    assert block == ["group", "topics", "from", "workers", "state", "stop"]
+    assert "event" not in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("begun", ["embedded broker: ", "topic_not_found"])
+def test_ctrl_c_while_it_starts_is_no_fault(shop: Path, begun: str) -> None:
+    with Terminal(shop, "run", "shop", *RUN, "--embedded", *FREE_PORTS) as ours:
+        ours.until(begun)
+        assert ours.stop(signal.SIGINT) in (0, 130)
+    assert "Traceback" not in ours.text
+
+
+def test_a_stop_in_an_outage_does_not_wait_for_the_broker(shop: Path) -> None:
+    with Terminal(shop, "broker", "--name-server-port", "0", "--port", "0", "--json") as broker:
+        name_server = json.loads(broker.until("name_server"))["name_server"]
+        assert run(shop, "send", "-n", name_server, "-t", "orders", "x", "--count", "20").returncode == 0
+        with Terminal(shop, "run", "shop", *RUN, "-n", name_server) as ours:
+            ours.until('"event": "queue_opened"')
+            broker.stop(signal.SIGKILL)
+            ours.until('"event": "pull_failed"')
+            done = run(shop, "stop", "--wait", "-g", "billing", "--timeout", "20")  # the deadline is 24 s
+            assert done.returncode == 0, done.stderr
+            assert ours.to_its_end() == 0
+    counts = collections.Counter(json.loads(line)["event"] for line in ours.said if line.startswith("{"))
+    assert max(counts.values()) < 10

@@ -31,7 +31,7 @@ def status(**more: Any) -> dict[str, Any]:
     worker = {"worker_id": "w.1", "pid": 7, "state": "ready", "messages": 3, "index": 0, "generation": 1, "done": 9,
               "failed": 0, "rss_bytes": 1 << 28, "running": "t/b/0@1 for 2.000 s", "progress": "1/2 pages"}  # fmt: skip
     queue = {"topic": "t", "broker": "b", "queue_id": 0, "state": "assigned", "next_offset": 4, "committed": 2,
-             "unfinished": 2}  # fmt: skip
+             "unfinished": 2, "lag": 7}  # fmt: skip
     return {
         "group": "g", "service": "RUNNING", "paused": ["backlog", "operator"], "pid": 1, "client_id": "c",
         "counters": counters,
@@ -50,7 +50,7 @@ def test_the_status_for_people() -> None:
     for words in ("group g  RUNNING, paused by backlog and operator", "workers 1 of 2",
                   "last reload rolled back: SyntaxError", "subscribed t, u:a || b, v:SQL92:price > 3",
                   "bodies 1.5 of 64.0 MiB  staged 4 segments, 1.0 MiB",
-                  "MISMATCH member c2", "256", "t/b/0@1 for 2.000 s 1/2 pages"):  # fmt: skip
+                  "MISMATCH member c2", "lag 7", "256", "t/b/0@1 for 2.000 s 1/2 pages"):  # fmt: skip
         assert words in text
 
 

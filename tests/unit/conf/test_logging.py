@@ -115,3 +115,16 @@ def test_unknown_words_are_refused() -> None:
     for words in (("xml", "info"), ("json", "loud")):
         with pytest.raises(ValueError, match="none that is known"):
             set_up(*words, io.StringIO())
+
+
+def test_lines_of_an_outage_are_counted_by_address() -> None:
+    out = io.StringIO()
+    set_up("json", "info", out)
+    log = structlog.get_logger()
+    for _ in range(100):
+        log.warning("name_server_failed", address="a:1")
+        log.warning("name_server_failed", address="b:1")
+        log.warning("anything_else")
+    lines = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [line.get("address") for line in lines if line["event"] == "name_server_failed"] == ["a:1", "b:1"]
+    assert sum(line["event"] == "anything_else" for line in lines) == 100

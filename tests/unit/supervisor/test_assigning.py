@@ -185,6 +185,55 @@ def test_a_refused_last_commit_is_tried_again_until_the_deadline(bench: Bench) -
     assert bench.counters.commit_errors == 1
 
 
+def test_a_stop_does_not_wait_for_a_broker_that_is_away(bench: Bench) -> None:
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.found(handle, [0])
+    (chunk,) = bench.dispatched()
+    bench.done(chunk)
+    bench.core.stop(bench.now)
+    for _ in range(2):
+        assert bench.commits(ok=False) == [1]
+        bench.none(act.Commit)
+        bench.pass_ms(500)
+    assert bench.commits(ok=False) == [1]
+    assert handle not in bench.core.state.queues
+    left = bench.one(act.Finished)
+    assert (left.unfinished, left.unsealed) == (0, 1)  # another member would run it again
+
+
+def test_a_stop_asks_once_for_what_the_broker_knows_already(bench: Bench) -> None:
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.found(handle, [0])
+    (chunk,) = bench.dispatched()
+    bench.done(chunk)
+    assert bench.persist() == [1]
+    bench.core.stop(bench.now)
+    assert bench.commits(ok=False) == [1]
+    left = bench.one(act.Finished)
+    assert (left.unfinished, left.unsealed) == (0, 0)
+
+
+def test_a_stop_with_something_unfinished_waits_for_it_whatever_the_broker_says(bench: Bench) -> None:
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.found(handle, [0, 1])
+    first, second = bench.dispatched()
+    bench.done(first)
+    bench.core.stop(bench.now)
+    for _ in range(8):
+        bench.commits(ok=False)
+        bench.pass_ms(500)
+    assert handle in bench.core.state.queues
+    bench.done(second)
+    for _ in range(3):
+        assert handle in bench.core.state.queues
+        assert bench.commits(ok=False) == [2]
+        bench.pass_ms(500)
+    assert handle not in bench.core.state.queues
+
+
 def test_a_pull_that_returns_to_a_draining_queue_gives_everything_back(bench: Bench) -> None:
     (handle,) = bench.open(0)
     bench.worker("w1")

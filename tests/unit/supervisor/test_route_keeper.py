@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from structlog.testing import capture_logs
 
+from rocketcrew.remoting.errors import BrokerError
 from rocketcrew.supervisor.member.route_keeper import RouteKeeper
 
 A, B = "10.0.0.1:10911", "10.0.0.2:10911"
@@ -59,3 +60,39 @@ def test_a_broker_that_came_by_another_question_is_told_of_too() -> None:
         asyncio.run(scene())
     assert [(log["new"], log["gone"]) for log in logs] == [([], [B]), ([B], [])]
     assert told == ["new"]
+
+
+class Growing(Routes):
+    """A topic that exists when it is asked for the third time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.access = SimpleNamespace(poll_interval_ms=1)
+        self.asked = 0
+
+    async def route(self, topic: str) -> None:
+        self.asked += 1
+        if self.asked < 3:
+            raise BrokerError(17, "", f"GET_ROUTE for topic {topic}")
+
+
+def test_a_topic_that_is_missing_at_the_start_is_looked_for_soon() -> None:
+    routes = Growing()
+
+    async def scene() -> None:
+        changed = asyncio.Event()
+        work: set[asyncio.Task[None]] = set()
+        keeper = RouteKeeper(
+            cast("Any", routes), lambda: ["orders", "%RETRY%g"], None, changed=changed.set, new_brokers=lambda: None,
+            renewed=nothing, run=lambda coroutine: work.add(asyncio.ensure_future(coroutine)),
+        )  # fmt: skip
+        await keeper.start()
+        keeper.arm()
+        await changed.wait()
+        keeper.disarm()
+        await asyncio.gather(*work)
+
+    with capture_logs() as logs:
+        asyncio.run(scene())
+    assert [log["event"] for log in logs] == ["topic_not_found"]
+    assert routes.asked >= 3

@@ -1,0 +1,84 @@
+"""`rocketcrew groups`: which groups the cluster knows."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import asdict, dataclass
+
+import click
+
+from ...client.admin import Admin
+from ...client.cluster import Cluster
+from ...conf.settings import Settings, require
+from ...remoting.errors import BrokerError
+from ...remoting.namespaces import DLQ_PREFIX, RETRY_PREFIX
+from ...supervisor.member.access import access_of
+from ..asking import ask_cluster, known_topics
+from ..options import with_settings
+from ..tables import lines
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """`lag` over all of its queues, its retry topic too; None where no broker says."""
+
+    name: str
+    members: int
+    lag: int | None
+    dead_letters: int
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object with all of them.")
+@with_settings()
+def groups(settings: Settings, as_json: bool) -> None:
+    """Show the consumer groups of the cluster: members that run, lag, and dead letters.
+
+    A group is known once it has consumed: brokers make its retry topic then. "?" stands for a lag that no broker says.
+
+    \b
+    Examples:
+      rocketcrew groups
+      rocketcrew groups -n 10.0.0.5:9876 --json
+    """
+    require(settings, ["cluster.name_servers"], flag_names={"cluster.name_servers": "-n HOST:PORT"})
+    access = access_of(settings)
+
+    async def look(cluster: Cluster) -> list[Group]:
+        known = await known_topics(cluster, access)
+        admin = Admin(cluster)
+        names = [name.removeprefix(RETRY_PREFIX) for name in known if name.startswith(RETRY_PREFIX)]
+        return await asyncio.gather(
+            *(_one(admin, access.wrap(name), name, has_dead=DLQ_PREFIX + name in known) for name in names)
+        )
+
+    found = ask_cluster(access, look)
+    if as_json:
+        click.echo(json.dumps({"groups": [asdict(one) for one in found]}, ensure_ascii=False))
+    elif found:
+        click.echo("\n".join(lines([row(one) for one in found])))
+    else:
+        click.echo("the cluster knows no groups: none has consumed yet")
+
+
+async def _one(admin: Admin, group: str, name: str, *, has_dead: bool) -> Group:
+    connections = await admin.consumer_connections(group)
+    members = 0 if connections is None else len(connections.connection_set)
+    lag: int | None = None
+    dead = 0
+    try:
+        table = (await admin.consume_stats(group)).offset_table
+        lag = sum(max(0, one.broker_offset - max(0, one.consumer_offset)) for one in table.values())
+        if has_dead:
+            stats = await admin.topic_stats(DLQ_PREFIX + group)
+            dead = sum(one.max_offset - one.min_offset for one in stats.offset_table.values())
+    except BrokerError:  # it has consumed nothing, or has no dead letters any more
+        pass
+    return Group(name, members, lag, dead)
+
+
+def row(group: Group) -> dict[str, object]:
+    """The group for people."""
+    lag = "?" if group.lag is None else group.lag
+    return {"GROUP": group.name, "MEMBERS": group.members, "LAG": lag, "DEAD LETTERS": group.dead_letters}

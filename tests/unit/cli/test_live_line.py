@@ -1,0 +1,59 @@
+"""The line at the bottom of a terminal."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+
+from rocketcrew.cli.live_line import CLEAR, LiveLine, Rate, duration, progress_line, start_block
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_other_lines_go_above_it() -> None:
+    out = Terminal()
+    line = LiveLine(out)
+    line.write("before\n")
+    line.show("done 1")
+    line.write("a warning\n")
+    line.show("done 1")
+    line.show("done 2")
+    line.show("")
+    assert out.getvalue() == f"before\n{CLEAR}done 1{CLEAR}a warning\ndone 1{CLEAR}done 2{CLEAR}"
+    assert line.isatty()
+
+
+def test_a_rate_follows_what_is_done() -> None:
+    rate = Rate()
+    assert rate.at(0.0, 0) == 0.0
+    assert rate.at(1.0, 100) == 100.0
+    assert 100 < rate.at(2.0, 300) < 200
+    assert rate.at(2.0, 400) == rate.per_second
+
+
+FOUND: dict[str, Any] = {
+    "group": "billing", "subscriptions": {"orders": {}, "%RETRY%billing": {}}, "ready_workers": 2, "slot": "/s/billing/0",
+    "counters": {"done_messages": 7, "failed_messages": 1},
+    "queues": [{"end_offset": 190, "next_offset": 110, "unfinished": 20}], "paused": [],
+}  # fmt: skip
+
+
+def test_the_line_says_how_long_it_will_take() -> None:
+    assert progress_line(FOUND, 10.0) == "done 7  failed 1  10/s  lag 100  10 s left"
+    assert progress_line(FOUND | {"paused": ["operator"]}, 0.0) == "done 7  failed 1  0/s  lag 100  paused by operator"
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0, "0 s"), (89, "89 s"), (600, "10 min"), (9000, "2.5 h")])
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_the_start_says_what_and_where() -> None:
+    text = start_block(FOUND, table="", name_servers="h:1")
+    assert [line.split()[0] for line in text.splitlines()] == ["group", "topics", "from", "workers", "state", "stop"]
+    assert "%RETRY%" not in text
