@@ -35,7 +35,8 @@ FAULTS = (
 )  # fmt: skip
 STALLS = "worker stands still"
 BOOTS = "fail a boot"
-"""These two are of some seeds only, see `perhaps_limited`."""
+ACTIONS = "fail an action"
+"""These three are of some seeds only, see `perhaps_limited`."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,7 @@ class Script:
         draw = crc32(repr(self).encode())
         limit = [1, 2, 0, 0, 0, 0, 0, 0][draw % 8]
         faults = self.faults | {STALLS: [0, 0, 1, 3][draw // 8 % 4], BOOTS: [0, 1, 1, 3][draw // 32 % 4]}
+        faults[ACTIONS] = [0, 1, 1, 3][draw // 128 % 4]
         return replace(self, topic_limit=limit if self.order == "concurrent" else 0, faults=faults)
 
     def without_operators(self) -> Script:
