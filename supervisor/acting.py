@@ -1,4 +1,7 @@
-"""Doing what the core wants: after each event its actions, the journal first, then all else in order."""
+"""Doing what the core wants: after each event its actions, the journal first, then all else in order.
+
+An action that fails unexpectedly is logged and counted, and the core gets an event; the others are done all the same.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,11 @@ import structlog
 
 from .core import actions as act
 from .core.decisions import Core
+from .core.failed_actions import action_failed
 from .core.journal import Entry
 from .journal_file import JournalFile
+
+ACTION_CHARACTERS_MAX = 300
 
 log = structlog.get_logger("rocketcrew.supervisor")
 
@@ -51,8 +57,13 @@ class Acting:
             self._write_journal(entries)
         for action in todo:
             do = self.do.get(type(action))
-            if do is not None:
+            if do is None:
+                continue
+            try:
                 do(action)
+            except Exception:
+                log.exception("action_failed", action=repr(action)[:ACTION_CHARACTERS_MAX])
+                action_failed(self.core, action, self._loop.time())
 
     def _write_journal(self, entries: list[Entry]) -> None:
         assert self.journal is not None, "the journal is there before the first event"
@@ -79,8 +90,10 @@ class Acting:
     def _tick(self) -> None:
         self._timer_due = float("inf")
         self._timer = None
-        self.core.tick(self._loop.time())
-        self.acted()
+        try:
+            self.core.tick(self._loop.time())
+        finally:
+            self.acted()  # the timers that are left are due again
 
     async def close_journal(self) -> None:
         """At the end of the run; the last entries are in it."""

@@ -22,6 +22,7 @@ import structlog
 
 from ..conf.segment_format import BAD_DIR, READY_DIR, REASON_SUFFIX, segment_name
 from .core.decisions import Core
+from .keeping import keep
 
 INTERVAL_S = 0.25
 RESUME_SHARE = 0.5
@@ -77,7 +78,7 @@ class Backlog:
         self.waiting = Waiting()
 
     def start(self) -> None:
-        self._task = self._loop.create_task(self._watch())
+        self._task = self._loop.create_task(keep("backlog", self._watch, self._core.unexpected_error))
 
     async def stop(self) -> None:
         if self._task is not None:

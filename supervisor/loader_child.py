@@ -31,6 +31,8 @@ BACK_OFF_MAX_S = 60.0
 HEALTHY_S = 60.0
 """A loader that ran this long is restarted after the shortest delay."""
 EXIT_NO_SPARK = 6
+NOT_STARTED = -1
+"""In place of an exit code: there was no process."""
 STOP_TIMEOUT_S = 60.0
 """A batch under way is finished first; a kill after that loses nothing, the batch is loaded by the next start."""
 
@@ -75,6 +77,7 @@ class LoaderChild:
         self._care: asyncio.Task[None] | None = None
         self._stopping = False
         self.restarts = -1
+        self.start_failures = 0
         self._stack_file = StackFile()
 
     def start(self) -> None:
@@ -111,7 +114,12 @@ class LoaderChild:
         delay_s = 1.0
         while not self._stopping:
             begun = self._clock()
-            code = await self._run()
+            try:
+                code = await self._run()
+            except Exception as error:  # no process, no memory, too many files: later there may be
+                code = NOT_STARTED
+                self.start_failures += 1
+                log.exception("loader_not_started", error=str(error))
             if self._is_stopping():
                 return
             if self._clock() - begun > HEALTHY_S:
@@ -157,6 +165,7 @@ class LoaderChild:
         facts: dict[str, Any] = {
             "pid": self._process.pid if self._process is not None else 0,
             "restarts": max(self.restarts, 0),
+            "start_failures": self.start_failures,
             "target": self.target,
         }
         with contextlib.suppress(OSError, ValueError):

@@ -28,6 +28,7 @@ from .core.order import Order, check_same
 from .core.sizing import ChunkSizer
 from .core.state import OPERATOR
 from .file_watch import watch
+from .keeping import keep
 from .pool.ordered_feed import order_said
 from .pool.stacks import ProcessStack
 from .pool.worker_pool import Pool
@@ -98,7 +99,9 @@ class Operator:
 
     def watch_files(self, folder: Path) -> None:
         """Reload whenever a Python file below the folder changes."""
-        self._watching = self._loop.create_task(watch(folder, self._reload_by_signal))
+        self._watching = self._loop.create_task(
+            keep("file watch", lambda: watch(folder, self._reload_by_signal), self._core.unexpected_error)
+        )
 
     async def end(self) -> None:
         """Nothing more is asked."""

@@ -38,8 +38,10 @@ class Published:
 
     def start(self, state: State) -> None:
         """Write now, and every `interval_ms` until `end`. A disk that refuses is tried again."""
-        self._write(state)
-        self._timer = asyncio.get_running_loop().call_later(self._interval_s, self.start, state)
+        try:
+            self._write(state)
+        finally:
+            self._timer = asyncio.get_running_loop().call_later(self._interval_s, self.start, state)
 
     def end(self, state: State) -> None:
         """Write for the last time."""

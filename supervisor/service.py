@@ -172,6 +172,12 @@ class Supervisor:
             self._slot.journal,
         )
         self.acted = self._acting.acted
+        self._loop.set_exception_handler(self._unexpected)
+
+    def _unexpected(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A callback, or a task that nobody waits for, has failed: the loop goes on."""
+        log.error("callback_failed", what=str(context.get("message", "")), exc_info=context.get("exception"))
+        self.core.unexpected_error()
 
     async def _start_unless_stopped(self) -> bool:
         """Start; False when a stop was asked for before it was done: then everything is ended again."""

@@ -25,6 +25,8 @@ from .states import QUEUE, Queue, QueueEvent, move
 
 LAST_COMMIT_RETRY_S = 0.5
 STOP_COMMIT_TRIES = 3
+LOOK_UP_MAX_S = 20.0
+"""The requests of one look-up have time-outs of a few seconds each."""
 
 
 class Assigning:
@@ -38,15 +40,19 @@ class Assigning:
         """Set by the core."""
         self.locking: Locking | None = None
         """Set by the core where queues are locked before they are opened."""
+        self._asked: dict[str, float] = {}
+        """Topics that a look-up is under way for, and since when."""
+        self._again: set[str] = set()
+        """Those of them for which another one is wanted after it."""
 
     # --- rebalance ----------------------------------------------------------------------------------------------
 
     def rebalance(self, now: float) -> None:
         """Ask for routes and members of every topic; the answers come to `members`."""
-        del now
         if not self.s.stopping:
             self.s.counters.rebalances += 1
-            self.s.out.extend(FetchAssignment(topic) for topic in self.s.topics)
+            for topic in self.s.topics:
+                self.look_up(topic, now)
 
     def members(
         self, topic: str, queues: Sequence[MessageQueue] | None, members: Sequence[str] | None, now: float,
@@ -57,6 +63,10 @@ class Assigning:
         `mine` are the own queues where the edge knows them already (a user's strategy runs in another process).
         """
         s = self.s
+        self._asked.pop(topic, None)
+        if topic in self._again:
+            self._again.remove(topic)
+            self.look_up(topic, now)
         if s.stopping or not queues or not members or topic not in s.topics:
             return
         try:
@@ -88,11 +98,13 @@ class Assigning:
         for pq in list(self.s.queues.values()):
             if pq.mq.topic == topic:
                 self.restart(pq, now)
-        self.look_up(topic)
+        self.look_up(topic, now)
 
     def unsubscribe(self, topic: str, now: float) -> None:
         """The topic's queues end: what runs is finished, and failures are sent back."""
         self.s.topics = tuple(name for name in self.s.topics if name != topic)
+        if self.popping is not None:
+            self.popping.unsubscribed(topic)
         for pq in list(self.s.queues.values()):
             if pq.mq.topic == topic and pq.state in (Queue.OPENING, Queue.ASSIGNED):
                 self.revoke(pq, now, send_failures=True)
@@ -134,13 +146,22 @@ class Assigning:
         self._pulling.consider(pq, now)
 
     def _soon(self, topic: str, now: float) -> None:
-        self.s.at(now + self.s.config.open_retry_ms / 1000, lambda _: self.look_up(topic))
+        self.s.at(now + self.s.config.open_retry_ms / 1000, lambda at: self.look_up(topic, at))
 
-    def look_up(self, topic: str) -> None:
-        """Ask for the topic's queues and members again, once for all queues that ended in this turn."""
-        asked = any(isinstance(action, FetchAssignment) and action.topic == topic for action in self.s.out)
-        if not self.s.stopping and not asked and topic in self.s.topics:
-            self.s.out.append(FetchAssignment(topic))
+    def look_up(self, topic: str, now: float) -> None:
+        """Ask for the topic's queues and members, one question at a time: what comes meanwhile (a notice of each broker for
+        each member that joins) is one more question after the answer. So an older answer never follows a newer one.
+
+        A question without any answer for LOOK_UP_MAX_S is given up.
+        """
+        if self.s.stopping or topic not in self.s.topics:
+            return
+        asked_at = self._asked.get(topic)
+        if asked_at is not None and now - asked_at < LOOK_UP_MAX_S:
+            self._again.add(topic)
+            return
+        self._asked[topic] = now
+        self.s.out.append(FetchAssignment(topic))
 
     # --- closing ------------------------------------------------------------------------------------------------
 
@@ -270,7 +291,7 @@ class Assigning:
         self._dispatching.withdraw(pq)
         self._forget(pq, now)
         self._pulling.feed_starved(now)
-        self.look_up(pq.mq.topic)  # it may be ours again already, or had to be read again
+        self.look_up(pq.mq.topic, now)  # it may be ours again already, or had to be read again
 
     def _forget(self, pq: ProcessQueue, now: float) -> None:
         self._dispatching.ended(pq)
@@ -292,6 +313,11 @@ class Assigning:
         with that for the next pop: its rows are asked for."""
         for pq in list(self.s.queues.values()):
             if pq.state is Queue.OPENING:
+                continue
+            if isinstance(pq, PopQueue):
+                # Nothing of it is committed; what is finished may wait for a renewal before it is acknowledged.
+                if any(chunk.tokens for chunk in pq.flight):
+                    self.s.ask_seals_of(pq)
                 continue
             offset = pq.committable()
             pq.recovered.discard_below(offset)

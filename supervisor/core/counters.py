@@ -64,6 +64,8 @@ class Counters:
     commits: int = 0
     commit_errors: int = 0
     rebalances: int = 0
+    unexpected_errors: int = 0
+    """Actions, tasks and callbacks that failed in a way nobody expected (see the log), and went on or came again."""
     busy_us: int = 0
     """Handler time of all workers together."""
     lost_rows_restarts: int = 0

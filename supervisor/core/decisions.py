@@ -106,7 +106,7 @@ class Core:
         """The last message of an ended queue has left its worker: unlock it, or open it again."""
         if self.locking is not None:
             self.locking.settled_down(mq)
-        self.assigning.look_up(mq.topic)
+        self.state.at(0.0, lambda at: self.assigning.look_up(mq.topic, at))
 
     def _feed(self, now: float) -> None:
         """Bytes may have been given back, also by chunks of a queue that has ended: serve those that wait for them."""
@@ -129,17 +129,18 @@ class Core:
             self._sample(window, now)
 
     def _sample(self, window: Window, now: float) -> None:
-        self.state.stats.sample(window, now)
         self.state.at(now + window.interval_s, lambda at: self._sample(window, at))
+        self.state.stats.sample(window, now)
 
     def _rebalance_timer(self, now: float) -> None:
-        self.assigning.rebalance(now)
+        # First the next time: it comes also when this one fails.
         self.state.at(now + self.state.config.rebalance_interval_ms / 1000, self._rebalance_timer)
+        self.assigning.rebalance(now)
 
     def _persist_timer(self, now: float) -> None:
+        self.state.at(now + self.state.config.persist_interval_ms / 1000, self._persist_timer)
         self.assigning.persist(now)
         self.assigning.heal(now)
-        self.state.at(now + self.state.config.persist_interval_ms / 1000, self._persist_timer)
 
     def tick(self, now: float) -> None:
         """Run the timers that are due."""
@@ -153,6 +154,10 @@ class Core:
         """What to do now, in order. The caller does all of it before the next event."""
         actions, self.state.out = self.state.out, []
         return actions
+
+    def unexpected_error(self) -> None:
+        """Something of the edge failed that nobody expected to: it is counted."""
+        self.state.counters.unexpected_errors += 1
 
     # --- assignment ---------------------------------------------------------------------------------------------
 

@@ -67,17 +67,24 @@ class Popping:
 
     def assigned(self, topic: str, mqs: Collection[MessageQueue], now: float) -> None:
         """The topic's queues that are ours to pop from; the loops of others end, what they brought is finished."""
-        if self.s.stopping:
+        if self.s.stopping or topic not in self.s.topics:
             return
-        for mq in [mq for mq in self.loops if mq.topic == topic and mq not in mqs]:
-            loop = self.loops.pop(mq)
-            del self._by_handle[loop.handle]
+        self._end_loops(topic, mqs)
         for mq in mqs:
             if mq not in self.loops:
                 loop = self.loops[mq] = PopLoop(next(self.s.handles), mq)
                 self._by_handle[loop.handle] = loop
                 self.s.log("info", "pop_assigned", topic=mq.topic, broker=mq.broker_name, queue_id=mq.queue_id)
                 self._consider(loop, now)
+
+    def unsubscribed(self, topic: str) -> None:
+        """The loops of the topic end; a pop that is out is answered to nobody, and the broker shows again what it brings."""
+        self._end_loops(topic, ())
+
+    def _end_loops(self, topic: str, but: Collection[MessageQueue]) -> None:
+        for mq in [mq for mq in self.loops if mq.topic == topic and mq not in but]:
+            loop = self.loops.pop(mq)
+            del self._by_handle[loop.handle]
 
     def _consider(self, loop: PopLoop, now: float) -> None:
         s = self.s

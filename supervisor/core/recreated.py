@@ -15,7 +15,7 @@ A topic that was deleted and refilled beyond our offset between two looks at the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from ...client.asking import ask
 from ...client.cluster import Cluster
@@ -75,9 +75,10 @@ class LastBodies:
             except RocketcrewError:
                 self._stored_ms.pop(mq, None)
 
-    def forget(self, mq: MessageQueue) -> None:
-        """The queue is not ours any more."""
-        self._stored_ms.pop(mq, None)
+    def keep(self, ours: Collection[MessageQueue]) -> None:
+        """Other queues are not ours any more: forget them."""
+        for mq in self._stored_ms.keys() - ours:
+            del self._stored_ms[mq]
 
     async def corrected(self, mq: MessageQueue, asked: int, told: int) -> int:
         """Where to go on, after a broker answered with the offset `told` instead of the offset `asked`. Raises what a

@@ -39,6 +39,7 @@ from ...workers.packets import QueueInfo
 from ..core import actions as act
 from ..core.checks import check_consumer, subscriptions
 from ..core.decisions import Core
+from ..core.failed_actions import action_failed
 from ..core.recreated import LastBodies, deleted_queues
 from ..core.subscriptions import Subscriptions
 from .access import access_of
@@ -138,16 +139,17 @@ class GroupMember:
     def _performs(self) -> dict[type, Callable[[Any], None]]:
         """What is done for each kind of the core's actions."""
         return {
-            act.FetchAssignment: lambda a: self._run(self._fetch_assignment(a)),
-            act.FetchOffset: lambda a: self._run(self._fetch_offset(a)),
-            act.Pull: lambda a: self._run(self._pull(a)),
-            act.Pop: lambda a: self._run(self._then_act(self._pops.pop(a))),
-            act.Ack: lambda a: self._run(self._then_act(self._pops.ack(a))),
-            act.Renew: lambda a: self._run(self._then_act(self._pops.renew(a))),
-            act.Commit: lambda a: self._run(self._commit(a)),
+            act.FetchAssignment: lambda a: self._run(self._fetch_assignment(a), a),
+            act.FetchOffset: lambda a: self._run(self._fetch_offset(a), a),
+            act.Pull: lambda a: self._run(self._pull(a), a),
+            act.Pop: lambda a: self._run(self._then_act(self._pops.pop(a)), a),
+            act.Ack: lambda a: self._run(self._then_act(self._pops.ack(a)), a),
+            act.Renew: lambda a: self._run(self._then_act(self._pops.renew(a)), a),
+            act.Commit: lambda a: self._run(self._commit(a), a),
             act.SendBack: self._drop if is_broadcasting(self._settings) else self._send_back,
             act.Heartbeat: lambda _: self._heartbeats.now(),
-            **self._locks.performs(self._run),
+            act.LockQueues: lambda a: self._run(self._locks.lock(a), a),
+            act.UnlockQueues: lambda a: self._run(self._locks.unlock(a), a),
         }
 
     def traced(self, records: Sequence[TraceRecord]) -> None:
@@ -202,16 +204,22 @@ class GroupMember:
         self._group_watch.disarm()
         self._routes.disarm()
 
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+    def _run(self, work: Coroutine[Any, Any, None], action: act.Action | None = None) -> None:
+        """Run `work` in a task; `action` is what it carries out for the core, which hears of it should the task fail."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(lambda task: self._ended(task, action))
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        """What it was to tell the core is not told: say so at once, not when the task is collected."""
+    def _ended(self, task: asyncio.Task[None], action: act.Action | None) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("task_failed", task=repr(task.get_coro()), exc_info=error)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        log.error("task_failed", task=repr(task.get_coro()), exc_info=error)
+        if action is None:
+            self._core.state.counters.unexpected_errors += 1
+        else:
+            action_failed(self._core, action, self._loop.time())
+            self._acted()
 
     # --- heartbeats and routes ----------------------------------------------------------------------------------
 
@@ -227,7 +235,9 @@ class GroupMember:
         return HeartbeatData(self._client_id, (ProducerData(INNER_PRODUCER_GROUP),), (consumer,))
 
     async def _look_for_deleted(self) -> None:
-        """Queues of deleted topics begin at 0, so that nothing is passed when the topic is made again."""
+        """Queues of deleted topics begin at 0, so that nothing is passed when the topic is made again. What is remembered of
+        queues that have left is forgotten here too, as this is called every little while."""
+        self._pulls.keep(self._core.state.by_mq.keys())
         self._begun_anew = {mq for mq in self._begun_anew if mq.topic in self._cluster.without_route}
         deleted = await deleted_queues(self._cluster, self._core.state.by_mq)
         if deleted:
@@ -336,7 +346,7 @@ class GroupMember:
         except RocketcrewError as error:
             # Damaged on the way: the broker finds its own copy by the offset that can still be read.
             log.error("failed_message_not_decodable", queue=tuple(action.mq), error=str(error))
-        self._run(self._send_back_task(action, record, message))
+        self._run(self._send_back_task(action, record, message), action)
 
     def _drop(self, action: act.SendBack) -> None:
         """Broadcasting: it is over."""

@@ -22,3 +22,9 @@ class Landing:
         """Room for a body of that length; None = it is read and dropped."""
         slot = self.slot = self._core.room_for(self._handle, length_bytes)
         return None if slot is None else self._view[slot.start : slot.start + length_bytes]
+
+    def give_back(self) -> None:
+        """Nobody will say what landed: its bytes are free again."""
+        if self.slot is not None:
+            self._core.state.release(self.slot)
+            self.slot = None

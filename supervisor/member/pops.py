@@ -87,12 +87,17 @@ class Pops:
         except RocketcrewError as error:
             log.warning("pop_failed", queue=tuple(action.mq), error=str(error))
             self._core.pop_failed(action.handle, self._now(), landing.slot)
+        except BaseException:
+            landing.give_back()
+            raise
         else:
             self._core.popped(action.handle, result, self._now())
 
     def _command(self, mq: MessageQueue) -> Command:
         consumer = self._settings
-        subscription = self._subscriptions[mq.topic]
+        subscription = self._subscriptions.get(mq.topic)
+        if subscription is None:
+            raise RocketcrewError(f"{mq.topic} was unsubscribed meanwhile")
         header = PopRequest(
             consumer_group=consumer.group,
             topic=mq.topic,

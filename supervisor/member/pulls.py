@@ -7,7 +7,7 @@ broker, a missing route is asked for at once, and only the master gets the commi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import structlog
 
@@ -83,6 +83,9 @@ class Pulls:
         except RocketcrewError as error:
             log.warning("pull_failed", queue=tuple(action.mq), offset=action.offset, error=str(error))
             self._core.pull_failed(action.handle, self._now(), landing.slot)
+        except BaseException:
+            landing.give_back()
+            raise
         else:
             self._core.pulled(action.handle, result, self._now())
 
@@ -145,8 +148,9 @@ class Pulls:
         self.refused(response.code)
         return PullResult(response.code, action.offset, slot=slot, remark=response.remark or "")
 
-    def forget(self, mq: MessageQueue) -> None:
-        """The queue is not ours any more."""
-        self._suggested.pop(mq, None)
-        self._bases.pop(mq, None)
-        self._last.forget(mq)
+    def keep(self, ours: Collection[MessageQueue]) -> None:
+        """What is remembered of other queues is forgotten: they are not ours any more."""
+        for known in (self._suggested, self._bases):
+            for mq in known.keys() - ours:
+                del known[mq]
+        self._last.keep(ours)

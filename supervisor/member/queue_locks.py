@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
 
 import structlog
 
@@ -33,10 +32,6 @@ class QueueLocks:
         self._now = now
         self._acted = acted
         self._left = left
-
-    def performs(self, run: Callable[[Coroutine[Any, Any, None]], None]) -> dict[type, Callable[[Any], None]]:
-        """The core's requests; `run` makes tasks."""
-        return {LockQueues: lambda a: run(self.lock(a)), UnlockQueues: lambda a: run(self.unlock(a))}
 
     async def lock(self, action: LockQueues) -> None:
         """Answered by `Core.locked`, broker by broker."""

@@ -53,8 +53,8 @@ class Launcher:
         if of.forkserver.warm:
             try:
                 process = of.forkserver.start_worker(boot)
-            except WorkerStartError as error:
-                launched(error)
+            except Exception as error:  # noqa: BLE001  as below
+                launched(error if isinstance(error, WorkerStartError) else WorkerStartError(str(error) or repr(error)))
             else:
                 launched(process)
                 self._spare_soon(generation)
@@ -68,8 +68,8 @@ class Launcher:
                         raise WorkerStartError(f"worker {new.worker_id}: its generation was dropped")
                     of.forkserver.start()
                     process = await asyncio.get_running_loop().run_in_executor(None, of.forkserver.start_worker, boot)
-            except (WorkerStartError, OSError) as error:
-                launched(error if isinstance(error, WorkerStartError) else WorkerStartError(str(error)))
+            except Exception as error:  # noqa: BLE001  whatever it is, the staffing must hear that there is no worker
+                launched(error if isinstance(error, WorkerStartError) else WorkerStartError(str(error) or repr(error)))
             else:
                 launched(process)
                 self._spare_soon(generation)

@@ -43,9 +43,12 @@ class Watch:
 
     def start(self) -> None:
         """Look now, and from then on when it is time."""
-        due_ns = min((self._look(member) for member in list(self._members())), default=0)
-        delay_s = (due_ns - time.monotonic_ns()) / 1e9 if due_ns else LOOK_MAX_S
-        self._timer = self._loop.call_later(min(max(delay_s, LOOK_MIN_S), LOOK_MAX_S), self.start)
+        delay_s = LOOK_MAX_S
+        try:
+            due_ns = min((self._look(member) for member in list(self._members())), default=0)
+            delay_s = (due_ns - time.monotonic_ns()) / 1e9 if due_ns else LOOK_MAX_S
+        finally:
+            self._timer = self._loop.call_later(min(max(delay_s, LOOK_MIN_S), LOOK_MAX_S), self.start)
 
     async def stop(self) -> None:
         if self._timer is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rocketcrew.remoting.codes import RequestCode, ResponseCode
 
 from .member import SimMember
-from .script import BOOTS, STALLS
+from .script import ACTIONS, BOOTS, STALLS
 from .worker import SimWorker
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ class Faults:
             "pause": self._pause,
             "kill member": self._kill_member,
             BOOTS: self._fail_boot,
+            ACTIONS: self._fail_action,
             "kill member in a step": self._kill_in_a_step,
             "stop member": self._stop_member,
             "start member": self._start_member,
@@ -71,7 +72,7 @@ class Faults:
         for link in broker.channels.values():
             link.slow = 1.0
         for member in self.s.living():
-            member.dies_in = -1
+            member.dies_in = member.fails_in = -1
             for worker in member.pool.workers.values():
                 worker.dies_at = None
                 worker.goes_on()
@@ -185,6 +186,13 @@ class Faults:
         if self.s.next_boot_fails:
             return False
         self.s.next_boot_fails = True
+        return True
+
+    def _fail_action(self) -> bool:
+        member = self._member()
+        if member is None or not member.running or member.fails_in >= 0:
+            return False
+        member.fails_in = self.world.random.randrange(0, 30)
         return True
 
     def _kill_in_a_step(self) -> bool:

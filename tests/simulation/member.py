@@ -15,6 +15,7 @@ from rocketcrew.durable.intervals import OffsetSet
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core.allocation import everything, strategy_named
+from rocketcrew.supervisor.core.failed_actions import EVENTS, action_failed
 from rocketcrew.supervisor.core.intervals import Intervals
 from rocketcrew.supervisor.core.journal import Entry, replay, snapshot
 from rocketcrew.supervisor.core.slab import UNIT_BYTES, Slab
@@ -61,6 +62,8 @@ class SimMember:
         self.finished: act.Finished | None = None
         self.dies_in = -1
         """Actions until it is killed in the middle of a step, -1 = it is not."""
+        self.fails_in = -1
+        """Actions until one fails unexpectedly, -1 = none does."""
         self.notebook = Notebook(world)
         self.askers: dict[MessageQueue, Asker] = {}
         """The newest assignment of each queue."""
@@ -231,9 +234,13 @@ class SimMember:
                 self._write_journal(entries)
             for action in todo:
                 perform = self._performs.get(type(action))
-                if perform is not None:
-                    self._count_down()
+                if perform is None:
+                    continue
+                self._count_down()
+                if not self._fails(action):
                     perform(action)
+                elif not self.parts.batch_goes_on:
+                    break
             self.edge.read_again()
         if (trimmed := self.core.state.counters.trimmed_units) > self._trimmed:
             self._trimmed = trimmed
@@ -242,6 +249,20 @@ class SimMember:
         if due is not None and due * 1000 < self._tick_at:
             self._tick_at = due * 1000
             self.world.at(self._tick_at, self.event, self._tick, self._tick_at)
+
+    def _fails(self, action: act.Action) -> bool:
+        """Whether this one fails in a way that nobody expected; then the core is told."""
+        if type(action) not in EVENTS or self.fails_in < 0:
+            return False
+        self.fails_in -= 1
+        if self.fails_in >= 0:
+            return False
+        self.world.note("an action failed")
+        if isinstance(action, act.SendBack):
+            self.notebook.refused(action.handle, self.core.state.chunks[action.chunk_id].offsets[action.index])
+        if self.parts.batch_goes_on:
+            action_failed(self.core, action, self.world.now)
+        return True
 
     def _tick(self, due_ms: float) -> None:
         if due_ms != self._tick_at:

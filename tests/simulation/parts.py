@@ -28,6 +28,8 @@ class Parts:
     """A response that finds no room is left on the connection, instead of read and dropped."""
     ordered_worker_class = OrderedSimWorker
     claims_class = Claims
+    batch_goes_on = True
+    """An action that fails unexpectedly takes nothing else of its batch along, and the core hears of it."""
     keeps_taken_journals = True
     """What a journal of a dead slot knew is written into the own one before that is removed."""
     guards_commits = True

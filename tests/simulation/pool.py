@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core.failed_actions import NOT_CARRIED_OUT
 from rocketcrew.supervisor.core.settling import FailureReport
 from rocketcrew.supervisor.core.states import Queue
 from rocketcrew.workers.claims import take_back
@@ -171,6 +172,12 @@ class SimPool:
             world.after(world.random.random() * 30, worker.beside)
 
     def _kill(self, action: act.KillWorker) -> None:
+        if action.reason.endswith(NOT_CARRIED_OUT):
+            worker = self.workers.get(action.worker_id)
+            if worker is not None and worker.alive:
+                worker.ended = True
+                worker.die()
+            return
         raise Violation(f"the core thinks that {action.worker_id} said {action.reason}")
 
     def recycle(self, worker: SimWorker) -> None:

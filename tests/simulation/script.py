@@ -35,7 +35,8 @@ FAULTS = (
 )  # fmt: skip
 STALLS = "worker stands still"
 BOOTS = "fail a boot"
-"""These two are of some seeds only, see `perhaps_limited`."""
+ACTIONS = "fail an action"
+"""These three are of some seeds only, see `perhaps_limited`."""
 
 
 @dataclass(frozen=True)
@@ -134,9 +135,10 @@ class Script:
         """Decided by what was drawn: a draw of its own would make every seed another world."""
         draw = crc32(repr(self).encode())
         limit = [1, 2, 0, 0, 0, 0, 0, 0][draw % 8]
-        # Other bits for what was drawn later, so that each thing stands with each.
-        faults = self.faults | {STALLS: [0, 0, 1, 3][draw // 8 % 4], BOOTS: [0, 1, 1, 3][draw // 128 % 4]}
-        seal_rows = [12, 40, 50_000, 50_000][draw // 32 % 4]
+        # Other bits for each that was drawn later, so that each stands with each.
+        faults = self.faults | {STALLS: [0, 0, 1, 3][draw // 8 % 4], BOOTS: [0, 1, 1, 3][draw // 32 % 4]}
+        faults[ACTIONS] = [0, 1, 1, 3][draw // 128 % 4]
+        seal_rows = [12, 40, 50_000, 50_000][draw // 512 % 4]
         limit = limit if self.order == "concurrent" else 0
         return replace(self, topic_limit=limit, faults=faults, seal_rows=seal_rows)
 

@@ -7,11 +7,11 @@ import pytest
 from .parts import Parts
 from .planted import PLANTED
 from .planted_order import PLANTED_ORDER
-from .planted_starts import PLANTED_STARTS
+from .planted_process import PLANTED_PROCESS
 from .simulation import Simulation
 from .world import Violation
 
-ALL = PLANTED | PLANTED_ORDER | PLANTED_STARTS
+ALL = PLANTED | PLANTED_ORDER | PLANTED_PROCESS
 STEPS = 2_000
 SOUND_SEEDS = 5
 
@@ -27,7 +27,7 @@ def test_a_planted_bug_is_found(name: str) -> None:
     pytest.fail(f"'{name}' went through {planted.seeds} seeds of {STEPS} steps and was not found")
 
 
-@pytest.mark.parametrize("name", [name for name, planted in (PLANTED | PLANTED_STARTS).items() if planted.focus])
+@pytest.mark.parametrize("name", [name for name, planted in (PLANTED | PLANTED_PROCESS).items() if planted.focus])
 def test_the_same_world_without_the_bug_is_sound(name: str) -> None:
     """What finds the bug is the bug, not the world that it is looked for in."""
     planted = ALL[name]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
 
 from rocketcrew.remoting.codes import ResponseCode
 from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core.assigning import LOOK_UP_MAX_S
 from rocketcrew.supervisor.core.intervals import Intervals
 from rocketcrew.supervisor.core.states import Queue
 
@@ -508,3 +510,31 @@ def test_what_is_finished_in_order_is_kept_too_where_the_last_commit_fails(bench
         bench.pass_ms(500)
         bench.commits(ok=False)
     assert bench.core.state.recovered == {bench.queue(): (0, Intervals([(0, 2)]))}
+
+
+@pytest.mark.parametrize("notices", [10, 1_000])
+def test_notices_that_come_at_once_are_two_look_ups_a_topic(make: Callable[..., Bench], notices: int) -> None:
+    """50 members join, and each of 20 brokers says so each time: one look-up is under way, one comes after it."""
+    topics = tuple(f"t{number}" for number in range(10))
+    bench = make(topics=topics)
+    for _ in range(notices):
+        bench.core.rebalance(bench.now)
+    assert [look_up.topic for look_up in bench.take(act.FetchAssignment)] == list(topics)
+    for topic in topics:
+        bench.core.members(topic, None, None, bench.now)
+    assert [look_up.topic for look_up in bench.take(act.FetchAssignment)] == list(topics)
+    for topic in topics:
+        bench.core.members(topic, None, None, bench.now)
+    bench.none(act.FetchAssignment)
+    bench.core.rebalance(bench.now)
+    assert len(bench.take(act.FetchAssignment)) == len(topics), "the next notice asks at once"
+
+
+def test_a_look_up_that_is_never_answered_is_given_up(bench: Bench) -> None:
+    bench.core.start(bench.now)
+    bench.one(act.FetchAssignment)
+    bench.pass_ms(1_000)
+    bench.core.rebalance(bench.now)
+    bench.none(act.FetchAssignment)
+    bench.pass_ms(1_000 * LOOK_UP_MAX_S)
+    bench.one(act.FetchAssignment)

@@ -80,6 +80,9 @@ def test_passwords_are_not_on_the_command_line(tmp_path: Path) -> None:
         assert not any(secret in words for secret in ("secret", "a=b,c", "p,q"))
 
 
+CANNOT_START = -11
+
+
 class Lives:
     """A loader that lives for so many seconds each time; after the last one its supervisor stops."""
 
@@ -95,6 +98,8 @@ class Lives:
     async def live(self) -> int:
         lived_s, code = next(self._lives, (0.0, None))
         self.now_s += lived_s
+        if code == CANNOT_START:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
         if code is None:
             await self._child.kill()
             return 0
@@ -103,6 +108,9 @@ class Lives:
     async def sleep(self, seconds: float) -> None:
         self.now_s += seconds
         self.slept_s.append(seconds)
+
+    def start_failures(self) -> int:
+        return int(self._child.status()["start_failures"])
 
     def run(self) -> list[float]:
         """How long it waited before each new start."""
@@ -118,6 +126,13 @@ def lives(tmp_path: Path) -> Callable[..., Lives]:
 def test_it_is_started_again_with_a_delay_that_doubles_up_to_a_minute(lives: Callable[..., Lives]) -> None:
     assert lives(*[(5.0, 1)] * 9).run() == [1, 2, 4, 8, 16, 32, 60, 60, 60]
     assert BACK_OFF_MAX_S == 60
+
+
+def test_one_that_cannot_be_started_is_tried_again(lives: Callable[..., Lives]) -> None:
+    """No process, no memory, too many open files: the machine may have room again later."""
+    one = lives((0.0, CANNOT_START), (0.0, CANNOT_START), (5.0, 1))
+    assert one.run() == [1, 2, 4]
+    assert one.start_failures() == 2
 
 
 def test_a_life_in_health_makes_the_next_delay_short(lives: Callable[..., Lives]) -> None:

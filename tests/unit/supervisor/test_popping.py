@@ -449,3 +449,75 @@ def test_whatever_happens_nothing_is_lost(seed):
 )
 def test_the_delay_of_a_failed_message(level, times, seconds):
     assert delay_ms(level, times) == seconds * 1000
+
+
+def test_a_topic_that_is_not_subscribed_any_more_is_not_popped_any_more():
+    """The pop that is out may still be answered: what it brings is the broker's to show again."""
+    broker = PopBroker(3)
+    member = Member(broker)
+    (out,) = member.waiting_pops
+    member.core.unsubscribe("T", member.now)
+    member.act()
+    member.core.pop_failed(out.handle, member.now)
+    member.waiting_pops.clear()
+    member.act()
+    member.later(60.0)
+    assert member.waiting_pops == []
+    assert member.core.popping.loops == {}
+    assert member.core.state.slab.reserved_units == 0
+    member.core.pop_assigned("T", [ALL], member.now)  # an answer that comes late
+    member.act()
+    assert member.waiting_pops == []
+
+
+def test_a_topic_that_is_subscribed_again_is_popped_again():
+    broker = PopBroker(3)
+    member = Member(broker)
+    member.pop()
+    member.core.unsubscribe("T", member.now)
+    member.act()
+    finish(member)
+    assert all(message.acked for message in broker.messages), "what was in hand is finished"
+    member.waiting_pops.clear()
+    broker.messages += [Message(number) for number in range(3, 5)]
+    member.core.subscribe("T", member.now)
+    member.core.pop_assigned("T", [ALL], member.now)
+    member.act()
+    member.pop()
+    finish(member)
+    assert [message.acked for message in broker.messages] == [True] * 5
+
+
+class Unhurried(Member):
+    """Its renewals are answered when the test says so."""
+
+    def __init__(self, broker, **config):
+        self.renewals = []
+        super().__init__(broker, **config)
+
+    def perform(self, action):
+        if isinstance(action, act.Renew):
+            self.renewals.append(action)
+        else:
+            super().perform(action)
+
+    def answer_renewals(self):
+        renewals, self.renewals = self.renewals, []
+        for action in renewals:
+            super().perform(action)
+        self.act()
+
+
+def test_what_is_finished_while_its_renewal_is_out_is_acknowledged_after_a_persist():
+    broker = PopBroker(4)
+    member = Unhurried(broker)
+    member.pop()
+    member.later(INVISIBLE_S / 2)
+    assert len(member.renewals) == 4
+    while member.chunks:
+        member.run(rows=False)
+    member.core.persist(member.now)
+    member.act()
+    member.answer_renewals()
+    assert all(message.acked for message in broker.messages)
+    assert member.core.state.queues == {}

@@ -93,6 +93,19 @@ def test_the_next_pull_goes_where_the_last_answer_said(bench: Bench) -> None:
     assert scene.pull(nothing_new())[0] == "master"
 
 
+def test_what_is_known_of_a_queue_goes_with_it(bench: Bench) -> None:
+    scene = Scene(bench, {0: "master", 1: "slave"})
+    scene.pull(nothing_new(suggest=1))
+    scene.pulls.keep(bench.core.state.by_mq.keys())
+    assert scene.pull(nothing_new(suggest=1))[0] == "slave"
+    bench.revoke()
+    bench.commits()
+    bench.take(act.Pull)
+    scene.pulls.keep(bench.core.state.by_mq.keys())
+    bench.open(0, offset=5)
+    assert scene.pull(nothing_new())[0] == "master"
+
+
 def test_a_suggested_replica_that_is_gone_is_replaced_by_another(bench: Bench) -> None:
     scene = Scene(bench, {0: "master"})
     scene.pull(nothing_new(suggest=3))

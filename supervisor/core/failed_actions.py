@@ -1,0 +1,57 @@
+"""Which event the core gets when an action fails in a way that nobody expected: a bug, a full table of files.
+
+Each kind that the core waits for has one, so that no offset is held for ever and no answer is waited for without end. A
+worker that could not be given its work is killed: its death gives the work to another. The kinds that nobody waits for come
+again by themselves, or are over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from . import actions as act
+from .decisions import Core
+
+NOT_CARRIED_OUT = " could not be carried out"
+Failed = Callable[[Core, Any, float], None]
+
+
+def _kill(
+    core: Core, action: act.Dispatch | act.DispatchOrdered | act.Classify | act.Seal | act.Retired, _: float
+) -> None:
+    core.state.out.append(act.KillWorker(action.worker_id, type(action).__name__ + NOT_CARRIED_OUT))
+
+
+EVENTS: dict[type, Failed] = {
+    act.FetchAssignment: lambda core, a, now: core.members(a.topic, None, None, now),
+    act.FetchOffset: lambda core, a, now: core.opened(a.handle, None, now),
+    act.Pull: lambda core, a, now: core.pull_failed(a.handle, now),
+    act.Commit: lambda core, a, now: core.committed(a.handle, a.offset, False, now),
+    act.SendBack: lambda core, a, now: core.sent_back(a.handle, a.chunk_id, a.index, False, now),
+    act.Pop: lambda core, a, now: core.pop_failed(a.handle, now),
+    act.Ack: lambda core, a, now: core.acked(a.handle, len(a.checks), len(a.checks), now),
+    act.Renew: lambda core, a, now: core.renewed(a.handle, a.offset, None, now),
+    act.LockQueues: lambda core, a, now: core.locked(a.mqs, None, now, now),
+    act.Dispatch: _kill,
+    act.DispatchOrdered: _kill,
+    act.Classify: _kill,
+    act.Seal: _kill,
+    act.Retired: _kill,
+}
+
+UNANSWERED: frozenset[type] = frozenset(
+    {
+        act.UnlockQueues, act.Load, act.KillWorker, act.Reclaim, act.ChargesChanged, act.Log, act.Heartbeat, act.Finished,
+        act.JournalDone, act.JournalSealed, act.JournalCommitted,
+    }
+)  # fmt: skip
+"""Nobody waits for these."""
+
+
+def action_failed(core: Core, action: act.Action, now: float) -> None:
+    """Tell the core that the action was not carried out; it is counted."""
+    core.state.counters.unexpected_errors += 1
+    event = EVENTS.get(type(action))
+    if event is not None:
+        event(core, action, now)

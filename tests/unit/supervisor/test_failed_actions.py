@@ -1,0 +1,102 @@
+"""What fails unexpectedly becomes an event of the core, or comes again, and takes nothing else along."""
+
+from __future__ import annotations
+
+import asyncio
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rocketcrew.supervisor.acting import Acting
+from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core.failed_actions import EVENTS, UNANSWERED, action_failed
+from rocketcrew.supervisor.keeping import DELAY_MAX_S, keep
+
+if TYPE_CHECKING:
+    from .conftest import Bench
+
+
+def test_every_kind_of_action_says_what_its_failure_is() -> None:
+    kinds = set(typing.get_args(act.Action))
+    assert kinds == EVENTS.keys() | UNANSWERED
+    assert not EVENTS.keys() & UNANSWERED
+
+
+def test_an_action_that_fails_takes_nothing_of_its_batch_along(bench: Bench, tmp_path: Path) -> None:
+    """One bad commit, and the commits, pulls and answers behind it in the same batch are done."""
+    done: list[act.Action] = []
+
+    def do(action: act.Action) -> None:
+        done.append(action)
+        if isinstance(action, act.FetchOffset) and action.mq.queue_id == 0:
+            raise RuntimeError("nobody expected this")
+
+    async def acted() -> None:
+        bench.members([0, 1, 2])
+        acting = Acting(bench.core, dict.fromkeys(EVENTS, do), tmp_path / "journal")
+        acting.acted()
+
+    asyncio.run(acted())
+    assert [a.mq.queue_id for a in done if isinstance(a, act.FetchOffset)] == [0, 1, 2]
+    assert bench.counters.unexpected_errors == 1
+
+
+def test_a_commit_that_failed_is_asked_again(bench: Bench) -> None:
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.found(handle, [0])
+    (chunk,) = bench.dispatched()
+    bench.done(chunk)
+    bench.core.persist(bench.now)
+    commit = bench.one(act.Commit)
+    action_failed(bench.core, commit, bench.now)
+    bench.core.persist(bench.now)
+    assert bench.one(act.Commit).offset == commit.offset
+    assert bench.counters.commit_errors == bench.counters.unexpected_errors == 1
+
+
+def test_a_send_back_that_failed_is_tried_again(bench: Bench) -> None:
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.found(handle, [0])
+    (chunk,) = bench.dispatched()
+    bench.done(chunk, failures=[(0, 0, "no")])
+    sent = bench.one(act.SendBack)
+    action_failed(bench.core, sent, bench.now)
+    bench.pass_ms(60_000)
+    assert bench.take(act.SendBack) or bench.take(act.Dispatch)
+
+
+def test_a_pull_that_failed_is_sent_again(bench: Bench) -> None:
+    bench.open(0)
+    pull = bench.one(act.Pull)
+    action_failed(bench.core, pull, bench.now)
+    bench.pass_ms(bench.config.pull_delay_on_error_ms)
+    assert bench.one(act.Pull).offset == pull.offset
+
+
+@pytest.mark.parametrize("kind", [act.Seal, act.Retired])
+def test_a_worker_that_cannot_be_told_is_killed(bench: Bench, kind: Callable[[str], act.Action]) -> None:
+    bench.worker("w1")
+    action_failed(bench.core, kind("w1"), bench.now)
+    assert bench.one(act.KillWorker).worker_id == "w1"
+
+
+def test_a_task_that_fails_begins_again_with_a_growing_delay() -> None:
+    lives = iter([ValueError("bad")] * 8)
+    slept: list[float] = []
+    counted: list[int] = []
+
+    async def work() -> None:
+        for error in lives:
+            raise error
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    asyncio.run(keep("work", work, lambda: counted.append(1), sleep))
+    assert slept == [1, 2, 4, 8, 16, 32, DELAY_MAX_S, DELAY_MAX_S]
+    assert len(counted) == 8
