@@ -30,7 +30,7 @@ from .direct import DirectRunner
 from .limits import NS_PER_S, CallTimedOutError
 from .link import WorkerLink
 from .message import Message
-from .packets import QueueInfo
+from .packets import Buffer, QueueInfo
 from .rows import Prepared
 from .run import Run, records_of
 from .runner import TIME_OUT_DELAY_LEVEL, Runner
@@ -228,6 +228,10 @@ class AsyncWorker(Worker):
             return super().step()
         finally:
             self._async_runner.steps.rest()
+
+    def _on_direct(self, packet: Buffer) -> None:
+        super()._on_direct(packet)
+        self._async_runner.steps.forget()
 
     def flush(self) -> None:
         self._async_runner.steps.aside()

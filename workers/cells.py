@@ -72,6 +72,8 @@ BETWEEN: Final = 1 << 63
 
 KEYS_OF: Final = 1 << 62
 """CHUNK_ID while the user's key function is asked: this, and the handle of the queue."""
+CONSUMED_DIRECTLY: Final = 1 << 61
+"""CHUNK_ID while a message is consumed because an administrator asked for it: the record is not charged with what happens."""
 
 CellView = memoryview
 """The words of one cell, `memoryview.cast("Q")`; index it by STATE, CHUNK_ID, ..."""

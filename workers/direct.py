@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ..remoting.errors import ProtocolError
+from ..remoting.stored import record_info
 from .api import BatchResult, Handler, Retry
 from .calls import batch_results
 from .direct_packets import DirectResult
@@ -22,6 +23,14 @@ NS_PER_MS: Final = 1_000_000
 SUCCESS: Final = "CR_SUCCESS"
 LATER: Final = "CR_LATER"
 THROW_EXCEPTION: Final = "CR_THROW_EXCEPTION"
+
+
+def offset_of(record: bytes) -> int:
+    """Its queue offset; 0 of one that cannot be read, which its run will say."""
+    try:
+        return record_info(record, 0, len(record)).queue_offset
+    except ProtocolError:
+        return 0
 
 
 class DirectRunner:

@@ -142,7 +142,7 @@ class SupervisorLink:
             return False
         length = len(packet) + (0 if payload is None else len(payload))
         self._queue(memoryview(_LENGTH.pack(length) + packet))
-        if payload is not None:
+        if payload:  # an empty piece would never be gone
             self._queue(memoryview(payload))
         return self.flush()
 

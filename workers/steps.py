@@ -75,6 +75,10 @@ class Steps:
         """What is done now is none of the handler's business, until `rest`."""
         self._cell[STATE] = 0
 
+    def forget(self) -> None:
+        """Somebody else has written into the cell: the next step names its call anew."""
+        self._named = None
+
     def _name(self, call: CallUnderWay) -> None:
         cell = self._cell
         if self._named is not call:

@@ -28,9 +28,21 @@ import structlog
 from ..remoting.errors import ProtocolError
 from .api import Handler
 from .boot import WorkerLimits
-from .cells import BEATS, CHUNK_ID, KEYS_OF, LAST, RECORDS, SEAL_WANTED, STARTED_NS, STATE, CellView, private_cell
+from .cells import (
+    BEATS,
+    CHUNK_ID,
+    CONSUMED_DIRECTLY,
+    KEYS_OF,
+    LAST,
+    RECORDS,
+    SEAL_WANTED,
+    STARTED_NS,
+    STATE,
+    CellView,
+    private_cell,
+)
 from .classify import classify
-from .direct import DirectRunner
+from .direct import DirectRunner, offset_of
 from .direct_packets import decode_direct, encode_directed
 from .forks import end_fork
 from .link import DescriptorsClosedError, LinkClosedError, WorkerLink
@@ -212,7 +224,13 @@ class Worker:
             record = bytes(packet[direct.payload_at :])
         else:
             record = self._slab[direct.slab_offset : direct.slab_offset + direct.length]
-        self._link.send(encode_directed(self._direct.run(direct.request, direct.queue, record)))
+        # In a call, as any other: what its worker is busy with shows, and its loop does not stand still for nothing.
+        naming = self._runner.naming
+        naming.chunk(CONSUMED_DIRECTLY, direct.queue)
+        naming.record(offset_of(record))
+        result = self._direct.run(direct.request, direct.queue, record)
+        self._cell[STATE] = 0
+        self._link.send(encode_directed(result))
 
     def _on_ordered(self, packet: Buffer) -> None:
         chunks, start_before_ns, at = decode_ordered(packet)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from ...conf.segment_format import OPEN_DIR, segment_name
-from ...workers.cells import Cell, CellFile
+from ...workers.cells import CONSUMED_DIRECTLY, Cell, CellFile
 from ..core.blame import Death, End, InHand, how_ended
 from ..core.decisions import Core
 from .pool_member import Member
@@ -100,8 +100,9 @@ def cause_of(exit_code: int | None) -> str:
 
 
 def in_hand_of(cell: Cell | None, *, from_outside: bool = False) -> InHand | None:
-    """The call that a cell names; None when it names none, or was killed by somebody while all its calls waited."""
-    if cell is None or (cell.between and from_outside):
+    """The call that a cell names; None when it names none, was killed by somebody while all its calls waited, or consumed
+    a message for an administrator, who is to blame."""
+    if cell is None or cell.chunk_id == CONSUMED_DIRECTLY or (cell.between and from_outside):
         return None
     mark = f"{cell.pid}:{cell.started_ns}"
     return InHand(cell.chunk_id, cell.offset, cell.last, cell.records, cell.taken, mark, waiting=cell.between)

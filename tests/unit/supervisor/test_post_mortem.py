@@ -18,6 +18,7 @@ from rocketcrew.supervisor.pool.post_mortem import PostMortem, by_itself, cause_
 from rocketcrew.workers.cells import (
     BETWEEN,
     CHUNK_ID,
+    CONSUMED_DIRECTLY,
     LAST,
     RECORDS,
     RSS_PEAK,
@@ -53,6 +54,10 @@ def test_who_waited_is_not_in_hand_of_a_worker_that_was_killed_from_outside() ->
     assert left is not None
     assert left.hand is Hand.WAITING
     assert in_hand_of(waiting, from_outside=True) is None
+
+
+def test_what_an_administrator_wanted_consumed_is_charged_to_no_record() -> None:
+    assert in_hand_of(Cell(CONSUMED_DIRECTLY, 7, 7, 1, None, 5, 1, 0)) is None
 
 
 def test_kills_for_want_of_memory_are_those_of_our_control_group(tmp_path: Path) -> None:

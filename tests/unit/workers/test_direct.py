@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from rocketcrew.remoting.errors import ProtocolError
 from rocketcrew.workers.api import BatchResult, Retry, handler
+from rocketcrew.workers.cells import CHUNK_ID, CONSUMED_DIRECTLY, STATE
 from rocketcrew.workers.direct_packets import (
     DirectResult,
     decode_direct,
@@ -127,3 +128,24 @@ def test_an_answer_comes_back(request: int, result: str, spent_ms: int, remark: 
 def test_what_is_too_short_is_refused(decode: Callable[[bytes], object]) -> None:
     with pytest.raises(ProtocolError):
         decode(b"\x05\x00")
+
+
+def test_it_is_a_call_like_any_other_and_named_as_nobodys_fault(
+    bench: Make, make_record: Make, queue: QueueInfo
+) -> None:
+    """Outside of a call a loop that does not move is ended, and so would be the worker, as soon as chunks wait for it."""
+    seen: list[tuple[int, int]] = []
+
+    def handle(_message: Message) -> None:
+        seen.append((b.cell[CHUNK_ID], b.cell[STATE]))
+
+    b = bench(handle)
+    consume(b, queue, make_record(offset=41))
+    assert seen == [(CONSUMED_DIRECTLY, 42)]
+    assert b.cell[STATE] == 0
+
+
+@pytest.mark.parametrize("record", [b"", b"junk" * 40])
+def test_a_record_that_cannot_be_read_is_answered_for(record: bytes, bench: Make, queue: QueueInfo) -> None:
+    b = bench(lambda message: len(message.body) and None)
+    assert consume(b, queue, record).result == "CR_THROW_EXCEPTION"
