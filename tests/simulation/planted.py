@@ -513,6 +513,7 @@ class Planted(NamedTuple):
 COMING_AND_GOING = ("start member", "stop member")
 ONE_SLOT = {"members": 1, "members_max": 1}
 HELD_UP = {"order": "concurrent", "slow": 0.05, "workers": 3, "handler_us": 50, "chunk_messages_max": 8}
+UNHARMED = {"deadly": 0, "hard_limit_ms": 0, "order": "concurrent", "broadcasting": False, "slow": 0.0}
 SEVERAL = {"members": 2, "members_max": 3}
 
 
@@ -593,5 +594,5 @@ PLANTED = {
     "finished messages forgotten at the end": Planted(ForgetsFinished, 80),
     "chunk handed out twice": Planted(HandsOutTwice, 40),
     "bytes of an ended queue kept": Planted(KeepsEnded, 120, ("reset back", "reset forward"), {"slow": 0.15}),
-    "offsets are told once": Planted(TellsOnce, 120, ("kill broker",), {"deadly": 0, "hard_limit_ms": 0}),
+    "offsets are told once": Planted(TellsOnce, 60, ("kill broker",), UNHARMED),
 }
