@@ -50,7 +50,10 @@ class BlamesEveryQuestion(CoreParts):
         def worker_died(self, worker_id: str, death: Death) -> None:
             if death.in_hand is not None and death.in_hand.chunk_id >= KEYS_OF:
                 for handle in [handle for handle, asked in self._asked.items() if asked == worker_id]:
-                    run = self.s.queues[handle].waiting[0]
+                    pq = self.s.queues.get(handle)
+                    if pq is None or not pq.waiting:
+                        continue
+                    run = pq.waiting[0]
                     _, deaths = self._deadly.get(handle, (0, 0))
                     self._deadly[handle] = run.offsets[run.at], deaths + 1
 

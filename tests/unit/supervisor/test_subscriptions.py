@@ -105,6 +105,7 @@ def test_a_topic_that_is_subscribed_while_running_is_looked_up(bench: Any) -> No
     bench.take(act.FetchAssignment)
     bench.core.subscribe("more", bench.now)
     assert [action.topic for action in bench.take(act.FetchAssignment)] == ["more"]
+    bench.core.members("more", None, None, bench.now)
     bench.core.rebalance(bench.now)
     assert [action.topic for action in bench.take(act.FetchAssignment)] == [TOPIC, "more"]
 
