@@ -111,10 +111,10 @@ class Crew:
 
     def __init__(
         self, folder: Path, name_server: str, handler: str, topic: str, settings: Mapping[str, object] = {},
-        group: str = "bench",
+        group: str = "bench", module: str = "handlers",
     ) -> None:  # fmt: skip
         self.slot = folder / "state" / group / "0"
-        words = ["run", f"handlers:{handler}", "--topic", topic, "--group", group, "-n", name_server]
+        words = ["run", f"{module}:{handler}", "--topic", topic, "--group", group, "-n", name_server]
         merged = {
             "supervisor.data_dir": folder / "state",
             "consumer.consume_from_where": "CONSUME_FROM_FIRST_OFFSET",

@@ -5,6 +5,10 @@
 The entry's number is the queue offset. Entries are appended when a record is stored and when recovery reads the log
 again; they are never changed. Records that retention removed from the commit log leave entries behind: `min_offset` is
 the first entry whose record is still there.
+
+An entry of size 0 is a *filler*: the message with that offset was in a damaged part of the log. Its position is that of the
+next record of the queue, so that positions ascend over the whole file. Entries of zeros at the end are no entries: the
+genuine broker makes these files at their full size.
 """
 
 from __future__ import annotations
@@ -17,18 +21,34 @@ ENTRY = Struct(">qiq")
 ENTRY_BYTES = ENTRY.size
 SEGMENT_BYTES = 300_000 * ENTRY_BYTES  # as the genuine files
 
+TRIM_BYTES = 1_024 * ENTRY_BYTES
+
 Entry = tuple[int, int, int]  # position, size, tags code
+
+
+def entries_end(file: StoredFile) -> int:
+    """Position behind the last entry of `file`: what is not whole, or only zeros, at its end does not count."""
+    end = file.end - file.end % ENTRY_BYTES
+    while end > file.start:
+        step_bytes = min(end - file.start, TRIM_BYTES)
+        kept = len(file.read(end - step_bytes, step_bytes).rstrip(b"\0"))
+        if kept:
+            return end - step_bytes + -(-kept // ENTRY_BYTES) * ENTRY_BYTES
+        end -= step_bytes
+    return file.start
 
 
 class ConsumeQueue:
     """Queue offsets [min_offset, max_offset) of one message queue."""
 
-    __slots__ = ("_file", "max_offset", "min_offset")
+    __slots__ = ("_file", "max_offset", "min_offset", "queue_id", "topic")
 
-    def __init__(self, file: StoredFile) -> None:
+    def __init__(self, file: StoredFile, topic: str, queue_id: int) -> None:
         self._file = file
-        whole = file.end - file.end % ENTRY_BYTES
-        if whole != file.end:  # a kill in the middle of a write
+        self.topic = topic
+        self.queue_id = queue_id
+        whole = entries_end(file)
+        if whole != file.end:  # a kill in the middle of a write, or a file of the genuine broker
             file.truncate(whole)
         self.max_offset = whole // ENTRY_BYTES
         self.min_offset = file.start // ENTRY_BYTES
@@ -36,6 +56,25 @@ class ConsumeQueue:
     def append(self, position: int, size_bytes: int, tags_code: int) -> None:
         self._file.append(ENTRY.pack(position, size_bytes, tags_code))
         self.max_offset += 1
+
+    def append_entries(self, entries: list[Entry]) -> None:
+        self._file.append(b"".join([ENTRY.pack(*entry) for entry in entries]))
+        self.max_offset += len(entries)
+
+    def append_missing(self, position: int, count: int) -> None:
+        """Give `count` offsets to messages that are lost; `position` is that of the next record of the queue."""
+        self._file.append(ENTRY.pack(position, 0, 0) * count)
+        self.max_offset += count
+
+    @property
+    def has_holes(self) -> bool:
+        """Whether a part of the file is missing; it has to be built again."""
+        return bool(self._file.holes) or self._file.start % ENTRY_BYTES != 0
+
+    @property
+    def file_start(self) -> int:
+        """Offset of the first entry that the file still has."""
+        return self._file.start // ENTRY_BYTES
 
     def entry(self, offset: int) -> Entry:
         """The entry at `offset`, which must be in [min_offset, max_offset)."""

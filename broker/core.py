@@ -23,12 +23,13 @@ from ..remoting.command import Command
 from ..remoting.errors import ProtocolError, UsageError
 from .config import BrokerConfig
 from .effects import SILENCE, Effect, Intercept, Reply, intercepted
+from .message_store import QueueRebuilding
 from .name_server import NameServerCore
 from .refusal import Refused
 from .requests import end_transaction, forward, pull
 from .requests.table import HANDLERS
 from .state import DELAYS_TABLE, BrokerState, Call
-from .storage import Storage, StorageError
+from .storage import DiskFailed, Storage, StorageError
 
 
 class BrokerCore:
@@ -51,6 +52,7 @@ class BrokerCore:
         self.state = BrokerState(config, storage, random or Random(0), name_server)
         self.intercepts: list[Intercept] = []
         self.trouble: str | None = None  # why the disk does not take data; sends are refused meanwhile
+        self.failed: str | None = None  # why this process has to stop: nobody knows what the disk kept
         self.recovered_records = self.state.recover(now_ms)
         self._next_flush_ms = now_ms + config.flush_interval_ms
         self._next_checkpoint_ms = now_ms + config.checkpoint_interval_ms
@@ -64,6 +66,8 @@ class BrokerCore:
     def handle(self, now_ms: int, channel: int, address: str, command: Command) -> list[Effect]:
         """Serve one frame from `channel`; `address` is the peer's, as "ip:port"."""
         state = self.state
+        if self.failed is not None:
+            return []  # nothing more is promised
         if command.is_response:
             return [*forward.answered(state, command)]
         response = intercepted(self.intercepts, command) if self.intercepts else None
@@ -91,8 +95,10 @@ class BrokerCore:
             return command.response(refused.code, refused.fields, remark=refused.remark)
         except (ProtocolError, UsageError) as error:
             return command.response(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        except QueueRebuilding as error:
+            return command.response(ResponseCode.SYSTEM_BUSY, remark=str(error))
         except StorageError as error:
-            self.trouble = str(error)
+            self._note(error)
             return command.response(ResponseCode.SERVICE_NOT_AVAILABLE, remark=f"service not available now: {error}")
 
     # Time passed
@@ -100,6 +106,8 @@ class BrokerCore:
     def tick(self, now_ms: int) -> list[Effect]:
         """Do what is due: deliver delayed messages, answer held pulls, save, expire."""
         state, config = self.state, self.config
+        if self.failed is not None:
+            return []
         effects: list[Effect] = [*self._deliver_delayed(now_ms)]
         self._ask_after_transactions(now_ms)
         effects += pull.wake_due(state, now_ms)
@@ -127,19 +135,28 @@ class BrokerCore:
             again = partial(state.store_again, now_ms)
             if not state.delays.deliver(now_ms, state.store, again, self.config.deliver_batch_max):
                 return []
+        except QueueRebuilding:
+            return []
         except StorageError as error:
-            self.trouble = str(error)
+            self._note(error)
         try:
             self._save_delays()
         except StorageError as error:
-            self.trouble = str(error)
+            self._note(error)
         return pull.wake_arrived(state)
 
     def _ask_after_transactions(self, now_ms: int) -> None:
         try:
             end_transaction.ask_due(self.state, now_ms)
+        except QueueRebuilding:
+            pass  # in a while
         except StorageError as error:
-            self.trouble = str(error)
+            self._note(error)
+
+    def _note(self, error: StorageError) -> None:
+        self.trouble = str(error)
+        if isinstance(error, DiskFailed):
+            self.failed = str(error)
 
     def _save_delays(self) -> None:
         text = self.state.delays.dump_if_changed()
@@ -156,6 +173,7 @@ class BrokerCore:
             if now_ms >= self._next_checkpoint_ms:
                 self._next_checkpoint_ms = now_ms + config.checkpoint_interval_ms
                 self._next_flush_ms = now_ms + config.flush_interval_ms
+                state.save_topics()
                 state.store.begin_checkpoint()
                 state.store.drop_older_than(now_ms - config.retention_ms)
                 self.trouble = None
@@ -163,8 +181,9 @@ class BrokerCore:
                 self._next_flush_ms = now_ms + config.flush_interval_ms
                 state.store.flush()
             state.store.end_checkpoint()
+            state.store.rebuild_some()
         except StorageError as error:
-            self.trouble = str(error)
+            self._note(error)
 
     def _expire(self, now_ms: int) -> None:
         state = self.state
@@ -181,6 +200,8 @@ class BrokerCore:
             self._next_sweep_ms,
             self._next_checkpoint_ms,
         ]
+        if self.state.store.is_rebuilding:
+            return 0  # at once
         held_ms, delayed_ms = self.state.held.next_deadline_ms(), self.state.delays.next_due_ms()
         if held_ms is not None:
             deadlines.append(held_ms)
@@ -206,8 +227,14 @@ class BrokerCore:
         return effects
 
     def stop(self) -> None:
-        """Save everything; the storage is the caller's to close. Raises StorageError."""
+        """Save everything; the storage is the caller's to close. Raises StorageError.
+
+        After a failed sync nothing is written: a checkpoint would say that the disk has what it may not have.
+        """
         state = self.state
+        if self.failed is not None:
+            return
+        state.save_topics()
         state.save_tables()
         self._save_delays()
         state.store.checkpoint_now()

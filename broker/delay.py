@@ -113,7 +113,7 @@ class DelayLevels:
         assert queue is not None, "a level without a queue has no head"
         offset = self._delivered.get(level, 0)
         self._paused_until_ms = now_ms + FAILURE_PAUSE_MS  # unless all goes well
-        message = store.message_at(queue.entry(offset)[0])
+        message = store.message_in(SCHEDULE_TOPIC, level - 1, offset)
         if message is not None:
             store_again(real_message(message))
         self._paused_until_ms = 0

@@ -19,14 +19,20 @@ import os
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from itertools import pairwise
 from pathlib import Path
 from queue import SimpleQueue
 
 from ..remoting.errors import UsageError
-from .storage import StorageError
+from .storage import DiskFailed, StorageError
 
 OPEN_FILES_MAX = 256  # descriptors kept open; a broker with more queues than that reopens the rarely used ones
 BUFFER_MAX_BYTES = 65_536  # a buffered file writes itself out beyond this, so that its loss in a kill stays small
+ZERO_STEP_BYTES = 1 << 20
+FOLDER_MODE, FILE_MODE = 0o700, 0o600  # messages are nobody else's business
+PREVIOUS = ".bak"  # of a table: its generation before, as the genuine broker calls it
+ASIDE = "damaged"  # folder of what could not be read
 NAME_DIGITS = 20  # as RocketMQ names its segments (UtilAll.offset2FileName)
 
 
@@ -43,7 +49,7 @@ class DescriptorPool:
             self._open.move_to_end(path)
             return fd
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         except OSError as error:
             raise StorageError(f"cannot open {path}: {error.strerror}") from error
         self._open[path] = fd
@@ -71,33 +77,34 @@ class DiskFile:
         self._pool = pool
         self._dirty = dirty
         self._buffer = bytearray()
+        self._holes: list[tuple[int, int]] = []
         self._paths: dict[int, str] = {}  # of the segments in use; spares writing their names for every record
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         self._starts, self._written = self._scan()
 
     def _scan(self) -> tuple[list[int], int]:
-        """Find the segments that join; one behind a gap (lost in a crash of the machine) is set aside, not deleted."""
+        """Find the segments. Positions stay whatever is missing: a segment that ends too early, or is not there, leaves a
+        hole that reads as zeros. One that runs into the next (a write that failed, then a new segment) ends there."""
         starts = sorted(
             int(entry) for entry in os.listdir(self._folder) if entry.isdigit() and len(entry) == NAME_DIGITS
         )
         if not starts:
             return [0], 0
-        joined: list[int] = []
-        end = starts[0]
-        for start in starts:
-            path = self._path(start)
-            if start != end:
-                os.rename(path, path + ".orphan")
-                continue
-            joined.append(start)
-            end = start + os.path.getsize(path)
-        return joined, end
+        for start, following in pairwise(starts):
+            end = start + os.path.getsize(self._path(start))
+            if end < following:
+                self._holes.append((end, following - end))
+        return starts, starts[-1] + os.path.getsize(self._path(starts[-1]))
 
     def _path(self, start: int) -> str:
         path = self._paths.get(start)
         if path is None:
             path = self._paths[start] = os.path.join(self._folder, f"{start:0{NAME_DIGITS}d}")
         return path
+
+    @property
+    def holes(self) -> list[tuple[int, int]]:
+        return list(self._holes)
 
     @property
     def start(self) -> int:
@@ -135,11 +142,17 @@ class DiskFile:
             while done < len(data):
                 done += os.pwrite(fd, memoryview(data)[done:], at + done)
         except OSError as error:
+            self._cut_back(path, self._written - tail)
             raise StorageError(f"cannot write {path}: {error.strerror}") from error
         if rolls:
             self._starts.append(tail)
         self._written += len(data)
         self._dirty.add(path)
+
+    def _cut_back(self, path: str, length_bytes: int) -> None:
+        """Take half a write away, so that the segment ends where its content does; the next write would do it too."""
+        with contextlib.suppress(OSError, StorageError):
+            os.ftruncate(self._pool.get(path), length_bytes)
 
     def read(self, position: int, length_bytes: int) -> bytes:
         if position < self._starts[0] or position > self._written + len(self._buffer):
@@ -167,9 +180,14 @@ class DiskFile:
             data = os.pread(self._pool.get(path), length_bytes, position - start)
         except OSError as error:
             raise StorageError(f"cannot read {path}: {error.strerror}") from error
+        if len(data) != length_bytes and self._in_hole(position + len(data)):
+            return data.ljust(length_bytes, b"\0")
         if len(data) != length_bytes:
             raise StorageError(f"{path} is shorter than it was: something else changed the data folder")
         return data
+
+    def _in_hole(self, position: int) -> bool:
+        return any(at <= position < at + length_bytes for at, length_bytes in self._holes)
 
     def flush(self) -> None:
         if self._buffer:
@@ -182,8 +200,26 @@ class DiskFile:
         while len(self._starts) > 1 and self._starts[-1] >= end:
             self._unlink(self._starts.pop())
         if end < self._written:
-            os.ftruncate(self._pool.get(self._path(self._starts[-1])), end - self._starts[-1])
+            path = self._path(self._starts[-1])
+            fd, keep_bytes = self._pool.get(path), end - self._starts[-1]
+            if not self._buffered:
+                self._zero(fd, keep_bytes)
+            os.ftruncate(fd, keep_bytes)
             self._written = end
+            self._dirty.add(path)
+        self._holes = [(at, length) for at, length in self._holes if at < end]
+
+    @staticmethod
+    def _zero(fd: int, begin: int) -> None:
+        """Overwrite what is there behind `begin`, and wait for the disk; a hole of a sparse file stays one."""
+        end = os.fstat(fd).st_size
+        at = begin
+        while at < end:
+            data = os.pread(fd, min(ZERO_STEP_BYTES, end - at), at)
+            if data.count(0) != len(data):
+                os.pwrite(fd, bytes(len(data)), at)
+            at += len(data)
+        os.fsync(fd)
 
     def reset(self, position: int) -> None:
         self._buffer.clear()
@@ -191,10 +227,12 @@ class DiskFile:
             self._unlink(start)
         self._starts = [position]
         self._written = position
+        self._holes.clear()
 
     def drop_before(self, position: int) -> None:
         while len(self._starts) > 1 and self._starts[1] <= position:
             self._unlink(self._starts.pop(0))
+        self._holes = [(at, length) for at, length in self._holes if at >= self.start]
 
     def segment_starts(self) -> list[int]:
         return list(self._starts)
@@ -207,21 +245,72 @@ class DiskFile:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
 
+    def forget(self) -> None:
+        """Give the descriptors back; the files stay."""
+        for start in self._starts:
+            self._pool.forget(self._path(start))
+            self._dirty.discard(self._path(start))
+
     def remove(self) -> None:
         self.reset(0)
         with contextlib.suppress(OSError):  # somebody else's files in it: not ours to delete
             os.rmdir(self._folder)
 
 
+def make_folder(folder: Path) -> None:
+    """Make the folder, and those above it that are not there, for their owner alone."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
+
+
+FOREIGN = {
+    "consumequeue_r": "consume queues in RocksDB (storeType = defaultRocksDB)",
+    "rocksdb": "a RocksDB store",
+    "batchconsumequeue": "batch consume queues",
+    "compaction": "compacted topics",
+    "config/tieredStoreMetadata.json": "tiered storage",
+}
+"""What only some genuine brokers write, and this one does not read."""
+
+
+def refuse_foreign(folder: Path) -> None:
+    """Raise UsageError when the data folder is of a kind that cannot be served whole. Changes nothing."""
+    for name, what in FOREIGN.items():
+        place = folder / name
+        if place.is_file() or (place.is_dir() and any(place.iterdir())):
+            raise UsageError(
+                f"broker data folder {folder} has {what} ({name}), which this broker does not read: "
+                "serve it with a genuine broker, or use another folder"
+            )
+    for current in sorted(folder.rglob("CURRENT")):
+        if any(current.parent.glob("MANIFEST-*")):
+            raise UsageError(
+                f"broker data folder {folder} has a RocksDB database ({current.parent.relative_to(folder)}), which this "
+                "broker does not read: serve it with a genuine broker, or use another folder"
+            )
+    for group in sorted((folder / "commitlog").glob("*.dledger")) + sorted(folder.glob("dledger-*")):
+        raise UsageError(
+            f"broker data folder {folder} is of a DLedger group ({group.name}), which this broker does not read"
+        )
+
+
 class DiskStorage:
     """Storage in one folder, locked by flock for as long as this object lives."""
 
-    def __init__(self, folder: Path, open_files_max: int = OPEN_FILES_MAX) -> None:
-        """Raises UsageError when the folder cannot be used or another process holds it."""
+    def __init__(
+        self, folder: Path, open_files_max: int = OPEN_FILES_MAX, fsync: Callable[[int], None] = os.fsync
+    ) -> None:
+        """`fsync` waits for the disk (a test may give one that fails).
+
+        Raises UsageError when the folder cannot be used or another process holds it.
+        """
         self._folder = folder
+        refuse_foreign(folder)
         try:
-            (folder / "config").mkdir(parents=True, exist_ok=True)
-            self._lock_fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(folder / "config")
+            self._lock_fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         except OSError as error:
             raise UsageError(f"broker data folder {folder} cannot be used: {error.strerror}") from error
         self._take_lock()
@@ -229,7 +318,8 @@ class DiskStorage:
         self._pool = DescriptorPool(open_files_max)
         self._dirty: set[str] = set()
         self._ticket = 0
-        self._syncer = Syncer()
+        self._fsync = fsync
+        self._syncer = Syncer(fsync)
 
     def _take_lock(self) -> None:
         try:
@@ -253,7 +343,9 @@ class DiskStorage:
     def names(self, prefix: str) -> list[str]:
         """Folders below the data folder that hold segments; topic names cannot hold a slash, so names are paths."""
         found: set[str] = set(self._files)
-        for path, _, files in os.walk(self._folder):
+        for path, folders, files in os.walk(self._folder):
+            if path == str(self._folder) and ASIDE in folders:
+                folders.remove(ASIDE)
             if any(entry.isdigit() and len(entry) == NAME_DIGITS for entry in files):
                 found.add(os.path.relpath(path, self._folder))
         return sorted(name for name in found if name.startswith(prefix))
@@ -263,6 +355,9 @@ class DiskStorage:
         file.remove()
 
     def load(self, table: str) -> bytes | None:
+        pending = self._syncer.pending_table(str(self._folder / table))
+        if pending is not None:
+            return pending
         try:
             return (self._folder / table).read_bytes()
         except FileNotFoundError:
@@ -270,25 +365,63 @@ class DiskStorage:
         except OSError as error:
             raise StorageError(f"cannot read {self._folder / table}: {error.strerror}") from error
 
+    def load_previous(self, table: str) -> bytes | None:
+        return self.load(table + PREVIOUS)
+
     def replace(self, table: str, content: bytes, *, sync: bool = False) -> None:
-        path = self._folder / table
+        if not sync:
+            self._syncer.submit_table(str(self._folder / table), content)
+            return
+        self._syncer.forget_table(str(self._folder / table))
+        try:
+            write_table(str(self._folder / table), content, self._fsync)
+        except OSError as error:
+            raise StorageError(f"cannot write {self._folder / table}: {error.strerror}") from error
+
+    def set_aside(self, name: str, parts: Iterable[bytes]) -> None:
+        path = self._folder / ASIDE / name
+        if path.exists():
+            return
         fresh = path.with_name(path.name + ".tmp")
         try:
-            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-            try:
-                with open(fd, "wb", closefd=False) as file:
-                    file.write(content)
-                if sync:
-                    os.fsync(fd)
-            finally:
-                os.close(fd)
+            make_folder(path.parent)
+            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
+            with open(fd, "wb") as file:
+                for part in parts:
+                    if part.count(0) == len(part):
+                        file.seek(len(part), os.SEEK_CUR)
+                    else:
+                        file.write(part)
+                file.truncate(file.tell())
+                file.flush()
+                os.fsync(fd)
             os.rename(fresh, path)
+            sync_path(str(path.parent))
         except OSError as error:
-            raise StorageError(f"cannot write {path}: {error.strerror}") from error
+            raise StorageError(f"cannot keep a copy of damaged bytes in {path}: {error.strerror}") from error
+
+    def move_aside(self, name: str) -> None:
+        file = self._files.pop(name, None)
+        if file is not None:
+            file.forget()
+        place = self._folder / ASIDE / name
+        number = 0
+        while place.exists():
+            number += 1
+            place = self._folder / ASIDE / f"{name}.{number}"
+        try:
+            make_folder(place.parent)
+            os.rename(self._folder / name, place)
+        except OSError as error:
+            raise StorageError(f"cannot set {self._folder / name} aside: {error.strerror}") from error
+
+    def aside(self) -> list[str]:
+        folder = self._folder / ASIDE
+        return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
     def sync(self) -> int:
         self._ticket += 1
-        self._syncer.submit(self._ticket, sorted(self._dirty))
+        self._syncer.submit(self._ticket, sorted(self._dirty, key=lambda path: ("/config/" not in path, path)))
         self._dirty.clear()
         return self._ticket
 
@@ -318,21 +451,40 @@ class DiskStorage:
 
 
 class Syncer:
-    """The one thread that waits for the disk; gets lists of paths, gives back the newest ticket that is done."""
+    """The one thread that waits for the disk: syncs lists of paths, and writes tables, of each the newest content alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, fsync: Callable[[int], None]) -> None:
+        self._fsync = fsync
         self._rounds: SimpleQueue[tuple[int, list[str]] | None] = SimpleQueue()
+        self._lock = threading.Lock()  # for the tables that wait; held for a look-up
+        self._tables: dict[str, bytes] = {}
         self._done = 0
-        self._failed: OSError | None = None
+        self._failed: DiskFailed | None = None
         self._thread = threading.Thread(target=self._run, name="broker-sync", daemon=True)
         self._thread.start()
 
     def submit(self, ticket: int, paths: list[str]) -> None:
+        """Sync the paths, and write the tables that wait; `done` says when."""
         self._rounds.put((ticket, paths))
+
+    def submit_table(self, path: str, content: bytes) -> None:
+        with self._lock:
+            waits = bool(self._tables)
+            self._tables[path] = content
+        if not waits:
+            self._rounds.put((0, []))
+
+    def pending_table(self, path: str) -> bytes | None:
+        with self._lock:
+            return self._tables.get(path)
+
+    def forget_table(self, path: str) -> None:
+        with self._lock:
+            self._tables.pop(path, None)
 
     def done(self) -> int:
         if self._failed is not None:
-            raise StorageError(f"the disk refused to keep data: {self._failed.strerror} ({self._failed.filename})")
+            raise self._failed
         return self._done
 
     def close(self) -> None:
@@ -343,22 +495,64 @@ class Syncer:
         while (item := self._rounds.get()) is not None:
             ticket, paths = item
             try:
-                folders = {os.path.dirname(path) for path in paths}
-                for path in [*paths, *sorted(folders)]:
-                    sync_path(path)
-            except OSError as error:
+                self._write_tables()
+                for path in [*paths, *sorted({os.path.dirname(path) for path in paths})]:
+                    sync_path(path, self._fsync)
+            except DiskFailed as error:
                 self._failed = error
+            except OSError as error:  # fsync of what cannot be opened any more
+                self._failed = DiskFailed(f"cannot bring {error.filename} to the disk: {error.strerror}")
             else:
-                self._done = ticket
+                self._done = max(self._done, ticket)
+
+    def _write_tables(self) -> None:
+        """One that cannot be written (a full disk) waits for the next round, and its last generation stays."""
+        with self._lock:
+            tables = dict(self._tables)
+        for path, content in tables.items():
+            try:
+                write_table(path, content, self._fsync)
+            except OSError:
+                continue
+            with self._lock:
+                if self._tables.get(path) is content:
+                    del self._tables[path]
 
 
-def sync_path(path: str) -> None:
-    """fsync the file or folder `path`; one that was removed meanwhile needs none."""
+def write_table(path: str, content: bytes, fsync: Callable[[int], None]) -> None:
+    """Replace a file whole and wait for the disk; what it held before becomes its previous generation.
+
+    Raises OSError, and then it is as before; DiskFailed when the disk did not keep it.
+    """
+    fresh = f"{path}.{threading.get_ident()}.tmp"
+    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
+    try:
+        with open(fd, "wb", closefd=False) as file:
+            file.write(content)
+        synced(fd, path, fsync)
+    finally:
+        os.close(fd)
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(path, path + PREVIOUS)
+    os.rename(fresh, path)
+    sync_path(os.path.dirname(path), fsync)
+
+
+def synced(fd: int, path: str, fsync: Callable[[int], None]) -> None:
+    """Wait for the disk. Raises DiskFailed: after a failed fsync the kernel may have dropped what was to be written."""
+    try:
+        fsync(fd)
+    except OSError as error:
+        raise DiskFailed(f"the disk did not keep what was written to {path}: {error.strerror}") from error
+
+
+def sync_path(path: str, fsync: Callable[[int], None] = os.fsync) -> None:
+    """fsync the file or folder `path`; one that was removed meanwhile needs none. Raises OSError, DiskFailed."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return
     try:
-        os.fsync(fd)
+        synced(fd, path, fsync)
     finally:
         os.close(fd)

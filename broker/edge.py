@@ -84,6 +84,7 @@ class Edge:
         self._timer_ms = 0
         self._next_idle_scan_ms = 0
         self._trouble: str | None = None
+        self.failed = asyncio.Event()  # the broker's disk did not keep what it had taken
         self._stopped = False
 
     # Connections
@@ -157,6 +158,9 @@ class Edge:
             for connection in list(self._connections.values()):
                 if now_ms - connection.active_ms > IDLE_MS:
                     connection.close()
+        if self.broker.failed is not None and not self.failed.is_set():
+            self.failed.set()
+            _log.error("storage.failed", reason=self.broker.failed)
         if self.broker.trouble != self._trouble:
             self._trouble = self.broker.trouble
             _log.warning("storage.trouble" if self._trouble else "storage.works_again", reason=self._trouble)

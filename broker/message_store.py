@@ -7,35 +7,55 @@ Rules:
 - Consume queues are buffered. A *checkpoint* is a commit log position up to which all of them are on the disk: first
   they are flushed and synced, then the position is written. Recovery cuts the queues back to the checkpoint and reads
   the log from there, so a start costs what was stored since the last checkpoint, whatever the log's size.
-- Recovery stops at the first record that is not whole (length, magic, crc, own position) and truncates there: that is
-  the torn tail of a kill. No acknowledged message can stand behind it, as acknowledgements come in log order.
-- A record of a topic that is not known (it was deleted) is skipped. A record whose queue offset is not the next one
-  belongs to an earlier life of a topic that was deleted and made again: the queue starts anew with it.
+- What a start does with a log or queues that are damaged is in recovery.py; nothing that cannot be read is ever removed.
+- Each read compares topic, queue, offset and position of the records with what was asked. Where they differ, the queue is
+  built anew in steps (`rebuild_some`); until that is done, reads of it and puts to it raise `QueueRebuilding`.
 - Retention drops whole segments of the log; queues then begin at their first record that is still there.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
+from struct import Struct
+from typing import NoReturn
 
-from ..remoting.codes import SYSFLAG_BORN_HOST_V6
-from ..remoting.errors import ProtocolError
+from ..remoting.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_STORE_HOST_V6
+from ..remoting.errors import ProtocolError, RocketcrewError
 from ..remoting.hashing import java_hash
 from ..remoting.properties import PROPERTY_TAGS
-from ..remoting.stored import StoredMessage, decode_message, encode_message, record_info
+from ..remoting.stored import (
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_MIN_BYTES,
+    StoredMessage,
+    decode_message,
+    encode_message,
+    record_info,
+)
 from .consume_queue import SEGMENT_BYTES, ConsumeQueue
+from .recovery import Found, Key, Rebuild, Recovery
 from .storage import Storage, StorageError
 from .wanted import EVERYTHING, Wanted
 
 LOG = "commitlog"
 QUEUES = "consumequeue"
 CHECKPOINT = "config/checkpoint.json"
-SCAN_CHUNK_BYTES = 1 << 20
+REMOVED = "config/removedTopics.json"
+REBUILD_STEP_BYTES = 4 << 20  # in one tick: some 30 ms
 RECORD_HEAD_BYTES = 76  # up to and with the store time, also behind an IPv6 born host; every record has that many
+
+# What says which record one is: size, magic, queue id, queue offset, own position, sysFlag.
+_IDENTITY = Struct(">ii4xi4xqqi")
+_BODY_AT = {
+    0: 88,
+    SYSFLAG_BORN_HOST_V6: 100,
+    SYSFLAG_STORE_HOST_V6: 100,
+    SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6: 112,
+}
 
 tags_hash = lru_cache(maxsize=4096)(java_hash)
 
@@ -64,6 +84,18 @@ class Fetched:
     count: int = 0
 
 
+class QueueRebuilding(RocketcrewError):
+    """The queue's entries are being made anew from the log; in a while it can be read and written again."""
+
+    def __init__(self, topic: str, queue_id: int) -> None:
+        super().__init__(topic, queue_id)
+        self.topic = topic
+        self.queue_id = queue_id
+
+    def __str__(self) -> str:
+        return f"queue {self.queue_id} of {self.topic} is being built anew from the commit log: try again in a while"
+
+
 @dataclass(slots=True, frozen=True)
 class StoreLimits:
     messages_max: int
@@ -82,8 +114,13 @@ class MessageStore:
         self._port = store_port
         self._log = storage.open(LOG, limits.segment_bytes, buffered=False)
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
-        self._pending_checkpoint: tuple[int, int] | None = None  # ticket of the sync, log position
+        self._pending_checkpoint: tuple[int, tuple[int, bytes]] | None = None  # ticket of the sync, what to write
         self._checkpoint = -1
+        self._removed: dict[str, int] = {}  # deleted topic -> where the log ended then: older records are not its own
+        self._rebuilds: dict[Key, Rebuild] = {}
+        self._rebuild: Callable[[Key], Rebuild] | None = None
+        self.rebuilt_queues = 0
+        self.found = Found()
 
     # Putting
 
@@ -98,6 +135,8 @@ class MessageStore:
     def put(self, now_ms: int, message: StoredMessage, tags_code: int) -> StoredMessage:
         """Store `message`; its offsets, store time and store host are filled in. Raises StorageError, UsageError."""
         queue = self._queue_to_write(message.topic, message.queue_id)
+        if self._rebuilds:
+            self._refuse_rebuilding((message.topic, message.queue_id))
         message.queue_offset = queue.max_offset
         message.physical_offset = self._log.end
         message.store_timestamp_ms = now_ms
@@ -112,7 +151,10 @@ class MessageStore:
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             file = self._storage.open(f"{QUEUES}/{topic}/{queue_id}", SEGMENT_BYTES, buffered=True)
-            queue = self._queues[topic, queue_id] = ConsumeQueue(file)
+            if file.end > file.start or file.start:  # left over from a topic that is not there any more
+                self._storage.move_aside(f"{QUEUES}/{topic}/{queue_id}")
+                file = self._storage.open(f"{QUEUES}/{topic}/{queue_id}", SEGMENT_BYTES, buffered=True)
+            queue = self._queues[topic, queue_id] = ConsumeQueue(file, topic, queue_id)
         return queue
 
     # Reading
@@ -136,6 +178,8 @@ class MessageStore:
         queue = self._queues.get((topic, queue_id))
         if queue is None:  # the genuine store makes an empty queue here; the caller checked that the topic has this one
             return Fetched(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+        if self._rebuilds:
+            self._refuse_rebuilding((topic, queue_id))
         low, high = queue.min_offset, queue.max_offset
         if high == 0:
             return Fetched(GetStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
@@ -152,16 +196,17 @@ class MessageStore:
         codes, sql = wanted.codes, wanted.sql
         bytes_left = self._limits.bytes_max
         runs: list[list[int]] = []  # [position, length] of log ranges
-        count = 0
+        taken: list[tuple[int, int, int]] = []  # offset, position, size
         at = offset
         scan_end = min(queue.max_offset, offset + max(self._limits.scan_entries_max, messages_max))
         full = False
         while at < scan_end and not full:
             for position, size, tags_code in queue.entries(at, min(messages_max, scan_end - at)):
-                if (codes is None or tags_code in codes) and (
-                    sql is None or wanted.takes_record(self._log.read(position, size))
+                if size and (
+                    (codes is None or tags_code in codes)
+                    and (sql is None or wanted.takes_record(self._read_checked(queue, at, position, size)))
                 ):
-                    if count == messages_max or (size > bytes_left and count):
+                    if len(taken) == messages_max or (size > bytes_left and taken):
                         full = True
                         break
                     if runs and runs[-1][0] + runs[-1][1] == position:
@@ -169,14 +214,65 @@ class MessageStore:
                     else:
                         runs.append([position, size])
                     bytes_left -= size
-                    count += 1
+                    taken.append((at, position, size))
                 at += 1
         low, high = queue.min_offset, queue.max_offset
-        if not count:
+        if not taken:
             return Fetched(GetStatus.NO_MATCHED_MESSAGE, at, low, high)
+        if not all(self._in_log(position, length) for position, length in runs):
+            self._begin_rebuild(queue)
         read = self._log.read
         body = read(*runs[0]) if len(runs) == 1 else b"".join([read(position, length) for position, length in runs])
-        return Fetched(GetStatus.FOUND, at, low, high, body, count)
+        self._check(queue, body, taken)
+        return Fetched(GetStatus.FOUND, at, low, high, body, len(taken))
+
+    def _in_log(self, position: int, length_bytes: int) -> bool:
+        return self._log.start <= position and length_bytes > 0 and position + length_bytes <= self._log.end
+
+    def _check(self, queue: ConsumeQueue, body: bytes, taken: list[tuple[int, int, int]]) -> None:
+        """Raise QueueRebuilding unless `body` holds the records of these offsets (offset, position, size), and no others."""
+        name = queue.topic.encode()
+        topics = {MAGIC_V1: bytes([len(name) & 0xFF]) + name, MAGIC_V2: len(name).to_bytes(2, "big") + name}
+        at = 0
+        for offset, position, size in taken:
+            if size < RECORD_MIN_BYTES:
+                self._begin_rebuild(queue)
+            said_size, magic, queue_id, said_offset, said_position, sysflag = _IDENTITY.unpack_from(body, at)
+            topic = topics.get(magic)
+            body_at = _BODY_AT[sysflag & (SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6)] + at
+            topic_at = body_at + int.from_bytes(body[body_at - 4 : body_at], "big")
+            if (
+                (said_size, queue_id, said_offset, said_position) != (size, queue.queue_id, offset, position)
+                or topic is None
+                or body[topic_at : topic_at + len(topic)] != topic
+            ):
+                self._begin_rebuild(queue)
+            at += size
+
+    def _read_checked(self, queue: ConsumeQueue, offset: int, position: int, size: int) -> bytes:
+        """The record of one entry. Raises QueueRebuilding when another one is there."""
+        if not self._in_log(position, size):
+            self._begin_rebuild(queue)
+        record = self._log.read(position, size)
+        self._check(queue, record, [(offset, position, size)])
+        return record
+
+    def record_in(self, topic: str, queue_id: int, offset: int) -> bytes | None:
+        """The record at `offset` of a queue; None when there is none, or it is lost. Raises QueueRebuilding."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None or not queue.min_offset <= offset < queue.max_offset:
+            return None
+        self._refuse_rebuilding((topic, queue_id))
+        position, size, _ = queue.entry(offset)
+        return self._read_checked(queue, offset, position, size) if size else None
+
+    def message_in(self, topic: str, queue_id: int, offset: int) -> StoredMessage | None:
+        """As `record_in`, decoded; None also when its body is not what was stored. Raises QueueRebuilding."""
+        record = self.record_in(topic, queue_id, offset)
+        try:
+            return None if record is None else decode_message(record)
+        except ProtocolError:
+            return None
 
     def record_at(self, position: int) -> bytes | None:
         """The whole record that begins at `position` of the commit log, None when none does."""
@@ -205,10 +301,25 @@ class MessageStore:
         queue = self._queues.get((topic, queue_id))
         if queue is None or not queue.min_offset <= offset < queue.max_offset:
             return None
+        self._refuse_rebuilding((topic, queue_id))
         return self._store_time_ms(queue, offset)
 
     def _store_time_ms(self, queue: ConsumeQueue, offset: int) -> int:
-        return self._log_time_ms(queue.entry(offset)[0])
+        """Of a lost message: that of the next one. Raises QueueRebuilding when the entry is not of this queue."""
+        position, size, _ = queue.entry(offset)
+        if not self._in_log(position, RECORD_HEAD_BYTES):
+            self._begin_rebuild(queue)
+        if size:
+            _, magic, queue_id, said_offset, said_position, _ = _IDENTITY.unpack(
+                self._log.read(position, _IDENTITY.size)
+            )
+            if magic not in (MAGIC_V1, MAGIC_V2) or (queue_id, said_offset, said_position) != (
+                queue.queue_id,
+                offset,
+                position,
+            ):
+                self._begin_rebuild(queue)
+        return self._log_time_ms(position)
 
     def _log_time_ms(self, position: int) -> int:
         """Store time of the record at `position`, read from its head alone."""
@@ -216,12 +327,20 @@ class MessageStore:
         born_host_is_v6 = int.from_bytes(head[36:40], "big") & SYSFLAG_BORN_HOST_V6
         return int.from_bytes(head[68:76] if born_host_is_v6 else head[56:64], "big")
 
+    def _segment_time_ms(self, start: int) -> int | None:
+        """Store time of a segment's first record; None when it cannot be read."""
+        if not self._in_log(start, RECORD_HEAD_BYTES):
+            return None
+        _, magic, _, _, said_position, _ = _IDENTITY.unpack(self._log.read(start, _IDENTITY.size))
+        return self._log_time_ms(start) if magic in (MAGIC_V1, MAGIC_V2) and said_position == start else None
+
     def search(self, topic: str, queue_id: int, timestamp_ms: int, upper: bool = False) -> int:
         """Offset by store time: LOWER = first stored at or after the time (max offset when all are older),
         UPPER = last stored at or before it (0 when all are newer). 0 for an unknown queue."""
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             return 0
+        self._refuse_rebuilding((topic, queue_id))
         low, high = queue.min_offset, queue.max_offset
         while low < high:
             middle = (low + high) // 2
@@ -242,11 +361,11 @@ class MessageStore:
 
     def begin_checkpoint(self) -> None:
         """Flush the queues and start a sync; `end_checkpoint` writes the position once that is done."""
-        if self._pending_checkpoint is not None or self._log.end == self._checkpoint:
+        if self._pending_checkpoint is not None or self._rebuilds or self._log.end == self._checkpoint:
             return
         for queue in self._queues.values():
             queue.flush()
-        self._pending_checkpoint = (self._storage.sync(), self._log.end)
+        self._pending_checkpoint = (self._storage.sync(), self._checkpoint_text())
 
     def end_checkpoint(self) -> None:
         """Write the pending checkpoint if its sync is done. Raises StorageError when the disk failed."""
@@ -259,17 +378,30 @@ class MessageStore:
         """For a clean stop: flush the queues and write the position; closing the storage syncs."""
         for queue in self._queues.values():
             queue.flush()
-        self._save_checkpoint(self._log.end)
+        if not self._rebuilds:  # else the next start has to look at more
+            self._save_checkpoint(self._checkpoint_text())
 
-    def _save_checkpoint(self, position: int) -> None:
-        self._checkpoint = position
-        self._storage.replace(CHECKPOINT, json.dumps({"position": position}).encode())
+    def _checkpoint_text(self) -> tuple[int, bytes]:
+        """The log's end, and the document that says how many entries each queue has there."""
+        counts: dict[str, dict[int, int]] = {}
+        for (topic, queue_id), queue in self._queues.items():
+            counts.setdefault(topic, {})[queue_id] = queue.max_offset
+        return self._log.end, json.dumps({"position": self._log.end, "queues": counts}).encode()
+
+    def _save_checkpoint(self, checkpoint: tuple[int, bytes]) -> None:
+        self._checkpoint = checkpoint[0]
+        self._storage.replace(CHECKPOINT, checkpoint[1])
 
     def drop_older_than(self, store_time_ms: int) -> None:
         """Drop log segments all of whose records were stored before `store_time_ms`; the last one always stays."""
         keep = self._log.start
         for start in self._log.segment_starts()[1:]:
-            if start == self._log.end or self._log_time_ms(start) >= store_time_ms:
+            if start == self._log.end:
+                break
+            stored_ms = self._segment_time_ms(start)
+            if stored_ms is None:
+                continue  # damaged: the next segment says how old this one is at least
+            if stored_ms >= store_time_ms:
                 break
             keep = start
         if keep > self._log.start:
@@ -279,76 +411,166 @@ class MessageStore:
 
     def remove_topic(self, topic: str) -> None:
         """Forget the queues of a topic. Its records stay in the log until retention drops them."""
+        self._removed = {name: position for name, position in self._removed.items() if position > self._log.start}
+        self._removed[topic] = self._log.end
+        self._storage.replace(REMOVED, json.dumps(self._removed).encode(), sync=True)
         for queue_id in self.queue_ids(topic):
             del self._queues[topic, queue_id]
+            self._rebuilds.pop((topic, queue_id), None)
             self._storage.remove(f"{QUEUES}/{topic}/{queue_id}")
         self._pending_checkpoint = None  # it would be older than the one of now
-        self.checkpoint_now()  # a restart must not read the removed records into a new topic's queues
+        self.checkpoint_now()
+
+    # Rebuilding
+
+    def _begin_rebuild(self, queue: ConsumeQueue) -> NoReturn:
+        key = queue.topic, queue.queue_id
+        assert self._rebuild is not None, "recover comes first"
+        self._rebuilds.setdefault(key, self._rebuild(key))
+        raise QueueRebuilding(*key)
+
+    def _refuse_rebuilding(self, key: Key) -> None:
+        if key in self._rebuilds:
+            raise QueueRebuilding(*key)
+
+    @property
+    def is_rebuilding(self) -> bool:
+        return bool(self._rebuilds)
+
+    def rebuild_some(self) -> None:
+        """Read the log a little further for the first queue that is built anew. Raises StorageError."""
+        key = next(iter(self._rebuilds), None)
+        if key is None:
+            return
+        try:
+            done = self._rebuilds[key].step(REBUILD_STEP_BYTES)
+        except StorageError:  # retention took the log's front away; or the disk is in trouble
+            assert self._rebuild is not None
+            self._rebuilds[key] = self._rebuild(key)
+            raise
+        if done:
+            rebuild = self._rebuilds.pop(key)
+            queue = self._queues[key]
+            rebuild.finish(queue)
+            queue.drop_records_below(self._log.start)
+            self.rebuilt_queues += 1
 
     # Recovery
 
-    def recover(self, knows: Callable[[str], bool], tags_code: Callable[[StoredMessage], int]) -> int:
+    def queue_keys(self) -> list[Key]:
+        """Topic and id of all queues."""
+        return list(self._queues)
+
+    def recover(
+        self,
+        knows: Callable[[str], bool],
+        tags_code: Callable[[StoredMessage], int],
+        revivable: Callable[[str], bool] = lambda _: False,
+        *,
+        topics_lost: bool = False,
+    ) -> int:
         """Open the queues and read what was stored since the checkpoint. Returns how many records were read.
 
-        `knows` tells which topics exist, `tags_code` computes a record's entry. Call once, before anything else.
+        `knows` tells which topics exist, `tags_code` computes a record's entry. A topic that nobody deleted comes back if
+        it is `revivable`: all of them with `topics_lost`, else those of records since the checkpoint, as a crash of the
+        machine may have taken the journal's line. Call once, before anything else. Raises UsageError when the log was
+        written by something else.
         """
-        begin = self._recovery_begin()
+        self._removed = removed_topics(self._storage.load(REMOVED))
+
+        def is_wanted(message: StoredMessage) -> bool:
+            topic, position = message.topic, message.physical_offset
+            if position < self._removed.get(topic, 0):
+                return False
+            return knows(topic) or (position >= revived_from and revivable(topic))
+
+        self._rebuild = lambda key: Rebuild(self._storage, self._log, key, is_wanted, tags_code)
+        begin, counts = checkpoint_in(self._storage.load(CHECKPOINT), self._log.start, self._log.end)
+        revived_from = 0 if topics_lost else begin if counts is not None else self._log.end
+        broken = self._open_queues(
+            lambda topic: knows(topic) or (topics_lost and revivable(topic) and topic not in self._removed),
+            begin,
+            counts,
+        )
+
+        def recovery() -> Recovery:
+            return Recovery(self._storage, self._log, self._queue_to_write, is_wanted, tags_code)
+
+        first = recovery()
+        self.found = first.run(begin, broken)
+        if first.suspects:  # the log went on where their files did not
+            count = self.found.records
+            self.found = recovery().run(self._log.end, first.suspects)
+            self.found.records += count
+        for queue in self._queues.values():
+            queue.drop_records_below(self._log.start)
+        return self.found.records
+
+    def _open_queues(self, knows: Callable[[str], bool], begin: int, counts: Counts | None) -> set[Key]:
+        """Open all queues, cut back to `begin`; returns those whose entries cannot be right. Removes nothing."""
         for name in self._storage.names(QUEUES + "/"):
             _, topic, queue_id = name.split("/")
-            if not knows(topic):
+            if topic in self._removed and not knows(topic):  # the kill came while it was being deleted
                 self._storage.remove(name)
                 continue
-            queue = self._queues[topic, int(queue_id)] = ConsumeQueue(
-                self._storage.open(name, SEGMENT_BYTES, buffered=True)
-            )
+            if not knows(topic):
+                self._storage.move_aside(name)
+                continue
+            key = topic, int(queue_id)
+            self._queues[key] = ConsumeQueue(self._storage.open(name, SEGMENT_BYTES, buffered=True), *key)
+        if counts is None:
+            return set(self._queues)
+        broken: set[Key] = set()
+        for topic, queue_counts in counts.items():
+            for number in queue_counts:
+                if knows(topic) and (topic, number) not in self._queues:
+                    self._queue_to_write(topic, number)
+        for key, queue in self._queues.items():
             queue.cut_records_from(begin)
-            queue.drop_records_below(self._log.start)
-        count = 0
-        for message, size in self._scan(begin):
-            count += 1
-            if knows(message.topic):
-                queue = self._queue_to_write(message.topic, message.queue_id)
-                if queue.max_offset != message.queue_offset:
-                    queue.restart_at(message.queue_offset)
-                queue.append(message.physical_offset, size, tags_code(message))
-        return count
+            if (
+                queue.has_holes
+                or queue.max_offset != counts.get(key[0], {}).get(key[1], 0)
+                or not self._ends_well(queue)
+            ):
+                broken.add(key)
+        return broken
 
-    def _recovery_begin(self) -> int:
-        """Where to read from: the checkpoint, unless the log lost more than that; then the last segment; else all."""
-        start, end = self._log.start, self._log.end
-        text = self._storage.load(CHECKPOINT)
-        try:
-            position = int(json.loads(text)["position"]) if text is not None else start
-        except (ValueError, KeyError, TypeError):
-            position = start
-        if position > end:
-            position = max(cut for cut in self._log.segment_starts() if cut <= end)
-        return max(position, start)
+    def _ends_well(self, queue: ConsumeQueue) -> bool:
+        """Whether the last entry is that of its record, or of none that is still there."""
+        if queue.max_offset == queue.file_start:
+            return True
+        offset = queue.max_offset - 1
+        position, size, _ = queue.entry(offset)
+        if position < self._log.start or not size:
+            return True
+        return self._in_log(position, size) and self._log.read(position, _IDENTITY.size)[12:16] == (
+            queue.queue_id.to_bytes(4, "big")
+        )
 
-    def _scan(self, begin: int) -> Iterator[tuple[StoredMessage, int]]:
-        """Whole records from `begin` on; truncates the log behind the last of them."""
-        position = begin
-        chunk = b""
-        chunk_at = begin
-        while position < self._log.end:
-            if len(chunk) - (position - chunk_at) < 4:
-                chunk, chunk_at = self._log.read(position, SCAN_CHUNK_BYTES), position
-            at = position - chunk_at
-            size = int.from_bytes(chunk[at : at + 4], "big", signed=True)
-            if size < 4 or size > self._log.end - position:
-                break
-            if at + size > len(chunk):
-                chunk, chunk_at, at = self._log.read(position, max(size, SCAN_CHUNK_BYTES)), position, 0
-            try:
-                message = decode_message(chunk, at, at + size)
-            except ProtocolError:
-                break
-            if message.physical_offset != position:
-                break
-            yield message, size
-            position += size
-        if position < self._log.end:
-            self._log.truncate(position)
+
+Counts = dict[str, dict[int, int]]
+
+
+def checkpoint_in(text: bytes | None, log_start: int, log_end: int) -> tuple[int, Counts | None]:
+    """Where to read the log from, and how many entries each queue had there; from its start, and None, when nobody knows."""
+    try:
+        document = json.loads(text or b"")
+        position = document["position"]
+        counts = {
+            topic: {int(key): int(count) for key, count in part.items()} for topic, part in document["queues"].items()
+        }
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return log_start, None
+    if not isinstance(position, int) or not log_start <= position <= log_end:
+        return log_start, None
+    return position, counts
+
+
+def removed_topics(text: bytes | None) -> dict[str, int]:
+    try:
+        return {str(topic): int(position) for topic, position in json.loads(text or b"").items()}
+    except (ValueError, TypeError, AttributeError):
+        return {}
 
 
 def message_tags_code(message: StoredMessage) -> int:

@@ -10,10 +10,11 @@ as fastjson writes it; admin tools get the same text (request 43).
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..remoting.body import Body
-from ..remoting.fastjson import dumps_object_keys
 
 SEPARATOR = "@"
 
@@ -30,6 +31,7 @@ class OffsetTable:
         self.changes = 0
         self._committed: dict[str, dict[int, int]] = {}
         self._resets: dict[tuple[str, str, int], int] = {}
+        self._texts: dict[str, str] = {}  # what `dump` writes for each key that did not change since
 
     def commit(self, topic: str, group: str, queue_id: int, offset: int) -> bool:
         """Overwrite the committed offset; False when a pending reset made it void."""
@@ -38,6 +40,7 @@ class OffsetTable:
         queues = self._committed.setdefault(topic + SEPARATOR + group, {})
         if queues.get(queue_id) != offset:
             queues[queue_id] = offset
+            self._texts.pop(topic + SEPARATOR + group, None)
             self.changes += 1
         return True
 
@@ -52,6 +55,7 @@ class OffsetTable:
     def reset(self, topic: str, group: str, queue_id: int, offset: int) -> None:
         """Make the group's next pull of the queue begin at `offset`."""
         self._committed.setdefault(topic + SEPARATOR + group, {})[queue_id] = offset
+        self._texts.pop(topic + SEPARATOR + group, None)
         self._resets[topic, group, queue_id] = offset
         self.changes += 1
 
@@ -77,14 +81,41 @@ class OffsetTable:
     def _forget(self, keys: list[str]) -> None:
         for key in keys:
             del self._committed[key]
+            self._texts.pop(key, None)
             topic, _, group = key.partition(SEPARATOR)
             for reset in [at for at in self._resets if at[:2] == (topic, group)]:
                 del self._resets[reset]
             self.changes += 1
 
+    def clamp(self, max_of: Callable[[str, int], int | None]) -> list[tuple[str, int, int, int]]:
+        """Lower offsets above the end of their queue; `max_of` gives that end, None for a queue that nobody knows.
+
+        Returns what was lowered: topic@group, queue, the offset that it was, and is.
+        """
+        lowered: list[tuple[str, int, int, int]] = []
+        for key, queues in self._committed.items():
+            topic = key.partition(SEPARATOR)[0]
+            for queue_id, offset in queues.items():
+                end = max_of(topic, queue_id)
+                if end is not None and offset > end:
+                    lowered.append((key, queue_id, offset, end))
+        for key, queue_id, _, end in lowered:
+            self._committed[key][queue_id] = end
+            self._texts.pop(key, None)
+            self.changes += 1
+        return lowered
+
     def dump(self) -> bytes:
-        return dumps_object_keys({"offsetTable": self._committed})
+        """The text form; costs what changed since the last one, and a look at each key."""
+        texts = self._texts
+        for key, queues in self._committed.items():
+            if key not in texts:
+                texts[key] = (
+                    f"{json.dumps(key)}:{{{','.join([f'{queue}:{offset}' for queue, offset in queues.items()])}}}"
+                )
+        return ('{"offsetTable":{' + ",".join([texts[key] for key in self._committed]) + "}}").encode()
 
     def load(self, text: bytes) -> None:
         """Take over what `dump` wrote. Raises ProtocolError when it is something else."""
         self._committed = _OffsetDocument.decode(text).offset_table
+        self._texts.clear()

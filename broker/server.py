@@ -31,7 +31,7 @@ from .disk import DiskStorage
 from .edge import Clock, Edge, WallClock
 from .effects import SILENCE, Intercept
 from .name_server import NameServerCore
-from .storage import MemoryStorage, Storage
+from .storage import DiskFailed, MemoryStorage, Storage
 
 BACKLOG = 1_024
 WILDCARDS = ("0.0.0.0", "::")
@@ -124,6 +124,8 @@ class EmbeddedBroker:
     async def _serve(self, storage: Storage, name_server_socket: socket.socket, broker_socket: socket.socket) -> None:
         name_server = NameServerCore()
         core = BrokerCore(self.config, storage, self._random, name_server, self._clock_ms())
+        for event, fields in [*core.state.store.found.events(), *core.state.events]:
+            _log.warning(event, dir=self.config.dir or None, **fields)
         core.intercepts = self.intercepts
         name_server.intercepts = self.name_server_intercepts
         edge = Edge(core, name_server, self._clock_ms)
@@ -141,6 +143,21 @@ class EmbeddedBroker:
             dir=self.config.dir or None,
             records_read=core.recovered_records,
         )
+
+    async def stopped_or_failed(self, stop: asyncio.Event) -> None:
+        """Wait for `stop`. Raises StorageError as soon as the disk did not keep what it had taken."""
+        assert self._edge is not None, "the broker is not running"
+        waits = [asyncio.ensure_future(stop.wait()), asyncio.ensure_future(self._edge.failed.wait())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        if self.core.failed is not None:
+            raise DiskFailed(
+                f"{self.core.failed}. The broker stops, since what is on the disk now is unknown: look at the disk (dmesg), "
+                "then start again; what the disk kept is read then"
+            )
 
     async def stop(self) -> None:
         """Stop cleanly; does nothing when it does not run."""
@@ -186,7 +203,7 @@ class EmbeddedBroker:
 def run(config: BrokerConfig, on_ready: Callable[[str, str], None] | None = None) -> int:
     """Serve until TERM or INT; returns the exit code 0. `on_ready` gets the addresses of name server and broker.
 
-    Raises UsageError before anything is served: port in use, folder in use or unreadable.
+    Raises UsageError before anything is served: port in use, folder in use or unreadable; DiskFailed later.
     """
     return asyncio.run(_run(config, on_ready))
 
@@ -206,7 +223,7 @@ async def _run(config: BrokerConfig, on_ready: Callable[[str, str], None] | None
     async with broker:
         if on_ready is not None:
             on_ready(broker.name_server, broker.address)
-        await stop.wait()
+        await broker.stopped_or_failed(stop)
     return 0
 
 

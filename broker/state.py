@@ -26,14 +26,24 @@ from .effects import CloseChannel, Effect, Push
 from .group_table import GroupTable
 from .held_pulls import HeldPulls
 from .lock_table import LockTable
-from .message_store import MessageStore, StoreLimits, message_tags_code, tags_hash
+from .message_store import MessageStore, QueueRebuilding, StoreLimits, message_tags_code, tags_hash
 from .name_server import NameServerCore, Registration
 from .offset_table import OffsetTable
 from .storage import Storage, StorageError
-from .topic_table import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, TopicTable, illegal_topic, system_topics
+from .topic_table import (
+    DEFAULT_TOPIC,
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    TopicTable,
+    illegal_topic,
+    system_topics,
+)
 from .transactions import Transactions, half_of
 
 TOPICS_TABLE = "config/topics.json"
+TOPICS_JOURNAL = "config/topics.journal"
+JOURNAL_BYTES = 1 << 20
 GROUPS_TABLE = "config/subscriptionGroup.json"
 OFFSETS_TABLE = "config/consumerOffset.json"
 DELAYS_TABLE = "config/delayOffset.json"
@@ -91,6 +101,8 @@ class BrokerState:
         )
         self.store = MessageStore(storage, limits, host, config.port)
         self.ids = UniqueIds(host, 0, random.getrandbits(32))
+        self._journal = storage.open(TOPICS_JOURNAL, JOURNAL_BYTES, buffered=False)
+        self.events: list[tuple[str, dict[str, object]]] = []  # of the start, for the log
         self.notices: list[Effect] = []
         self.arrivals: list[tuple[str, int, int, Mapping[str, str]]] = []
         self.forwarded: dict[int, Forwarded] = {}
@@ -106,42 +118,104 @@ class BrokerState:
     def recover(self, now_ms: int) -> int:
         """Read the tables and the log; returns how many records had to be read. Raises UsageError on a bad folder."""
         self.started_ms = now_ms
-        known = self._load(TOPICS_TABLE, self.topics.load)
-        if not known and self.store.log_end > self.store.log_start:
-            raise UsageError(
-                f"the broker's data folder holds messages but no {TOPICS_TABLE}: put that file back, or use an empty folder"
-            )
+        known = self._load(TOPICS_TABLE, self.topics.load) and not self.events  # not of the generation before
+        self.topics.replay(self._journal.read(self._journal.start, self._journal.end - self._journal.start))
         self._load(GROUPS_TABLE, self.groups.load)
         self._load(OFFSETS_TABLE, self.offsets.load)
         self._load(DELAYS_TABLE, self.delays.load)
         self._saved_groups, self._saved_offsets = self.groups.changes, self.offsets.changes
-        count = self.store.recover(self.topics.__contains__, self._tags_code)
-        self.delays.start(self.store)
-        self.transactions.start(self.store, self.offsets, now_ms)
-        self.topics_changed(now_ms)
+        count = self.store.recover(self.topics.__contains__, self._tags_code, self._revivable, topics_lost=not known)
+        self._revive(now_ms)
+        self._clamp()
+        while True:
+            try:
+                self.delays.start(self.store)
+                self.transactions.start(self.store, self.offsets, now_ms)
+                break
+            except QueueRebuilding:  # each queue once at most: what is made anew agrees with the log
+                while self.store.is_rebuilding:
+                    self.store.rebuild_some()
+        self.storage.replace(TOPICS_TABLE, self.topics.table().encode(), sync=True)
+        self._journal.reset(self._journal.end)
+        self.register(now_ms)
         return count
 
     def _load(self, table: str, load: Callable[[bytes], None]) -> bool:
+        """Read a table, or the generation before where the last one is empty or damaged; False when there is neither.
+
+        Raises UsageError for a damaged one without a whole generation before. What is damaged is set aside.
+        """
         text = self.storage.load(table)
-        if text is None:
-            return False
-        try:
-            load(text)
-        except ProtocolError as error:
+        damaged: ProtocolError | None = None
+        for content in (text, self.storage.load_previous(table)):
+            if content is None or not content.strip(b"\0 \t\r\n"):
+                continue
+            try:
+                load(content)
+            except ProtocolError as error:
+                damaged = damaged or error
+                continue
+            if content is not text:
+                self.events.append(("store.previous_table_used", {"table": table, "reason": str(damaged or "empty")}))
+                if text is not None:
+                    self.storage.move_aside(table)
+            return True
+        if damaged is not None:
             raise UsageError(
-                f"{table} in the broker's data folder cannot be read ({error}): put a good copy back, or remove it"
-            ) from error
-        return True
+                f"{table} in the broker's data folder cannot be read ({damaged}): put a good copy back, or remove it"
+            ) from damaged
+        if text is not None:
+            self.events.append(("store.empty_table", {"table": table}))
+        return False
+
+    @staticmethod
+    def _revivable(topic: str) -> bool:
+        return illegal_topic(topic) is None
+
+    def _revive(self, now_ms: int) -> None:
+        """Make the topics anew that the log has messages of and no table knows any more."""
+        lost = sorted({topic for topic, _ in self.store.queue_keys() if topic not in self.topics})
+        for topic in lost:
+            queues = max(*self.store.queue_ids(topic), self._default_queues() - 1) + 1
+            self.topics.put(now_ms, TopicConfig(topic, queues, queues))
+        if lost:
+            self.events.append(("store.topics_revived", {"topics": len(lost), "first": lost[0]}))
+
+    def _default_queues(self) -> int:
+        default = self.topics.get(DEFAULT_TOPIC)
+        return min(default.write_queue_nums, self.config.default_queues_max) if default else 1
+
+    def _clamp(self) -> None:
+        """Offsets above the end of the log are those of messages that a crash of the machine took."""
+
+        def end_of(topic: str, queue_id: int) -> int | None:
+            return self.store.max_offset(topic, queue_id) if topic in self.topics else None
+
+        lowered = self.offsets.clamp(end_of)
+        if lowered:
+            key, queue_id, was, end = lowered[0]
+            first = f"{key} queue {queue_id}: {was} became {end}"
+            self.events.append(("store.offsets_clamped", {"offsets": len(lowered), "first": first}))
 
     def _tags_code(self, message: StoredMessage) -> int:
         if message.topic == SCHEDULE_TOPIC:
             return self.delays.tags_code(message)
         return message_tags_code(message)
 
-    def topics_changed(self, now_ms: int) -> None:
-        """Save the topics, before anything is stored in a new one, and tell the name server."""
-        self.storage.replace(TOPICS_TABLE, self.topics.table().encode(), sync=True)
+    def topics_changed(self, now_ms: int, *names: str) -> None:
+        """Save the topics of these names, before anything is stored in a new one, and tell the name server.
+
+        A line of the journal each; `save_topics` writes the whole table once in a while.
+        """
+        for name in names:
+            self._journal.append(self.topics.journal_line(name))
         self.register(now_ms)
+
+    def save_topics(self) -> None:
+        """Write the whole table of topics if the journal has lines, and begin the journal anew."""
+        if self._journal.end > self._journal.start:
+            self.storage.replace(TOPICS_TABLE, self.topics.table().encode(), sync=True)
+            self._journal.reset(self._journal.end)
 
     def register(self, now_ms: int) -> None:
         if self.name_server is not None:
@@ -186,7 +260,7 @@ class BrokerState:
         if not self.topics.put(now_ms, topic):
             return
         try:
-            self.topics_changed(now_ms)
+            self.topics_changed(now_ms, topic.topic_name)
         except StorageError:
             if before is None:
                 self.topics.remove(now_ms, topic.topic_name)

@@ -9,13 +9,15 @@ The durability rules, which both storages keep and every test may rely on:
   commit log, and it is why an acknowledged send survives kill -9: the append comes before the reply.
 - A file opened with `buffered=True` is durable up to its last `flush`. These are the consume queues, which can be
   rebuilt from the commit log.
-- A table is durable when `replace` returns.
+- A table is durable when `replace` with `sync` returns, also against a crash of the machine. Without it, its newest content
+  is written soon, and by `close` at the latest. The generation before is kept, so that one of the two is always whole.
 - `sync` asks for the same against a crash of the machine; it returns a ticket at once, and `synced` tells the newest
   ticket that is done. A storage without a machine below it is done at once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 from ..remoting.errors import RocketcrewError
@@ -23,6 +25,10 @@ from ..remoting.errors import RocketcrewError
 
 class StorageError(RocketcrewError):
     """The storage cannot take or give bytes (disk full, read error). The request at hand fails, the broker lives."""
+
+
+class DiskFailed(StorageError):
+    """The disk did not keep what it had taken. What is on it now is unknown, so the process has to stop."""
 
 
 class StoredFile(Protocol):
@@ -51,7 +57,8 @@ class StoredFile(Protocol):
         ...
 
     def truncate(self, end: int) -> None:
-        """Forget everything at and above `end`."""
+        """Forget everything at and above `end`. In an unbuffered file it is zeroed first, so that nothing of it can come
+        back when the machine crashes before the new length is on the disk."""
         ...
 
     def reset(self, position: int) -> None:
@@ -64,6 +71,11 @@ class StoredFile(Protocol):
 
     def segment_starts(self) -> list[int]:
         """First positions of the segments held, ascending; what `drop_before` can cut at."""
+        ...
+
+    @property
+    def holes(self) -> list[tuple[int, int]]:
+        """Position and length of what is missing between the segments; it reads as zeros."""
         ...
 
 
@@ -86,8 +98,24 @@ class Storage(Protocol):
         """The table's content, None when it was never written."""
         ...
 
+    def load_previous(self, table: str) -> bytes | None:
+        """The table's content before the last `replace`, None when there was none."""
+        ...
+
     def replace(self, table: str, content: bytes, *, sync: bool = False) -> None:
-        """Replace the table whole; `sync` waits for the disk as well."""
+        """Replace the table whole; `sync` waits for the disk as well. Raises StorageError, DiskFailed."""
+        ...
+
+    def set_aside(self, name: str, parts: Iterable[bytes]) -> None:
+        """Keep a copy of bytes that cannot be read as `damaged/<name>`; what is there under that name already stays."""
+        ...
+
+    def move_aside(self, name: str) -> None:
+        """Move the file or table `name` to `damaged/<name>`, with a number where something is there already."""
+        ...
+
+    def aside(self) -> list[str]:
+        """Names of what was set aside, sorted."""
         ...
 
     def sync(self) -> int:
@@ -96,7 +124,7 @@ class Storage(Protocol):
 
     @property
     def synced(self) -> int:
-        """Newest ticket whose round is done. Raises StorageError once a round has failed."""
+        """Newest ticket whose round is done. Raises DiskFailed once a round has failed."""
         ...
 
     def close(self) -> None:
@@ -163,6 +191,15 @@ class MemoryFile:
     def segment_starts(self) -> list[int]:
         return list(self._cuts)
 
+    @property
+    def holes(self) -> list[tuple[int, int]]:
+        return []
+
+    def overwrite(self, position: int, data: bytes) -> None:
+        """For tests: damage what is stored."""
+        at = position - self._start
+        self._data[at : at + len(data)] = data
+
     def crash(self, torn: bytes = b"") -> None:
         """Keep what is durable, then `torn`: the front of a record whose write was under way."""
         self.truncate(self._durable_end)
@@ -176,6 +213,8 @@ class MemoryStorage:
     def __init__(self) -> None:
         self._files: dict[str, MemoryFile] = {}
         self._tables: dict[str, bytes] = {}
+        self._previous: dict[str, bytes] = {}
+        self._aside: dict[str, bytes] = {}
         self._ticket = 0
 
     def open(self, name: str, segment_bytes: int, buffered: bool) -> MemoryFile:
@@ -194,7 +233,26 @@ class MemoryStorage:
         return self._tables.get(table)
 
     def replace(self, table: str, content: bytes, *, sync: bool = False) -> None:
+        if table in self._tables:
+            self._previous[table] = self._tables[table]
         self._tables[table] = content
+
+    def load_previous(self, table: str) -> bytes | None:
+        return self._previous.get(table)
+
+    def set_aside(self, name: str, parts: Iterable[bytes]) -> None:
+        self._aside.setdefault(name, b"".join(parts))
+
+    def move_aside(self, name: str) -> None:
+        file = self._files.pop(name, None)
+        content = self._tables.pop(name, b"") if file is None else file.read(file.start, file.end - file.start)
+        place = name
+        while place in self._aside:
+            place += "+"
+        self._aside[place] = content
+
+    def aside(self) -> list[str]:
+        return sorted(self._aside)
 
     def sync(self) -> int:
         self._ticket += 1

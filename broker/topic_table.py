@@ -1,7 +1,8 @@
 """Topics: which exist, with how many queues, and who may use them (BR/topic/TopicConfigManager.java).
 
-The text form is `config/topics.json` as the genuine broker writes it. Every change is saved at once and synced, before
-the message that caused it is stored: a record in the log whose topic is not known belongs to a deleted topic.
+The text form is `config/topics.json` as the genuine broker writes it. Every change is a line of a journal at once, before the
+message that caused it is stored: a record in the log whose topic is not known belongs to a deleted topic. The table takes
+the lines over at each checkpoint.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import re
 
 from ..remoting.admin_bodies import DataVersion, TopicConfig, TopicConfigTable
 from ..remoting.codes import PERM_INHERIT, PERM_READ, PERM_WRITE
+from ..remoting.errors import ProtocolError
 
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
@@ -113,6 +115,27 @@ class TopicTable:
     def table(self) -> TopicConfigTable:
         """All topics with the version of this table, as topics.json and admin tools (request 21) have them."""
         return TopicConfigTable(dict(self._topics), DataVersion(0, self.changed_ms, self.changes))
+
+    def journal_line(self, name: str) -> bytes:
+        """What the journal says after a change of the topic `name`: what it is now, or that it is gone."""
+        topic = self._topics.get(name)
+        table = TopicConfigTable({} if topic is None else {name: topic}, DataVersion(0, self.changed_ms, self.changes))
+        return name.encode() + b"\t" + table.encode() + b"\n"
+
+    def replay(self, journal: bytes) -> None:
+        """Take over the lines of a journal; what a kill left of the last one does not count, nor does a damaged one."""
+        for line in journal.split(b"\n")[:-1]:
+            name, tab, text = line.partition(b"\t")
+            try:
+                table = TopicConfigTable.decode(text)
+            except ProtocolError:
+                continue
+            if not tab or name.decode(errors="replace") in self._system:
+                continue
+            self.changes = max(self.changes, table.data_version.counter)
+            self.changed_ms = max(self.changed_ms, table.data_version.timestamp)
+            self._topics.pop(name.decode(errors="replace"), None)
+            self._topics.update(table.topic_config_table)
 
     def load(self, text: bytes) -> None:
         """Take over what `table().encode()` wrote, system topics on top. Raises ProtocolError when it is something else."""

@@ -179,6 +179,6 @@ def _read(store: MessageStore, topic: str, offsets: OffsetTable) -> Iterator[tup
         return
     start = max(queue.min_offset, offsets.query(topic, GROUP, 0) or 0)
     for offset in range(start, queue.max_offset):
-        message = store.message_at(queue.entry(offset)[0])
+        message = store.message_in(topic, 0, offset)
         if message is not None:
             yield offset, message

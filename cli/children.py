@@ -7,7 +7,9 @@ each has a parent-death signal, so that a killed command leaves nothing.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -15,12 +17,14 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from ..remoting.errors import RocketcrewError
 from ..workers.parent_death import die_with_parent
 
 POLL_S = 0.05
 LOG_TAIL_BYTES = 4000
+ANNOUNCEMENT_BYTES_MAX = 4096
 
 
 class ChildError(RocketcrewError):
@@ -32,17 +36,23 @@ class Child:
 
     def __init__(
         self, name: str, arguments: Sequence[str], *, log: Path, cwd: Path | None = None,
-        out: Path | None = None,
+        out: Path | None = None, announces: bool = False,
     ) -> None:  # fmt: skip
-        """Start it. Its standard error goes to `log`, its standard output too, unless `out` names a file of its own."""
+        """Start it. Its standard error goes to `log`, its standard output too, unless `out` names a file of its own.
+
+        With `announces` its standard output is a pipe, on which it says that it is ready: see `announcement`.
+        """
         self.name = name
         self.log = log
+        self.stopping = False
+        """We have asked it to end."""
         parent = os.getpid()
         with log.open("ab") as errors, (out or log).open("ab") as output:
+            self._log_start = errors.tell()
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "rocketcrew", *arguments],
                 stdin=subprocess.DEVNULL,
-                stdout=output,
+                stdout=subprocess.PIPE if announces else output,
                 stderr=errors,
                 cwd=cwd,
                 start_new_session=True,
@@ -63,10 +73,38 @@ class Child:
         deadline = time.monotonic() + timeout_s
         while not condition():
             if self._process.poll() is not None:
-                raise ChildError(f"the {self.name} ended with exit code {self._process.returncode}:\n{self.tail()}")
+                raise ChildError(f"the {self.name} {self.how_it_ended()}:\n{self.tail()}")
             if time.monotonic() > deadline:
                 raise ChildError(f"the {self.name} did not {what} within {timeout_s:.0f} s:\n{self.tail()}")
             time.sleep(POLL_S)
+
+    def announcement(self, timeout_s: float) -> dict[str, Any]:
+        """The JSON object that it prints when it is ready. Raises ChildError when it ends or the time is over first, or
+        when the object is not this child's by its `pid`."""
+        pipe = self._process.stdout
+        assert pipe is not None, "made without announces"
+        line = b""
+
+        def whole_line() -> bool:
+            nonlocal line
+            if select.select([pipe], [], [], POLL_S)[0]:
+                part = os.read(pipe.fileno(), ANNOUNCEMENT_BYTES_MAX)
+                line += part
+                if not part:
+                    self._process.wait()
+            return line.endswith(b"\n")
+
+        with pipe:  # it has nothing more to say
+            self.wait_for(whole_line, timeout_s, "start")
+        found: dict[str, Any] = json.loads(line)
+        if found["pid"] != self.pid:
+            raise ChildError(f"process {found['pid']} says that it is the {self.name}, which is process {self.pid}")
+        return found
+
+    def how_it_ended(self) -> str:
+        """As a clause: `ended with exit code 1`, `was killed by SIGKILL`."""
+        code = self._process.wait()
+        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
     def wait(self, timeout_s: float) -> None:
         """Wait for its good end. Raises ChildError when it fails or the time is over."""
@@ -76,7 +114,7 @@ class Child:
                 raise ChildError(f"the {self.name} did not end within {timeout_s:.0f} s:\n{self.tail()}")
             time.sleep(POLL_S)
         if self._process.returncode:
-            raise ChildError(f"the {self.name} ended with exit code {self._process.returncode}:\n{self.tail()}")
+            raise ChildError(f"the {self.name} {self.how_it_ended()}:\n{self.tail()}")
 
     def check(self) -> None:
         """Raise ChildError when the child has ended."""
@@ -84,6 +122,7 @@ class Child:
 
     def stop(self, timeout_s: float) -> int:
         """TERM, then KILL after `timeout_s`; the exit code."""
+        self.stopping = True
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
             try:
@@ -93,8 +132,8 @@ class Child:
         return self._process.wait()
 
     def tail(self) -> str:
-        """The end of its log."""
-        data = self.log.read_bytes()
+        """The end of its log, of what this process has written."""
+        data = self.log.read_bytes()[self._log_start :]
         return data[-LOG_TAIL_BYTES:].decode("utf-8", "replace")
 
 

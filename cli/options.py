@@ -18,9 +18,11 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 import click
 from click.core import ParameterSource
 
+from ..conf.formats import not_a_folder
 from ..conf.logging import set_up
 from ..conf.settings import Settings, load
 from ..conf.sources import CONFIG_FILE_VARIABLE
+from ..remoting.errors import UsageError
 from .surroundings import surroundings
 
 P = ParamSpec("P")
@@ -34,6 +36,31 @@ COMMON: Final[Mapping[str, str]] = {
     "log_level": "log.level",
 }
 """Parameters of the options that every command has, and the settings that they are."""
+
+
+class Folder(click.Path):
+    """An option that names a folder on this host; a URL is refused, which a path would take for a name."""
+
+    def __init__(self) -> None:
+        super().__init__(file_okay=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        wrong = not_a_folder(str(value))
+        if wrong:
+            self.fail(f"{str(value)!r} {wrong}", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+FOLDER: Final = Folder()
+
+
+def table_folder(settings: Settings) -> Path:
+    """The table's folder, for commands that look into it themselves. Raises UsageError for what is none."""
+    target = settings.spark.target
+    wrong = not_a_folder(target)
+    if wrong:
+        raise UsageError(f"spark.target = {target!r} (from {settings.origin['spark.target']}) {wrong}")
+    return Path(target)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ from ..remoting.queues import MessageQueue
 from ..remoting.stored import record_info, walk
 from ..source.searching import pull_request
 from ..workers.api import BatchResult, Handler
+from ..workers.boot import NEW_TABLE, TableSpec
 from ..workers.calls import Wants, batch_results, chooser
 from ..workers.ddl import as_schema
 from ..workers.inferring import COLUMNS_FILE, INFER, Inferring, declared_columns
@@ -32,6 +34,7 @@ from ..workers.packets import QueueInfo
 from ..workers.rows import RowBuffer
 from ..workers.sealing import Sealer
 from ..workers.segment import SegmentWriter
+from ..workers.table_fit import check_fits
 
 PULL_MESSAGES: Final = 32
 SEAL_ROWS: Final = 50_000
@@ -41,13 +44,26 @@ SEAL_BYTES: Final = 64 << 20
 class Rerun:
     """Runs messages and seals their rows; `failed` says why of what gave none, by queue and last offset of its record."""
 
-    def __init__(self, spec: HandlerSpec, declared: str, staging: Path, group: str, namespace: str) -> None:
-        """`declared`: the columns of the configuration, empty = the handler's own. Raises UsageError."""
+    def __init__(
+        self, spec: HandlerSpec, declared: str, staging: Path, group: str, namespace: str, *,
+        home: Path | None = None, table: TableSpec = NEW_TABLE,
+    ) -> None:  # fmt: skip
+        """`declared`: the columns of the configuration, empty = the handler's own. Raises UsageError.
+
+        `home`: where the group's slots are, with the columns that were inferred; without it, or where none were, the first
+        rows decide for this run alone. `table`: what the rows must fit.
+        """
         self._handler: Handler = load(spec)
-        columns_file = staging.parent.parent / COLUMNS_FILE
-        columns = declared_columns(declared, self._handler.schema, columns_file)
-        infer = Inferring(columns_file, structlog.get_logger()) if declared == INFER else None
-        self._rows: RowBuffer[tuple[QueueKey, int]] = RowBuffer(as_schema(columns) if columns else None, group, infer)
+        inferred = None if home is None else home / COLUMNS_FILE
+        columns = declared_columns(declared, self._handler.schema, inferred)
+        schema = as_schema(columns) if columns else None
+        if schema is not None:
+            check_fits(schema, table, None)
+        infer = None
+        if declared == INFER:
+            check = partial(check_fits, table=table, segments=None)
+            infer = Inferring(staging / COLUMNS_FILE, structlog.get_logger(), check)
+        self._rows: RowBuffer[tuple[QueueKey, int]] = RowBuffer(schema, group, infer)
         self._segments = SegmentWriter(
             staging, f"rerun-{time.time_ns():x}", self._rows.schema, seal_rows=SEAL_ROWS, seal_bytes=SEAL_BYTES,
             seal_idle_ms=1000, pause=_refuse,

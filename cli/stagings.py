@@ -6,12 +6,19 @@ from pathlib import Path
 
 from ..conf.settings import Settings
 from ..remoting.namespaces import wrap
+from ..remoting.subscription import split_subscription
 from ..supervisor.member.access import namespace_of
 
 
 def group_in_keys(settings: Settings) -> str:
     """The group as slots, segments and tables name it: with the namespace."""
     return wrap(namespace_of(settings), settings.consumer.group)
+
+
+def topics_in_keys(settings: Settings) -> list[str]:
+    """The topics of the configuration, which may be none, as brokers name them."""
+    topics = (split_subscription(text)[0] for text in settings.consumer.topics)
+    return [wrap(namespace_of(settings), topic) for topic in topics]
 
 
 def staging_folders(settings: Settings) -> list[Path]:

@@ -3,11 +3,16 @@
 Sources: tools/admin/DefaultMQAdminExtImpl.java and client/impl/MQClientAPIImpl.java. Raises as operations.py says. Where
 several brokers have a part of the answer all of them are asked, and the first that fails fails the whole: half a table
 of offsets would look like a whole one.
+
+RocketMQ 5's proxy passes on what clients need and knows nothing of statistics (RemotingProtocolServer.java): there each queue
+is asked for its offsets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
 
 from ..remoting.admin_bodies import (
     ClusterInfo,
@@ -29,17 +34,22 @@ from ..remoting.admin_headers import (
     TopicName,
 )
 from ..remoting.codes import RequestCode, ResponseCode
-from ..remoting.errors import BrokerError, UnreachableError
+from ..remoting.errors import BrokerError, UnreachableError, UsageError
 from ..remoting.headers import ViewMessage
 from ..remoting.ids import parse_offset_message_id
 from ..remoting.queues import MessageQueue
 from ..remoting.stored import StoredMessage, decode_message
 from .asking import ask, refusal
 from .cluster import DEFAULT_TOPIC, Cluster
+from .operations import Operations
 from .routes import MASTER_ID
-from .validation import check_group, check_topic_to_create
+from .validation import RETRY_PREFIX, check_group, check_topic_to_create
 
 ADMIN_TIMEOUT_MS = 5_000
+QUESTIONS_MAX = 32
+"""At once, where each queue is asked for by itself."""
+
+T = TypeVar("T")
 
 
 class Admin:
@@ -49,6 +59,7 @@ class Admin:
         self._cluster = cluster
         self._remoting = cluster.remoting
         self._timeout_ms = timeout_ms
+        self._operations = Operations(cluster)
 
     # The cluster.
 
@@ -139,6 +150,18 @@ class Admin:
 
     async def topic_stats(self, topic: str) -> TopicStats:
         """Offsets of every queue of the topic, from all its masters. BrokerError 17 when it does not exist."""
+        try:
+            return await self._topic_stats(topic)
+        except BrokerError as error:
+            if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise
+
+        async def one(mq: MessageQueue) -> TopicOffset:
+            return TopicOffset(await self._operations.min_offset(mq), await self._operations.max_offset(mq))
+
+        return TopicStats(await self._of_each_queue(topic, one))
+
+    async def _topic_stats(self, topic: str) -> TopicStats:
         table: dict[MessageQueue, TopicOffset] = {}
         tps = 0.0
         for address in await self._masters_of(topic):
@@ -149,12 +172,59 @@ class Admin:
             tps += part.topic_put_tps
         return TopicStats(table, tps)
 
-    async def consume_stats(self, group: str, topic: str | None = None) -> ConsumeStats:
+    async def consume_stats(
+        self, group: str, topic: str | None = None, likely_topics: Iterable[str] = ()
+    ) -> ConsumeStats:
         """How far the group is: per queue the broker's end and the committed offset, its retry topic's too when `topic`
         is None.
 
-        Asked of the brokers of the group's retry topic (they know the group), else of the topic's.
+        Asked of the brokers of the group's retry topic (they know the group), else of the topic's. A proxy does not know
+        which topics a group consumes: those that its members subscribe now, and `likely_topics`. Raises UsageError for none.
+        A queue without a committed offset has -1 there.
         """
+        try:
+            return await self._consume_stats(group, topic)
+        except BrokerError as error:
+            if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise
+
+        async def one(mq: MessageQueue) -> OffsetWrapper:
+            committed = await self._operations.query_consumer_offset(group, mq, set_zero_if_not_found=False)
+            return OffsetWrapper(await self._operations.max_offset(mq), -1 if committed is None else committed)
+
+        table: dict[MessageQueue, OffsetWrapper] = {}
+        for each in [topic] if topic is not None else await self._topics_of(group, likely_topics):
+            try:
+                table |= await self._of_each_queue(each, one)
+            except BrokerError as error:
+                if error.code != ResponseCode.TOPIC_NOT_EXIST or topic is not None:
+                    raise
+        return ConsumeStats(table)
+
+    async def _topics_of(self, group: str, likely_topics: Iterable[str]) -> list[str]:
+        members = await self.consumer_connections(group)
+        retry_topic = f"{RETRY_PREFIX}{group}"
+        found = {*likely_topics, *(members.subscription_table if members is not None else ())} - {retry_topic}
+        if not found:
+            raise UsageError(
+                f"group {group} has no member now, and RocketMQ's proxy cannot say which topics it consumes: name them"
+                " (-t TOPIC, or consumer.topics)"
+            )
+        return [*sorted(found), retry_topic]
+
+    async def _of_each_queue(
+        self, topic: str, ask_one: Callable[[MessageQueue], Awaitable[T]]
+    ) -> dict[MessageQueue, T]:
+        turns = asyncio.Semaphore(QUESTIONS_MAX)
+
+        async def one(mq: MessageQueue) -> T:
+            async with turns:
+                return await ask_one(mq)
+
+        queues = await self._cluster.queues_to_read(topic, refresh=True)
+        return dict(zip(queues, await asyncio.gather(*map(one, queues)), strict=True))
+
+    async def _consume_stats(self, group: str, topic: str | None) -> ConsumeStats:
         table: dict[MessageQueue, OffsetWrapper] = {}
         tps = 0.0
         for address in await self._brokers_of(group, topic):
@@ -204,7 +274,7 @@ class Admin:
         return sorted(found)
 
     async def _brokers_of(self, group: str, topic: str | None) -> list[str]:
-        return await _first_known([f"%RETRY%{group}", *([topic] if topic is not None else [])], self._masters_of)
+        return await _first_known([f"{RETRY_PREFIX}{group}", *([topic] if topic is not None else [])], self._masters_of)
 
 
 async def _first_known(topics: list[str], find: Callable[[str], Awaitable[list[str]]]) -> list[str]:

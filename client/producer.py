@@ -72,12 +72,12 @@ _log = structlog.get_logger("rocketcrew.client")
 class Producer:
     """Sends messages of one producer group; see the module's text. Belongs to one event loop.
 
-    Use it as `async with Producer.create("127.0.0.1:9876") as producer:` or with `start` and `close`.
+    Use it as `async with Producer("127.0.0.1:9876") as producer:` or with `start` and `close`.
     """
 
     def __init__(
         self,
-        cluster: Cluster,
+        target: Cluster | NameServerList | Access,
         group: str = DEFAULT_GROUP,
         *,
         owns_cluster: bool = False,
@@ -97,20 +97,23 @@ class Producer:
         heartbeat_interval_ms: int = HEARTBEAT_INTERVAL_MS,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        """`rules` say more than `retries` and replace it; `check` answers brokers that ask after transactions.
+        """`target`: name servers, how a cluster is reached, or a cluster that is open and stays so.
+
+        `rules` say more than `retries` and replace it; `check` answers brokers that ask after transactions.
 
         `trace`: message traces to RMQ_SYS_TRACE_TOPIC, or to the topic given. `spans`: OpenTelemetry spans, where its API is
         installed and set up.
 
-        Raises UsageError for a bad group name.
+        Raises UsageError for a bad group name, and for bad addresses.
         """
         check_group(group)
         if group == JAVA_DEFAULT_GROUP:
             raise UsageError(f"producer group {group} is reserved: choose another name")
+        cluster = target if isinstance(target, Cluster) else new_cluster(target)
         group = cluster.access.wrap(group)
         self.cluster = cluster
         self.group = group
-        self._owns_cluster = owns_cluster
+        self._owns_cluster = owns_cluster = owns_cluster or cluster is not target
         self._send_timeout_ms = send_timeout_ms
         self._rules = rules or SendRules(retries=retries)
         self._now_ms = now_ms

@@ -53,6 +53,19 @@ def _ordered_queues(topic: str, setting: str) -> list[MessageQueue]:
     return found
 
 
+def is_final(route: TopicRouteData, broker_name: str, address: str) -> bool:
+    """Whether the replica at `address` knows the ends of the broker's queues of this topic for certain: only a master does.
+
+    A slave may lag. So may one that the name server shows as master while the master is away (enableSlaveActingMaster of 5.x:
+    the topic cannot be written there meanwhile; RouteInfoManager.java, pickupTopicRouteData).
+    """
+    for data in route.broker_datas:
+        if data.broker_name == broker_name and data.broker_addrs.get(MASTER_ID) == address:
+            writable = any(one.broker_name == broker_name and one.perm & PERM_WRITE for one in route.queue_datas)
+            return writable or not data.enable_acting_master
+    return False
+
+
 def default_route(route: TopicRouteData, queue_nums: int) -> TopicRouteData:
     """The default topic's route as a new topic would get it: at most `queue_nums` queues per broker."""
 

@@ -36,6 +36,12 @@ STRATEGIES = (
     "MACHINE_ROOM_NEARBY-AVG_BY_CIRCLE",
     "MACHINE_ROOM_NEARBY-CONSISTENT_HASH",
 )
+FOLDERS_ARE = (
+    "a folder on a file system of this host: a local disk, NFS, or HDFS through a mount. Object stores (s3a://, gs://, abfss://)"
+    " and hdfs:// are not supported"
+)
+_URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):/")
+_TABLE = "table:"
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DELAY_MAX_MS = 30 * 86_400_000
 
@@ -63,6 +69,26 @@ def group(text: str) -> str:
         raise ValueError("holds a character that RocketMQ does not allow in a group")
     if text == "DEFAULT_CONSUMER":
         raise ValueError("is the name RocketMQ reserves for no group at all")
+    return text
+
+
+def not_a_folder(text: str) -> str:
+    """What is wrong with `text` as the path of a folder, empty when nothing is. A URL would become a folder of that name."""
+    url = _URL.match(text.strip())
+    if url is not None and url[1].lower() == "file":
+        return "is a URL: write it as a path, without file:"
+    if url is not None:
+        return f"is a URL ({url[1]}:), and it must be {FOLDERS_ARE}"
+    if text.strip().startswith(_TABLE):
+        return "names a table of a catalog, which goes with other formats of Spark only"
+    return ""
+
+
+def folder(text: str) -> str:
+    """The path of a folder on this host."""
+    wrong = not_a_folder(text)
+    if wrong:
+        raise ValueError(wrong)
     return text
 
 

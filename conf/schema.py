@@ -13,6 +13,7 @@ from typing import Final
 
 from . import formats
 from .rules import Choice, Pairs, Rule, Switch, Text, Texts, Whole, any_text
+from .segment_format import FOLDER_FORMATS
 
 Values = Mapping[str, Mapping[str, object]]
 
@@ -20,7 +21,7 @@ Values = Mapping[str, Mapping[str, object]]
 PULL_HOLD_SWEEP_MS: Final = 5000
 
 _NAME = Text("letters, digits and _ . # % | -", formats.plain_name, empty_ok=False)
-_FOLDER = Text("a folder's path", empty_ok=False, length_max=4096)
+_FOLDER = Text("a folder's path", formats.folder, empty_ok=False, length_max=4096)
 _PATH = Text("a file's path, or empty", length_max=4096)
 _SECRET = Text("a text, or empty", length_max=65_536, secret=True)
 _NAMESPACE = f"at most {formats.NAMESPACE_LENGTH_MAX} of the characters letters, digits, % | _ -, or empty"
@@ -122,7 +123,7 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
         "pop_threshold_for_queue": Whole(1, 65_535, "messages"),
         "suspend_timeout_ms": _ms(0, 60_000),
         "pull_timeout_ms": _ms(1000, 600_000),
-        "local_offset_store_dir": Text("a folder's path, or empty", length_max=4096),
+        "local_offset_store_dir": Text("a folder's path, or empty", formats.folder, length_max=4096),
     },
     "workers": {
         "count": Whole(0, 256, "processes"),
@@ -283,6 +284,10 @@ def _loads_if_waited_for(commit_after: object, on: object) -> bool:
     return commit_after != "loaded" or on is True
 
 
+def _is_folder(target: object, format_: object) -> bool:
+    return format_ not in FOLDER_FORMATS or not formats.not_a_folder(str(target))
+
+
 def _both_or_none(first: object, second: object) -> bool:
     return bool(first) == bool(second)
 
@@ -354,6 +359,13 @@ RELATIONS: Final[tuple[Relation, ...]] = (
         _at_least,
         "must be at least",
         "a stop drains every queue",
+    ),
+    Relation(
+        "spark.target",
+        "spark.format",
+        _is_folder,
+        "must be the path of a folder for this",
+        f"a table of {', '.join(FOLDER_FORMATS[:-1])} or {FOLDER_FORMATS[-1]} is {formats.FOLDERS_ARE}",
     ),
     Relation(
         "spark.max_rows",

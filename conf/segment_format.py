@@ -40,7 +40,7 @@ META_BATCH_OUTCOMES: Final = b"rocketcrew.outcomes"
 """Custom metadata of one record batch: JSON, the pulled records finished up to this flush, also those without rows."""
 
 META_BATCH_CHECK: Final = b"rocketcrew.check"
-"""Custom metadata of one record batch: CHECK_PREFIX and the CRC-32 of the whole message in hexadecimal, taken with CHECK_BLANK
+"""Custom metadata of one record batch: CHECK_PREFIX and the CRC-32 of the whole message in hexadecimal, with CHECK_BLANK
 in its place. A file that was not fsynced when power was lost may have pages of zeros where Arrow finds nothing wrong."""
 CHECK_PREFIX: Final = b"\x01crc32:"
 """Found first where it is meant: no other metadata holds a control character, and they stand before the rows."""

@@ -8,16 +8,20 @@ moved     segments are in the staging folder, outcomes beside them, then settled
 loaded    the loader's steps have put them into the table, exactly once (spark/loader.py)
 done      state.json says so; the batch's folder is deleted
 (the checkpoint's commit log follows; where it is behind, the batch comes once more and is known to be done)
+
+A batch is known by its offsets, not by its number (planned.py). Where Spark lost its record of a batch and planned the number
+anew, what was frozen of it is finished as it was, and only what is beyond that is handled.
 """
 
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import structlog
 
@@ -26,9 +30,11 @@ from ..durable.files import remove_tree, sync_path, write_atomically
 from ..durable.intervals import OffsetSet
 from ..durable.outcomes import Outcomes, notes_to_json
 from ..remoting.errors import UsageError
+from ..source.offsets import Offsets
 from ..spark.staging import Staging
 from ..workers.loading import HandlerLoadError
-from .home import MANIFEST, Home, move_into
+from .home import MANIFEST, Home, State, move_into
+from .planned import Planned, done_before, ends_after
 from .spec import REPORT_SCHEMA, Report, TaskSpec
 from .task import FAILED_DIR, SEEN_DIR, run_tasks
 
@@ -48,6 +54,15 @@ def spark_job(frame: Any, spec: TaskSpec) -> list[Report]:
     return sorted(reports, key=lambda report: report.partition)
 
 
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """A batch whose handler has run: what stands in its manifest."""
+
+    name: str
+    planned: Planned
+    reports: list[Report]
+
+
 class Batches:
     """Runs batches of one stream, one after the other."""
 
@@ -65,36 +80,64 @@ class Batches:
     def run(self, frame: Any, batch: int) -> None:
         """For `foreachBatch`. Raises what stands in the way; the batch then comes again."""
         home, query = self._home, self._home.query()
-        if batch <= home.done(query):
+        state, planned = home.state(query), home.planned(batch)
+        frozen = read_manifest(home.batches / str(batch), Frozen(self._name(query, batch), planned, []))
+        for number in sorted(int(one.name) for one in home.batches.iterdir() if one.name.isdigit()):
+            old = read_manifest(home.batches / str(number), None)
+            if old is not None and (number, old.planned) != (batch, planned):
+                _log.warning(
+                    "batch_planned_anew", batch=number, hint="Spark's record of it was lost; it is finished first"
+                )
+                state = self._finish(state, number, old)
+                frozen = frozen if number != batch else None
+        folder = home.batches / str(batch)
+        if state.knows(batch, planned):
+            remove_tree(folder)
             _log.info("batch_known", batch=batch)
             return
-        folder = home.batches / str(batch)
-        name = f"e{query[:8]}.{batch}"
-        reports = read_manifest(folder)
-        if reports is None:
-            reports = self._handle(frame, folder, name)
+        if frozen is None:
+            name, after = self._name(query, batch), done_before(state.ends or {}, planned)
+            if after:  # its first part is in the table already, under the name of the batch
+                name += f".{zlib.crc32(json.dumps(planned.to_json()).encode()):08x}"
+                _log.warning(
+                    "batch_known_in_part", batch=batch, after={str(tuple(queue)): at for queue, at in after.items()}
+                )
+            frozen = self._handle(frame, folder, Frozen(name, planned, []), after)
+        self._finish(state, batch, frozen)
+
+    @staticmethod
+    def _name(query: str, batch: int) -> str:
+        return f"e{query[:8]}.{batch}"
+
+    def _finish(self, state: State, batch: int, frozen: Frozen) -> State:
+        """From the manifest to the table; what is done then."""
+        folder, reports = self._home.batches / str(batch), frozen.reports
         failed = [self._send(folder / FAILED_DIR / report.failures) for report in reports if report.failures]
         outcomes = Outcomes.union([*failed, *(report.outcomes for report in reports)])
-        self._move(folder, name, reports, outcomes)
+        self._move(folder, frozen.name, reports, outcomes)
         table_batch = self._load()
-        home.mark_done(query, batch, table_batch)
+        ends = ends_after(state.ends or {}, frozen.planned)
+        state = State(state.query, max(batch, state.done), table_batch, ends)
+        self._home.write_state(state)
         remove_tree(folder)
         _log.info(
             "batch_done", batch=batch, handled=_sum(report.handled for report in reports),
             failed=_sum(report.failed for report in reports), rows=_sum(report.rows for report in reports),
         )  # fmt: skip
+        return state
 
-    def _handle(self, frame: Any, folder: Path, name: str) -> list[Report]:
+    def _handle(self, frame: Any, folder: Path, frozen: Frozen, after: Offsets) -> Frozen:
         for left in (OPEN_DIR, FAILED_DIR, SEEN_DIR):  # and not hands/: what cost lives before a restart counts
             remove_tree(folder / left)
         folder.mkdir(exist_ok=True)
-        reports = self._job(frame, replace(self._spec, folder=folder, prefix=name))
+        reports = self._job(frame, replace(self._spec, folder=folder, prefix=frozen.name, after=after))
         # Files were synced by their tasks, their names by nobody.
         for made in (OPEN_DIR, FAILED_DIR):
             if (folder / made).is_dir():
                 sync_path(folder / made)
-        write_manifest(folder, reports)
-        return reports
+        frozen = replace(frozen, reports=reports)
+        write_manifest(folder, frozen)
+        return frozen
 
     def _move(self, folder: Path, name: str, reports: list[Report], outcomes: Outcomes) -> None:
         staging = self._staging
@@ -106,21 +149,32 @@ class Batches:
             self._home.write_settled(settled)
 
 
-def read_manifest(folder: Path) -> list[Report] | None:
-    """The reports that were frozen, None when the handler has to run. Raises UsageError for a file that is damaged."""
+def read_manifest(folder: Path, expected: Frozen | None) -> Frozen | None:
+    """What was frozen, None when the handler has to run. Raises UsageError for a file that is damaged.
+
+    Manifests of earlier versions say neither name nor offsets: they are taken for what is `expected`, None without that.
+    """
     try:
-        return [Report.from_json(line) for line in json.loads((folder / MANIFEST).read_text())]
+        told: Any = json.loads((folder / MANIFEST).read_text())
+        if isinstance(told, list):
+            lines = cast("list[str]", told)
+            return None if expected is None else replace(expected, reports=[Report.from_json(line) for line in lines])
+        reports = [Report.from_json(line) for line in told["reports"]]
+        return Frozen(str(told["name"]), Planned.from_json(told["offsets"]), reports)
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, UsageError) as error:
         raise UsageError(
             f"{folder / MANIFEST} is not understood ({type(error).__name__}: {error}): delete the folder to run it again"
         ) from None
 
 
-def write_manifest(folder: Path, reports: Iterable[Report]) -> None:
+def write_manifest(folder: Path, frozen: Frozen) -> None:
     """From now on these files are the batch."""
-    write_atomically(folder / MANIFEST, json.dumps([report.to_json() for report in reports]), durable=True)
+    told = {
+        "name": frozen.name, "offsets": frozen.planned.to_json(), "reports": [one.to_json() for one in frozen.reports]
+    }  # fmt: skip
+    write_atomically(folder / MANIFEST, json.dumps(told), durable=True)
 
 
 def _sum(numbers: Iterable[int]) -> int:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..conf.columns import BATCH_COLUMN, Column, ddl, quoted
 from ..conf.segment_format import EPOCH, GROUP, KEY_COLUMNS, MESSAGE_ID, ORIGIN_MESSAGE_ID, SEQ
 from ..durable.files import spark_path
 from ..remoting.errors import UsageError
-from ..spark.columns import BATCH_COLUMN, Column, ddl, quoted
 from ..spark.views import register_views
 
 SAMPLES_MAX = 20

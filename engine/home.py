@@ -2,7 +2,8 @@
 
 lock             flock: one driver for a group and folder
 checkpoint/      Spark's: offsets of the stream. It alone says where the next batch begins
-state.json       the last batch of that stream that is in the table, and the table's batch number
+state.json       the last batch of that stream that is in the table, up to where each queue is done, the table's batch number
+starting.json    where the stream begins, until the checkpoint says more
 batches/<n>/     a batch on its way: open/ (segments), failed/ (messages), hands/, then manifest.json
 segments/        a staging folder as that of a supervisor's slot: what the loader's steps load (spark/staging.py)
 spark/, ship/    the driver's JVM, and the handler's modules on their way to executors
@@ -11,6 +12,7 @@ spark/, ship/    the driver's JVM, and the handler's modules on their way to exe
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,26 @@ from ..conf.segment_format import SETTLED_FILE
 from ..durable.files import remove_tree, sync_path, try_lock, write_atomically
 from ..durable.intervals import OffsetSet
 from ..remoting.errors import UsageError
+from ..source.offsets import Offsets, from_json, to_json
+from .planned import Planned, is_known, parse_checkpoint
 
 ENGINE_DIR, CHECKPOINT_DIR, LOCK_FILE = "engine", "checkpoint", "lock"
 MANIFEST = "manifest.json"
-STATE_VERSION = 1
+STATE_VERSION = 2
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What is done of a stream. `ends` None: a version wrote it that counted batches only (until the next one is done)."""
+
+    query: str
+    done: int
+    table_batch: int
+    ends: Offsets | None
+
+    def knows(self, batch: int, planned: Planned) -> bool:
+        """Whether nothing of this batch is left to do."""
+        return batch <= self.done if self.ends is None else is_known(self.ends, planned)
 
 
 class Home:
@@ -64,27 +82,65 @@ class Home:
         except (ValueError, KeyError, TypeError) as error:
             raise UsageError(f"{self.checkpoint}/metadata is not understood: {type(error).__name__}: {error}") from None
 
-    def done(self, query: str) -> int:
-        """The last batch of the stream `query` that needs nothing any more, -1 when there is none.
+    def begun(self) -> bool:
+        """Whether the stream has planned a batch: from then on its checkpoint says where it goes on."""
+        folder = self.checkpoint / "offsets"
+        return folder.is_dir() and any(one.name.isdigit() for one in folder.iterdir())
+
+    def planned(self, batch: int) -> Planned:
+        """What Spark's checkpoint says that a batch is made of. Raises UsageError when it cannot be read."""
+        end = self._offsets(batch)
+        return Planned(self._offsets(batch - 1) if batch else self._starting_offsets(), end)
+
+    def _offsets(self, batch: int) -> Offsets:
+        path = self.checkpoint / "offsets" / str(batch)
+        try:
+            return parse_checkpoint(path.read_text())
+        except (OSError, ValueError) as error:
+            raise UsageError(
+                f"{path} is not understood ({type(error).__name__}: {error}), so nobody knows which messages batch {batch} is"
+                " made of: restore the checkpoint, or begin at the group's offsets by `rocketcrew reset`"
+            ) from None
+
+    def starting(self) -> str | None:
+        """Where the stream begins, as the option startingOffsets has it; None when it was not noted."""
+        try:
+            return self._starting_path.read_text()
+        except FileNotFoundError:
+            return None
+
+    def write_starting(self, starting: str) -> None:
+        """Note where the stream begins: its first batch must be the same one when it is run again."""
+        write_atomically(self._starting_path, starting, durable=True)
+
+    def _starting_offsets(self) -> Offsets:
+        text = self.starting()
+        return from_json(json.loads(text)) if text else {}
+
+    def state(self, query: str) -> State:
+        """What is done of the stream `query`. Raises UsageError when it cannot be read.
 
         Batches of another stream are of a checkpoint that somebody removed: what is left of them is deleted.
         """
         state = self._state()
-        if state["query"] != query:
+        if state.query != query:
             for folder in self.batches.iterdir():
                 remove_tree(folder)
-            self.mark_done(query, -1, int(state["table_batch"]))
-            return -1
-        return int(state["done"])
+            state = State(query, -1, state.table_batch, {})
+            self.write_state(state)
+        return state
 
     def table_batch(self) -> int:
         """The table's batch number after the last one of ours."""
-        return int(self._state()["table_batch"])
+        return self._state().table_batch
 
-    def mark_done(self, query: str, batch: int, table_batch: int) -> None:
-        """The batch is finished: in the table, its failures sent."""
-        state = {"version": STATE_VERSION, "query": query, "done": batch, "table_batch": table_batch}
-        write_atomically(self._state_path, json.dumps(state) + "\n", durable=True)
+    def write_state(self, state: State) -> None:
+        """Note what is done: in the table, failures sent."""
+        told = {
+            "version": STATE_VERSION, "query": state.query, "done": state.done, "table_batch": state.table_batch,
+            "ends": None if state.ends is None else to_json(state.ends),
+        }  # fmt: skip
+        write_atomically(self._state_path, json.dumps(told) + "\n", durable=True)
 
     def write_settled(self, settled: OffsetSet) -> None:
         """Replace settled.json of the staging folder."""
@@ -107,16 +163,26 @@ class Home:
     def _state_path(self) -> Path:
         return self.root / "state.json"
 
-    def _state(self) -> dict[str, Any]:
+    @property
+    def _starting_path(self) -> Path:
+        return self.root / "starting.json"
+
+    def _state(self) -> State:
         try:
-            state: dict[str, Any] = json.loads(self._state_path.read_text())
-            if state["version"] != STATE_VERSION:
-                raise ValueError(f"version {state['version']!r}, this program knows {STATE_VERSION}")
+            told: dict[str, Any] = json.loads(self._state_path.read_text())
+            if told["version"] not in (1, STATE_VERSION):
+                raise ValueError(f"version {told['version']!r}, this program knows {STATE_VERSION}")
+            ends = told.get("ends")
+            return State(
+                str(told["query"]),
+                int(told["done"]),
+                int(told["table_batch"]),
+                None if ends is None else from_json(ends),
+            )
         except FileNotFoundError:
-            return {"query": "", "done": -1, "table_batch": 0}
-        except (ValueError, KeyError, TypeError) as error:
+            return State("", -1, 0, {})
+        except (ValueError, KeyError, TypeError, UsageError) as error:
             raise UsageError(f"{self._state_path} is not understood: {type(error).__name__}: {error}") from None
-        return state
 
 
 def move_into(paths: list[Path], folder: Path) -> None:

@@ -18,12 +18,12 @@ import pyarrow
 import pyarrow.parquet
 import structlog
 
+from ..conf.columns import Column, columns_of, merged
 from ..conf.segment_format import OPEN_DIR
 from ..conf.settings import Settings, require
 from ..durable.files import remove_tree
 from ..durable.intervals import OffsetSet
 from ..remoting.errors import UsageError
-from ..spark.columns import Column, columns_of, merged
 from ..spark.config import DELTA
 from ..spark.convert import stage
 from ..spark.plan import Plan, Take

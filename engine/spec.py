@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..durable.outcomes import Outcomes
+from ..remoting.queues import MessageQueue
 from ..workers.boot import WorkerLimits
 from ..workers.loading import HandlerSpec
 
@@ -22,7 +23,8 @@ class TaskSpec:
     """One job's tasks. `folder` and everything in it is seen by the driver and by every executor at the same path.
 
     `group` and the topics of `tags` are as brokers know them. `run` names the run: a Python process sets the handler up once
-    for each. `prefix` is that of segment names. `seen`: note the origin of every message, for a comparison.
+    for each. `prefix` is that of segment names. `after`: the first message that is not done yet, of queues (with topics as
+    the source has them) whose range begins with some that are. `seen`: note the origin of every message, for a comparison.
     """
 
     handler: HandlerSpec
@@ -32,6 +34,7 @@ class TaskSpec:
     group: str
     namespace: str = ""
     tags: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    after: Mapping[MessageQueue, int] = field(default_factory=dict[MessageQueue, int])
     schema: str = ""
     results: bool = True
     seen: bool = False

@@ -36,7 +36,7 @@ from .progress import told
 from .sending import FailureSender
 from .shipping import ship
 from .spec import RECORD_SCHEMA, TaskSpec
-from .table import Table, check_target, loader_config, session_settings
+from .table import Table, check_columns, check_target, loader_config, session_settings
 
 EXIT_FINE, EXIT_FORCED = 0, 5
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -128,6 +128,8 @@ class Stream:
         self._staging = Staging(self._home.segments)
         self._staging.lock()
         self._config = loader_config(settings, self._home.segments, self._home.table, env)
+        if settings.results.enabled:
+            check_columns(self._config, settings.results.schema or handler.schema, self._home.segments)
         self._writer = SparkWriter(
             session_settings(self._config, self._home.spark, f"rocketcrew {group}"),
             self._config.jvm_timeout_ms,
@@ -151,9 +153,11 @@ class Stream:
         topics = list(topics_of(settings))
         try:
             queues = self._link.run(beginning.all_queues(topics, settings.consumer.group))
-            starting = "earliest"
-            if not self._home.query():
+            if self._home.begun():
+                starting = self._home.starting() or "earliest"
+            else:
                 starting = self._link.run(beginning.starting_offsets(settings.consumer, queues))
+                self._home.write_starting(starting)
             self._writer.start()
             self._stop.obey()  # Spark has put a handler of its own on INT
         except StoppedError:

@@ -15,8 +15,12 @@ from ..spark.config import loader_config as config_of
 from ..spark.session import SessionSettings, delta_conf
 from ..spark.spark_writer import SparkWriter
 from ..spark.staging import Staging
+from ..spark.table_columns import table_columns
 from ..spark.targets.making import make_loader, make_target, make_writer
 from ..spark.work import wall_ms
+from ..workers.boot import TableSpec
+from ..workers.ddl import as_schema
+from ..workers.table_fit import check_fits
 
 TASK_FAILURES_MAX = "64"
 """How often Spark repeats a task: each death that one message costs is a failure of its task (hands.py)."""
@@ -88,6 +92,13 @@ class Table:
     def close(self) -> None:
         """End the threads."""
         self._threads.shutdown()
+
+
+def check_columns(config: LoaderConfig, declared: object, segments: Path) -> None:
+    """Raise UsageError when rows of the columns that are `declared` (None: there are no rows) do not fit the table."""
+    if declared is not None:
+        columns = table_columns(config.folder) if config.format in FOLDER_FORMATS else ()
+        check_fits(as_schema(declared), TableSpec(str(config.target), columns, config.partition_by), segments)
 
 
 def check_target(settings: Settings) -> None:

@@ -32,7 +32,7 @@ from ..workers.ranges import OffsetSets
 from ..workers.rows import RowBuffer
 from ..workers.runner import TIME_OUT_DELAY_LEVEL, Place, Runner
 from ..workers.segment import SegmentWriter
-from .hands import Hands
+from .hands import Hands, witness_of
 from .overtime import Overtime
 from .process import HandlerProcess, handler_process
 from .spec import Report, TaskSpec
@@ -70,7 +70,7 @@ def run_task(spec: TaskSpec, batches: Iterable[pyarrow.RecordBatch], partition: 
         # Spark would repeat a task that fails. This one would fail again.
         trace = error.traceback if isinstance(error, HandlerLoadError) else ""
         return Report(partition=partition, error=str(error), traceback=trace)
-    hands = Hands(spec.folder, partition, attempt, os.getpid())
+    hands = Hands(spec.folder, partition, attempt, os.getpid(), witness_of(spec.run))
     try:
         task = Task(spec, process, hands, partition, attempt)
         with Overtime(hands.cell, *task.limits_ns, hands.note_over):
@@ -123,7 +123,9 @@ class Task:
             named = wrap(spec.namespace, topic)
             tags = spec.tags.get(named)
             queue = QueueInfo(spec.group, named, broker, queue_id, tags, spec.namespace)
-            chosen = self._choose(queue, [(offset, record) for _, _, _, offset, record in group])
+            first = spec.after.get(MessageQueue(topic, broker, queue_id), 0)
+            records = [(offset, record) for _, _, _, offset, record in group if offset >= first]
+            chosen = self._choose(queue, records)
             for at in range(0, len(chosen), CHUNK_RECORDS_MAX):
                 self._run(queue, chosen[at : at + CHUNK_RECORDS_MAX])
             self._seal_if_due()

@@ -60,7 +60,8 @@ class BatchReader(DataSourceReader):
         """Asks brokers for the ends of all queues. Raises UsageError, DataLossError, BrokerError, UnreachableError."""
         with shared.use(self._reading.access) as link:
             ranges = link.run(self._plan(Looker(link, self._reading.options)))
-        return [RangePartition(part) for part in split(ranges, self._reading.options.min_partitions)]
+        options = self._reading.options
+        return [RangePartition(part) for part in split(ranges, options.min_partitions, options.max_per_partition)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition; Spark makes one of its own where there is nothing to read."""

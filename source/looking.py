@@ -17,14 +17,17 @@ from ..client.access import Access
 from ..client.admin import Admin
 from ..client.cluster import Cluster
 from ..client.operations import Operations
+from ..client.routes import is_final
 from ..client.validation import RETRY_PREFIX
-from ..remoting.bodies import CONSUME_ACTIVELY, ConsumerData, HeartbeatData
+from ..remoting.bodies import CONSUME_ACTIVELY, ConsumerData, HeartbeatData, TopicRouteData
 from ..remoting.codes import ResponseCode
 from ..remoting.errors import BrokerError, RocketcrewError, UsageError, retriable
 from ..remoting.queues import MessageQueue
 from .connections import Link
+from .matching import OPTION as PATTERN
 from .matching import matching_topics, nothing_matches
 from .offsets import Place, Spec, names
+from .options import refuse
 from .positions import Facts
 from .reading import ReadOptions
 from .searching import exact_offset, store_times
@@ -37,9 +40,14 @@ _log = structlog.get_logger("rocketcrew.source")
 
 
 async def patiently(
-    ask: Callable[[], Awaitable[T]], retries: int, interval_ms: int, *, topic_exists: bool = False
+    ask: Callable[[], Awaitable[T]],
+    retries: int,
+    interval_ms: int,
+    *,
+    topic_exists: bool = False,
+    renew: Callable[[], Awaitable[object]] | None = None,
 ) -> T:
-    """What `ask` gives; asked again after failures that may pass. Raises its last error.
+    """What `ask` gives; asked again after failures that may pass, and after `renew`. Raises its last error.
 
     A topic that nobody knows does not exist; but when it is known to (`topic_exists`), its brokers are restarting.
     """
@@ -51,7 +59,18 @@ async def patiently(
                 raise
             _log.warning("asked_again", error=str(error), after_ms=interval_ms)
         await asyncio.sleep(interval_ms / 1000)
+        if renew is not None:
+            await renew()
     return await ask()
+
+
+async def renewed_route(cluster: Cluster, topic: str) -> TopicRouteData | None:
+    """The topic's route as the name server has it now, None when it cannot say. Brokers may have new addresses."""
+    try:
+        return await cluster.route(topic, refresh=True)
+    except RocketcrewError as error:
+        _log.warning("route_not_renewed", topic=topic, error=str(error))
+        return None
 
 
 class Looker:
@@ -92,8 +111,16 @@ class Looker:
 
     async def matching(self) -> tuple[str, ...]:
         """The topics that the pattern means now."""
-        known = await self._ask(self._admin.topic_list)
-        system = await self._ask(self._admin.system_topics)
+        try:
+            known = await self._ask(self._admin.topic_list)
+            system = await self._ask(self._admin.system_topics)
+        except BrokerError as error:
+            if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise
+            raise refuse(
+                PATTERN, self._options.pattern, "needs a name server, and this one cannot list topics (RocketMQ's proxy is"
+                " none): name the topics by option subscribe",
+            ) from None  # fmt: skip
         return matching_topics(self._options.pattern, known, frozenset(system), self._access)
 
     async def _matching_queues(self, *, may_be_none: bool) -> list[MessageQueue]:
@@ -128,12 +155,10 @@ class Looker:
 
         async def one(queue: MessageQueue) -> Facts:
             mq = self._wrapped(queue)
-            low = await self._ask(lambda: self._operations.min_offset(mq))
-            high = await self._ask(lambda: self._operations.max_offset(mq))
+            low, high = await self._bounds(mq)
             committed = await self._committed(mq) if group else None
-            high = max(low, high)
             found = None if by_time is None else await self._search(mq, by_time.timestamp_of(queue), low, high)
-            return Facts(low, high, committed, found)
+            return Facts(low, high, committed, found, await self._is_final(mq))
 
         return await _of_each(queues, one)
 
@@ -142,11 +167,18 @@ class Looker:
 
         async def one(queue: MessageQueue) -> int:
             mq = self._wrapped(queue)
-            low = await self._ask(lambda: self._operations.min_offset(mq))
-            high = await self._ask(lambda: self._operations.max_offset(mq))
-            return await self._search(mq, timestamp_ms, low, max(low, high))
+            return await self._search(mq, timestamp_ms, *await self._bounds(mq))
 
         return await _of_each(queues, one)
+
+    async def _bounds(self, mq: MessageQueue) -> tuple[int, int]:
+        low = await self._ask(lambda: self._operations.min_offset(mq), mq)
+        return low, max(low, await self._ask(lambda: self._operations.max_offset(mq), mq))
+
+    async def _is_final(self, mq: MessageQueue) -> bool:
+        """Whether a master was asked, by the route that `queues` has just looked up."""
+        route = await self._cluster.route(mq.topic)
+        return is_final(route, mq.broker_name, self._cluster.broker_address(mq.broker_name) or "")
 
     async def introduce(self, group: str, queues: Iterable[MessageQueue]) -> None:
         """Make a group known that never had a member: lag tools find a group by its retry topic.
@@ -192,20 +224,22 @@ class Looker:
     async def _committed(self, mq: MessageQueue) -> int | None:
         group = self._access.wrap(self._options.group)
         ask = self._operations.query_consumer_offset
-        return await self._ask(lambda: ask(group, mq, set_zero_if_not_found=False))
+        return await self._ask(lambda: ask(group, mq, set_zero_if_not_found=False), mq)
 
     async def _search(self, mq: MessageQueue, timestamp_ms: int, low: int, high: int) -> int:
-        found = await self._ask(lambda: self._operations.search_offset(mq, timestamp_ms))
+        found = await self._ask(lambda: self._operations.search_offset(mq, timestamp_ms), mq)
         group = self._options.pull_group_at(self._access)
 
         async def times(start: int, end: int) -> dict[int, int]:
-            return await self._ask(lambda: store_times(self._cluster, self._operations, group, mq, start, end))
+            return await self._ask(lambda: store_times(self._cluster, self._operations, group, mq, start, end), mq)
 
         return await exact_offset(found, low, high, timestamp_ms, times)
 
-    async def _ask(self, question: Callable[[], Awaitable[T]]) -> T:
+    async def _ask(self, question: Callable[[], Awaitable[T]], mq: MessageQueue | None = None) -> T:
+        """`mq`: the queue whose broker is asked; when it does not answer, its address is looked up again."""
+        renew = None if mq is None else functools.partial(renewed_route, self._cluster, mq.topic)
         async with self._at_once:
-            return await patiently(question, self._options.retries, self._options.retry_interval_ms)
+            return await patiently(question, self._options.retries, self._options.retry_interval_ms, renew=renew)
 
     def _wrapped(self, queue: MessageQueue) -> MessageQueue:
         return queue._replace(topic=self._access.wrap(queue.topic))

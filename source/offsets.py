@@ -43,6 +43,11 @@ class Spec:
     values: Mapping[MessageQueue, int] = field(default_factory=dict[MessageQueue, int])
     timestamp_ms: int | None = None
 
+    @property
+    def moves(self) -> bool:
+        """Whether it means another offset when somebody looks again later."""
+        return self.place is Place.LATEST or LATEST in self.values.values()
+
     def timestamp_of(self, queue: MessageQueue) -> int:
         """The time for one queue, ms since 1970."""
         return self.values[queue] if self.timestamp_ms is None else self.timestamp_ms

@@ -142,6 +142,7 @@ OPTIONS: Mapping[str, Option] = {
     "includeBody": Option(READS, flag, True),
     # How it is read.
     "minPartitions": Option(READS, number(1, 1_000_000)),
+    "maxRecordsPerPartition": Option(READS, number(1, 1 << 53)),
     "maxOffsetsPerTrigger": Option(_STREAM, number(1, 1 << 53)),
     "minOffsetsPerTrigger": Option(_STREAM, number(1, 1 << 53)),
     "maxTriggerDelay": Option(_STREAM, duration_ms, 900_000),

@@ -6,22 +6,30 @@ a batch that is repeated when the rows come in the same order in the same partit
 depends on timing). A batch write is a job of its own each time it runs, unless option `writeId` says which one it is: then it
 has the same keys again, and inside foreachBatch those of the query's batch. Messages whose row gives no keys get it as their
 key as well, so that tools find it.
+
+Rows with a sharding key go to the queue of that key (as `by_key` of Java's and our producers), rows with a queue id to that
+queue. Of one task's rows those of one queue are sent one after the other, in their order.
 """
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from ..client.outgoing import OutgoingMessage
+from ..client.selection import by_key
 from ..remoting.errors import UsageError
-from ..remoting.properties import RESERVED_PROPERTIES
+from ..remoting.properties import PROPERTY_SHARDING_KEY, RESERVED_PROPERTIES
+from ..remoting.queues import MessageQueue
 from .columns import COLUMNS
 
 ROW_KEY = "SPARK_ROW_KEY"
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+MILLISECOND = datetime.timedelta(milliseconds=1)
 
 
 def write_key(write_id: str, job: str, query: str | None, batch: str | None) -> str:
@@ -41,15 +49,49 @@ _WRITTEN = {
     "tags": ("string",),
     "keys": ("string",),
     "properties": ("map<string,string>",),
+    "shardingKey": ("string",),
+    "toBrokerName": ("string",),
+    "toQueueId": ("int", "bigint"),
+    "delayLevel": ("int", "bigint"),
+    "delayMs": ("int", "bigint"),
+    "deliverTimestamp": ("timestamp",),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class RowForm:
-    """Which columns make a message; `topic` is for rows that name none."""
+    """Which columns make a message; `topic`, if any, is that of all rows, whatever they name (as with Kafka's sink)."""
 
     columns: tuple[str, ...]
     topic: str
+
+
+class OutgoingRow(NamedTuple):
+    """A message and where in its topic it goes: to the queue of a key, to a queue by its id, or to any."""
+
+    message: OutgoingMessage
+    sharding_key: str = ""
+    broker_name: str = ""
+    queue_id: int | None = None
+
+    @property
+    def ordered(self) -> bool:
+        """Whether its queue is chosen here."""
+        return self.queue_id is not None or bool(self.sharding_key)
+
+    def queue(self, queues: Sequence[MessageQueue]) -> MessageQueue:
+        """Its queue among the topic's writable ones. Raises UsageError when there is none, or more than one."""
+        if self.queue_id is None:
+            return by_key(self.sharding_key)(queues)
+        fits = [mq for mq in queues if mq.queue_id == self.queue_id and self.broker_name in ("", mq.broker_name)]
+        where = f"queue {self.queue_id} of topic {self.message.topic}"
+        if not fits:
+            on = f" on broker {self.broker_name}" if self.broker_name else ""
+            raise UsageError(f"rocketmq: column toQueueId: {where}{on} does not exist, or cannot be written")
+        if len(fits) > 1:
+            brokers = ", ".join(sorted(mq.broker_name for mq in fits))
+            raise UsageError(f"rocketmq: column toQueueId: {where} is on several brokers ({brokers}): add toBrokerName")
+        return fits[0]
 
 
 def row_form(schema: Sequence[tuple[str, str]], topic: str | None) -> RowForm:
@@ -71,7 +113,7 @@ def row_form(schema: Sequence[tuple[str, str]], topic: str | None) -> RowForm:
     return RowForm(tuple(name for name in _WRITTEN if name in kinds), topic or "")
 
 
-def messages_of(batch: pa.RecordBatch, form: RowForm, key: str, first_row: int) -> Iterator[OutgoingMessage]:
+def messages_of(batch: pa.RecordBatch, form: RowForm, key: str, first_row: int) -> Iterator[OutgoingRow]:
     """The messages of one Arrow batch. `key` is that of the partition, `first_row` the number of the batch's first row.
 
     Raises UsageError naming the row that cannot be sent.
@@ -85,7 +127,7 @@ def messages_of(batch: pa.RecordBatch, form: RowForm, key: str, first_row: int) 
             raise UsageError(f"rocketmq: row {first_row + at} of its partition cannot be sent: {error}") from None
 
 
-def _message(row: dict[str, Any], topic: str, row_key: str) -> OutgoingMessage:
+def _message(row: dict[str, Any], topic: str, row_key: str) -> OutgoingRow:
     body = row["body"]
     if body is None:
         raise UsageError("its body is null; RocketMQ knows no messages without a body: filter such rows out")
@@ -93,14 +135,20 @@ def _message(row: dict[str, Any], topic: str, row_key: str) -> OutgoingMessage:
     # The system's own are left out: they are those of the message that was read, and are set anew.
     properties = {name: value for name, value in pairs if value and name not in RESERVED_PROPERTIES}
     properties[ROW_KEY] = row_key
+    sharding_key, deliver_at = row.get("shardingKey") or "", row.get("deliverTimestamp")
+    if sharding_key:
+        properties[PROPERTY_SHARDING_KEY] = sharding_key
     message = OutgoingMessage(
-        row.get("topic") or topic,
+        topic or row.get("topic") or "",
         body.encode() if isinstance(body, str) else body,
         tags=row.get("tags") or "",
         keys=row.get("keys") or row_key,
         properties=properties,
+        delay_level=row.get("delayLevel") or 0,
+        delay_ms=row.get("delayMs") or 0,
+        deliver_at_ms=0 if deliver_at is None else (deliver_at - EPOCH) // MILLISECOND,
     )
     if not message.topic:
         raise UsageError("its topic is null, and option topic is not given")
     message.check()
-    return message
+    return OutgoingRow(message, sharding_key, row.get("toBrokerName") or "", row.get("toQueueId"))

@@ -30,13 +30,9 @@ class Range(NamedTuple):
 def ranges_between(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int]) -> list[Range]:
     """What lies between two offsets of a stream, queue by queue.
 
-    A queue that the start does not know has nothing yet (positions.known_ends). One whose end is before its start was
-    made anew: it is read from its beginning.
+    A queue that the start does not know has nothing yet, nor has one where the stream goes back (positions.known_ends).
     """
-    ranges: list[Range] = []
-    for queue in sorted(end):
-        first, last = start.get(queue, end[queue]), end[queue]
-        ranges.append(Range(queue, first if first <= last else 0, last))
+    ranges = (Range(queue, start.get(queue, end[queue]), end[queue]) for queue in sorted(end))
     return [part for part in ranges if part.size > 0]
 
 
@@ -47,7 +43,7 @@ def limited(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int], 
     queues take turns: which are first depends on how far the whole is.
     """
     sizes = {queue: end[queue] - start.get(queue, end[queue]) for queue in sorted(end)}
-    # A queue that was made anew is passed on whole: it cannot be cut before its start.
+    # Where the stream goes back in a queue there is nothing to cut.
     waiting = {queue: size for queue, size in sizes.items() if size > 0}
     total = sum(waiting.values())
     if total <= most:
@@ -70,17 +66,17 @@ def limited(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int], 
     return {queue: start[queue] + shares[queue] if queue in shares else last for queue, last in end.items()}
 
 
-def split(ranges: Sequence[Range], at_least: int) -> list[Range]:
+def split(ranges: Sequence[Range], at_least: int, size_max: int = 0) -> list[Range]:
     """The ranges, long ones cut so that there are about `at_least`, sorted by queue and offset.
 
     As with Kafka's source a hint: a range is never cut into more parts than it has offsets. Each cut goes to the range whose
-    parts are the longest.
+    parts are the longest. No part has more than `size_max` offsets (0: no such limit).
     """
     whole = sorted(part for part in ranges if part.size > 0)
-    parts = [1] * len(whole)
-    longest = [(-float(part.size), at) for at, part in enumerate(whole)]
+    parts = [-(-part.size // size_max) if size_max else 1 for part in whole]
+    longest = [(-part.size / count, at) for at, (part, count) in enumerate(zip(whole, parts, strict=True))]
     heapq.heapify(longest)
-    for _ in range(at_least - len(whole) if whole else 0):
+    for _ in range(at_least - sum(parts) if whole else 0):
         length, at = longest[0]
         if -length <= 1:
             break
@@ -97,7 +93,10 @@ def _cut(part: Range, count: int) -> list[Range]:
 def waits(
     start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int], least: int, since_ms: float, delay_ms: int
 ) -> bool:
-    """Whether a trigger is left out: there is less than `minOffsetsPerTrigger`, and the last was no `maxTriggerDelay` ago."""
-    if not least or since_ms >= delay_ms:
+    """Whether a trigger is left out: there is less than `minOffsetsPerTrigger`, and the last was no `maxTriggerDelay` ago.
+
+    Going back in a queue waits for nothing.
+    """
+    if not least or since_ms >= delay_ms or any(end[queue] < offset for queue, offset in start.items() if queue in end):
         return False
     return sum(part.size for part in ranges_between(start, end)) < least

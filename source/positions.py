@@ -15,15 +15,22 @@ from ..remoting.queues import MessageQueue
 from .errors import DataLossError
 from .offsets import EARLIEST, LATEST, Offsets, Place, Spec, name, names
 
+LOST_END_MAX = 10_000
+"""Messages that a broker's crash may cost one queue: some seconds of them are not on its disk yet (ASYNC_FLUSH)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What brokers say of one queue: its first offset, one past its last, the group's offset, and a search's result."""
+    """What brokers say of one queue: its first offset, one past its last, the group's offset, and a search's result.
+
+    `final` is False when only a replica could be asked, which may lag: then what it does not have is not lost.
+    """
 
     minimum: int
     maximum: int
     group: int | None = None
     found: int | None = None
+    final: bool = True
 
 
 def check_named(spec: Spec, queues: Iterable[MessageQueue]) -> None:
@@ -56,6 +63,8 @@ def last_offset(spec: Spec, queue: MessageQueue, facts: Facts, *, fail: bool) ->
 
 def within(offset: int, queue: MessageQueue, facts: Facts, *, fail: bool) -> int:
     """`offset`, if the queue reaches from there. Raises DataLossError, or with `fail` off gives the nearest."""
+    if not facts.final:
+        return offset
     nearest = min(max(offset, facts.minimum), facts.maximum)
     if fail and nearest != offset:
         raise DataLossError(
@@ -95,21 +104,40 @@ def _search(facts: Facts) -> int:
     return facts.found
 
 
-def known_ends(start: Offsets, facts: Mapping[MessageQueue, Facts], *, fail: bool) -> Offsets:
+def known_ends(
+    start: Offsets, facts: Mapping[MessageQueue, Facts], *, fail: bool, since: Mapping[MessageQueue, int] | None = None
+) -> Offsets:
     """Where a stream could read to now, given where it stands.
 
     - A queue that is new to it enters at its first offset, with nothing to read yet: that offset goes into the checkpoint
       before anything is read, so a replay begins at the same one.
-    - A queue that no route names at the moment (its broker is down) stays where it is.
-    - A queue that is shorter than where the stream stands was made anew: DataLossError, or it is read from its beginning.
+    - A queue that no route names at the moment (its broker is down) stays where it is, and one whose replica lags.
+    - A queue that is shorter than where the stream stands: DataLossError, or the stream goes back in it, with no row of it in
+      this batch: to the first message stored since it was last looked at (`since`, found by a search), else `_back_to`.
     """
     ends = dict(start)
     for queue, known in facts.items():
         if queue not in start:
             ends[queue] = known.minimum
-        elif known.maximum < start[queue]:
+        elif known.maximum >= start[queue]:
+            ends[queue] = known.maximum
+        elif known.final:
             within(start[queue], queue, known, fail=fail)
-            ends[queue] = known.maximum
-        else:
-            ends[queue] = known.maximum
+            found = None if since is None else since.get(queue)
+            ends[queue] = _back_to(start[queue], known) if found is None else min(found, known.maximum)
     return ends
+
+
+def shorter(start: Offsets, facts: Mapping[MessageQueue, Facts]) -> list[MessageQueue]:
+    """The queues that end before where the stream stands, and not because a replica lags."""
+    return [queue for queue, known in facts.items() if known.final and known.maximum < start.get(queue, 0)]
+
+
+def _back_to(offset: int, facts: Facts) -> int:
+    """Where a stream goes on in a queue that does not reach to `offset` any more, when nobody has seen what happened.
+
+    A broker that crashed may have lost the last messages, all of which were read: only new ones are to come. A queue that is
+    much shorter was made anew: all of it is to come.
+    """
+    missing = offset - facts.maximum
+    return facts.maximum if missing <= LOST_END_MAX and missing * 2 <= offset else facts.minimum

@@ -17,14 +17,16 @@ import structlog
 
 from ..client.access import Access
 from ..client.operations import PullResult, PullStatus, parse_pull
+from ..client.routes import is_final
 from ..remoting.codes import RequestCode
 from ..remoting.command import Command
+from ..remoting.errors import UnreachableError
 from .connections import Connections, Link
 from .errors import DataLossError
-from .looking import patiently
+from .looking import patiently, renewed_route
 from .offsets import name
 from .planning import Range
-from .progress import goes_on_at
+from .progress import goes_on_at, is_short
 from .reading import ReadOptions
 from .rows import Rows
 from .searching import pull_request
@@ -122,10 +124,12 @@ class _Range:
         part = self._part
         at, rows = part.start, self._rows()
         while at < part.end:
-            result = await self._pull(at)
-            before, at = at, await self._next(result, at)
+            address, result = await self._pull(at)
+            before, at = at, await self._next(address, result, at)
             if result.status is PullStatus.FOUND:
                 for first, last in rows.take(result.body, before, min(at, part.end)):
+                    if not await self._is_final(address):
+                        raise self._undecided(address, result, first)
                     self._reading.lost(part, first, last)
             if rows.full:
                 yield rows
@@ -136,28 +140,52 @@ class _Range:
         options = self._options
         return Rows(self._reading.columns, self._part.queue, options.tags, options.fail_on_data_loss)
 
-    async def _next(self, result: PullResult, at: int) -> int:
-        """The offset of the next pull."""
-        part, next_begin = self._part, result.header.next_begin_offset
-        if result.status is PullStatus.FOUND and next_begin > at:
+    async def _next(self, address: str, result: PullResult, at: int) -> int:
+        """The offset of the next pull. Raises UnreachableError where the answer shows neither messages nor a loss."""
+        part, header = self._part, result.header
+        if result.status is PullStatus.FOUND and header.next_begin_offset > at:
             self._tries = 0
-            return next_begin
-        if self._tries < min(self._options.retries, LOST_TRIES_MAX):
+            return header.next_begin_offset
+        end = goes_on_at(part, at, header) if await self._is_final(address) else None
+        tries_max = self._options.retries
+        if end is not None and not is_short(part, header):
+            tries_max = min(tries_max, LOST_TRIES_MAX)
+        if self._tries < tries_max:
             self._tries += 1
             await self._pause(self._options.retry_interval_ms / 1000)
             return at
         self._tries = 0
-        end = goes_on_at(part, at, result.status, next_begin)
+        if end is None:
+            raise self._undecided(address, result, at)
         self._reading.lost(part, at, end)
         return end
 
-    async def _pull(self, offset: int) -> PullResult:
-        retries, interval_ms = self._options.retries, self._options.retry_interval_ms
-        return await patiently(lambda: self._one_pull(offset), retries, interval_ms, topic_exists=True)
+    async def _is_final(self, address: str) -> bool:
+        """Whether what this replica does not have is lost; the route is looked up again, as a master may be back."""
+        route = await renewed_route(self._link.cluster, self._mq.topic)
+        return route is not None and is_final(route, self._mq.broker_name, address)
 
-    async def _one_pull(self, offset: int) -> PullResult:
+    def _undecided(self, address: str, result: PullResult, at: int) -> UnreachableError:
+        header, queue = result.header, self._part.queue
+        return UnreachableError(
+            address,
+            f"it has offsets {header.min_offset} to {header.max_offset} of {name(queue)} and gives nothing at {at}, which"
+            f" does not prove a loss: a replica may lag. See that a master of {queue.broker_name} runs, then read again",
+        )
+
+    async def _pull(self, offset: int) -> tuple[str, PullResult]:
+        return await patiently(
+            lambda: self._one_pull(offset),
+            self._options.retries,
+            self._options.retry_interval_ms,
+            topic_exists=True,
+            renew=lambda: renewed_route(self._link.cluster, self._mq.topic),
+        )
+
+    async def _one_pull(self, offset: int) -> tuple[str, PullResult]:
+        """The address that was asked, and its answer."""
         cluster = self._link.cluster
         address = await cluster.address_of(self._mq, only_this=False)
         command = Command(int(RequestCode.PULL_MESSAGE), {**self._fields, OFFSET: str(offset)})
         answer = await cluster.remoting.request(address, command, timeout_ms=self._options.pull_timeout_ms)
-        return parse_pull(answer, address)
+        return address, parse_pull(answer, address)

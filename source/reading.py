@@ -10,7 +10,7 @@ from ..client.access import Access
 from ..client.validation import check_group
 from ..remoting.errors import UsageError
 from ..remoting.queues import MessageQueue
-from ..remoting.subscription import parse_subscription
+from ..remoting.subscription import EXPRESSION_TAG, parse_filter, parse_subscription
 from .matching import OPTION as PATTERN
 from .matching import check_pattern
 from .offsets import Place, Spec, parse_assign, parse_place, parse_timestamps, parse_topics
@@ -41,6 +41,7 @@ class ReadOptions:
     include_body: bool
     include_properties: bool
     min_partitions: int
+    max_per_partition: int
     max_offsets_per_trigger: int
     min_offsets_per_trigger: int
     max_trigger_delay_ms: int
@@ -86,6 +87,7 @@ def read_options(given: Mapping[str, str], streaming: bool) -> ReadOptions:
         include_body=found["includeBody"],
         include_properties=found["includeProperties"],
         min_partitions=found["minPartitions"] or 0,
+        max_per_partition=found["maxRecordsPerPartition"] or 0,
         max_offsets_per_trigger=found.get("maxOffsetsPerTrigger") or 0,
         min_offsets_per_trigger=_minimum(found),
         max_trigger_delay_ms=found.get("maxTriggerDelay") or 0,
@@ -157,9 +159,14 @@ def _retries(told: int | None, streaming: bool) -> int:
 def _tags(expression: str) -> frozenset[str]:
     """The tags that are wanted; empty: all messages."""
     try:
-        return frozenset(parse_subscription(expression).tags)
+        kind = parse_filter(expression).type
     except UsageError as error:
         raise refuse("tags", expression, f"is wrong: {error}") from None
+    if kind != EXPRESSION_TAG:
+        raise refuse("tags", expression, "is an SQL92 filter. Brokers apply those, and a reader could not tell what they "
+                     "left out from what is lost: leave the option out and filter rows, as by "
+                     """.where("properties['price'] > 3")""")  # fmt: skip
+    return frozenset(parse_subscription(expression).tags)
 
 
 def _check_group(option: str, group: str) -> None:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import structlog
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -23,29 +24,45 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from ..remoting.queues import MessageQueue
 from .batch_reader import RangePartition, part_of
 from .connections import shared
 from .looking import Looker
 from .offsets import Offsets, from_json, to_json
 from .planning import limited, ranges_between, split, waits
-from .positions import check_named, first_offset, known_ends
+from .positions import check_named, first_offset, known_ends, shorter
 from .pulling import Reading
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 LOOK_INTERVAL_S = 0.1
+SPARE_MS = 60_000
+"""How far the clocks of brokers and of this host may be apart."""
+
+_log = structlog.get_logger("rocketcrew.source")
+
+
+def wall_ms() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One streaming query's source. Spark makes one on the driver, and another one for planning `read`."""
 
-    def __init__(self, reading: Reading, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, reading: Reading, clock: Callable[[], float] = time.monotonic, wall: Callable[[], int] = wall_ms
+    ) -> None:
         self._reading = reading
         self._clock = clock
+        self._wall_ms = wall
+        self._seen_ms: dict[MessageQueue, int] = {}
+        """When each queue was last looked at, in this process."""
         self._target: Offsets | None = None
         self._latest: Offsets = {}
         self._first: Offsets | None = None
+        self._pinned = False
         self._reported: Offsets = {}
         self._away: set[str] = set()
         self._looked_s = float("-inf")
@@ -88,9 +105,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """The end of the next batch; `start` when there is none. Raises as `initialOffset`."""
+        """The end of the next batch; `start` when there is none. Raises as `initialOffset`.
+
+        Spark writes down where a batch ends, but not where the first one begins: it asks again when that is run again. A
+        query that begins at the latest would lose what came in between. So its first batch is empty.
+        """
         begin = from_json(start)
         options = self._reading.options
+        if begin == self._first and not self._pinned and options.starting.moves:
+            self._pinned = True
+            return start
         with shared.use(self._reading.access) as link:
             looker = Looker(link, options)
             if options.report_group_offsets:
@@ -116,10 +140,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(self._latest) if self._latest else None
 
     async def _ends(self, looker: Looker, begin: Offsets, *, from_nothing: bool = False) -> Offsets:
+        now_ms = self._wall_ms()
         facts = await looker.facts(await looker.queues(self._away))
         if from_nothing:
             return {queue: known.maximum for queue, known in facts.items()}
-        return known_ends(begin, facts, fail=self._reading.options.fail_on_data_loss)
+        fail = self._reading.options.fail_on_data_loss
+        since = {} if fail else await self._since(looker, shorter(begin, facts))
+        ends = known_ends(begin, facts, fail=fail, since=since)
+        for queue, end in ends.items():
+            if end < begin.get(queue, 0):
+                _log.warning("goes_back", queue=queue, offset=begin[queue], to=end, hint="the queue became shorter")
+        self._seen_ms.update(dict.fromkeys(facts, now_ms))
+        return ends
+
+    async def _since(self, looker: Looker, queues: Sequence[MessageQueue]) -> Offsets:
+        """Of queues that became shorter, the first message stored since they were last looked at, where they were."""
+        known = [queue for queue in queues if queue in self._seen_ms]
+        found = [await looker.searches([queue], max(0, self._seen_ms[queue] - SPARE_MS)) for queue in known]
+        return {queue: offset for one in found for queue, offset in one.items()}
 
     def _look(self, look: Callable[[], Offsets]) -> Offsets:
         """Not more often than is good for the brokers."""
@@ -145,7 +183,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The ranges between two offsets; nothing is asked of anybody."""
         ranges = ranges_between(from_json(start), from_json(end))
-        return [RangePartition(part) for part in split(ranges, self._reading.options.min_partitions)]
+        options = self._reading.options
+        return [RangePartition(part) for part in split(ranges, options.min_partitions, options.max_per_partition)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition."""

@@ -23,6 +23,7 @@ from .access_options import access_of
 from .connections import Connections, shared
 from .options import WRITE, parse_options, refuse
 from .outgoing_rows import RowForm, messages_of, row_form, write_key
+from .sending import SendLimits, send_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,9 +50,7 @@ class Sending:
     access: Access
     form: RowForm
     group: str
-    retries: int
-    timeout_ms: int
-    in_flight_max: int
+    limits: SendLimits
     write_id: str = ""
 
     @classmethod
@@ -66,18 +65,16 @@ class Sending:
         access = access_of(options, WRITE)
         form = row_form(schema, found["topic"])
         retries = SEND_RETRIES if found["numRetries"] is None else found["numRetries"]
-        return cls(
-            access, form, group, retries, found["sendTimeoutMs"], found["sendsInFlight"], found["writeId"]
-        )  # fmt: skip
+        limits = SendLimits(found["sendsInFlight"], found["sendTimeoutMs"], retries, found["retryIntervalMs"])
+        return cls(access, form, group, limits, found["writeId"])
 
     def send(self, batches: Iterator[pa.RecordBatch], key: str, connections: Connections) -> Sent:
         """Send all rows. Raises UsageError naming a row, BrokerError, UnreachableError."""
         count = 0
         with connections.use(self.access) as link:
-            producer = link.producer(self.group, self.retries)
+            producer = link.producer(self.group, self.limits.retries)
             for batch in batches:
-                messages = messages_of(batch, self.form, key, count)
-                link.run(producer.send_many(messages, in_flight_max=self.in_flight_max, timeout_ms=self.timeout_ms))
+                link.run(send_rows(producer, messages_of(batch, self.form, key, count), self.limits))
                 count += batch.num_rows
         return Sent(count)
 

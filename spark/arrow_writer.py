@@ -18,7 +18,7 @@ import pyarrow.compute
 import pyarrow.dataset
 import pyarrow.parquet
 
-from .columns import Column, plain_schema
+from ..conf.columns import Column, plain_schema
 from .convert import REPEATING
 from .errors import LoaderError
 

@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..conf.columns import BATCH_COLUMN
+from ..conf.formats import not_a_folder
 from ..conf.segment_format import FOLDER_FORMATS
 from ..conf.settings import SparkSettings
 from ..remoting.errors import UsageError
-from .columns import BATCH_COLUMN
 from .connect import is_remote
 from .convert import FILE_BYTES
 from .loader import POINTS
@@ -63,6 +64,8 @@ class LoaderConfig:
     jvm_timeout_ms: int = 60_000
     epoch_on_recreated: bool = False
     leave_gaps: bool = False
+    quarantine: bool = False
+    """Segments that do not fit the table when we start are set aside; else they end the loader before it loads anything."""
     more_stagings: tuple[Path, ...] = ()
     """Further staging folders that the same loader loads from: those of other supervisors."""
     poll_interval_ms: int = 200
@@ -84,6 +87,9 @@ class LoaderConfig:
             if bool(self.function) == (self.format == FOREACH)
             else "spark.function goes with spark.format = foreach only",
             "" if self.target or self.format not in FOLDER_FORMATS else f"format {self.format} needs a target",
+            f"the target {str(self.target)!r} {wrong}"
+            if self.format in FOLDER_FORMATS and (wrong := not_a_folder(str(self.target)))
+            else "",
             "spark.partition_by does not go with spark.format = foreach"
             if self.partition_by and self.format == FOREACH
             else "",

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ..conf.columns import Column, ddl, quoted
 from ..durable.files import spark_path
 from ..remoting.errors import UsageError
-from .columns import Column, ddl, quoted
 from .errors import SparkStartError
 from .pulse import Deadline
 

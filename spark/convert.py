@@ -20,9 +20,8 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
+from ..conf.columns import Column, widened
 from ..conf.segment_format import BROKER, GROUP, OFFSET, ORIGIN_TOPIC, QUEUE_ID, STORE_TIME, TOPIC
-from ..durable.intervals import QueueKey
-from .columns import Column
 from .errors import BadSegmentError
 from .plan import Plan, SegmentFacts, Take
 from .progress import Progress
@@ -111,12 +110,12 @@ def stage(
     parts = divide(plan.takes, facts, cores, file_bytes)
     files = tuple(folder / f"part-{place:05d}.parquet" for place in range(len(parts)))
     progress.expect(sum(map(len, parts)))
-    rows = sum(threads.map(partial(_write_part, ready, plan.epochs, progress), files, parts))
+    rows = sum(threads.map(partial(_write_part, ready, plan, progress), files, parts))
     kept = tuple(file for file in files if file.exists())
     return Staged(kept, rows, sum(file.stat().st_size for file in kept))
 
 
-def _write_part(ready: Path, epochs: Sequence[QueueKey], progress: Progress, file: Path, part: Sequence[Take]) -> int:
+def _write_part(ready: Path, plan: Plan, progress: Progress, file: Path, part: Sequence[Take]) -> int:
     writer: Any = None
     count = 0
     try:
@@ -128,8 +127,11 @@ def _write_part(ready: Path, epochs: Sequence[QueueKey], progress: Progress, fil
             progress.count()
             if not rows.num_rows:
                 continue
-            if epochs:
-                rows = with_epochs(rows, epochs)
+            if plan.epochs:
+                rows = with_epochs(rows, plan.epochs)
+            wide = widened(rows.schema, plan.columns)
+            if wide != rows.schema:
+                rows = rows.cast(wide)
             if writer is None:
                 writer = pq.ParquetWriter(
                     str(file),

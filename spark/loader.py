@@ -27,10 +27,10 @@ from itertools import islice
 
 import structlog
 
+from ..conf.columns import Column, ColumnConflictError, merged
 from ..conf.segment_format import EPOCH
 from ..durable.intervals import OffsetSet
 from ..durable.outcomes import NO_ROWS, ROWS, BatchOutcomes, Outcomes
-from .columns import Column, ColumnConflictError, merged
 from .convert import FILE_BYTES, DamagedSegmentError, Staged, stage
 from .costs import Costs
 from .dropping import Dropped
@@ -133,7 +133,7 @@ class Loader:
             self._log.info("plan_was_committed", plan=plan.id, batch=plan.batch)
             self._staging.mark_done(plan.id)
             self._finish(plan)
-        elif state.batch == plan.batch - 1 and self._resume is None:
+        elif plan.follows(state.batch, state.plan_id) and self._resume is None:
             self._log.info("plan_taken_up", plan=plan.id, batch=plan.batch)
             self._resume = plan
         else:
@@ -152,7 +152,7 @@ class Loader:
             self._drop_plan(plan, "segments of it are gone")
             plan = None
         state = self._state()
-        if plan is not None and plan.batch != state.batch + 1:
+        if plan is not None and not plan.follows(state.batch, state.plan_id):
             self._drop_plan(plan, "the table has moved on")
             plan = None
         if plan is None:
@@ -235,7 +235,7 @@ class Loader:
             columns = merged(columns, (Column(EPOCH, "bigint"),))
         batch = state.batch + 1
         tops = tops_after(state.tops, chosen, stretch.openings)
-        return Plan(self._new_id(batch), batch, takes, fold, columns, stretch.epochs, tops)
+        return Plan(self._new_id(batch), batch, takes, fold, columns, stretch.epochs, tops, state.plan_id)
 
     def _open_epoch(self, opening: Opening) -> None:
         key, ends, top = opening
@@ -268,6 +268,19 @@ class Loader:
             fitting.append(segment)
         return columns, fitting
 
+    def misfits(self) -> dict[str, str]:
+        """Sealed segments that the table can't take, each with the reason: what `step` would set aside."""
+        _, ready = self._gather()
+        columns = self._state().columns
+        found: dict[str, str] = {}
+        for file in ready:
+            segment = self._facts[file.path.name]
+            try:
+                columns = merged(columns, segment.columns)
+            except ColumnConflictError as error:
+                found[segment.name] = str(error)
+        return found
+
     def _delete_known(self, takes: Iterable[Take]) -> None:
         for take in takes:
             dropped = self._facts[take.name].rows
@@ -291,7 +304,11 @@ class Loader:
         self._on_point("staged")
         stage_s = time.monotonic() - begun
         self.progress.enter(WRITING, begun + stage_s)
-        self._target.write(plan, staged)
+        try:
+            self._target.write(plan, staged)
+        except BatchTakenError as error:
+            self._lose_race(plan, error)
+            return None
         self._on_point("job_done")
         job_s = time.monotonic() - begun - stage_s
         self.progress.enter(COMMITTING, begun + stage_s + job_s)

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast
 
+from ..conf.columns import Column
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
-from .columns import Column
 from .costs import Costs
 
 PLAN_VERSION = 1
@@ -94,6 +94,12 @@ class Plan:
     """Queues whose records are of a later epoch than the first, each in that epoch."""
     tops: Mapping[QueueKey, Top] = field(default_factory=dict[QueueKey, Top])
     """As they are after this plan."""
+    parent: str = ""
+    """The id of the plan that made the table what it was when this one was made; empty: the first, or not recorded."""
+
+    def follows(self, batch: int, plan_id: str) -> bool:
+        """Whether the plan was made on the table as `plan_id` left it at `batch`."""
+        return self.batch == batch + 1 and self.parent in ("", plan_id)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -180,6 +186,7 @@ def plan_to_json(plan: Plan) -> str:
             "columns": plan.columns,
             "epochs": [key.to_json() for key in plan.epochs],
             "tops": tops_to_json(plan.tops),
+            "parent": plan.parent,
         },
         separators=(",", ":"),
     )
@@ -219,6 +226,7 @@ def _plan_from(data: dict[str, Any]) -> Plan:
         columns=tuple(Column(str(name), str(type_)) for name, type_ in data["columns"]),
         epochs=tuple(QueueKey.from_json(key) for key in data.get("epochs", ())),
         tops=tops_from_json(data.get("tops", ())),
+        parent=str(data.get("parent", "")),
     )
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow
 import pyarrow.compute
 
+from ..conf.columns import Column, TypeNotForSparkError, columns_of
 from ..conf.segment_format import (
     BROKER,
     EPOCH,
@@ -33,7 +34,6 @@ from ..conf.segment_format import (
     key_fields,
 )
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
-from .columns import Column, TypeNotForSparkError, columns_of
 from .errors import BadSegmentError
 from .plan import Ends, SegmentFacts, Take
 

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from ..conf.columns import Column, ddl
 from ..durable.files import remove_tree, spark_path
 from ..remoting.errors import UsageError
-from .columns import Column, ddl
 from .connect import ConnectSession, is_remote, open_connect
 from .errors import SparkStartError
 from .java import Java, find_java, make_shim

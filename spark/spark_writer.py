@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..conf.columns import BATCH_COLUMN, Column
 from ..conf.segment_format import MESSAGE_ID, OFFSET, ORIGIN_MESSAGE_ID
 from ..durable.files import spark_path
-from .columns import BATCH_COLUMN, Column
 from .connect import ConnectSession, endpoint, is_remote
 from .errors import LoaderError, SparkDiedError, SparkStartError, StoppedError, remedy
 from .java import Java, find_java

@@ -10,11 +10,11 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..conf.columns import Column
 from ..durable.files import make_folders, sync_path, write_atomically
 from ..durable.intervals import OffsetSet
 from ..durable.outcomes import BatchOutcomes
 from ..remoting.errors import UsageError
-from .columns import Column
 from .errors import LoaderError
 from .plan import Plan, tops_from_json, tops_to_json
 from .targets.target import TableState

@@ -10,10 +10,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..conf.columns import BATCH_COLUMN, Column, ddl
 from ..conf.segment_format import EPOCH
 from ..durable.files import spark_path
 from ..remoting.errors import UsageError
-from .columns import BATCH_COLUMN, Column, ddl
 from .table_state import read_state
 from .targets.parquet import STATE_FILE, batch_folder, last_batch
 

@@ -14,14 +14,14 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import asdict, replace
 from typing import NamedTuple
 
 import structlog
 
-from ..remoting.errors import RocketcrewError
+from ..remoting.errors import RocketcrewError, UsageError
 from .config import LoaderConfig
 from .connect import shown
 from .errors import EXIT_FAILURE, EXIT_FINE, StoppedError, exit_code
@@ -156,6 +156,8 @@ class Work:
             for loader, status in desks:
                 self._turn_to(loader, status)
                 loader.recover(status.status.batch_id)
+            if not config.quarantine:
+                refuse_misfits([loader for loader, _ in desks], config)
             # What was frozen has its number already: it comes before anything new of another folder.
             desks.sort(key=lambda desk: not desk[0].resuming)
             if config.follow:
@@ -300,6 +302,18 @@ class Work:
                 self._tell(FAILED if code else STOPPED)
             except OSError as failure:
                 self._log.error("status_not_written", error=str(failure))
+
+
+def refuse_misfits(loaders: Sequence[Loader], config: LoaderConfig) -> None:
+    """Raise UsageError when segments that wait do not fit the table: nothing was loaded yet, and nothing was moved."""
+    found = [(name, why) for loader in loaders for name, why in loader.misfits().items()]
+    if found:
+        name, why = found[0]
+        raise UsageError(
+            f"{len(found)} of the sealed segments do not fit the table {config.target}; {name}: {why}. Nothing was loaded."
+            " Load into another table (--target), or set these segments aside (--quarantine) and run their messages again:"
+            " rocketcrew reconcile --rerun"
+        )
 
 
 def explained(error: OSError, config: LoaderConfig) -> str:

@@ -20,9 +20,9 @@ log = structlog.get_logger("rocketcrew.supervisor")
 class Acting:
     """Performs a core's actions. `do` maps kinds of actions to functions; `journal` is set before the first event."""
 
-    def __init__(self, core: Core, do: dict[type, Callable[[Any], None]], journal_path: Path) -> None:
+    def __init__(self, core: Core, do: dict[type, Callable[[Any], object]], journal_path: Path) -> None:
         self.core = core
-        self.do: dict[type, Callable[[Any], None]] = {act.Log: _log, **do}
+        self.do: dict[type, Callable[[Any], object]] = {act.Log: _log, **do}
         self.journal: JournalFile | None = None
         self._journal_path = journal_path
         self._loop = asyncio.get_running_loop()

@@ -14,7 +14,11 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ..durable.files import sync_path
 from .core.journal import MAGIC, Entry, JournalEncoder, JournalState, replay, snapshot
+
+Write = Callable[[int, memoryview], int]
+"""As os.write: descriptor and bytes; how many were taken."""
 
 
 def read_journal(path: Path) -> JournalState:
@@ -26,12 +30,36 @@ def read_journal(path: Path) -> JournalState:
     return replay(data, str(path))[0]
 
 
+def keep_journal(path: Path, state: JournalState) -> None:
+    """Replace the file by one that holds `state`; it is on disk when this returns. Raises OSError."""
+    os.close(_replace(path, snapshot(state)[0], os.write))
+    sync_path(path.parent)
+
+
+def _replace(path: Path, data: bytes, write: Write) -> int:
+    """Write a new file beside `path`, fsync it, rename it; its descriptor. Raises OSError; the old one stays then."""
+    beside = path.with_suffix(".new")
+    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        _write_all(fd, data, write)
+        os.fsync(fd)
+        os.rename(beside, path)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _write_all(fd: int, data: bytes, write: Write) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[write(fd, view) :]
+
+
 class JournalFile:
     """One open journal, owned by the supervisor's loop. `bytes_max` bounds it: at half of it, it is rewritten."""
 
-    def __init__(
-        self, path: Path, state: JournalState, bytes_max: int, *, write: Callable[[int, memoryview], int] = os.write
-    ) -> None:
+    def __init__(self, path: Path, state: JournalState, bytes_max: int, *, write: Write = os.write) -> None:
         """Begin a new file that holds `state`; what stood there before is replaced in one rename."""
         self._path = path
         self._write = write
@@ -55,22 +83,14 @@ class JournalFile:
         block = self._encoder.block(entries)
         self._size += len(block)
         self._torn = True
-        self._write_all(self._fd, block)
+        _write_all(self._fd, block, self._write)
         self._torn = False
         if self._size > self._threshold:
             self._rewrite()
 
     def _rewrite(self) -> None:
         data, encoder = snapshot(self.state)
-        beside = self._path.with_suffix(".new")
-        fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            self._write_all(fd, data)
-            os.fsync(fd)
-            os.rename(beside, self._path)
-        except OSError:
-            os.close(fd)
-            raise
+        fd = _replace(self._path, data, self._write)
         if self._fd >= 0:
             os.close(self._fd)
         # Only now: should the rewrite fail, the file that stands goes on under the numbers that it was written with.
@@ -83,8 +103,3 @@ class JournalFile:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-    def _write_all(self, fd: int, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[self._write(fd, view) :]

@@ -85,7 +85,7 @@ class LoaderChild:
         """The loader's command line."""
         spark = self._settings.spark
         words = [
-            sys.executable, "-m", "rocketcrew", "load", "--follow",
+            sys.executable, "-m", "rocketcrew", "load", "--follow", "--quarantine",
             "--staging", str(self._segments), "--target", self.target,
             "--set", f"log.level={self._settings.log.level}", "--set", f"log.format={self._settings.log.format}",
         ]  # fmt: skip

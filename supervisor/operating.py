@@ -30,7 +30,7 @@ from .file_watch import watch
 from .pool.ordered_feed import order_said
 from .pool.stacks import ProcessStack
 from .pool.worker_pool import Pool
-from .wiring import Boots, forkserver_for, renewed_config, staff_policy
+from .wiring import Boots, forkserver_for, renewed_config, staff_policy, table_spec
 
 WORKERS_MAX: Final = 256
 """workers.count allows as many."""
@@ -157,7 +157,8 @@ class Operator:
         for name in merged.kept:
             log.warning("setting_needs_restart", setting=name)
         self._generations += 1
-        boots = dataclasses.replace(self._boots, settings=merged.settings)
+        table = table_spec(merged.settings, self._boots.slot)
+        boots = dataclasses.replace(self._boots, settings=merged.settings, table=table)
         self._coming = (self._generations, boots)
         log.info("reloading", generation=self._generations, changed=list(merged.changed))
         self._pool.launcher.add(self._generations, forkserver_for(boots.handler, boots.settings), boots)

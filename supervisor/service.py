@@ -66,6 +66,7 @@ from .wiring import (
     forkserver_for,
     own_client_id,
     staff_policy,
+    table_spec,
 )
 
 EXIT_FINE = 0
@@ -235,7 +236,8 @@ class Supervisor:
         settings = self.settings
         self._cells = CellFile(self._slot.path / CELLS_FILE, CELL_SLOTS)
         run_id = f"w{time.time_ns() // 1_000_000:x}"
-        self._boots = Boots(settings, self.handler, self._slot, self._transport, self._memory, self.client_id)
+        table = table_spec(settings, self._slot)
+        self._boots = Boots(settings, self.handler, self._slot, self._transport, self._memory, self.client_id, table)
         policy = staff_policy(settings)
         self._pool = Pool(
             self.core, policy, run_id=run_id, transport=self._transport, segments=self._slot.segments,

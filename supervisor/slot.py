@@ -30,7 +30,7 @@ from ..remoting.errors import UsageError
 from ..remoting.queues import MessageQueue
 from .core.intervals import Intervals
 from .core.journal import JournalState
-from .journal_file import read_journal
+from .journal_file import keep_journal, read_journal
 from .leftovers import sweep
 from .member.left_locks import take_over_locks
 from .pool.charges_file import take_over_charges
@@ -144,7 +144,8 @@ def _member_of(slot: Slot) -> str:
 
 
 def _adopt_one(slot: Slot, other: Slot, state: JournalState, settled: Settled) -> bool:
-    """Take over one dead slot. Its journal goes last: a kill before that repeats the take-over, which changes nothing."""
+    """Take over one dead slot. Its journal goes last, and after ours has been written with what it knew: workers that cannot
+    boot, or a kill at any instant, leave one of the two. A repeated take-over changes nothing."""
     sweep(other.path)
     if not other.segments.is_dir():
         return False
@@ -173,7 +174,9 @@ def _adopt_one(slot: Slot, other: Slot, state: JournalState, settled: Settled) -
         write_settled(slot.segments, slot.key_group, settled)
         (other.segments / SETTLED_FILE).unlink(missing_ok=True)
         known = other.journal.exists()
-        other.journal.unlink(missing_ok=True)
+        if known:
+            keep_journal(slot.journal, state)
+            other.journal.unlink()
         return known
     finally:
         os.close(loader_fd)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 
 from ..client.identity import client_id, client_ip, instance_name
+from ..conf.segment_format import FOLDER_FORMATS
 from ..conf.settings import Settings, is_broadcasting
 from ..remoting.namespaces import wrap
-from ..workers.boot import WorkerBoot, WorkerLimits
+from ..spark.table_columns import table_columns
+from ..workers.boot import NEW_TABLE, TableSpec, WorkerBoot, WorkerLimits
 from ..workers.cells import CELLS_FILE
 from ..workers.inferring import COLUMNS_FILE
 from ..workers.link import Transport
@@ -21,6 +24,7 @@ from .core.allocation import strategy_of
 from .core.order import Order
 from .core.posts import Policy
 from .core.state import CoreConfig
+from .loader_child import where
 from .pool.pool_member import NewWorker
 from .slot import Slot
 
@@ -127,6 +131,13 @@ def forkserver_for(handler: HandlerSpec, settings: Settings) -> Forkserver:
     return Forkserver([handler.module] if handler.module else [], start_timeout_ms=settings.workers.boot_timeout_ms)
 
 
+def table_spec(settings: Settings, slot: Slot) -> TableSpec:
+    """The table as it is now, which workers that start compare their columns with."""
+    target = where(settings.spark, slot.table)
+    known = settings.results.enabled and settings.spark.format in FOLDER_FORMATS
+    return TableSpec(target, table_columns(Path(target)) if known else (), settings.spark.partition_by)
+
+
 @dataclass(frozen=True, slots=True)
 class Boots:
     """Makes the start parameters of workers."""
@@ -138,6 +149,7 @@ class Boots:
     memory: SlabMemory | None
     """None: the transport is a stream."""
     client_id: str
+    table: TableSpec = NEW_TABLE
 
     def __call__(self, new: NewWorker) -> WorkerBoot:
         s = self.settings
@@ -152,6 +164,7 @@ class Boots:
             segments_dir=self.slot.segments if s.results.enabled else None,
             schema=s.results.schema,
             columns_file=self.slot.path.parent / COLUMNS_FILE,
+            table=self.table,
             salvage=new.salvage,
             cells_path=self.slot.path / CELLS_FILE,
             cell_slot=new.cell_slot,

@@ -48,7 +48,7 @@ TABLES: dict[str, frozenset[str]] = {
 OTHER_CODE = ("examples", "bench", "tools")
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 700
-TEST_FILE_LINES_MAX = 600
+TEST_FILE_LINES_MAX = 700
 """A test file is a list that is read entry by entry; a module is read whole."""
 
 EDGES: dict[str, frozenset[str]] = {
@@ -63,6 +63,7 @@ EDGES: dict[str, frozenset[str]] = {
             "looking",
             "pulling",
             "searching",
+            "sending",
             "stream_reader",
             "writers",
         }
@@ -77,8 +78,8 @@ PURE_MODULES: dict[str, frozenset[str]] = {
         {"access", "address", "faults", "outgoing", "request_rules", "routes", "selection", "send_result", "validation"}
     ),
     "workers": frozenset({"api", "ddl", "message", "packets", "ranges", "rows"}),
-    "engine": frozenset({"fitting", "options", "spec", "window"}),
-    "spark": frozenset({"columns", "costs", "epochs", "errors", "plan", "reconciling", "reports"}),
+    "engine": frozenset({"fitting", "options", "planned", "spec", "window"}),
+    "spark": frozenset({"costs", "epochs", "errors", "plan", "reconciling", "reports"}),
 }
 """Pure modules of rooms that mostly act."""
 

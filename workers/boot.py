@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from .link import Transport
 from .loading import HandlerSpec
@@ -42,6 +42,17 @@ class WorkerLimits:
     """Of one handler call, 0 = none; a handler's own limits go before these."""
 
 
+class TableSpec(NamedTuple):
+    """What rows are loaded into, as far as their columns go. `columns`: names and Spark types, none where it is new."""
+
+    target: str
+    columns: tuple[tuple[str, str], ...] = ()
+    partition_by: tuple[str, ...] = ()
+
+
+NEW_TABLE: Final = TableSpec("")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerBoot:
     """Everything a worker needs. The socket and the slab travel as duplicated descriptors.
@@ -64,6 +75,8 @@ class WorkerBoot:
     """Columns as DDL; empty = the handler's own; "infer": these, or those of its first rows (inferring.py)."""
     columns_file: Path | None = None
     """Where inferred columns are frozen."""
+    table: TableSpec = NEW_TABLE
+    """What the rows are loaded into, which the handler's columns must fit (table_fit.py)."""
     salvage: tuple[Path, ...] = ()
     cells_path: Path | None = None
     cell_slot: int = 0

@@ -7,6 +7,9 @@ a key that a struct does not have vanishes. Both are errors here. NOT NULL is ch
 from __future__ import annotations
 
 import dataclasses
+import datetime
+import decimal
+import numbers
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
@@ -20,6 +23,9 @@ from .ddl import fields_of, to_ddl
 pa: Any = pyarrow
 
 NONE_TYPE: Final = type(None)
+_IMMUTABLE: Final = frozenset(
+    {bool, bytes, datetime.date, datetime.datetime, decimal.Decimal, float, int, str, NONE_TYPE}
+)  # fmt: skip
 DATACLASSES_MAX: Final = 1_000
 """Row classes whose fields are remembered; a handler that makes classes without end is only slower."""
 _CONVERSION_ERRORS: Final = (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError)
@@ -30,6 +36,10 @@ Arrays = list[Any]
 
 class RowError(RocketcrewError):
     """A handler returned something that is no row, or a row that does not fit the columns."""
+
+
+class UnknownValueError(Exception):
+    """A value of a class that may be changed later, in a way that is not known here."""
 
 
 class Columns:
@@ -43,36 +53,92 @@ class Columns:
         kinds: list[Any] = [field.type for field in self._fields]
         self._nested = [_is_nested(kind) for kind in kinds]
         self._integer = [pa.types.is_integer(kind) for kind in kinds]
-        self.mutable = any(_is_mutable(kind) for kind in kinds)
-        """A value may be a list, dict or buffer that the handler changes later: convert before it is called again."""
+        self._mutable = [(number, _copier(kind)) for number, kind in enumerate(kinds) if _is_mutable(kind)]
+        """Columns whose values may be lists, dicts or buffers, which the handler may change when it is called again, and what
+        copies such a value."""
+        self.width = len(kinds)
         self._pick_items: Callable[[Any], Any] = operator.itemgetter(*self.names)
         self._pick_attributes: Callable[[Any], Any] = operator.attrgetter(*self.names)
         self._dataclasses: dict[type, bool] = {}
-        self._single = len(self.names) == 1
+        self._single = self.width == 1
+        self.values_of_plain = self._make_values_of_plain()
 
     def values_of(self, row: object) -> tuple[Any, ...]:
         """The values of one row in the columns' order. Raises RowError."""
+        if row.__class__ is dict:
+            return self._values_of_dict(row)
+        known = self._dataclasses.get(row.__class__)
+        if known:
+            values = self._pick_attributes(row)
+            return (values,) if self._single else values
         if isinstance(row, dict):
             return self._values_of_dict(row)
-        if dataclasses.is_dataclass(row) and not isinstance(row, type):
-            if self._has_these_fields(type(row)):
-                values = self._pick_attributes(row)
-                return (values,) if self._single else values
-            return self._values_of_dict(dataclasses.asdict(row))
+        if known is None and dataclasses.is_dataclass(row) and not isinstance(row, type):
+            known = self._has_these_fields(row.__class__)
+            return self.values_of(row) if known else self._values_of_dict(dataclasses.asdict(row))
         raise RowError(f"a row must be a dict or a dataclass instance, not {type(row).__name__}")
+
+    def _make_values_of_plain(self) -> Callable[[Any], tuple[Any, ...] | None]:
+        """A function for the values of one row that is a dict of exactly the columns, or of a dataclass that was seen before;
+        it returns None where `values_of` and `taken` are to be asked. Made once, because it is called for every row."""
+        width, mutable, known = self.width, self._mutable, self._dataclasses
+        pick_items, pick_attributes = self._pick_items, self._pick_attributes
+
+        def values_of_plain(row: Any) -> tuple[Any, ...] | None:
+            kind = row.__class__
+            if kind is dict and len(row) == width:
+                try:
+                    values: tuple[Any, ...] = pick_items(row)
+                except KeyError:
+                    return None
+            elif known.get(kind):
+                values = pick_attributes(row)
+            else:
+                return None
+            if mutable:
+                for place, _ in mutable:
+                    value = values[place]
+                    if value.__class__ is not bytes and value is not None:
+                        return None
+            return values
+
+        return values_of_plain if width > 1 else lambda _row: None
+
+    def values_of_all(self, rows: Sequence[object]) -> list[tuple[Any, ...]]:
+        """The same of many rows that exist already, faster where all are dicts with exactly the columns."""
+        given: Any = rows
+        if not self._single and set(map(type, given)) == {dict} and set(map(len, given)) == {self.width}:
+            try:
+                return list(map(self._pick_items, given))
+            except KeyError:
+                pass
+        return [self.values_of(row) for row in rows]
+
+    def taken(self, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """The rows with a copy of every value that can be changed. Raises UnknownValueError."""
+        places = self._mutable
+        if not places:
+            return rows
+        found: list[tuple[Any, ...]] = []
+        for row in rows:
+            values = list(row)
+            for place, copy in places:
+                value = values[place]
+                if value.__class__ is not bytes and value is not None:
+                    values[place] = copy(value)
+            found.append(tuple(values))
+        return found
 
     def _has_these_fields(self, kind: Any) -> bool:
         """Are the fields of this dataclass the columns, none nested (nested ones may hold dataclasses again)?"""
-        known = self._dataclasses.get(kind)
-        if known is None:
-            fields = frozenset(field.name for field in dataclasses.fields(kind))
-            known = fields == self._name_set and not any(self._nested)
-            if len(self._dataclasses) < DATACLASSES_MAX:
-                self._dataclasses[kind] = known
+        fields = frozenset(field.name for field in dataclasses.fields(kind))
+        known = fields == self._name_set and not any(self._nested)
+        if len(self._dataclasses) < DATACLASSES_MAX:
+            self._dataclasses[kind] = known
         return known
 
     def _values_of_dict(self, row: Any) -> tuple[Any, ...]:
-        if len(row) == len(self.names):
+        if len(row) == self.width:
             try:
                 values = self._pick_items(row)
                 return (values,) if self._single else values
@@ -147,6 +213,68 @@ def _is_mutable(kind: Any) -> bool:
     return _is_nested(kind) or bool(pa.types.is_binary(kind))
 
 
+def _copier(kind: Any) -> Callable[[Any], Any]:
+    """What copies a value of this type, see `_copy`."""
+    if not _has_struct(kind):
+        return _copy
+    if pa.types.is_struct(kind):
+        fields: dict[Any, Callable[[Any], Any]] = {field.name: _copier(field.type) for field in fields_of(kind)}
+        return lambda value: _copy_dict(value, lambda name: fields.get(name, _copy))
+    if pa.types.is_map(kind):
+        items = _copier(kind.item_type)
+        return lambda value: _copy_dict(value, lambda _name: items)
+    each = _copier(kind.value_type)
+    return lambda value: _copy_list(value, each)
+
+
+def _has_struct(kind: Any) -> bool:
+    """Arrow looks at the first value of a struct to see how all of them are given: what is no dict is converted alone."""
+    if pa.types.is_map(kind):
+        return _has_struct(kind.item_type) or _has_struct(kind.key_type)
+    return bool(pa.types.is_struct(kind) or (pa.types.is_list(kind) and _has_struct(kind.value_type)))
+
+
+def _copy_dict(value: Any, copier: Callable[[Any], Callable[[Any], Any]]) -> Any:
+    if value is None:
+        return None
+    if value.__class__ is not dict:
+        raise UnknownValueError
+    return {name: copier(name)(each) for name, each in value.items()}
+
+
+def _copy_list(value: Any, copy: Callable[[Any], Any]) -> Any:
+    if value is None:
+        return None
+    if value.__class__ is not list:
+        raise UnknownValueError
+    return [copy(each) for each in value]
+
+
+def _copy(value: Any) -> Any:
+    """The value as it is now, of the same class, so that Arrow makes the same of it. Raises UnknownValueError."""
+    kind = value.__class__
+    if kind in _IMMUTABLE:
+        return value
+    if kind is list:
+        # Looked at by their classes, most lists need no look at each value.
+        return value[:] if _IMMUTABLE.issuperset(map(type, value)) else [_copy(each) for each in value]
+    if kind is tuple:
+        return value if _IMMUTABLE.issuperset(map(type, value)) else tuple([_copy(each) for each in value])
+    if kind is dict:
+        if _IMMUTABLE.issuperset(map(type, value.values())):
+            return value.copy()
+        return {key: _copy(each) for key, each in value.items()}
+    if kind is bytearray:
+        return value[:]
+    if isinstance(value, numbers.Number):
+        return value
+    if kind is memoryview and value.format == "B" and value.ndim == 1:
+        return memoryview(bytes(value))
+    if kind.__module__ == "numpy" and kind.__name__ == "ndarray" and value.dtype.kind in "biuf":
+        return value.copy()
+    raise UnknownValueError
+
+
 def _check_integers(values: Iterable[Any]) -> None:
     for kind in set(map(type, values)):
         if kind is not int and kind is not NONE_TYPE and not hasattr(kind, "__index__"):
@@ -158,10 +286,11 @@ def _check_nested(values: Iterable[Any], kind: Any) -> None:
     present: list[Any] = [value for value in values if value is not None]
     if pa.types.is_struct(kind):
         names = [field.name for field in fields_of(kind)]
+        known = frozenset(names)
         dicts: list[dict[Any, Any]] = [value for value in present if isinstance(value, dict)]
         for value in dicts:
-            unknown = [name for name in value if name not in names]
-            if unknown:
+            if not known.issuperset(value):
+                unknown = [name for name in value if name not in known]
                 raise TypeError(f'field "{unknown[0]}" is not declared; the fields are {", ".join(names)}')
         for field in fields_of(kind):
             _check_nested([value.get(field.name) for value in dicts], field.type)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -50,21 +50,27 @@ def frozen(file: Path) -> str | None:
 
 
 class Inferring:
-    """Finds the columns once. `log` gets one event when they are known."""
+    """Finds the columns once. `log` gets one event when they are known. `check` raises UsageError where they don't fit."""
 
-    def __init__(self, file: Path, log: Any) -> None:
+    def __init__(self, file: Path, log: Any, check: Callable[[pyarrow.Schema], None] = lambda _: None) -> None:
         self._file = file
         self._log = log
+        self._check = check
 
     def __call__(self, rows: list[Any]) -> pyarrow.Schema:
         """The columns: those that are frozen, else those of `rows` (at least one). Raises RowError, OSError."""
         try:
-            text = frozen(self._file) or self._freeze(to_ddl(columns_of(rows)))
+            text = frozen(self._file) or self._freeze(self._found(rows))
             hint = "frozen: declare them with results.schema, or delete the file to have them inferred anew"
             self._log.info("columns_inferred", columns=text, file=str(self._file), hint=hint)
             return parse_ddl(text)
         except UsageError as error:
             raise RowError(str(error)) from None
+
+    def _found(self, rows: list[Any]) -> str:
+        schema = columns_of(rows)
+        self._check(schema)
+        return to_ddl(schema)
 
     def _freeze(self, text: str) -> str:
         """Write the file, whole or not at all; what another worker has frozen meanwhile goes before."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
+import pkgutil
 import sys
 import traceback
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ import dill
 
 from ..remoting.errors import UsageError
 from .api import Handler, as_handler
+from .signatures import refusal
 
 TRACEBACK_FRAMES_MAX: Final = 30
 # Not resolved: in a checkout the rooms are links, and the folder behind them holds tests and examples too.
@@ -57,9 +59,14 @@ def describe(target: object) -> HandlerSpec:
     if isinstance(target, str):
         module, colon, function = target.partition(":")
         if not colon or not function or not all(part.isidentifier() for part in f"{module}.{function}".split(".")):
-            raise UsageError(f'handler "{target}": write it as package.module:function')
+            raise UsageError(f'handler "{target}": write it as package.module:function{as_module(target)}')
+        if module.endswith(".py"):
+            raise UsageError(f'handler "{target}": a module is named without .py{as_module(target)}')
         return HandlerSpec(target, import_path=target)
     handler = as_handler(target)
+    wrong = refusal(handler)
+    if wrong is not None:
+        raise HandlerLoadError(wrong)
     path = _import_path(target, handler)
     if path is not None:
         return HandlerSpec(path, import_path=path)
@@ -71,6 +78,15 @@ def describe(target: object) -> HandlerSpec:
             f"handler {handler.name} cannot be shipped to a worker process ({type(error).__name__}: {error}); "
             f"put it into a module and name it as package.module:function"
         ) from error
+
+
+def as_module(target: str) -> str:
+    """For a handler that is written as a file, `; did you mean "package.module:function"?`; else nothing."""
+    file, colon, function = target.partition(":")
+    name = file.removeprefix("./").removesuffix(".py").replace("/", ".")
+    if name == file or not all(part.isidentifier() for part in name.split(".")):
+        return ""
+    return f'; did you mean "{name}{colon}{function}"?'
 
 
 def _import_path(target: object, handler: Handler) -> str | None:
@@ -94,14 +110,23 @@ def search_path() -> list[str]:
 
 
 def load(spec: HandlerSpec) -> Handler:
-    """Import or unpickle the handler. Raises HandlerLoadError."""
+    """Import or unpickle the handler. Raises HandlerLoadError, also for one that cannot take a message."""
+    handler = find(spec)
+    wrong = refusal(handler)
+    if wrong is not None:
+        raise HandlerLoadError(wrong)
+    return handler
+
+
+def find(spec: HandlerSpec) -> Handler:
+    """As `load`, for a function that may take whatever it likes."""
     if spec.pickled is not None:
         try:
             return as_handler(dill.loads(spec.pickled))  # noqa: S301  it comes from our own supervisor
         except Exception as error:
             raise HandlerLoadError(f"handler {spec.name}: {describe_error(error)}", user_traceback(error)) from error
     module_name, _, function = (spec.import_path or "").partition(":")
-    module = _import_module(module_name)
+    module = import_module(module_name)
     found: object = module
     for part in function.split("."):
         if not hasattr(found, part):
@@ -113,19 +138,30 @@ def load(spec: HandlerSpec) -> Handler:
         raise HandlerLoadError(f"{spec.import_path}: {error}") from error
 
 
-def _import_module(name: str) -> ModuleType:
+def import_module(name: str) -> ModuleType:
+    """Import a module of the user, the current directory included. Raises HandlerLoadError."""
     sys.path[:] = search_path()
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
             raise HandlerLoadError(
-                f'cannot find module "{name}" (no "{error.name}" in {os.getcwd()} nor on the Python path)'
+                f'cannot find module "{name}" (no "{error.name}" in {os.getcwd()} nor on the Python path){_near(name)}'
             ) from error
         raise HandlerLoadError(f'module "{name}": {describe_error(error)}', user_traceback(error)) from error
     except BaseException as error:
         # SystemExit too: a module that calls sys.exit() at import is a handler that cannot be imported.
         raise HandlerLoadError(f'module "{name}": {describe_error(error)}', user_traceback(error)) from error
+
+
+def _near(name: str) -> str:
+    """`; did you mean "shop"?` for a name that is nearly that of a module of the current directory, or for a function that
+    was written with a dot; else nothing."""
+    package, _, function = name.rpartition(".")
+    if package and hasattr(sys.modules.get(package), function):
+        return f'; did you mean "{package}:{function}"?'
+    near = difflib.get_close_matches(name, [found.name for found in pkgutil.iter_modules([os.getcwd()])], 1)
+    return f'; did you mean "{near[0]}"?' if near else ""
 
 
 def _missing(module: ModuleType, function: str) -> str:

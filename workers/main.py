@@ -16,6 +16,7 @@ import random
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -52,6 +53,7 @@ from .salvage import salvage
 from .sealing import Sealer
 from .segment import NS_PER_MS, SegmentWriter
 from .stack_dump import answer_with_stacks
+from .table_fit import check_fits
 from .watching import ProcessSpans, TraceLog, Watcher, watched, watched_async
 from .worker import SegmentPause, Worker
 
@@ -141,6 +143,8 @@ def prepare_handler(boot: WorkerBoot) -> tuple[Handler, pa.Schema | None, asynci
     loop = asyncio.new_event_loop() if any(map(inspect.iscoroutinefunction, functions)) else None
     declared = None if boot.segments_dir is None else declared_columns(boot.schema, handler.schema, boot.columns_file)
     schema = None if declared is None else as_schema(declared)
+    if schema is not None:
+        check_fits(schema, boot.table, boot.segments_dir)
     if handler.setup is not None:
         try:
             run_hook(handler.setup, loop)
@@ -219,7 +223,7 @@ def make_results(
         return None, None, None
     infer = None
     if schema is None and boot.schema == INFER and boot.columns_file is not None:
-        infer = Inferring(boot.columns_file, log)
+        infer = Inferring(boot.columns_file, log, partial(check_fits, table=boot.table, segments=boot.segments_dir))
     limits, rows = boot.limits, RowBuffer[Place](schema, boot.group, infer)
     pause = SegmentPause(link, _sleep_ms, log, cell)
     segments = SegmentWriter(

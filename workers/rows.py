@@ -1,11 +1,13 @@
 """The rows of finished messages between two flushes, and the record batch they become.
 
-A message's rows are *prepared* (all of them, errors included) before they are *kept*, so nothing of a failed message is
-ever here. Rows of plain values are kept as tuples and converted together, which is many times cheaper than one by one; if
-that conversion fails, each message is tried alone, and those at fault come back with the error. Where a value could be
-changed by the handler later (lists, dicts, buffers), rows are converted when they are prepared.
+The values of a message's rows are taken to tuples when its handler returns, copied where the handler could change them later
+(lists, dicts, buffers): a handler that fills one dict anew for every message must not write the last one many times. All of
+them are converted with the block, which is many times cheaper than one by one; if that fails, each message is tried alone,
+and those at fault come back with the error. All rows of a message are *prepared* (errors included) before they are *kept*,
+so nothing of a failed message is ever here.
 
-A record batch holds whole messages only, one after the other, with `_seq` counting each one's rows (segment_format.py).
+A record batch holds whole messages only, one after the other, with `_seq` counting each one's rows (segment_format.py). Its
+key columns come from the bytes of the records (row_keys.py).
 """
 
 from __future__ import annotations
@@ -17,10 +19,12 @@ from typing import Any, Final, Generic, TypeVar, cast
 import pyarrow
 
 from ..conf.segment_format import FORMAT_VERSION, META_GROUP, META_USER_SCHEMA, META_VERSION, key_fields
+from ..remoting.errors import ProtocolError
 from .ddl import fields_of, to_ddl
-from .fitting import Arrays, Columns, RowError
+from .fitting import Arrays, Columns, RowError, UnknownValueError
 from .inferring import as_rows
 from .message import Message
+from .row_keys import key_columns, key_of
 
 # The stubs' generics ask for value types, which only the run knows here.
 pa: Any = pyarrow
@@ -30,15 +34,18 @@ FLUSH_ROWS_MAX: Final = 20_000
 FLUSH_BYTES_MAX: Final = 4 * 1024 * 1024
 """Estimated bytes kept before a flush is due at once."""
 _ROW_BYTES_GUESS: Final = 200
+"""Until the first larger block is made."""
 _MEASURED_ROWS_MIN: Final = 64
-"""Asking Arrow for the size of a batch takes longer than building a small one."""
+"""A few rows say little about the size of the others."""
 _ROWS_PER_MESSAGE_MAX: Final = 2**31 - 1
 _NO_COLUMNS: Final = (
     "the handler returned rows, but no columns are declared: give a schema to @handler or results.schema"
 )
+_NO_KEYS: Final = (ProtocolError, pa.ArrowException, OverflowError)
+"""What a record raises whose key columns cannot be made."""
+_TABLES: Final = (pa.RecordBatch, pa.Table)
 
 Owner = TypeVar("Owner")
-Key = tuple[str, str, int, int, str, str, str, int, int]
 
 
 def warm_up() -> None:
@@ -46,16 +53,20 @@ def warm_up() -> None:
     pa.array([0], pa.int32())
 
 
-class Prepared:
-    """Rows of one message that fit: `values` (one tuple per row) or `arrays`, `count` >= 1 rows."""
+class Rows:
+    """Several rows of one message, or converted ones: `values` (one tuple per row) or `arrays`, `count` >= 1 rows."""
 
-    __slots__ = ("arrays", "count", "key", "values")
+    __slots__ = ("arrays", "count", "values")
 
-    def __init__(self, key: Key, values: list[tuple[Any, ...]], arrays: Arrays | None, count: int) -> None:
-        self.key = key
+    def __init__(self, values: list[tuple[Any, ...]], arrays: Arrays | None, count: int) -> None:
         self.values = values
         self.arrays = arrays
         self.count = count
+
+
+Prepared = tuple[Message, tuple[Any, ...], Rows | None]
+"""Rows of one message that fit, as far as is known: the values of its one row, or `Rows`. One small object, because it is
+made for every message."""
 
 
 class RowBuffer(Generic[Owner]):
@@ -71,18 +82,23 @@ class RowBuffer(Generic[Owner]):
         self._infer = infer
         self.on_columns: Callable[[], None] = lambda: None
         """Called when `schema` has become known by the first rows."""
-        self.rows = 0
         self._columns = None if schema is None else Columns(schema)
         self._group = group
         self._kept: list[tuple[Owner, Prepared]] = []
-        self._key_types: list[Any] = [field.type for field in key_fields()]
-        self._bytes_per_row = _ROW_BYTES_GUESS
+        self._more_rows = 0
+        """Rows beyond one a message."""
+        self._full_rows = min(FLUSH_ROWS_MAX, FLUSH_BYTES_MAX // _ROW_BYTES_GUESS)
         self.schema = _segment_schema(schema, group)
+
+    @property
+    def rows(self) -> int:
+        """Rows that are kept."""
+        return len(self._kept) + self._more_rows
 
     @property
     def full(self) -> bool:
         """So many rows are kept that they should be flushed now."""
-        return self.rows >= FLUSH_ROWS_MAX or self.rows * self._bytes_per_row >= FLUSH_BYTES_MAX
+        return len(self._kept) + self._more_rows >= self._full_rows
 
     def prepare(self, message: Message, result: object, *, at_once: bool = False) -> Prepared | None:
         """The rows in one handler result (not None), None when it is an empty iterable. Raises RowError.
@@ -90,27 +106,26 @@ class RowBuffer(Generic[Owner]):
         `at_once`: rows are converted now, so that what does not fit is known now. Runs the handler's own code when
         `result` is a generator, so anything may be raised.
         """
+        columns = self._columns
+        if columns is not None and not at_once and (row := columns.values_of_plain(result)) is not None:
+            return message, row, None
         given: Any = result
-        if self._columns is None and self._infer is not None:
+        if columns is None and self._infer is not None:
             given = self._look(result, self._infer)
             if given is None:
                 return None
-        columns = self._columns
+            columns = self._columns
         if columns is None:
             raise RowError(_NO_COLUMNS if _looks_like_rows(given) else _unusable(given))
         values, tables = _collect(columns, given)
-        count = len(values) + sum(table.num_rows for table in tables)
+        count = len(values) + sum([table.num_rows for table in tables])
         if not count:
             return None
         if count > _ROWS_PER_MESSAGE_MAX:
             raise RowError(f"{count} rows of one message, at most {_ROWS_PER_MESSAGE_MAX} are possible")
-        if tables:
-            arrays = _joined(
-                [columns.fit_arrow(table) for table in tables] + ([columns.arrays(values)] if values else [])
-            )
-            return Prepared(_key(message), [], arrays, count)
-        converted = columns.arrays(values) if columns.mutable or at_once else None
-        return Prepared(_key(message), values, converted, count)
+        if at_once:
+            key_of(message)
+        return message, (), _rows_of(columns, values, tables, count, at_once=at_once)
 
     def _look(self, result: object, infer: Callable[[list[Any]], pyarrow.Schema]) -> Any:
         """The result, as a list where it was an iterable; its rows decide on the columns. None: there are none."""
@@ -126,14 +141,18 @@ class RowBuffer(Generic[Owner]):
         return rows
 
     def check(self, prepared: Prepared) -> None:
-        """Convert the rows and forget them. Raises RowError when they do not fit."""
-        if self._columns is not None:
-            _build(self._columns, [prepared])
+        """Convert the rows and forget them. Raises RowError when they do not fit, ProtocolError for a damaged record."""
+        message, row, rows = prepared
+        key_of(message)
+        if self._columns is not None and (rows is None or rows.arrays is None):
+            self._columns.arrays([row] if rows is None else rows.values)
 
     def keep(self, owner: Owner, prepared: Prepared) -> None:
         """Take prepared rows in."""
         self._kept.append((owner, prepared))
-        self.rows += prepared.count
+        rows = prepared[2]
+        if rows is not None:
+            self._more_rows += rows.count - 1
 
     def take(self) -> tuple[pyarrow.RecordBatch | None, list[tuple[Owner, RowError]]]:
         """All kept rows as one record batch (None when there are none), and the owners of messages that do not fit.
@@ -141,43 +160,45 @@ class RowBuffer(Generic[Owner]):
         When an owner comes back, its rows are not in the batch, and neither are those of other messages of the same
         owner (owners are compared by equality).
         """
-        kept, self._kept, self.rows = self._kept, [], 0
+        kept, self._kept, self._more_rows = self._kept, [], 0
         bad: list[tuple[Owner, RowError]] = []
         columns = self._columns
         if not kept or columns is None:
             return None, bad
         try:
-            arrays = _build(columns, [prepared for _, prepared in kept])
+            batch = self._batch(columns, [prepared for _, prepared in kept])
         except RowError as error:
-            # When no message alone is at fault, together they are too large: then all come back.
-            bad = _misfits(columns, kept) or [(owner, error) for owner, _ in kept]
+            alone, bad = _one_by_one(columns, kept)
             refused = [owner for owner, _ in bad]
-            kept = [(owner, prepared) for owner, prepared in kept if owner not in refused]
-            if not kept:
+            left = [(owner, prepared) for owner, prepared in alone if owner not in refused]
+            if not left:
                 return None, bad
-            arrays = _build(columns, [prepared for _, prepared in kept])
-        keys = self._key_arrays([prepared for _, prepared in kept])
-        batch: Any = pa.RecordBatch.from_arrays([*keys, *arrays], schema=self.schema)
-        if batch.num_rows >= _MEASURED_ROWS_MIN:
-            self._bytes_per_row = max(1, batch.nbytes // batch.num_rows)
+            try:
+                batch = self._batch(columns, [prepared for _, prepared in left])
+            except RowError:
+                # Together they are too large.
+                return None, bad + [(owner, error) for owner, _ in left]
         return batch, bad
 
-    def _key_arrays(self, kept: list[Prepared]) -> Arrays:
-        counts = [prepared.count for prepared in kept]
-        total = sum(counts)
-        types = self._key_types
-        columns = list(zip(*[prepared.key for prepared in kept], strict=True))
-        # Key: topic, broker, queue id, offset | origin topic, ids, reconsume times, store time. `_seq` stands between.
-        singles: Arrays = [
-            pa.array(values, kind) for values, kind in zip(columns, [*types[1:5], *types[6:]], strict=True)
-        ]
-        if total == len(kept):
-            seq: Any = pa.array([0] * total, types[5])
+    def _batch(self, columns: Columns, kept: list[Prepared]) -> Any:
+        """Raises RowError."""
+        several = [rows for _, _, rows in kept if rows is not None]
+        if several:
+            arrays = _in_order(columns, kept)
+            counts = [1 if rows is None else rows.count for _, _, rows in kept]
         else:
-            places = pa.array([number for number, count in enumerate(counts) for _ in range(count)], pa.int32())
-            singles = [array.take(places) for array in singles]
-            seq = pa.array([number for count in counts for number in range(count)], types[5])
-        return [pa.array([self._group] * total, types[0]), *singles[:4], seq, *singles[4:]]
+            arrays = columns.arrays([row for _, row, _ in kept])
+            counts = None
+        try:
+            keys = key_columns(self._group, [message for message, _, _ in kept], counts)
+        except _NO_KEYS as error:
+            raise RowError(str(error)) from error
+        batch: Any = pa.RecordBatch.from_arrays([*keys, *arrays], schema=self.schema)
+        if batch.num_rows >= _MEASURED_ROWS_MIN:
+            # What the handler made may be slices of a larger table, whose bytes are known only at twenty times the price.
+            size = batch.nbytes if any(rows.arrays for rows in several) else batch.get_total_buffer_size()
+            self._full_rows = min(FLUSH_ROWS_MAX, FLUSH_BYTES_MAX // max(1, size // batch.num_rows))
+        return batch
 
 
 def _segment_schema(schema: pyarrow.Schema | None, group: str) -> pyarrow.Schema:
@@ -190,23 +211,8 @@ def _segment_schema(schema: pyarrow.Schema | None, group: str) -> pyarrow.Schema
     return whole
 
 
-def _key(message: Message) -> Key:
-    queue = message.queue
-    return (
-        queue.topic,
-        queue.broker_name,
-        queue.queue_id,
-        message.queue_offset,
-        message.topic,
-        message.message_id,
-        message.origin_message_id,
-        message.reconsume_times,
-        message.store_timestamp_ms * 1_000,
-    )
-
-
 def _looks_like_rows(result: object) -> bool:
-    if isinstance(result, pa.RecordBatch | pa.Table) or _is_row(result):
+    if isinstance(result, _TABLES) or _is_row(result):
         return True
     return isinstance(result, Iterable) and not isinstance(result, str | bytes | bytearray | memoryview)
 
@@ -226,18 +232,36 @@ def _collect(columns: Columns, result: object) -> tuple[list[tuple[Any, ...]], l
     """Row values and Arrow tables in a handler's result."""
     if _is_row(result):
         return [columns.values_of(result)], []
-    if isinstance(result, pa.RecordBatch | pa.Table):
+    if isinstance(result, _TABLES):
         return [], [result]
     if not _looks_like_rows(result):
         raise RowError(_unusable(result))
     values: list[tuple[Any, ...]] = []
     tables: list[Any] = []
-    for row in cast("Iterable[object]", result):
-        if isinstance(row, pa.RecordBatch | pa.Table):
+    given = cast("Iterable[object]", result)
+    if isinstance(given, list) and not any(isinstance(row, _TABLES) for row in given):
+        return columns.values_of_all(given), tables
+    for row in given:
+        if isinstance(row, _TABLES):
             tables.append(row)
         else:
             values.append(columns.values_of(row))
     return values, tables
+
+
+def _rows_of(
+    columns: Columns, values: list[tuple[Any, ...]], tables: list[Any], count: int, *, at_once: bool
+) -> Rows:  # fmt: skip
+    """The rows of a message, converted where they must be: tables, and values that may change in ways not known here."""
+    if not tables and not at_once:
+        try:
+            return Rows(columns.taken(values), None, count)
+        except UnknownValueError:
+            pass
+    parts = [columns.fit_arrow(table) for table in tables]
+    if values:
+        parts.append(columns.arrays(values))
+    return Rows([], _joined(parts), count)
 
 
 def _joined(parts: list[Arrays]) -> Arrays:
@@ -249,29 +273,40 @@ def _joined(parts: list[Arrays]) -> Arrays:
         raise RowError(f"the rows cannot be joined: {error}") from error
 
 
-def _build(columns: Columns, kept: list[Prepared]) -> Arrays:
+def _in_order(columns: Columns, kept: list[Prepared]) -> Arrays:
     """Arrays of all rows in order; rows kept as values are converted run by run."""
     parts: list[Arrays] = []
     values: list[tuple[Any, ...]] = []
-    for prepared in kept:
-        if prepared.arrays is None:
-            values.extend(prepared.values)
-            continue
-        if values:
-            parts.append(columns.arrays(values))
-            values = []
-        parts.append(prepared.arrays)
+    for _, row, rows in kept:
+        if rows is None:
+            values.append(row)
+        elif rows.arrays is None:
+            values.extend(rows.values)
+        else:
+            if values:
+                parts.append(columns.arrays(values))
+                values = []
+            parts.append(rows.arrays)
     if values:
         parts.append(columns.arrays(values))
     return _joined(parts)
 
 
-def _misfits(columns: Columns, kept: list[tuple[Owner, Prepared]]) -> list[tuple[Owner, RowError]]:
+def _one_by_one(
+    columns: Columns, kept: list[tuple[Owner, Prepared]]
+) -> tuple[list[tuple[Owner, Prepared]], list[tuple[Owner, RowError]]]:
+    """Each message converted alone, and the owners of those that do not fit."""
+    good: list[tuple[Owner, Prepared]] = []
     bad: list[tuple[Owner, RowError]] = []
     for owner, prepared in kept:
-        if prepared.arrays is None:
-            try:
-                columns.arrays(prepared.values)
-            except RowError as error:
-                bad.append((owner, error))
-    return bad
+        message = prepared[0]
+        try:
+            arrays = _in_order(columns, [prepared])
+            key_columns("", [message], None)
+        except RowError as error:
+            bad.append((owner, error))
+        except _NO_KEYS as error:
+            bad.append((owner, RowError(str(error))))
+        else:
+            good.append((owner, (message, (), Rows([], arrays, len(arrays[0])))))
+    return good, bad

@@ -68,6 +68,11 @@ class Run:
     def add_finished(self, finished: OffsetSets) -> None:
         """Add the queue offsets of its records that did not fail."""
         key = (self.queue.topic, self.queue.broker_name, self.queue.queue_id)
+        if not self.failures and not self.spans and self.records:
+            first, last = self.offsets[self.start], self.offsets[self.start + self.records - 1]
+            if last - first == self.records - 1:  # offsets only rise
+                finished.add(key, first, last + 1)
+                return
         for position in range(self.start, self.start + self.records):
             if position not in self.failures:
                 last = self.offsets[position]

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 from ..remoting.errors import UsageError
 from ..remoting.queues import MessageQueue
-from .loading import HandlerLoadError, describe, describe_error, load
+from .loading import HandlerLoadError, describe, describe_error, find
 
 
 def answer(function: Any, line: str) -> dict[str, object]:
@@ -51,7 +51,7 @@ def serve(import_path: str, lines: TextIO, out: TextIO) -> None:
         out.flush()
 
     try:
-        function = load(describe(import_path)).function
+        function = find(describe(import_path)).function
     except HandlerLoadError as error:
         say({"error": f"{error}\n{error.traceback}".rstrip()})
         return

@@ -29,7 +29,7 @@ from ...remoting.subscription import EXPRESSION_TAG, parse_subscription
 from ..client_table import ConsumerGroup
 from ..effects import Reply
 from ..held_pulls import HeldPull
-from ..message_store import Fetched, GetStatus
+from ..message_store import Fetched, GetStatus, QueueRebuilding
 from ..refusal import FAQ, Refused
 from ..state import BrokerState, Call
 from ..topic_table import readable
@@ -185,5 +185,7 @@ def repeat(state: BrokerState, pulls: Iterable[HeldPull]) -> list[Reply]:
             response = answer(pull.command, fetched, answer_code(fetched, pull.request.queue_offset))
         except Refused as refused:
             response = pull.command.response(refused.code, refused.fields, remark=refused.remark)
+        except QueueRebuilding as error:
+            response = pull.command.response(ResponseCode.SYSTEM_BUSY, remark=str(error))
         replies.append(Reply(pull.channel, response))
     return replies

@@ -51,7 +51,7 @@ def newest_first(state: BrokerState, topic: str, begin_ms: int, end_ms: int) -> 
             if not looks_left:
                 return
             looks_left -= 1
-            record = state.store.record_at(queue.entry(offset)[0])
+            record = state.store.record_in(topic, queue_id, offset)
             if record is not None:
                 yield record
 

@@ -80,7 +80,7 @@ def delete(state: BrokerState, call: Call) -> Command:
     if state.topics.is_system(name):
         raise Refused(ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic.")
     if state.topics.remove(call.now_ms, name):
-        state.topics_changed(call.now_ms)
+        state.topics_changed(call.now_ms, name)
         state.store.remove_topic(name)
         state.offsets.forget_topic(name)
     return call.command.response(ResponseCode.SUCCESS)

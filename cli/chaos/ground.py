@@ -35,7 +35,7 @@ from ...remoting.errors import BrokerError, RocketcrewError, UsageError
 from ...spark.status import LoaderStatus, read_status
 from ...supervisor.control import ask
 from ...supervisor.member.access import access_of
-from ..children import Child, ChildError, free_ports, listens
+from ..children import Child, ChildError, free_ports
 from ..watch import lag_of
 from .handler import TRACE
 from .verdict import Line, parse, standing
@@ -116,10 +116,10 @@ class Ground:
     async def start_broker(self) -> None:
         """The embedded broker, on the ports and the folder that it had."""
         name_server_port, port = self._ports
-        words = ["broker", "--name-server-port", str(name_server_port), "--port", str(port)]
+        words = ["broker", "--json", "--name-server-port", str(name_server_port), "--port", str(port)]
         words += ["--dir", str(self.folder / "broker"), "--delay-levels", DELAY_LEVELS, "--host", "127.0.0.1"]
-        self.broker = Child("broker", words, log=self.folder / "broker.log", cwd=self.folder)
-        await self.until(lambda: listens(name_server_port) and listens(port), START_S, "the broker to listen")
+        self.broker = Child("broker", words, log=self.folder / "broker.log", cwd=self.folder, announces=True)
+        await asyncio.to_thread(self.broker.announcement, START_S)
 
     async def start_supervisor(self) -> None:
         """The supervisor, on the state that it left; returns when it answers."""

@@ -5,16 +5,21 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from pathlib import Path
 
 import click
 
+from ...broker.checking import check
 from ...broker.config import BrokerConfig
+from ...broker.disk import DiskStorage
+from ...broker.message_store import LOG
 from ...broker.server import run
 from ...conf.settings import Settings
+from ...remoting.errors import UsageError
 from ..options import with_settings
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option("--dir", "folder", metavar="FOLDER", help="Where messages and offsets live. Made when it is not there.")
 @click.option("--host", metavar="IP", help="IP address to listen on.")
 @click.option("--announce", metavar="IP", help="IP address that clients are told, where it is not the one listened on.")
@@ -34,14 +39,17 @@ def broker(settings: Settings, as_json: bool) -> None:
     """Run RocketMQ's name server and broker in one process, without Java.
 
     It speaks RocketMQ's protocol on RocketMQ's ports (name server 127.0.0.1:9876, broker :10911), so clients in any
-    language work with it. What it acknowledged survives its own kill -9. It is for one machine: no replication, no
-    access control, no transactions. One line is printed when it is ready; TERM or INT (Ctrl-C) stops it cleanly.
+    language work with it. What it acknowledged survives its own kill -9. It is for one machine: no replication and no
+    access control. One line is printed when it is ready; TERM or INT (Ctrl-C) stops it cleanly.
 
     \b
     Examples:
       rocketcrew broker
       rocketcrew broker --dir /tmp/b --name-server-port 0 --port 0 --json
+      rocketcrew broker check --dir /tmp/b
     """
+    if click.get_current_context().invoked_subcommand is not None:
+        return
     config = BrokerConfig(**dataclasses.asdict(settings.broker))
 
     def ready(name_server: str, address: str) -> None:
@@ -52,3 +60,28 @@ def broker(settings: Settings, as_json: bool) -> None:
             click.echo(f"name server {name_server}, broker {address}, data in {config.dir}; Ctrl-C stops it")
 
     raise click.exceptions.Exit(run(config, ready))
+
+
+@broker.command("check")
+@click.option("--dir", "folder", metavar="FOLDER", help="The data folder of a broker that does not run.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+@with_settings(folder="broker.dir")
+def check_store(settings: Settings, as_json: bool) -> None:
+    """Read the whole store of a broker and compare its parts; nothing is changed.
+
+    Every record is read with its CRC, every entry of a queue is compared with its record, the tables are parsed. Exits with
+    0 when everything agrees, else with 1.
+    """
+    folder = Path(settings.broker.dir)
+    if not (folder / LOG).is_dir():
+        raise UsageError(f"broker data folder {folder} has no {LOG}: no broker has ever stored anything there")
+    storage = DiskStorage(folder)
+    try:
+        report = check(storage)
+    finally:
+        storage.abandon()
+    if as_json:
+        click.echo(json.dumps({"fine": report.is_fine, **dataclasses.asdict(report)}))
+    else:
+        click.echo("\n".join(report.lines()))
+    raise click.exceptions.Exit(0 if report.is_fine else 1)

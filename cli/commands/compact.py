@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 
 import click
 
 from ...conf.settings import Settings, require
-from ..options import with_settings
+from ..options import table_folder, with_settings
 
 
 @click.command()
@@ -30,5 +29,5 @@ def compact(settings: Settings, as_json: bool) -> None:
     from ...spark.compaction import compact as rewrite
 
     require(settings, ["spark.target"], flag_names={"spark.target": "--target PATH"})
-    done = rewrite(Path(settings.spark.target), settings.spark.target_file_mib * 1024 * 1024)
+    done = rewrite(table_folder(settings), settings.spark.target_file_mib * 1024 * 1024)
     click.echo(json.dumps(asdict(done)) if as_json else f"{done.files_before} files, now {done.files_after}")

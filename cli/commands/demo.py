@@ -28,7 +28,7 @@ from ...client.sync import SyncProducer
 from ...conf.segment_format import OPEN_DIR, PLAN_DIR, READY_DIR
 from ...remoting.errors import RocketcrewError, UsageError
 from ...supervisor.control import ask
-from ..children import Child, free_ports, listens
+from ..children import Child
 from ..tables import lines
 from ..watch import Watch
 
@@ -137,8 +137,7 @@ class DemoRun:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._children: list[Child] = []
-        self._name_server_port, self._port = free_ports(2)
-        self._name_server = f"127.0.0.1:{self._name_server_port}"
+        self._name_server = ""
         self._slot = folder / "state" / GROUP / "0"
         self._table = folder / "table"
 
@@ -174,15 +173,12 @@ class DemoRun:
         }
 
     def _start_broker(self) -> None:
-        port, name_server_port = self._port, self._name_server_port
         broker = self._child("broker", [
-            "broker",
-            "--set", f"broker.name_server_port={name_server_port}",
-            "--set", f"broker.port={port}",
+            "broker", "--json", "--name-server-port", "0", "--port", "0",
             "--set", f"broker.dir={self._folder / 'broker'}",
             "--set", f"broker.message_delay_level={DELAY_LEVELS}",
-        ])  # fmt: skip
-        broker.wait_for(lambda: listens(name_server_port) and listens(port), START_TIMEOUT_S, "start")
+        ], announces=True)  # fmt: skip
+        self._name_server = broker.announcement(START_TIMEOUT_S)["name_server"]
 
     def _start_supervisor(self) -> Child:
         supervisor = self._child("supervisor", [
@@ -199,8 +195,16 @@ class DemoRun:
         supervisor.wait_for(lambda: self._status() is not None, START_TIMEOUT_S, "start")
         return supervisor
 
-    def _child(self, name: str, arguments: list[str], *, cwd: Path | None = None, out: Path | None = None) -> Child:
-        child = Child(name, arguments, log=self._folder / f"{name}.log", cwd=cwd, out=out)
+    def _child(
+        self,
+        name: str,
+        arguments: list[str],
+        *,
+        cwd: Path | None = None,
+        out: Path | None = None,
+        announces: bool = False,
+    ) -> Child:
+        child = Child(name, arguments, log=self._folder / f"{name}.log", cwd=cwd, out=out, announces=announces)
         self._children.append(child)
         return child
 

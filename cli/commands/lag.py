@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 import click
@@ -16,6 +17,7 @@ from ...remoting.errors import BrokerError, RocketcrewError
 from ...remoting.queues import MessageQueue
 from ...supervisor.member.access import access_of
 from ..options import with_settings
+from ..stagings import topics_in_keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ def lag(settings: Settings, topics: tuple[str, ...], as_json: bool) -> None:
 
     async def ask(cluster: Cluster) -> list[QueueLag]:
         wanted = tuple(access.wrap(topic) for topic in topics)
-        found = await queue_lags(Admin(cluster), access.wrap(settings.consumer.group), wanted)
+        found = await queue_lags(Admin(cluster), access.wrap(settings.consumer.group), wanted, topics_in_keys(settings))
         return [replace(queue, topic=access.unwrap(queue.topic)) for queue in found]
 
     found = run_with_cluster(access, ask)
@@ -67,12 +69,14 @@ def lag(settings: Settings, topics: tuple[str, ...], as_json: bool) -> None:
         click.echo(table(found, total))
 
 
-async def queue_lags(admin: Admin, group: str, topics: tuple[str, ...]) -> list[QueueLag]:
-    """Every queue of `topics` (none given: of all that the group consumes), sorted."""
+async def queue_lags(
+    admin: Admin, group: str, topics: tuple[str, ...], likely_topics: Sequence[str] = ()
+) -> list[QueueLag]:
+    """Every queue of `topics` (none given: of all that the group consumes), sorted; `likely_topics` as `consume_stats`."""
     found: dict[MessageQueue, QueueLag] = {}
     for topic in topics or (None,):
         try:
-            stats = await admin.consume_stats(group, topic)
+            stats = await admin.consume_stats(group, topic, likely_topics)
         except BrokerError as error:
             if error.code != ResponseCode.TOPIC_NOT_EXIST:
                 raise

@@ -16,7 +16,7 @@ from ...spark.config import LoaderConfig, loader_config
 from ...spark.front import run_loader
 from ...spark.status import read_status
 from ...workers.stack_dump import answer_into
-from ..options import with_settings
+from ..options import FOLDER, with_settings
 from ..surroundings import import_from_here, surroundings
 
 
@@ -31,7 +31,7 @@ def _pairs(context: click.Context, parameter: click.Parameter, value: tuple[str,
 
 
 @click.command()
-@click.option("--staging", "stagings", metavar="DIR", type=click.Path(file_okay=False, path_type=Path), required=True,
+@click.option("--staging", "stagings", metavar="DIR", type=FOLDER, required=True,
               multiple=True, help="The folder that workers seal segments into: <data_dir>/<group>/<slot>/segments. May be"
                                   " repeated: one loader for several supervisors.")  # fmt: skip
 @click.option(
@@ -43,6 +43,11 @@ def _pairs(context: click.Context, parameter: click.Parameter, value: tuple[str,
               help="Load what is sealed and end (default), or go on as more is sealed.")  # fmt: skip
 @click.option(
     "--master", metavar="URL", help="Spark's master, such as local[4] or spark://host:7077 or sc://host:15002."
+)
+@click.option(
+    "--quarantine",
+    is_flag=True,
+    help="Set aside segments whose columns do not fit the table, in bad/. Otherwise they end the command at its start.",
 )
 @click.option("--conf", "extra", metavar="NAME=VALUE", multiple=True, callback=_pairs,
               help="Further Spark configuration. May be repeated.")  # fmt: skip
@@ -56,8 +61,8 @@ def _pairs(context: click.Context, parameter: click.Parameter, value: tuple[str,
 @with_settings(target="spark.target", master="spark.master")
 @click.pass_context
 def load(
-    context: click.Context, settings: Settings, stagings: tuple[Path, ...], once: bool, extra: dict[str, str], as_json: bool,
-    stacks_fd: int | None,
+    context: click.Context, settings: Settings, stagings: tuple[Path, ...], once: bool, quarantine: bool,
+    extra: dict[str, str], as_json: bool, stacks_fd: int | None,
 ) -> None:  # fmt: skip
     """Load sealed result segments into a Spark table, each record once.
 
@@ -88,7 +93,8 @@ def load(
     if spark.format in FOLDER_FORMATS:
         require(settings, ["spark.target"], flag_names={"spark.target": "--target PATH"})
     told = config_of(settings, stagings[0], surroundings(context).env)
-    config = replace(told, follow=not once, conf={**spark.conf, **extra}, more_stagings=stagings[1:])
+    config = replace(told, follow=not once, conf={**spark.conf, **extra}, more_stagings=stagings[1:],
+                     quarantine=quarantine)  # fmt: skip
     import_from_here()
     code = run_loader(config)
     if as_json:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import click
 
 from ...conf.settings import Settings, require
-from ..options import with_settings
+from ..options import table_folder, with_settings
 from ..surroundings import surroundings
 from ..tables import lines
 
@@ -35,7 +34,7 @@ def query(settings: Settings, sql: tuple[str, ...], as_json: bool) -> None:
     from ...spark.views import is_delta, register_views
 
     require(settings, ["spark.target"], flag_names={"spark.target": "--target PATH"})
-    spark, target = settings.spark, Path(settings.spark.target)
+    spark, target = settings.spark, table_folder(settings)
     env = surroundings(click.get_current_context()).env
     folder = target.absolute().with_name(f"{target.name}.query")
     conf = {**(delta_conf(spark.delta_jars) if is_delta(target) and not is_remote(spark.master) else {}), **spark.conf}

@@ -20,8 +20,8 @@ from ...remoting.errors import BrokerError
 from ...remoting.namespaces import DLQ_PREFIX, RETRY_PREFIX
 from ...supervisor.member.access import access_of
 from ..exit_codes import EXIT_FAILURE
-from ..options import with_settings
-from ..stagings import group_in_keys, staging_folders
+from ..options import FOLDER, table_folder, with_settings
+from ..stagings import group_in_keys, staging_folders, topics_in_keys
 
 if TYPE_CHECKING:
     from ...durable.intervals import QueueKey
@@ -34,7 +34,7 @@ NOTED_AFTER_S: Final = 1.0
 @click.command()
 @click.option("-g", "--group", metavar="GROUP", help="The consumer group.")
 @click.option("--target", metavar="PATH", help="The table's folder (parquet, pyarrow, delta, deltalake).")
-@click.option("--staging", "stagings", metavar="DIR", multiple=True, type=click.Path(file_okay=False, path_type=Path),
+@click.option("--staging", "stagings", metavar="DIR", multiple=True, type=FOLDER,
               help="A folder of segments; may be repeated. Otherwise all of the group in supervisor.data_dir.")  # fmt: skip
 @click.option("--brokers/--no-brokers", default=True,
               help="Ask the brokers for their ends and the group's offsets (default), or not.")  # fmt: skip
@@ -70,7 +70,7 @@ def reconcile(
     if brokers or rerun:
         names["cluster.name_servers"] = "-n HOST:PORT"
     require(settings, list(names), flag_names=names)
-    table = Path(settings.spark.target)
+    table = table_folder(settings)
     folders = list(stagings) or staging_folders(settings)
     report, broken = _compare(settings, table, folders, brokers=brokers or rerun is not None)
     if rerun and report.to_run_again():
@@ -91,7 +91,7 @@ def _compare(settings: Settings, table: Path, folders: Sequence[Path], *, broker
     from ...spark.reconciling import reconcile as compare
     from ...spark.table_keys import table_facts
 
-    ends = _cluster_ends(settings) if brokers else None
+    ends = cluster_ends(settings) if brokers else None
     facts, broken = table_facts(table, folders)
     report = compare(facts, ends)
     if folders and any(Fate.UNKNOWN in queue.fates for queue in report.queues):
@@ -101,7 +101,8 @@ def _compare(settings: Settings, table: Path, folders: Sequence[Path], *, broker
     return report, broken
 
 
-def _cluster_ends(settings: Settings) -> dict[QueueKey, QueueEnds]:
+def cluster_ends(settings: Settings) -> dict[QueueKey, QueueEnds]:
+    """What brokers say of the group's queues. Raises as `Admin.consume_stats`."""
     from ...durable.intervals import QueueKey
     from ...spark.reconciling import QueueEnds
 
@@ -110,7 +111,7 @@ def _cluster_ends(settings: Settings) -> dict[QueueKey, QueueEnds]:
 
     async def ask(cluster: Cluster) -> dict[QueueKey, QueueEnds]:
         admin = Admin(cluster)
-        stats = (await admin.consume_stats(group)).offset_table
+        stats = (await admin.consume_stats(group, None, topics_in_keys(settings))).offset_table
         found: dict[QueueKey, QueueEnds] = {}
         for topic in sorted({mq.topic for mq in stats}):
             try:
@@ -133,15 +134,19 @@ def _run_again(settings: Settings, table: Path, report: Report, handler: str, fo
     from ...durable.outcomes import NO_ROWS, Outcomes
     from ...spark.rerun import load_again
     from ...spark.staging import Staging
+    from ...spark.table_columns import table_columns
+    from ...workers.boot import TableSpec
     from ...workers.loading import describe
     from ..rerunning import Rerun, fetch
 
     wanted = report.to_run_again()
     access = access_of(settings)
     with tempfile.TemporaryDirectory(prefix="rocketcrew-rerun-") as folder:
+        home = folders[0].parent.parent if folders else None
         rerun = Rerun(
-            describe(handler), settings.results.schema, Path(folder), group_in_keys(settings), access.namespace
-        )
+            describe(handler), settings.results.schema, Path(folder), group_in_keys(settings), access.namespace,
+            home=home, table=TableSpec(str(table), table_columns(table)),
+        )  # fmt: skip
         fetched, gone = run_with_cluster(access, lambda cluster: fetch(cluster, wanted))
         rerun.run(fetched)
         finished = Outcomes.of([(NO_ROWS, rerun.finished())])

@@ -13,7 +13,7 @@ import click
 from ...conf.settings import Settings
 from ...workers.loading import describe
 from ..exit_codes import EXIT_FAILURE
-from ..options import with_settings
+from ..options import FOLDER, with_settings
 from ..surroundings import import_from_here, surroundings
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 @click.option("--to", metavar="TIME", help="Until before this time. Otherwise now.")
 @click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC[:TAGS]", help="A topic. May be repeated.")
 @click.option("-g", "--group", metavar="GROUP", help="The group whose handler this is; its offsets stay as they are.")
-@click.option("--output", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
+@click.option("--output", metavar="DIR", type=FOLDER,
               help="Keep the rows there, as Parquet files; a folder that is new or empty.")  # fmt: skip
-@click.option("--diff", metavar="TABLE", type=click.Path(file_okay=False, path_type=Path),
+@click.option("--diff", metavar="TABLE", type=FOLDER,
               help="Compare with the rows that the group has in this table.")  # fmt: skip
 @click.option("--schema", metavar="DDL", help="Columns of the rows, where the handler does not declare them.")
 @click.option("--master", metavar="URL", help="Spark's master, such as local[4] or spark://host:7077.")

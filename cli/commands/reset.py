@@ -24,7 +24,7 @@ from ...remoting.queues import MessageQueue
 from ...source.reading import TOOLS_GROUP
 from ...source.searching import exact_offset, store_times
 from ...supervisor.member.access import access_of
-from ..options import with_settings
+from ..options import FOLDER, table_folder, with_settings
 from ..stagings import group_in_keys, staging_folders
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ LATEST: Final = "latest"
                    " or milliseconds since 1970).")  # fmt: skip
 @click.option("--reprocess", is_flag=True, help="Load the rows once more, in a new epoch (column _epoch).")
 @click.option("--target", metavar="PATH", help="The table's folder, for --reprocess.")
-@click.option("--staging", "stagings", metavar="DIR", multiple=True, type=click.Path(file_okay=False, path_type=Path),
+@click.option("--staging", "stagings", metavar="DIR", multiple=True, type=FOLDER,
               help="For --reprocess: a folder of segments. Otherwise all of the group in supervisor.data_dir.")  # fmt: skip
 @with_settings(group="consumer.group", target="spark.target")
 def reset(settings: Settings, topics: tuple[str, ...], where: str, reprocess: bool, stagings: tuple[Path, ...]) -> None:
@@ -156,7 +156,7 @@ def _ask_for_epochs(settings: Settings, folders: list[Path], queues: list[Messag
 
     if not folders:
         raise UsageError("no folder of segments was found: name them with --staging")
-    epochs = _table_epochs(Path(settings.spark.target))
+    epochs = _table_epochs(table_folder(settings))
     keys = [QueueKey(group_in_keys(settings), mq.topic, mq.broker_name, mq.queue_id) for mq in queues]
     stagings = [Staging(folder) for folder in folders]
     for staging in stagings:

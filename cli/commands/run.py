@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import dataclasses
 import gc
+import os
+import signal
 import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -16,14 +18,13 @@ import uvloop
 from ...conf.settings import Settings
 from ...remoting.errors import UsageError
 from ...supervisor.service import EXIT_FORCED, Summary, Supervisor
-from ...workers.loading import HandlerSpec, describe
-from ..children import Child, listens
+from ...workers.loading import HandlerSpec
+from ...workers.trial_import import examine
+from ..embedded import EmbeddedBroker, start_broker
 from ..exit_codes import ForcedStopError
 from ..options import reread_settings, with_settings
 from ..surroundings import import_from_here, surroundings
 
-BROKER_START_S = 30.0
-BROKER_STOP_S = 10.0
 COLLECT_AFTER_ALLOCATIONS = 10_000
 
 
@@ -82,17 +83,17 @@ def run(
       rocketcrew run shop.orders:handle -t 'orders:paid' -g billing -n 10.0.0.5:9876 --workers 8
       rocketcrew run shop.orders:handle -t orders -g billing -n 10.0.0.5:9876 --engine spark --master spark://10.0.0.9:7077
     """
-    spec = describe(handler)
     import_from_here()
+    spec = examine(handler, settings.workers.boot_timeout_ms)
     if engine == "spark":
         context.exit(_run_on_spark(context, settings, spec, embedded=embedded, reloads=reload_on_change))
     _calm_collector()
     with (
-        _name_servers(settings, embedded) as settings_to_use,
+        _name_servers(settings, embedded) as (settings_to_use, broker),
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
         summary = runner.run(
-            _supervise(settings_to_use, spec, reread_settings(), Path.cwd() if reload_on_change else None)
+            _supervise(settings_to_use, spec, reread_settings(), Path.cwd() if reload_on_change else None, broker)
         )
     _tell(summary)
     if summary.exit_code == EXIT_FORCED:
@@ -106,7 +107,9 @@ def _run_on_spark(
 
     if reloads:
         raise UsageError("--reload has no meaning with --engine spark: stop it, and start it with the new code")
-    with _name_servers(settings, embedded) as settings_to_use:
+    with _name_servers(settings, embedded) as (settings_to_use, broker):
+        if broker is not None:
+            broker.watch_by_thread(lambda: os.kill(os.getpid(), signal.SIGTERM))
         return run_stream(settings_to_use, spec, surroundings(context).env)
 
 
@@ -118,16 +121,31 @@ def _calm_collector() -> None:
 
 
 async def _supervise(
-    settings: Settings, spec: HandlerSpec, reread: Callable[[], Settings], watched: Path | None
-) -> Summary:
+    settings: Settings, spec: HandlerSpec, reread: Callable[[], Settings], watched: Path | None,
+    broker: EmbeddedBroker | None,
+) -> Summary:  # fmt: skip
     def again() -> Settings:
         return dataclasses.replace(reread(), cluster=settings.cluster)  # an embedded broker's address is not on disk
 
-    return await Supervisor(settings, spec, reread=again, watched=watched).run()
+    supervisor = Supervisor(settings, spec, reread=again, watched=watched)
+    if broker is None:
+        return await supervisor.run()
+    loop = asyncio.get_running_loop()
+
+    def died() -> None:
+        loop.remove_reader(broker)
+        broker.died()
+        supervisor.stop()
+
+    loop.add_reader(broker, died)
+    try:
+        return await supervisor.run()
+    finally:
+        loop.remove_reader(broker)
 
 
 @contextlib.contextmanager
-def _name_servers(settings: Settings, embedded: bool) -> Generator[Settings]:
+def _name_servers(settings: Settings, embedded: bool) -> Generator[tuple[Settings, EmbeddedBroker | None]]:
     """The settings with name servers in them: the configured ones, or those of an embedded broker."""
     if embedded and settings.cluster.name_servers:
         raise UsageError(
@@ -135,19 +153,22 @@ def _name_servers(settings: Settings, embedded: bool) -> Generator[Settings]:
             f" {';'.join(settings.cluster.name_servers)}. Leave one of the two out"
         )
     if settings.cluster.name_servers or (settings.cluster.namesrv_domain and not embedded):
-        yield settings
+        yield settings, None
         return
     if not embedded and not _agrees():
         raise UsageError(
             "no name server is configured: give -n HOST:PORT, set NAMESRV_ADDR or cluster.name_servers in the file, or use"
             " --embedded to start a broker of your own"
         )
-    broker = _start_broker(settings)
-    address = f"{settings.broker.host}:{settings.broker.name_server_port}"
+    log = Path(settings.supervisor.data_dir) / "broker.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    broker = start_broker(settings.broker, log)
+    click.echo(f"embedded broker: {broker.name_server} (pid {broker.child.pid}, log {log})", err=True)
+    cluster = dataclasses.replace(settings.cluster, name_servers=(broker.name_server,))
     try:
-        yield dataclasses.replace(settings, cluster=dataclasses.replace(settings.cluster, name_servers=(address,)))
+        yield dataclasses.replace(settings, cluster=cluster), broker
     finally:
-        broker.stop(BROKER_STOP_S)
+        broker.close()
 
 
 def _agrees() -> bool:
@@ -155,27 +176,6 @@ def _agrees() -> bool:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     return click.confirm("No name server is configured. Start an embedded broker?", default=True, err=True)
-
-
-def _start_broker(settings: Settings) -> Child:
-    broker = settings.broker
-    log = Path(settings.supervisor.data_dir) / "broker.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    words = ["broker"]
-    for field in dataclasses.fields(broker):
-        words += ["--set", f"broker.{field.name}={getattr(broker, field.name)}"]
-    child = Child("embedded broker", words, log=log)
-    try:
-        child.wait_for(
-            lambda: listens(broker.name_server_port, broker.host) and listens(broker.port, broker.host),
-            BROKER_START_S,
-            "start",
-        )
-    except BaseException:
-        child.stop(BROKER_STOP_S)
-        raise
-    click.echo(f"embedded broker: {broker.host}:{broker.name_server_port} (pid {child.pid}, log {log})", err=True)
-    return child
 
 
 def _tell(summary: Summary) -> None:

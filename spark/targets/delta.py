@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow
 import pyarrow.dataset
 
+from ...conf.columns import BATCH_COLUMN, check_partition_columns, plain_schema
 from ...durable.files import make_folders, spark_path
 from ...durable.intervals import OffsetSet
 from ...durable.outcomes import BatchOutcomes
 from ...remoting.errors import UsageError
-from ..columns import BATCH_COLUMN, check_partition_columns, plain_schema
 from ..convert import Staged
 from ..errors import BatchTakenError, LoaderError, remedy
 from ..plan import Plan

@@ -32,11 +32,11 @@ from typing import Any
 
 import pyarrow.parquet
 
+from ...conf.columns import BATCH_COLUMN, check_partition_columns
 from ...durable.files import make_folders, remove_tree, sync_path, sync_tree, try_lock
 from ...durable.intervals import OffsetSet
 from ...durable.outcomes import BatchOutcomes
 from ...remoting.errors import UsageError
-from ..columns import BATCH_COLUMN, check_partition_columns
 from ..convert import Staged
 from ..errors import BatchTakenError, LoaderError
 from ..plan import Plan
@@ -67,6 +67,7 @@ class ParquetTarget:
         self._writer = writer
         self._threads = threads
         self._newest = 0
+        self._looked: tuple[int, int] | None = None
         self._lock: int | None = None
         self._table_lock: int | None = None
         """Shared, on the table's folder, while a batch is written: a compaction exchanges the folder between two."""
@@ -92,11 +93,11 @@ class ParquetTarget:
                 )
 
     def _last_batch(self) -> int:
-        """The highest batch: one listing, later only a look whether somebody added more."""
-        if not self._newest or not batch_folder(self.path, self._newest).exists():
+        """The highest batch, by a listing whenever the folder has changed: a compaction leaves out numbers in between."""
+        look = _look(self.path)
+        if look is None or look != self._looked:
             self._newest = last_batch(self.path)
-        while self._newest and batch_folder(self.path, self._newest + 1).exists():
-            self._newest += 1
+            self._looked = look
         return self._newest
 
     def has(self, plan: Plan) -> bool:
@@ -109,15 +110,25 @@ class ParquetTarget:
         self._writer.start()
 
     def write(self, plan: Plan, staged: Staged) -> None:
-        """Have the writer make the data files, fsyncing those that are finished while others are still written."""
+        """Have the writer make the data files, fsyncing those that are finished while others are still written.
+
+        Raises BatchTakenError when the table is no more what the plan was made on: a compaction may have merged away the
+        plan's own number with its neighbours, and the rename would find the place free. From here to the commit none can.
+        """
         check_partition_columns(self._partition_by, plan.columns)
         output = self._tmp_dir(plan)
         self._prepare(plan)
+        if not self._is_next(plan):
+            raise _taken(self.path, plan)
         with _early_sync(output):
             self._writer.write(staged.files, output, plan.columns, staged.bytes)
         written = sum(pq.read_metadata(file).num_rows for file in data_files(output))
         if written != staged.rows:
             raise LoaderError(f"{output} holds {written} rows, but {staged.rows} were to be written: not committed")
+
+    def _is_next(self, plan: Plan) -> bool:
+        batch = last_batch(self.path)
+        return plan.follows(batch, read_state(batch_folder(self.path, batch) / STATE_FILE).plan_id if batch else "")
 
     def _prepare(self, plan: Plan) -> None:
         try:
@@ -146,10 +157,9 @@ class ParquetTarget:
             output.rename(batch_folder(self.path, plan.batch))
         except OSError as error:
             if error.errno in _TAKEN:
-                raise BatchTakenError(f"batch {plan.batch} of {self.path} was committed by another loader") from None
+                raise _taken(self.path, plan) from None
             raise
         sync_path(self.path)
-        self._newest = plan.batch
         self._release(plan)
         self._tidy()
 
@@ -189,6 +199,19 @@ class ParquetTarget:
 
     def _tmp_dir(self, plan: Plan) -> Path:
         return self.path / TMP_DIR / plan.id
+
+
+def _taken(table: Path, plan: Plan) -> BatchTakenError:
+    return BatchTakenError(f"another loader has committed batch {plan.batch} of {table}")
+
+
+def _look(folder: Path) -> tuple[int, int] | None:
+    """What a folder looks like from outside: another after each change of its names, but for two in a clock's tick."""
+    try:
+        found = folder.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def batch_folder(table: Path, batch: int) -> Path:

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from ...conf.columns import Column
 from ...durable.intervals import OffsetSet, QueueKey
 from ...durable.outcomes import BatchOutcomes
-from ..columns import Column
 from ..convert import Staged
 from ..epochs import opened
 from ..plan import Plan, Top
@@ -61,7 +61,10 @@ class Target(Protocol):
         ...
 
     def write(self, plan: Plan, staged: Staged) -> None:
-        """Write the rows where no reader sees them. Anything left there by an earlier try is replaced."""
+        """Write the rows where no reader sees them. Anything left there by an earlier try is replaced.
+
+        Raises BatchTakenError when it is clear already that the batch's number is gone.
+        """
         ...
 
     def commit(self, plan: Plan, loaded: OffsetSet, told: BatchOutcomes) -> None:

@@ -77,8 +77,13 @@ class Staff:
 
     @property
     def tried(self) -> bool:
-        """Every index has a worker that serves, or one that could not boot."""
-        return all(self.at(index, Post.SERVING) or self._failures[index] for index in range(self.policy.count))
+        """Every index has a worker that serves, or one that could not boot, and one does serve.
+
+        Where none does, those that failed may still be ending; then comes a `GiveUp`, and until then no group is joined.
+        """
+        return bool(self.serving()) and all(
+            self.at(index, Post.SERVING) or self._failures[index] for index in range(self.policy.count)
+        )
 
     # --- events -------------------------------------------------------------------------------------------------
 

@@ -37,8 +37,8 @@ def read_charges(folder: Path, charges: Charges) -> None:
         log.warning("charges_not_read", path=str(path), error=str(error))
 
 
-def write_charges(folder: Path, charges: Charges) -> None:
-    """Replace the file. A disk that refuses costs no more than the count."""
+def write_charges(folder: Path, charges: Charges) -> bool:
+    """Replace the file. A disk that refuses costs no more than the count; False then."""
     path = folder / CHARGES_FILE
     beside = path.with_suffix(".new")
     try:
@@ -49,6 +49,8 @@ def write_charges(folder: Path, charges: Charges) -> None:
             path.unlink(missing_ok=True)
     except OSError as error:
         log.error("charges_not_written", path=str(path), error=str(error))
+        return False
+    return True
 
 
 def take_over_charges(folder: Path, other: Path) -> None:
@@ -59,8 +61,8 @@ def take_over_charges(folder: Path, other: Path) -> None:
     read_charges(other, charges)
     charge_left_cells(other, charges)
     read_charges(folder, charges)
-    write_charges(folder, charges)
-    (other / CHARGES_FILE).unlink(missing_ok=True)
+    if write_charges(folder, charges):
+        (other / CHARGES_FILE).unlink(missing_ok=True)
 
 
 def charge_left_cells(folder: Path, charges: Charges) -> int:

@@ -100,9 +100,9 @@ class Pool:
 
     async def start(self) -> None:
         """Start the workers and wait until each is ready, or has failed while others are. Raises HandlerError, with what
-        the last one said, when none can boot."""
+        the last one said, when none can boot: nobody joins the group for a handler that cannot run."""
         self.run_staff()
-        while not self.staff.tried and not self.failure:
+        while not self.failure and not (self.staff.tried and self.staff.serving()):
             await self._wait_changed(self._loop.time() + 1.0)
         if self.failure:
             raise HandlerError(self.failure)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rocketcrew.supervisor.core.states import QUEUE, WORKER
 
-from .script import FAULTS, STALLS
+from .script import BOOTS, FAULTS, POWER, STALLS
 from .simulation import Simulation
 
 EVENTS = (
@@ -35,7 +35,7 @@ EVENTS = (
     "a seal was asked for because much waited for it",
     "a seal was found though not reported", "a segment of the last run was not found", "a segment was salvaged",
     "a message ran again because no broker took it back", "a send-back was refused or its answer lost",
-    "a slot was cut down", "a slot was taken over", "a slow message",
+    "a slot was cut down", "a start failed after a take-over", "a slot was taken over", "a slow message",
     "a stop past its deadline", "a worker left for its successor", "a worker died idle", "a worker died while it booted",
     "a worker died while its segment was being sealed",
     "a worker died while several calls waited",
@@ -57,7 +57,7 @@ def transition_name(transition: tuple[Enum, Enum]) -> str:
 def wanted() -> set[str]:
     """Everything that has to happen."""
     tables = {transition_name(transition) for table in (QUEUE, WORKER) for transition in table}
-    return tables | set(EVENTS) | {"fault: " + kind for kind in (*FAULTS, STALLS)}
+    return tables | set(EVENTS) | {"fault: " + kind for kind in (*FAULTS, STALLS, BOOTS, POWER)}
 
 
 def seen_in(simulation: Simulation) -> Counter[str]:

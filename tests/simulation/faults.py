@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rocketcrew.remoting.codes import RequestCode, ResponseCode
 
 from .member import SimMember
-from .script import STALLS
+from .script import BOOTS, POWER, STALLS
 from .worker import SimWorker
 
 if TYPE_CHECKING:
@@ -38,10 +38,11 @@ class Faults:
             "recycle worker": self._recycle_worker,
             "pause": self._pause,
             "kill member": self._kill_member,
+            BOOTS: self._fail_boot,
             "kill member in a step": self._kill_in_a_step,
             "stop member": self._stop_member,
             "start member": self._start_member,
-            "lose power": self._lose_power,
+            POWER: self._lose_power,
             "reset back": lambda: self._reset(back=True),
             "reset forward": lambda: self._reset(back=False),
             "slow network": self._slow,
@@ -65,6 +66,7 @@ class Faults:
         """No more faults, and those that last are over."""
         broker = self.s.broker
         broker.refusing.clear()
+        self.s.next_boot_fails = False
         broker.stalled_until_ms = 0.0
         for link in broker.channels.values():
             link.slow = 1.0
@@ -178,6 +180,13 @@ class Faults:
         member.die()
         return True
 
+    def _fail_boot(self) -> bool:
+        """The next process that starts cannot boot its workers, or is killed before they are ready."""
+        if self.s.next_boot_fails:
+            return False
+        self.s.next_boot_fails = True
+        return True
+
     def _kill_in_a_step(self) -> bool:
         member = self._member()
         if member is None or not member.running or member.dies_in >= 0:
@@ -188,7 +197,7 @@ class Faults:
     def _lose_power(self) -> bool:
         """All members are gone at once, and what was not fsynced, too. (The broker has its own power.)"""
         for member in self.s.living():
-            member.die()
+            member.lose_power()
         for folder in self.s.folders:
             folder.lose_power(self.world.random)
         return True

@@ -8,14 +8,15 @@ reads them as supervisor/service.py does: replay, adopt slots that nobody holds,
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 from rocketcrew.durable.intervals import OffsetSet
+from rocketcrew.supervisor.core.intervals import Intervals
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core.allocation import everything, strategy_named
-from rocketcrew.supervisor.core.intervals import Intervals
-from rocketcrew.supervisor.core.journal import Entry, snapshot
+from rocketcrew.supervisor.core.journal import Entry, replay, snapshot
 from rocketcrew.supervisor.core.slab import UNIT_BYTES, Slab
 from rocketcrew.supervisor.core.state import CoreConfig
 from rocketcrew.supervisor.core.states import Queue
@@ -67,6 +68,8 @@ class SimMember:
         self._trimmed = 0
         folder.held = True
         self.journal = parts.read_journal(bytes(folder.journal))
+        self._taken_over = dead
+        self._known_at_start = self._known_on_disk()
         for other in dead:
             self._adopt(other)
         self.view = bytearray(script.slab_units * UNIT_BYTES)
@@ -116,8 +119,33 @@ class SimMember:
         self.folder.notes |= other.notes
         self.folder.open |= other.open
         self.folder.ready |= other.ready
-        other.journal = bytearray()
         other.open, other.ready, other.settled = {}, {}, {}
+        if self.parts.keeps_taken_journals:
+            self.folder.journal = bytearray(snapshot(self.journal)[0])
+            self.folder.journal_synced = len(self.folder.journal)
+        other.journal = bytearray()
+
+    def _known_on_disk(self) -> dict[MessageQueue, Intervals]:
+        """What the journals of this slot and of those that it takes over know as finished, sealed or not."""
+        known: dict[MessageQueue, Intervals] = {}
+        for folder in (self.folder, *self._taken_over):
+            journal = replay(bytes(folder.journal), "journal")[0]
+            for mq, log in journal.queues.items():
+                done = known.setdefault(mq, Intervals(log.durable.pairs()))
+                done.add(0, max(log.committed, 0))
+                for start, end in log.durable.pairs():
+                    done.add(start, end)
+            for mq, start, end in chain.from_iterable(journal.pending.values()):
+                known.setdefault(mq, Intervals()).add(start, end)
+        return known
+
+    def _check_failed_start(self) -> None:
+        """A start that failed, or was killed before its workers were ready, forgets nothing of what dead slots knew."""
+        now = self._known_on_disk()
+        for mq, before in self._known_at_start.items():
+            after = now.get(mq, Intervals())
+            if any(at not in after for start, end in before.pairs() for at in range(start, end)):
+                raise Violation(f"{self.client_id} did not start, and {before} of {mq} is known no more, only {after}")
 
     def _read_charges(self, folder: Folder) -> None:
         """Its file of deaths and the cells that were left in it; noted, and only then the cells are cleared."""
@@ -296,12 +324,26 @@ class SimMember:
         self.alive = False
         self.folder.held = False
 
+    def fail_boot(self) -> None:
+        """Its workers cannot boot, so it ends before it has joined the group."""
+        if not self.running:
+            self.die()
+
+    def lose_power(self) -> None:
+        """As `die`; what was not fsynced need not be there any more."""
+        self.die()
+        self._known_at_start = {}
+
     def die(self) -> None:
         """Kill -9: workers go with it (their death signal), the connection too; the folder stays."""
         if not self.alive:
             return
         self.alive = False
         self.folder.held = False
+        if not self.running:
+            if self._taken_over:
+                self.world.note("a start failed after a take-over")
+            self._check_failed_start()
         self.folder.cells = dict(self.coroner.cells)
         self.pool.kill_all()
         self.edge.lose()

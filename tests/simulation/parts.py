@@ -28,6 +28,8 @@ class Parts:
     """A response that finds no room is left on the connection, instead of read and dropped."""
     ordered_worker_class = OrderedSimWorker
     claims_class = Claims
+    keeps_taken_journals = True
+    """What a journal of a dead slot knew is written into the own one before that is removed."""
     guards_commits = True
     """The edge looks at the broker's offset before a guarded commit."""
 

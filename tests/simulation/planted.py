@@ -34,6 +34,7 @@ from rocketcrew.workers.claims import Claims
 from .disk import Folder, Segment
 from .member import SimMember
 from .parts import Parts
+from .script import POWER
 from .truth import Truth
 from .worker import SimWorker, Work
 from .world import World
@@ -548,6 +549,12 @@ class TrustsTornFiles(Parts):
         super().join(journal, salvaged, sealed)
 
 
+class UnlinksFirst(Parts):
+    """The journal of a slot that is taken over goes before what it knew is in the own one."""
+
+    keeps_taken_journals = False
+
+
 class Planted(NamedTuple):
     """One bug, the number of seeds within which it must be found, and in which kind of world."""
 
@@ -604,9 +611,12 @@ PLANTED = {
     "finished messages forgotten where the last commit fails": Planted(
         ForgetsUncommitted, 100, (*COMING_AND_GOING, "refuse commits", "stall broker"), SEVERAL
     ),
-    "what was reported counts, though its file is torn": Planted(TrustsTornFiles, 40, ("lose power",)),
+    "what was reported counts, though its file is torn": Planted(TrustsTornFiles, 40, (POWER,)),
     "charge forgotten when a retry here dies": Planted(
-        ForgetsTheCharge, 100, ("refuse send-backs",), {"order": "concurrent", "deadly": 25}
+        ForgetsTheCharge,
+        100,
+        ("refuse send-backs",),
+        ONE_SLOT | {"order": "concurrent", "deadly": 25, "slow": 0.0, "fault_rate": 0.05},
     ),
     "draining queue commits unguarded": Planted(CommitUnguarded, 40, COMING_AND_GOING, SEVERAL | {"slow": 0.15}),
     "skip one too many": Planted(SkipsOneTooMany, 40),
@@ -630,7 +640,7 @@ PLANTED = {
     "what is begun is taken back": Planted(TakesTooMuch, 20, (), HELD_UP),
     "a claim that was seen is given up": Planted(ForgetsItsClaim, 20, (), HELD_UP),
     "a claim that came too late is run": Planted(TrustsEveryClaim, 20, (), HELD_UP),
-    "what is taken back is forgotten": Planted(LosesTheRest, 20, (), HELD_UP),
+    "what is taken back is forgotten": Planted(LosesTheRest, 60, (), HELD_UP),
     "what was left is not limited": Planted(ForgetsTheLimit, 40, ("kill worker",), HELD_UP | {"topic_limit": 1}),
     "wipe instead of salvage": Planted(WipesOpen, 40),
     "outcome before rows": Planted(OutcomeFirst, 10),
@@ -648,6 +658,9 @@ PLANTED = {
     ),
     "key by restored topic": Planted(RestoredKey, 10),
     "queue ends with open send-backs": Planted(EndsEarly, 60),
+    "journal of a dead slot removed too early": Planted(
+        UnlinksFirst, 40, ("fail a boot", "kill member"), SEVERAL | {"slow": 0.05}
+    ),
     "finished messages forgotten at the end": Planted(ForgetsFinished, 80),
     "chunk handed out twice": Planted(HandsOutTwice, 40),
     "bytes of an ended queue kept": Planted(KeepsEnded, 120, ("reset back", "reset forward"), {"slow": 0.15}),

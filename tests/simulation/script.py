@@ -31,10 +31,12 @@ FAULTS = (
     "cut", "cut after delivery", "stall broker", "kill broker", "refuse send-backs", "refuse pulls", "refuse commits",
     "flow control", "kill worker", "kill worker while it writes", "kill worker behind its rename",
     "lose an open segment", "recycle worker", "kill forkserver", "pause", "kill member", "kill member in a step",
-    "stop member", "start member", "lose power", "reset back", "reset forward", "slow network",
+    "stop member", "start member", "reset back", "reset forward", "slow network",
 )  # fmt: skip
 STALLS = "worker stands still"
-"""Of some seeds only, see `perhaps_limited`."""
+BOOTS = "fail a boot"
+POWER = "lose power"
+"""These three are of some seeds only, see `perhaps_limited`."""
 
 
 @dataclass(frozen=True)
@@ -133,8 +135,9 @@ class Script:
         """Decided by what was drawn: a draw of its own would make every seed another world."""
         draw = crc32(repr(self).encode())
         limit = [1, 2, 0, 0, 0, 0, 0, 0][draw % 8]
-        faults = self.faults | {STALLS: [0, 0, 1, 3][draw // 8 % 4]}
-        seal_rows = [12, 40, 50_000, 50_000][draw // 32 % 4]
+        faults = self.faults | {STALLS: [0, 0, 1, 3][draw // 8 % 4], BOOTS: [0, 1, 1, 3][draw // 32 % 4]}
+        faults[POWER] = [0, 0, 1, 2][draw // 128 % 4]
+        seal_rows = [12, 40, 50_000, 50_000][draw // 512 % 4]
         limit = limit if self.order == "concurrent" else 0
         return replace(self, topic_limit=limit, faults=faults, seal_rows=seal_rows)
 
@@ -201,7 +204,7 @@ def doom(numbers: list[int], attempt: int, script: Script, cost: dict[int, int])
 
 def _dies_later(number: int) -> bool:
     """It fails at its first attempt, and ends its worker at each one after it."""
-    return crc32(f"later {number}".encode()) % 1000 < 8
+    return crc32(f"later {number}".encode()) % 1000 < 30
 
 
 def has_deadly_key(number: int, script: Script) -> bool:

@@ -53,6 +53,7 @@ class Simulation:
         self.folders: list[Folder] = []
         self.members: list[SimMember] = []
         """Those that live, and those that ended and are not forgotten yet."""
+        self.next_boot_fails = False
         self.transitions: Counter[tuple[Enum, Enum]] = Counter()
         self.faults = Faults(self)
         self._names = 0
@@ -96,7 +97,11 @@ class Simulation:
         dead = free[1:] if self.world.chance(0.5) or self.world.calm else []
         self._names += 1
         name = f"10.0.0.{self.world.random.randrange(1, 9)}@{self._names}"
-        self.members.append(SimMember(self.world, self.script, self.truth, self.broker, folder, dead, name, self.parts))
+        member = SimMember(self.world, self.script, self.truth, self.broker, folder, dead, name, self.parts)
+        self.members.append(member)
+        if self.next_boot_fails:
+            self.next_boot_fails = False
+            self.world.after(self.world.random.random(), member.fail_boot)
 
     def living(self) -> list[SimMember]:
         return [member for member in self.members if member.alive]

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from rocketcrew.cli.children import ChildError
 from rocketcrew.supervisor.control import ask
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -117,6 +118,45 @@ def test_code_that_does_not_boot_is_not_taken(tmp_path: Path, broker: Broker) ->
     assert set(crew.workers()) == workers
     rows = crew.finish()
     assert set(rows.column("version").to_pylist()) == {1}
+
+
+def test_columns_that_do_not_fit_are_refused_before_a_message_is_taken(tmp_path: Path, broker: Broker) -> None:
+    """At a reload the old code goes on, and a start ends: nothing is committed whose rows the table would not take."""
+    crew = Reloadable(tmp_path, broker)
+    crew.start()
+    send_numbers(broker, TOPIC, range(20))
+    wait_until(lambda: crew.lag() == 0, what="the first messages")
+    other = "VERSION = 'two'\n" + HANDLER.replace("version int", "version string")
+    misfit = "'version' is string here and int there"
+
+    def refused_by_a_reload() -> None:
+        workers = set(crew.workers())
+        crew.write(other)
+        assert crew.ask("reload")["reloading"]
+        wait_until(lambda: crew.staff()["last_reload"].startswith("rolled back"), what="the way back")
+        assert misfit in crew.staff()["last_reload"]
+        assert set(crew.workers()) == workers
+        crew.write("VERSION = 1\n" + HANDLER)
+
+    def refused_at_the_start() -> None:
+        crew.write(other)
+        with pytest.raises(ChildError, match=r"ended with exit code 4") as ended:
+            crew.start()
+        assert misfit in str(ended.value)
+        assert "Traceback" not in str(ended.value)
+        crew.write("VERSION = 1\n" + HANDLER)
+
+    refused_by_a_reload()  # by what waits for the loader: there is no table yet
+    assert crew.stop() == 0
+    refused_at_the_start()
+    assert crew.load().num_rows == 20
+    send_numbers(broker, TOPIC, range(20, 40))
+    refused_at_the_start()  # by the table
+    assert crew.lag() == 20
+    crew.start()
+    wait_until(lambda: crew.lag() == 0, what="the rest")
+    assert crew.stop() == 0
+    assert sorted(crew.load().column("number").to_pylist()) == list(range(40))
 
 
 def test_another_order_is_refused_and_the_old_code_goes_on(tmp_path: Path, broker: Broker) -> None:

@@ -10,10 +10,10 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from rocketcrew.conf.columns import columns_of
 from rocketcrew.conf.segment_format import key_fields
 from rocketcrew.durable.intervals import OffsetSet
 from rocketcrew.engine.diff import compare
-from rocketcrew.spark.columns import columns_of
 from rocketcrew.spark.plan import Plan
 from rocketcrew.spark.session import SessionSettings, open_session
 from rocketcrew.spark.table_state import write_state

@@ -224,10 +224,22 @@ def test_a_topic_that_cannot_be_saved_is_not_made(make):
     class NoTables(MemoryStorage):
         broken = False
 
-        def replace(self, table, content, *, sync=False):
-            if self.broken:
-                raise StorageError("cannot write config/topics.json: Read-only file system")
-            super().replace(table, content, sync=sync)
+        def open(self, name, segment_bytes, buffered):
+            made = super().open(name, segment_bytes, buffered)
+            return Journal(self, made) if name == "config/topics.journal" else made
+
+    class Journal:
+        def __init__(self, storage, file):
+            self._storage = storage
+            self._file = file
+
+        def append(self, data):
+            if self._storage.broken:
+                raise StorageError("cannot write config/topics.journal: Read-only file system")
+            return self._file.append(data)
+
+        def __getattr__(self, name):
+            return getattr(self._file, name)
 
     storage = NoTables()
     broker = make(storage)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from rocketcrew.broker.disk import BUFFER_MAX_BYTES, DiskStorage
-from rocketcrew.broker.storage import MemoryStorage, Storage, StorageError
+from rocketcrew.broker.storage import DiskFailed, MemoryStorage, Storage, StorageError
+from rocketcrew.remoting.codes import RequestCode
 from rocketcrew.remoting.errors import UsageError
 
 
@@ -142,7 +144,7 @@ def test_a_folder_that_cannot_be_made_is_a_usage_error(tmp_path):
         DiskStorage(tmp_path / "file" / "below")
 
 
-def test_a_segment_behind_a_gap_is_set_aside(tmp_path):
+def test_positions_stay_where_a_segment_lost_its_end(tmp_path):
     storage = DiskStorage(tmp_path)
     file = storage.open("log", 4, buffered=False)
     for part in (b"aaaa", b"bbbb", b"cccc"):
@@ -150,9 +152,75 @@ def test_a_segment_behind_a_gap_is_set_aside(tmp_path):
     storage.close()
     (tmp_path / "log" / f"{4:020d}").write_bytes(b"bb")  # a crash of the machine lost its end
     storage = DiskStorage(tmp_path)
-    assert storage.open("log", 4, buffered=False).read(0, 100) == b"aaaabb"
-    assert (tmp_path / "log" / f"{8:020d}.orphan").read_bytes() == b"cccc"
+    file = storage.open("log", 4, buffered=False)
+    assert file.read(0, 100) == b"aaaabb\0\0cccc"
+    assert file.holes == [(6, 2)]
+    assert file.append(b"dd") == 12
     storage.close()
+
+
+def test_positions_stay_where_a_segment_is_gone(tmp_path):
+    storage = DiskStorage(tmp_path)
+    file = storage.open("log", 4, buffered=False)
+    for part in (b"aaaa", b"bbbb", b"cccc"):
+        file.append(part)
+    storage.close()
+    (tmp_path / "log" / f"{4:020d}").unlink()
+    storage = DiskStorage(tmp_path)
+    assert storage.open("log", 4, buffered=False).read(2, 8) == b"aa\0\0\0\0cc"
+    storage.close()
+
+
+def test_a_segment_that_runs_into_the_next_hides_nothing(tmp_path):
+    """Half a write was left by a full disk, and the next record began a new segment."""
+    storage = DiskStorage(tmp_path)
+    file = storage.open("log", 8, buffered=False)
+    for part in (b"aaaa", b"bbbbbb", b"cc"):
+        file.append(part)
+    storage.close()
+    with open(tmp_path / "log" / f"{0:020d}", "ab") as segment:
+        segment.write(b"half")
+    storage = DiskStorage(tmp_path)
+    assert storage.open("log", 8, buffered=False).read(0, 100) == b"aaaabbbbbbcc"
+    storage.close()
+
+
+def test_what_is_set_aside_is_kept_once(storage):
+    storage.set_aside("0-4", [b"ab", b"\0\0"])
+    storage.set_aside("0-4", [b"something else"])
+    storage.open("q/t/0", 100, buffered=False).append(b"x")
+    storage.move_aside("q/t/0")
+    assert storage.aside() == ["0-4", "q/t/0"] or storage.aside() == ["0-4", f"q/t/0/{0:020d}"]
+    assert storage.open("q/t/0", 100, buffered=False).end == 0
+
+
+def test_messages_are_readable_by_their_owner_alone(tmp_path):
+    storage = DiskStorage(tmp_path / "data")
+    storage.open("q/t/0", 100, buffered=False).append(b"x")
+    storage.replace("config/a.json", b"{}")
+    storage.close()
+    modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "data").rglob("*") if path.is_file()}
+    folders = {path.stat().st_mode & 0o777 for path in (tmp_path / "data").rglob("*") if path.is_dir()}
+    assert (modes, folders, (tmp_path / "data").stat().st_mode & 0o777) == ({0o600}, {0o700}, 0o700)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("consumequeue_r/CURRENT", "RocksDB"),
+        ("config/tieredStoreMetadata.json", "tiered storage"),
+        ("batchconsumequeue/T/0/x", "batch consume queues"),
+        ("config/topics/CURRENT", "RocksDB"),
+    ],
+)
+def test_stores_of_other_kinds_are_refused_by_name_and_untouched(tmp_path, name, said):
+    (tmp_path / name).parent.mkdir(parents=True)
+    (tmp_path / name).write_text("x")
+    (tmp_path / name).with_name("MANIFEST-000001").write_text("x")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UsageError, match=said):
+        DiskStorage(tmp_path)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_failed_write_appends_nothing(tmp_path):
@@ -176,3 +244,50 @@ def test_few_descriptors_serve_many_files(tmp_path):
         file.append(b"%d" % number)
     assert [file.read(0, 9) for file in files] == [b"%d" % number for number in range(20)]
     storage.close()
+
+
+def test_after_a_failed_fsync_nothing_more_is_promised(tmp_path, make):
+    """A second fsync would succeed: the kernel has dropped what it could not write. So the first failure is the last word."""
+    failing = []
+
+    def fsync(fd):
+        if failing:
+            raise OSError(5, "Input/output error")
+
+    storage = DiskStorage(tmp_path, fsync=fsync)
+    broker = make(storage)
+    assert broker.send().code == 0
+    failing.append(True)
+    ticket = storage.sync()
+    storage._syncer.close()
+    failing.clear()
+    with pytest.raises(DiskFailed, match="did not keep"):
+        assert storage.synced >= ticket
+    checkpoint = storage.load("config/checkpoint.json")
+    broker.later(10_000)
+    assert broker.core.failed is not None
+    assert broker.request(RequestCode.GET_BROKER_CONFIG) == []
+    broker.core.stop()
+    assert storage.load("config/checkpoint.json") == checkpoint
+
+
+def test_a_table_keeps_the_generation_before(storage, tmp_path):
+    assert storage.load_previous("config/a.json") is None
+    storage.replace("config/a.json", b"1", sync=True)
+    storage.replace("config/a.json", b"2", sync=True)
+    again = reopen(storage, tmp_path, crash=True)
+    assert (again.load("config/a.json"), again.load_previous("config/a.json")) == (b"2", b"1")
+    again.replace("config/a.json", b"3")
+    assert again.load("config/a.json") == b"3", "also before it is on the disk"
+    again = reopen(again, tmp_path, crash=False)
+    assert (again.load("config/a.json"), again.load_previous("config/a.json")) == (b"3", b"2")
+    again.close()
+
+
+def test_a_table_is_synced_with_its_folder(tmp_path):
+    synced = []
+    storage = DiskStorage(tmp_path, fsync=lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
+    storage.replace("config/a.json", b"1")
+    storage.close()
+    assert [Path(path).name for path in synced][-1] == "config"
+    assert Path(synced[0]).name.startswith("a.json.")

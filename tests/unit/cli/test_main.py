@@ -181,3 +181,57 @@ def test_config_check_reads_keys_and_certificates(shell: Shell) -> None:
     assert code == 2
     assert "is no usable PEM file" in json.loads(out)["problems"][0]["wrong"]
     assert shell("config", "check", *tls[2:])[0] == 0  # what is off is not looked at
+
+
+URLS = ("s3a://bucket/table", "hdfs://name/table", "gs://bucket/t", "file:///data/table", "abfss:/t", "table:db.rows")
+
+
+@pytest.mark.parametrize("url", URLS)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "shop:count", "-t", "orders", "-g", "billing", "-n", "127.0.0.1:1"),
+        ("run", "shop:count", "-t", "orders", "-g", "billing", "-n", "127.0.0.1:1", "--engine", "spark"),
+        ("load", "--staging", "segments"),
+        ("query", "SELECT 1"),
+        ("compact",),
+        ("reconcile", "-g", "billing", "--no-brokers"),
+        ("reset", "-g", "billing", "-t", "orders", "--to", "earliest", "--reprocess", "-n", "127.0.0.1:1"),
+    ],
+)
+def test_a_table_that_is_no_folder_is_refused_by_name(shell: Shell, words: tuple[str, ...], url: str) -> None:
+    """It would become a local folder of that name, and the data go with the container."""
+    for given in (("--target", url), ("--set", f"spark.target={url}")):
+        code, _, err = shell(*words, *given)
+        assert code == 2
+        assert url in err
+        assert "spark.target" in err
+        assert "is a URL" in err or "folder" in err
+    assert list(shell.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_compact_refuses_a_url_whatever_the_format(shell: Shell, url: str) -> None:
+    code, _, err = shell("compact", "--target", url, "--set", "spark.format=iceberg")
+    assert (code, url in err) == (2, True)
+
+
+@pytest.mark.parametrize("url", URLS)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("load", "--target", "t", "--staging"),
+        ("reconcile", "-g", "billing", "--target", "t", "--no-brokers", "--staging"),
+        ("replay", "a:b", "--from", "2h", "-t", "orders", "-g", "billing", "-n", "127.0.0.1:1", "--diff"),
+        ("replay", "a:b", "--from", "2h", "-t", "orders", "-g", "billing", "-n", "127.0.0.1:1", "--output"),
+        ("run", "a:b", "-t", "orders", "-g", "billing", "-n", "127.0.0.1:1", "--set"),
+    ],
+)
+def test_other_folders_are_refused_in_the_same_way(shell: Shell, words: tuple[str, ...], url: str) -> None:
+    code, _, err = shell(*words, f"supervisor.data_dir={url}" if words[-1] == "--set" else url)
+    assert (code, url in err) == (2, True)
+
+
+def test_a_format_of_spark_may_save_to_a_url(shell: Shell) -> None:
+    code, out, _ = shell("config", "check", "--set", "spark.format=orc", "--set", "spark.target=s3a://bucket/table")
+    assert code == 0, out

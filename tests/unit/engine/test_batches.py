@@ -12,12 +12,15 @@ from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.durable.outcomes import NO_ROWS, SENT_BACK, Outcomes
 from rocketcrew.engine.batches import Batches
 from rocketcrew.engine.home import Home
+from rocketcrew.engine.planned import Planned
 from rocketcrew.engine.spec import Report, TaskSpec
 from rocketcrew.remoting.errors import UsageError
+from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.spark.staging import Staging
 from rocketcrew.workers.loading import describe
 
 KEY = QueueKey("g", "t", "a", 1)
+QUEUE = MessageQueue("t", "a", 1)
 
 
 class Crash(Exception):
@@ -37,14 +40,27 @@ class World:
         self.sent: list[str] = []
         self.loaded: list[list[str]] = []
         self.crash = ""
+        self.after: list[dict[MessageQueue, int]] = []
+        self.names: list[str] = []
         self.begin_stream("q1")
 
     def begin_stream(self, query: str) -> None:
-        self.home.checkpoint.mkdir(exist_ok=True)
+        """A checkpoint whose batches have ten offsets each."""
+        (self.home.checkpoint / "offsets").mkdir(exist_ok=True, parents=True)
         (self.home.checkpoint / "metadata").write_text(json.dumps({"id": query}))
+        self.home.write_starting('{"t": {"a": {"1": 0}}}')
+        for batch in range(4):
+            self.plan(batch, batch * 10 + 10)
+
+    def plan(self, batch: int, end: int) -> None:
+        """What Spark writes down before it runs a batch."""
+        text = f'v1\n{{"batchWatermarkMs":0}}\n{{"t":{{"a":{{"1":{end}}}}}}}'
+        (self.home.checkpoint / "offsets" / str(batch)).write_text(text)
 
     def job(self, frame: int, spec: TaskSpec) -> list[Report]:
         self.jobs.append(frame)
+        self.after.append(dict(spec.after))
+        self.names.append(spec.prefix)
         for folder, name in (("open", "x-1.arrows"), ("failed", "f.arrows")):
             (spec.folder / folder).mkdir()
             (spec.folder / folder / name).write_text(spec.prefix)
@@ -91,7 +107,7 @@ def test_a_batch_goes_its_way_and_is_known_afterwards(tmp_path: Path) -> None:
     world.run(1)
     assert (world.jobs, world.sent) == ([0, 1], ["0", "1"])
     assert world.loaded == [["x-1.arrows"], ["x-1.arrows"]]
-    assert (world.home.done("q1"), world.home.table_batch()) == (1, 43)
+    assert (world.home.state("q1").done, world.home.table_batch()) == (1, 43)
     assert not list(world.home.batches.iterdir())
     staging = Staging(world.home.segments)
     assert staging.settled() == OffsetSet.of([(KEY, IntervalSet.of([(0, 20)]))])
@@ -110,7 +126,86 @@ def test_each_crash_is_taken_up(tmp_path: Path, point: str, jobs: int, loads: in
     assert len(world.jobs) == jobs, "the handler runs again only before the manifest"
     assert [name for load in world.loaded for name in load] == ["x-1.arrows"]
     assert len(world.loaded) == loads
-    assert world.home.done("q1") == 0
+    assert world.home.state("q1").done == 0
+
+
+def test_a_number_that_was_planned_anew_is_not_known(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.run(0)
+    world.run(1)
+    # The machine failed, and the checkpoint lost batch 1: by now there is more.
+    world.plan(1, 35)
+    world.run(1)
+    assert world.after == [{}, {}, {QUEUE: 20}], "what is done is not handled again, and what is new is"
+    assert len(set(world.names)) == 3, "files are not named as those that are in the table"
+    world.run(1)
+    world.plan(2, 40)
+    world.run(2)
+    assert world.jobs == [0, 1, 1, 2]
+    assert world.after[-1] == {}
+    # And lost once more, with less: nothing of it is new, and of the next batch only a part.
+    world.plan(2, 37)
+    world.run(2)
+    world.plan(3, 50)
+    world.run(3)
+    assert world.jobs == [0, 1, 1, 2, 3]
+    assert world.after[-1] == {QUEUE: 40}
+    assert world.home.state("q1").ends == {QUEUE: 50}
+
+
+def test_what_was_frozen_of_a_batch_that_is_planned_anew_is_finished_first(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.run(0)
+    world.crash = "sent"
+    with pytest.raises(Crash):
+        world.run(1)
+    (world.home.checkpoint / "offsets" / "1").unlink()
+    world.plan(0, 35)
+    world.run(0)
+    assert world.after == [{}, {}, {QUEUE: 20}]
+    assert world.sent == ["0", "1", "1", "0"]
+    assert not list(world.home.batches.iterdir())
+
+
+def test_a_queue_that_became_shorter_is_handled_from_where_the_stream_goes_back_to(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.run(0)
+    world.plan(1, 3)
+    world.run(1)
+    world.run(1)
+    world.plan(2, 8)
+    world.run(2)
+    assert world.jobs == [0, 1, 2]
+    assert world.after[-1] == {}
+    assert world.home.state("q1").ends == {QUEUE: 8}
+
+
+def test_state_and_manifests_of_earlier_versions_are_taken_over(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    (world.home.root / "state.json").write_text('{"version": 1, "query": "q1", "done": 1, "table_batch": 7}')
+    world.run(1)
+    assert (world.jobs, world.home.table_batch()) == ([], 7)
+    world.crash = "sent"
+    with pytest.raises(Crash):
+        world.run(2)
+    manifest = world.home.batches / "2" / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text())["reports"]))
+    world.run(2)
+    assert world.jobs == [2]
+    assert world.home.state("q1").ends == {QUEUE: 30}
+
+
+def test_a_stream_has_begun_with_its_first_batch_and_not_with_its_metadata(tmp_path: Path) -> None:
+    home = Home(tmp_path, "g")
+    assert (home.begun(), home.starting()) == (False, None)
+    (home.checkpoint / "offsets").mkdir(parents=True)
+    (home.checkpoint / "metadata").write_text('{"id": "q1"}')
+    (home.checkpoint / "offsets" / ".0.crc").write_text("")
+    home.write_starting('{"t": {"a": {"1": 5}}}')
+    assert not home.begun()
+    (home.checkpoint / "offsets" / "0").write_text('v1\n{}\n{"t":{"a":{"1":9}}}')
+    assert home.begun()
+    assert home.planned(0) == Planned({QUEUE: 5}, {QUEUE: 9})
 
 
 def test_another_checkpoint_begins_anew(tmp_path: Path) -> None:
@@ -130,11 +225,17 @@ def test_damaged_files_and_a_second_driver_are_told(tmp_path: Path) -> None:
     world.home.lock()
     with pytest.raises(UsageError, match="another `run --engine spark`"):
         Home(tmp_path, "g").lock()
-    assert world.home.done("q1") == -1
+    assert world.home.state("q1").done == -1
     (world.home.batches / "0").mkdir()
     (world.home.batches / "0" / "manifest.json").write_text("[")
     with pytest.raises(UsageError, match="delete the folder to run it again"):
         world.run(0)
+    (world.home.batches / "0" / "manifest.json").unlink()
+    (world.home.checkpoint / "offsets" / "0").write_text("v7\n{}\n{}")
+    with pytest.raises(
+        UsageError, match=r"version 'v7'.*nobody knows which messages batch 0 is made of.*rocketcrew reset"
+    ):
+        world.run(0)
     (world.home.root / "state.json").write_text('{"version": 9}')
     with pytest.raises(UsageError, match="version 9"):
-        world.home.done("q1")
+        world.home.state("q1")

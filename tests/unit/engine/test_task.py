@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from task_helpers import CALLS, HOOKS, batch, numbers, record, spec
 
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.durable.outcomes import FILTERED, NO_ROWS
-from rocketcrew.engine.hands import Hands
+from rocketcrew.engine.hands import Hands, witness_of
 from rocketcrew.engine.overtime import Overtime
 from rocketcrew.engine.spec import Report
 from rocketcrew.engine.task import run_task
@@ -107,9 +108,9 @@ def test_without_results_rows_are_dropped_and_a_bad_set_up_is_told(tmp_path: Pat
     assert "no model" in bad.error
 
 
-def dies_with(folder: Path, attempt: int, first: int, last: int) -> None:
+def dies_with(folder: Path, attempt: int, first: int, last: int, witness: str = "w") -> None:
     """An attempt that ended with these records in hand."""
-    cell = Hands(folder, 0, attempt, 1).cell
+    cell = Hands(folder, 0, attempt, 1, witness).cell
     words, size = queue_words("t", "a", 1)
     cell[TEXT : TEXT + len(words)] = words
     cell[TEXT_BYTES] = size
@@ -117,22 +118,63 @@ def dies_with(folder: Path, attempt: int, first: int, last: int) -> None:
 
 
 def test_what_was_in_hand_at_deaths_runs_alone_and_is_a_dead_letter_in_the_end(tmp_path: Path) -> None:
-    dies_with(tmp_path, 1, 4, 7)
-    hands = Hands(tmp_path, 0, 2, 1)
+    job = spec(helpers.count, tmp_path, deaths_max=2)
+    here = witness_of(job.run)
+    dies_with(tmp_path, 1, 4, 7, here)
+    hands = Hands(tmp_path, 0, 2, 1, here)
     assert not hands.deaths
     assert hands.suspects == {(QUEUE, offset) for offset in range(4, 8)}
-    dies_with(tmp_path, 3, 4, 4)
-    assert Hands(tmp_path, 0, 4, 1).deaths[QUEUE, 4] == 1
-    assert not Hands(tmp_path, 1, 4, 1).suspects, "another partition's attempts"
-    dies_with(tmp_path, 5, 4, 4)
-    report = run_task(spec(helpers.count, tmp_path, deaths_max=2), [numbers(0, 8)], 0, 6)
+    dies_with(tmp_path, 3, 4, 4, here)
+    assert Hands(tmp_path, 0, 4, 1, here).deaths[QUEUE, 4] == 1
+    assert not Hands(tmp_path, 1, 4, 1, here).suspects, "another partition's attempts"
+    dies_with(tmp_path, 5, 4, 4, here)
+    report = run_task(job, [numbers(0, 8)], 0, 6)
     assert CALLS == [5, 6, 7, 0, 1, 2, 3]
     (dead,) = [row for row in failures_of(tmp_path, report) if row["offset"] == 4]
     assert (dead["delay_level"], dead["deaths"]) == (-1, 2)
 
 
+def test_what_spark_or_an_operator_ended_is_not_charged(tmp_path: Path) -> None:
+    job = spec(helpers.count, tmp_path, deaths_max=2)
+    # Executors that were lost, and jobs that were cancelled: nobody of the same job and daemon came after them.
+    for attempt in range(6):
+        dies_with(tmp_path, attempt, 4, 4, f"executor-{attempt}")
+    hands = Hands(tmp_path, 0, 10, 1, "another")
+    assert (hands.deaths[QUEUE, 4], hands.suspects) == (0, {(QUEUE, 4)})
+    report = run_task(job, [numbers(0, 8)], 0, 11)
+    assert 4 in CALLS
+    assert [row["offset"] for row in failures_of(tmp_path, report)] == [5, 6]
+
+
+def test_a_death_that_was_seen_stays_one_in_later_runs(tmp_path: Path) -> None:
+    dies_with(tmp_path, 1, 4, 4, "first-run")
+    assert Hands(tmp_path, 0, 2, 1, "first-run").deaths[QUEUE, 4] == 1
+    assert Hands(tmp_path, 0, 3, 1, "second-run").deaths[QUEUE, 4] == 1
+
+
+def test_a_message_that_always_takes_its_executor_along_is_a_dead_letter_in_the_end(tmp_path: Path) -> None:
+    for attempt in range(19):
+        dies_with(tmp_path, attempt, 4, 4, f"executor-{attempt}")
+    assert Hands(tmp_path, 0, 50, 1, "another").deaths[QUEUE, 4] == 1
+    dies_with(tmp_path, 20, 4, 4, "executor-20")
+    assert Hands(tmp_path, 0, 51, 1, "one-more").deaths[QUEUE, 4] == 2
+
+
+def test_the_witness_is_the_job_and_the_process_above() -> None:
+    assert witness_of("a") == witness_of("a") != witness_of("b")
+    code = "import sys; sys.path[:0] = sys.argv[1:]; from rocketcrew.engine.hands import witness_of; print(witness_of('a'))"
+    below = [subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout for _ in range(2)]
+    assert below[0] == below[1] != witness_of("a").encode() + b"\n"
+
+
+def test_what_is_done_already_is_not_run_again(tmp_path: Path) -> None:
+    report = run_task(spec(helpers.count, tmp_path, after={QUEUE: 2}), [numbers(0, 3), numbers(3, 5)], 0, 1)
+    assert CALLS == [2, 3, 4]
+    assert (report.handled, report.rows) == (3, 2)
+
+
 def test_what_is_over_its_hard_limit_fails_at_the_next_attempt(tmp_path: Path) -> None:
-    first = Hands(tmp_path, 0, 1, 1)
+    first = Hands(tmp_path, 0, 1, 1, "w")
     words, size = queue_words("t", "a", 1)
     first.cell[TEXT : TEXT + len(words)] = words
     first.cell[TEXT_BYTES] = size
@@ -145,7 +187,7 @@ def test_what_is_over_its_hard_limit_fails_at_the_next_attempt(tmp_path: Path) -
 
 
 def test_a_call_within_its_limits_is_left_alone(tmp_path: Path) -> None:
-    cell = Hands(tmp_path, 0, 1, 1).cell
+    cell = Hands(tmp_path, 0, 1, 1, "w").cell
     noted: list[str] = []
     guard = Overtime(cell, 10, 100, lambda: noted.append("over"))
     guard.look(1_000)

@@ -28,13 +28,19 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def access() -> Iterator[Access]:
-    """How the broker is reached; it is in memory, and gone after the test."""
+def broker() -> Iterator[EmbeddedBroker]:
+    """In memory, and gone after the test."""
     thread, broker = LoopThread("broker"), EmbeddedBroker()
     thread.run(broker.start())
-    yield Access(broker.name_server)
+    yield broker
     thread.run(broker.stop())
     thread.close()
+
+
+@pytest.fixture
+def access(broker: EmbeddedBroker) -> Access:
+    """How the broker is reached."""
+    return Access(broker.name_server)
 
 
 @pytest.fixture

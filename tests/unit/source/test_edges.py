@@ -12,12 +12,15 @@ import pytest
 from pyspark.sql.datasource import DataSourceReader, GreaterThan
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
+from rocketcrew.broker.server import EmbeddedBroker
 from rocketcrew.client.access import Access
 from rocketcrew.client.operations import Operations
 from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.client.selection import to_queue
 from rocketcrew.client.sync import SyncProducer, run_with_cluster
-from rocketcrew.remoting.errors import UsageError
+from rocketcrew.remoting.codes import RequestCode, ResponseCode
+from rocketcrew.remoting.command import Command
+from rocketcrew.remoting.errors import BrokerError, UsageError
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.source.batch_reader import BatchReader, RangePartition
 from rocketcrew.source.connections import CLUSTERS_MAX, Connections, shared
@@ -326,6 +329,65 @@ def test_sent_rows_arrive_and_the_same_rows_have_the_same_keys(filled: Access, c
     ]
     assert len(rows) == 20
     assert {(row["body"], row["keys"]) for row in rows} == {(b"%d" % at, f"query-0-0-{at}") for at in range(10)}
+
+
+def test_rows_of_one_key_are_stored_in_their_order_though_sends_fail(
+    filled: Access, broker: EmbeddedBroker, connections: Connections
+) -> None:
+    refused: set[str] = set()
+
+    def refuse_once(command: Command) -> Command | None:
+        if command.code != RequestCode.SEND_MESSAGE_V2 or not command.body or int(command.body) % 7:
+            return None
+        text = bytes(command.body).decode()
+        if text in refused:
+            return None
+        refused.add(text)
+        return command.response(ResponseCode.SYSTEM_BUSY, remark="busy")
+
+    given = {"nameServer": str(filled.name_servers), "topic": TOPIC, "retryIntervalMs": "1"}
+    schema = [("body", "string"), ("shardingKey", "string")]
+    sending = Sending.of(given, schema)
+    begin = dict.fromkeys(QUEUES, 10)
+    rows = [{"body": str(number), "shardingKey": f"key-{number % 5}"} for number in range(100, 300)]
+    broker.intercepts.append(refuse_once)
+    assert sending.send(iter([pa.RecordBatch.from_pylist(rows)]), "k", connections).messages == 200
+    assert len(refused) == 28
+    mine = reading(filled, columns=("body", "properties"))
+    ends = [part.part.end for part in BatchReader(mine).partitions() if isinstance(part, RangePartition)]
+    stored = {
+        mq: [
+            (dict(row["properties"])["__SHARDINGKEY"], int(row["body"]))
+            for batch in mine.read(Range(mq, begin[mq], ends[mq.queue_id]), connections)
+            for row in batch.to_pylist()
+        ]
+        for mq in QUEUES
+    }
+    assert sum(map(len, stored.values())) == 200
+    for key in {key for found in stored.values() for key, _ in found}:
+        (queue,) = [mq for mq, found in stored.items() if any(one == key for one, _ in found)]
+        numbers = [number for one, number in stored[queue] if one == key]
+        assert numbers == sorted(numbers)
+        assert len(numbers) == 40
+
+
+def test_a_queue_that_takes_nothing_fails_the_write_and_nothing_passes_it(
+    filled: Access, broker: EmbeddedBroker, connections: Connections
+) -> None:
+    def refuse_six(command: Command) -> Command | None:
+        wanted = command.code == RequestCode.SEND_MESSAGE_V2 and bytes(command.body) == b"6"
+        return command.response(ResponseCode.SYSTEM_BUSY, remark="busy") if wanted else None
+
+    broker.intercepts.append(refuse_six)
+    given = {"nameServer": str(filled.name_servers), "topic": TOPIC, "retryIntervalMs": "1"}
+    sending = Sending.of(given, [("body", "string"), ("toQueueId", "int")])
+    schema = pa.schema([("body", pa.string()), ("toQueueId", pa.int32())])
+    rows = [{"body": str(number), "toQueueId": 2} for number in range(20)]
+    with pytest.raises(BrokerError, match="busy"):
+        sending.send(iter([pa.RecordBatch.from_pylist(rows, schema)]), "k", connections)
+    lenient = reading(filled, columns=("body",), failOnDataLoss="false")
+    stored = [row["body"] for batch in lenient.read(Range(QUEUES[2], 10, 30), connections) for row in batch.to_pylist()]
+    assert stored == [b"%d" % number for number in range(6)]
 
 
 @pytest.mark.parametrize(

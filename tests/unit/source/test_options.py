@@ -183,6 +183,8 @@ def test_a_whole_read() -> None:
         ({"subscribe": "x", "startingOffsets": "group"}, True, "but which? give option group"),
         ({"subscribe": "x", "group": "a b"}, True, "option group: 'a b' is wrong"),
         ({"subscribe": "x", "tags": "||"}, True, "option tags"),
+        ({"subscribe": "x", "tags": "SQL92:price > 3"}, True, "option tags: 'SQL92:price > 3' is an SQL92 filter"),
+        ({"subscribe": "x", "tags": "sql92: a = 1"}, False, "leave the option out and filter rows"),
         ({"subscribe": "x", "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"}, True, "no batch could be both"),
     ],
 )

@@ -18,15 +18,15 @@ from pyspark.sql.datasource import (
     Not,
 )
 
-from rocketcrew.client.operations import PullStatus
 from rocketcrew.remoting.errors import UsageError
+from rocketcrew.remoting.headers import PullResponse
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.source.errors import DataLossError
 from rocketcrew.source.offsets import Place, Spec
 from rocketcrew.source.planning import Range, limited, ranges_between, split, waits
-from rocketcrew.source.positions import Facts, check_named, check_order, first_offset, known_ends, last_offset
+from rocketcrew.source.positions import Facts, check_named, check_order, first_offset, known_ends, last_offset, shorter
 from rocketcrew.source.predicates import SPARE_MS, Predicates, push
-from rocketcrew.source.progress import goes_on_at
+from rocketcrew.source.progress import goes_on_at, is_short
 
 QUEUES = [MessageQueue("t", "a", number) for number in range(6)]
 Q0, Q1, Q2 = QUEUES[:3]
@@ -93,7 +93,24 @@ def test_the_ends_of_a_stream() -> None:
     assert known_ends({Q0: 9, Q1: 4, Q2: 7}, facts, fail=True) == {Q0: 9, Q1: 6, Q2: 7}
     with pytest.raises(DataLossError):
         known_ends({Q0: 10}, facts, fail=True)
-    assert known_ends({Q0: 10}, {Q0: Facts(0, 2)}, fail=False) == {Q0: 2}
+
+
+def test_a_queue_that_became_shorter_goes_back_and_is_not_read_whole() -> None:
+    lost_end = known_ends({Q0: 100}, {Q0: Facts(0, 98)}, fail=False)
+    assert lost_end == {Q0: 98}
+    assert ranges_between({Q0: 100}, lost_end) == []
+    made_anew = known_ends({Q0: 100}, {Q0: Facts(3, 20)}, fail=False)
+    assert made_anew == {Q0: 3}
+    assert known_ends({Q0: 90_000}, {Q0: Facts(0, 60_000)}, fail=False) == {Q0: 0}
+    # Who has looked before knows which messages are new.
+    assert known_ends({Q0: 100}, {Q0: Facts(0, 98)}, fail=False, since={Q0: 0}) == {Q0: 0}
+    assert known_ends({Q0: 100}, {Q0: Facts(0, 20)}, fail=False, since={Q0: 20}) == {Q0: 20}
+    # What a replica does not have yet is neither lost nor made anew.
+    lagging = {Q0: Facts(0, 98, final=False)}
+    assert known_ends({Q0: 100}, lagging, fail=True) == known_ends({Q0: 100}, lagging, fail=False) == {Q0: 100}
+    assert shorter({Q0: 100, Q1: 5}, {Q0: Facts(0, 98), Q1: Facts(0, 5), Q2: Facts(0, 0)}) == [Q0]
+    assert shorter({Q0: 100}, lagging) == []
+    assert last_offset(spec(Place.OFFSETS, {Q0: 100}), Q0, lagging[Q0], fail=False) == 100
 
 
 # Planning.
@@ -102,7 +119,6 @@ def test_the_ends_of_a_stream() -> None:
 def test_what_lies_between_two_offsets() -> None:
     assert ranges_between({Q0: 2, Q1: 5, Q2: 9}, {Q0: 4, Q1: 5, Q2: 3, QUEUES[3]: 8}) == [
         Range(Q0, 2, 4),
-        Range(Q2, 0, 3),
     ]
 
 
@@ -150,6 +166,7 @@ def test_cut_ranges_are_the_same_offsets(parts: list[tuple[MessageQueue, int, in
     assert len(found) == len(set(found)) == len(wanted)
     assert set(found) == wanted
     assert all(part.size for part in cut)
+    assert all(part.size <= 7 for part in split(ranges, at_least, 7))
     there = sum(1 for part in ranges if part.size)
     assert len(cut) == max(there, min(at_least, len(wanted)))
 
@@ -159,12 +176,20 @@ def test_long_ranges_are_cut_and_short_ones_are_not() -> None:
     assert cut == [Range(Q0, 10, 35), Range(Q0, 35, 60), Range(Q0, 60, 85), Range(Q0, 85, 110), Range(Q1, 0, 10)]
 
 
+def test_no_partition_has_more_than_it_may() -> None:
+    ranges = [Range(Q0, 10, 110), Range(Q1, 0, 10), Range(Q2, 0, 31)]
+    assert [part.size for part in split(ranges, 0, 30)] == [25, 25, 25, 25, 10, 15, 16]
+    assert [part.size for part in split(ranges, 8, 30)] == [20, 20, 20, 20, 20, 10, 15, 16]
+    assert split(ranges, 0, 100) == ranges
+
+
 def test_a_trigger_waits_for_enough_or_long_enough() -> None:
     start, end = {Q0: 0, Q1: 0}, {Q0: 3, Q1: 3}
     assert waits(start, end, 7, 0, 1000)
     assert not waits(start, end, 6, 0, 1000)
     assert not waits(start, end, 7, 1000, 1000)
     assert not waits(start, end, 0, 0, 1000)
+    assert not waits({Q0: 9, Q1: 0}, end, 7, 0, 1000), "going back waits for nothing"
 
 
 # Predicates.
@@ -239,14 +264,17 @@ def test_conditions_add_up() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "next_begin", "offset"),
+    ("next_begin", "minimum", "maximum", "offset"),
     [
-        (PullStatus.NO_NEW_MSG, 10, 20),
-        (PullStatus.NO_MATCHED_MSG, 15, 15),
-        (PullStatus.OFFSET_ILLEGAL, 15, 15),
-        (PullStatus.OFFSET_ILLEGAL, 500, 20),
-        (PullStatus.OFFSET_ILLEGAL, 3, 20),
+        (10, 0, 10, 20),  # the queue ends there: it was made anew, or a crash cost it its end
+        (0, 0, 0, 20),  # and so it is when it is empty
+        (15, 15, 30, 15),  # retention
+        (500, 500, 900, 20),
+        (3, 0, 30, None),  # a reset that was meant for somebody else, or a broker between two roles: nothing is lost
+        (10, 0, 30, None),
     ],
 )
-def test_an_answer_without_records(status: PullStatus, next_begin: int, offset: int) -> None:
-    assert goes_on_at(Range(Q0, 5, 20), 10, status, next_begin) == offset
+def test_an_answer_without_records(next_begin: int, minimum: int, maximum: int, offset: int | None) -> None:
+    header = PullResponse(0, next_begin, minimum, maximum)
+    assert goes_on_at(Range(Q0, 5, 20), 10, header) == offset
+    assert is_short(Range(Q0, 5, 20), header) == (maximum < 20)

@@ -20,6 +20,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from rocketcrew.client.selection import by_key
 from rocketcrew.remoting.batch import encode_batch
 from rocketcrew.remoting.codes import SYSFLAG_INNER_BATCH, SYSFLAG_NEED_UNWRAP
 from rocketcrew.remoting.compression import Compression, compress, compression_sysflag
@@ -206,21 +207,60 @@ def test_damaged_records_are_refused_or_read_and_never_anything_else(body: bytes
 
 def test_a_row_is_a_message_with_a_key_of_its_own() -> None:
     form = row_form([("body", "binary"), ("tags", "string"), ("keys", "string"), ("topic", "string"),
-                     ("properties", "map<string,string>"), ("queueOffset", "bigint")], "fallback")  # fmt: skip
+                     ("properties", "map<string,string>"), ("queueOffset", "bigint")], None)  # fmt: skip
     pairs = pa.array([[("n", "1"), ("UNIQ_KEY", "old"), ("gone", None)], None], pa.map_(pa.string(), pa.string()))
     batch = pa.RecordBatch.from_pydict(
         {
-            "body": [b"1", b"2"], "tags": ["red", None], "keys": [None, "mine"], "topic": [None, "t2"],
+            "body": [b"1", b"2"], "tags": ["red", None], "keys": [None, "mine"], "topic": ["t1", "t2"],
             "properties": pairs, "queueOffset": [7, 8],
         }
     )  # fmt: skip
-    first, second = messages_of(batch, form, "job-0-3", 10)
-    assert (first.topic, first.body, first.tags, first.keys) == ("fallback", b"1", "red", "job-0-3-10")
+    first, second = (row.message for row in messages_of(batch, form, "job-0-3", 10))
+    assert (first.topic, first.body, first.tags, first.keys) == ("t1", b"1", "red", "job-0-3-10")
     assert first.properties == {"n": "1", ROW_KEY: "job-0-3-10"}
     assert (second.topic, second.tags, second.keys) == ("t2", "", "mine")
     assert second.properties == {ROW_KEY: "job-0-3-11"}
-    again = list(messages_of(batch, form, "job-0-3", 10))
+    again = [row.message for row in messages_of(batch, form, "job-0-3", 10)]
     assert again == [first, second]
+
+
+def test_the_option_topic_wins_over_the_column_as_in_kafkas_sink() -> None:
+    form = row_form([("body", "string"), ("topic", "string")], "all")
+    batch = pa.RecordBatch.from_pydict({"body": ["1", "2"], "topic": ["t1", None]})
+    assert [row.message.topic for row in messages_of(batch, form, "k", 0)] == ["all", "all"]
+
+
+def test_a_row_may_say_which_queue_and_when() -> None:
+    kinds = {"body": "string", "shardingKey": "string", "toBrokerName": "string", "toQueueId": "int", "delayLevel": "int",
+             "delayMs": "bigint", "deliverTimestamp": "timestamp"}  # fmt: skip
+    form = row_form(list(kinds.items()), "t")
+    at = datetime.datetime(2026, 1, 31, 8, 0, 0, 250_000, datetime.UTC)
+    rows = [
+        {"body": "0"},
+        {"body": "1", "shardingKey": "customer-7", "delayLevel": 3},
+        {"body": "2", "shardingKey": "c", "toQueueId": 1, "toBrokerName": "b", "delayMs": 1500},
+        {"body": "3", "toQueueId": 1, "deliverTimestamp": at},
+    ]
+    schema = pa.schema(
+        [("body", pa.string()), ("shardingKey", pa.string()), ("toBrokerName", pa.string()), ("toQueueId", pa.int32()),
+         ("delayLevel", pa.int32()), ("delayMs", pa.int64()), ("deliverTimestamp", pa.timestamp("us", tz="UTC"))]
+    )  # fmt: skip
+    batch = pa.RecordBatch.from_pylist([{name: row.get(name) for name in kinds} for row in rows], schema)
+    free, keyed, placed, timed = messages_of(batch, form, "k", 0)
+    assert [row.ordered for row in (free, keyed, placed, timed)] == [False, True, True, True]
+    assert keyed.message.properties["__SHARDINGKEY"] == "customer-7"
+    delays = [
+        (row.message.delay_level, row.message.delay_ms, row.message.deliver_at_ms)
+        for row in (free, keyed, placed, timed)
+    ]
+    assert delays == [(0, 0, 0), (3, 0, 0), (0, 1500, 0), (0, 0, 1_769_846_400_250)]
+    queues = [MessageQueue("t", broker, number) for broker in ("a", "b") for number in range(3)]
+    assert keyed.queue(queues) == by_key("customer-7")(queues)
+    assert placed.queue(queues) == MessageQueue("t", "b", 1)
+    with pytest.raises(UsageError, match=r"queue 1 of topic t is on several brokers \(a, b\): add toBrokerName"):
+        timed.queue(queues)
+    with pytest.raises(UsageError, match="queue 1 of topic t on broker b does not exist, or cannot be written"):
+        placed.queue(queues[:3])
 
 
 @pytest.mark.parametrize(
@@ -244,6 +284,7 @@ def test_tables_that_are_no_messages(schema: list[tuple[str, str]], topic: str |
         ({"body": None}, "row 4 of its partition cannot be sent: its body is null"),
         ({"body": ""}, "has an empty body"),
         ({"body": "x", "topic": None}, "its topic is null, and option topic is not given"),
+        ({"body": "x", "topic": ""}, "its topic is null, and option topic is not given"),
         ({"body": "x", "topic": "a b"}, "illegal characters"),
     ],
 )

@@ -13,9 +13,9 @@ import pytest
 from deltalake import DeltaTable
 from loader_world import World
 
+from rocketcrew.conf.columns import Column, check_partition_columns
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.arrow_writer import ArrowWriter
-from rocketcrew.spark.columns import Column, check_partition_columns
 from rocketcrew.spark.compaction import compact
 from rocketcrew.spark.config import LoaderConfig
 from rocketcrew.spark.errors import LoaderError

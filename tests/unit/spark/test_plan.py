@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rocketcrew.conf.columns import Column
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
-from rocketcrew.spark.columns import Column
 from rocketcrew.spark.plan import (
     Limits,
     Plan,

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rocketcrew.conf.columns import Column
 from rocketcrew.durable.intervals import OffsetSet
 from rocketcrew.remoting.errors import UsageError
-from rocketcrew.spark.columns import Column
 from rocketcrew.spark.config import CLUSTER_CORES, LoaderConfig
 from rocketcrew.spark.convert import FILE_BYTES, SEGMENT_BYTES_A_FILE_BYTE, divide, part_count
 from rocketcrew.spark.errors import remedy

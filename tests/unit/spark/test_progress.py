@@ -12,8 +12,8 @@ import pytest
 from segment_helpers import Record, write_segment
 from structlog.testing import capture_logs
 
+from rocketcrew.conf.columns import Column
 from rocketcrew.spark.arrow_writer import ArrowWriter
-from rocketcrew.spark.columns import Column
 from rocketcrew.spark.config import LoaderConfig
 from rocketcrew.spark.costs import Costs
 from rocketcrew.spark.java import Java

@@ -66,6 +66,27 @@ def test_what_a_dead_neighbour_left_is_taken_over(tmp_path: Path) -> None:
     assert adopt(mine)[2] == [], "there is nothing left to take over"
 
 
+def test_a_start_that_fails_after_a_take_over_forgets_nothing(tmp_path: Path) -> None:
+    """What dead slots knew is in the own journal before theirs go: workers may not boot, or a kill come next."""
+    mine, *dead = (take_slot(tmp_path, "g") for _ in range(3))
+    journal(mine.journal, JournalDone(MQ, 20, 22, "", 0)).close()
+    for number, slot in enumerate(dead):
+        at = 12 + 30 * number
+        done = JournalDone(MQ, at, at + 3, "", 0), JournalDone(MQ, at + 5, at + 6, f"w{number}", 7)
+        journal(slot.journal, JournalCommitted(MQ, 5, 10), *done).close()
+        (slot.segments / "ready" / segment_name(f"w{number}", 7)).write_bytes(b"sealed")
+        slot.release()
+    assert len(adopt(mine)[2]) == 2
+    mine.release()
+
+    again = take_slot(tmp_path, "g")
+    state, _, adopted = adopt(again)
+    assert (again.path, adopted) == (mine.path, [])
+    assert state.queues[MQ].durable.pairs() == [(12, 15), (20, 22), (42, 45)]
+    state.join((), again.sealed_tokens())
+    assert state.queues[MQ].durable.pairs() == [(12, 15), (17, 18), (20, 22), (42, 45), (47, 48)]
+
+
 def test_a_slot_that_is_held_is_left_alone(tmp_path: Path) -> None:
     mine, other = take_slot(tmp_path, "g"), take_slot(tmp_path, "g")
     journal(other.journal, JournalCommitted(MQ, 0, 10)).close()

@@ -209,6 +209,14 @@ def test_nobody_can_boot_at_the_start() -> None:
     assert office.started() == []
 
 
+def test_nobody_has_tried_enough_while_none_serves() -> None:
+    """Both have said that they failed, and have not ended yet: the member would join, and leave a moment later."""
+    office = Office(2)
+    for worker_id in office.started():
+        office.staff.boot_failed(worker_id, "ImportError: no such thing")
+    assert not office.staff.tried
+
+
 def test_one_that_cannot_boot_is_tried_again_while_others_serve() -> None:
     office = Office(2)
     one, two = office.started()

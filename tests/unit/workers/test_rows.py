@@ -2,16 +2,20 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rocketcrew.conf.segment_format import KEY_COLUMNS
 from rocketcrew.workers.ddl import parse_ddl
-from rocketcrew.workers.fitting import RowError
+from rocketcrew.workers.fitting import Columns, RowError
 from rocketcrew.workers.message import Message, make_message
 from rocketcrew.workers.rows import FLUSH_ROWS_MAX, RowBuffer
 
@@ -216,6 +220,71 @@ def test_values_that_the_handler_changes_later_are_taken_as_they_were() -> None:
     batch, _ = rows.take()
     assert batch is not None
     assert user(batch.to_pylist()) == [(0, 0, [1], b"x"), (1, 0, [1, 2], b"changed")]
+
+
+VALUES = st.recursive(
+    st.one_of(st.none(), st.integers(-5, 5), st.floats(0, 1), st.text("ab", max_size=3), st.binary(max_size=3)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.lists(inner, max_size=3).map(tuple), st.binary(max_size=3).map(bytearray),
+        st.binary(max_size=3).map(bytearray).map(memoryview), st.sets(st.integers(0, 3), max_size=2),
+        st.lists(st.integers(0, 9), max_size=3).map(numpy.array), st.dictionaries(st.sampled_from("xy"), inner, max_size=2),
+    ),
+    max_leaves=6,
+)  # fmt: skip
+NESTED = [
+    "binary",
+    "array<int>",
+    "array<binary>",
+    "struct<x: int, y: array<int>>",
+    "map<string,int>",
+    "array<array<string>>",
+]
+
+
+def spoil(value: Any) -> None:
+    """Change all that can be changed."""
+    if isinstance(value, list | tuple):
+        for each in value:
+            spoil(each)
+    if isinstance(value, dict):
+        for each in value.values():
+            spoil(each)
+    if isinstance(value, numpy.ndarray):
+        value += 1
+    elif isinstance(value, memoryview | bytearray):
+        value[:] = bytes(len(value))
+    elif isinstance(value, list | dict | set):
+        value.clear()
+
+
+@given(st.sampled_from(NESTED), st.lists(st.tuples(VALUES, st.booleans()), min_size=1, max_size=4))
+def test_values_of_any_kind_are_taken_as_they_were(ddl: str, given_values: list[tuple[Any, bool]]) -> None:
+    """As if each message had been converted alone, before the handler went on."""
+    rows, columns = buffer(f"a {ddl}, b int"), Columns(parse_ddl(f"a {ddl}, b int"))
+    wanted: list[Any] = []
+    failed: list[tuple[int, str]] = []
+    for number, (value, _) in enumerate(given_values):
+        try:
+            wanted += columns.arrays([(value, number)])[0].to_pylist()
+        except RowError as error:
+            failed.append((number, str(error)))
+    found: list[tuple[int, str]] = []
+    for number, (value, as_list) in enumerate(given_values):
+        row = {"a": value, "b": number}
+        try:
+            prepared = rows.prepare(message(number), [row] if as_list else row)
+            assert prepared is not None
+            rows.keep(str(number), prepared)
+        except RowError as error:
+            found.append((number, str(error)))
+        spoil(value)
+    batch, bad = rows.take()
+    assert (batch.column("a").to_pylist() if batch else []) == wanted
+    found += [(int(owner), str(error)) for owner, error in bad]
+    # The text of a memoryview names an address.
+    assert [(number, re.sub("0x[0-9a-f]+", "", text)) for number, text in sorted(found)] == [
+        (number, re.sub("0x[0-9a-f]+", "", text)) for number, text in failed
+    ]
 
 
 def test_dataclasses_inside_rows() -> None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from rocketcrew.conf.segment_format import KEY_COLUMNS, key_fields
-from rocketcrew.spark.columns import (
+from rocketcrew.conf.columns import (
     Column,
     ColumnConflictError,
     TypeNotForSparkError,
     columns_of,
     ddl,
     merged,
+    misfits,
     spark_type,
+    widened,
 )
+from rocketcrew.conf.segment_format import KEY_COLUMNS, key_fields
 
 
 @pytest.mark.parametrize(
@@ -80,3 +82,31 @@ def test_a_table_grows_at_its_end_and_keeps_its_order() -> None:
 def test_another_type_or_another_case_is_a_conflict(other: Column) -> None:
     with pytest.raises(ColumnConflictError, match=r"'a'|'A'"):
         merged([Column("a", "int")], [other])
+
+
+@pytest.mark.parametrize(
+    ("narrow", "wide"),
+    [("tinyint", "smallint"), ("smallint", "int"), ("tinyint", "bigint"), ("int", "bigint"), ("float", "double")],
+)
+def test_narrower_numbers_go_into_a_wider_column_which_stays_as_it_is(narrow: str, wide: str) -> None:
+    assert merged([Column("a", wide)], [Column("a", narrow)]) == (Column("a", wide),)
+    assert misfits([Column("a", narrow)], [Column("a", wide)])
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("int", "double"), ("bigint", "double"), ("int", "string"), ("date", "timestamp")]
+)
+def test_types_that_would_change_values_or_meaning_do_not_mix(one: str, other: str) -> None:
+    assert misfits([Column("a", one)], [Column("a", other)])
+    assert misfits([Column("a", other)], [Column("a", one)])
+
+
+def test_rows_are_widened_where_the_table_is_wider_alone() -> None:
+    rows = pa.schema(
+        [pa.field("a", pa.int32(), nullable=False), ("b", pa.string()), ("c", pa.float32()), ("d", pa.int8())]
+    )
+    table = [Column("a", "bigint"), Column("b", "string"), Column("c", "double"), Column("e", "int")]
+    wanted = pa.schema(
+        [pa.field("a", pa.int64(), nullable=False), ("b", pa.string()), ("c", pa.float64()), ("d", pa.int8())]
+    )
+    assert widened(rows, table) == wanted

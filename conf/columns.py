@@ -3,13 +3,15 @@
 The schema is never inferred from files: each segment says its own, the table remembers its own, and Spark is told. So
 a file without rows, or with a column all null, can't change the table's types behind the user's back.
 
-A table grows by nullable columns only. A segment may lack columns (they read as null) or bring new ones (earlier rows
-read as null); a column whose type differs from the table's is a conflict, and that segment is set aside.
+A table grows by nullable columns only. Rows may lack columns (they read as null) or bring new ones (earlier rows read as
+null). A column keeps its name and its type for ever: files of two types under one name can't be read as one table by every
+reader. Rows whose type is narrower are widened (`WIDER_TYPES`); any other type, and a name that differs in case alone, is
+refused where rows are made (workers/table_fit.py), and where they are loaded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -27,6 +29,19 @@ class Column(NamedTuple):
 
     name: str
     type: str
+
+
+WIDER_TYPES: Mapping[str, tuple[str, ...]] = {
+    "tinyint": ("smallint", "int", "bigint"),
+    "smallint": ("int", "bigint"),
+    "int": ("bigint",),
+    "float": ("double",),
+}
+"""Types of a table's column into which rows of another type go without a change of their values."""
+WAYS_OUT = (
+    "Give the column the name and the type that the table has, or another name; or load into another table (spark.target)."
+    " A table's column keeps its type; narrower numbers are widened"
+)
 
 
 class TypeNotForSparkError(ValueError):
@@ -195,18 +210,43 @@ def merged(table: Sequence[Column], segment: Sequence[Column]) -> tuple[Column, 
 
     Names are compared as Spark does, without regard to case.
     """
+    wrong = misfits(table, segment)
+    if wrong:
+        raise ColumnConflictError("; ".join(wrong))
+    known = {column.name for column in table}
+    return (*table, *(column for column in segment if column.name not in known))
+
+
+def misfits(table: Sequence[Column], rows: Sequence[Column]) -> list[str]:
+    """What of the `rows` does not go into the table, a column each; empty: they fit."""
     known = {column.name.casefold(): column for column in table}
-    grown = list(table)
-    for column in segment:
-        there = known.get(column.name.casefold())
-        if there is None:
-            known[column.name.casefold()] = column
-            grown.append(column)
-        elif there != column:
-            raise ColumnConflictError(
-                f"column {column.name!r} is {column.type} here, but the table has {there.name!r} as {there.type}"
+    wrong: list[str] = []
+    for column in rows:
+        there = known.get(column.name.casefold(), column)
+        if there.name != column.name:
+            wrong.append(
+                f"column {column.name!r} is called {there.name!r} there, and names in two cases are one to Spark"
             )
-    return tuple(grown)
+        elif column.type != there.type and there.type not in WIDER_TYPES.get(column.type, ()):
+            wrong.append(f"column {column.name!r} is {column.type} here and {there.type} there")
+    return wrong
+
+
+def widened(schema: Any, table: Iterable[Column]) -> Any:
+    """The Arrow schema of rows that fit, with the table's types where these are wider."""
+    wide = {"smallint": pa.int16(), "int": pa.int32(), "bigint": pa.int64(), "double": pa.float64()}
+    types = {column.name: column.type for column in table}
+    kind: Any = pa
+    fields: list[Any] = []
+    for field in schema:
+        plain = _PLAIN_TYPES.get(field.type)
+        wanted = types.get(field.name, plain)
+        fields.append(
+            kind.field(field.name, wide[wanted], field.nullable)
+            if wanted in WIDER_TYPES.get(plain or "", ())
+            else field
+        )
+    return kind.schema(fields)
 
 
 def ddl(columns: Iterable[Column]) -> str:

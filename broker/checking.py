@@ -1,0 +1,108 @@
+"""`rocketcrew broker check`: read the whole store, compare its parts, change nothing.
+
+Every record of the log is read with its CRC, every entry of every queue is compared with the record that it names, and the
+tables are parsed. What a start would mend by itself (a torn tail, queues that are behind the checkpoint) is said apart from
+what is lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..remoting.errors import ProtocolError
+from ..remoting.fastjson import loads
+from .consume_queue import ENTRY, ENTRY_BYTES, SEGMENT_BYTES, entries_end
+from .log_scan import Kind, LogScan
+from .message_store import CHECKPOINT, LOG, QUEUES, REMOVED, checkpoint_in, removed_topics
+from .state import DELAYS_TABLE, GROUPS_TABLE, OFFSETS_TABLE, TOPICS_TABLE
+from .storage import Storage, StoredFile
+
+FIRST_MAX = 10  # examples of each kind
+
+
+@dataclass(slots=True)
+class Report:
+    """What a check found. `damaged` are parts of the log that cannot be read: position and length in bytes."""
+
+    records: int = 0
+    bytes: int = 0
+    torn_bytes: int = 0
+    damaged: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    queues: int = 0
+    wrong_entries: int = 0
+    """Entries of queues that are missing, or name something else than their record; a start or a read mends them."""
+    first_wrong: list[str] = field(default_factory=list[str])
+    tables: dict[str, str] = field(default_factory=dict[str, str])
+    """Tables that cannot be read, and why."""
+    set_aside: list[str] = field(default_factory=list[str])
+
+    @property
+    def is_fine(self) -> bool:
+        return not (self.damaged or self.wrong_entries or self.tables)
+
+    def lines(self) -> list[str]:
+        lines = [f"{self.records} records in {self.bytes} bytes of log, {self.queues} queues"]
+        if self.torn_bytes:
+            lines.append(f"torn: {self.torn_bytes} bytes of one record at the end, for which nobody was answered")
+        for position, length in self.damaged:
+            lines.append(f"damaged: {length} bytes at {position} of the log cannot be read")
+        if self.wrong_entries:
+            lines.append(f"queues: {self.wrong_entries} entries are missing or wrong; they are made anew from the log")
+        lines += [f"  {text}" for text in self.first_wrong]
+        lines += [f"table {name}: {reason}" for name, reason in self.tables.items()]
+        if self.set_aside:
+            lines.append(f"set aside by earlier starts: {len(self.set_aside)} in damaged/")
+        lines.append("everything agrees" if self.is_fine else "see above: nothing was changed")
+        return lines
+
+
+def check(storage: Storage) -> Report:
+    """Read everything. Raises StorageError when the disk gives nothing."""
+    report = Report(set_aside=storage.aside())
+    log = storage.open(LOG, 1, buffered=False)
+    report.bytes = log.end - log.start
+    names = storage.names(QUEUES + "/")
+    removed = removed_topics(storage.load(REMOVED))
+    report.queues = len(names)
+    queues = {name: storage.open(name, SEGMENT_BYTES, buffered=True) for name in names}
+    ends = {name: entries_end(file) for name, file in queues.items()}
+    mended_from, _ = checkpoint_in(storage.load(CHECKPOINT), log.start, log.end)
+    for part in LogScan(log, log.start, lambda _: True):
+        if part.message is not None:
+            report.records += 1
+            name = f"{QUEUES}/{part.message.topic}/{part.message.queue_id}"
+            if name in queues and part.position >= removed.get(part.message.topic, 0):
+                wanted = part.position, part.length_bytes
+                entry = _entry(queues[name], ends[name], part.message.queue_offset)
+                if entry != wanted and not (entry is None and part.position >= mended_from):
+                    _wrong(report, f"{name} offset {part.message.queue_offset}: {entry}, but its record is {wanted}")
+        elif part.kind is Kind.DAMAGE:
+            report.damaged.append((part.position, part.length_bytes))
+        elif part.kind is Kind.TORN:
+            report.torn_bytes += part.length_bytes
+    for table in (TOPICS_TABLE, GROUPS_TABLE, OFFSETS_TABLE, DELAYS_TABLE):
+        content = storage.load(table)
+        if content is not None:
+            try:
+                loads(content, table)
+            except ProtocolError as error:
+                report.tables[table] = error.what
+    return report
+
+
+def _entry(file: StoredFile, end: int, offset: int) -> tuple[int, int] | None:
+    """Position and size that a queue's entry names; None when it has none for that offset."""
+    at = offset * ENTRY_BYTES
+    if not file.start <= at <= end - ENTRY_BYTES:
+        return None
+    position, size, _ = ENTRY.unpack(file.read(at, ENTRY_BYTES))
+    return position, size
+
+
+def _wrong(report: Report, text: str) -> None:
+    report.wrong_entries += 1
+    if len(report.first_wrong) < FIRST_MAX:
+        report.first_wrong.append(text)
+
+
+__all__ = ["Report", "check"]

@@ -1,0 +1,127 @@
+"""The embedded broker as a child of a command: its own, and certainly so.
+
+The child says that it is ready and who it is, by its process id, over a pipe that nobody else has. That somebody listens on
+the port proves nothing: it may be another program, and its messages would be consumed. A port that is taken means another
+free pair of ports, said in one line. The child is watched for as long as the command lives: without it there is nothing to
+consume from, so its death is an error and the end of the command.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import select
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import click
+import structlog
+
+from ..conf.settings import BrokerSettings
+from .children import Child, ChildError
+
+START_S: Final = 30.0
+STOP_S: Final = 10.0
+
+log = structlog.get_logger("rocketcrew.embedded")
+
+
+class EmbeddedBroker:
+    """A broker that runs, at addresses that it has said itself."""
+
+    def __init__(self, child: Child, name_server: str, address: str) -> None:
+        self.child = child
+        self.name_server = name_server
+        self.address = address
+        self._pidfd = os.pidfd_open(child.pid)
+        self._lost = False
+
+    def fileno(self) -> int:
+        """A descriptor that becomes readable when the broker ends."""
+        return self._pidfd
+
+    def died(self) -> None:
+        """It has ended, and nobody has asked it to: logged now, raised by `close`."""
+        self._lost = True
+        log.error("embedded_broker_died", how=self.child.how_it_ended(), pid=self.child.pid, log=str(self.child.log))
+
+    def watch_by_thread(self, on_death: Callable[[], None]) -> None:
+        """Call `died` and `on_death` in a thread when the broker ends: for commands without an event loop."""
+
+        def wait() -> None:
+            poll = select.poll()
+            poll.register(self._pidfd, select.POLLIN)
+            poll.poll()
+            if not self.child.stopping:
+                self.died()
+                on_death()
+
+        threading.Thread(target=wait, name="embedded-broker", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop it. Raises ChildError when it had died before."""
+        self.child.stop(STOP_S)
+        os.close(self._pidfd)
+        if self._lost:
+            raise ChildError(
+                f"the embedded broker {self.child.how_it_ended()} while messages were consumed from it; what it had"
+                f" acknowledged is kept, and consumed after the next start. Its log, {self.child.log}, ends so:\n"
+                f"{self.child.tail()}"
+            )
+
+
+def start_broker(settings: BrokerSettings, log_file: Path) -> EmbeddedBroker:
+    """Start a broker on the configured ports, or on free ones where one is taken; returns when it is ready.
+
+    Raises ChildError when it does not start: with the end of its log.
+    """
+    ports, taken = choose_ports(settings)
+    try:
+        found = _start(settings, ports, log_file)
+    except ChildError:
+        ports, taken = choose_ports(settings)
+        if taken is None:
+            raise
+        found = _start(settings, ports, log_file)  # somebody took it between the look and the broker's own binding
+    if taken is not None:
+        click.echo(
+            f"port {taken} is taken by another program: the embedded broker listens on free ones (-n {found.name_server})",
+            err=True,
+        )
+    return found
+
+
+def choose_ports(settings: BrokerSettings) -> tuple[tuple[int, int], int | None]:
+    """The ports of name server and broker, and the configured one that is taken: then both are 0, any free ones."""
+    wanted = (settings.name_server_port, settings.port)
+    taken = next((port for port in wanted if port and is_taken(settings.host, port)), None)
+    return (wanted, None) if taken is None else ((0, 0), taken)
+
+
+def is_taken(host: str, port: int) -> bool:
+    """Whether somebody else listens there, found out as the broker will: by binding."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+            probe.listen()
+        except OSError:
+            return True
+    return False
+
+
+def _start(settings: BrokerSettings, ports: tuple[int, int], log_file: Path) -> EmbeddedBroker:
+    words = ["broker", "--json"]
+    chosen = dataclasses.replace(settings, name_server_port=ports[0], port=ports[1])
+    for field in dataclasses.fields(chosen):
+        words += ["--set", f"broker.{field.name}={getattr(chosen, field.name)}"]
+    child = Child("embedded broker", words, log=log_file, announces=True)
+    try:
+        ready = child.announcement(START_S)
+    except BaseException:
+        child.stop(STOP_S)
+        raise
+    return EmbeddedBroker(child, ready["name_server"], ready["broker"])

@@ -1,0 +1,33 @@
+"""The columns of a table as its newest state file names them: what the supervisor asks before it starts workers.
+
+JSON alone is read, without Arrow and without the log of a Delta table: that file is one of a plan that was committed, or of
+one that was about to be, and both have the table's columns. Whether the table can be used at all is the loader's question.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Final
+
+_BATCH: Final = re.compile(r"batch_id=(\d+)")
+_STATE: Final = re.compile(r"(\d+)-.*\.json")
+
+
+def table_columns(table: Path) -> tuple[tuple[str, str], ...]:
+    """Name and Spark type of each column; none when there is no table yet, or nothing that can be read of it."""
+    try:
+        states = _states(table)
+        if not states:
+            return ()
+        return tuple((str(name), str(type_)) for name, type_ in json.loads(states[max(states)].read_bytes())["columns"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ()
+
+
+def _states(table: Path) -> dict[int, Path]:
+    delta = (table / "_delta_log").is_dir()
+    folder, name = (table / "_rocketcrew", _STATE) if delta else (table, _BATCH)
+    found = ((name.fullmatch(entry.name), entry) for entry in folder.iterdir())
+    return {int(match[1]): entry if delta else entry / "_loaded.json" for match, entry in found if match}

@@ -1,0 +1,92 @@
+"""Commands as somebody at a shell runs them in a folder: what they say is read line by line, as it comes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+LIMIT_S = 90
+"""A command that says nothing more for so long is killed, and the story fails."""
+
+
+def environment(**more: str) -> dict[str, str]:
+    """This one's, without what belongs to another rocketcrew."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("ROCKETCREW_", "NAMESRV_"))}
+    return own | more
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-Im", "rocketcrew", *arguments]
+
+
+def run(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """A command to its end, nobody at the keyboard."""
+    return subprocess.run(
+        command(*arguments), cwd=folder, env=environment(**env), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        check=False, timeout=LIMIT_S,
+    )  # fmt: skip
+
+
+class Terminal:
+    """A command that runs on, with what it has said so far (both streams); a context manager, at whose end it is dead."""
+
+    def __init__(self, folder: Path, *arguments: str, **env: str) -> None:
+        self.said: list[str] = []
+        self.process = subprocess.Popen(
+            command(*arguments), cwd=folder, env=environment(**env), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, errors="replace",
+        )  # fmt: skip
+
+    def until(self, text: str) -> str:
+        """The next line that has `text` in it. Fails when the command ends without it."""
+        assert self.process.stdout is not None
+        killer = threading.Timer(LIMIT_S, self.process.kill)
+        killer.start()
+        try:
+            for line in self.process.stdout:
+                self.said.append(line)
+                if text in line:
+                    return line
+        finally:
+            killer.cancel()
+        pytest.fail(f"it ended with {self.process.wait()} and never said {text!r}:\n{''.join(self.said)}")
+
+    def to_its_end(self) -> int:
+        """Wait for its end; the exit code. What it says on the way is in `said`."""
+        assert self.process.stdout is not None
+        killer = threading.Timer(LIMIT_S, self.process.kill)
+        killer.start()
+        try:
+            self.said += self.process.stdout
+            return self.process.wait()
+        finally:
+            killer.cancel()
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal; the exit code."""
+        self.process.send_signal(number)
+        return self.to_its_end()
+
+    @property
+    def text(self) -> str:
+        return "".join(self.said)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.communicate(timeout=LIMIT_S)
+            finally:
+                self.process.kill()
+        if self.process.stdout is not None:
+            self.process.stdout.close()

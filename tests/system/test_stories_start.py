@@ -1,0 +1,110 @@
+"""The first minutes of somebody new: a handler in an empty folder, and `rocketcrew run`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from terminal import Terminal, run
+
+SHOP = """
+from rocketcrew import handler
+
+@handler(schema="key string")
+def count(message):
+    return {"key": message.keys}
+"""
+FREE_PORTS = ("--set", "broker.name_server_port=0", "--set", "broker.port=0")
+RUN = ("--topic", "orders", "--group", "billing", "--no-load", "--set", "workers.count=1", "--log-format", "json")
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    folder = tmp_path / "shop"
+    folder.mkdir()
+    (folder / "shop.py").write_text(SHOP)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("handler", "code", "says"),
+    [
+        ("bad:none", 4, "its signature is none() "),
+        ("bad:two", 4, "its signature is two(a, b) "),
+        ("bad:Order", 4, "Order is a class"),
+        ("bad:LIMIT", 4, "not callable"),
+        ("bda:none", 4, 'did you mean "bad"?'),
+        ("bad:nnoe", 4, 'did you mean "none"?'),
+        ("bad.none", 4, 'did you mean "bad:none"?'),
+        ("bad", 4, 'module "bad" has several handlers; say which: bad:first, bad:second'),
+        ("crash:first", 4, "the process that imports handler crash:first ended by signal SIGSEGV"),
+        ("bad.py:first", 2, 'did you mean "bad:first"?'),
+    ],
+)
+def test_a_handler_that_cannot_run_starts_nothing(shop: Path, handler: str, code: int, says: str) -> None:
+    (shop / "bad.py").write_text(
+        "from rocketcrew import handler\n"
+        "def none(): pass\ndef two(a, b): pass\nclass Order: pass\nLIMIT = 3\n"
+        "@handler\ndef first(message): pass\n@handler\ndef second(message): pass\n"
+    )
+    (shop / "crash.py").write_text("import os\nos.kill(os.getpid(), 11)\n")
+    done = run(shop, "run", handler, *RUN, "--embedded")
+    assert done.returncode == code
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (shop / ".rocketcrew").exists()
+
+
+def test_a_set_up_that_fails_does_not_join_the_group(shop: Path) -> None:
+    (shop / "late.py").write_text(
+        "from rocketcrew import handler\ndef setup(): raise RuntimeError('no database')\n"
+        "@handler(setup=setup)\ndef count(message): pass\n"
+    )
+    done = run(shop, "run", "late:count", *RUN, "--embedded", *FREE_PORTS)
+    assert done.returncode == 4
+    assert "no database" in done.stderr
+    assert "topic_not_found" not in done.stderr  # the first thing that is looked for in the cluster
+    assert '"event": "running"' not in done.stderr
+
+
+def test_a_broker_of_somebody_else_is_never_consumed_from(shop: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    with Terminal(elsewhere, "broker", "--name-server-port", "0", "--port", "0", "--json") as foreign:
+        ready = json.loads(foreign.until("name_server"))
+        port = ready["name_server"].rpartition(":")[2]
+        assert run(shop, "send", "-n", ready["name_server"], "-t", "orders", "not for us").returncode == 0
+        with Terminal(shop, "run", "shop", *RUN, "--embedded", "--set", f"broker.name_server_port={port}") as ours:
+            assert f"port {port} is taken by another program" in ours.until("taken")
+            own = re.search(r"127\.0\.0\.1:\d+", ours.until("embedded broker: "))
+            assert own is not None
+            assert own[0] != ready["name_server"]
+            ours.until('"event": "running"')
+            assert run(shop, "send", "-n", own[0], "-t", "orders", "for us").returncode == 0
+            assert ours.stop() == 0
+        lag = run(shop, "lag", "-n", ready["name_server"], "-g", "billing", "-t", "orders", "--json")
+        assert json.loads(lag.stdout)["total"] == 1
+
+
+def test_the_death_of_the_embedded_broker_is_shown_and_ends_the_run(shop: Path) -> None:
+    with Terminal(shop, "run", "shop:count", *RUN, "--embedded", *FREE_PORTS) as ours:
+        pid = re.search(r"pid (\d+)", ours.until("embedded broker: "))
+        assert pid is not None
+        ours.until('"event": "running"')
+        os.kill(int(pid[1]), signal.SIGKILL)
+        ours.until('"event": "embedded_broker_died"')
+        assert ours.to_its_end() == 1
+    assert "rocketcrew: the embedded broker was killed by SIGKILL while messages were consumed from it" in ours.text
+
+
+def test_a_second_embedded_broker_in_one_folder_says_who_has_it(shop: Path) -> None:
+    with Terminal(shop, "run", "shop:count", *RUN, "--embedded", *FREE_PORTS) as first:
+        first.until('"event": "running"')
+        done = run(shop, "run", "shop:count", *RUN, "--group", "other", "--embedded", *FREE_PORTS)
+        assert done.returncode == 1
+        assert "is in use by another broker" in done.stderr
+        assert first.stop() == 0

@@ -1,0 +1,53 @@
+"""Ports of the embedded broker, and what a child says when it is ready."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+from pathlib import Path
+
+import pytest
+
+from rocketcrew.cli.children import Child, ChildError
+from rocketcrew.cli.embedded import choose_ports, is_taken
+from rocketcrew.conf.settings import BrokerSettings, load
+
+BROKER: BrokerSettings = load({}, {}, None).broker
+
+
+def test_a_port_that_is_taken_means_two_free_ones() -> None:
+    with socket.socket() as foreign, socket.socket() as other:
+        foreign.bind(("127.0.0.1", 0))
+        foreign.listen()
+        port = foreign.getsockname()[1]
+        other.bind(("127.0.0.1", 0))  # not listening: kept from nobody else meanwhile
+        free = other.getsockname()[1]
+        assert is_taken("127.0.0.1", port)
+        settings = dataclasses.replace(BROKER, name_server_port=free, port=port)
+        other.close()
+        assert choose_ports(settings) == ((0, 0), port)
+        assert choose_ports(dataclasses.replace(settings, port=0)) == ((free, 0), None)
+
+
+def test_any_free_port_is_never_taken() -> None:
+    assert choose_ports(dataclasses.replace(BROKER, name_server_port=0, port=0)) == ((0, 0), None)
+
+
+def test_a_child_says_who_it_is(tmp_path: Path) -> None:
+    words = ["broker", "--json", "--name-server-port", "0", "--port", "0", "--dir", str(tmp_path / "data")]
+    child = Child("broker", words, log=tmp_path / "log", announces=True)
+    try:
+        assert child.announcement(60)["pid"] == child.pid
+    finally:
+        assert child.stop(60) == 0
+    assert child.how_it_ended() == "ended with exit code 0"
+
+
+def test_a_child_that_ends_before_it_is_ready_is_told_with_its_own_log_alone(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("of an earlier run\n")
+    child = Child("broker", ["broker", "--port", "70000"], log=log, announces=True)
+    with pytest.raises(ChildError, match="the broker ended with exit code 2") as caught:
+        child.announcement(60)
+    assert "broker.port = 70000" in str(caught.value)
+    assert "earlier" not in str(caught.value)

@@ -1,0 +1,263 @@
+"""Brokers that lag, move and come back: what is not there yet is not lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from rocketcrew.broker.server import EmbeddedBroker
+from rocketcrew.client.access import Access
+from rocketcrew.client.outgoing import OutgoingMessage
+from rocketcrew.client.selection import to_queue
+from rocketcrew.client.sync import SyncProducer, run_with_cluster
+from rocketcrew.remoting.bodies import TopicRouteData
+from rocketcrew.remoting.codes import PERM_READ, RequestCode, ResponseCode
+from rocketcrew.remoting.command import Command
+from rocketcrew.remoting.errors import UnreachableError
+from rocketcrew.remoting.headers import PullRequest, PullResponse
+from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.source.batch_reader import part_of
+from rocketcrew.source.connections import Connections, shared
+from rocketcrew.source.errors import DataLossError
+from rocketcrew.source.planning import Range
+from rocketcrew.source.pulling import Reading
+from rocketcrew.source.reading import read_options
+from rocketcrew.source.stream_reader import StreamReader
+
+TOPIC = "orders"
+QUEUE = MessageQueue(TOPIC, "broker-a", 0)
+
+
+Place = dict[str, Any]
+Shown = Callable[[TopicRouteData], TopicRouteData]
+
+
+class Cluster:
+    """The embedded broker, shown as what it is not, and answering as that."""
+
+    def __init__(self, broker: EmbeddedBroker) -> None:
+        self.broker = broker
+        self.pauses = 0
+        self.routes = 0
+        self.has = 1 << 40
+        """How many messages of the queue have arrived at the replica that answers."""
+        self.all = 10
+        self.after = 0
+        """How many pauses of a reader it lasts until everything is as it should be."""
+        self.shown: Shown = lambda route: route
+        self._real = TopicRouteData()
+        broker.name_server_intercepts.append(self._route)
+        broker.intercepts.append(self._answer)
+
+    async def pause(self, seconds: float) -> None:
+        self.pauses += 1
+        await asyncio.sleep(0)
+
+    def _route(self, command: Command) -> Command | None:
+        if command.code != RequestCode.GET_ROUTEINFO_BY_TOPIC or self.pauses >= self.after > 0:
+            return None
+        self.routes += 1
+        route = self._real
+        return command.response(ResponseCode.SUCCESS, body=self.shown(route).encode())
+
+    def learn(self) -> None:
+        """Keep the topic's true route; what is shown is made of it."""
+        self.broker.name_server_intercepts.remove(self._route)
+        self._real = run_with_cluster(self.broker.name_server, lambda cluster: cluster.route(TOPIC))
+        self.broker.name_server_intercepts.append(self._route)
+
+    def _answer(self, command: Command) -> Command | None:
+        if self.pauses >= self.after > 0:
+            return None
+        if command.code in (RequestCode.GET_MAX_OFFSET, RequestCode.GET_MIN_OFFSET):
+            offset = min(self.has, self.all) if command.code == RequestCode.GET_MAX_OFFSET else 0
+            return command.response(ResponseCode.SUCCESS, {"offset": str(offset)})
+        if command.code != RequestCode.PULL_MESSAGE:
+            return None
+        asked = PullRequest.from_fields(command.fields).queue_offset
+        if asked < self.has:
+            return None
+        # What a slave says of an offset that it does not have: 21 becomes 20 there (PullMessageProcessor.java).
+        fields = PullResponse(0, asked, 0, self.has).to_fields()
+        return command.response(ResponseCode.PULL_RETRY_IMMEDIATELY, fields)
+
+
+@pytest.fixture
+def cluster(broker: EmbeddedBroker, access: Access) -> Iterator[Cluster]:
+    with SyncProducer(access) as producer:
+        for number in range(10):
+            producer.send(OutgoingMessage(TOPIC, b"%d" % number), selector=to_queue(QUEUE))
+    made = Cluster(broker)
+    made.learn()
+    yield made
+    shared.close()
+
+
+def slave_only(route: TopicRouteData) -> TopicRouteData:
+    (data,) = route.broker_datas
+    return replace(route, broker_datas=(replace(data, broker_addrs={1: data.broker_addrs[0]}),))
+
+
+def acting_master(route: TopicRouteData) -> TopicRouteData:
+    queues = tuple(replace(data, perm=PERM_READ) for data in route.queue_datas)
+    (data,) = route.broker_datas
+    return replace(route, queue_datas=queues, broker_datas=(replace(data, enable_acting_master=True),))
+
+
+def reading(access: Access, *, streaming: bool = False, **options: str) -> Reading:
+    given = {
+        "assign": '{"orders": {"broker-a": [0]}}',
+        "retryIntervalMs": "1",
+        "numRetries": "4",
+        "pullBatchSize": "2",
+    } | options
+    return Reading(access, read_options(given, streaming), ("queueOffset",))
+
+
+def offsets(batches: Iterator[pa.RecordBatch]) -> list[int]:
+    return [row["queueOffset"] for batch in batches for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize("shown", [slave_only, acting_master])
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_what_a_replica_does_not_have_yet_is_waited_for(
+    cluster: Cluster, access: Access, connections: Connections, shown: Shown, fail: str
+) -> None:
+    cluster.shown, cluster.has, cluster.after = shown, 6, 4
+    lagging = reading(access, failOnDataLoss=fail)
+    with connections.use(access) as link:
+        link.run(link.cluster.route(TOPIC))
+        cluster.pauses = 0
+        assert offsets(lagging.read(Range(QUEUE, 0, 10), connections, cluster.pause)) == list(range(10))
+    assert cluster.pauses == 4
+
+
+@pytest.mark.parametrize("shown", [slave_only, acting_master])
+def test_a_replica_that_stays_short_is_an_error_and_never_passed_over(
+    cluster: Cluster, access: Access, connections: Connections, shown: Shown
+) -> None:
+    cluster.shown, cluster.has = shown, 6
+    found: list[int] = []
+    with pytest.raises(UnreachableError, match=r"offsets 0 to 6 of queue 0 of topic orders.*a replica may lag"):
+        for batch in reading(access, failOnDataLoss="false").read(Range(QUEUE, 0, 10), connections, cluster.pause):
+            found += [row["queueOffset"] for row in batch.to_pylist()]
+    assert cluster.pauses == 4
+
+
+def test_what_a_master_does_not_have_is_lost_after_all_tries(
+    cluster: Cluster, access: Access, connections: Connections
+) -> None:
+    cluster.has = 6
+    whole = Range(QUEUE, 0, 10)
+    with pytest.raises(DataLossError, match="offsets 6 to 9"):
+        list(reading(access).read(whole, connections, cluster.pause))
+    assert cluster.pauses == 4
+    assert offsets(reading(access, failOnDataLoss="false").read(whole, connections, cluster.pause)) == list(range(6))
+
+
+def test_a_broker_with_a_new_address_is_found(
+    cluster: Cluster, access: Access, connections: Connections, unused: str
+) -> None:
+    moved = {"done": False}
+
+    def shown(route: TopicRouteData) -> TopicRouteData:
+        (data,) = route.broker_datas
+        return route if moved["done"] else replace(route, broker_datas=(replace(data, broker_addrs={0: unused}),))
+
+    cluster.shown = shown
+    with connections.use(access) as link:
+        link.run(link.cluster.route(TOPIC))
+        moved["done"] = True
+        assert offsets(reading(access).read(Range(QUEUE, 0, 10), connections)) == list(range(10))
+        moved["done"] = False
+        link.run(link.cluster.route(TOPIC, refresh=True))
+        moved["done"] = True
+        stream = StreamReader(reading(access, streaming=True, startingOffsets="earliest"))
+        assert stream.latestOffset(stream.initialOffset(), ReadAllAvailable())[TOPIC]["broker-a"]["0"] == 10
+
+
+@pytest.fixture
+def unused() -> str:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def part_sizes(stream: StreamReader, begin: Place, end: Place) -> list[int]:
+    return [part_of(part).size for part in stream.partitions(begin, end)]
+
+
+class Clocks:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        self.now_s += 1
+        return self.now_s
+
+
+def at(offset: int) -> Place:
+    return {TOPIC: {"broker-a": {"0": offset}}}
+
+
+def test_a_stream_waits_where_a_replica_lags_and_goes_back_where_the_end_was_lost(
+    cluster: Cluster, access: Access
+) -> None:
+    cluster.shown, cluster.has = acting_master, 8
+    for fail in ("true", "false"):
+        stream = StreamReader(reading(access, streaming=True, failOnDataLoss=fail), Clocks())
+        assert stream.latestOffset(at(10), ReadAllAvailable()) == at(10)
+    cluster.shown = lambda route: route
+    stream = StreamReader(reading(access, streaming=True, failOnDataLoss="false", maxOffsetsPerTrigger="3"), Clocks())
+    back = stream.latestOffset(at(10), ReadMaxRows(3))
+    assert back == at(8)
+    assert stream.partitions(at(10), back) == []
+    with pytest.raises(DataLossError):
+        StreamReader(reading(access, streaming=True), Clocks()).latestOffset(at(10), ReadAllAvailable())
+
+
+def test_a_queue_that_was_made_anew_is_read_from_its_first_message_in_batches_of_the_limit(
+    cluster: Cluster, access: Access
+) -> None:
+    stream = StreamReader(reading(access, streaming=True, failOnDataLoss="false", maxOffsetsPerTrigger="4"), Clocks())
+    begin, taken = at(1000), list[int]()
+    for _ in range(5):
+        end = stream.latestOffset(begin, ReadMaxRows(4))
+        taken += part_sizes(stream, begin, end)
+        begin = end
+    assert begin == at(10)
+    assert taken == [4, 4, 2]
+
+
+def test_who_has_seen_the_queue_before_reads_what_is_new_since(cluster: Cluster, access: Access) -> None:
+    def reader(wall_ms: int) -> StreamReader:
+        options = reading(access, streaming=True, failOnDataLoss="false")
+        return StreamReader(options, Clocks(), lambda: wall_ms)
+
+    for wall_ms, expected in ((0, 0), (1 << 42, 10)):
+        stream = reader(wall_ms)
+        assert stream.latestOffset(at(10), ReadAllAvailable()) == at(10)
+        assert stream.latestOffset(at(11), ReadAllAvailable()) == at(expected)
+
+
+def test_the_first_batch_of_a_query_that_begins_at_the_latest_fixes_where_that_is(
+    access: Access, cluster: Cluster
+) -> None:
+    first = StreamReader(reading(access, streaming=True), Clocks())
+    begin = first.initialOffset()
+    with SyncProducer(access) as producer:
+        producer.send(OutgoingMessage(TOPIC, b"between"), selector=to_queue(QUEUE))
+    planned = first.latestOffset(begin, ReadAllAvailable())
+    # It failed, and is planned again by another process, which begins at another latest.
+    cluster.all = 11
+    again = StreamReader(reading(access, streaming=True), Clocks())
+    assert again.partitions(again.initialOffset(), planned) == []
+    end = again.latestOffset(planned, ReadAllAvailable())
+    assert part_sizes(again, planned, end) == [1]

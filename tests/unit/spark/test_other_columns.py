@@ -1,0 +1,72 @@
+"""Segments and the table's columns: widened, refused at the start, or set aside; and what a table says of its own."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from loader_world import World
+
+from rocketcrew.spark.config import LoaderConfig
+from rocketcrew.spark.table_columns import table_columns
+from rocketcrew.spark.work import Work
+
+
+@pytest.mark.parametrize("world", ["parquet", "deltalake"], indirect=True)
+def test_narrower_rows_are_widened_and_the_table_keeps_its_type(world: World, segments: Any) -> None:
+    """A reader that takes the types of one file for those of all sees every row."""
+    wide, narrow = [("value", pa.string()), ("n", pa.int64())], [("value", pa.string()), ("n", pa.int16())]
+    world.seal([segments.Record(1, extra={"n": 2**40})], columns=wide)
+    world.drain(world.loader())
+    world.seal([segments.Record(2, extra={"n": 7})], columns=narrow)
+    loader = world.loader()
+    assert loader.misfits() == {}
+    world.drain(loader)
+    assert loader.totals.quarantined == 0
+    assert world.rows("_offset", "n") == [(1, 2**40), (2, 7)]
+    files = [pq.read_schema(path).field("n").type for path in sorted(world.table.rglob("*.parquet"))]
+    assert files == [pa.int64(), pa.int64()]
+
+
+def test_a_batch_of_both_types_has_the_wider_one(world: World, segments: Any) -> None:
+    world.seal([segments.Record(1, extra={"n": 2**40})], columns=[("value", pa.string()), ("n", pa.int64())])
+    world.seal([segments.Record(2, extra={"n": 7})], columns=[("value", pa.string()), ("n", pa.int8())])
+    (report,) = world.drain(world.loader())
+    assert report.rows == 2
+    assert world.rows("_offset", "n") == [(1, 2**40), (2, 7)]
+
+
+@pytest.mark.parametrize("world", ["parquet", "deltalake"], indirect=True)
+def test_the_columns_of_a_table_are_read_without_its_log(world: World, segments: Any) -> None:
+    assert table_columns(world.table) == ()
+    world.seal([segments.Record(1)])
+    world.drain(world.loader())
+    world.seal([segments.Record(2, extra={"n": 7})], columns=[("value", pa.string()), ("n", pa.int16())])
+    world.drain(world.loader())
+    assert table_columns(world.table) == tuple(map(tuple, world.state()["columns"]))
+    assert table_columns(world.table)[-2:] == (("value", "string"), ("n", "smallint"))
+
+
+@pytest.mark.parametrize("quarantine", [False, True])
+def test_a_loader_refuses_segments_that_do_not_fit_before_it_loads_any(
+    world: World, segments: Any, quarantine: bool
+) -> None:
+    world.seal([segments.Record(1)])
+    world.drain(world.loader())
+    world.seal([segments.Record(2)])
+    bad = world.seal([segments.Record(3, extra={"value": 3})], columns=[("value", pa.int32())])
+    config = LoaderConfig(world.roots[0], world.table, format="pyarrow", quarantine=quarantine)
+    code = Work(config, segments.ArrowWriter()).run()
+    status = json.loads((world.roots[0] / "loader.json").read_text())
+    if quarantine:
+        assert (code, status["quarantined"]) == (0, 1)
+        assert [offset for _, _, _, offset, *_ in world.rows()] == [1, 2]
+        return
+    assert code == 2
+    assert bad.exists()
+    assert [offset for _, _, _, offset, *_ in world.rows()] == [1]
+    for words in ("'value' is int here", "and string there", bad.name, "--target", "--quarantine", "reconcile --rerun"):
+        assert words in status["error"]

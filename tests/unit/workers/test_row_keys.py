@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from rocketcrew.conf.segment_format import key_fields
+from rocketcrew.remoting.errors import ProtocolError
+from rocketcrew.remoting.stored import StoredMessage, encode_message
+from rocketcrew.workers.message import Message, expand_inner_batch
+from rocketcrew.workers.packets import QueueInfo
+from rocketcrew.workers.row_keys import Key, key_columns, key_of
+
+HOSTS = ["127.0.0.1", "10.255.0.200", "::1", "2001:db8::ff00:42:8329"]
+QUEUES = [
+    QueueInfo("group", "TopicTest", "broker-a", 3),
+    QueueInfo("group", "TopicTest", "broker-a", 4),
+    QueueInfo("group", "ns%TopicTest", "broker-b", 0, None, "ns"),
+    QueueInfo("group", "%RETRY%group", "broker-a", 0),
+    QueueInfo("group", "%RETRY%ns%group", "broker-a", 0, None, "ns"),
+]
+PIECES = [
+    b"UNIQ_KEY\x01", b"UNIQ_KEY", b"ORIGIN_MESSAGE_ID\x01", b"RETRY_TOPIC\x01", b"KEYS\x01", b"XUNIQ_KEY\x01", b"\x01",
+    b"\x02", b"\x02", b"value", b"7F0000010000000000000000000000AB", b"f\xc3\xbcnf", b"\xff",
+]  # fmt: skip
+properties = st.one_of(
+    st.lists(st.sampled_from(PIECES), max_size=12).map(b"".join),
+    st.dictionaries(
+        st.sampled_from(["UNIQ_KEY", "ORIGIN_MESSAGE_ID", "RETRY_TOPIC", "KEYS"]),
+        st.text("aé", min_size=1, max_size=40),
+    ).map(lambda pairs: b"".join(f"{name}\x01{value}\x02".encode() for name, value in pairs.items())),
+)
+records = st.builds(
+    StoredMessage,
+    topic=st.sampled_from(["TopicTest", "t", "T" * 200]),
+    body=st.binary(max_size=20),
+    raw_properties=properties,
+    queue_offset=st.integers(0, 2**62),
+    physical_offset=st.integers(-(2**63), 2**63 - 1),
+    store_timestamp_ms=st.integers(-(2**53), 2**53),
+    store_host=st.sampled_from(HOSTS),
+    born_host=st.sampled_from(HOSTS),
+    store_port=st.integers(-(2**31), 2**31 - 1),
+    reconsume_times=st.integers(-(2**31), 2**31 - 1),
+    sysflag=st.sampled_from([0, 1, 0x10, 0x100]),
+)
+chunks = st.tuples(st.sampled_from(QUEUES), st.lists(records, min_size=1, max_size=4))
+
+
+def messages_of(found: list[tuple[QueueInfo, list[StoredMessage]]]) -> list[Message]:
+    messages: list[Message] = []
+    for queue, stored in found:
+        encoded = [encode_message(each) for each in stored]
+        data, at = b"".join(encoded), 0
+        for record in encoded:
+            messages.append(Message(data, at, queue))
+            at += len(record)
+    return messages
+
+
+def by_decoding(group: str, messages: list[Message], counts: list[int]) -> list[Any]:
+    """The columns as key_of gives them."""
+    rows: list[tuple[Any, ...]] = []
+    for message, count in zip(messages, counts, strict=True):
+        key: Key = key_of(Message(message._data, message._position, message._queue))  # pyright: ignore[reportPrivateUsage]
+        rows += [(group, *key[:4], seq, *key[4:]) for seq in range(count)]
+    kinds: list[Any] = [field.type for field in key_fields()]
+    return [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), kinds, strict=True)]
+
+
+@given(st.lists(chunks, min_size=1, max_size=3), st.data())
+@example([(QUEUES[0], [StoredMessage("TopicTest", b"", b"UNIQ_KEY\x01a\x02UNIQ_KEY\x01\x02")])], None)
+@example([(QUEUES[0], [StoredMessage("TopicTest", b"", b"UNIQ_KEY\x01a\x02UNIQ_KEY\x01")])], None)
+@example([(QUEUES[0], [StoredMessage("TopicTest", b"", b"UNIQ_KEY\x01a"), StoredMessage("TopicTest", b"")])], None)
+def test_columns_are_those_that_decoding_gives(found: list[tuple[QueueInfo, list[StoredMessage]]], data: Any) -> None:
+    messages = messages_of(found)
+    counts = [1 if data is None else data.draw(st.integers(1, 3)) for _ in messages]
+    try:
+        wanted = by_decoding("group", messages, counts)
+    except ProtocolError as error:
+        with pytest.raises(ProtocolError, match=re.escape(str(error))):
+            key_columns("group", messages, counts)
+        return
+    columns = key_columns("group", messages, counts)
+    assert [column.type for column in columns] == [field.type for field in key_fields()]
+    for column in columns:
+        column.validate(full=True)
+    assert columns == wanted
+    if counts == [1] * len(counts):
+        assert key_columns("group", messages, None) == wanted
+
+
+@given(records, st.integers(0, 500), st.integers(0, 255))
+def test_a_record_that_is_damaged_is_read_or_refused_as_by_decoding(stored: StoredMessage, at: int, byte: int) -> None:
+    data = bytearray(encode_message(stored))
+    data[at % len(data)] = byte
+    message = Message(bytes(data), 0, QUEUES[0])
+    try:
+        wanted = by_decoding("group", [message], [1])
+    except (ProtocolError, pa.ArrowException, OverflowError) as error:
+        with pytest.raises(type(error)):
+            key_columns("group", [message], None)
+        return
+    assert key_columns("group", [message], None) == wanted
+
+
+def test_nothing_is_decoded_that_the_handler_did_not_look_at() -> None:
+    stored = [StoredMessage("TopicTest", b"body", b"UNIQ_KEY\x01id\x02", queue_offset=at) for at in range(300)]
+    messages = messages_of([(QUEUES[0], stored[:200]), (QUEUES[1], stored[200:])])
+    columns = key_columns("group", messages, None)
+    assert columns[4].to_pylist() == list(range(300))
+    assert {(message._info, message._properties, message._body) for message in messages} == {(None, None, None)}  # pyright: ignore[reportPrivateUsage]
+
+
+def test_messages_of_an_inner_batch(make_inner_batch: Any) -> None:
+    data = make_inner_batch([b"one", b"two"], offset=7)
+    messages = expand_inner_batch(data, 0, len(data), QUEUES[0])
+    columns = key_columns("group", messages, [2, 1])
+    assert columns == by_decoding("group", messages, [2, 1])
+    assert [column.to_pylist() for column in columns[4:6]] == [[7, 7, 8], [0, 1, 0]]

@@ -1,0 +1,126 @@
+"""What a handler can take, by its signature."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rocketcrew.remoting.errors import UsageError
+from rocketcrew.workers.api import Handler
+from rocketcrew.workers.loading import HandlerLoadError, describe, find, load
+from rocketcrew.workers.signatures import refusal, takes_one
+
+
+class Callback:
+    """An object of this class is a handler."""
+
+    def __call__(self, message: object) -> None: ...
+
+    def method(self, message: object) -> None: ...
+
+    def greedy(self, message: object, other: object) -> None: ...
+
+
+def one(message: object, /) -> None: ...
+def with_default(message: object, times: int = 3, *, name: str = "") -> None: ...
+def anything(*arguments: object, **named: object) -> None: ...
+def plain(message: object) -> object: ...
+async def coroutine(message: object) -> None: ...
+def none() -> None: ...
+def two(first: object, second: object) -> None: ...
+def keyword(message: object, *, name: str) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        one, with_default, anything, coroutine, Callback(), Callback().method, functools.partial(two, 1), print, len,
+        plain,
+    ],
+)  # fmt: skip
+def test_what_takes_one_message(function: Callable[..., Any]) -> None:
+    assert refusal(Handler(function)) is None
+    assert takes_one(function)
+
+
+@pytest.mark.parametrize(
+    ("function", "shown"),
+    [
+        (none, "its signature is none() -> 'None'"),
+        (two, "its signature is two(first: 'object', second: 'object') -> 'None' (missing a required argument: 'second')"),
+        (keyword, "missing a required argument: 'name'"),
+        (functools.partial(two, 1, 2), "too many positional arguments"),
+        (Callback().greedy, "'other'"),
+        (Callback, "Callback is a class"),
+        (dict, "dict is a class"),
+    ],
+)  # fmt: skip
+def test_what_does_not(function: Callable[..., Any], shown: str) -> None:
+    wrong = refusal(Handler(function))
+    assert wrong is not None
+    assert shown in wrong
+    assert "cannot take one message" in wrong
+    assert not takes_one(function)
+
+
+def test_a_batch_handler_is_expected_to_take_a_list() -> None:
+    wrong = refusal(Handler(none, batch=True))
+    assert wrong is not None
+    assert "a list of messages (batch=True)" in wrong
+    assert wrong.endswith("Expected is def none(messages)")
+
+
+def test_a_long_signature_is_cut() -> None:
+    text = ", ".join(f"argument_{number}" for number in range(200))
+    wrong = refusal(Handler(eval(f"lambda {text}: None")))
+    assert wrong is not None
+    assert len(wrong) < 600
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ({"filter": none}, "filter is called with one message, but its signature is none()"),
+        ({"order": "key", "key": two}, "key is called with one message"),
+        ({"setup": one}, "setup is called with no arguments"),
+        ({"teardown": two}, "teardown is called with no arguments"),
+    ],
+)
+def test_functions_that_are_declared_with_it(options: dict[str, Any], shown: str) -> None:
+    wrong = refusal(Handler(one, **options))
+    assert wrong is not None
+    assert shown in wrong
+
+
+def test_classes_will_do_where_nothing_is_handled() -> None:
+    assert refusal(Handler(one, setup=dict, filter=bool)) is None
+
+
+def test_a_misfit_is_refused_where_it_is_described_and_where_it_is_loaded() -> None:
+    with pytest.raises(HandlerLoadError, match="cannot take one message"):
+        describe(lambda: None)
+    spec = describe("functools:reduce")
+    assert find(spec).function is functools.reduce
+    bad = describe("rocketcrew.workers.signatures:_misfit")
+    with pytest.raises(HandlerLoadError, match="its signature is _misfit"):
+        load(bad)
+    assert find(bad).name == "rocketcrew.workers.signatures:_misfit"
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("shop.py:count", "shop:count"),
+        ("./shop.py:count", "shop:count"),
+        ("orders/shop.py:count", "orders.shop:count"),
+        ("orders/shop:count", "orders.shop:count"),
+        ("shop.py", "shop"),
+    ],
+)
+def test_a_handler_written_as_a_file(written: str, meant: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        describe(written)
+    assert f'did you mean "{meant}"?' in str(caught.value)

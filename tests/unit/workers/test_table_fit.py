@@ -1,0 +1,113 @@
+"""Whether a handler's columns go into the table: asked when a worker starts, of the table and of what waits for it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import structlog
+
+from rocketcrew.conf.segment_format import FORMAT_VERSION, META_GROUP, META_VERSION, key_fields
+from rocketcrew.remoting.errors import UsageError
+from rocketcrew.workers.api import handler
+from rocketcrew.workers.boot import NEW_TABLE, TableSpec, WorkerBoot
+from rocketcrew.workers.ddl import parse_ddl
+from rocketcrew.workers.fitting import RowError
+from rocketcrew.workers.inferring import COLUMNS_FILE, Inferring
+from rocketcrew.workers.link import Transport
+from rocketcrew.workers.loading import describe
+from rocketcrew.workers.main import prepare_handler
+from rocketcrew.workers.table_fit import check_fits
+
+TABLE = TableSpec("/data/billing", (("_group", "string"), ("a", "int"), ("b", "string"), ("c", "struct<`x`:int>")))
+
+
+def seal(folder: Path, name: str, at: int, *columns: tuple[str, pa.DataType]) -> None:
+    (folder / "ready").mkdir(parents=True, exist_ok=True)
+    schema: Any = pa.schema([*key_fields(), *(pa.field(name, kind) for name, kind in columns)])
+    schema = schema.with_metadata({META_VERSION: str(FORMAT_VERSION).encode(), META_GROUP: b"g"})
+    path = folder / "ready" / name
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema):
+        pass
+    os.utime(path, (at, at))
+
+
+@pytest.mark.parametrize(
+    "ddl", ["a int, b string", "b string", "a smallint", "new bigint, a tinyint", "c struct<x: int>, a int"]
+)
+def test_the_same_columns_fewer_more_and_narrower_ones_fit(ddl: str) -> None:
+    check_fits(parse_ddl(ddl), TABLE, None)
+    check_fits(parse_ddl(ddl), NEW_TABLE, None)
+
+
+@pytest.mark.parametrize(
+    ("ddl", "said"),
+    [
+        ("a bigint", ["'a' is bigint here", "and int there"]),
+        ("a string, b int", ["'a' is string here", "'b' is int here"]),
+        ("A int", ["'A' is called 'a' there"]),
+        ("c struct<x: bigint>", ["'c' is struct<`x`:bigint> here"]),
+        ("a double", ["'a' is double here"]),
+    ],
+)
+def test_what_does_not_fit_is_named_with_both_types_and_the_ways_out(ddl: str, said: list[str]) -> None:
+    with pytest.raises(UsageError) as refused:
+        check_fits(parse_ddl(ddl), TABLE, None)
+    for words in ["/data/billing", *said, "another name", "spark.target"]:
+        assert words in str(refused.value)
+
+
+def test_what_waits_for_the_loader_has_a_word_too(tmp_path: Path) -> None:
+    seal(tmp_path, "w-00000001.arrows", 1, ("a", pa.string()))
+    seal(tmp_path, "w-00000002.arrows", 2, ("a", pa.int32()))
+    check_fits(parse_ddl("a int"), NEW_TABLE, tmp_path)
+    with pytest.raises(UsageError, match=r"'a' is string here and int there.*"):
+        check_fits(parse_ddl("a string"), NEW_TABLE, tmp_path)
+    (tmp_path / "ready" / "w-00000003.arrows").write_bytes(b"damaged")
+    check_fits(parse_ddl("a string"), NEW_TABLE, tmp_path)
+
+
+@pytest.mark.parametrize("by", ["day", "Region"])
+def test_columns_to_cut_the_table_by_are_looked_for_at_the_start(by: str) -> None:
+    with pytest.raises(UsageError, match=f"spark.partition_by names '{by}'"):
+        check_fits(parse_ddl("region string"), NEW_TABLE._replace(partition_by=(by,)), None)
+
+
+@handler(schema="a bigint")
+def widened(_message: object) -> None:
+    raise AssertionError("no message is handled")
+
+
+@pytest.fixture
+def link() -> Iterator[socket.socket]:
+    one, two = socket.socketpair()
+    with one, two:
+        yield one
+
+
+def test_a_worker_whose_rows_do_not_fit_does_not_boot(tmp_path: Path, link: socket.socket) -> None:
+    """At a start nobody else is there; at a reload the others go on."""
+    boot = WorkerBoot(
+        worker_id="w", index=0, handler=describe(widened), link=link, transport=Transport.STREAM, slab=None, group="g",
+        segments_dir=tmp_path, table=TABLE,
+    )  # fmt: skip
+    with pytest.raises(UsageError, match="'a' is bigint here and int there"):
+        prepare_handler(boot)
+    _, schema, _ = prepare_handler(dataclasses.replace(boot, schema="a int"))
+    assert schema == parse_ddl("a int")
+    _, schema, _ = prepare_handler(dataclasses.replace(boot, segments_dir=None))
+    assert schema is None, "results are off"
+
+
+def test_columns_that_are_inferred_are_compared_before_they_are_frozen(tmp_path: Path) -> None:
+    infer = Inferring(tmp_path / COLUMNS_FILE, structlog.get_logger(), lambda schema: check_fits(schema, TABLE, None))
+    with pytest.raises(RowError, match="'a' is string here"):
+        infer([{"a": "x"}])
+    assert not (tmp_path / COLUMNS_FILE).exists()
+    assert infer([{"b": "x"}]) == parse_ddl("b string")

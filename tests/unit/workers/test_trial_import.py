@@ -1,0 +1,53 @@
+"""The look at a handler before anything is started."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+
+from rocketcrew.remoting.errors import UsageError
+from rocketcrew.workers.loading import HandlerLoadError
+from rocketcrew.workers.trial_import import examine, only_handler
+
+HERE = "rocketcrew.workers.trial_import"
+
+
+def module(text: str) -> ModuleType:
+    made = ModuleType("shop")
+    made.__file__ = "/somewhere/shop.py"
+    exec(f"from rocketcrew.workers.api import Retry, handler\nfrom os.path import basename\n{text}", made.__dict__)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("text", "listed"),
+    [
+        ("@handler\ndef a(m): pass\n@handler\ndef b(m): pass\ndef c(m): pass", "say which: shop:a, shop:b"),
+        ("def a(m): pass\ndef b(m): pass", "say which: shop:a, shop:b"),
+        ("", "has no handler"),
+        ("def _hidden(m): pass\nclass Order: pass\ndef two(a, b): pass", "has no handler"),
+    ],
+)
+def test_a_module_without_one_handler(text: str, listed: str) -> None:
+    with pytest.raises(HandlerLoadError, match=listed):
+        only_handler(module(text))
+
+
+def test_what_is_written_wrongly_is_said_without_a_process() -> None:
+    for target in ("shop.py", "shop.py:count", "a/b.py", "shop:", "shop:count()", ""):
+        with pytest.raises(UsageError, match=r"write it as|without \.py"):
+            examine(target, 1)
+
+
+def test_a_module_of_its_own_process() -> None:
+    assert examine(f"{HERE}:look", 60_000).import_path == f"{HERE}:look"
+    with pytest.raises(HandlerLoadError, match="its signature is examine"):
+        examine(f"{HERE}:examine", 60_000)
+    with pytest.raises(HandlerLoadError, match=f"{HERE}:look, {HERE}:only_handler"):
+        examine(HERE, 60_000)
+
+
+def test_an_import_has_a_limit() -> None:
+    with pytest.raises(HandlerLoadError, match="was not imported within workers"):
+        examine(f"{HERE}:look", 0)

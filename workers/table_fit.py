@@ -1,0 +1,46 @@
+"""Whether a handler's rows go into the table, asked when a worker starts: before the first pull, and at a reload before
+anybody is replaced. Were it asked by the loader alone, offsets would be committed and the rows set aside.
+
+What was sealed and not loaded yet has a word too: the table will have its columns.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+
+from ..conf.columns import WAYS_OUT, Column, TypeNotForSparkError, check_partition_columns, columns_of, misfits
+from ..conf.segment_format import READY_DIR, SEGMENT_SUFFIX
+from ..remoting.errors import UsageError
+from .boot import TableSpec
+
+pa: Any = pyarrow
+
+
+def check_fits(schema: pyarrow.Schema, table: TableSpec, segments: Path | None) -> None:
+    """Raise UsageError naming each column of `schema` that does not go into `table`, and what it can't be cut by.
+
+    `segments`: the staging folder, whose newest sealed segment stands for what is not loaded yet.
+    """
+    ours = columns_of(schema)
+    check_partition_columns(table.partition_by, ours)
+    there = [Column(*column) for column in table.columns]
+    wrong, where = misfits(there, ours), f"the table {table.target}"
+    if not wrong and segments is not None:
+        waiting = newest_sealed(segments / READY_DIR)
+        wrong, where = misfits(waiting, ours), f"the segments in {segments / READY_DIR}, which wait for {where}"
+    if wrong:
+        raise UsageError(f"the rows of the handler do not fit {where}: {'; '.join(wrong)}. {WAYS_OUT}")
+
+
+def newest_sealed(ready: Path) -> tuple[Column, ...]:
+    """The columns of the segment that was sealed last; none when there is none that can be read."""
+    with suppress(OSError, pa.ArrowException, ValueError, TypeNotForSparkError):
+        files = [(entry.stat().st_mtime_ns, entry) for entry in ready.iterdir() if entry.suffix == SEGMENT_SUFFIX]
+        if files:
+            with pa.memory_map(str(max(files)[1])) as source:
+                return columns_of(pa.ipc.open_stream(source).schema)
+    return ()

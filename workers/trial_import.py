@@ -1,0 +1,107 @@
+"""A handler looked at before anything is started: is it there, can it take a message, or which handlers has its module?
+
+`rocketcrew run` starts no broker, takes no slot and joins no group for a handler that could not run. User code is imported
+in a process of its own, which is this one; it ends when it has answered. Nothing is called: set-up hooks run in workers.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import signal
+import subprocess
+import sys
+from types import ModuleType
+from typing import Any, Final
+
+from .api import Handler
+from .loading import HandlerLoadError, HandlerSpec, describe, import_module, load
+from .parent_death import die_with_parent
+from .signatures import takes_one
+
+STDERR_SHOWN_MAX: Final = 4_000
+"""Characters of what a process printed that ended without an answer."""
+
+
+def examine(target: str, timeout_ms: int) -> HandlerSpec:
+    """The handler that `target` names: package.module:function, or a module with one handler.
+
+    Raises UsageError when it is written wrongly, HandlerLoadError when it cannot be imported within the time, cannot take a
+    message, or when the module has none or several.
+    """
+    if ":" in target or not all(part.isidentifier() for part in target.split(".")) or target.endswith(".py"):
+        describe(target)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rocketcrew.workers.trial_import", str(os.getpid()), target],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    )
+    with process:
+        try:
+            out, printed = process.communicate(timeout=timeout_ms / 1000)
+        except subprocess.TimeoutExpired:
+            raise HandlerLoadError(
+                f"handler {target} was not imported within workers.boot_timeout_ms = {timeout_ms} ms"
+            ) from None
+        finally:
+            process.kill()
+    if not out:
+        code = process.returncode
+        how = f"ended by signal {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        raise HandlerLoadError(f"the process that imports handler {target} {how}", printed[-STDERR_SHOWN_MAX:])
+    answer = json.loads(out)
+    if "wrong" in answer:
+        raise HandlerLoadError(answer["wrong"], answer["traceback"])
+    return describe(answer["handler"])
+
+
+def look(target: str) -> dict[str, str]:
+    """{"handler": import string} of a handler that can be run, else {"wrong": text, "traceback": text}."""
+    try:
+        if ":" in target:
+            load(describe(target))
+            return {"handler": target}
+        return {"handler": only_handler(import_module(target))}
+    except HandlerLoadError as error:
+        return {"wrong": str(error), "traceback": error.traceback}
+
+
+def only_handler(module: ModuleType) -> str:
+    """Import string of the module's handler; raises HandlerLoadError when there is none, or more than one."""
+    own = [name for name, value in vars(module).items() if not name.startswith("_") and _is_of(module, value)]
+    decorated = [name for name in own if isinstance(getattr(module, name), Handler)]
+    found = decorated or [name for name in own if takes_one(getattr(module, name))]
+    name = module.__name__
+    if not found:
+        raise HandlerLoadError(
+            f'module "{name}" ({module.__file__}) has no handler: write def handle(message) in it, then name {name}:handle'
+        )
+    if len(found) > 1:
+        listed = ", ".join(f"{name}:{function}" for function in found)
+        raise HandlerLoadError(f'module "{name}" has several handlers; say which: {listed}')
+    load(describe(f"{name}:{found[0]}"))
+    return f"{name}:{found[0]}"
+
+
+def _is_of(module: ModuleType, value: Any) -> bool:
+    """A handler or a function that is defined in this module, not imported into it."""
+    function = value.function if isinstance(value, Handler) else value
+    of_it = getattr(function, "__module__", None) == module.__name__
+    return of_it and (isinstance(value, Handler) or inspect.isfunction(value))
+
+
+def main() -> None:
+    """`python -m rocketcrew.workers.trial_import PARENT_PID TARGET`: one JSON object on stdout, and out."""
+    die_with_parent(int(sys.argv[1]))
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as out:
+        os.dup2(2, 1)  # what the user's module prints is no answer
+        out.write(json.dumps(look(sys.argv[2])))
+    os._exit(0)  # threads that the module has started are not waited for
+
+
+if __name__ == "__main__":
+    main()
