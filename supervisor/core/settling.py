@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from ...durable.intervals import Intervals
 from ...durable.outcomes import DEAD_LETTER, NO_ROWS, SENT_BACK
 from ...remoting.queues import MessageQueue
 from .actions import JournalDone, JournalSealed, KillWorker, Retired, SendBack
@@ -15,7 +16,6 @@ from .blame import Death, End, Lot
 from .chunks import Chunk, Failure, Token
 from .dispatching import Dispatching
 from .failing import Failing
-from .intervals import Intervals
 from .local_retry import LocalRetry
 from .pop_queue import PopQueue
 from .process_queue import ProcessQueue
@@ -304,9 +304,8 @@ class Settling:
         found: dict[MessageQueue, Intervals] = {}
         for mq, pairs in records:
             here, done = found.setdefault(mq, Intervals()), worker.salvaged.setdefault(mq, Intervals())
-            for start, end in pairs:
-                here.add(start, end)
-                done.add(start, end)
+            here.update(pairs)
+            done.update(pairs)
         for chunk in worker.in_flight.values():
             pq = self.s.queues.get(chunk.handle)
             if pq is not None and pq.mq in found and not pq.pops:

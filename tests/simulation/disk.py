@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
-from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
-from rocketcrew.supervisor.core.intervals import Intervals
+from rocketcrew.durable.intervals import Intervals, IntervalSet, OffsetSet, QueueKey
 from rocketcrew.durable.outcomes import Outcomes
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.spark.gaps import known, told
@@ -119,7 +118,7 @@ class Table:
 
     def load(self, folder: Folder, *, all_of_it: bool = False) -> None:
         """Begin a batch of one slot; it is committed a little later."""
-        settled = OffsetSet.of((loader_key(mq), IntervalSet.of(intervals.pairs())) for mq, intervals in folder.settled.items())
+        settled = OffsetSet.of((loader_key(mq), intervals.frozen()) for mq, intervals in folder.settled.items())
         waiting = list(folder.ready.values())
         if not waiting:
             return

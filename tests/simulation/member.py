@@ -11,8 +11,7 @@ from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
-from rocketcrew.durable.intervals import OffsetSet
-from rocketcrew.supervisor.core.intervals import Intervals
+from rocketcrew.durable.intervals import Intervals, OffsetSet
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core.allocation import everything, strategy_named

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rocketcrew.supervisor.core.intervals import Intervals
+from rocketcrew.durable.intervals import Intervals
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.core.actions import JournalCommitted, JournalDone, JournalSealed, Log
 from rocketcrew.supervisor.core.journal import Entry
