@@ -1,16 +1,17 @@
-"""Sets of queue offsets, kept as intervals. Pure: nothing here touches a file, a clock or Spark.
+"""Sets of queue offsets, kept as intervals, for the whole project. Pure: nothing here touches a file, a clock or Spark.
 
 The table's *loaded set* says which pulled records are in the table. Offsets of a queue are consumed nearly in order, so
 a set of a million offsets is a handful of intervals; and since the intervals are half open and merged on construction,
 equal sets have equal pieces, and the JSON of a set is as small as the set is simple.
 
-Values are immutable: an operation returns a new set. That is what makes re-planning after a lost race safe: nobody
-holds a set that changes under him.
+An `IntervalSet` is immutable: an operation returns a new set. That is what makes re-planning after a lost race safe: nobody
+holds a set that changes under him. `Intervals` grows in place, for process queues, the journal and a worker's flush, where
+offsets come one after the other: adding at the end costs the same however much is in it.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, cast
@@ -154,6 +155,74 @@ class IntervalSet:
         if end > OFFSET_MAX + 1:
             raise ValueError(f"an interval list ends at {end}, above the greatest offset")
         return cls(tuple(pieces))
+
+
+class Intervals:
+    """A set that grows, as sorted, disjoint, non-touching half-open pairs: a queue finished in order stays one pair."""
+
+    __slots__ = ("_ends", "_starts")
+
+    def __init__(self, pairs: Iterable[tuple[int, int]] = ()) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        self.update(pairs)
+
+    def add(self, start: int, end: int) -> None:
+        """Add `[start, end)`; an empty interval is nothing."""
+        if start >= end:
+            return
+        if not self._ends or start > self._ends[-1]:
+            self._starts.append(start)
+            self._ends.append(end)
+            return
+        left = bisect_left(self._ends, start)
+        right = bisect_right(self._starts, end)
+        if left < right:
+            start = min(start, self._starts[left])
+            end = max(end, self._ends[right - 1])
+        self._starts[left:right] = [start]
+        self._ends[left:right] = [end]
+
+    def discard_below(self, floor: int) -> None:
+        """Forget everything below `floor`."""
+        keep = bisect_right(self._ends, floor)
+        del self._starts[:keep], self._ends[:keep]
+        if self._starts and self._starts[0] < floor:
+            self._starts[0] = floor
+
+    def __contains__(self, offset: int) -> bool:
+        at = bisect_right(self._starts, offset) - 1
+        return at >= 0 and offset < self._ends[at]
+
+    def update(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """Add all of these, in any order."""
+        for start, end in pairs:
+            self.add(start, end)
+
+    def frozen(self) -> IntervalSet:
+        """As it is now."""
+        return IntervalSet(tuple(self.pairs()))
+
+    def __bool__(self) -> bool:
+        return bool(self._starts)
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Intervals) and self.pairs() == other.pairs()
+
+    __hash__ = None  # type: ignore[assignment]  # mutable
+
+    def __repr__(self) -> str:
+        return f"Intervals({self.pairs()})"
+
+    def pairs(self) -> list[tuple[int, int]]:
+        return list(zip(self._starts, self._ends, strict=True))
+
+    def total(self) -> int:
+        """How many offsets it holds."""
+        return sum(self._ends) - sum(self._starts)
 
 
 def _natural_numbers(flat: object) -> list[int]:

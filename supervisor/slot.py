@@ -26,9 +26,9 @@ from ..conf.segment_format import (
     SETTLED_FILE,
 )
 from ..durable.files import try_lock
+from ..durable.intervals import Intervals
 from ..remoting.errors import UsageError
 from ..remoting.queues import MessageQueue
-from .core.intervals import Intervals
 from .core.journal import JournalState
 from .journal_file import keep_journal, read_journal
 from .leftovers import sweep
@@ -155,8 +155,7 @@ def _adopt_one(slot: Slot, other: Slot, state: JournalState, settled: Settled) -
     try:
         state.merge(read_journal(other.journal))
         for mq, intervals in read_settled(other.segments).items():
-            for start, end in intervals.pairs():
-                settled.setdefault(mq, Intervals()).add(start, end)
+            settled.setdefault(mq, Intervals()).update(intervals.pairs())
         for folder in (OPEN_DIR, READY_DIR, BAD_DIR, OUTCOMES_DIR):
             for path in sorted((other.segments / folder).glob("*")):
                 os.rename(path, slot.segments / folder / path.name)

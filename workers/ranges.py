@@ -1,4 +1,4 @@
-"""Queue offsets as ranges, and their JSON form in segments (META_BATCH_OUTCOMES) and packets. Pure.
+"""The records that a flush finished, by queue, and their JSON form in segments (META_BATCH_OUTCOMES) and packets. Pure.
 
 The JSON is `[[topic, broker, queue id, [[from, to], ...]], ...]` with `to` exclusive: the pulled records that a flush
 finished, also those without rows.
@@ -7,33 +7,34 @@ finished, also those without rows.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from typing import Any
 
+from ..durable.intervals import Intervals
 from ..remoting.errors import ProtocolError
 from .packets import QueueRanges
 
 QueueKey = tuple[str, str, int]
-Span = tuple[int, int]
 
 
 class OffsetSets:
-    """Offsets of several queues, joined into ranges when they are asked for."""
+    """Offsets of several queues."""
 
     def __init__(self) -> None:
-        self._spans: dict[QueueKey, list[Span]] = {}
+        self._queues: dict[QueueKey, Intervals] = {}
 
     def add(self, key: QueueKey, start: int, end: int) -> None:
         """Add [start, end) of queue (topic, broker, queue id)."""
-        spans = self._spans.setdefault(key, [])
-        if spans and spans[-1][1] == start:
-            spans[-1] = (spans[-1][0], end)
-        else:
-            spans.append((start, end))
+        found = self._queues.get(key)
+        if found is None:
+            found = self._queues[key] = Intervals()
+        found.add(start, end)
 
     def queues(self) -> tuple[QueueRanges, ...]:
         """Sorted, disjoint, not touching ranges of every queue."""
-        return tuple(QueueRanges(*key, tuple(_merged(spans))) for key, spans in sorted(self._spans.items()))
+        return tuple(
+            QueueRanges(*key, tuple(found.pairs()))
+            for key, found in sorted(self._queues.items(), key=lambda item: item[0])
+        )
 
     def to_json(self) -> bytes:
         """See the module's text."""
@@ -48,13 +49,3 @@ class OffsetSets:
                     self.add((str(topic), str(broker), int(queue_id)), int(start), int(end))
         except (ValueError, TypeError) as error:
             raise ProtocolError(f"unusable offsets: {error}", where) from error
-
-
-def _merged(spans: Iterable[Span]) -> list[Span]:
-    merged: list[Span] = []
-    for start, end in sorted(spans):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((start, end))
-    return merged

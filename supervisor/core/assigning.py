@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ...durable.intervals import Intervals
 from ...remoting.queues import MessageQueue
 from .actions import ChargesChanged, Commit, FetchAssignment, FetchOffset, Finished, Heartbeat, JournalCommitted
 from .allocation import allocate
 from .dispatching import Dispatching
-from .intervals import Intervals
 from .locking import Locking
 from .machine_rooms import AllocationError
 from .pop_queue import PopQueue

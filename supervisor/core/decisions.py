@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 
+from ...durable.intervals import Intervals
 from ...remoting.check_points import CheckPoint
 from ...remoting.queues import MessageQueue
 from .actions import Action
 from .assigning import Assigning
 from .blame import Death, End
 from .dispatching import Dispatching
-from .intervals import Intervals
 from .lanes import Lanes
 from .locking import Locking
 from .order import Order

@@ -17,11 +17,11 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from ...durable.intervals import Intervals
 from ...remoting.errors import RocketcrewError
 from ...remoting.queues import MessageQueue
 from .actions import JournalCommitted, JournalDone, JournalSealed
 from .chunks import Token
-from .intervals import Intervals
 
 Records = Sequence[tuple[MessageQueue, Sequence[tuple[int, int]]]]
 """Per queue: intervals of records."""
@@ -139,8 +139,7 @@ class JournalState:
             mine = self._log(mq)
             if log.committed > mine.committed:
                 mine.start, mine.committed = log.start, log.committed
-            for start, end in log.durable.pairs():
-                mine.durable.add(start, end)
+            mine.durable.update(log.durable.pairs())
             mine.durable.discard_below(mine.committed)
         for token, items in other.pending.items():
             self.pending.setdefault(token, []).extend(items)

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ...durable.intervals import IntervalSet, OffsetSet, QueueKey
+from ...durable.intervals import Intervals, IntervalSet, OffsetSet, QueueKey
 from ...durable.outcomes import FILTERED, NO_ROWS, RECOVERED, Outcomes
 from ...remoting.queues import MessageQueue
 from .chunks import Chunk
-from .intervals import Intervals
 from .journal import JournalState
 
 
@@ -62,7 +61,7 @@ class OutcomeNotes:
                 kind,
                 OffsetSet(
                     {
-                        QueueKey(group, mq.topic, mq.broker_name, mq.queue_id): IntervalSet.of(intervals.pairs()),
+                        QueueKey(group, mq.topic, mq.broker_name, mq.queue_id): intervals.frozen(),
                     }
                 ),
             )

@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from ...durable.intervals import Intervals
 from ...remoting.queues import MessageQueue
 from .chunks import Chunk, PullRun
-from .intervals import Intervals
 from .states import Queue
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
+from ...durable.intervals import Intervals
 from ...remoting.errors import ProtocolError
 from ...remoting.properties import PROPERTY_ORIGIN_MESSAGE_ID
 from ...remoting.queues import MessageQueue
@@ -23,7 +24,6 @@ from .actions import ChargesChanged
 from .blame import AGAIN, Blamed, Death, End, Lot, Verdict
 from .charges import Charge
 from .chunks import Chunk
-from .intervals import Intervals
 from .process_queue import ProcessQueue
 from .state import State, WorkerView
 from .states import Worker

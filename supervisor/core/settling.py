@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 
+from ...durable.intervals import Intervals
 from ...durable.outcomes import DEAD_LETTER, NO_ROWS, SENT_BACK
 from ...remoting.queues import MessageQueue
 from ...workers.unreported import CHUNK_MASK
@@ -17,7 +18,6 @@ from .blame import Death, End, Lot
 from .chunks import Chunk, Failure, Token
 from .dispatching import Dispatching
 from .failing import Failing
-from .intervals import Intervals
 from .local_retry import LocalRetry
 from .pop_queue import PopQueue
 from .process_queue import ProcessQueue
@@ -381,9 +381,8 @@ class Settling:
         found: dict[MessageQueue, Intervals] = {}
         for mq, pairs in records:
             here, done = found.setdefault(mq, Intervals()), worker.salvaged.setdefault(mq, Intervals())
-            for start, end in pairs:
-                here.add(start, end)
-                done.add(start, end)
+            here.update(pairs)
+            done.update(pairs)
         for chunk in worker.in_flight.values():
             pq = self.s.queues.get(chunk.handle)
             if pq is not None and pq.mq in found and not pq.pops:

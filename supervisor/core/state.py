@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 
+from ...durable.intervals import Intervals
 from ...remoting.queues import MessageQueue
 from .actions import Action, Load, Log, Seal
 from .allocation import Strategy
@@ -17,7 +18,6 @@ from .blame import Blamed
 from .charges import Charges
 from .chunks import Chunk, Token
 from .counters import Counters
-from .intervals import Intervals
 from .outcome_notes import OutcomeNotes
 from .process_queue import ProcessQueue
 from .sizing import ChunkSizer

@@ -193,7 +193,8 @@ class Coroner:
             raise Violation(
                 f"{action.mq} {chunk.offsets} and {[other.offsets for other in in_hand]}: a suspect isn't alone"
             )
-        if chunk.origin is not None and self._deaths.of_record.get((*_place(action.mq), chunk.offsets[0])):
+        cost = self._deaths.of_record.get((*_place(action.mq), chunk.offsets[0]))
+        if chunk.origin is not None and self._deaths.one_ledger and cost:
             raise Violation(f"{action.mq} {chunk.offsets} runs here again, though it has cost a worker its life")
         if not known and not chunk.alone:
             return

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rocketcrew.supervisor.core.states import QUEUE, WORKER
 
-from .script import ACTIONS, BOOTS, FAULTS, STALLS
+from .script import ACTIONS, BOOTS, FAULTS, POWER, STALLS
 from .simulation import Simulation
 
 EVENTS = (
@@ -57,7 +57,7 @@ def transition_name(transition: tuple[Enum, Enum]) -> str:
 def wanted() -> set[str]:
     """Everything that has to happen."""
     tables = {transition_name(transition) for table in (QUEUE, WORKER) for transition in table}
-    return tables | set(EVENTS) | {"fault: " + kind for kind in (*FAULTS, STALLS, BOOTS, ACTIONS)}
+    return tables | set(EVENTS) | {"fault: " + kind for kind in (*FAULTS, STALLS, BOOTS, ACTIONS, POWER)}
 
 
 def seen_in(simulation: Simulation) -> Counter[str]:

@@ -9,12 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
-from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
+from rocketcrew.durable.intervals import Intervals, IntervalSet, OffsetSet, QueueKey
 from rocketcrew.durable.outcomes import Outcomes
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.spark.gaps import known, told
 from rocketcrew.spark.plan import Limits, SegmentFacts, first_fitting, make_takes, settled_to_fold
-from rocketcrew.supervisor.core.intervals import Intervals
 from rocketcrew.supervisor.core.journal import replay
 
 from .coroner import Call
@@ -119,9 +118,7 @@ class Table:
 
     def load(self, folder: Folder, *, all_of_it: bool = False) -> None:
         """Begin a batch of one slot; it is committed a little later."""
-        settled = OffsetSet.of(
-            (loader_key(mq), IntervalSet.of(intervals.pairs())) for mq, intervals in folder.settled.items()
-        )
+        settled = OffsetSet.of((loader_key(mq), intervals.frozen()) for mq, intervals in folder.settled.items())
         waiting = list(folder.ready.values())
         if not waiting:
             return

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rocketcrew.remoting.codes import RequestCode, ResponseCode
 
 from .member import SimMember
-from .script import ACTIONS, BOOTS, STALLS
+from .script import ACTIONS, BOOTS, POWER, STALLS
 from .worker import SimWorker
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Faults:
             "kill member in a step": self._kill_in_a_step,
             "stop member": self._stop_member,
             "start member": self._start_member,
-            "lose power": self._lose_power,
+            POWER: self._lose_power,
             "reset back": lambda: self._reset(back=True),
             "reset forward": lambda: self._reset(back=False),
             "slow network": self._slow,
@@ -205,7 +205,7 @@ class Faults:
     def _lose_power(self) -> bool:
         """All members are gone at once, and what was not fsynced, too. (The broker has its own power.)"""
         for member in self.s.living():
-            member.die()
+            member.lose_power()
         for folder in self.s.folders:
             folder.lose_power(self.world.random)
         return True

@@ -11,12 +11,11 @@ from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
-from rocketcrew.durable.intervals import OffsetSet
+from rocketcrew.durable.intervals import Intervals, OffsetSet
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core.allocation import everything, strategy_named
 from rocketcrew.supervisor.core.failed_actions import EVENTS, action_failed
-from rocketcrew.supervisor.core.intervals import Intervals
 from rocketcrew.supervisor.core.journal import Entry, replay, snapshot
 from rocketcrew.supervisor.core.slab import UNIT_BYTES, Slab
 from rocketcrew.supervisor.core.state import CoreConfig
@@ -125,6 +124,7 @@ class SimMember:
         other.open, other.ready, other.settled = {}, {}, {}
         if self.parts.keeps_taken_journals:
             self.folder.journal = bytearray(snapshot(self.journal)[0])
+            self.folder.journal_synced = len(self.folder.journal)
         other.journal = bytearray()
 
     def _known_on_disk(self) -> dict[MessageQueue, Intervals]:
@@ -348,6 +348,11 @@ class SimMember:
         """Its workers cannot boot, so it ends before it has joined the group."""
         if not self.running:
             self.die()
+
+    def lose_power(self) -> None:
+        """As `die`; what was not fsynced need not be there any more."""
+        self.die()
+        self._known_at_start = {}
 
     def die(self) -> None:
         """Kill -9: workers go with it (their death signal), the connection too; the folder stays."""

@@ -34,6 +34,7 @@ from rocketcrew.workers.claims import Claims
 from .disk import Folder, Segment
 from .member import SimMember
 from .parts import Parts
+from .script import POWER
 from .truth import Truth
 from .worker import SimWorker, Work
 from .world import World
@@ -637,9 +638,12 @@ PLANTED = {
     "finished messages forgotten where the last commit fails": Planted(
         ForgetsUncommitted, 100, (*COMING_AND_GOING, "refuse commits", "stall broker"), SEVERAL
     ),
-    "what was reported counts, though its file is torn": Planted(TrustsTornFiles, 40, ("lose power",)),
+    "what was reported counts, though its file is torn": Planted(TrustsTornFiles, 40, (POWER,)),
     "charge forgotten when a retry here dies": Planted(
-        ForgetsTheCharge, 100, ("refuse send-backs",), {"order": "concurrent", "deadly": 25}
+        ForgetsTheCharge,
+        100,
+        ("refuse send-backs",),
+        ONE_SLOT | {"order": "concurrent", "deadly": 25, "slow": 0.0, "fault_rate": 0.05},
     ),
     "draining queue commits unguarded": Planted(CommitUnguarded, 40, COMING_AND_GOING, SEVERAL | {"slow": 0.15}),
     "skip one too many": Planted(SkipsOneTooMany, 40),
@@ -663,7 +667,7 @@ PLANTED = {
     "what is begun is taken back": Planted(TakesTooMuch, 20, (), HELD_UP),
     "a claim that was seen is given up": Planted(ForgetsItsClaim, 20, (), HELD_UP),
     "a claim that came too late is run": Planted(TrustsEveryClaim, 20, (), HELD_UP),
-    "what is taken back is forgotten": Planted(LosesTheRest, 20, (), HELD_UP),
+    "what is taken back is forgotten": Planted(LosesTheRest, 60, (), HELD_UP),
     "what is held is read off": Planted(TakesWhatIsHeld, 20, (), HELD_UP),
     "a cell is believed before its report": Planted(ReadsBehindAReport, 40, (), HELD_UP),
     "the record in hand is read off": Planted(TakesTheRecordInHand, 20, ("kill worker",), HELD_UP),

@@ -31,12 +31,13 @@ FAULTS = (
     "cut", "cut after delivery", "stall broker", "kill broker", "refuse send-backs", "refuse pulls", "refuse commits",
     "flow control", "kill worker", "kill worker while it writes", "kill worker behind its rename",
     "lose an open segment", "recycle worker", "kill forkserver", "pause", "kill member", "kill member in a step",
-    "stop member", "start member", "lose power", "reset back", "reset forward", "slow network",
+    "stop member", "start member", "reset back", "reset forward", "slow network",
 )  # fmt: skip
 STALLS = "worker stands still"
 BOOTS = "fail a boot"
 ACTIONS = "fail an action"
-"""These three are of some seeds only, see `perhaps_limited`."""
+POWER = "lose power"
+"""These four are of some seeds only, see `perhaps_limited`."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,7 @@ class Script:
         # Other bits for each that was drawn later, so that each stands with each.
         faults = self.faults | {STALLS: [0, 0, 1, 3][draw // 8 % 4], BOOTS: [0, 1, 1, 3][draw // 32 % 4]}
         faults[ACTIONS] = [0, 1, 1, 3][draw // 128 % 4]
+        faults[POWER] = [0, 0, 1, 2][draw // 2048 % 4]
         seal_rows = [12, 40, 50_000, 50_000][draw // 512 % 4]
         limit = limit if self.order == "concurrent" else 0
         return replace(self, topic_limit=limit, faults=faults, seal_rows=seal_rows)
@@ -205,7 +207,7 @@ def doom(numbers: list[int], attempt: int, script: Script, cost: dict[int, int])
 
 def _dies_later(number: int) -> bool:
     """It fails at its first attempt, and ends its worker at each one after it."""
-    return crc32(f"later {number}".encode()) % 1000 < 8
+    return crc32(f"later {number}".encode()) % 1000 < 30
 
 
 def has_deadly_key(number: int, script: Script) -> bool:

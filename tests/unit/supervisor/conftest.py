@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from rocketcrew.durable.intervals import Intervals
 from rocketcrew.remoting.codes import ResponseCode
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import StoredMessage, encode_message
@@ -14,7 +15,6 @@ from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core.allocation import average
 from rocketcrew.supervisor.core.chunks import Chunk
 from rocketcrew.supervisor.core.decisions import Core
-from rocketcrew.supervisor.core.intervals import Intervals
 from rocketcrew.supervisor.core.process_queue import ProcessQueue
 from rocketcrew.supervisor.core.pulling import PullResult
 from rocketcrew.supervisor.core.slab import UNIT_BYTES, Slab

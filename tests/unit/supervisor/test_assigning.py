@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from rocketcrew.durable.intervals import Intervals
 from rocketcrew.remoting.codes import ResponseCode
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core.assigning import LOOK_UP_MAX_S
-from rocketcrew.supervisor.core.intervals import Intervals
 from rocketcrew.supervisor.core.states import Queue
 
 if TYPE_CHECKING:

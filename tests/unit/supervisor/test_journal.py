@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rocketcrew.durable.intervals import Intervals
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.core.actions import JournalCommitted, JournalDone, JournalSealed
-from rocketcrew.supervisor.core.intervals import Intervals
 from rocketcrew.supervisor.core.journal import (
     MAGIC,
     Entry,

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rocketcrew.durable.intervals import QueueKey
+from rocketcrew.durable.intervals import Intervals, QueueKey
 from rocketcrew.durable.outcomes import FILTERED, NO_ROWS, RECOVERED, SENT_BACK, Outcomes, notes_from_json
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.core.actions import JournalCommitted, JournalDone
-from rocketcrew.supervisor.core.intervals import Intervals
 from rocketcrew.supervisor.core.journal import JournalState
 from rocketcrew.supervisor.core.outcome_notes import OutcomeNotes
 from rocketcrew.supervisor.outcome_files import FILE_BYTES_MAX, OutcomeFiles

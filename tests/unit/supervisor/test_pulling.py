@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from rocketcrew.durable.intervals import Intervals
 from rocketcrew.remoting.batch import BatchEntry, encode_batch
 from rocketcrew.remoting.codes import SYSFLAG_INNER_BATCH, SYSFLAG_NEED_UNWRAP, ResponseCode
 from rocketcrew.remoting.stored import StoredMessage, encode_message
 from rocketcrew.supervisor.core import actions as act
-from rocketcrew.supervisor.core.intervals import Intervals
 from rocketcrew.supervisor.core.process_queue import RESERVE_BYTES_MAX, RESERVE_BYTES_MIN
 from rocketcrew.supervisor.core.pulling import PullResult, thresholds
 from rocketcrew.supervisor.core.slab import UNIT_BYTES

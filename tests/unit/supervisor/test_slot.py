@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from rocketcrew.conf.segment_format import segment_name
+from rocketcrew.durable.intervals import Intervals
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.core.actions import JournalCommitted, JournalDone
-from rocketcrew.supervisor.core.intervals import Intervals
 from rocketcrew.supervisor.core.journal import JournalError, JournalState
 from rocketcrew.supervisor.journal_file import JournalFile, read_journal
 from rocketcrew.supervisor.slot import adopt, read_settled, take_slot, write_settled
