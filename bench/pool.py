@@ -45,12 +45,12 @@ from rocketcrew.client.producer import Producer
 from rocketcrew.remoting.codes import PULL_SUBSCRIPTION
 from rocketcrew.remoting.headers import PullRequest
 from rocketcrew.remoting.queues import MessageQueue
-from rocketcrew.remoting.stored import StoredMessage, decode_messages, encode_message
+from rocketcrew.remoting.stored import SYSFLAG_LOW_BYTE, StoredMessage, decode_messages, encode_message
 from rocketcrew.workers.api import as_handler
 from rocketcrew.workers.boot import WorkerLimits
 from rocketcrew.workers.calls import chooser
 from rocketcrew.workers.cells import private_cell
-from rocketcrew.workers.message import INNER_BATCH_BIT, SYSFLAG_LOW_BYTE, Message
+from rocketcrew.workers.message import INNER_BATCH_BIT, Message
 from rocketcrew.workers.packets import QueueInfo
 from rocketcrew.workers.run import Run
 from rocketcrew.workers.runner import Runner

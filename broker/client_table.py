@@ -15,9 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ..remoting.bodies import SubscriptionData
-
-BROADCASTING = "BROADCASTING"
+from ..remoting.bodies import BROADCASTING, SubscriptionData
 
 
 @dataclass(slots=True)

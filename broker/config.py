@@ -9,10 +9,10 @@ import ipaddress
 import re
 from dataclasses import dataclass
 
+from ..conf.formats import DELAY_LEVELS_MAX
 from ..remoting.errors import UsageError
 
 DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-DELAY_LEVELS_MAX = 100  # each level is a queue that every tick looks at
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 

@@ -47,10 +47,10 @@ from ..remoting.command import Command
 from ..remoting.errors import ProtocolError
 from ..remoting.fastjson import dumps_object_keys
 from ..remoting.headers import GetRoute
+from ..remoting.names import MASTER_ID
 from .effects import SILENCE, CloseChannel, Effect, Intercept, Reply, intercepted
 from .refusal import FAQ, Refused
 
-MASTER_ID = 0
 DEFAULT_TIMEOUT_MS = 120_000
 SCAN_INTERVAL_MS = 5_000
 KV_ENTRIES_MAX = 10_000

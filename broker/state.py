@@ -18,6 +18,7 @@ from ..remoting.command import Command
 from ..remoting.errors import ProtocolError, UsageError
 from ..remoting.headers import ConsumerIdsChanged
 from ..remoting.ids import UniqueIds
+from ..remoting.names import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX
 from ..remoting.properties import PROPERTY_TAGS
 from ..remoting.stored import StoredMessage
 from .client_table import ClientTable
@@ -31,15 +32,7 @@ from .message_store import MessageStore, QueueRebuilding, StoreLimits, message_t
 from .name_server import NameServerCore, Registration
 from .offset_table import OffsetTable
 from .storage import Storage, StorageError
-from .topic_table import (
-    DEFAULT_TOPIC,
-    DLQ_PREFIX,
-    RETRY_PREFIX,
-    SCHEDULE_TOPIC,
-    TopicTable,
-    illegal_topic,
-    system_topics,
-)
+from .topic_table import SCHEDULE_TOPIC, TopicTable, illegal_topic, system_topics
 from .transactions import Transactions, half_of
 
 TOPICS_TABLE = "config/topics.json"

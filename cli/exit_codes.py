@@ -15,15 +15,10 @@ from typing import Final
 
 import click
 
+from ..conf.exit_codes import EXIT_FAILURE, EXIT_FINE, EXIT_FORCED, EXIT_HANDLER, EXIT_UNREACHABLE, EXIT_USAGE
 from ..remoting.errors import RocketcrewError, UnreachableError, UsageError
 from .wording import in_words
 
-EXIT_FINE: Final = 0
-EXIT_FAILURE: Final = 1
-EXIT_USAGE: Final = 2
-EXIT_UNREACHABLE: Final = 3
-EXIT_HANDLER: Final = 4
-EXIT_FORCED: Final = 5
 EXIT_INTERRUPTED: Final = 130
 """What shells give a command that ended by Ctrl-C."""
 

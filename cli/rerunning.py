@@ -21,7 +21,7 @@ from ..client.operations import Operations, PullStatus, parse_pull
 from ..conf.segment_format import READY_DIR
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
 from ..remoting.queues import MessageQueue
-from ..remoting.stored import record_info, walk
+from ..remoting.stored import SYSFLAG_LOW_BYTE, record_info, walk
 from ..source.searching import pull_request
 from ..workers.api import BatchResult, Handler
 from ..workers.boot import NEW_TABLE, TableSpec
@@ -29,7 +29,7 @@ from ..workers.calls import Wants, batch_results, chooser
 from ..workers.ddl import as_schema
 from ..workers.inferring import COLUMNS_FILE, INFER, Inferring, declared_columns
 from ..workers.loading import HandlerSpec, describe_error, load
-from ..workers.message import INNER_BATCH_BIT, SYSFLAG_LOW_BYTE, Message, expand_inner_batch
+from ..workers.message import INNER_BATCH_BIT, Message, expand_inner_batch
 from ..workers.packets import QueueInfo
 from ..workers.rows import RowBuffer
 from ..workers.sealing import Sealer

@@ -9,7 +9,7 @@ from typing import Final
 
 from ..remoting.codes import ResponseCode
 from ..remoting.errors import BrokerError, RocketcrewError, UnreachableError
-from ..remoting.namespaces import DLQ_PREFIX, RETRY_PREFIX
+from ..remoting.names import DLQ_PREFIX, RETRY_PREFIX
 
 NAME_SERVERS_ALONE_ANSWER: Final = ("GET_ROUTEINFO", "GET_BROKER_CLUSTER", "GET_ALL_TOPIC", "GET_SYSTEM_TOPIC")
 SHOWN_MAX: Final = 8

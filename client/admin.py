@@ -38,13 +38,13 @@ from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.errors import BrokerError, UnreachableError, UsageError
 from ..remoting.headers import ResetOffset, ViewMessage
 from ..remoting.ids import parse_offset_message_id
+from ..remoting.names import DEFAULT_TOPIC, MASTER_ID, RETRY_PREFIX
 from ..remoting.queues import MessageQueue
 from ..remoting.stored import StoredMessage, decode_message
 from .asking import ask, refusal
-from .cluster import DEFAULT_TOPIC, Cluster
+from .cluster import Cluster
 from .operations import Operations
-from .routes import MASTER_ID
-from .validation import RETRY_PREFIX, check_group, check_topic_to_create
+from .validation import check_group, check_topic_to_create
 
 ADMIN_TIMEOUT_MS = 5_000
 QUESTIONS_MAX = 32

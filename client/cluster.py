@@ -30,6 +30,7 @@ from ..remoting.bodies import TopicRouteData
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.errors import BrokerError, ProtocolError, RocketcrewError, UnreachableError
 from ..remoting.headers import GetRoute
+from ..remoting.names import DEFAULT_TOPIC, MASTER_ID
 from ..remoting.queues import MessageQueue
 from .access import Access, NameServerList, access_to
 from .asking import refusal
@@ -37,9 +38,8 @@ from .name_servers import NameServers
 from .remoting_client import Remoting
 from .request_rules import vip_address
 from .route_cache import KnownRoutes
-from .routes import MASTER_ID, BrokerTable, default_route, queues_to_read, queues_to_write
+from .routes import BrokerTable, default_route, queues_to_read, queues_to_write
 
-DEFAULT_TOPIC = "TBW102"
 DEFAULT_TOPIC_QUEUE_NUMS = 4
 ROUTES_MAX = 4_096
 QUEUES_MAX = 65_536

@@ -41,11 +41,11 @@ from ..remoting.headers import (
     Unregister,
     UpdateOffset,
 )
+from ..remoting.names import MASTER_ID
 from ..remoting.queues import MessageQueue
 from .asking import ask, refusal
 from .cluster import Cluster
 from .pending import BodySink
-from .routes import MASTER_ID
 
 OFFSET_TIMEOUT_MS = 5_000
 BOUND_TIMEOUT_MS = 6_000

@@ -18,6 +18,7 @@ from ..remoting.command import Command
 from ..remoting.compression import LEVEL_DEFAULT, Compression, compress, compression_sysflag
 from ..remoting.errors import UsageError
 from ..remoting.headers import SendRequestV2
+from ..remoting.names import RETRY_PREFIX
 from ..remoting.namespaces import wrap
 from ..remoting.properties import (
     PROPERTIES_MAX_BYTES,
@@ -37,7 +38,7 @@ from ..remoting.properties import (
     encode_properties,
 )
 from ..remoting.queues import MessageQueue
-from .validation import RETRY_PREFIX, check_topic_to_send, check_user_properties
+from .validation import check_topic_to_send, check_user_properties
 
 BODY_MAX_BYTES = 4 * 1024 * 1024
 COMPRESS_FROM_BYTES = 4096

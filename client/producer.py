@@ -24,9 +24,10 @@ from ..remoting.codes import RequestCode
 from ..remoting.compression import LEVEL_DEFAULT, Compression
 from ..remoting.errors import RocketcrewError, UsageError
 from ..remoting.ids import UniqueIds
+from ..remoting.names import DEFAULT_TOPIC
 from ..remoting.queues import MessageQueue
 from .access import Access, NameServerList
-from .cluster import DEFAULT_TOPIC, DEFAULT_TOPIC_QUEUE_NUMS, Cluster
+from .cluster import DEFAULT_TOPIC_QUEUE_NUMS, Cluster
 from .identity import ip_for_ids
 from .opening import new_cluster
 from .outgoing import (

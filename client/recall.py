@@ -13,9 +13,10 @@ from typing import NamedTuple
 from ..remoting.codes import RequestCode
 from ..remoting.errors import UnreachableError, UsageError
 from ..remoting.headers import RecallMessage, RecallMessageResponse
+from ..remoting.names import DLQ_PREFIX, RETRY_PREFIX
 from .asking import ask
 from .cluster import Cluster
-from .validation import DLQ_PREFIX, RETRY_PREFIX, check_topic
+from .validation import check_topic
 
 VERSION = "v1"
 

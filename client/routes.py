@@ -11,9 +11,8 @@ from dataclasses import replace
 
 from ..remoting.bodies import QueueData, TopicRouteData
 from ..remoting.codes import PERM_READ, PERM_WRITE
+from ..remoting.names import MASTER_ID
 from ..remoting.queues import MessageQueue
-
-MASTER_ID = 0
 
 
 def queues_to_read(topic: str, route: TopicRouteData) -> list[MessageQueue]:

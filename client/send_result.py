@@ -11,9 +11,8 @@ from enum import Enum
 from ..remoting.codes import ResponseCode
 from ..remoting.command import Command
 from ..remoting.headers import SendResponse
+from ..remoting.names import REGION_DEFAULT
 from ..remoting.queues import MessageQueue
-
-REGION_DEFAULT = "DefaultRegion"
 
 
 class SendStatus(Enum):

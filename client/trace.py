@@ -21,9 +21,9 @@ import structlog
 from ..remoting.errors import RocketcrewError
 from ..remoting.headers import EndTransaction
 from ..remoting.ids import UniqueIds
+from ..remoting.names import REGION_DEFAULT
 from ..remoting.properties import PROPERTY_TRAN_MSG
 from ..remoting.traces import (
-    REGION_DEFAULT,
     TRACE_GROUP_PREFIX,
     TRACE_TOPIC,
     MessageType,

@@ -8,13 +8,12 @@ import re
 from collections.abc import Mapping
 
 from ..remoting.errors import UsageError
+from ..remoting.names import DLQ_PREFIX, RETRY_PREFIX
 from ..remoting.properties import RESERVED_PROPERTIES
 
 TOPIC_MAX_CHARACTERS = 127
 RETRY_TOPIC_MAX_CHARACTERS = 255
 GROUP_MAX_CHARACTERS = 255
-RETRY_PREFIX = "%RETRY%"
-DLQ_PREFIX = "%DLQ%"
 LEGAL_CHARACTERS = "^[%|a-zA-Z0-9_-]+$"
 
 _is_legal = re.compile(r"[%|a-zA-Z0-9_-]+").fullmatch

@@ -15,13 +15,13 @@ from ..conf.settings import ConsumerSettings
 from ..remoting.bodies import CONSUME_ACTIVELY, ConsumerData, HeartbeatData
 from ..remoting.codes import ResponseCode
 from ..remoting.errors import BrokerError, UsageError
+from ..remoting.names import RETRY_PREFIX
 from ..remoting.queues import MessageQueue
 from ..source.offsets import Offsets, to_json
 from ..spark.errors import StoppedError
 from ..supervisor.core.checks import consume_timestamp_ms
 from ..supervisor.member.first_offset import BrokersOffsets, FirstOffset
 from ..supervisor.member.offset_store import CONSUME_TIMESTAMP_BACK_MS
-from .options import RETRY_PREFIX
 
 LOOK_AGAIN_S = 1.0
 

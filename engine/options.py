@@ -7,10 +7,10 @@ from pathlib import Path
 
 from ..client.access import Access
 from ..conf.settings import Settings
+from ..remoting.names import RETRY_PREFIX
 from ..remoting.subscription import parse_subscription, split_subscription
 from ..workers.boot import WorkerLimits
 
-RETRY_PREFIX = "%RETRY%"
 MINUTE_MS = 60_000
 
 

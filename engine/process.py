@@ -23,13 +23,14 @@ import structlog
 
 from ..client.spans import span_api
 from ..conf.logging import set_up
+from ..conf.units import NS_PER_MS
 from ..workers.api import Handler
 from ..workers.async_runner import one_call_at_a_time
 from ..workers.cells import STARTED_NS, CellView
 from ..workers.consume_hooks import ConsumeHooks
 from ..workers.context import Context, enter
 from ..workers.ddl import as_schema
-from ..workers.limits import NS_PER_MS, SoftLimit, limits_of, obey
+from ..workers.limits import SoftLimit, limits_of, obey
 from ..workers.loading import HandlerLoadError, describe_error, load, user_traceback
 from ..workers.main import run_hook
 from ..workers.message import Message

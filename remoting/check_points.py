@@ -14,13 +14,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from .errors import ProtocolError
+from .names import RETRY_PREFIX
 from .pop_headers import PopResponse
 from .properties import PROPERTY_POP_CK, find_property
 from .queues import MessageQueue
 from .stored import Buffer, record_info
 
 NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
-RETRY_PREFIX = "%RETRY%"
 _FIELDS = 8
 _POP_CK = PROPERTY_POP_CK.encode()
 

@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from .fields import Header, Int32, Int64
 
-_BNAME: Mapping[str, str] = {"broker_name": "bname"}
+BNAME: Mapping[str, str] = {"broker_name": "bname"}
 
 
 # --- Finding and joining ---
@@ -47,7 +47,7 @@ class HeartbeatResponse(Header):
 class Unregister(Header):
     """35: this client is no longer a producer or consumer of the group."""
 
-    WIRE: ClassVar[Mapping[str, str]] = {"client_id": "clientID", **_BNAME}
+    WIRE: ClassVar[Mapping[str, str]] = {"client_id": "clientID", **BNAME}
     client_id: str
     producer_group: str | None = None
     consumer_group: str | None = None
@@ -58,7 +58,7 @@ class Unregister(Header):
 class ConsumerList(Header):
     """38: who is in the group."""
 
-    WIRE: ClassVar[Mapping[str, str]] = _BNAME
+    WIRE: ClassVar[Mapping[str, str]] = BNAME
     consumer_group: str
     broker_name: str | None = None
 
@@ -77,7 +77,7 @@ class ConsumerIdsChanged(Header):
 class PullRequest(Header):
     """11 and 361. `sys_flag` is made of the PULL_ bits; times in milliseconds, `max_msg_bytes` is 5.x only."""
 
-    WIRE: ClassVar[Mapping[str, str]] = {"proxy_forward_client_id": "proxyFrowardClientId", **_BNAME}
+    WIRE: ClassVar[Mapping[str, str]] = {"proxy_forward_client_id": "proxyFrowardClientId", **BNAME}
     consumer_group: str
     topic: str
     queue_id: Int32
@@ -113,7 +113,7 @@ class PullResponse(Header):
 class QueryOffset(Header):
     """14."""
 
-    WIRE: ClassVar[Mapping[str, str]] = _BNAME
+    WIRE: ClassVar[Mapping[str, str]] = BNAME
     consumer_group: str
     topic: str
     queue_id: Int32
@@ -125,7 +125,7 @@ class QueryOffset(Header):
 class UpdateOffset(Header):
     """15. The broker overwrites what it has, even with a lower one."""
 
-    WIRE: ClassVar[Mapping[str, str]] = _BNAME
+    WIRE: ClassVar[Mapping[str, str]] = BNAME
     consumer_group: str
     topic: str
     queue_id: Int32
@@ -137,7 +137,7 @@ class UpdateOffset(Header):
 class MaxOffset(Header):
     """30."""
 
-    WIRE: ClassVar[Mapping[str, str]] = _BNAME
+    WIRE: ClassVar[Mapping[str, str]] = BNAME
     topic: str
     queue_id: Int32
     committed: bool | None = None
@@ -148,7 +148,7 @@ class MaxOffset(Header):
 class MinOffset(Header):
     """31."""
 
-    WIRE: ClassVar[Mapping[str, str]] = _BNAME
+    WIRE: ClassVar[Mapping[str, str]] = BNAME
     topic: str
     queue_id: Int32
     broker_name: str | None = None
@@ -158,7 +158,7 @@ class MinOffset(Header):
 class SearchOffset(Header):
     """29. `timestamp` in ms since 1970; `boundary_type` "LOWER" or "UPPER" (5.x; older brokers do LOWER)."""
 
-    WIRE: ClassVar[Mapping[str, str]] = _BNAME
+    WIRE: ClassVar[Mapping[str, str]] = BNAME
     topic: str
     queue_id: Int32
     timestamp: Int64
@@ -170,7 +170,7 @@ class SearchOffset(Header):
 class EarliestStoreTime(Header):
     """32."""
 
-    WIRE: ClassVar[Mapping[str, str]] = _BNAME
+    WIRE: ClassVar[Mapping[str, str]] = BNAME
     topic: str
     queue_id: Int32
     broker_name: str | None = None
@@ -194,7 +194,7 @@ class TimestampResponse(Header):
 class SendBack(Header):
     """36. `offset` is that of the commit log; `delay_level` -1 dead letter queue, 0 the broker decides, else the level."""
 
-    WIRE: ClassVar[Mapping[str, str]] = _BNAME
+    WIRE: ClassVar[Mapping[str, str]] = BNAME
     offset: Int64
     group: str
     delay_level: Int32
@@ -228,7 +228,7 @@ class QueryMessageResponse(Header):
 class ViewMessage(Header):
     """33. `offset` is that of the commit log."""
 
-    WIRE: ClassVar[Mapping[str, str]] = _BNAME
+    WIRE: ClassVar[Mapping[str, str]] = BNAME
     offset: Int64
     topic: str | None = None
     broker_name: str | None = None
@@ -241,7 +241,7 @@ class ViewMessage(Header):
 class SendRequest(Header):
     """10 and 324, with whole names. `queue_id` -1 lets the broker choose; `properties` is a property string."""
 
-    WIRE: ClassVar[Mapping[str, str]] = _BNAME
+    WIRE: ClassVar[Mapping[str, str]] = BNAME
     producer_group: str
     topic: str
     default_topic: str
@@ -302,7 +302,7 @@ class SendResponse(Header):
 class RecallMessage(Header):
     """370 (5.3)."""
 
-    WIRE: ClassVar[Mapping[str, str]] = _BNAME
+    WIRE: ClassVar[Mapping[str, str]] = BNAME
     topic: str
     recall_handle: str
     producer_group: str | None = None
@@ -318,7 +318,7 @@ class RecallMessageResponse(Header):
 class EndTransaction(Header):
     """37, one-way. `commit_or_rollback` 0 unknown, 8 commit, 12 rollback."""
 
-    WIRE: ClassVar[Mapping[str, str]] = _BNAME
+    WIRE: ClassVar[Mapping[str, str]] = BNAME
     producer_group: str
     tran_state_table_offset: Int64
     commit_log_offset: Int64
@@ -337,7 +337,7 @@ class EndTransaction(Header):
 class CheckTransaction(Header):
     """39, one-way, to producers."""
 
-    WIRE: ClassVar[Mapping[str, str]] = _BNAME
+    WIRE: ClassVar[Mapping[str, str]] = BNAME
     tran_state_table_offset: Int64
     commit_log_offset: Int64
     msg_id: str | None = None

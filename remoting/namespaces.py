@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import re
 
-RETRY_PREFIX = "%RETRY%"
-DLQ_PREFIX = "%DLQ%"
+from .names import DLQ_PREFIX, RETRY_PREFIX
+
 SEPARATOR = "%"
 SYSTEM_PREFIXES = ("rmq_sys_", "CID_RMQ_SYS_")
 SYSTEM_TOPICS = frozenset(

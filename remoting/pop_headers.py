@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from .body import Body
 from .fields import Header, Int32, Int64
+from .headers import BNAME as _BNAME
 from .queues import MessageQueue
 
-_BNAME = {"broker_name": "bname"}
 INIT_MIN, INIT_MAX = 0, 1
 MODE_PULL, MODE_POP = "PULL", "POP"
 

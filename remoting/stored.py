@@ -69,7 +69,9 @@ Buffer = bytes | bytearray | memoryview
 
 _WALK = Struct(">ii12xq8xi")
 _SYSFLAG_AT = 36
-_HOSTS_V6 = SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6
+HOSTS_V6 = SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6
+SYSFLAG_LOW_BYTE = 39
+"""Position in a record of the sysFlag byte with the inner-batch bit."""
 _UNWRAP = SYSFLAG_NEED_UNWRAP | SYSFLAG_INNER_BATCH
 _INT8 = Struct(">b")
 _INT16 = Struct(">h")
@@ -179,7 +181,7 @@ def record_info(buf: Buffer, position: int = 0, end: int | None = None) -> Recor
         raise UsageError(f"bytes {position}..{end} do not lie in a buffer of {len(buf)}")
     if end - position < RECORD_MIN_BYTES:
         raise ProtocolError(f"{end - position} bytes are too few for a message", f"record at byte {position}")
-    fixed = _FIXED[_INT32.unpack_from(buf, position + _SYSFLAG_AT)[0] & _HOSTS_V6]
+    fixed = _FIXED[_INT32.unpack_from(buf, position + _SYSFLAG_AT)[0] & HOSTS_V6]
     body_start = position + fixed.size
     if body_start > end:
         raise ProtocolError(f"{end - position} bytes are too few for a message", f"record at byte {position}")
@@ -279,7 +281,7 @@ class StoredMessage:
 
 def raise_reconsume_times(buf: bytearray | memoryview, position: int) -> None:
     """Count one attempt more in the record at `position`, in place; a record too short for that is left as it is."""
-    fixed = _FIXED[_INT32.unpack_from(buf, position + _SYSFLAG_AT)[0] & _HOSTS_V6]
+    fixed = _FIXED[_INT32.unpack_from(buf, position + _SYSFLAG_AT)[0] & HOSTS_V6]
     if _INT32.unpack_from(buf, position)[0] >= fixed.size:
         at = position + fixed.size - 16  # behind it: prepared transaction offset and body length
         _INT32.pack_into(buf, at, _INT32.unpack_from(buf, at)[0] + 1)
@@ -358,7 +360,7 @@ def encode_message(message: StoredMessage) -> bytes:
             message.flag,
             message.queue_offset,
             message.physical_offset,
-            message.sysflag & ~_HOSTS_V6 | hosts,
+            message.sysflag & ~HOSTS_V6 | hosts,
             message.born_timestamp_ms,
             born,
             message.born_port,

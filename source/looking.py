@@ -18,10 +18,10 @@ from ..client.admin import Admin
 from ..client.cluster import Cluster
 from ..client.operations import Operations
 from ..client.routes import is_final
-from ..client.validation import RETRY_PREFIX
 from ..remoting.bodies import CONSUME_ACTIVELY, ConsumerData, HeartbeatData, TopicRouteData
 from ..remoting.codes import ResponseCode
 from ..remoting.errors import BrokerError, RocketcrewError, UsageError, retriable
+from ..remoting.names import RETRY_PREFIX
 from ..remoting.queues import MessageQueue
 from .connections import Link
 from .matching import OPTION as PATTERN

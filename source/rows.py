@@ -22,6 +22,7 @@ from ..remoting.compression import decompress
 from ..remoting.errors import ProtocolError
 from ..remoting.properties import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
 from ..remoting.queues import MessageQueue
+from ..remoting.stored import SYSFLAG_LOW_BYTE as _SYSFLAG_LOW_BYTE
 from ..remoting.stored import decode_message, encode_message, is_inner_batch, split_inner_batch, walk
 from .blocks import Block, Properties
 from .columns import COLUMNS, arrow_schema
@@ -31,7 +32,6 @@ BYTES_MAX = 8 * 1024 * 1024
 """Of records in one Arrow batch; with the largest pull on top."""
 COMPRESSED_WEIGHT = 9
 """A compressed record counts as so many more: what it grows to is known only when it is decoded."""
-_SYSFLAG_LOW_BYTE = 39
 _UNUSUAL = SYSFLAG_COMPRESSED | SYSFLAG_INNER_BATCH
 _OF_PROPERTIES = frozenset({"tags", "keys", "properties", "messageId"})
 

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..conf.exit_codes import EXIT_FAILURE, EXIT_SPARK, EXIT_USAGE
 from ..remoting.errors import RocketcrewError, UsageError
-
-EXIT_FINE = 0
-EXIT_FAILURE = 1
-EXIT_USAGE = 2
-EXIT_FORCED = 5
-EXIT_SPARK = 6
 
 
 class LoaderError(RocketcrewError):

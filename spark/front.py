@@ -19,8 +19,8 @@ from queue import Empty, SimpleQueue
 
 import structlog
 
+from ..conf.exit_codes import EXIT_FORCED
 from .config import LoaderConfig
-from .errors import EXIT_FORCED
 from .stopping import TRANSITIONS, Action, Happening, Phase
 from .targets.making import make_target, make_writer
 from .targets.target import Writer

@@ -19,7 +19,7 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
 
-from ..conf.segment_format import BROKER, EPOCH, GROUP, OFFSET, QUEUE_ID, REASON_SUFFIX, SEQ, TOPIC
+from ..conf.segment_format import BROKER, EPOCH, GROUP, OFFSET, OUTCOMES_DIR, QUEUE_ID, REASON_SUFFIX, SEQ, TOPIC
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
 from ..durable.outcomes import NO_ROWS, BatchOutcomes, Outcomes
 from ..remoting.errors import UsageError
@@ -29,7 +29,7 @@ from .reconciling import TableFacts
 from .segments import intervals_of, read_facts, readable_offsets
 from .staging import Staging
 from .table_lock import locked_table
-from .table_state import OUTCOMES_DIR, OUTCOMES_SUFFIX, read_state
+from .table_state import OUTCOMES_SUFFIX, read_state
 from .targets.delta import STATE_DIR, DeltaTarget, append_by_delta_rs, delta_rs
 from .targets.parquet import OUTCOMES_FILE, STATE_FILE, TABLE_LOCK_WAIT_S, batch_folders, data_files
 from .targets.target import TableState

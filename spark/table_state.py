@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..conf.columns import Column
+from ..conf.segment_format import OUTCOMES_DIR
 from ..durable.files import make_folders, sync_path, write_atomically
 from ..durable.intervals import OffsetSet
 from ..durable.outcomes import BatchOutcomes
@@ -20,7 +21,6 @@ from .plan import Plan, tops_from_json, tops_to_json
 from .targets.target import TableState
 
 STATE_VERSION = 1
-OUTCOMES_DIR = "outcomes"
 OUTCOMES_SUFFIX = ".json.gz"
 
 

@@ -21,10 +21,11 @@ from typing import NamedTuple
 
 import structlog
 
+from ..conf.exit_codes import EXIT_FAILURE, EXIT_FINE
 from ..remoting.errors import RocketcrewError, UsageError
 from .config import LoaderConfig
 from .connect import shown
-from .errors import EXIT_FAILURE, EXIT_FINE, StoppedError, exit_code
+from .errors import StoppedError, exit_code
 from .loader import Loader
 from .progress import STAGING
 from .reports import BatchReport

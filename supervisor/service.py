@@ -25,6 +25,7 @@ from typing import Any
 
 import structlog
 
+from ..conf.exit_codes import EXIT_FINE, EXIT_FORCED
 from ..conf.settings import Settings, is_broadcasting
 from ..spark.needs import check_installed
 from ..workers.cells import CELLS_FILE, CellFile
@@ -71,8 +72,6 @@ from .wiring import (
     table_spec,
 )
 
-EXIT_FINE = 0
-EXIT_FORCED = 5
 WORKER_STOP_MS = 5_000
 """Workers have nothing left to do when they are told to leave: sealing and the user's teardown hook."""
 

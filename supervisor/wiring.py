@@ -10,6 +10,7 @@ from pathlib import Path
 from ..client.identity import client_id, client_ip, instance_name
 from ..conf.segment_format import FOLDER_FORMATS
 from ..conf.settings import Settings, is_broadcasting
+from ..remoting.names import RETRY_PREFIX
 from ..remoting.namespaces import wrap
 from ..spark.table_columns import table_columns
 from ..workers.boot import NEW_TABLE, TableSpec, WorkerBoot, WorkerLimits
@@ -28,7 +29,6 @@ from .loader_child import where
 from .pool.pool_member import NewWorker
 from .slot import Slot
 
-RETRY_PREFIX = "%RETRY%"
 CELL_SLOTS = 512
 """Workers at one time: twice the most that may be configured, for each may have its successor beside it."""
 

@@ -276,6 +276,29 @@ def test_edges_exist() -> None:
         assert not missing, f"{room}: {sorted(missing)} are listed as edges in tests/test_tidy.py and are not there"
 
 
+ONCE = (
+    "RETRY_PREFIX", "DLQ_PREFIX", "DEFAULT_TOPIC", "INNER_PRODUCER_GROUP", "REGION_DEFAULT", "MASTER_ID", "BROADCASTING",
+    "NS_PER_MS", "OUTCOMES_DIR", "EXIT_FINE", "EXIT_FAILURE", "EXIT_USAGE", "EXIT_UNREACHABLE", "EXIT_HANDLER",
+    "EXIT_FORCED", "EXIT_SPARK", "HOSTS_V6", "SYSFLAG_LOW_BYTE", "BNAME", "SEND_BACK_TIMEOUT_MS", "DELAY_LEVELS_MAX",
+)  # fmt: skip
+"""Words of the protocol, unit factors, names on disk and exit codes: each has one definition."""
+
+
+def test_words_of_the_protocol_and_unit_factors_are_defined_once() -> None:
+    found: dict[str, list[str]] = {}
+    for room in FLOORS:
+        for file in room_files(room):
+            for node in tree_of(file).body:
+                targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+                for target in targets:
+                    name = target.id.strip("_") if isinstance(target, ast.Name) else ""
+                    if name in ONCE:
+                        found.setdefault(name, []).append(f"{name_of(file)}:{node.lineno}")
+    assert found.keys() == set(ONCE), f"not defined any more: {set(ONCE) - found.keys()}"
+    twice = {name: places for name, places in found.items() if len(places) > 1}
+    assert not twice, f"defined more than once; import the first: {twice}"
+
+
 # Size.
 
 

@@ -19,12 +19,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, SupportsIndex, cast
 
 from ..remoting.errors import ProtocolError
-from ..remoting.stored import record_info
+from ..remoting.stored import SYSFLAG_LOW_BYTE, record_info
 from .api import BatchResult, Retry
 from .cells import TAKEN, CellView
 from .fitting import RowError
 from .loading import describe_error, user_traceback
-from .message import INNER_BATCH_BIT, SYSFLAG_LOW_BYTE, Message, expand_inner_batch
+from .message import INNER_BATCH_BIT, Message, expand_inner_batch
 from .packets import QueueInfo
 from .run import Run
 

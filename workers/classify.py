@@ -11,9 +11,9 @@ from hashlib import blake2b
 from typing import Any
 
 from ..remoting.errors import ProtocolError
-from ..remoting.stored import walk
+from ..remoting.stored import SYSFLAG_LOW_BYTE, walk
 from .loading import describe_error
-from .message import INNER_BATCH_BIT, SYSFLAG_LOW_BYTE, Message, expand_inner_batch
+from .message import INNER_BATCH_BIT, Message, expand_inner_batch
 from .ordered_packets import KEY_BYTES, NO_KEY
 from .packets import QueueInfo
 

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from ..conf.units import NS_PER_MS
 from ..remoting.errors import ProtocolError
-from ..remoting.stored import record_info
+from ..remoting.stored import SYSFLAG_LOW_BYTE, record_info
 from .api import BatchResult, Handler, Retry
 from .calls import batch_results
 from .direct_packets import DirectResult
 from .loading import describe_error, user_traceback
-from .message import INNER_BATCH_BIT, SYSFLAG_LOW_BYTE, Message, expand_inner_batch
+from .message import INNER_BATCH_BIT, Message, expand_inner_batch
 from .packets import QueueInfo, clip
 from .rows import RowBuffer
 
-NS_PER_MS: Final = 1_000_000
 SUCCESS: Final = "CR_SUCCESS"
 LATER: Final = "CR_LATER"
 THROW_EXCEPTION: Final = "CR_THROW_EXCEPTION"

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Final
 
+from ..conf.units import NS_PER_MS
 from .api import Handler, SoftTimeLimitExceeded
 from .boot import WorkerLimits
 from .cells import HARD_NS, SOFT_NS, STARTED_NS, STATE, CellView
@@ -25,7 +26,6 @@ SOFT_SIGNAL: Final[int] = signal.SIGRTMIN + 6 if hasattr(signal, "SIGRTMIN") els
 EARLY_NS: Final = 1_000_000
 """The supervisor's clock is read before its signal is sent: a call that is a millisecond short of its limit is over it."""
 OURS: Final = __name__.rpartition(".")[0] + "."
-NS_PER_MS: Final = 1_000_000
 NS_PER_S: Final = 1_000_000_000
 
 

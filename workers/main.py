@@ -26,6 +26,7 @@ from multiprocess import forkserver
 from ..client.spans import span_api
 from ..conf.logging import set_up
 from ..conf.segment_format import READY_DIR
+from ..conf.units import NS_PER_MS
 from ..remoting.errors import UsageError
 from ..remoting.ids import UniqueIds
 from .api import Handler, Hook
@@ -52,7 +53,7 @@ from .rows import RowBuffer
 from .runner import Place
 from .salvage import salvage
 from .sealing import Sealer
-from .segment import NS_PER_MS, SegmentWriter
+from .segment import SegmentWriter
 from .stack_dump import answer_with_stacks
 from .table_fit import check_fits
 from .watching import ProcessSpans, TraceLog, Watcher, watched, watched_async

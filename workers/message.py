@@ -17,10 +17,11 @@ from typing import ClassVar, Final
 
 from isal import isal_zlib
 
-from ..remoting.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_COMPRESSED, SYSFLAG_STORE_HOST_V6
+from ..remoting.codes import SYSFLAG_COMPRESSED
 from ..remoting.compression import decompress
 from ..remoting.errors import ProtocolError, UsageError
 from ..remoting.ids import host_text
+from ..remoting.names import RETRY_PREFIX
 from ..remoting.namespaces import unwrap
 from ..remoting.properties import (
     PROPERTY_CONSUME_START_TIME,
@@ -33,6 +34,7 @@ from ..remoting.properties import (
     encode_properties,
     find_property,
 )
+from ..remoting.stored import HOSTS_V6 as _HOSTS_V6
 from ..remoting.stored import (
     RecordInfo,
     StoredMessage,
@@ -44,17 +46,13 @@ from ..remoting.stored import (
 )
 from .packets import QueueInfo
 
-RETRY_PREFIX: Final = "%RETRY%"
 _crc32: Callable[[bytes], int] = isal_zlib.crc32  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 # Size, body crc, sysFlag and body length of a record with IPv4 hosts (the table in remoting/stored.py).
 _BODY_V4 = Struct(">I4xI24xI44xI")
 _BODY_START_V4: Final = _BODY_V4.size
-_HOSTS_V6: Final = SYSFLAG_BORN_HOST_V6 | SYSFLAG_STORE_HOST_V6
 _UNUSUAL: Final = _HOSTS_V6 | SYSFLAG_COMPRESSED
 _QUEUE_OFFSET = Struct(">20xq")
-SYSFLAG_LOW_BYTE: Final = 39
-"""Position in a record of the sysFlag byte with the inner-batch bit."""
 INNER_BATCH_BIT: Final = 0x80
 
 

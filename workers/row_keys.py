@@ -19,10 +19,11 @@ import pyarrow
 
 from ..conf.segment_format import key_fields
 from ..remoting.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_STORE_HOST_V6
+from ..remoting.names import RETRY_PREFIX
 from ..remoting.namespaces import unwrap
 from ..remoting.properties import PROPERTY_ORIGIN_MESSAGE_ID, PROPERTY_UNIQ_KEY, find_property
 from ..remoting.stored import MAGIC_V1
-from .message import RETRY_PREFIX, Message
+from .message import Message
 from .packets import QueueInfo
 
 pa: Any = pyarrow

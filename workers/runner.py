@@ -30,6 +30,7 @@ import structlog
 
 from ..remoting.errors import ProtocolError, RocketcrewError
 from ..remoting.properties import PROPERTY_KEYS
+from ..remoting.stored import SYSFLAG_LOW_BYTE
 from .api import Handler, Retry, SoftTimeLimitExceeded
 from .boot import WorkerLimits
 from .calls import OneByOne, Wants, batch_results, chooser, messages_of, open_unit, plain_messages
@@ -38,7 +39,7 @@ from .claims import Claims
 from .fitting import RowError
 from .forks import end_fork
 from .loading import describe_error, user_traceback
-from .message import INNER_BATCH_BIT, SYSFLAG_LOW_BYTE, Message
+from .message import INNER_BATCH_BIT, Message
 from .naming import Naming
 from .packets import Failure, QueueInfo, clip
 from .rows import Prepared, RowBuffer

@@ -27,12 +27,12 @@ from ..conf.segment_format import (
     segment_name,
     with_check,
 )
+from ..conf.units import NS_PER_MS
 from .packets import Sealed
 from .sealing import Pause
 
 pa: Any = pyarrow
 
-NS_PER_MS: Final = 1_000_000
 AGE_FACTOR: Final = 10
 """A segment that gets rows all the time is sealed at this many times the idle limit, or trickling rows would stay
 unsealed, and offsets uncommitted, for hours."""

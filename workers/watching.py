@@ -18,22 +18,16 @@ from copy import copy
 from typing import Any
 
 from ..client.spans import SpanApi, process_span
+from ..conf.units import NS_PER_MS
 from ..remoting.errors import ProtocolError
+from ..remoting.names import REGION_DEFAULT
 from ..remoting.properties import PROPERTY_KEYS, PROPERTY_MSG_REGION, PROPERTY_TRACE_ON
-from ..remoting.traces import (
-    REGION_DEFAULT,
-    ConsumeReturn,
-    TracedMessage,
-    TraceRecord,
-    sub_after_record,
-    sub_before_record,
-)
+from ..remoting.traces import ConsumeReturn, TracedMessage, TraceRecord, sub_after_record, sub_before_record
 from .api import Handler
 from .consume_hooks import ConsumeHooks, Outcome, return_type
 from .message import Message
 
 RECORDS_MAX = 2_048
-NS_PER_MS = 1_000_000
 
 Call = Callable[[Any], object]
 

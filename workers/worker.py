@@ -25,6 +25,7 @@ from typing import Any, Final
 
 import structlog
 
+from ..conf.units import NS_PER_MS
 from ..remoting.errors import ProtocolError
 from .api import Handler
 from .boot import WorkerLimits
@@ -79,7 +80,7 @@ from .rows import RowBuffer
 from .run import Run
 from .runner import Place, Runner
 from .sealing import Sealer
-from .segment import NS_PER_MS, SegmentWriter
+from .segment import SegmentWriter
 from .trace_packets import encode_traces
 from .watching import TraceLog
 

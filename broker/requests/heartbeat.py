@@ -14,9 +14,9 @@ from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.command import Command
 from ...remoting.errors import UsageError
 from ...remoting.headers import HeartbeatResponse
+from ...remoting.names import RETRY_PREFIX
 from ..client_table import ClientChannel
 from ..state import BrokerState, Call
-from ..topic_table import RETRY_PREFIX
 
 CODES = (RequestCode.HEART_BEAT,)
 GROUPS_MAX = 1_024

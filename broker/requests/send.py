@@ -23,6 +23,7 @@ from ...remoting.codes import (
 from ...remoting.command import Command
 from ...remoting.headers import SendRequest, SendRequestV2, SendResponse
 from ...remoting.ids import offset_message_id
+from ...remoting.names import RETRY_PREFIX
 from ...remoting.properties import (
     PROPERTIES_MAX_BYTES,
     PROPERTY_CLUSTER,
@@ -41,7 +42,7 @@ from ...remoting.stored import StoredMessage
 from ..delay import delay_level
 from ..refusal import FAQ, Refused
 from ..state import BrokerState, Call
-from ..topic_table import CLOSED_TOPICS, RETRY_PREFIX, illegal_topic, writable
+from ..topic_table import CLOSED_TOPICS, illegal_topic, writable
 from ..transactions import is_half
 
 REGION = "DefaultRegion"

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any, NamedTuple
 
-from ...client.validation import RETRY_PREFIX
+from ...remoting.names import RETRY_PREFIX
 
 
 class Line(NamedTuple):

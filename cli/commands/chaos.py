@@ -18,6 +18,7 @@ from typing import Final
 
 import click
 
+from ...conf.exit_codes import EXIT_FAILURE
 from ...conf.logging import set_up
 from ...conf.settings import Settings
 from ...remoting.errors import UsageError
@@ -25,7 +26,6 @@ from ..chaos.faults import FAULTS, endure
 from ..chaos.ground import Ground
 from ..chaos.verdict import FaultRecord, Verdict, judge
 from ..children import ChildError
-from ..exit_codes import EXIT_FAILURE
 from ..options import with_settings
 from ..tables import lines
 

@@ -6,12 +6,12 @@ import json
 
 import click
 
+from ...conf.exit_codes import EXIT_USAGE
 from ...conf.schema import SCHEMA
 from ...conf.settings import Settings, value_of
 from ...conf.sources import KNOWN, ConfigError, defaults_text, show_setting, without_secrets
 from ...remoting.errors import UsageError
 from ...supervisor.member.access import check_files
-from ..exit_codes import EXIT_USAGE
 from ..options import Sources, with_sources
 
 

@@ -12,7 +12,7 @@ from ...client.admin import Admin
 from ...client.cluster import Cluster
 from ...conf.settings import Settings, require
 from ...remoting.errors import BrokerError
-from ...remoting.namespaces import DLQ_PREFIX, RETRY_PREFIX
+from ...remoting.names import DLQ_PREFIX, RETRY_PREFIX
 from ...supervisor.member.access import access_of
 from ..asking import ask_cluster, known_topics
 from ..options import with_settings

@@ -15,12 +15,12 @@ import click
 from ...client.admin import Admin
 from ...client.cluster import Cluster
 from ...client.sync import run_with_cluster
+from ...conf.exit_codes import EXIT_FAILURE
 from ...conf.settings import Settings, require
 from ...remoting.codes import ResponseCode
 from ...remoting.errors import BrokerError
-from ...remoting.namespaces import DLQ_PREFIX, RETRY_PREFIX
+from ...remoting.names import DLQ_PREFIX, RETRY_PREFIX
 from ...supervisor.member.access import access_of
-from ..exit_codes import EXIT_FAILURE
 from ..options import FOLDER, table_folder, with_settings
 from ..stagings import group_in_keys, staging_folders, topics_in_keys
 

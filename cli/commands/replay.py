@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ...conf.exit_codes import EXIT_FAILURE
 from ...conf.settings import Settings
 from ...workers.loading import describe
-from ..exit_codes import EXIT_FAILURE
 from ..options import FOLDER, with_settings
 from ..surroundings import import_from_here, surroundings
 

@@ -24,7 +24,7 @@ from ...durable.files import remove_tree, try_lock
 from ...engine.home import CHECKPOINT_DIR, ENGINE_DIR, LOCK_FILE
 from ...engine.window import parse_time
 from ...remoting.errors import RocketcrewError, UsageError
-from ...remoting.namespaces import RETRY_PREFIX
+from ...remoting.names import RETRY_PREFIX
 from ...remoting.queues import MessageQueue
 from ...source.reading import TOOLS_GROUP
 from ...source.searching import exact_offset, store_times

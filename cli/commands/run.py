@@ -15,9 +15,10 @@ from pathlib import Path
 import click
 import uvloop
 
+from ...conf.exit_codes import EXIT_FORCED
 from ...conf.settings import Settings
 from ...remoting.errors import UsageError
-from ...supervisor.service import EXIT_FORCED, Summary, Supervisor
+from ...supervisor.service import Summary, Supervisor
 from ...workers.loading import HandlerSpec
 from ...workers.trial_import import examine
 from ..embedded import EmbeddedBroker, start_broker

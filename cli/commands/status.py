@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
+from ...remoting.names import RETRY_PREFIX
 from ...remoting.subscription import EXPRESSION_TAG
-from ...supervisor.core.subscriptions import RETRY_PREFIX
 from ..controlling import Target, to_supervisor
 from ..tables import lines
 

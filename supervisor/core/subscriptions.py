@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping
 
 from ...remoting.bodies import SubscriptionData
 from ...remoting.errors import UsageError
+from ...remoting.names import RETRY_PREFIX
 from ...remoting.subscription import EXPRESSION_TAG, FilterExpression
-
-RETRY_PREFIX = "%RETRY%"
 
 
 class Subscriptions(Mapping[str, SubscriptionData]):

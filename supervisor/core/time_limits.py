@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-NS_PER_MS = 1_000_000
+from ...conf.units import NS_PER_MS
+
 ABORT_GRACE_NS = 1_000 * NS_PER_MS
 """Between ABRT and KILL: time to write a stack of many threads, and a core where those are wanted."""
 

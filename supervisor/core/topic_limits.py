@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from ...client.validation import RETRY_PREFIX
+from ...remoting.names import RETRY_PREFIX
 from ...remoting.queues import MessageQueue
 from .chunks import Chunk
 from .state import State, WorkerView

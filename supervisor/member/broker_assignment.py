@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from ...client.asking import ask
 from ...client.cluster import Cluster
-from ...client.routes import MASTER_ID
 from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.errors import BrokerError, UnreachableError, UsageError
+from ...remoting.names import MASTER_ID
 from ...remoting.pop_headers import MODE_POP, QueryAssignment, QueryAssignmentResponse
 from ...remoting.queues import MessageQueue
 

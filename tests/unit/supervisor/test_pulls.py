@@ -10,13 +10,13 @@ import pytest
 
 from rocketcrew.client.cluster import Cluster
 from rocketcrew.client.operations import Operations
-from rocketcrew.client.routes import MASTER_ID
 from rocketcrew.conf.settings import load
 from rocketcrew.remoting.bodies import SubscriptionData
 from rocketcrew.remoting.codes import PULL_COMMIT_OFFSET, PULL_SUSPEND, ResponseCode
 from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.errors import TimedOutError, UnreachableError
 from rocketcrew.remoting.headers import PullRequest, PullResponse
+from rocketcrew.remoting.names import MASTER_ID
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core.recreated import LastBodies
 from rocketcrew.supervisor.member.pulls import Pulls

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from rocketcrew.supervisor.core.time_limits import ABORT_GRACE_NS, NS_PER_MS, Look, Progress, Step
+from rocketcrew.conf.units import NS_PER_MS
+from rocketcrew.supervisor.core.time_limits import ABORT_GRACE_NS, Look, Progress, Step
 
 SOFT, HARD, STALL = 100 * NS_PER_MS, 300 * NS_PER_MS, 5_000 * NS_PER_MS
 START = 1_000 * NS_PER_MS

@@ -1,0 +1,18 @@
+"""Names that RocketMQ gives a meaning: prefixes of topics, topics and groups of the system.
+
+common/MixAll.java, common/topic/TopicValidator.java.
+"""
+
+from __future__ import annotations
+
+RETRY_PREFIX = "%RETRY%"
+"""Before the group: the topic of what failed in it."""
+DLQ_PREFIX = "%DLQ%"
+"""Before the group: the topic of what was given up."""
+DEFAULT_TOPIC = "TBW102"
+"""Whose route a producer takes for a topic that is not there yet."""
+INNER_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
+"""In whose name a consumer sends what a broker did not take back."""
+REGION_DEFAULT = "DefaultRegion"
+MASTER_ID = 0
+"""The broker id of a master; slaves have larger ones."""
