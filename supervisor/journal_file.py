@@ -1,7 +1,8 @@
 """The journal on disk: appends the blocks that journal.py makes, and rewrites itself when it grew too large.
 
 Writes go to the page cache without fsync: a kill of any process loses nothing that was written, and a power loss costs
-repeats only (what the journal forgot runs again, and the table drops rows that it has). A rewrite is made beside the
+repeats only (what the journal forgot runs again, and the table drops rows that it has). The exception is an offset that
+went back: it is fsynced, or a loss of power would undo a reset. A rewrite is made beside the
 file, fsynced and renamed, so that there is a whole journal at every instant.
 
 Nothing is appended behind a write that failed (disk full): half a block may stand there, which ends every reading, and names
@@ -75,8 +76,9 @@ class JournalFile:
     def append(self, entries: Sequence[Entry]) -> None:
         """Write one block. Raises OSError (disk full): the state in memory has the entries all the same, and the next call
         tries to write all of it."""
+        went_back = False
         for entry in entries:
-            self.state.apply(entry)
+            went_back |= self.state.apply(entry)
         if self._torn:
             self._rewrite()
             return
@@ -84,6 +86,8 @@ class JournalFile:
         self._size += len(block)
         self._torn = True
         _write_all(self._fd, block, self._write)
+        if went_back:
+            os.fsync(self._fd)
         self._torn = False
         if self._size > self._threshold:
             self._rewrite()

@@ -65,7 +65,9 @@ class JournalState:
     )
     """Finished, but their rows' segment is not sealed yet."""
 
-    def apply(self, entry: Entry) -> None:
+    def apply(self, entry: Entry) -> bool:
+        """Add an entry. True where an offset went back: that must be on the disk before anything is done upon it, or a
+        loss of power would bring back what was finished before the reset."""
         if isinstance(entry, JournalDone):
             log = self._log(entry.mq)
             if entry.seq:
@@ -75,11 +77,13 @@ class JournalState:
         elif isinstance(entry, JournalSealed):
             self.sealed((entry.worker_id, entry.seq))
         else:
-            self._committed(entry)
+            return self._committed(entry)
+        return False
 
-    def _committed(self, entry: JournalCommitted) -> None:
+    def _committed(self, entry: JournalCommitted) -> bool:
         log = self._log(entry.mq)
-        if entry.offset < log.committed:
+        went_back = entry.offset < log.committed
+        if went_back:
             # The offset went back, a reset: everything that was finished is to run again, sealed or not.
             log.durable = Intervals()
             for token, items in list(self.pending.items()):
@@ -90,6 +94,7 @@ class JournalState:
                     del self.pending[token]
         log.start, log.committed = entry.start, entry.offset
         log.durable.discard_below(entry.offset)
+        return went_back
 
     def _log(self, mq: MessageQueue) -> QueueLog:
         log = self.queues.get(mq)

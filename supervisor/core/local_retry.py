@@ -22,16 +22,18 @@ from .states import Queue
 
 
 class LocalRetry:
-    """Decides what follows a refused send-back. `send_back`, `wait_for_seal` and `forget` are those of settling.py."""
+    """Decides what follows a refused send-back. What it is made with are steps of settling.py."""
 
     def __init__(
         self, state: State, dispatching: Dispatching, send_back: Callable[[ProcessQueue, Chunk, int], None],
-        wait_for_seal: Callable[[Chunk, Token, int], None], settled: Callable[[Chunk], None],
+        wait_for_seal: Callable[[Chunk, Token, int], None], wait_for_load: Callable[[Chunk, WorkerView], None],
+        settled: Callable[[Chunk], None],
     ) -> None:  # fmt: skip
         self.s = state
         self._dispatching = dispatching
         self._send_back = send_back
         self._wait_for_seal = wait_for_seal
+        self._wait_for_load = wait_for_load
         self._settled = settled
         dispatching.left = self._left
 
@@ -110,6 +112,8 @@ class LocalRetry:
         if done is not None and chunk.offsets[index] in done:
             self.s.counters.salvaged_messages += 1
             self.s.counters.done_messages += 1
+            if self.s.config.commit_after_loaded:
+                self._wait_for_load(chunk, worker)
             self._finish(pq, chunk, index)
         else:
             self._send_back(pq, chunk, index)

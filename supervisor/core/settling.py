@@ -40,7 +40,9 @@ class Settling:
         self._dispatching = dispatching
         self._progress = progress
         self._restart = restart
-        self._local = LocalRetry(state, dispatching, self.send_back, self._wait_for_seal, self._settled)
+        self._local = LocalRetry(
+            state, dispatching, self.send_back, self._wait_for_seal, self._wait_for_load, self._settled
+        )  # fmt: skip
         self._failing = Failing(state, dispatching, self.send_back, self.reported)
 
     # --- outcomes -----------------------------------------------------------------------------------------------
@@ -458,9 +460,12 @@ class Settling:
 
     def _wait_for_load(self, child: Chunk, worker: WorkerView) -> None:
         """Its rows are in one of the segments that were salvaged: which one, nobody noted."""
-        child.tokens = set(worker.salvaged_in)
+        if child.tokens is None:
+            child.tokens = set()
         for token in worker.salvaged_in:
-            self.s.unsealed.setdefault(token, []).append(child)
+            if token not in child.tokens:
+                child.tokens.add(token)
+                self.s.unsealed.setdefault(token, []).append(child)
             self.s.unloaded.add(token)
 
     def _lost(self, token: Token, now: float) -> None:

@@ -208,6 +208,7 @@ class Faults:
             member.lose_power()
         for folder in self.s.folders:
             folder.lose_power(self.world.random)
+        self.s.truth.power_lost()
         return True
 
     def _stop_member(self) -> bool:

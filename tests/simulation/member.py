@@ -278,10 +278,11 @@ class SimMember:
                 raise Killed
 
     def _write_journal(self, entries: list[Entry]) -> None:
+        went_back = False
         for entry in entries:
             self._check_entry(entry)
             self.notebook.journalled(entry)
-            self.parts.into_journal(self.journal, entry)
+            went_back |= self.parts.into_journal(self.journal, entry)
         block = self._encoder.block(entries)
         try:
             self._count_down()
@@ -290,6 +291,8 @@ class SimMember:
             self.world.note("the journal was torn")
             raise
         self.folder.journal += block
+        if went_back:
+            self.folder.journal_synced = len(self.folder.journal)
         if len(self.folder.journal) > JOURNAL_MAX_BYTES:
             self._write_anew()
 

@@ -61,8 +61,8 @@ class Parts:
     def read_journal(self, data: bytes) -> JournalState:
         return replay(data, "journal")[0]
 
-    def into_journal(self, journal: JournalState, entry: Entry) -> None:
-        journal.apply(entry)
+    def into_journal(self, journal: JournalState, entry: Entry) -> bool:
+        return journal.apply(entry)
 
     def join(
         self, journal: JournalState, salvaged: list[tuple[str, int, Records]], sealed: Iterable[tuple[str, int]]

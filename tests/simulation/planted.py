@@ -150,13 +150,13 @@ class IgnoresReset(Parts):
             at += 8 + length
         return state
 
-    def into_journal(self, journal: JournalState, entry: Entry) -> None:
+    def into_journal(self, journal: JournalState, entry: Entry) -> bool:
         if isinstance(entry, JournalCommitted) and entry.mq in journal.queues:
             log = journal.queues[entry.mq]
             log.start, log.committed = entry.start, entry.offset
             log.durable.discard_below(entry.offset)
-        else:
-            journal.apply(entry)
+            return False
+        return journal.apply(entry)
 
 
 # --- failures ---------------------------------------------------------------------------------------------------

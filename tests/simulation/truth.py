@@ -16,6 +16,9 @@ from .world import Violation, World
 
 OFFSET_MAX = 1 << 62
 
+RESET_HEARD_MS = 3_000
+"""Two rebalances: after that, whoever lives has heard of a reset, and has it on the disk."""
+
 
 @dataclass
 class Reset:
@@ -116,6 +119,12 @@ class Truth:
         if reset is not None:
             self.skipped_below[key] = max(self.skipped_below.get(key, 0), reset.skipped_below)
             self.world.note("a reset was undone")
+
+    def power_lost(self) -> None:
+        """A reset that no member may have heard of yet: what its journal has lost can say that more was finished."""
+        for key, reset in list(self.resets.items()):
+            if self.world.now_ms - reset.at_ms < RESET_HEARD_MS:
+                self.void_reset(key)
 
     def broker_killed(self) -> None:
         self.order.broker_died_ms = self.world.now_ms

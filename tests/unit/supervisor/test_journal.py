@@ -147,6 +147,12 @@ def test_a_reset_forgets_what_was_finished_sealed_or_not() -> None:
     assert state.pending == {}
 
 
+def test_only_an_offset_that_goes_back_must_be_on_the_disk_at_once() -> None:
+    state = JournalState()
+    entries = [JournalCommitted(A, 0, 100), JournalDone(A, 105, 110, "", 0), JournalCommitted(A, 50, 50)]
+    assert [state.apply(entry) for entry in [*entries, JournalCommitted(A, 60, 60)]] == [False, False, True, False]
+
+
 def test_an_opening_at_the_same_place_forgets_nothing() -> None:
     state = _applied([[JournalCommitted(A, 0, 100), JournalDone(A, 105, 110, "", 0), JournalCommitted(A, 100, 100)]])
     assert state.recovered() == {A: (100, Intervals([(105, 110)]))}

@@ -121,6 +121,18 @@ def test_rows_that_its_dead_worker_left_complete_count(bench: Bench) -> None:
     assert bench.slab.used_units == 0
 
 
+def test_rows_that_its_dead_worker_left_wait_for_the_table_where_only_that_counts(make: type[Bench]) -> None:
+    bench = make(commit_after_loaded=True)
+    refused(bench)
+    shadow_of(bench)
+    bench.core.worker_died("w1")
+    bench.core.salvaged("w1", 1, [(MessageQueue("orders", "b", 0), [(0, 1)])], bench.now)
+    bench.core.salvage_complete("w1", bench.now)
+    assert bench.persist() == []
+    bench.core.loaded("w1", 1, bench.now)
+    assert bench.persist() == [1]
+
+
 def test_while_we_stop_the_send_back_is_repeated(bench: Bench) -> None:
     refused(bench)
     bench.core.stop(bench.now)
