@@ -58,9 +58,10 @@ def test_retries_dead_letters_a_kill_and_a_stop(broker: Broker, tmp_path: Path) 
     assert ds.dataset(sorted(map(str, kept.glob("*.parquet")))).count_rows() == 1500
     assert (code, found["handled"], found["failed"], found["rows"]) == (1, 1500, 0, 1500)
     difference = found["difference"]
-    assert sorted(row["number"] for row in difference["replay_samples"]) == [57, 999]
-    assert [(row["number"], row["attempt"]) for row in difference["table_samples"]] == [(57, 2)]
-    assert (difference["only_replay"], difference["only_table"]) == (2, 1)
+    assert [row["number"] for row in difference["replay_samples"]] == [999]
+    ((here, there),) = difference["changed_samples"]
+    assert (here["number"], there["number"], there["attempt"]) == (57, 57, 2)
+    assert (difference["changed"], difference["only_replay"], difference["only_table"]) == (1, 1, 0)
     assert lags(broker, engine.group, "numbers") == lag
 
 
