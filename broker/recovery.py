@@ -5,8 +5,12 @@
   that is not its record's, is *broken*: its entries are made anew from the whole log. Without a checkpoint all are broken.
 - Damage in the log is copied to `damaged/<position>-<length>`; the positions stay, and reading goes on after it. Queue
   offsets that are missing then get fillers, as long as the damage has room for so many records.
-- The CRC covers a record's body and not its head. So a queue offset that no damage explains is believed when the queue's
-  next record goes on from it; one that stands alone is treated as damage.
+- The CRC covers a record's body and not its head, so a queue offset may be wrong. A record that does not continue its queue
+  waits until two records agree (the offset of one follows that of the other), and more when nothing explains the gap before
+  them. Of those that waited, the most that fit together are put into the queue; among equals, those whose gaps damage
+  explains. The others are treated as damage.
+- A wrong head can be as likely as a right one, as with two records that claim one offset. Then the first is believed.
+  What is not put into its queue for such a reason is in `damaged/` and is counted; it is never gone without a word.
 - The torn front of one record, and zeros at the end, are cut off. Nothing else is, ever.
 - A record of a topic that does not exist (it was deleted) is skipped, and so is one of an earlier life of a topic that was
   deleted and made again. Where that is not known, offset 0 says that a new life begins.
@@ -14,8 +18,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from ..remoting.codes import SYSFLAG_TRANSACTION_MASK, SYSFLAG_TRANSACTION_PREPARED, SYSFLAG_TRANSACTION_ROLLBACK
 from ..remoting.errors import UsageError
@@ -28,7 +34,16 @@ FOREIGN_MIN_BYTES = 64 << 20  # so much without one record is no damaged log, bu
 STEP_ENTRIES = 10_000
 STORED_MIN_MS, STORED_MAX_MS = 0, 4_102_444_800_000  # the year 2100
 MISSING_MAX = 1_000_000  # fillers at one place; more is no gap, but a wrong number
+WAITING_MAX = 64  # records of one queue that wait for others to explain them
+AGREEING_MAX = 16  # so many that agree are believed, whatever they say
+SKIPPED_MAX = 20_000  # positions of skipped records that are kept
 Key = tuple[str, int]
+
+
+def _offset(part: Part) -> int:
+    assert part.message is not None
+    return part.message.queue_offset
+
 
 # Half messages of brokers before 4.3, and their ends, are in the log alone.
 _NOT_IN_QUEUES = (SYSFLAG_TRANSACTION_PREPARED, SYSFLAG_TRANSACTION_ROLLBACK)
@@ -87,9 +102,11 @@ class Recovery:
         self._room = 0  # records that the damage seen so far may have held
         self._whole = whole  # the log is read from its start, and files of queues do not count
         self._broken: set[Key] = set()
-        self._taken: dict[Key, Part] = {}  # queues of which a record was taken -> the first of them
-        self._alone: set[Key] = set()  # those of which only one was
-        self._odd: dict[Key, Part] = {}  # records whose offset nothing explains yet
+        self._taken: set[Key] = set()  # queues into which a record was put
+        self._waiting: dict[Key, list[Part]] = {}  # records that do not continue their queue; no list is empty
+        self._skipped: list[int] = []  # ascending positions of records for no queue; a wrong head may have made them so
+        self._damage_at: list[int] = []  # ascending positions of damaged parts
+        self._damage_room = [0]  # and how many records the first 0, 1, 2... of them may have held
         self.found = Found()
         self.suspects: set[Key] = set()
         """Queues whose next record was not the next one, for no reason in the log: their files are wrong."""
@@ -119,7 +136,7 @@ class Recovery:
             )
         for part in damage:
             self.set_aside(part)
-        for key in broken - self._taken.keys():  # no record of it is left
+        for key in broken - self._taken:  # no record of it is left
             queue = self._queue_of(*key)
             queue.restart_at(queue.max_offset)
         self.found.rebuilt = sorted(broken)
@@ -140,10 +157,16 @@ class Recovery:
         return message.topic, message.queue_id
 
     def _believe(self, message: StoredMessage) -> bool:
-        """Whether the first record after damage can be one: its offset must not fall, except in a topic's new life."""
+        """Whether the first record after damage can be one: its offset must not fall, except in a topic's new life.
+
+        A queue that is not made anew may have its entry already.
+        """
         if not self._wanted(message) or self._is_anew(self._key(message)) or self._is_new_life(message):
             return True
-        return message.queue_offset >= self._queue_of(message.topic, message.queue_id).max_offset
+        queue, offset = self._queue_of(message.topic, message.queue_id), message.queue_offset
+        if offset >= queue.max_offset:
+            return True
+        return offset >= queue.file_start and queue.entry(offset)[0] == message.physical_offset
 
     def _is_new_life(self, message: StoredMessage) -> bool:
         """Whether a queue begins anew with it, in a store that does not say which topics were deleted."""
@@ -151,98 +174,157 @@ class Recovery:
 
     def make_room(self, part: Part) -> None:
         """A damaged part was passed: so many records may be missing now."""
-        self._room += max(part.length_bytes // RECORD_MIN_BYTES, 1)
+        room = max(part.length_bytes // RECORD_MIN_BYTES, 1)
+        self._room += room
+        self._damage_at.append(part.position)
+        self._damage_room.append(self._damage_room[-1] + room)
 
     def take(self, part: Part) -> None:
-        """Put a record into its queue, or wait for the next one of the queue to say whether its offset is right."""
+        """Put a record into its queue, or let it wait for others of the queue to say whether its offset is right."""
         message = part.message
         assert message is not None
         self.found.records += 1
         if STORED_MIN_MS < message.store_timestamp_ms < STORED_MAX_MS:  # the head has no CRC
             self.found.stored_ms = max(self.found.stored_ms, message.store_timestamp_ms)
         if not self._wanted(message) or message.sysflag & SYSFLAG_TRANSACTION_MASK in _NOT_IN_QUEUES:
+            self._skipped.append(message.physical_offset)
+            if len(self._skipped) > SKIPPED_MAX:
+                del self._skipped[: SKIPPED_MAX // 2]
             return
         key = self._key(message)
+        if key in self.suspects:  # it is read again, from the log's start
+            return
         queue = self._queue_of(*key)
         offset = message.queue_offset
-        if self._is_anew(key):
-            if self._log.start:
-                queue.restart_at(offset)
-            else:  # nothing of the log was ever dropped, so each queue begins at 0
-                queue.restart_at(0)
+        if self._is_anew(key) and key not in self._waiting:
+            queue.restart_at(0)  # where the log was never cut, each queue begins there
         missing = offset - queue.max_offset
-        odd = self._odd.get(key)
-        if (missing < 0 and self._is_new_life(message)) or 0 <= missing <= min(self._room, MISSING_MAX):
-            if (
-                odd is not None
-                and odd.message is not None
-                and 0 <= odd.message.queue_offset - queue.max_offset < missing
-            ):
-                self._put(queue, self._odd.pop(key))  # it is in the gap, and explained now too
-            self._put(queue, part)
-        elif missing > 0 and not self._whole and key not in self._broken:
-            self.suspects.add(key)
-        elif odd is not None and odd.message is not None and odd.message.queue_offset + 1 == offset:
-            self._believe_both(queue, odd, part)
-        else:
-            if odd is not None:
+        if missing < 0 and self._is_new_life(message):
+            for odd in self._waiting.pop(key, ()):
                 self.set_aside(odd)
-                del self._odd[key]
-                if 0 <= missing <= min(self._room, MISSING_MAX):  # the one before it was wrong
-                    self._put(queue, part)
-                    return
-            self._odd[key] = part
+            queue.restart_at(0)
+            self._append(queue, part)
+        elif missing == 0 and key not in self._waiting and not self._begins_anywhere(key):
+            self._append(queue, part)
+        else:
+            self._wait(queue, part)
 
-    def _put(self, queue: ConsumeQueue, part: Part) -> None:
-        message = part.message
-        assert message is not None
-        key = self._key(message)
-        missing = message.queue_offset - queue.max_offset
-        if missing < 0:  # a new life of the topic
-            queue.restart_at(message.queue_offset)
-        elif missing:
-            self._room = max(self._room - missing, 0)
-            self.found.missing_offsets += missing
-            queue.append_missing(part.position, missing)
-        self._alone.discard(key)
-        if key not in self._taken:
-            self._taken[key] = part
-            self._alone.add(key)
-        queue.append(part.position, part.length_bytes, self._tags_code(message))
+    def _begins_anywhere(self, key: Key) -> bool:
+        """Whether nothing says which offset the queue's first record has: the log's beginning was dropped."""
+        return self._log.start > 0 and self._is_anew(key)
 
-    def _believe_both(self, queue: ConsumeQueue, odd: Part, part: Part) -> None:
-        """Two records in a row agree, and nothing explains them: a gap, or the one record before them was wrong."""
-        assert odd.message is not None
-        key = self._key(odd.message)
-        del self._odd[key]
-        missing = odd.message.queue_offset - queue.max_offset
-        if missing > MISSING_MAX and key not in self._taken:
-            queue.restart_at(odd.message.queue_offset)
-        elif missing < 0 and key in self._alone:
-            self.set_aside(self._taken[key])
-        elif not 0 <= missing <= MISSING_MAX:
-            self.set_aside(odd)
-            self._odd[key] = part
-            return
-        self._put(queue, odd)
-        self._put(queue, part)
+    def _wait(self, queue: ConsumeQueue, part: Part) -> None:
+        key = queue.topic, queue.queue_id
+        offset = _offset(part)
+        waiting = self._waiting.setdefault(key, [])
+        agrees = any(_offset(other) + 1 == offset for other in waiting)
+        waiting.append(part)
+        if agrees:
+            chain, doubts, _ = self._likeliest(queue, waiting, agreed=True)
+            if len(chain) >= min(2 + doubts, AGREEING_MAX):
+                self._settle(queue, chain)
+        elif not self._whole and key not in self._broken and offset - queue.max_offset > self._room:
+            self.suspects.add(key)
+            del self._waiting[key]
+        if len(waiting) > WAITING_MAX:
+            self.set_aside(waiting.pop(0))
+
+    def _likeliest(self, queue: ConsumeQueue, waiting: list[Part], *, agreed: bool) -> tuple[list[Part], int, int]:
+        """The waiting records that are most likely right, how doubtful they are, and how many fillers they need.
+
+        They are the most whose offsets rise; none when no offset can be right. Their doubts, fewest among equals, are the
+        missing records that neither damage nor records left out there explain, and those left out where none is missing.
+        With `agreed` the newest is among them, and a queue without records may begin at any place.
+        """
+        key = queue.topic, queue.queue_id
+        begins_anywhere = self._begins_anywhere(key)
+        last = queue.max_offset > queue.file_start
+        base = queue.entry(queue.max_offset - 1)[0] if last else self._log.start
+        best: list[tuple[int, int, int, int]] = []  # records, -doubts, -fillers, number of the record before; by record
+        for number, part in enumerate(waiting):
+            found = (0, 0, 0, -1)
+            for before in range(-1, number):
+                records, doubts, fillers, _ = best[before] if before >= 0 else (0, 0, 0, -1)
+                if before >= 0 and not records:
+                    continue
+                begin, position = (
+                    (_offset(waiting[before]) + 1, waiting[before].position)
+                    if before >= 0
+                    else (queue.max_offset, base)
+                )
+                gap = _offset(part) - begin
+                left_out = number - before - 1
+                if (
+                    before < 0
+                    and gap >= 0
+                    and (begins_anywhere or (agreed and gap > MISSING_MAX and key not in self._taken))
+                ):
+                    gap = left_out = 0
+                if 0 <= gap <= MISSING_MAX:
+                    doubt = max(gap - left_out - self._room_between(position, part.position), left_out - gap, 0)
+                    found = max(found, (records + 1, doubts - doubt, fillers - gap, before))
+            best.append(found)
+        number = len(best) - 1 if agreed else max(range(len(best)), key=lambda at: best[at])
+        doubts, fillers, chain = -best[number][1], -best[number][2], list[Part]()
+        while number >= 0 and best[number][0]:
+            chain.append(waiting[number])
+            number = best[number][3]
+        return chain[::-1], doubts, fillers
+
+    def _room_between(self, begin: int, end: int) -> int:
+        """How many records of a queue the damage and the skipped records between two positions of the log may have been."""
+        first, last = bisect_left(self._damage_at, begin), bisect_left(self._damage_at, end)
+        skipped = bisect_left(self._skipped, end) - bisect_left(self._skipped, begin)
+        return self._damage_room[last] - self._damage_room[first] + skipped
+
+    def _settle(self, queue: ConsumeQueue, chain: list[Part]) -> None:
+        """Put `chain` into its queue; all others that wait for it are damage."""
+        key = queue.topic, queue.queue_id
+        for part in self._waiting.pop(key):
+            if part not in chain:
+                self.set_aside(part)
+        for part in chain:
+            missing = _offset(part) - queue.max_offset
+            if key not in self._taken and (self._begins_anywhere(key) or missing > MISSING_MAX):
+                queue.restart_at(_offset(part))
+            elif missing:
+                self._room = max(self._room - missing, 0)
+                self.found.missing_offsets += missing
+                queue.append_missing(part.position, missing)
+            self._append(queue, part)
+
+    def _append(self, queue: ConsumeQueue, part: Part) -> None:
+        assert part.message is not None
+        self._taken.add((queue.topic, queue.queue_id))
+        queue.append(part.position, part.length_bytes, self._tags_code(part.message))
 
     def end(self) -> None:
-        """No record follows: what nothing has explained is damage, the least likely offset first; it may explain others."""
-        while self._odd:
-            missing = {key: self._missing(part) for key, part in self._odd.items()}
-            fitting = [key for key, count in missing.items() if 0 <= count <= self._room]
-            if fitting:
-                part = self._odd.pop(fitting[0])
-                assert part.message is not None
-                self._put(self._queue_of(*fitting[0]), part)
-            else:
-                worst = max(missing, key=lambda key: (missing[key] < 0, missing[key]))
-                self.set_aside(self._odd.pop(worst))
+        """No record follows: what nothing has explained is damage, the least likely offset first; it may explain others.
 
-    def _missing(self, part: Part) -> int:
-        assert part.message is not None
-        return part.message.queue_offset - self._queue_of(*self._key(part.message)).max_offset
+        Records that agree are believed without an explanation when more of them are there than are missing.
+        """
+        while self._waiting:
+            before = len(self._waiting)
+            for key, waiting in list(self._waiting.items()):
+                queue = self._queue_of(*key)
+                chain, doubts, fillers = self._likeliest(queue, waiting, agreed=False)
+                explained = self._room + len(self._skipped) + len(waiting) - len(chain)
+                agree = all(_offset(part) + 1 == _offset(following) for part, following in pairwise(chain))
+                if chain and (not doubts or fillers <= explained or (agree and fillers < len(chain))):
+                    self._settle(queue, chain)
+            if len(self._waiting) == before:
+                self._give_up_one()
+
+    def _give_up_one(self) -> None:
+        def unlikely(pair: tuple[Key, Part]) -> tuple[bool, int]:
+            missing = _offset(pair[1]) - self._queue_of(*pair[0]).max_offset
+            return missing < 0, missing
+
+        key, worst = max(((key, part) for key, parts in self._waiting.items() for part in parts), key=unlikely)
+        self._waiting[key].remove(worst)
+        if not self._waiting[key]:
+            del self._waiting[key]
+        self.set_aside(worst)
 
     def _cut(self, part: Part) -> None:
         if part.kind is Kind.TORN:
