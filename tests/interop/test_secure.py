@@ -190,5 +190,5 @@ def test_a_consumer_that_nobody_lets_in_does_not_start(guarded: Guarded, tmp_pat
     state = ["--set", f"supervisor.data_dir={tmp_path}", "--set", "spark.load=false"]
     done = rocketcrew(wrong, "run", *words, *state, folder=HANDLERS)
     assert done.returncode == 1, done.stderr
-    assert re.search("(?i)HEART_BEAT .*(signature|16)", done.stderr), done.stderr
+    assert re.search("(?i)(signature|16 ).*HEART_BEAT|HEART_BEAT.*(signature|16 )", done.stderr), done.stderr
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr

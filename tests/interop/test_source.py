@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +141,7 @@ def test_a_pattern_means_topics_of_users_only(servers: Servers, access: Access) 
 def test_a_sink_on_genuine_brokers(access: Access) -> None:
     topic = "test_a_sink_on_genuine_brokers"
     sending = Sending.of({"nameServer": "127.0.0.1:1", "topic": topic, "sendTimeoutMs": "30000"}, [("body", "string")])
-    own = Sending(access, sending.form, sending.group, sending.retries, sending.timeout_ms, sending.in_flight_max)
+    own = replace(sending, access=access)
     assert own.send(iter([pa.RecordBatch.from_pydict({"body": ["x", "y"]})]), "job-0-0", shared).messages == 2
     rows = [
         row for row in rows_of(BatchReader(reading(access, topic))) if row["keys"] and row["keys"].startswith("job")
