@@ -88,7 +88,7 @@ class Pulling:
         """Take back what slots do not need any more, now and then; whether that brought anything."""
         if not self.s.slab.worn:
             return False
-        if now - self._trimmed_at >= TRIM_EVERY_S:
+        if now >= self._trimmed_at + TRIM_EVERY_S:  # as the timer compares: a difference may round to less, for ever
             self._trimmed_at = now
             return trim(self.s) > 0
         if not self._trim_due:
