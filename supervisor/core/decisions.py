@@ -152,7 +152,7 @@ class Core:
 
     def take_actions(self) -> list[Action]:
         """What to do now, in order. The caller does all of it before the next event."""
-        actions, self.state.out = self.state.out, []
+        actions, self.state.out, self.state.load_asked = self.state.out, [], False
         return actions
 
     def unexpected_error(self) -> None:
@@ -275,7 +275,9 @@ class Core:
 
     def worker_window(self, worker_id: str, chunks: int) -> None:
         """The worker runs so many chunks at one time (a coroutine handler), instead of one after another."""
-        self.state.workers[worker_id].window = chunks
+        worker = self.state.workers[worker_id]
+        worker.window = chunks
+        self.state.place(worker)
 
     def retire(self, worker_id: str) -> None:
         """Give the worker nothing more; the action Retired says when it has nothing in hand."""
@@ -347,7 +349,7 @@ class Core:
 
     def unsealed_of(self, worker_id: str) -> list[int]:
         """Sequence numbers of the worker's segments that hold reported rows and are not known to be sealed."""
-        return sorted(seq for owner, seq in self.state.unsealed if owner == worker_id)
+        return sorted(self.state.unsealed_of.get(worker_id, ()))
 
     def is_busy(self, worker_id: str) -> bool:
         """The worker has chunks that it has not reported on, or had some and did not begin them, or is asked for keys: its

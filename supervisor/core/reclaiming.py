@@ -66,14 +66,14 @@ class Reclaiming:
     def _look(self, now: float) -> None:
         s = self.s
         self._watching = False
-        busy = [worker for worker in s.workers.values() if worker.in_flight and worker.state in LIVING]
+        busy = list(s.busy.values())
         seen, self._seen = self._seen, {}
         if not busy:
             return  # whatever hands something out begins it anew
         reclaims = now >= self._reclaims_at
         if reclaims:
             self._reclaims_at = now + (s.config.reclaim_look_ms - self._look_ms() / 2) / 1000  # looks are a little late
-        idle = reclaims and not s.redo and not s.ready and any(self._idles(worker) for worker in s.workers.values())
+        idle = reclaims and not s.redo and not s.ready and s.places.idle(s.kept_apart)
         unreported: list[WorkerView] = []
         for worker in busy:
             oldest = next(iter(worker.in_flight.values()))
@@ -98,9 +98,6 @@ class Reclaiming:
         """It may have finished something that it has not reported: not when one record is all that it has."""
         return len(worker.in_flight) > 1 or oldest.count - oldest.reported > 1
 
-    def _idles(self, worker: WorkerView) -> bool:
-        return worker.state is Worker.READY and not worker.in_flight and worker.worker_id != self.s.isolated
-
     def _has_more(self, worker: WorkerView, oldest: Chunk) -> bool:
         """It may have messages that it has not begun, and that may run elsewhere."""
         if worker.held_up or worker.window or any(chunk.alone for chunk in worker.in_flight.values()):
@@ -120,7 +117,7 @@ class Reclaiming:
             self._split(worker, worker.in_flight[chunk_ids[begun - 1]], claimed, now)
         for chunk in chunks:
             self._take(worker, chunk)
-        worker.held_up = True
+        self.s.hold_up(worker, True)
         for pq in self._left:
             self._progress(pq, now)
         self._left.clear()
@@ -132,7 +129,7 @@ class Reclaiming:
 
     def _try_again(self, worker: WorkerView) -> None:
         """It had nothing left that it could report: it was stopped, or wrote to a slow disk."""
-        worker.held_up = False
+        self.s.hold_up(worker, False)
         self._dispatching.run()
 
     def _split(self, worker: WorkerView, chunk: Chunk, at: int, now: float) -> None:
@@ -141,6 +138,8 @@ class Reclaiming:
         if at >= chunk.count:
             return
         pq = s.queues.get(chunk.handle)
+        worker.in_flight_messages -= chunk.count - at
+        worker.in_flight_bytes -= chunk.positions[-1] - chunk.positions[at]
         s.counters.reclaimed_messages += chunk.count - at
         if pq is not None:
             rest = Chunk(
@@ -160,7 +159,7 @@ class Reclaiming:
         """All of it goes to another, under a new id, so that whatever is said of the old one is of what it was."""
         s = self.s
         s.counters.reclaimed_messages += chunk.count
-        del worker.in_flight[chunk.chunk_id]
+        s.unhand(worker, chunk)
         s.chunks.pop(chunk.chunk_id, None)
         chunk.chunk_id = next(s.chunk_ids)
         chunk.worker_id = None

@@ -108,8 +108,9 @@ class Settling:
         """Messages of the chunk up to `end` have an outcome now; see `outcome`."""
         s = self.s
         start, chunk.reported = chunk.reported, end
+        s.limits.reported(chunk.chunk_id, end - start)
         has_rows = seq != 0
-        if seq <= worker.sealed_seq:
+        if seq <= worker.sealed_seq and not s.config.commit_after_loaded:
             seq = 0  # the segment was sealed before its outcome was sent: the rows are durable already
         if pq is not None:
             if not has_rows:
@@ -164,14 +165,12 @@ class Settling:
 
     def complete(self, worker: WorkerView, chunk: Chunk, pq: ProcessQueue | None) -> None:
         """All that the worker had of the chunk has an outcome."""
-        del worker.in_flight[chunk.chunk_id]
-        worker.in_flight_messages -= chunk.count
-        worker.in_flight_bytes -= chunk.positions[-1] - chunk.positions[0]
+        self.s.unhand(worker, chunk)
         if chunk.said < chunk.count:
             worker.read_ahead[chunk.chunk_id] = chunk.said, chunk.count, None if pq is None else pq.mq
         if not worker.in_flight:
-            worker.held_up = False
-            worker.in_flight_messages = worker.in_flight_bytes = 0  # chunks that were split or taken back counted whole
+            if worker.held_up:
+                self.s.hold_up(worker, False)
             if worker.state is Worker.LEAVING:
                 self.s.out.append(Retired(worker.worker_id))
         self.reported(chunk, pq)
@@ -219,14 +218,19 @@ class Settling:
         """`messages` more of the chunk wait for that segment. Its worker seals by rows, bytes and time, whatever the backlog;
         it is asked only when more messages wait than a segment has rows, since few of them may have any."""
         s = self.s
-        if chunk.tokens is None:
-            chunk.tokens = set()
-        if token not in chunk.tokens:
-            chunk.tokens.add(token)
-            s.unsealed.setdefault(token, []).append(chunk)
+        worker_id, seq = token
+        worker = s.workers.get(worker_id)
+        is_sealed = worker is not None and seq <= worker.sealed_seq
+        if s.wait_for_segment(token, chunk):
+            if is_sealed:
+                s.unloaded.add(token)  # before its outcome was sent: now it waits for the table
+            else:
+                s.unsealed_of.setdefault(worker_id, set()).add(seq)
+        if is_sealed:
+            return
         s.unsealed_messages[token] += messages
         if s.unsealed_messages[token] > s.config.seal_rows:
-            s.ask_seal(token[0])
+            s.ask_seal(worker_id)
 
     def reported(self, chunk: Chunk, pq: ProcessQueue | None) -> None:
         """Every message of it has an outcome: forget it unless send-backs are open, and free its bytes."""
@@ -315,8 +319,11 @@ class Settling:
         if worker is not None:
             worker.seal_asked = False
             worker.sealed_seq = max(worker.sealed_seq, seq)
-        tokens = [token for token in self.s.unsealed if token[0] == worker_id and token[1] < seq]
-        tokens.append((worker_id, seq))
+        known = self.s.unsealed_of.pop(worker_id, set())
+        open_still = {number for number in known if number > seq}
+        if open_still:
+            self.s.unsealed_of[worker_id] = open_still
+        tokens = [(worker_id, number) for number in sorted((known | {seq}) - open_still)]
         if self.s.config.commit_after_loaded:
             self.s.unloaded.update(token for token in tokens if token in self.s.unsealed)
         else:
@@ -415,8 +422,8 @@ class Settling:
             else:
                 self._local.died(pq, chunk, worker)
         self._failing.time_outs(worker, now)
-        for token in [token for token in s.unsealed if token[0] == worker_id and token not in s.unloaded]:
-            self._lost(token, now)
+        for seq in sorted(s.unsealed_of.pop(worker_id, ())):
+            self._lost((worker_id, seq), now)
         for pq in touched.values():
             self._progress(pq, now)
         self._dispatching.run()
@@ -460,12 +467,8 @@ class Settling:
 
     def _wait_for_load(self, child: Chunk, worker: WorkerView) -> None:
         """Its rows are in one of the segments that were salvaged: which one, nobody noted."""
-        if child.tokens is None:
-            child.tokens = set()
         for token in worker.salvaged_in:
-            if token not in child.tokens:
-                child.tokens.add(token)
-                self.s.unsealed.setdefault(token, []).append(child)
+            self.s.wait_for_segment(token, child)
             self.s.unloaded.add(token)
 
     def _lost(self, token: Token, now: float) -> None:
