@@ -213,8 +213,18 @@ class State:
         heapq.heappush(self._timers, (due, next(self._timer_ids), act))
 
     def run_timers(self, now: float) -> None:
+        """Call what is due. What is added meanwhile waits for the next tick, so that a timer that sets itself again for a
+        moment that is already over cannot keep the caller here. When one raises, the others are due again."""
+        due: list[tuple[float, int, Callable[[float], None]]] = []
         while self._timers and self._timers[0][0] <= now:
-            heapq.heappop(self._timers)[2](now)
+            due.append(heapq.heappop(self._timers))
+        due.reverse()
+        try:
+            while due:
+                due.pop()[2](now)
+        finally:
+            for timer in due:
+                heapq.heappush(self._timers, timer)
 
     def next_timer(self) -> float | None:
         """When the next timer is due, None without one."""
