@@ -318,7 +318,10 @@ class Settling:
         tokens = [token for token in self.s.unsealed if token[0] == worker_id and token[1] < seq]
         tokens.append((worker_id, seq))
         if self.s.config.commit_after_loaded:
-            self.s.unloaded.update(token for token in tokens if token in self.s.unsealed)
+            waiting = [token for token in tokens if token in self.s.unsealed]
+            self.s.unloaded.update(waiting)
+            # A queue that leaves asked for this seal, and now waits for the table: nothing else makes a batch due.
+            self.s.ask_load(chunk for token in waiting for chunk in self.s.unsealed[token])
         else:
             self._durable(tokens, now)
 

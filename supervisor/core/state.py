@@ -251,14 +251,26 @@ class State:
 
     def ask_seals_of(self, pq: ProcessQueue) -> None:
         """Ask every worker that holds unsealed rows of this queue; and for a load when the queue waits for that to end."""
-        waits_for_load = False
         for chunk in pq.flight:
             if chunk.tokens:
                 self.ask_seals(chunk.tokens)
-                waits_for_load = waits_for_load or not chunk.tokens.isdisjoint(self.unloaded)
-        asked = any(isinstance(action, Load) for action in self.out)
-        if waits_for_load and pq.state is Queue.DRAINING and not asked:
-            self.out.append(Load())
+        self.ask_load(pq.flight)
+
+    def ask_load(self, chunks: Iterable[Chunk]) -> None:
+        """Ask for a load, once, when a queue that leaves waits until what these chunks left in sealed segments is in the
+        table."""
+        if any(isinstance(action, Load) for action in self.out):
+            return
+        for chunk in chunks:
+            pq = self.queues.get(chunk.handle)
+            if (
+                pq is not None
+                and pq.state is Queue.DRAINING
+                and chunk.tokens
+                and not chunk.tokens.isdisjoint(self.unloaded)
+            ):
+                self.out.append(Load())
+                return
 
     def ask_seals(self, tokens: Iterable[Token]) -> None:
         """Ask for the segments that are not sealed yet."""
