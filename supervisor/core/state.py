@@ -132,7 +132,7 @@ class WorkerView:
         self.window = 0
         """Chunks it can have in hand, 0 = as configured."""
         self.in_flight: dict[int, Chunk] = {}
-        """Chunks handed to it and not reported to the end, in the order of hand-over. Changed by State.hand and State.unhand."""
+        """Chunks handed to it and not reported to the end, in the order of hand-over; Crew.hand and Crew.unhand change it."""
         self.in_flight_messages = 0
         """Of these chunks, those included that are reported."""
         self.in_flight_bytes = 0
@@ -155,10 +155,77 @@ class WorkerView:
         self.salvaged_in: list[Token] = []
 
 
-class State:
+class Crew:
+    """What the core knows of its workers, and what they have in hand. Kept so that no event looks at all of them."""
+
+    def __init__(self) -> None:
+        self.workers: dict[str, WorkerView] = {}
+        self.busy: dict[str, WorkerView] = {}
+        """Those that have something in hand and answer for it."""
+        self.places: Places[WorkerView] = Places()
+        """Where the next chunk may go; not used by the ordered modes, which have a window of their own."""
+        self.limits: TopicLimits[WorkerView] = TopicLimits()
+        self.isolated: str | None = None
+        """The worker that is kept for the quarantine."""
+        self.chunks: dict[int, Chunk] = {}
+        """Chunks that wait for an outcome or a send-back."""
+        self.seen: Seen = Counter()
+
+    @property
+    def kept_apart(self) -> WorkerView | None:
+        """The worker that is kept for the quarantine."""
+        return None if self.isolated is None else self.workers.get(self.isolated)
+
+    def move_worker(self, worker: WorkerView, event: WorkerEvent) -> None:
+        worker.state = move(WORKER, worker.state, event, self.seen)
+        if worker.state is Worker.DEAD:
+            for chunk_id in worker.in_flight:
+                self.limits.over(chunk_id)
+        self.place(worker)
+
+    def hand(self, worker: WorkerView, chunk: Chunk, topic: str) -> None:
+        """The worker has the chunk in hand from now on."""
+        chunk.worker_id = worker.worker_id
+        self.chunks[chunk.chunk_id] = chunk
+        worker.in_flight[chunk.chunk_id] = chunk
+        worker.in_flight_messages += chunk.count
+        worker.in_flight_bytes += chunk.length_bytes
+        self.limits.handed(chunk.chunk_id, topic, chunk.count - chunk.reported, worker, side_by_side=worker.window > 0)
+        self.place(worker)
+
+    def unhand(self, worker: WorkerView, chunk: Chunk) -> None:
+        """The worker does not have the chunk in hand any more: it was reported to the end, came back, or was taken back."""
+        if worker.in_flight.pop(chunk.chunk_id, None) is None:
+            return
+        worker.in_flight_messages -= chunk.count
+        worker.in_flight_bytes -= chunk.length_bytes
+        if not worker.in_flight:
+            worker.in_flight_messages = worker.in_flight_bytes = 0  # what came back of ordered chunks counted whole
+        self.limits.over(chunk.chunk_id)
+        self.place(worker)
+
+    def hold_up(self, worker: WorkerView, held_up: bool) -> None:
+        """Whether the worker is given nothing for now."""
+        worker.held_up = held_up
+        self.place(worker)
+
+    def place(self, worker: WorkerView) -> None:
+        """Something of it has changed: note whether it may be given something, and after how many others."""
+        if worker.state is Worker.READY and not worker.held_up:
+            self.places.put(worker, len(worker.in_flight), worker.window)
+        else:
+            self.places.leave(worker)
+        if worker.in_flight and worker.state in LIVING:
+            self.busy[worker.worker_id] = worker
+        else:
+            self.busy.pop(worker.worker_id, None)
+
+
+class State(Crew):
     """All mutable state of the core. `view` is the slab's memory, indexed by the slots' starts."""
 
     def __init__(self, config: CoreConfig, slab: Slab, view: memoryview | bytearray) -> None:
+        super().__init__()
         self.config = config
         self.slab = slab
         self.view = view
@@ -168,21 +235,12 @@ class State:
         """Finished offsets of queues that are not assigned: (the committed offset they were noted above, the offsets)."""
         self.counters = Counters()
         self.stats = ConsumerStats()
-        self.seen: Seen = Counter()
         self.out: list[Action] = []
         self.queues: dict[int, ProcessQueue] = {}
         """By handle; an ended queue is not in it, so that a late answer finds nothing."""
         self.by_mq: dict[MessageQueue, ProcessQueue] = {}
         self.by_topic: dict[str, dict[MessageQueue, ProcessQueue]] = {}
         """As `by_mq`; a topic without queues is not in it."""
-        self.workers: dict[str, WorkerView] = {}
-        self.busy: dict[str, WorkerView] = {}
-        """Those that have something in hand and answer for it."""
-        self.places: Places[WorkerView] = Places()
-        """Where the next chunk may go; not used by the ordered modes, which have a window of their own."""
-        self.limits: TopicLimits[WorkerView] = TopicLimits()
-        self.chunks: dict[int, Chunk] = {}
-        """Chunks that wait for an outcome or a send-back."""
         self.unsealed: dict[Token, list[Chunk]] = {}
         """By segment: chunks with rows in it that are not durable yet."""
         self.unsealed_of: dict[str, set[int]] = {}
@@ -191,8 +249,7 @@ class State:
         """By segment: how many messages wait for it."""
         self.unloaded: set[Token] = set()
         """Segments that are sealed and whose offsets wait for the table, with `commit_after_loaded`."""
-        self.load_asked = False
-        """Among the actions that were not taken yet."""
+        self.load_asked = False  # among the actions that were not taken yet
         self.reserved: dict[int, int] = {}
         """Units set aside for the pull of a handle, also of an ended one."""
         self.ready: deque[ProcessQueue] = deque()
@@ -201,8 +258,6 @@ class State:
         """What dead workers left: handed out before anything new."""
         self.quarantine: deque[Chunk] = deque()
         """What may have killed a worker: handed out before all else, to a worker that has nothing else."""
-        self.isolated: str | None = None
-        """The worker that is kept for the quarantine."""
         self.charges = Charges()
         self.starved: deque[ProcessQueue] = deque()
         """Queues that wait for bytes of the slab, first come first served."""
@@ -226,8 +281,18 @@ class State:
         heapq.heappush(self._timers, (due, next(self._timer_ids), act))
 
     def run_timers(self, now: float) -> None:
+        """Call what is due. What is added meanwhile waits for the next tick, so that a timer that sets itself again for a
+        moment that is already over cannot keep the caller here. When one raises, the others are due again."""
+        due: list[tuple[float, int, Callable[[float], None]]] = []
         while self._timers and self._timers[0][0] <= now:
-            heapq.heappop(self._timers)[2](now)
+            due.append(heapq.heappop(self._timers))
+        due.reverse()
+        try:
+            while due:
+                due.pop()[2](now)
+        finally:
+            for timer in due:
+                heapq.heappush(self._timers, timer)
 
     def next_timer(self) -> float | None:
         """When the next timer is due, None without one."""
@@ -254,14 +319,27 @@ class State:
 
     def ask_seals_of(self, pq: ProcessQueue) -> None:
         """Ask every worker that holds unsealed rows of this queue; and for a load when the queue waits for that to end."""
-        waits_for_load = False
         for chunk in pq.flight:
             if chunk.tokens:
                 self.ask_seals(chunk.tokens)
-                waits_for_load = waits_for_load or not chunk.tokens.isdisjoint(self.unloaded)
-        if waits_for_load and pq.state is Queue.DRAINING and not self.load_asked:
-            self.load_asked = True
-            self.out.append(Load())
+        self.ask_load(pq.flight)
+
+    def ask_load(self, chunks: Iterable[Chunk]) -> None:
+        """Ask for a load, once, when a queue that leaves waits until what these chunks left in sealed segments is in the
+        table."""
+        if self.load_asked:
+            return
+        for chunk in chunks:
+            pq = self.queues.get(chunk.handle)
+            if (
+                pq is not None
+                and pq.state is Queue.DRAINING
+                and chunk.tokens
+                and not chunk.tokens.isdisjoint(self.unloaded)
+            ):
+                self.load_asked = True
+                self.out.append(Load())
+                return
 
     def ask_seals(self, tokens: Iterable[Token]) -> None:
         """Ask for the segments that are not sealed yet."""
@@ -290,57 +368,6 @@ class State:
         del those[pq.mq]
         if not those:
             del self.by_topic[pq.mq.topic]
-
-    # --- workers ------------------------------------------------------------------------------------------------
-
-    def move_worker(self, worker: WorkerView, event: WorkerEvent) -> None:
-        worker.state = move(WORKER, worker.state, event, self.seen)
-        if worker.state is Worker.DEAD:
-            for chunk_id in worker.in_flight:
-                self.limits.over(chunk_id)
-        self.place(worker)
-
-    def hand(self, worker: WorkerView, chunk: Chunk, topic: str) -> None:
-        """The worker has the chunk in hand from now on."""
-        chunk.worker_id = worker.worker_id
-        self.chunks[chunk.chunk_id] = chunk
-        worker.in_flight[chunk.chunk_id] = chunk
-        worker.in_flight_messages += chunk.count
-        worker.in_flight_bytes += chunk.positions[-1] - chunk.positions[0]
-        self.limits.handed(chunk.chunk_id, topic, chunk.count - chunk.reported, worker, side_by_side=worker.window > 0)
-        self.place(worker)
-
-    def unhand(self, worker: WorkerView, chunk: Chunk) -> None:
-        """The worker does not have the chunk in hand any more: it was reported to the end, came back, or was taken back."""
-        if worker.in_flight.pop(chunk.chunk_id, None) is None:
-            return
-        worker.in_flight_messages -= chunk.count
-        worker.in_flight_bytes -= chunk.positions[-1] - chunk.positions[0]
-        if not worker.in_flight:
-            worker.in_flight_messages = worker.in_flight_bytes = 0  # what came back of ordered chunks counted whole
-        self.limits.over(chunk.chunk_id)
-        self.place(worker)
-
-    def hold_up(self, worker: WorkerView, held_up: bool) -> None:
-        """Whether the worker is given nothing for now."""
-        worker.held_up = held_up
-        self.place(worker)
-
-    def place(self, worker: WorkerView) -> None:
-        """Something of it has changed: note whether it may be given something, and after how many others."""
-        if worker.state is Worker.READY and not worker.held_up:
-            self.places.put(worker, len(worker.in_flight), worker.window)
-        else:
-            self.places.leave(worker)
-        if worker.in_flight and worker.state in LIVING:
-            self.busy[worker.worker_id] = worker
-        else:
-            self.busy.pop(worker.worker_id, None)
-
-    @property
-    def kept_apart(self) -> WorkerView | None:
-        """The worker that is kept for the quarantine."""
-        return None if self.isolated is None else self.workers.get(self.isolated)
 
     def wait_for_segment(self, token: Token, chunk: Chunk) -> bool:
         """The chunk has rows in that segment; False when that was known."""
