@@ -223,7 +223,7 @@ class Settling:
         is_sealed = worker is not None and seq <= worker.sealed_seq
         if s.wait_for_segment(token, chunk):
             if is_sealed:
-                s.unloaded.add(token)  # before its outcome was sent: now it waits for the table
+                s.wait_for_table(token)  # before its outcome was sent: now it waits for the table
             else:
                 s.unsealed_of.setdefault(worker_id, set()).add(seq)
         if is_sealed:
@@ -326,7 +326,8 @@ class Settling:
         tokens = [(worker_id, number) for number in sorted((known | {seq}) - open_still)]
         if self.s.config.commit_after_loaded:
             waiting = [token for token in tokens if token in self.s.unsealed]
-            self.s.unloaded.update(waiting)
+            for token in waiting:
+                self.s.wait_for_table(token)
             # A queue that leaves asked for this seal, and now waits for the table: nothing else makes a batch due.
             self.s.ask_load(chunk for token in waiting for chunk in self.s.unsealed[token])
         else:
@@ -335,7 +336,7 @@ class Settling:
     def loaded(self, worker_id: str, seq: int, now: float) -> None:
         """The segment's rows are in the table (only with `commit_after_loaded`)."""
         if (worker_id, seq) in self.s.unloaded:
-            self.s.unloaded.discard((worker_id, seq))
+            del self.s.unloaded[worker_id, seq]
             self._durable([(worker_id, seq)], now)
 
     def _durable(self, tokens: Iterable[Token], now: float) -> None:
@@ -467,7 +468,7 @@ class Settling:
         """Its rows are in one of the segments that were salvaged: which one, nobody noted."""
         for token in worker.salvaged_in:
             self.s.wait_for_segment(token, child)
-            self.s.unloaded.add(token)
+            self.s.wait_for_table(token)
 
     def _lost(self, token: Token, now: float) -> None:
         """Rows were reported in a segment that is not there: run them again, from the committed offset."""

@@ -8,7 +8,7 @@ import heapq
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, islice
 
 from ...durable.intervals import Intervals
 from ...remoting.queues import MessageQueue
@@ -247,9 +247,10 @@ class State(Crew):
         """By worker: its segments in `unsealed` that are not known to be sealed."""
         self.unsealed_messages: Counter[Token] = Counter()
         """By segment: how many messages wait for it."""
-        self.unloaded: set[Token] = set()
-        """Segments that are sealed and whose offsets wait for the table, with `commit_after_loaded`."""
-        self.load_asked = False  # among the actions that were not taken yet
+        self.unloaded: dict[Token, None] = {}
+        """Segments that are sealed and whose offsets wait for the table, with `commit_after_loaded`; the newest last."""
+        # How many were ever put there; whether a Load is among the actions that were not taken yet.
+        self.unloaded_ever, self.load_asked = 0, False
         self.reserved: dict[int, int] = {}
         """Units set aside for the pull of a handle, also of an ended one."""
         self.ready: deque[ProcessQueue] = deque()
@@ -335,7 +336,7 @@ class State(Crew):
                 pq is not None
                 and pq.state is Queue.DRAINING
                 and chunk.tokens
-                and not chunk.tokens.isdisjoint(self.unloaded)
+                and any(token in self.unloaded for token in chunk.tokens)
             ):
                 self.load_asked = True
                 self.out.append(Load())
@@ -368,6 +369,16 @@ class State(Crew):
         del those[pq.mq]
         if not those:
             del self.by_topic[pq.mq.topic]
+
+    def wait_for_table(self, token: Token) -> None:
+        """The segment is sealed, and what was finished with it waits until its rows are in the table."""
+        if token not in self.unloaded:
+            self.unloaded[token] = None
+            self.unloaded_ever += 1
+
+    def newly_unloaded(self, seen: int) -> list[Token]:
+        """Segments that wait for the table and did not when `unloaded_ever` was `seen`, and some older ones perhaps."""
+        return list(islice(reversed(self.unloaded), self.unloaded_ever - seen))
 
     def wait_for_segment(self, token: Token, chunk: Chunk) -> bool:
         """The chunk has rows in that segment; False when that was known."""

@@ -1,4 +1,4 @@
-"""What does not grow: steps of the interpreter per event, counted at two sizes. `bench/scale.py` measures the time."""
+"""What does not grow: steps of the interpreter per event, counted at two sizes."""
 
 from __future__ import annotations
 
