@@ -351,6 +351,10 @@ class Core:
         """Sequence numbers of the worker's segments that hold reported rows and are not known to be sealed."""
         return sorted(self.state.unsealed_of.get(worker_id, ()))
 
+    def known_handles(self) -> set[int]:
+        """By which workers may be told of queues from now on."""
+        return self.state.queues.keys() | self.popping.info_handles()
+
     def is_busy(self, worker_id: str) -> bool:
         """The worker has chunks that it has not reported on, or had some and did not begin them, or is asked for keys: its
         loop should move."""
