@@ -310,7 +310,8 @@ class Assigning:
 
     def persist(self, now: float) -> None:
         """Commit what can be committed of every queue. What was popped waits for its seal with its acknowledgement, and
-        with that for the next pop: its rows are asked for."""
+        with that for the next pop; a queue that leaves waits for its seals and loads: they are asked for, also again
+        (a loader that has started anew knows nothing of the wish before)."""
         for pq in list(self.s.queues.values()):
             if pq.state is Queue.OPENING:
                 continue
@@ -323,6 +324,8 @@ class Assigning:
             pq.recovered.discard_below(offset)
             self._note_settled(pq, offset)
             self._commit_progress(pq, now)
+            if pq.state is Queue.DRAINING and pq.flight and pq.flight[0].tokens:
+                self.s.ask_seals_of(pq)
 
     def _commit_progress(self, pq: ProcessQueue, now: float) -> None:
         """Commit what is new, or is to be told again; guarded once the queue was taken away (its new owner commits too)."""

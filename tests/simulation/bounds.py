@@ -1,7 +1,7 @@
 """What a member's core keeps, and why it may: whatever nobody answers for any more is a leak, however small.
 
 Each thing in a line or a table must be there for a reason that is looked up here: a chunk is in a worker's hands or has a
-failure that is not sent back yet; a segment is waited for because its worker has not sealed it; a queue stands in a line once.
+failure that is not sent back yet; a segment is waited for because its worker has not sealed it; a queue is in a line once.
 """
 
 from __future__ import annotations
