@@ -113,6 +113,17 @@ class Columns:
         except KeyError:
             return None
 
+    def values_of_all_plain(self, rows: list[Any]) -> list[tuple[Any, ...]] | None:
+        """The values of rows that are all dicts of exactly the columns, with copies of those that can be changed; None where
+        each is to be asked for."""
+        values = self.values_of_plain_rows(rows)
+        if values is None or not self._mutable:
+            return values
+        try:
+            return self.taken(values)
+        except UnknownValueError:
+            return None
+
     def taken(self, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         """The rows with a copy of every value that can be changed. Raises UnknownValueError."""
         places = self._mutable
