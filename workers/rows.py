@@ -130,8 +130,11 @@ class RowBuffer(Generic[Owner]):
         `result` is a generator, so anything may be raised.
         """
         columns = self._columns
-        if columns is not None and not at_once and (row := columns.values_of_plain(result)) is not None:
-            return message, row, None
+        if columns is not None and not at_once:
+            if (row := columns.values_of_plain(result)) is not None:
+                return message, row, None
+            if result.__class__ is list and (values := self.plain_of_all(cast("list[Any]", result))) is not None:
+                return message, (), Rows(values, None, len(values))
         given: Any = result
         if columns is None and self._infer is not None:
             given = self._look(result, self._infer)
@@ -172,7 +175,11 @@ class RowBuffer(Generic[Owner]):
 
     def keep(self, owner: Owner, prepared: Prepared) -> None:
         """Take prepared rows in."""
-        self.keep_all([(owner, *prepared)])
+        message, row, rows = prepared
+        self.kept.append((owner, message, row, rows))
+        if rows is not None and rows.count > 1:
+            self._more_rows += rows.count - 1
+            self._set_full()
 
     def keep_all(self, several: list[Kept[Owner]]) -> None:
         """Take prepared rows of several messages in."""

@@ -543,7 +543,7 @@ class Runner:
         kept: list[Kept[Place]] = []
         for owner, message, result in zip(owners, batch, results, strict=True):
             try:
-                if (prepared := self._prepare(message, result)) is not None:
+                if result is not None and (prepared := self._prepare(message, result)) is not None:
                     kept.append((owner, *prepared))
             except BaseException as error:  # noqa: BLE001  a generator runs the handler's code
                 self._fail(run, owner[1], message, error)
