@@ -5,8 +5,8 @@ pull of a queue gets the next 32 messages with the right queue offsets (`--per-p
 default), until `--messages` were given out; later pulls are held for their suspend time, as a broker does. Sends back are
 accepted and counted. With `--topics` there are several, "replay", "replay-1", ..., and the queues are shared out to them.
 
-A line "join MEMBERS BROKERS MS" on standard input has members join the group, one every so many milliseconds, and the consumer
-hear of each from so many brokers; a second later a line with the look-ups that it made since is printed.
+A line "join MEMBERS BROKERS MS" on standard input has members join the group, one every so many milliseconds, and the
+consumer hear of each from so many brokers; a second later a line with the look-ups that it made since is printed.
 
     python bench/replay.py --port 19876 --queues 8 --messages 1000000 --body-bytes 1024
 """

@@ -199,7 +199,9 @@ def paired(runs: int, sizes: tuple[int, ...], one: Callable[[int], Figures]) -> 
     for run in range(runs):
         for size in sorted(sizes, reverse=bool(run % 2)):
             found[size].append(one(size))
-            print(f"  {size}: {json.dumps({key: round(value, 2) for key, value in found[size][-1].items()})}", flush=True)
+            print(
+                f"  {size}: {json.dumps({key: round(value, 2) for key, value in found[size][-1].items()})}", flush=True
+            )
     rows: list[dict[str, Any]] = []
     for size, figures in found.items():
         row: dict[str, Any] = {"size": size, "runs": runs}

@@ -1,8 +1,8 @@
 """`rocketcrew run` with workers that one process stands in for, so that hundreds of them need no cores.
 
-The supervisor is the real one, from the pull to the commit; only what makes worker processes is replaced. The stand-ins answer
-every chunk at once: all its messages are done, and each is said to have taken STAND_IN_US (default 0). So the supervisor hands
-chunks out as it would: cheap messages to the workers that are awake, dearer ones to all in turn.
+The supervisor is the real one, from the pull to the commit; only what makes worker processes is replaced. The stand-ins
+answer every chunk at once: all its messages are done, and each is said to have taken STAND_IN_US (default 0). So the
+supervisor hands chunks out as it would: cheap messages to the workers that are awake, dearer ones to all in turn.
 
     STAND_IN_US=100 python bench/stand_ins.py run handlers:no_op ... --set workers.count=256
 """

@@ -380,13 +380,10 @@ class State(Crew):
         """Segments that wait for the table and did not when `unloaded_ever` was `seen`, and some older ones perhaps."""
         return list(islice(reversed(self.unloaded), self.unloaded_ever - seen))
 
-    def wait_for_segment(self, token: Token, chunk: Chunk) -> bool:
-        """The chunk has rows in that segment; False when that was known."""
-        if chunk.tokens is None:
-            chunk.tokens = set()
-        if token in chunk.tokens:
+    def wait_for_segment(self, token: Token, chunk: Chunk, index: int) -> bool:
+        """The chunk has rows of message `index`, or of later ones, in that segment; False when that was known."""
+        if not chunk.wait_for(token, index):
             return False
-        chunk.tokens.add(token)
         self.unsealed.setdefault(token, []).append(chunk)
         return True
 
