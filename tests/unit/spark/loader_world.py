@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable
 
 from rocketcrew.spark.loader import Loader
-from rocketcrew.spark.plan import Limits, Trigger
+from rocketcrew.spark.plan import Limits, Trigger, tops_to_json
 from rocketcrew.spark.reports import BatchReport
 from rocketcrew.spark.staging import Staging
 from rocketcrew.spark.targets.delta import DeltaTarget, append_by_delta_rs
@@ -123,8 +123,10 @@ class World:
         return in_order(table)
 
     def state(self) -> dict[str, Any]:
-        batch = self.target().state().batch
+        """The newest state file, with the loaded set and the tops as lists that are easy to compare."""
+        known = self.target().state()
+        batch = known.batch
         folder = self.table / f"batch_id={batch}"
         (path,) = folder.glob("_loaded.json") if folder.exists() else self.table.glob(f"_rocketcrew/{batch}-*.json")
         state: dict[str, Any] = json.loads(path.read_text())
-        return state
+        return {**state, "loaded": known.loaded.to_json(), "tops": tops_to_json(known.tops)}

@@ -6,7 +6,6 @@ import json
 import os
 import random
 import shutil
-from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import structlog.testing
 from deltalake import DeltaTable
 from loader_world import Crash, World
 
-from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
+from rocketcrew.durable.intervals import QueueKey
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.convert import Staged
 from rocketcrew.spark.costs import Costs
@@ -25,8 +24,8 @@ from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.loader import POINTS, RACES_LOST_MAX
 from rocketcrew.spark.plan import EARLY_MAX, QUIET_SHARE, Limits, Plan, Trigger
 from rocketcrew.spark.staging import Staging
+from rocketcrew.spark.table_state import read_state
 from rocketcrew.spark.targets.delta import APP_ID, TABLE_NAME, DeltaTarget, append_by_delta_rs
-from rocketcrew.spark.targets.parquet import ParquetTarget
 
 QUEUE = QueueKey("g", "orders", "broker-a", 0)
 
@@ -203,8 +202,8 @@ def test_batches_are_bounded_and_settled_records_wait_for_their_rows(world: Worl
     segments.filtered(world.roots[0], (*QUEUE[:4], 0, 36))
     reports = world.drain(world.loader(limits=Limits(rows_max=4, bytes_max=10**9)))
     assert [report.rows for report in reports] == [4, 4]
-    first = json.loads((world.table / "batch_id=1" / "_loaded.json").read_text())
-    assert first["loaded"] == [[*QUEUE[:4], [0, 20, 6, 4]]], "[0, 20) and [26, 30): not [20, 26) and [30, 36)"
+    first = read_state(world.table / "batch_id=1" / "_loaded.json")
+    assert first.loaded.to_json() == [[*QUEUE[:4], [0, 20, 6, 4]]], "[0, 20) and [26, 30): not [20, 26) and [30, 36)"
     assert world.state()["loaded"] == [[*QUEUE[:4], [0, 36]]]
     world.assert_exact()
 
@@ -398,19 +397,6 @@ def test_rows_that_the_writer_lost_are_noticed(world: World, segments: Any) -> N
         world.drain(loader)
     world.drain(world.loader())
     world.assert_exact()
-
-
-def test_without_settled_records_the_loaded_set_is_bounded(
-    world: World, segments: Any, threads: Executor, tmp_path: Path
-) -> None:
-    del segments, threads, tmp_path
-    loader = world.loader()
-    sparse = OffsetSet({QUEUE: IntervalSet(tuple((n, n + 1) for n in range(0, 8_000_004, 2)))})
-    state = ParquetTarget(world.table, world.helpers.ArrowWriter(), world.threads).state()
-    from rocketcrew.spark.plan import Plan
-
-    with pytest.raises(LoaderError, match=r"4000002 intervals.*settled\.json"):
-        loader._loaded_after(Plan("x", 1, (), sparse, ()), state)
 
 
 class Story:
