@@ -23,6 +23,7 @@ Delta tables are compacted by their own means, in one commit of their log.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -215,7 +216,8 @@ class _Exchange:
         for place, files in parts.items():
             (output / place).mkdir(parents=True, exist_ok=True)
             merge_files(files, output / place / f"part-00000-{time.time_ns():x}.compact.parquet")
-        shutil.copyfile(last / STATE_FILE, output / STATE_FILE)
+        with contextlib.suppress(FileNotFoundError):  # old batches have none any more
+            shutil.copyfile(last / STATE_FILE, output / STATE_FILE)
 
     def _gather_outcomes(self, groups: Sequence[Sequence[int]]) -> None:
         """The outcomes of each group's batches, into the group's folder; under the lock, as loaders merge these files too."""

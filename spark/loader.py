@@ -252,7 +252,7 @@ class Loader:
             self._delete_known(takes)
             return None
         _, bad = self._staging.bad_segments()
-        fold = settled_to_fold(told, fitting[count:], bad)
+        fold = settled_to_fold(told - state.loaded, fitting[count:], bad)
         known = noted if detail is None else Outcomes.union([noted, Outcomes.of([(NO_ROWS, detail.noted)])])
         fold -= self._gaps.find(state, settled - state.loaded, fitting, bad, known)
         if stretch.epochs:

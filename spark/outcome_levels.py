@@ -55,11 +55,11 @@ Singles = Callable[[int], Iterable[Part]]
 """The commits' own files with numbers above the given one, up to the newest commit, in order."""
 
 
-def merges(parts: Sequence[Part]) -> list[list[Part]]:
+def merges(parts: Sequence[Part], fan: int = FAN) -> list[list[Part]]:
     """Which of the parts, in order of their numbers, become one file of the next level each. Pure."""
     for level in range(LEVEL_MAX):
         same = [part for part in parts if part.level == level]
-        groups = [same[at : at + FAN] for at in range(0, len(same) - FAN + 1, FAN)]
+        groups = [same[at : at + fan] for at in range(0, len(same) - fan + 1, fan)]
         if groups:
             return groups[:GROUPS_A_PASS_MAX]
     return []
@@ -68,9 +68,10 @@ def merges(parts: Sequence[Part]) -> list[list[Part]]:
 class OutcomeLevels:
     """The outcomes of one table, in `folder`; `singles` finds what the commits wrote themselves."""
 
-    def __init__(self, folder: Path, singles: Singles) -> None:
+    def __init__(self, folder: Path, singles: Singles, fan: int = FAN) -> None:
         self._folder = folder
         self._singles = singles
+        self._fan = fan
 
     def parts(self) -> list[Part]:
         """What is to be read, in order of the numbers."""
@@ -91,7 +92,7 @@ class OutcomeLevels:
         """
         self._delete_covered()
         with contextlib.suppress(FileNotFoundError, LoaderError):
-            for group in chain.from_iterable(merges(self.parts()) for _ in range(LEVEL_MAX)):
+            for group in chain.from_iterable(merges(self.parts(), self._fan) for _ in range(LEVEL_MAX)):
                 told = [read_part(part) for part in group]
                 check_whole(told)
                 self._replace(group, f"{group[0].first}-{group[-1].last}.{group[0].level + 1}", joined(told))

@@ -21,7 +21,7 @@ from ..durable.outcomes import BatchOutcomes
 from ..remoting.errors import UsageError
 from .accounts import Accounts, open_tops
 from .errors import LoaderError
-from .outcome_levels import SUFFIX, OutcomeLevels, Part
+from .outcome_levels import FAN, SUFFIX, OutcomeLevels, Part
 from .plan import Plan, Top, tops_from_json
 from .targets.target import TableState
 
@@ -155,7 +155,7 @@ def write_outcomes(folder: Path, plan: Plan, told: BatchOutcomes) -> None:
     sync_path(path.parent)
 
 
-def ledger_outcomes(folder: Path, newest: int) -> OutcomeLevels:
+def ledger_outcomes(folder: Path, newest: int, fan: int = FAN) -> OutcomeLevels:
     """The outcomes in the ledger `folder` of the batches up to `newest`."""
     place = folder / OUTCOMES_DIR
 
@@ -168,4 +168,4 @@ def ledger_outcomes(folder: Path, newest: int) -> OutcomeLevels:
             if above < number <= newest:
                 yield Part(number, number, 0, path)
 
-    return OutcomeLevels(place, singles)
+    return OutcomeLevels(place, singles, fan)

@@ -1,7 +1,7 @@
 """The Parquet table: a folder with one folder per batch, made visible by one rename.
 
     TARGET/batch_id=1/part-….parquet      the rows; with spark.partition_by in folders of their own, batch_id=1/day=…/
-    TARGET/batch_id=1/_loaded.json        the table's state after batch 1
+    TARGET/batch_id=1/_loaded.json        the table's state after batch 1, in the newest batches
     TARGET/batch_id=1/_outcomes.json.gz   what became of the records that were loaded or noted with batch 1
     TARGET/_outcomes/                      the same of older batches, in files of many (outcome_levels.py)
     TARGET/batch_id=2/…
@@ -129,8 +129,14 @@ class ParquetTarget:
         return self._newest
 
     def has(self, plan: Plan) -> bool:
-        """Whether batch `plan.batch` is this plan: it is the only number that a plan can ever get."""
-        return batch_folder(self.path, plan.batch).exists() and self._read_state(plan.batch).plan_id == plan.id
+        """Whether batch `plan.batch` is this plan: it is the only number that a plan can ever get.
+
+        One of long ago, whose state file is gone, is answered by its records: they are loaded.
+        """
+        folder = batch_folder(self.path, plan.batch)
+        if plan.batch < self._last_batch() and not (folder / STATE_FILE).exists():
+            return False
+        return folder.exists() and self._read_state(plan.batch).plan_id == plan.id
 
     def start(self) -> None:
         """Start the writer."""
@@ -189,6 +195,8 @@ class ParquetTarget:
         sync_path(self.path)
         if plan.batch % FAN == 0:  # under the table's lock: no compaction takes the folder away meanwhile
             self._outcomes(plan.batch).tidy(time.time(), self._keep_outcomes_s)
+            for old in range(max(1, plan.batch - 2 * FAN), plan.batch - FAN):  # FAN of them at least stay
+                (batch_folder(self.path, old) / STATE_FILE).unlink(missing_ok=True)
         self._release(plan)
         self._tidy()
 
@@ -271,7 +279,7 @@ def batch_folders(table: Path) -> dict[int, Path]:
     return dict(sorted((int(match[1]), entry) for match, entry in names if match))
 
 
-def folder_outcomes(table: Path, newest: int) -> OutcomeLevels:
+def folder_outcomes(table: Path, newest: int, fan: int = FAN) -> OutcomeLevels:
     """The outcomes of the batches up to `newest` of the folder `table`."""
 
     def singles(above: int) -> Iterator[Part]:
@@ -282,7 +290,7 @@ def folder_outcomes(table: Path, newest: int) -> OutcomeLevels:
             elif folder.exists():
                 yield Part(batch, batch, 0, None)
 
-    return OutcomeLevels(table / OUTCOMES_FOLDER, singles)
+    return OutcomeLevels(table / OUTCOMES_FOLDER, singles, fan)
 
 
 def data_files(folder: Path) -> list[Path]:

@@ -151,12 +151,13 @@ def test_commits_merge_as_they_go_and_compaction_keeps_the_count(world: World, s
         *((n, n) for n in range(FAN + 1, FAN + 4)),
     ]
     compact(world.table, 1 << 20)
-    for offset in range(FAN):
+    for offset in range(2 * FAN):
         world.seal([segments.Record(200 + 2 * offset)])
-        world.drain(world.loader())
+        world.drain(loader)
+    assert len(list(world.table.glob("batch_id=*/_loaded.json"))) <= 2 * FAN, "old states go"
     facts, broken = table_facts(world.table, world.roots[:1])
     assert not broken
-    assert facts.rows == (2 * FAN + 3, 2 * FAN + 3)
+    assert facts.rows == (3 * FAN + 3, 3 * FAN + 3)
     assert facts.outcomes.of_kind(ROWS) == facts.present == facts.loaded
     assert world.target().state().loaded.piece_count() == PIECES_MAX
     assert reconcile(facts, None).fine
