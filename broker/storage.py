@@ -11,8 +11,8 @@ The durability rules, which both storages keep and every test may rely on:
   rebuilt from the commit log.
 - A table is durable when `replace` with `sync` returns, also against a crash of the machine. Without it, its newest content
   is written soon, and by `close` at the latest. The generation before is kept, so that one of the two is always whole.
-- `sync` asks for the same against a crash of the machine; it returns a ticket at once, and `synced` tells the newest
-  ticket that is done. A storage without a machine below it is done at once.
+- `sync` asks for the same against a crash of the machine; it returns a ticket at once, and `is_synced` tells when that one is
+  done. A storage without a machine below it is done at once.
 """
 
 from __future__ import annotations
@@ -54,6 +54,10 @@ class StoredFile(Protocol):
 
     def flush(self) -> None:
         """Make everything appended survive a kill of the process."""
+        ...
+
+    def settle(self, position: int) -> None:
+        """Wait until everything at and above `position` is on the disk. Raises StorageError, DiskFailed."""
         ...
 
     def truncate(self, end: int) -> None:
@@ -118,13 +122,22 @@ class Storage(Protocol):
         """Names of what was set aside, sorted."""
         ...
 
-    def sync(self) -> int:
-        """Start to bring what is written so far to the disk; returns the ticket of this round."""
+    def sync(self, *names: str) -> int:
+        """Start to bring what is written so far to the disk; of the files `names` alone, and before all else, when there are
+        any. Returns the ticket to ask for."""
+        ...
+
+    def is_synced(self, ticket: int) -> bool:
+        """Whether that is done. Raises DiskFailed once any of it has failed."""
+        ...
+
+    def sync_now(self) -> None:
+        """Flush all files, and wait until they are on the disk. Raises StorageError, DiskFailed."""
         ...
 
     @property
-    def synced(self) -> int:
-        """Newest ticket whose round is done. Raises DiskFailed once a round has failed."""
+    def has_disk(self) -> bool:
+        """Whether there is something to wait for: a storage in memory has none."""
         ...
 
     def close(self) -> None:
@@ -171,6 +184,9 @@ class MemoryFile:
     def flush(self) -> None:
         self._durable_end = self.end
 
+    def settle(self, position: int) -> None:
+        self.flush()
+
     def truncate(self, end: int) -> None:
         del self._data[max(end - self._start, 0) :]
         self._durable_end = min(self._durable_end, self.end)
@@ -210,12 +226,13 @@ class MemoryFile:
 class MemoryStorage:
     """Storage for tests and the simulation. The same object, after `crash`, is what a restarted broker finds."""
 
+    has_disk = False
+
     def __init__(self) -> None:
         self._files: dict[str, MemoryFile] = {}
         self._tables: dict[str, bytes] = {}
         self._previous: dict[str, bytes] = {}
         self._aside: dict[str, bytes] = {}
-        self._ticket = 0
 
     def open(self, name: str, segment_bytes: int, buffered: bool) -> MemoryFile:
         file = self._files.get(name)
@@ -254,13 +271,15 @@ class MemoryStorage:
     def aside(self) -> list[str]:
         return sorted(self._aside)
 
-    def sync(self) -> int:
-        self._ticket += 1
-        return self._ticket
+    def sync(self, *names: str) -> int:
+        return 0
 
-    @property
-    def synced(self) -> int:
-        return self._ticket
+    def is_synced(self, ticket: int) -> bool:
+        return True
+
+    def sync_now(self) -> None:
+        for file in self._files.values():
+            file.flush()
 
     def close(self) -> None:
         for file in self._files.values():

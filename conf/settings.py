@@ -229,6 +229,7 @@ class BrokerSettings:
     name: str
     cluster: str
     message_delay_level: str
+    flush: str
     flush_interval_ms: int
 
 

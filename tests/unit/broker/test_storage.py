@@ -9,6 +9,7 @@ import pytest
 
 from rocketcrew.broker.disk import BUFFER_MAX_BYTES, DiskStorage
 from rocketcrew.broker.storage import DiskFailed, MemoryStorage, Storage, StorageError
+from rocketcrew.broker.syncing import DiskCalls
 from rocketcrew.remoting.codes import RequestCode
 from rocketcrew.remoting.errors import UsageError
 
@@ -117,7 +118,7 @@ def test_sync_tickets(storage):
     storage.open("log", 100, buffered=False).append(b"x")
     ticket = storage.sync()
     storage.close()
-    assert storage.synced >= ticket
+    assert storage.is_synced(ticket)
 
 
 def test_large_buffers_write_themselves(tmp_path):
@@ -250,19 +251,20 @@ def test_after_a_failed_fsync_nothing_more_is_promised(tmp_path, make):
     """A second fsync would succeed: the kernel has dropped what it could not write. So the first failure is the last word."""
     failing = []
 
-    def fsync(fd):
-        if failing:
-            raise OSError(5, "Input/output error")
+    class Calls(DiskCalls):
+        def fdatasync(self, fd):
+            if failing:
+                raise OSError(5, "Input/output error")
 
-    storage = DiskStorage(tmp_path, fsync=fsync)
-    broker = make(storage)
+    storage = DiskStorage(tmp_path, calls=Calls())
+    broker = make(storage, flush="async")
     assert broker.send().code == 0
     failing.append(True)
     ticket = storage.sync()
-    storage._syncer.close()
+    storage.syncer.close()
     failing.clear()
     with pytest.raises(DiskFailed, match="did not keep"):
-        assert storage.synced >= ticket
+        assert storage.is_synced(ticket)
     checkpoint = storage.load("config/checkpoint.json")
     broker.later(10_000)
     assert broker.core.failed is not None
@@ -290,12 +292,13 @@ def test_a_table_that_cannot_be_written_is_tried_again(tmp_path):
     (tmp_path / "config" / "a.json").write_bytes(b"0")
     storage.replace("config/a.json", b"1")
     storage.sync()
-    storage._syncer.close()
+    storage.syncer.close()
     assert storage.load("config/a.json") == b"1"
     with pytest.raises(StorageError, match=r"cannot write .*a\.json"):
         storage.replace("config/a.json", b"2")
     (tmp_path / "config" / "a.json.bak").rmdir()
-    storage._syncer._write_tables()
+    storage.syncer.submit([], flush=True)
+    storage.syncer.work()
     assert (tmp_path / "config" / "a.json").read_bytes() == b"2"
     storage.replace("config/a.json", b"3")
     storage.abandon()
@@ -303,8 +306,16 @@ def test_a_table_that_cannot_be_written_is_tried_again(tmp_path):
 
 def test_a_table_is_synced_with_its_folder(tmp_path):
     synced = []
-    storage = DiskStorage(tmp_path, fsync=lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
+
+    class Calls(DiskCalls):
+        def fsync(self, fd):
+            synced.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name)
+
+        def fdatasync(self, fd):
+            synced.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name.partition(".json")[0])
+
+    storage = DiskStorage(tmp_path, calls=Calls())
+    synced.clear()
     storage.replace("config/a.json", b"1")
     storage.close()
-    assert [Path(path).name for path in synced][-1] == "config"
-    assert Path(synced[0]).name.startswith("a.json.")
+    assert synced == ["a", "config"]
