@@ -53,7 +53,7 @@ class BrokerConfig:
     flush_interval_ms: int = 500  # with async; bounds what a crash of the machine loses
     checkpoint_interval_ms: int = 5_000  # consume queues to the disk; bounds what a start has to scan again
     offset_flush_interval_ms: int = 1_000  # genuine: 5 s; shorter, so that a kill -9 repeats less
-    commit_log_segment_bytes: int = 64 << 20  # genuine: 1 GiB preallocated; ours is the step of retention
+    mapped_file_size_commit_log: int = 64 << 20  # bytes, RocketMQ's name; genuine: 1 GiB; ours is the step of retention
     retention_ms: int = 72 * 3_600_000
 
     default_queues_max: int = 8  # TBW102's queues, upper bound for a topic made on first use

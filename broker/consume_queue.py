@@ -28,7 +28,8 @@ Entry = tuple[int, int, int]  # position, size, tags code
 
 def entries_end(file: StoredFile) -> int:
     """Position behind the last entry of `file`: what is not whole, or only zeros, at its end does not count."""
-    end = file.end - file.end % ENTRY_BYTES
+    end = min(file.end, file.content_end + ENTRY_BYTES)
+    end -= end % ENTRY_BYTES
     while end > file.start:
         step_bytes = min(end - file.start, TRIM_BYTES)
         kept = len(file.read(end - step_bytes, step_bytes).rstrip(b"\0"))

@@ -231,11 +231,12 @@ class BrokerCore:
                 state.save_tables()
             if now_ms >= self._next_checkpoint_ms:
                 self._next_checkpoint_ms = now_ms + config.checkpoint_interval_ms
+                self._next_flush_ms = now_ms + config.flush_interval_ms
                 state.save_topics()
                 state.store.begin_checkpoint()
                 state.store.drop_older_than(now_ms - config.retention_ms)
                 self.trouble = None
-            if now_ms >= self._next_flush_ms:
+            elif now_ms >= self._next_flush_ms:
                 self._next_flush_ms = now_ms + config.flush_interval_ms
                 if not state.waits_for_disk:
                     state.begin_flush()

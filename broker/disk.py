@@ -1,8 +1,8 @@
 """DiskStorage: the broker's data folder.
 
 Layout, as a RocketMQ user knows it: `commitlog/<first position>`, `consumequeue/<topic>/<queue>/<first position>`,
-`config/*.json`, `lock`. Unlike the genuine server's, segments are not preallocated: their length is their content, so
-that the end of a file after a kill is simply where it ends, and positions run on without filler between segments.
+`config/*.json`, `lock`. As the genuine server's, segments are made in their full size, as sparse files (ftruncate): the end
+of what was written is not that of the file, and its owner has to find it and say so (`truncate`).
 
 Why plain write(2) and not a mapping: what the kernel took with write survives a kill -9 just as well, a full disk is an
 error that a request can report (a mapping dies by SIGBUS), and a read of a served range is one call.
@@ -13,6 +13,7 @@ Waiting for the disk is slow (milliseconds) and must not stop the loop: a thread
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 from bisect import bisect_right
@@ -28,6 +29,7 @@ from .syncing import FILE_MODE, PREVIOUS, DiskCalls, Syncer
 OPEN_FILES_MAX = 256  # descriptors kept open; a broker with more queues than that reopens the rarely used ones
 BUFFER_MAX_BYTES = 65_536  # a buffered file writes itself out beyond this, so that its loss in a kill stays small
 ZERO_STEP_BYTES = 1 << 20
+PAGE_BYTES = 4_096
 ASIDE = "damaged"  # folder of what could not be read
 NAME_DIGITS = 20  # as RocketMQ names its segments (UtilAll.offset2FileName)
 
@@ -79,21 +81,26 @@ class DiskFile:
         self._holes: list[tuple[int, int]] = []
         self._paths: dict[int, str] = {}  # of the segments in use; spares writing their names for every record
         self.dirty |= dict.fromkeys(make_folder(folder, self._calls))
+        self._whole: set[str] = set()  # segments that have their full size
         self._starts, self._written = self._scan()
+        self._limit = max(self._starts[-1] + self._segment_bytes, self._written)
 
     def _scan(self) -> tuple[list[int], int]:
-        """Find the segments. Positions stay whatever is missing: a segment that ends too early, or is not there, leaves a
-        hole that reads as zeros. One that runs into the next (a write that failed, then a new segment) ends there."""
+        """Find the segments, and how far they reach. Positions stay whatever is missing: a segment that ends too early, or is
+        not there, leaves a hole that reads as zeros. One that runs into the next (a write that failed, then a new segment)
+        ends there. Segments that are all of one other size, as a genuine broker was told, are gone on with in that size."""
         starts = sorted(
             int(entry) for entry in os.listdir(self._folder) if entry.isdigit() and len(entry) == NAME_DIGITS
         )
         if not starts:
             return [0], 0
-        for start, following in pairwise(starts):
-            end = start + os.path.getsize(self._path(start))
-            if end < following:
-                self._holes.append((end, following - end))
-        return starts, starts[-1] + os.path.getsize(self._path(starts[-1]))
+        sizes = [os.path.getsize(self._path(start)) for start in starts]
+        if (len(starts) > 1 and set(sizes) == {starts[1] - starts[0]}) or (len(starts) == 1 and sizes[0] > self._segment_bytes and starts[0] % sizes[0] == 0):
+            self._segment_bytes = sizes[0]
+        for (start, following), size in zip(pairwise(starts), sizes, strict=False):
+            if start + size < following:
+                self._holes.append((start + size, following - start - size))
+        return starts, starts[-1] + sizes[-1]
 
     def _path(self, start: int) -> str:
         path = self._paths.get(start)
@@ -123,35 +130,75 @@ class DiskFile:
             self._write(data)
         return position
 
+    @property
+    def room(self) -> int:
+        return self._limit - self.end
+
+    @property
+    def content_end(self) -> int:
+        """The last page that holds data says so, without being read."""
+        if self._buffer:
+            return self.end
+        start = self._starts[-1]
+        if self._written == start:
+            return start
+        fd, end = self._pool.get(self._path(start)), 0
+        while (data_at := self._next_data(fd, end)) is not None:
+            end = os.lseek(fd, data_at, os.SEEK_HOLE)
+        # The last bytes of a record may be zeros for which a copied file has no page.
+        return min(start + end + PAGE_BYTES, self._written) if end else start
+
+    def roll(self, last: bytes) -> None:
+        rest = self._limit
+        self._write(last)
+        self._written = rest
+
     def _write(self, data: bytes | bytearray) -> None:
-        """Write behind the last segment, beginning a new one when it is full; all or, for the reader, nothing.
+        """Write at the end, in a new segment where the last one is full; all or, for the reader, nothing.
 
         `_written` moves only at the end, and the next write starts there again, so a write cut short by a full disk
         leaves bytes that nobody reads and the next one overwrites.
         """
-        tail = self._starts[-1]
-        rolls = self._written > tail and self._written + len(data) - tail > self._segment_bytes
-        if rolls:
-            tail = self._written
+        at, tail, limit, done = self._written, self._starts[-1], self._limit, 0
+        made: list[int] = []
+        written: list[str] = []
+        while done < len(data):
+            if at == limit:
+                tail, limit = at, at + self._segment_bytes
+                made.append(tail)
+            step = min(len(data) - done, limit - at)
+            self._write_part(tail, limit, at, memoryview(data)[done : done + step])
+            written.append(self._path(tail))
+            at, done = at + step, done + step
+        self._starts += made
+        if made or self._written == self._starts[0]:
+            written.append(str(self._folder))  # it has a new name in it
+        self._written, self._limit = at, limit
+        self.dirty |= dict.fromkeys(written)
+
+    def _write_part(self, tail: int, limit: int, at: int, data: memoryview) -> None:
         path = self._path(tail)
         try:
             fd = self._pool.get(path)
-            at = self._written - tail
-            self._calls.write(fd, data, at)
+            if path not in self._whole:
+                self._make_whole(fd, path, limit - tail)
+            self._calls.write(fd, data, at - tail)
         except OSError as error:
-            self._cut_back(path, self._written - tail)
+            self._cut_back(path, at - tail, limit - tail)
             raise StorageError(f"cannot write {path}: {error.strerror}") from error
-        if rolls:
-            self._starts.append(tail)
-        if self._written == tail:
-            self.dirty[str(self._folder)] = None  # it has a new name in it
-        self._written += len(data)
-        self.dirty[path] = None
 
-    def _cut_back(self, path: str, length_bytes: int) -> None:
-        """Take half a write away, so that the segment ends where its content does; the next write would do it too."""
+    def _make_whole(self, fd: int, path: str, length_bytes: int) -> None:
+        """Give a segment its full size, without taking room for it."""
+        if os.fstat(fd).st_size < length_bytes:
+            self._calls.ftruncate(fd, length_bytes)
+        self._whole.add(path)
+
+    def _cut_back(self, path: str, keep_bytes: int, length_bytes: int) -> None:
+        """Take half a write away, and the room that it took; the next write would do the first too."""
         with contextlib.suppress(OSError, StorageError):
-            self._calls.ftruncate(self._pool.get(path), length_bytes)
+            fd = self._pool.get(path)
+            self._calls.ftruncate(fd, keep_bytes)
+            self._calls.ftruncate(fd, length_bytes)
 
     def read(self, position: int, length_bytes: int) -> bytes:
         if position < self._starts[0] or position > self._written + len(self._buffer):
@@ -196,28 +243,41 @@ class DiskFile:
     def truncate(self, end: int) -> None:
         self.flush()
         end = max(end, self.start)
-        while len(self._starts) > 1 and self._starts[-1] >= end:
+        gone = [start for start in self._starts[1:] if start >= end]
+        while self._starts[-1] >= end and len(self._starts) > 1:
             self._unlink(self._starts.pop())
-        if end < self._written:
-            path = self._path(self._starts[-1])
-            fd, keep_bytes = self._pool.get(path), end - self._starts[-1]
+        if gone:
+            self._limit = gone[0]
             if not self.is_buffered:
-                self._zero(fd, path, keep_bytes)
-            self._calls.ftruncate(fd, keep_bytes)
-            self._written = end
-            self.dirty[path] = None
+                self._calls.sync(str(self._folder))
+        self._written = min(end, self._limit)
+        path = self._path(self._starts[-1])
+        if os.path.exists(path):
+            self._zero(path, self._written - self._starts[-1])
         self._holes = [(at, length) for at, length in self._holes if at < end]
 
-    def _zero(self, fd: int, path: str, begin: int) -> None:
-        """Overwrite what is there behind `begin`, and wait for the disk; a hole of a sparse file stays one."""
-        end = os.fstat(fd).st_size
-        at = begin
-        while at < end:
-            data = os.pread(fd, min(ZERO_STEP_BYTES, end - at), at)
+    def _zero(self, path: str, begin: int) -> None:
+        """Overwrite what is there from `begin` on, and of an unbuffered file wait for the disk; a hole stays one."""
+        fd = self._pool.get(path)
+        changed = False
+        while (data_at := self._next_data(fd, begin)) is not None:
+            data = os.pread(fd, ZERO_STEP_BYTES, data_at)
             if data.count(0) != len(data):
-                self._calls.write(fd, bytes(len(data)), at)
-            at += len(data)
-        self._calls.sync_open(fd, path)
+                self._calls.write(fd, bytes(len(data)), data_at)
+                changed = True
+            begin = data_at + len(data)
+        if changed and not self.is_buffered:
+            self._calls.sync_open(fd, path)
+
+    @staticmethod
+    def _next_data(fd: int, position: int) -> int | None:
+        """Where the first byte is, at or after `position`, that the file has room for on the disk."""
+        try:
+            return os.lseek(fd, position, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return None
+            return position if position < os.fstat(fd).st_size else None
 
     def reset(self, position: int) -> None:
         self._buffer.clear()
@@ -225,6 +285,7 @@ class DiskFile:
             self._unlink(start)
         self._starts = [position]
         self._written = position
+        self._limit = position + self._segment_bytes
         self._holes.clear()
 
     def drop_before(self, position: int) -> None:
@@ -238,6 +299,7 @@ class DiskFile:
     def _unlink(self, start: int) -> None:
         path = self._path(start)
         del self._paths[start]
+        self._whole.discard(path)
         self._pool.forget(path)
         self.dirty.pop(path, None)
         with contextlib.suppress(FileNotFoundError):

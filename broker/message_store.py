@@ -26,10 +26,11 @@ from struct import Struct
 from typing import NoReturn
 
 from ..remoting.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_STORE_HOST_V6
-from ..remoting.errors import ProtocolError, RocketcrewError
+from ..remoting.errors import ProtocolError, RocketcrewError, UsageError
 from ..remoting.hashing import java_hash
 from ..remoting.properties import PROPERTY_TAGS
 from ..remoting.stored import (
+    BLANK_MAGIC,
     MAGIC_V1,
     MAGIC_V2,
     RECORD_MIN_BYTES,
@@ -39,6 +40,7 @@ from ..remoting.stored import (
     record_info,
 )
 from .consume_queue import SEGMENT_BYTES, ConsumeQueue
+from .log_scan import BLANK_MIN_BYTES
 from .recovery import Found, Key, Rebuild, Recovery
 from .storage import Storage, StorageError
 from .wanted import EVERYTHING, Wanted
@@ -52,6 +54,7 @@ RECORD_HEAD_BYTES = 76  # up to and with the store time, also behind an IPv6 bor
 
 # What says which record one is: size, magic, queue id, queue offset, own position, sysFlag.
 _IDENTITY = Struct(">ii4xi4xqqi")
+_BLANK = Struct(">ii")
 _BODY_AT = {
     0: 88,
     SYSFLAG_BORN_HOST_V6: 100,
@@ -161,17 +164,25 @@ class MessageStore:
         if self._rebuilds:
             self._refuse_rebuilding(key)
         stored_ms = max(now_ms, self._stored_ms)
-        position = self._log.end
-        records: list[bytes] = []
         for offset, message in enumerate(messages, queue.next_offset):
             message.queue_offset = offset
-            message.physical_offset = position
             message.store_timestamp_ms = stored_ms
             message.store_host = self._host
             message.store_port = self._port
-            records.append(encode_message(message))
-            position += len(records[-1])
+        records = encode_at(messages, self._log.end)
+        position = self._log.end
+        length_bytes = sum(map(len, records))
+        if 0 < self._log.room < length_bytes + BLANK_MIN_BYTES:
+            if length_bytes + BLANK_MIN_BYTES > self._limits.segment_bytes:
+                raise UsageError(
+                    f"{length_bytes} bytes to be stored at once do not fit into a segment of {self._limits.segment_bytes} "
+                    "(mapped_file_size_commit_log)"
+                )
+            position += self._log.room
+            self._log.roll(_BLANK.pack(self._log.room, BLANK_MAGIC)[: self._log.room])
+            records = encode_at(messages, position)
         self._log.append(records[0] if len(records) == 1 else b"".join(records))
+        position += length_bytes
         self._stored_ms = stored_ms
         for message, record, tags_code in zip(messages, records, tags_codes, strict=True):
             queue.append_hidden(message.physical_offset, len(record), tags_code)
@@ -615,6 +626,16 @@ class MessageStore:
         return self._in_log(position, size) and self._log.read(position, _IDENTITY.size)[12:16] == (
             queue.queue_id.to_bytes(4, "big")
         )
+
+
+def encode_at(messages: list[StoredMessage], position: int) -> list[bytes]:
+    """The records of messages that are stored one after the other from `position` of the log on, which they are told."""
+    records: list[bytes] = []
+    for message in messages:
+        message.physical_offset = position
+        records.append(encode_message(message))
+        position += len(records[-1])
+    return records
 
 
 Counts = dict[str, dict[int, int]]

@@ -92,7 +92,7 @@ class BrokerState:
             config.pull_messages_max,
             config.pull_bytes_max,
             config.pull_scan_entries_max,
-            config.commit_log_segment_bytes,
+            config.mapped_file_size_commit_log,
         )
         self.waits_for_disk = config.flush == "sync" and storage.has_disk
         self.store = MessageStore(storage, limits, host, config.port, waits_for_disk=self.waits_for_disk)
@@ -118,7 +118,8 @@ class BrokerState:
         """Read the tables and the log; returns how many records had to be read. Raises UsageError on a bad folder."""
         self.started_ms = now_ms
         known = self._load(TOPICS_TABLE, self.topics.load) and not self.events  # not of the generation before
-        self.topics.replay(self._journal.read(self._journal.start, self._journal.end - self._journal.start))
+        lines = self._journal.read(self._journal.start, self._journal.content_end - self._journal.start)
+        self.topics.replay(lines.rstrip(b"\0"))
         self._load(GROUPS_TABLE, self.groups.load)
         self._load(OFFSETS_TABLE, self.offsets.load)
         self._load(DELAYS_TABLE, self.delays.load)

@@ -32,7 +32,8 @@ class DiskFailed(StorageError):
 
 
 class StoredFile(Protocol):
-    """An append-only sequence of bytes between `start` and `end`."""
+    """An append-only sequence of bytes between `start` and `end`, in segments of one size. What was opened may end with zeros
+    that nobody wrote: the owner finds its end and says so by `truncate`."""
 
     @property
     def start(self) -> int:
@@ -48,6 +49,20 @@ class StoredFile(Protocol):
         """Append and return the position of the first byte. Raises StorageError, and then nothing was appended."""
         ...
 
+    @property
+    def room(self) -> int:
+        """Bytes that the last segment has left, 0 when the next append begins a new one."""
+        ...
+
+    @property
+    def content_end(self) -> int:
+        """A position from which on there are only zeros, found without reading them."""
+        ...
+
+    def roll(self, last: bytes) -> None:
+        """Append `last`, which fits into `room`, and let the next append begin a new segment. Raises as `append`."""
+        ...
+
     def read(self, position: int, length_bytes: int) -> bytes:
         """Bytes from `position`, fewer than asked only at `end`. Raises StorageError outside of [start, end]."""
         ...
@@ -61,8 +76,8 @@ class StoredFile(Protocol):
         ...
 
     def truncate(self, end: int) -> None:
-        """Forget everything at and above `end`. In an unbuffered file it is zeroed first, so that nothing of it can come
-        back when the machine crashes before the new length is on the disk."""
+        """Forget everything at and above `end`: it is zeroed, and in an unbuffered file the disk is waited for, so that
+        nothing of it can come back."""
         ...
 
     def reset(self, position: int) -> None:
@@ -166,13 +181,24 @@ class MemoryFile:
     def end(self) -> int:
         return self._start + len(self._data)
 
+    @property
+    def room(self) -> int:
+        return self._cuts[-1] + self._segment_bytes - self.end
+
+    @property
+    def content_end(self) -> int:
+        return self.end
+
+    def roll(self, last: bytes) -> None:
+        self.append(last.ljust(self.room, b"\0"))
+
     def append(self, data: bytes) -> int:
-        position = self._start + len(self._data)
-        if position > self._cuts[-1] and position + len(data) - self._cuts[-1] > self._segment_bytes:
-            self._cuts.append(position)
+        position = self.end
         self._data += data
+        while self.end > self._cuts[-1] + self._segment_bytes:
+            self._cuts.append(self._cuts[-1] + self._segment_bytes)
         if not self._buffered:
-            self._durable_end = position + len(data)
+            self._durable_end = self.end
         return position
 
     def read(self, position: int, length_bytes: int) -> bytes:
@@ -190,7 +216,7 @@ class MemoryFile:
     def truncate(self, end: int) -> None:
         del self._data[max(end - self._start, 0) :]
         self._durable_end = min(self._durable_end, self.end)
-        self._cuts = [cut for cut in self._cuts if cut <= self.end] or [self._start]
+        self._cuts = [self._start, *(cut for cut in self._cuts[1:] if cut < self.end)]
 
     def reset(self, position: int) -> None:
         self._data.clear()

@@ -65,7 +65,7 @@ class DiskCalls:
         """Bring a file to the disk: its bytes, and where they are."""
         os.fdatasync(fd)
 
-    def write(self, fd: int, data: bytes | bytearray, position: int) -> None:
+    def write(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
         """Write all of `data`. Raises OSError, and then some of it may be there."""
         done = self.pwrite(fd, data, position)
         while done < len(data):
