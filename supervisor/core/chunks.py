@@ -38,6 +38,18 @@ class PullRun:
     def count(self) -> int:
         return self.end - self.at
 
+    def cut(self, count: int, chunk_id: int, handle: int) -> Chunk:
+        """Take the first `count` records off as a chunk. The run's reference on the slot passes to the chunk that takes the
+        last of them; each chunk before has one of its own."""
+        end = self.at + count
+        chunk = Chunk(
+            chunk_id, handle, self.slot, self.positions[self.at : end + 1], self.offsets[self.at : end], self.begin
+        )
+        if end < self.end:
+            self.slot.refs += 1
+        self.at, self.begin = end, self.offsets[end - 1] + 1
+        return chunk
+
 
 class Failure:
     """One failed message of a chunk, open until its send-back is accepted."""
@@ -64,7 +76,7 @@ class Chunk:
 
     __slots__ = (
         "alone", "begin", "chunk_id", "count", "failed", "handle", "held", "lost", "offsets", "origin", "positions",
-        "reported", "said", "slot", "tokens", "worker_id",
+        "reported", "safe", "said", "slot", "tokens", "worker_id",
     )  # fmt: skip
 
     def __init__(
@@ -85,6 +97,8 @@ class Chunk:
         self.failed: dict[int, Failure] | None = None
         self.tokens: set[Token] | None = None
         """Segments with rows of this chunk that are not sealed yet."""
+        self.safe = 0
+        """While `tokens` wait, or rows are lost: messages `[0, safe)` are durable without them, unless they failed."""
         self.lost = False
         """Rows of it were reported and then could not be salvaged: it never finishes, the queue is read again."""
         self.held = True
@@ -104,11 +118,50 @@ class Chunk:
         return self.offsets[index - 1] + 1 if index else self.begin
 
     @property
+    def length_bytes(self) -> int:
+        return self.positions[-1] - self.positions[0]
+
+    def split(self, at: int, chunk_id: int) -> Chunk:
+        """Cut `[at, count)` off as a chunk that no worker has, with a reference of its own on the slot. Only what has no
+        outcome can be cut off: `at` is at least `reported`."""
+        assert self.reported <= at <= self.count, f"a cut at {at} of {self.reported} reported, {self.count} messages"
+        rest = self._copy(at, self.count, chunk_id)
+        self.positions, self.offsets, self.count = self.positions[: at + 1], self.offsets[:at], at
+        return rest
+
+    def shadow(self, index: int, chunk_id: int) -> Chunk:
+        """A chunk of that failed record alone, which runs it again; the failure stays here (local_retry.py)."""
+        shadow = self._copy(index, index + 1, chunk_id)
+        shadow.origin = self, index
+        return shadow
+
+    def _copy(self, start: int, end: int, chunk_id: int) -> Chunk:
+        self.slot.refs += 1
+        return Chunk(
+            chunk_id, self.handle, self.slot, self.positions[start : end + 1], self.offsets[start:end],
+            self.begin_of(start),
+        )  # fmt: skip
+
+    @property
     def floor(self) -> int:
         """The smallest queue offset of it that may not be passed by a commit. Only for a chunk that is not finished."""
-        if self.tokens or self.lost:
-            return self.begin
-        return self.begin_of(min(self.failed) if self.failed else self.reported)
+        return self.begin_of(min(self._durable_to, *self.failed) if self.failed else self._durable_to)
+
+    @property
+    def _durable_to(self) -> int:
+        return self.safe if self.tokens or self.lost else self.reported
+
+    def wait_for(self, token: Token, index: int) -> bool:
+        """Rows of message `index`, or of later ones, are in that segment; whether the chunk waits for it for the first time.
+
+        What was durable before stays so: it may be committed already, and an offset never goes back.
+        """
+        if self.tokens is None:
+            self.tokens = set()
+        self.safe = min(self._durable_to, index)
+        new = token not in self.tokens
+        self.tokens.add(token)
+        return new
 
     @property
     def needs_bytes(self) -> bool:
@@ -116,12 +169,10 @@ class Chunk:
         return self.reported < self.count or bool(self.failed)
 
     def durable_runs(self) -> list[tuple[int, int]]:
-        """Intervals `[from, to)` of queue offsets that are finished and durable; nothing while a segment is open."""
-        if self.tokens or self.lost:
-            return []
+        """Intervals `[from, to)` of queue offsets that are finished and durable."""
         runs: list[tuple[int, int]] = []
         failed = self.failed or {}
-        for index in range(self.reported):
+        for index in range(self._durable_to):
             if index in failed:
                 continue
             begin, end = self.begin_of(index), self.offsets[index] + 1

@@ -26,7 +26,7 @@ class LocalRetry:
 
     def __init__(
         self, state: State, dispatching: Dispatching, send_back: Callable[[ProcessQueue, Chunk, int], None],
-        wait_for_seal: Callable[[Chunk, Token, int], None], wait_for_load: Callable[[Chunk, WorkerView], None],
+        wait_for_seal: Callable[[Chunk, Token, int, int], None], wait_for_load: Callable[[Chunk, int, WorkerView], None],
         settled: Callable[[Chunk], None],
     ) -> None:  # fmt: skip
         self.s = state
@@ -70,12 +70,7 @@ class LocalRetry:
         s = self.s
         failure.sent = True  # nothing is sent back beside it
         raise_reconsume_times(s.view, chunk.positions[index])
-        shadow = Chunk(
-            next(s.chunk_ids), pq.handle, chunk.slot, chunk.positions[index : index + 2],
-            chunk.offsets[index : index + 1], chunk.begin_of(index),
-        )  # fmt: skip
-        shadow.origin = (chunk, index)
-        chunk.slot.refs += 1
+        shadow = chunk.shadow(index, next(s.chunk_ids))
         s.counters.local_retries += 1
         s.redo.append(shadow)
         self._dispatching.run()
@@ -97,7 +92,7 @@ class LocalRetry:
             return
         s.counters.done_messages += 1
         if token[1]:
-            self._wait_for_seal(chunk, token, 1)
+            self._wait_for_seal(chunk, token, index, 1)
         s.out.append(JournalDone(pq.mq, chunk.begin_of(index), chunk.offsets[index] + 1, *token))
         self._finish(pq, chunk, index)
 
@@ -113,7 +108,7 @@ class LocalRetry:
             self.s.counters.salvaged_messages += 1
             self.s.counters.done_messages += 1
             if self.s.config.commit_after_loaded:
-                self._wait_for_load(chunk, worker)
+                self._wait_for_load(chunk, index, worker)
             self._finish(pq, chunk, index)
         else:
             self._send_back(pq, chunk, index)

@@ -136,10 +136,15 @@ class Settling:
         """The worker runs record `offset` of that chunk; what it was given before that has ended (workers/unreported.py).
 
         Up to the record `held`, (low bits of a chunk's id, index), all of it succeeded and left no rows; from there on only
-        the worker can report, and is asked to, once a call.
+        the worker can report, and is asked to, once a call. In order it can do so of nothing else.
         """
         worker = self.s.workers.get(worker_id)
         if worker is None or worker.state not in LIVING or worker.window or chunk_id not in worker.in_flight:
+            return
+        if self.s.config.order != "concurrent":
+            if held is not None and worker.asked_at != (chunk_id, offset):
+                worker.asked_at = (chunk_id, offset)
+                self.s.out.append(AskReport(worker_id))
             return
         chunks = list(worker.in_flight.values())
         if held is not None and held[0] not in [chunk.chunk_id & CHUNK_MASK for chunk in chunks]:
@@ -166,7 +171,7 @@ class Settling:
         """All that the worker had of the chunk has an outcome."""
         del worker.in_flight[chunk.chunk_id]
         worker.in_flight_messages -= chunk.count
-        worker.in_flight_bytes -= chunk.positions[-1] - chunk.positions[0]
+        worker.in_flight_bytes -= chunk.length_bytes
         if chunk.said < chunk.count:
             worker.read_ahead[chunk.chunk_id] = chunk.said, chunk.count, None if pq is None else pq.mq
         if not worker.in_flight:
@@ -186,7 +191,7 @@ class Settling:
         s.counters.done_messages += done
         pq.unfinished -= done
         if seq and done:
-            self._wait_for_seal(chunk, (worker_id, seq), done)
+            self._wait_for_seal(chunk, (worker_id, seq), start, done)
         if not failures:
             self._journal(pq, chunk.begin_of(start), chunk.offsets[end - 1] + 1, worker_id, seq)
             return
@@ -215,14 +220,11 @@ class Settling:
             if index not in failed:
                 self._dispatching.quarantine.finished(pq, chunk, index, sent_back=False)
 
-    def _wait_for_seal(self, chunk: Chunk, token: Token, messages: int) -> None:
-        """`messages` more of the chunk wait for that segment. Its worker seals by rows, bytes and time, whatever the backlog;
-        it is asked only when more messages wait than a segment has rows, since few of them may have any."""
+    def _wait_for_seal(self, chunk: Chunk, token: Token, index: int, messages: int) -> None:
+        """`messages` more of the chunk, from `index` on, wait for that segment. Its worker seals by rows, bytes and time,
+        whatever the backlog; it is asked only when more messages wait than a segment has rows, since few may have any."""
         s = self.s
-        if chunk.tokens is None:
-            chunk.tokens = set()
-        if token not in chunk.tokens:
-            chunk.tokens.add(token)
+        if chunk.wait_for(token, index):
             s.unsealed.setdefault(token, []).append(chunk)
         s.unsealed_messages[token] += messages
         if s.unsealed_messages[token] > s.config.seal_rows:
@@ -233,7 +235,7 @@ class Settling:
         if pq is None:
             chunk.failed = None
         elif chunk.held:
-            pq.unfinished_bytes -= chunk.positions[-1] - chunk.positions[0]
+            pq.unfinished_bytes -= chunk.length_bytes
         if not chunk.failed:
             self.s.chunks.pop(chunk.chunk_id, None)
         self.s.release_chunk(chunk)
@@ -318,7 +320,10 @@ class Settling:
         tokens = [token for token in self.s.unsealed if token[0] == worker_id and token[1] < seq]
         tokens.append((worker_id, seq))
         if self.s.config.commit_after_loaded:
-            self.s.unloaded.update(token for token in tokens if token in self.s.unsealed)
+            waiting = [token for token in tokens if token in self.s.unsealed]
+            self.s.unloaded.update(waiting)
+            # A queue that leaves asked for this seal, and now waits for the table: nothing else makes a batch due.
+            self.s.ask_load(chunk for token in waiting for chunk in self.s.unsealed[token])
         else:
             self._durable(tokens, now)
 
@@ -426,29 +431,24 @@ class Settling:
         s = self.s
         salvaged = worker.salvaged.get(pq.mq, Intervals())
         children: list[tuple[Chunk, Lot | None]] = []
-        for start, end, fate in pieces_of(chunk, salvaged, worker.blamed):
-            child = Chunk(
-                next(s.chunk_ids), pq.handle, chunk.slot, chunk.positions[start : end + 1], chunk.offsets[start:end],
-                chunk.begin_of(start),
-            )  # fmt: skip
-            children.append((child, fate))
+        for start, _, fate in reversed(pieces_of(chunk, salvaged, worker.blamed)):
+            children.append((chunk.split(start, next(s.chunk_ids)), fate))
+        children.reverse()
+        pq.insert_after(chunk, (child for child, _ in children))
+        for child, fate in children:
             if fate is None:
-                child.reported, child.held = child.count, False
+                child.reported = child.count
                 if s.config.commit_after_loaded:
-                    self._wait_for_load(child, worker)
+                    self._wait_for_load(child, 0, worker)
                 self._dispatching.finished(child, pq)
                 pq.unfinished -= child.count
-                pq.unfinished_bytes -= child.positions[-1] - child.positions[0]
+                pq.unfinished_bytes -= child.length_bytes
                 s.counters.salvaged_messages += child.count
                 s.counters.done_messages += child.count
-            else:
-                chunk.slot.refs += 1
-        pq.insert_after(chunk, (child for child, _ in children))
-        chunk.positions, chunk.offsets = chunk.positions[: chunk.reported + 1], chunk.offsets[: chunk.reported]
-        chunk.count = chunk.reported
+                s.release_chunk(child)
         if chunk.failed:
             s.chunks[chunk.chunk_id] = chunk
-        pq.unfinished_bytes -= chunk.positions[-1] - chunk.positions[0]
+        pq.unfinished_bytes -= chunk.length_bytes
         s.release_chunk(chunk)
         for child, fate in children:
             if fate is None:
@@ -458,13 +458,10 @@ class Settling:
             else:
                 self._dispatching.leave(child)
 
-    def _wait_for_load(self, child: Chunk, worker: WorkerView) -> None:
-        """Its rows are in one of the segments that were salvaged: which one, nobody noted."""
-        if child.tokens is None:
-            child.tokens = set()
+    def _wait_for_load(self, child: Chunk, index: int, worker: WorkerView) -> None:
+        """Its rows, from `index` on, are in one of the segments that were salvaged: which one, nobody noted."""
         for token in worker.salvaged_in:
-            if token not in child.tokens:
-                child.tokens.add(token)
+            if child.wait_for(token, index):
                 self.s.unsealed.setdefault(token, []).append(child)
             self.s.unloaded.add(token)
 
