@@ -95,7 +95,8 @@ class DiskFile:
         if not starts:
             return [0], 0
         sizes = [os.path.getsize(self._path(start)) for start in starts]
-        if (len(starts) > 1 and set(sizes) == {starts[1] - starts[0]}) or (len(starts) == 1 and sizes[0] > self._segment_bytes and starts[0] % sizes[0] == 0):
+        several = len(starts) > 1 and set(sizes) == {starts[1] - starts[0]}
+        if several or (len(starts) == 1 and sizes[0] > self._segment_bytes and starts[0] % sizes[0] == 0):
             self._segment_bytes = sizes[0]
         for (start, following), size in zip(pairwise(starts), sizes, strict=False):
             if start + size < following:

@@ -225,7 +225,7 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
         "message_delay_level": Text(_LEVELS, formats.delay_levels, empty_ok=False),
         "flush": Choice(("sync", "async")),
         "flush_interval_ms": _ms(1, 60_000),
-        "mapped_file_size_commit_log": Whole(1 << 20, 1 << 30, "bytes"),
+        "mapped_file_size_commit_log": Whole(1 << 20, 1 << 30),  # RocketMQ's name, so without its unit
     },
 }
 
