@@ -23,8 +23,9 @@ in the link calls failed, or knows to have rows.
 
 What was taken the worker reports all the same, in its next report; the supervisor leaves out what it knows (settling.py).
 
-Only of handlers that run message by message or batch by batch in the order of the chunk: the ordered modes and coroutines
-do not offer it.
+Nothing is taken in the ordered modes: only the worker knows what it has to give back (a lane ends at a failure). There each
+message that has ended is held, and the worker reports beside the call; not with `auto_commit=False`, where the handler says
+what is finished. Coroutines do not offer it: while they wait, the loop reports.
 """
 
 from __future__ import annotations
@@ -82,12 +83,22 @@ class Unreported:
             if self._base:
                 self._cell[HELD] = self._base | (chunk_id & CHUNK_MASK) << INDEX_BITS | index + 1
 
-    def sent(self, packets: int) -> None:
-        """Everything that was held is in `packets` more packets of outcomes, which were sent."""
+    def sent(self, packets: int, left: Callable[[], tuple[int, int] | None] = lambda: None) -> None:
+        """Everything that was held is in `packets` more packets of outcomes, which were sent, but for what is `left`: from
+        this record on (chunk and index).
+
+        The loop keeps a row first and looks at `held` then; so here `held` goes first, and the look at what is left comes
+        then. Where that finds nothing and the loop keeps its row a moment later, the loop finds that nothing is held, and
+        waits for the lock under which all of this is done, to hold it.
+        """
         self.held = False
+        self._reports += packets
+        first = left()
         if self._base:
-            self._reports += packets
             self._base = OFFERED | (self._reports & REPORTS_MASK) << (INDEX_BITS + CHUNK_BITS)
+        if first is not None:
+            self.hold(*first)
+        elif self._base:
             self._cell[HELD] = self._base
 
 

@@ -40,8 +40,8 @@ class Retries:
 
     def __init__(
         self, state: State, dispatching: Dispatching, progress: Callable[[ProcessQueue, float], None],
-        reported: Callable[[Chunk, ProcessQueue], None], wait_for_seal: Callable[[Chunk, Token, int], None],
-        wait_for_load: Callable[[Chunk, WorkerView], None],
+        reported: Callable[[Chunk, ProcessQueue], None], wait_for_seal: Callable[[Chunk, Token, int, int], None],
+        wait_for_load: Callable[[Chunk, int, WorkerView], None],
     ) -> None:  # fmt: skip
         self.s = state
         self._dispatching = dispatching
@@ -207,7 +207,7 @@ class Retries:
             return
         s.counters.done_messages += 1
         if token[1]:
-            self._wait_for_seal(chunk, token, 1)
+            self._wait_for_seal(chunk, token, index, 1)
         s.out.append(JournalDone(pq.mq, chunk.begin_of(index), chunk.offsets[index] + 1, *token))
         self._finish(pq, chunk, index)
 
@@ -223,7 +223,7 @@ class Retries:
             self.s.counters.salvaged_messages += 1
             self.s.counters.done_messages += 1
             if self.s.config.commit_after_loaded:
-                self._wait_for_load(chunk, worker)
+                self._wait_for_load(chunk, index, worker)
             self._finish(pq, chunk, index)
         else:
             self.send_back(pq, chunk, index)
