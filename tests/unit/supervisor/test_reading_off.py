@@ -83,7 +83,7 @@ def test_in_order_nothing_is_read_off_and_the_worker_is_asked_once_a_call(
     bench.core.state.sizer.tail_us = 100.0
     bench.found(handle, range(2))
     first = bench.one(act.DispatchOrdered).chunks[0].chunk
-    bench.core.returned("a", first.chunk_id, 0, 1, 0, 20, "no", bench.now)
+    bench.core.returned("a", first.chunk_id, 0, 1, asked(0, "no"), 20, bench.now)
     bench.pass_ms(5.1)
     bench.pass_ms(50.1)
     bench.one(act.DispatchOrdered)
