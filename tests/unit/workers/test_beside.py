@@ -126,7 +126,7 @@ def test_a_report_at_any_moment_of_the_loop_reports_each_record_once(
         scene.read()
         covered = [number for entry in scene.entries for number in range(entry.start, entry.start + entry.records)]
         assert covered == list(range(len(KINDS)))
-        assert sorted(at for at, _ in scene.failures) == [3, 6]
+        assert sorted(position for position, _ in scene.failures) == [3, 6]
         assert not scene.wrong
         assert scene.rows() == [1, 2, 4, 4, 7]
         scene.bench.close()
