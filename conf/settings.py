@@ -229,7 +229,9 @@ class BrokerSettings:
     name: str
     cluster: str
     message_delay_level: str
+    flush: str
     flush_interval_ms: int
+    mapped_file_size_commit_log: int
 
 
 @dataclass(frozen=True, slots=True)

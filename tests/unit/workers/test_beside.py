@@ -15,7 +15,8 @@ import pytest
 from rocketcrew.conf.segment_format import OPEN_DIR
 from rocketcrew.workers.api import handler
 from rocketcrew.workers.boot import WorkerLimits
-from rocketcrew.workers.packets import OUTCOMES, Failure, Outcome, decode_outcomes
+from rocketcrew.workers.failures import Failure
+from rocketcrew.workers.packets import OUTCOMES, Outcome, decode_outcomes
 from rocketcrew.workers.runner import Runner
 from rocketcrew.workers.unreported import look
 
@@ -49,7 +50,7 @@ class Scene:
 
     def __init__(self, bench: Make, make_record: Make, folder: Path) -> None:
         self.entries: list[Outcome] = []
-        self.failures: list[Failure] = []
+        self.failures: list[tuple[int, Failure]] = []
         self.wrong: list[object] = []
         """Seen where an error would be taken for the handler's."""
         self.packets = 0
@@ -126,7 +127,7 @@ def test_a_report_at_any_moment_of_the_loop_reports_each_record_once(
         scene.read()
         covered = [number for entry in scene.entries for number in range(entry.start, entry.start + entry.records)]
         assert covered == list(range(len(KINDS)))
-        assert sorted(failure.position for failure in scene.failures) == [3, 6]
+        assert sorted(position for position, _ in scene.failures) == [3, 6]
         assert not scene.wrong
         assert scene.rows() == [1, 2, 4, 4, 7]
         scene.bench.close()
