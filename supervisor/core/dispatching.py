@@ -77,7 +77,7 @@ class Dispatching:
             pq = s.ready.popleft()
             if pq.state is not Queue.ASSIGNED or not pq.waiting:
                 continue
-            worker, room = self._choose_within(pq.mq.topic)
+            worker, room = self._choose_within(pq.mq.topic, worker)
             if worker is None or any(chunk.handle == pq.handle for chunk in held_back):
                 self._beside.setdefault(pq.mq.topic, deque()).append(pq)
                 continue
@@ -122,10 +122,11 @@ class Dispatching:
             worker = other
         self._hand_again(worker, chunk)
 
-    def _choose_within(self, topic: str) -> tuple[WorkerView | None, int]:
-        """A worker that has a place and may have more of the topic, and how much more. While the topic is at its limit that
-        is one of those that have some of it: the one with the fewest chunks in hand."""
-        worker, _ = self._choose_worker()
+    def _choose_within(self, topic: str, worker: WorkerView | None = None) -> tuple[WorkerView | None, int]:
+        """A worker that has a place and may have more of the topic, and how much more; `worker`, if it can. While the topic is
+        at its limit, that is one of those that have some of it: the one with the fewest chunks in hand."""
+        if worker is None:
+            worker, _ = self._choose_worker()
         if worker is not None and (room := self._room(topic, worker)):
             return worker, room
         window = self._window()
