@@ -123,8 +123,8 @@ class Dispatching:
         self._hand_again(worker, chunk)
 
     def _choose_within(self, topic: str, worker: WorkerView | None = None) -> tuple[WorkerView | None, int]:
-        """A worker that has a place and may have more of the topic, and how much more; `worker`, if it can. While the topic is
-        at its limit, that is one of those that have some of it: the one with the fewest chunks in hand."""
+        """A worker that has a place and may have more of the topic, and how much more; `worker`, if it can. While the topic
+        is at its limit, that is one of those that have some of it: the one with the fewest chunks in hand."""
         if worker is None:
             worker, _ = self._choose_worker()
         if worker is not None and (room := self._room(topic, worker)):
