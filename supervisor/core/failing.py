@@ -27,7 +27,6 @@ class Failing:
         self._dispatching = dispatching
         self._send_back = send_back
         self._reported = reported
-        dispatching.quarantine.dead_letter = self.dead_letter
 
     def again(self, pq: ProcessQueue, chunk: Chunk, lot: Lot, worker: WorkerView, *, alone: bool) -> None:
         """The chunk is a piece of what the dead worker left; pieces of what had to run alone still have to."""

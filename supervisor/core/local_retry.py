@@ -35,7 +35,6 @@ class LocalRetry:
         self._wait_for_seal = wait_for_seal
         self._wait_for_load = wait_for_load
         self._settled = settled
-        dispatching.left = self._left
 
     def refused(self, pq: ProcessQueue, chunk: Chunk, index: int, now: float) -> None:
         """The message was refused; it is looked at again after a while."""
@@ -118,7 +117,7 @@ class LocalRetry:
         else:
             self._send_back(pq, chunk, index)
 
-    def _left(self, shadow: Chunk) -> None:
+    def left(self, shadow: Chunk) -> None:
         """Its queue was taken away before a worker had it."""
         chunk, index = self._origin(shadow)
         pq = self.s.queues.get(chunk.handle)

@@ -44,6 +44,8 @@ class Settling:
             state, dispatching, self.send_back, self._wait_for_seal, self._wait_for_load, self._settled
         )  # fmt: skip
         self._failing = Failing(state, dispatching, self.send_back, self.reported)
+        self.left = self._local.left
+        self.dead_letter = self._failing.dead_letter
 
     # --- outcomes -----------------------------------------------------------------------------------------------
 

@@ -216,6 +216,10 @@ class State:
         while self._timers and self._timers[0][0] <= now:
             heapq.heappop(self._timers)[2](now)
 
+    def forget_timers(self) -> None:
+        """Those whose mechanisms are made anew."""
+        self._timers.clear()
+
     def next_timer(self) -> float | None:
         """When the next timer is due, None without one."""
         return self._timers[0][0] if self._timers else None
