@@ -310,7 +310,8 @@ class Assigning:
 
     def persist(self, now: float) -> None:
         """Commit what can be committed of every queue. What was popped waits for its seal with its acknowledgement, and
-        with that for the next pop: its rows are asked for."""
+        with that for the next pop; a queue that leaves waits for its seals and loads: they are asked for, also again
+        (a loader that has started anew knows nothing of the wish before)."""
         for pq in list(self.s.queues.values()):
             if pq.state is Queue.OPENING:
                 continue
@@ -323,7 +324,7 @@ class Assigning:
             pq.recovered.discard_below(offset)
             self._note_settled(pq, offset)
             self._commit_progress(pq, now)
-            if pq.pops and pq.flight and pq.flight[0].tokens:
+            if (pq.pops or pq.state is Queue.DRAINING) and pq.flight and pq.flight[0].tokens:
                 self.s.ask_seals_of(pq)
 
     def _commit_progress(self, pq: ProcessQueue, now: float) -> None:

@@ -38,6 +38,18 @@ class PullRun:
     def count(self) -> int:
         return self.end - self.at
 
+    def cut(self, count: int, chunk_id: int, handle: int) -> Chunk:
+        """Take the first `count` records off as a chunk. The run's reference on the slot passes to the chunk that takes the
+        last of them; each chunk before has one of its own."""
+        end = self.at + count
+        chunk = Chunk(
+            chunk_id, handle, self.slot, self.positions[self.at : end + 1], self.offsets[self.at : end], self.begin
+        )
+        if end < self.end:
+            self.slot.refs += 1
+        self.at, self.begin = end, self.offsets[end - 1] + 1
+        return chunk
+
 
 class Failure:
     """One failed message of a chunk, open until its send-back is accepted."""
@@ -102,6 +114,31 @@ class Chunk:
     def begin_of(self, index: int) -> int:
         """The offset at which record `index` begins; it ends at `offsets[index]`."""
         return self.offsets[index - 1] + 1 if index else self.begin
+
+    @property
+    def length_bytes(self) -> int:
+        return self.positions[-1] - self.positions[0]
+
+    def split(self, at: int, chunk_id: int) -> Chunk:
+        """Cut `[at, count)` off as a chunk that no worker has, with a reference of its own on the slot. Only what has no
+        outcome can be cut off: `at` is at least `reported`."""
+        assert self.reported <= at <= self.count, f"a cut at {at} of {self.reported} reported, {self.count} messages"
+        rest = self._copy(at, self.count, chunk_id)
+        self.positions, self.offsets, self.count = self.positions[: at + 1], self.offsets[:at], at
+        return rest
+
+    def shadow(self, index: int, chunk_id: int) -> Chunk:
+        """A chunk of that failed record alone, which runs it again; the failure stays here (local_retry.py)."""
+        shadow = self._copy(index, index + 1, chunk_id)
+        shadow.origin = self, index
+        return shadow
+
+    def _copy(self, start: int, end: int, chunk_id: int) -> Chunk:
+        self.slot.refs += 1
+        return Chunk(
+            chunk_id, self.handle, self.slot, self.positions[start : end + 1], self.offsets[start:end],
+            self.begin_of(start),
+        )  # fmt: skip
 
     @property
     def floor(self) -> int:

@@ -180,20 +180,14 @@ class Dispatching:
 
     def _cut(self, pq: ProcessQueue, size: int) -> Chunk:
         run = pq.waiting[0]
-        start, begin = run.at, run.begin
-        end, alone = min(start + size, run.end), False
+        end, alone = min(run.at + size, run.end), False
         if len(self.s.charges):
-            end, alone = self.quarantine.bound(pq.mq, run.offsets, start, end)
-        self.s.waiting_messages -= end - start
-        if end == run.end:
-            pq.waiting.popleft()  # the run's reference on the slot passes to the chunk
-        else:
-            run.at, run.begin = end, run.offsets[end - 1] + 1
-            run.slot.refs += 1
-        chunk = Chunk(
-            next(self.s.chunk_ids), pq.handle, run.slot, run.positions[start : end + 1], run.offsets[start:end], begin
-        )
+            end, alone = self.quarantine.bound(pq.mq, run.offsets, run.at, end)
+        chunk = run.cut(end - run.at, next(self.s.chunk_ids), pq.handle)
         chunk.alone = alone
+        self.s.waiting_messages -= chunk.count
+        if not run.count:
+            pq.waiting.popleft()
         return chunk
 
     def _hand(self, worker: WorkerView, chunk: Chunk, pq: ProcessQueue) -> None:
@@ -201,7 +195,7 @@ class Dispatching:
         chunk.worker_id = worker.worker_id
         worker.in_flight[chunk.chunk_id] = chunk
         worker.in_flight_messages += chunk.count
-        worker.in_flight_bytes += chunk.positions[-1] - chunk.positions[0]
+        worker.in_flight_bytes += chunk.length_bytes
         s.chunks[chunk.chunk_id] = chunk
         s.counters.dispatched_chunks += 1
         s.counters.dispatched_messages += chunk.count

@@ -79,19 +79,15 @@ class Lanes(Ordered):
                 _property_of(view, run.positions[index], run.positions[index + 1], name)
                 for index in range(run.at, run.end)
             ]
-            self._enter(pq, run, run.end, keys)
+            self._enter(pq, run, keys)
 
-    def _enter(self, pq: ProcessQueue, run: PullRun, end: int, keys: Sequence[bytes | None]) -> None:
-        """Messages `[run.at, end)` enter the lanes of their keys; the reference of a run that is used up is theirs."""
+    def _enter(self, pq: ProcessQueue, run: PullRun, keys: Sequence[bytes | None]) -> None:
+        """The first messages of the run enter the lanes of their keys."""
         s, order = self.s, self.order_of(pq)
-        last = end == run.end
-        run.slot.refs += end - run.at - (1 if last else 0)
-        s.waiting_messages -= end - run.at
-        begin = run.begin
-        for index, key in enumerate(keys, run.at):
-            offset = run.offsets[index]
-            chunk = Chunk(next(s.chunk_ids), pq.handle, run.slot, run.positions[index : index + 2], [offset], begin)
-            begin = offset + 1
+        s.waiting_messages -= len(keys)
+        for key in keys:
+            chunk = run.cut(1, next(s.chunk_ids), pq.handle)
+            offset = chunk.offsets[0]
             name: bytes | int = offset if key is None else key
             lane = order.lanes.get(name)
             if lane is None:
@@ -101,7 +97,6 @@ class Lanes(Ordered):
             lane.open += 1
             pq.flight.append(chunk)
             self.offer(lane)
-        run.at, run.begin = end, begin
 
     # --- keys from workers --------------------------------------------------------------------------------------
 
@@ -158,7 +153,7 @@ class Lanes(Ordered):
             del self._deadly[pq.handle]
         if end == run.end:
             pq.waiting.popleft()
-        self._enter(pq, run, end, keys)
+        self._enter(pq, run, keys)
         self._ask(pq)
 
     def _ask_again(self) -> None:

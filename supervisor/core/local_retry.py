@@ -69,12 +69,7 @@ class LocalRetry:
         s = self.s
         failure.sent = True  # nothing is sent back beside it
         raise_reconsume_times(s.view, chunk.positions[index])
-        shadow = Chunk(
-            next(s.chunk_ids), pq.handle, chunk.slot, chunk.positions[index : index + 2],
-            chunk.offsets[index : index + 1], chunk.begin_of(index),
-        )  # fmt: skip
-        shadow.origin = (chunk, index)
-        chunk.slot.refs += 1
+        shadow = chunk.shadow(index, next(s.chunk_ids))
         s.counters.local_retries += 1
         s.redo.append(shadow)
         self._dispatching.run()

@@ -262,12 +262,8 @@ class Ordered(Dispatching):
             self.forget(chunk)
             chunk.worker_id = None
             return chunk
-        rest = Chunk(
-            next(self.s.chunk_ids), pq.handle, chunk.slot, chunk.positions[at:], chunk.offsets[at:], chunk.begin_of(at)
-        )
-        chunk.slot.refs += 1
+        rest = chunk.split(at, next(self.s.chunk_ids))
         pq.insert_after(chunk, (rest,))
-        chunk.positions, chunk.offsets, chunk.count = chunk.positions[: at + 1], chunk.offsets[:at], at
         return rest
 
     def _suspend(self, lane: Lane, suspend_ms: int, now: float) -> None:
@@ -293,7 +289,7 @@ class Ordered(Dispatching):
             chunk = flight.pop()
             pq.next_offset = chunk.begin
             pq.unfinished -= chunk.count
-            pq.unfinished_bytes -= chunk.positions[-1] - chunk.positions[0]
+            pq.unfinished_bytes -= chunk.length_bytes
             chunk.held = False
             self.s.release(chunk.slot)
             self.lane_at(pq, chunk.offsets[0]).waiting.remove(chunk)

@@ -138,15 +138,12 @@ class Reclaiming:
             return
         pq = s.queues.get(chunk.handle)
         s.counters.reclaimed_messages += chunk.count - at
+        rest = chunk.split(at, next(s.chunk_ids))
         if pq is not None:
-            rest = Chunk(
-                next(s.chunk_ids), pq.handle, chunk.slot, chunk.positions[at:], chunk.offsets[at:], chunk.begin_of(at)
-            )
-            chunk.slot.refs += 1
             pq.insert_after(chunk, (rest,))
             self._elsewhere(pq, rest)
-        chunk.positions, chunk.offsets = chunk.positions[: at + 1], chunk.offsets[:at]
-        chunk.count = at
+        else:
+            self._dispatching.abandon(rest)
         if chunk.reported == at:
             self._complete(worker, chunk, pq)
             if pq is not None:

@@ -168,7 +168,7 @@ class Settling:
         """All that the worker had of the chunk has an outcome."""
         del worker.in_flight[chunk.chunk_id]
         worker.in_flight_messages -= chunk.count
-        worker.in_flight_bytes -= chunk.positions[-1] - chunk.positions[0]
+        worker.in_flight_bytes -= chunk.length_bytes
         if chunk.said < chunk.count:
             worker.read_ahead[chunk.chunk_id] = chunk.said, chunk.count, None if pq is None else pq.mq
         if not worker.in_flight:
@@ -235,7 +235,7 @@ class Settling:
         if pq is None:
             chunk.failed = None
         elif chunk.held:
-            pq.unfinished_bytes -= chunk.positions[-1] - chunk.positions[0]
+            pq.unfinished_bytes -= chunk.length_bytes
         if not chunk.failed:
             self.s.chunks.pop(chunk.chunk_id, None)
         self.s.release_chunk(chunk)
@@ -320,7 +320,10 @@ class Settling:
         tokens = [token for token in self.s.unsealed if token[0] == worker_id and token[1] < seq]
         tokens.append((worker_id, seq))
         if self.s.config.commit_after_loaded:
-            self.s.unloaded.update(token for token in tokens if token in self.s.unsealed)
+            waiting = [token for token in tokens if token in self.s.unsealed]
+            self.s.unloaded.update(waiting)
+            # A queue that leaves asked for this seal, and now waits for the table: nothing else makes a batch due.
+            self.s.ask_load(chunk for token in waiting for chunk in self.s.unsealed[token])
         else:
             self._durable(tokens, now)
 
@@ -428,29 +431,24 @@ class Settling:
         s = self.s
         salvaged = worker.salvaged.get(pq.mq, Intervals())
         children: list[tuple[Chunk, Lot | None]] = []
-        for start, end, fate in pieces_of(chunk, salvaged, worker.blamed):
-            child = Chunk(
-                next(s.chunk_ids), pq.handle, chunk.slot, chunk.positions[start : end + 1], chunk.offsets[start:end],
-                chunk.begin_of(start),
-            )  # fmt: skip
-            children.append((child, fate))
+        for start, _, fate in reversed(pieces_of(chunk, salvaged, worker.blamed)):
+            children.append((chunk.split(start, next(s.chunk_ids)), fate))
+        children.reverse()
+        pq.insert_after(chunk, (child for child, _ in children))
+        for child, fate in children:
             if fate is None:
-                child.reported, child.held = child.count, False
+                child.reported = child.count
                 if s.config.commit_after_loaded:
                     self._wait_for_load(child, worker)
                 self._dispatching.finished(child, pq)
                 pq.unfinished -= child.count
-                pq.unfinished_bytes -= child.positions[-1] - child.positions[0]
+                pq.unfinished_bytes -= child.length_bytes
                 s.counters.salvaged_messages += child.count
                 s.counters.done_messages += child.count
-            else:
-                chunk.slot.refs += 1
-        pq.insert_after(chunk, (child for child, _ in children))
-        chunk.positions, chunk.offsets = chunk.positions[: chunk.reported + 1], chunk.offsets[: chunk.reported]
-        chunk.count = chunk.reported
+                s.release_chunk(child)
         if chunk.failed:
             s.chunks[chunk.chunk_id] = chunk
-        pq.unfinished_bytes -= chunk.positions[-1] - chunk.positions[0]
+        pq.unfinished_bytes -= chunk.length_bytes
         s.release_chunk(chunk)
         for child, fate in children:
             if fate is None:

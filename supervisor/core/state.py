@@ -213,8 +213,18 @@ class State:
         heapq.heappush(self._timers, (due, next(self._timer_ids), act))
 
     def run_timers(self, now: float) -> None:
+        """Call what is due. What is added meanwhile waits for the next tick, so that a timer that sets itself again for a
+        moment that is already over cannot keep the caller here. When one raises, the others are due again."""
+        due: list[tuple[float, int, Callable[[float], None]]] = []
         while self._timers and self._timers[0][0] <= now:
-            heapq.heappop(self._timers)[2](now)
+            due.append(heapq.heappop(self._timers))
+        due.reverse()
+        try:
+            while due:
+                due.pop()[2](now)
+        finally:
+            for timer in due:
+                heapq.heappush(self._timers, timer)
 
     def forget_timers(self) -> None:
         """Those whose mechanisms are made anew."""
@@ -245,14 +255,26 @@ class State:
 
     def ask_seals_of(self, pq: ProcessQueue) -> None:
         """Ask every worker that holds unsealed rows of this queue; and for a load when the queue waits for that to end."""
-        waits_for_load = False
         for chunk in pq.flight:
             if chunk.tokens:
                 self.ask_seals(chunk.tokens)
-                waits_for_load = waits_for_load or not chunk.tokens.isdisjoint(self.unloaded)
-        asked = any(isinstance(action, Load) for action in self.out)
-        if waits_for_load and pq.state is Queue.DRAINING and not asked:
-            self.out.append(Load())
+        self.ask_load(pq.flight)
+
+    def ask_load(self, chunks: Iterable[Chunk]) -> None:
+        """Ask for a load, once, when a queue that leaves waits until what these chunks left in sealed segments is in the
+        table."""
+        if any(isinstance(action, Load) for action in self.out):
+            return
+        for chunk in chunks:
+            pq = self.queues.get(chunk.handle)
+            if (
+                pq is not None
+                and pq.state is Queue.DRAINING
+                and chunk.tokens
+                and not chunk.tokens.isdisjoint(self.unloaded)
+            ):
+                self.out.append(Load())
+                return
 
     def ask_seals(self, tokens: Iterable[Token]) -> None:
         """Ask for the segments that are not sealed yet."""

@@ -169,8 +169,14 @@ class Simulation:
                 self.world.note("a load was asked for")
                 self.table.load(folder, all_of_it=True)
         if self.folders:
-            self.table.load(self.world.random.choice(self.folders))
+            folder = self.world.random.choice(self.folders)
+            if not (self.script.commit_after_loaded and folder in self._stopping()):
+                self.table.load(folder)
         self.world.after(50 + self.world.random.random() * 500, self._load)
+
+    def _stopping(self) -> list[Folder]:
+        """Folders whose loaders get nothing more by themselves: a batch that is not asked for may be due in an hour."""
+        return [member.folder for member in self.members if member.alive and member.core.state.stopping]
 
     # --- the end ------------------------------------------------------------------------------------------------
 

@@ -122,3 +122,33 @@ def test_a_queue_that_is_to_end_asks_for_a_load_once(make: Callable[..., Bench])
     bench.core.handle(ev.Loaded("w", 1), bench.now)
     assert bench.commits() == [1]
     assert handle not in bench.core.state.queues
+
+
+def test_a_queue_that_is_to_end_asks_for_a_load_when_its_seal_comes(make: Callable[..., Bench]) -> None:
+    bench = make(commit_after_loaded=True)
+    (handle,) = bench.open(0)
+    bench.worker("w")
+    bench.found(handle, [0])
+    (chunk,) = bench.dispatched()
+    bench.done(chunk, seq=1)
+    bench.revoke()
+    bench.none(act.Load)
+    bench.sealed("w", 1)
+    bench.one(act.Load)
+    bench.core.loaded("w", 1, bench.now)
+    assert bench.commits() == [1]
+
+
+def test_a_load_is_asked_for_again_as_long_as_a_queue_waits_for_it(make: Callable[..., Bench]) -> None:
+    """The loader that was asked may have died since."""
+    bench = make(commit_after_loaded=True)
+    (handle,) = bench.open(0)
+    bench.worker("w")
+    bench.found(handle, [0])
+    (chunk,) = bench.dispatched()
+    bench.done(chunk, seq=1)
+    bench.sealed("w", 1)
+    bench.revoke()
+    bench.one(act.Load)
+    bench.persist()
+    bench.one(act.Load)

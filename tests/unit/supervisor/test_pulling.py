@@ -13,7 +13,7 @@ from rocketcrew.remoting.stored import StoredMessage, encode_message
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.process_queue import RESERVE_BYTES_MAX, RESERVE_BYTES_MIN
-from rocketcrew.supervisor.core.pulling import PullResult, thresholds
+from rocketcrew.supervisor.core.pulling import TRIM_EVERY_S, PullResult, thresholds
 from rocketcrew.supervisor.core.slab import UNIT_BYTES
 
 from .conftest import record
@@ -440,6 +440,26 @@ def test_a_slow_message_holds_up_its_own_bytes_and_not_those_that_were_pulled_wi
         bench.done(rest.pop())
         rest += bench.dispatched()
     assert bench.slab.used_units == 0
+
+
+def test_a_line_that_waits_for_a_trim_is_served_by_the_trim_s_own_timer_at_any_time_of_the_clock(
+    make: type[Bench],
+) -> None:
+    """A sum of two times rounds: at some times what is exactly due seems to be due in a moment, for ever."""
+    rounds = (ms for ms in range(1000, 100_000) if (ms / 1000 + TRIM_EVERY_S) - ms / 1000 < TRIM_EVERY_S)
+    bench = make(units=16)
+    bench.pass_ms(next(rounds))
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.take(act.Pull)
+    assert bench.found(handle, range(8), body_bytes=UNIT_BYTES - 200)
+    _slow, *rest = bench.dispatched()
+    while rest:
+        bench.done(rest.pop())
+        rest += bench.dispatched()
+    bench.none(act.Pull)
+    bench.core.tick(bench.now + TRIM_EVERY_S)
+    assert bench.one(act.Pull).offset == 8
 
 
 def test_a_body_that_is_being_received_is_not_cut_down(make: type[Bench]) -> None:
