@@ -135,7 +135,7 @@ def test_a_queue_that_is_to_end_asks_for_a_load_when_its_seal_comes(make: Callab
     bench.none(act.Load)
     bench.sealed("w", 1)
     bench.one(act.Load)
-    bench.core.loaded("w", 1, bench.now)
+    bench.core.handle(ev.Loaded("w", 1), bench.now)
     assert bench.commits() == [1]
 
 
