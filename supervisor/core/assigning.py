@@ -248,7 +248,7 @@ class Assigning:
         if isinstance(pq, PopQueue):
             self._pop_deadline(pq)
         elif pq.state is Queue.DRAINING:
-            unsealed = sum(chunk.reported for chunk in pq.flight if chunk.tokens)
+            unsealed = sum(chunk.reported - chunk.safe for chunk in pq.flight if chunk.tokens)
             self.s.log("warning", "drain_deadline", queue=pq.mq, unfinished=pq.unfinished, unsealed=unsealed)
             if self.s.stopping:
                 self.s.unfinished_at_stop += pq.unfinished
@@ -324,7 +324,7 @@ class Assigning:
             pq.recovered.discard_below(offset)
             self._note_settled(pq, offset)
             self._commit_progress(pq, now)
-            if (pq.pops or pq.state is Queue.DRAINING) and pq.flight and pq.flight[0].tokens:
+            if pq.state is Queue.DRAINING and pq.flight and pq.flight[0].tokens:
                 self.s.ask_seals_of(pq)
 
     def _commit_progress(self, pq: ProcessQueue, now: float) -> None:
@@ -341,9 +341,10 @@ class Assigning:
             self.s.settled.setdefault(pq.mq, Intervals()).add(pq.opened_at, offset)
 
     def _commit(self, pq: ProcessQueue, offset: int, *, guarded: bool) -> None:
-        if pq.moved_to < 0 and not _nothing_unfinished_below(pq, offset):
+        if pq.moved_to < 0 and (offset < pq.committed or not _nothing_unfinished_below(pq, offset)):
+            what = "commit_would_go_back" if offset < pq.committed else "commit_would_pass_unfinished"
             self.s.counters.invariant_violations += 1
-            self.s.log("critical", "commit_would_pass_unfinished", queue=pq.mq, offset=offset)
+            self.s.log("critical", what, queue=pq.mq, offset=offset, committed=pq.committed)
             return
         pq.commit_asked = offset
         self.s.out.append(Commit(pq.handle, pq.mq, offset, guarded, pq.committed))
@@ -416,6 +417,8 @@ def _nothing_unfinished_below(pq: ProcessQueue, offset: int) -> bool:
         for index in range(len(chunk.offsets)):
             if chunk.begin_of(index) >= offset:
                 return True
-            if index >= chunk.reported or (chunk.failed and index in chunk.failed) or chunk.tokens or chunk.lost:
+            if index >= (chunk.safe if chunk.tokens or chunk.lost else chunk.reported):
+                return False
+            if chunk.failed and index in chunk.failed:
                 return False
     return not pq.waiting or pq.waiting[0].begin >= offset

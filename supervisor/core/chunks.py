@@ -76,7 +76,7 @@ class Chunk:
 
     __slots__ = (
         "alone", "begin", "chunk_id", "count", "failed", "handle", "held", "lost", "offsets", "origin", "positions",
-        "reported", "said", "slot", "tokens", "worker_id",
+        "reported", "safe", "said", "slot", "tokens", "worker_id",
     )  # fmt: skip
 
     def __init__(
@@ -97,6 +97,8 @@ class Chunk:
         self.failed: dict[int, Failure] | None = None
         self.tokens: set[Token] | None = None
         """Segments with rows of this chunk that are not sealed yet."""
+        self.safe = 0
+        """While `tokens` wait, or rows are lost: messages `[0, safe)` are durable without them, unless they failed."""
         self.lost = False
         """Rows of it were reported and then could not be salvaged: it never finishes, the queue is read again."""
         self.held = True
@@ -143,9 +145,23 @@ class Chunk:
     @property
     def floor(self) -> int:
         """The smallest queue offset of it that may not be passed by a commit. Only for a chunk that is not finished."""
-        if self.tokens or self.lost:
-            return self.begin
-        return self.begin_of(min(self.failed) if self.failed else self.reported)
+        return self.begin_of(min(self._durable_to, *self.failed) if self.failed else self._durable_to)
+
+    @property
+    def _durable_to(self) -> int:
+        return self.safe if self.tokens or self.lost else self.reported
+
+    def wait_for(self, token: Token, index: int) -> bool:
+        """Rows of message `index`, or of later ones, are in that segment; whether the chunk waits for it for the first time.
+
+        What was durable before stays so: it may be committed already, and an offset never goes back.
+        """
+        if self.tokens is None:
+            self.tokens = set()
+        self.safe = min(self._durable_to, index)
+        new = token not in self.tokens
+        self.tokens.add(token)
+        return new
 
     @property
     def needs_bytes(self) -> bool:
@@ -153,12 +169,10 @@ class Chunk:
         return self.reported < self.count or bool(self.failed)
 
     def durable_runs(self) -> list[tuple[int, int]]:
-        """Intervals `[from, to)` of queue offsets that are finished and durable; nothing while a segment is open."""
-        if self.tokens or self.lost:
-            return []
+        """Intervals `[from, to)` of queue offsets that are finished and durable."""
         runs: list[tuple[int, int]] = []
         failed = self.failed or {}
-        for index in range(self.reported):
+        for index in range(self._durable_to):
             if index in failed:
                 continue
             begin, end = self.begin_of(index), self.offsets[index] + 1

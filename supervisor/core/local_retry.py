@@ -26,7 +26,7 @@ class LocalRetry:
 
     def __init__(
         self, state: State, dispatching: Dispatching, send_back: Callable[[ProcessQueue, Chunk, int], None],
-        wait_for_seal: Callable[[Chunk, Token, int], None], wait_for_load: Callable[[Chunk, WorkerView], None],
+        wait_for_seal: Callable[[Chunk, Token, int, int], None], wait_for_load: Callable[[Chunk, int, WorkerView], None],
         settled: Callable[[Chunk], None],
     ) -> None:  # fmt: skip
         self.s = state
@@ -91,7 +91,7 @@ class LocalRetry:
             return
         s.counters.done_messages += 1
         if token[1]:
-            self._wait_for_seal(chunk, token, 1)
+            self._wait_for_seal(chunk, token, index, 1)
         s.out.append(JournalDone(pq.mq, chunk.begin_of(index), chunk.offsets[index] + 1, *token))
         self._finish(pq, chunk, index)
 
@@ -107,7 +107,7 @@ class LocalRetry:
             self.s.counters.salvaged_messages += 1
             self.s.counters.done_messages += 1
             if self.s.config.commit_after_loaded:
-                self._wait_for_load(chunk, worker)
+                self._wait_for_load(chunk, index, worker)
             self._finish(pq, chunk, index)
         else:
             self._send_back(pq, chunk, index)

@@ -138,10 +138,15 @@ class Settling:
         """The worker runs record `offset` of that chunk; what it was given before that has ended (workers/unreported.py).
 
         Up to the record `held`, (low bits of a chunk's id, index), all of it succeeded and left no rows; from there on only
-        the worker can report, and is asked to, once a call.
+        the worker can report, and is asked to, once a call. In order it can do so of nothing else.
         """
         worker = self.s.workers.get(worker_id)
         if worker is None or worker.state not in LIVING or worker.window or chunk_id not in worker.in_flight:
+            return
+        if self.s.config.order != "concurrent":
+            if held is not None and worker.asked_at != (chunk_id, offset):
+                worker.asked_at = (chunk_id, offset)
+                self.s.out.append(AskReport(worker_id))
             return
         chunks = list(worker.in_flight.values())
         if held is not None and held[0] not in [chunk.chunk_id & CHUNK_MASK for chunk in chunks]:
@@ -188,7 +193,7 @@ class Settling:
         s.counters.done_messages += done
         pq.unfinished -= done
         if seq and done:
-            self._wait_for_seal(chunk, (worker_id, seq), done)
+            self._wait_for_seal(chunk, (worker_id, seq), start, done)
         if not failures:
             self._journal(pq, chunk.begin_of(start), chunk.offsets[end - 1] + 1, worker_id, seq)
             return
@@ -217,14 +222,11 @@ class Settling:
             if index not in failed:
                 self._dispatching.quarantine.finished(pq, chunk, index, sent_back=False)
 
-    def _wait_for_seal(self, chunk: Chunk, token: Token, messages: int) -> None:
-        """`messages` more of the chunk wait for that segment. Its worker seals by rows, bytes and time, whatever the backlog;
-        it is asked only when more messages wait than a segment has rows, since few of them may have any."""
+    def _wait_for_seal(self, chunk: Chunk, token: Token, index: int, messages: int) -> None:
+        """`messages` more of the chunk, from `index` on, wait for that segment. Its worker seals by rows, bytes and time,
+        whatever the backlog; it is asked only when more messages wait than a segment has rows, since few may have any."""
         s = self.s
-        if chunk.tokens is None:
-            chunk.tokens = set()
-        if token not in chunk.tokens:
-            chunk.tokens.add(token)
+        if chunk.wait_for(token, index):
             s.unsealed.setdefault(token, []).append(chunk)
         s.unsealed_messages[token] += messages
         if s.unsealed_messages[token] > s.config.seal_rows:
@@ -439,7 +441,7 @@ class Settling:
             if fate is None:
                 child.reported = child.count
                 if s.config.commit_after_loaded:
-                    self._wait_for_load(child, worker)
+                    self._wait_for_load(child, 0, worker)
                 self._dispatching.finished(child, pq)
                 pq.unfinished -= child.count
                 pq.unfinished_bytes -= child.length_bytes
@@ -458,13 +460,10 @@ class Settling:
             else:
                 self._dispatching.leave(child)
 
-    def _wait_for_load(self, child: Chunk, worker: WorkerView) -> None:
-        """Its rows are in one of the segments that were salvaged: which one, nobody noted."""
-        if child.tokens is None:
-            child.tokens = set()
+    def _wait_for_load(self, child: Chunk, index: int, worker: WorkerView) -> None:
+        """Its rows, from `index` on, are in one of the segments that were salvaged: which one, nobody noted."""
         for token in worker.salvaged_in:
-            if token not in child.tokens:
-                child.tokens.add(token)
+            if child.wait_for(token, index):
                 self.s.unsealed.setdefault(token, []).append(child)
             self.s.unloaded.add(token)
 

@@ -67,7 +67,7 @@ class CommitBeforeSeal(CoreParts):
     """Rows count as durable as soon as their outcome is there."""
 
     class settling_class(Settling):
-        def _wait_for_seal(self, chunk: Chunk, token: Token, messages: int) -> None:
+        def _wait_for_seal(self, chunk: Chunk, token: Token, index: int, messages: int) -> None:
             pass
 
 
@@ -75,8 +75,8 @@ class SealsForTheSpan(CoreParts):
     """A seal is asked for when half of a queue's span is taken, though most of it was only pulled ahead."""
 
     class settling_class(Settling):
-        def _wait_for_seal(self, chunk: Chunk, token: Token, messages: int) -> None:
-            super()._wait_for_seal(chunk, token, messages)
+        def _wait_for_seal(self, chunk: Chunk, token: Token, index: int, messages: int) -> None:
+            super()._wait_for_seal(chunk, token, index, messages)
             pq = self.s.queues[chunk.handle]
             head = pq.flight[0]
             if head.tokens and pq.next_offset - head.offsets[0] > self.s.config.consume_concurrently_max_span // 2:
