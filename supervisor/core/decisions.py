@@ -265,7 +265,7 @@ class Core:
         self.popping.failed(event.handle, now)
 
     def _sent_back(self, event: ev.SentBack, now: float) -> None:
-        self.settling.sent_back(event.handle, event.chunk_id, event.index, event.accepted, now)
+        self.settling.retries.sent_back(event.handle, event.chunk_id, event.index, event.accepted, now)
         self._feed(now)
 
     def _worker_ready(self, event: ev.WorkerReady, now: float) -> None:
@@ -306,21 +306,20 @@ class Core:
     def _returned(self, event: ev.Returned, now: float) -> None:
         assert self.returning is not None, "only the ordered modes take it"
         self.returning.returned(
-            event.worker_id, event.chunk_id, event.start, event.failed, event.delay_level, event.suspend_ms, event.error,
-            now,
+            event.worker_id, event.chunk_id, event.start, event.failed, event.failure, event.suspend_ms, now,
         )  # fmt: skip
         self._feed(now)
 
     # --- between mechanisms -------------------------------------------------------------------------------------
 
     def _left(self, shadow: Chunk) -> None:
-        self.settling.left(shadow)
+        self.settling.retries.left(shadow)
 
     def _dead_letter(self, pq: ProcessQueue, chunk: Chunk, charge: Charge) -> None:
-        self.settling.dead_letter(pq, chunk, charge)
+        self.settling.retries.dead_letter(pq, chunk, charge)
 
     def _send_back(self, pq: ProcessQueue, chunk: Chunk, index: int) -> None:
-        self.settling.send_back(pq, chunk, index)
+        self.settling.retries.send_back(pq, chunk, index)
 
     def _reported(self, chunk: Chunk, pq: ProcessQueue) -> None:
         self.settling.reported(chunk, pq)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ...remoting.queues import MessageQueue
+from ...workers.failures import Failure
 from ...workers.packets import BLOCK_MESSAGES
 from .actions import Dispatch
 from .charges import Charge
@@ -42,7 +43,7 @@ class Links:
     """What dispatching asks of mechanisms that are made after it."""
 
     left: Callable[[Chunk], None]
-    """Nobody will run this shadow (local_retry.py)."""
+    """Nobody will run this shadow (retries.py)."""
     dead_letter: Callable[[ProcessQueue, Chunk, Charge], None]
     """The chunk's only record has cost too many workers: send it to the dead letters."""
     send_back: Callable[[ProcessQueue, Chunk, int], None]
@@ -224,10 +225,10 @@ class Dispatching:
         del pq
         self.s.quarantine.append(chunk)
 
-    def timed_out(self, pq: ProcessQueue, chunk: Chunk, error: str, now: float) -> bool:
-        """Its worker was stopped at the hard time limit with all of it in hand. False: it is sent back (settling.py); ordered
+    def timed_out(self, pq: ProcessQueue, chunk: Chunk, failure: Failure, now: float) -> bool:
+        """Its worker was stopped at the hard time limit with all of it in hand. False: it is sent back (retries.py); ordered
         modes count a failed attempt by their own rules."""
-        del pq, chunk, error, now
+        del pq, chunk, failure, now
         return False
 
     def sending(self, pq: ProcessQueue, offset: int) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ...remoting.check_points import CheckPoint
 from ...remoting.queues import MessageQueue
+from ...workers.failures import Failure
 from .blame import Death, End
 from .popping import PopResult
 from .pulling import PullResult
@@ -300,10 +301,10 @@ class Returned:
     chunk_id: int
     start: int
     failed: int
-    delay_level: int
+    failure: Failure | None
+    """Why the first of them failed; None where none was tried."""
     suspend_ms: int
     """-1 = as configured, 0 = nothing is waited for."""
-    error: str
 
 
 @dataclass(slots=True, eq=False)

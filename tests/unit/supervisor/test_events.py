@@ -30,7 +30,7 @@ def test_an_event_changes_nothing_once_it_was_handled(bench: Bench) -> None:
 
 @pytest.mark.parametrize(
     "event",
-    [ev.Returned("w1", 1, 0, 1, 0, -1, "no"), ev.Consumed("w1", 1), ev.Classified("w1", 1, [b"k"])],
+    [ev.Returned("w1", 1, 0, 0, None, -1), ev.Consumed("w1", 1), ev.Classified("w1", 1, [b"k"])],
     ids=lambda event: type(event).__name__,
 )
 def test_a_worker_that_keeps_an_order_where_there_is_none_is_killed(bench: Bench, event: ev.Event) -> None:

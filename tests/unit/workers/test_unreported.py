@@ -206,7 +206,7 @@ def test_rows_and_failures_are_reported_beside_the_call_and_not_again(
     b.steps(3)
     failure = next(each for each in said if not isinstance(each, Outcome | Sealed))
     assert entries(said) == [(5, 0, 4, True)]
-    assert (failure.position, failure.error.partition(" (")[0]) == (2, "ValueError: no")
+    assert (failure[0], failure[1].error.partition(" (")[0]) == (2, "ValueError: no")
     assert entries(b.story()) == [(5, 4, 2, True)]
 
 
