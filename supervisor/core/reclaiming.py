@@ -49,7 +49,7 @@ class Reclaiming:
         """Queues that were taken away, of which something was left to the next owner in this step."""
 
     def watch(self, now: float) -> None:
-        """Something may have been handed out: look from time to time. Where the handler commits, nothing ends before that."""
+        """Something may have been handed out: look from time to time. A handler that commits finishes nothing before."""
         config = self.s.config
         if not self._watching and (config.order == "concurrent" or config.auto_commit):
             self._watching = True
