@@ -26,6 +26,7 @@ from pathlib import Path
 import structlog
 
 from ..conf.segment_format import BAD_DIR, READY_DIR, REASON_SUFFIX, SEGMENT_SUFFIX, segment_name
+from .core import events as ev
 from .core.chunks import Token
 from .core.decisions import Core
 from .folder_notices import FolderNotices
@@ -247,10 +248,10 @@ class Backlog:
         held = reason in self._core.state.paused
         if hold and not held:
             log.warning("pulling_paused", reason=reason, **facts)
-            self._core.pause(reason)
+            self._core.handle(ev.Pause(reason), self._loop.time())
         elif held and not hold:
             log.info("pulling_resumed", reason=reason, **facts)
-            self._core.resume(self._loop.time(), reason)
+            self._core.handle(ev.Resume(reason), self._loop.time())
 
     def _report_loaded(self) -> None:
         """Segments that are in the table: gone from ready/ and not set aside."""
@@ -274,7 +275,7 @@ class Backlog:
             else:
                 self._suspects.pop(name)
                 self._told_bad.pop(name, None)
-                self._core.loaded(*self._awaited.pop(name), now)
+                self._core.handle(ev.Loaded(*self._awaited.pop(name)), now)
 
     def _set_aside(self) -> set[str]:
         """Segments whose file lies in bad/, perhaps under a number. The reason beside it stays for ever, also of a file that

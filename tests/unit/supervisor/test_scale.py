@@ -12,6 +12,7 @@ import pytest
 from rocketcrew.remoting.codes import ResponseCode
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core import events as ev
 
 from .conftest import ME, TOPIC
 
@@ -101,7 +102,7 @@ def test_a_coroutine_handlers_workers_are_chosen_by_their_own_window(make: Make)
     def cost(workers: int) -> int:
         bench, handle = crew(make, workers, tail_us=100.0)
         for name in names(workers):
-            bench.core.worker_window(name, 50)
+            bench.core.handle(ev.WorkerWindow(name, 50), bench.now)
         bench.found(handle, range(64))
         chunks = bench.dispatched()
         assert max(len(worker.in_flight) for worker in bench.core.state.workers.values()) <= -(-len(chunks) // workers)
@@ -129,7 +130,7 @@ def test_a_limited_topic_costs_the_same_with_any_number_of_workers_and_queues(ma
         bench.worker(*names(workers))
         if side_by_side:
             for name in names(workers):
-                bench.core.worker_window(name, side_by_side)
+                bench.core.handle(ev.WorkerWindow(name, side_by_side), bench.now)
         for handle in handles:
             bench.found(handle, range(4))
         chunks = bench.dispatched()
@@ -160,7 +161,7 @@ def test_an_answer_to_a_look_up_costs_what_its_topic_has(make: Make) -> None:
     def cost(others: int) -> int:
         bench = make(topics=(TOPIC, "other"))
         bench.open(0, 1)
-        bench.core.members("other", [MessageQueue("other", "b", n) for n in range(others)], (ME,), bench.now)
+        bench.core.handle(ev.Members("other", [MessageQueue("other", "b", n) for n in range(others)], (ME,)), bench.now)
         return steps(lambda: bench.members([0, 1]))
 
     assert cost(1_000) <= FLAT * cost(10)
@@ -190,13 +191,13 @@ def locked(make: Make, queues: int) -> Bench:
     bench = make(units=8_000, order="queue", locks=True)
     bench.worker("w")
     mqs = [MessageQueue(TOPIC, broker, number) for broker in ("a", "b") for number in range(queues // 2)]
-    bench.core.members(TOPIC, mqs, (ME,), bench.now)
+    bench.core.handle(ev.Members(TOPIC, mqs, (ME,)), bench.now)
     asked = bench.one(act.LockQueues).mqs
     for broker in ("a", "b"):
         those = [mq for mq in asked if mq.broker_name == broker]
-        bench.core.locked(those, those, bench.now, bench.now)
+        bench.core.handle(ev.Locked(those, those, bench.now), bench.now)
     for fetch in bench.take(act.FetchOffset):
-        bench.core.opened(fetch.handle, 0, bench.now)
+        bench.core.handle(ev.Opened(fetch.handle, 0), bench.now)
     bench.take(act.Log)
     return bench
 
@@ -205,17 +206,17 @@ def locked(make: Make, queues: int) -> Bench:
 def test_a_lost_broker_costs_one_request_and_one_line(make: Make, queues: int) -> None:
     bench = locked(make, queues)
     lost = [mq for mq in bench.core.state.by_mq if mq.broker_name == "a"]
-    bench.core.broker_lost("a", bench.now)
+    bench.core.handle(ev.BrokerLost("a"), bench.now)
     assert bench.logged() == ["queue_locks_lost"]
     assert bench.counters.locks_lost == queues // 2
     for _ in range(10):  # it stays away
         bench.pass_ms(500)
         assert sorted(bench.one(act.LockQueues).mqs) == sorted(lost)
-        bench.core.locked(lost, None, bench.now, bench.now)
+        bench.core.handle(ev.Locked(lost, None, bench.now), bench.now)
     assert bench.logged() == []
     bench.pass_ms(500)
     bench.take(act.LockQueues)
-    bench.core.locked(lost, lost, bench.now, bench.now)
+    bench.core.handle(ev.Locked(lost, lost, bench.now), bench.now)
     assert bench.logged() == ["queues_locked_again"]
 
 
@@ -241,9 +242,9 @@ def test_members_that_join_cost_a_look_up_at_a_time(make: Make) -> None:
     look_ups = 0
     for _ in range(50):
         for _ in range(20):
-            bench.core.rebalance(bench.now)
+            bench.core.handle(ev.Rebalance(), bench.now)
         asked = [action.topic for action in bench.take(act.FetchAssignment)]
         look_ups += len(asked)
         for topic in asked:
-            bench.core.members(topic, [MessageQueue(topic, "b", 0)], (ME,), bench.now)
+            bench.core.handle(ev.Members(topic, [MessageQueue(topic, "b", 0)], (ME,)), bench.now)
     assert look_ups <= 50 * len(topics)
