@@ -175,6 +175,9 @@ class Intervals:
             self._starts.append(start)
             self._ends.append(end)
             return
+        if start == self._ends[-1]:
+            self._ends[-1] = end
+            return
         left = bisect_left(self._ends, start)
         right = bisect_right(self._starts, end)
         if left < right:
@@ -189,6 +192,21 @@ class Intervals:
         del self._starts[:keep], self._ends[:keep]
         if self._starts and self._starts[0] < floor:
             self._starts[0] = floor
+
+    @property
+    def start(self) -> int:
+        """The smallest offset; the set is not empty."""
+        return self._starts[0]
+
+    @property
+    def end(self) -> int:
+        """One more than the greatest offset; 0 = the set is empty."""
+        return self._ends[-1] if self._ends else 0
+
+    def next_gap(self, offset: int) -> int:
+        """The smallest offset from `offset` on that is not in the set."""
+        at = bisect_right(self._starts, offset) - 1
+        return max(offset, self._ends[at]) if at >= 0 else offset
 
     def __contains__(self, offset: int) -> bool:
         at = bisect_right(self._starts, offset) - 1

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ...remoting.stored import raise_reconsume_times
-from .actions import JournalDone
 from .chunks import Chunk, Failure, Token
 from .dispatching import Dispatching
 from .process_queue import ProcessQueue
@@ -26,14 +25,15 @@ class LocalRetry:
 
     def __init__(
         self, state: State, dispatching: Dispatching, send_back: Callable[[ProcessQueue, Chunk, int], None],
-        wait_for_seal: Callable[[Chunk, Token, int], None], wait_for_load: Callable[[Chunk, WorkerView], None],
-        settled: Callable[[Chunk], None],
+        wait_for_load: Callable[[ProcessQueue, Chunk, WorkerView], None],
+        finished: Callable[[ProcessQueue, Chunk, int, int, Token], None],
+        settled: Callable[[ProcessQueue, Chunk], None],
     ) -> None:  # fmt: skip
         self.s = state
         self._dispatching = dispatching
         self._send_back = send_back
-        self._wait_for_seal = wait_for_seal
         self._wait_for_load = wait_for_load
+        self._finished = finished
         self._settled = settled
         dispatching.left = self._left
 
@@ -91,10 +91,8 @@ class LocalRetry:
             self._send_back(pq, chunk, index)
             return
         s.counters.done_messages += 1
-        if token[1]:
-            self._wait_for_seal(chunk, token, 1)
-        s.out.append(JournalDone(pq.mq, chunk.begin_of(index), chunk.offsets[index] + 1, *token))
-        self._finish(pq, chunk, index)
+        self._finished(pq, chunk, index, index + 1, token)
+        self._over(pq, chunk, index)
 
     def died(self, pq: ProcessQueue, shadow: Chunk, worker: WorkerView) -> None:
         """Its worker died with it: rows that were found complete count, else the attempt has failed."""
@@ -108,8 +106,9 @@ class LocalRetry:
             self.s.counters.salvaged_messages += 1
             self.s.counters.done_messages += 1
             if self.s.config.commit_after_loaded:
-                self._wait_for_load(chunk, worker)
-            self._finish(pq, chunk, index)
+                self._wait_for_load(pq, shadow, worker)
+            pq.ledger.finish(shadow.begin, shadow.offsets[0] + 1)
+            self._over(pq, chunk, index)
         else:
             self._send_back(pq, chunk, index)
 
@@ -120,12 +119,12 @@ class LocalRetry:
         if pq is not None and chunk.failed and index in chunk.failed:
             self._send_back(pq, chunk, index)
 
-    def _finish(self, pq: ProcessQueue, chunk: Chunk, index: int) -> None:
+    def _over(self, pq: ProcessQueue, chunk: Chunk, index: int) -> None:
         assert chunk.failed is not None
         self._dispatching.quarantine.finished(pq, chunk, index, sent_back=False)
         del chunk.failed[index]
         pq.unfinished -= 1
-        self._settled(chunk)
+        self._settled(pq, chunk)
 
     @staticmethod
     def _origin(shadow: Chunk) -> tuple[Chunk, int]:
