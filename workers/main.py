@@ -214,9 +214,10 @@ def make_worker(
         memory=memory,
         log=log,
     )
-    if not ordered and obey_barriers():
-        worker.offer_back()
-        if REPORT_SIGNAL:
+    if obey_barriers():
+        if not ordered:
+            worker.offer_back()
+        if REPORT_SIGNAL and (not ordered or handler.auto_commit):
             worker.offer_reports()
     return worker
 

@@ -127,7 +127,7 @@ class OrderedRunner(Runner):
         self, work: OrderedWork, data: bytes, positions: list[int], offsets: list[int]
     ) -> list[Returned | Consumed]:
         wants = chooser(work.queue, self._filter, self._log)
-        run = Run(work.chunk_id, work.queue, offsets, 0)
+        run = self._next_run(work, offsets, 0)
         index, total = 0, len(offsets)
         while index < total:
             if self._too_late():
@@ -140,8 +140,7 @@ class OrderedRunner(Runner):
             if damaged is not None and verdict.error is None:
                 verdict = _Verdict(end - 1 - index, damaged)
             took = self._clock() - started
-            run.busy_ns += took
-            run.slowest_ns = max(run.slowest_ns, took)
+            self._took(run, took, index, end if verdict.error is None else index)
             if verdict.error is not None:
                 done = index + verdict.done
                 self._end_run(run, done)
@@ -150,16 +149,36 @@ class OrderedRunner(Runner):
             if verdict.commit:
                 self._end_run(run, index)
                 self._commit(work.queue)
-                run = Run(work.chunk_id, work.queue, offsets, index)
-            if started + took >= self._due_ns and self._auto_commit:
+                run = self._next_run(work, offsets, index)
+            if self._auto_commit and self._must_flush(started + took, took):
                 self._end_run(run, index)
                 self._flush()
+                self._flushed(self._clock() - started - took)
                 self.begin_chunk(work.chunk_id, work.queue)
-                run = Run(work.chunk_id, work.queue, offsets, index)
+                run = self._next_run(work, offsets, index)
         self._end_run(run, total)
         staged = self._staged.get(work.queue)
         waits = staged is not None and any(part.chunk_id == work.chunk_id for part in staged.runs)
         return [work.chunk_id] if waits else []
+
+    def _next_run(self, work: OrderedWork, offsets: list[int], start: int) -> Run:
+        """Records from `start` on. What has ended of them may be reported beside a call; not what waits for a commit."""
+        run = Run(work.chunk_id, work.queue, offsets, start)
+        if self._auto_commit:
+            self._current = run
+        return run
+
+    def _took(self, run: Run, took: int, first: int, end: int) -> None:
+        """A call took so long; records `first` to `end` have ended by it."""
+        lock = self.own()
+        try:
+            run.busy_ns += took
+            run.slowest_ns = max(run.slowest_ns, took)
+            if end > first and self._auto_commit:
+                run.settled = end
+                self._hold(run, first)  # in order only this worker knows what it has to give back
+        finally:
+            lock.release()
 
     # --- one call ---------------------------------------------------------------------------------------------------
 
@@ -247,11 +266,15 @@ class OrderedRunner(Runner):
     # --- what is done, and what waits for a commit ------------------------------------------------------------------
 
     def _put(self, run: Run, prepared: list[tuple[int, Prepared]]) -> None:
-        for index, part in prepared:
-            if self._auto_commit:
+        if not self._auto_commit:
+            self._stage(run.queue).rows.extend((run, index, part) for index, part in prepared)
+            return
+        lock = self.own()
+        try:
+            for index, part in prepared:
                 self._keep(run, index, [part])
-            else:
-                self._stage(run.queue).rows.append((run, index, part))
+        finally:
+            lock.release()
 
     def _stage(self, queue: QueueInfo) -> _Staged:
         return self._staged.setdefault(queue, _Staged([], []))

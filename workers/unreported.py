@@ -23,8 +23,9 @@ in the link calls failed, or knows to have rows.
 
 What was taken the worker reports all the same, in its next report; the supervisor leaves out what it knows (settling.py).
 
-Only of handlers that run message by message or batch by batch in the order of the chunk: the ordered modes and coroutines
-do not offer it.
+Nothing is taken in the ordered modes: only the worker knows what it has to give back (a lane ends at a failure). There each
+message that has ended is held, and the worker reports beside the call; not with `auto_commit=False`, where the handler says
+what is finished. Coroutines do not offer it: while they wait, the loop reports.
 """
 
 from __future__ import annotations

@@ -341,9 +341,10 @@ class Assigning:
             self.s.settled.setdefault(pq.mq, Intervals()).add(pq.ledger.begin, offset)
 
     def _commit(self, pq: ProcessQueue, offset: int, *, guarded: bool) -> None:
-        if pq.moved_to < 0 and not _nothing_unfinished_below(pq, offset):
+        if pq.moved_to < 0 and (offset < pq.committed or not _nothing_unfinished_below(pq, offset)):
+            what = "commit_would_go_back" if offset < pq.committed else "commit_would_pass_unfinished"
             self.s.counters.invariant_violations += 1
-            self.s.log("critical", "commit_would_pass_unfinished", queue=pq.mq, offset=offset)
+            self.s.log("critical", what, queue=pq.mq, offset=offset, committed=pq.committed)
             return
         pq.commit_asked = offset
         self.s.out.append(Commit(pq.handle, pq.mq, offset, guarded, pq.committed))

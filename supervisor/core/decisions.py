@@ -145,6 +145,7 @@ class Core:
     def tick(self, now: float) -> None:
         """Run the timers that are due."""
         self.state.run_timers(now)
+        self.reclaiming.watch_order(now)
 
     def next_timer(self) -> float | None:
         """When `tick` has something to do next."""

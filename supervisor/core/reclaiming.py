@@ -10,8 +10,8 @@ that is held up gets nothing more until it has reported what was left to it.
 On the same rounds, a worker that has kept what it finished for longer than the flush interval is in a long call: what ended
 before that call is read off its cell (workers/unreported.py, settling.py), so that a kill repeats little.
 
-Only without an order: behind a message of a queue or a key there is nothing that may run before it. What may have killed a
-worker runs alone, and coroutine handlers have all of theirs in hand.
+Nothing is taken back in an order: after a message of a queue or a key there is nothing that may run before it. What may have
+killed a worker runs alone, and coroutine handlers have all of theirs in hand.
 """
 
 from __future__ import annotations
@@ -53,11 +53,17 @@ class Reclaiming:
         self.s.at(0.0, self.watch)
 
     def watch(self, now: float) -> None:
-        """Something may have been handed out: look from time to time."""
+        """Something may have been handed out: look from time to time. Where the handler commits, nothing ends before."""
         config = self.s.config
-        if not self._watching and config.order == "concurrent":
+        if not self._watching and (config.order == "concurrent" or config.auto_commit):
             self._watching = True
             self.s.at(now + self._look_ms() / 1000, self._look)
+
+    def watch_order(self, now: float) -> None:
+        """A timer may have handed out what was held in order."""
+        order = self.s.config.order != "concurrent"
+        if order and not self._watching and any(worker.in_flight for worker in self.s.workers.values()):
+            self.watch(now)
 
     def _look_ms(self) -> float:
         config = self.s.config
@@ -70,7 +76,7 @@ class Reclaiming:
         seen, self._seen = self._seen, {}
         if not busy:
             return  # whatever hands something out begins it anew
-        reclaims = now >= self._reclaims_at
+        reclaims = s.config.order == "concurrent" and now >= self._reclaims_at
         if reclaims:
             self._reclaims_at = now + (s.config.reclaim_look_ms - self._look_ms() / 2) / 1000  # looks are a little late
         idle = reclaims and not s.redo and not s.ready and any(self._idles(worker) for worker in s.workers.values())

@@ -136,10 +136,15 @@ class Settling:
         """The worker runs record `offset` of that chunk; what it was given before that has ended (workers/unreported.py).
 
         Up to the record `held`, (low bits of a chunk's id, index), all of it succeeded and left no rows; from there on only
-        the worker can report, and is asked to, once a call.
+        the worker can report, and is asked to, once a call. In order it can do so of nothing else.
         """
         worker = self.s.workers.get(worker_id)
         if worker is None or worker.state not in LIVING or worker.window or chunk_id not in worker.in_flight:
+            return
+        if self.s.config.order != "concurrent":
+            if held is not None and worker.asked_at != (chunk_id, offset):
+                worker.asked_at = (chunk_id, offset)
+                self.s.out.append(AskReport(worker_id))
             return
         chunks = list(worker.in_flight.values())
         if held is not None and held[0] not in [chunk.chunk_id & CHUNK_MASK for chunk in chunks]:

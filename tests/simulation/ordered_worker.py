@@ -9,7 +9,7 @@ from rocketcrew.remoting.errors import ProtocolError
 from rocketcrew.remoting.stored import record_info, walk
 from rocketcrew.supervisor.core.actions import Classify, Dispatch, DispatchOrdered
 from rocketcrew.supervisor.core.blame import InHand
-from rocketcrew.workers.cells import KEYS_OF
+from rocketcrew.workers.cells import KEYS_OF, STATE
 
 from .coroner import Call
 from .disk import Segment
@@ -115,6 +115,15 @@ class OrderedSimWorker(SimWorker):
     def tried_here(self, index: int) -> int:
         return self.tried[index] if index < len(self.tried) else 0
 
+    def _set_up(self) -> None:
+        if self.alive and self.member.script.auto_commit:
+            self.unreported_cell.offer()
+        super()._set_up()
+
+    def _ran_one(self, work: Work) -> None:
+        super()._ran_one(work)
+        self.unreported_cell.hold(work.chunk_id, len(work.results) - 1)
+
     def _ran(self, work: Work, call: Call) -> None:
         if not self.alive or self.work is not work or self.call is not call:
             return
@@ -155,6 +164,7 @@ class OrderedSimWorker(SimWorker):
     def _end(self, work: Work, start: int, failed: int, level: int) -> None:
         """Give back `[start, count)` of the chunk, and the chunks behind it in its lane (or all, when it is too late)."""
         self.work = None
+        self.cell[STATE] = 0
         self._flush()
         if not self.alive:
             return
@@ -202,6 +212,7 @@ class OrderedSimWorker(SimWorker):
         key = (work.mq.topic, work.mq.queue_id)
         self.member.order.undone(self, key, work.offsets[index])
         self.work = None
+        self.cell[STATE] = 0
         self._flush()
         if not self.alive:
             return

@@ -123,6 +123,8 @@ class SimPool:
         core, worker = self._member.core.state, self.workers.get(action.worker_id)
         leaves = core.stopping or any(pq.state is Queue.DRAINING for pq in core.queues.values())
         waiting = [] if worker is None else [*worker.sealing, *filter(None, [worker.segment])]
+        if worker is not None:
+            waiting += [said[1] for what, said in worker.said if what == self.sealed]  # not known to the core yet
         if waiting and not leaves and sum(len(one.finished) for one in waiting) <= self._member.script.seal_rows:
             raise Violation(f"{action.worker_id} is asked to seal, though nothing leaves, and little waits for it")
         if waiting and not leaves:
@@ -222,8 +224,8 @@ class SimPool:
             worker.worker_id, work.chunk_id, start, count, seq, us * count, us, 0, failures, self._member.world.now
         )
 
-    def sealed(self, worker: SimWorker, seq: int) -> None:
-        self._member.core.sealed(worker.worker_id, seq, self._member.world.now)
+    def sealed(self, worker: SimWorker, segment: Segment) -> None:
+        self._member.core.sealed(worker.worker_id, segment.seq, self._member.world.now)
 
     def salvage_segment(self, worker: SimWorker, segment: Segment) -> None:
         """A booting worker salvages a segment of a dead one, and says what is in it."""

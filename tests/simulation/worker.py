@@ -503,4 +503,4 @@ class SimWorker:
             self.world.note("killed between rename and report")
             self.die()
             return
-        self.say(self.member.pool.sealed, self, segment.seq)
+        self.say(self.member.pool.sealed, self, segment)

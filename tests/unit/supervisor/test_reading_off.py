@@ -71,6 +71,42 @@ def test_a_coroutine_handler_is_not_read(busy: tuple[Bench, int, list[Chunk]]) -
     assert done(bench) == []
 
 
+@pytest.mark.parametrize("order", ["queue", "key"])
+def test_in_order_nothing_is_read_off_and_the_worker_is_asked_once_a_call(
+    make: Callable[..., Bench], order: str
+) -> None:
+    """What it has to give back only it knows; what was held until a timer let it go is looked at, too."""
+    bench = make(chunk_messages_max=4, order=order)
+    (handle,) = bench.open(0)
+    bench.worker("a")
+    bench.core.state.sizer.tail_us = 100.0
+    bench.found(handle, range(2))
+    first = bench.one(act.DispatchOrdered).chunks[0].chunk
+    bench.core.returned("a", first.chunk_id, 0, 1, 0, 20, "no", bench.now)
+    bench.pass_ms(5.1)
+    bench.pass_ms(50.1)
+    bench.one(act.DispatchOrdered)
+    bench.take(act.ReadCell)
+    bench.pass_ms(5.1)
+    bench.pass_ms(5.1)
+    assert bench.take(act.ReadCell)
+    bench.none(act.Reclaim)
+    for _ in range(2):
+        in_hand(bench, first, first.offsets[-1], (first.chunk_id, 0))
+    assert bench.one(act.AskReport).worker_id == "a"
+    assert done(bench) == []
+
+
+def test_where_the_handler_commits_nothing_is_looked_for(make: Callable[..., Bench]) -> None:
+    bench = make(chunk_messages_max=4, order="queue", auto_commit=False)
+    (handle,) = bench.open(0)
+    bench.worker("a")
+    bench.found(handle, range(4))
+    for _ in range(5):
+        bench.pass_ms(20)
+    bench.none(act.ReadCell, act.AskReport)
+
+
 def test_what_stands_before_the_record_in_hand_is_done_and_may_be_committed(
     busy: tuple[Bench, int, list[Chunk]],
 ) -> None:

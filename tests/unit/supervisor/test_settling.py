@@ -88,6 +88,55 @@ def test_a_chunk_of_failures_only_waits_for_no_seal(bench: Bench) -> None:
     assert bench.persist() == [1]
 
 
+def test_what_was_durable_of_a_chunk_stays_so_when_later_messages_of_it_wait_for_a_seal(make: type[Bench]) -> None:
+    """The offset was committed, or is in the journal: told again it must not be a lower one, which reads as a reset."""
+    bench = make(chunk_messages_max=4, recommit_interval_ms=1_000)
+    bench.core.state.sizer.tail_us = 200.0
+    handle = bench.open(0)[0]
+    bench.worker("w1")
+    bench.found(handle, [0, 1, 2, 3])
+    chunk = bench.dispatched()[0]
+    assert chunk.count == 4
+    bench.done(chunk, count=2)
+    assert bench.persist() == [2]
+    bench.done(chunk, count=1, seq=1)
+    assert bench.persist() == []
+    bench.pass_ms(1_000)
+    assert bench.persist() == [2]
+    bench.done(chunk, count=1, seq=1)
+    bench.revoke()
+    assert bench.pq(handle).ledger.finished_above(0).pairs() == [(0, 2)]
+    assert bench.commits() == []
+    bench.sealed("w1", 1)
+    assert bench.commits() == [4]
+    assert bench.counters.invariant_violations == 0
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_rows_of_a_message_that_ran_again_hold_the_offset_before_it(make: type[Bench], *, rows: bool) -> None:
+    """Its send-back was refused; the neighbours before it are durable, those after it are not passed."""
+    bench = make(chunk_messages_max=3)
+    bench.core.state.sizer.tail_us = 200.0
+    handle = bench.open(0)[0]
+    bench.worker("w1")
+    bench.found(handle, [0, 1, 2])
+    chunk = bench.dispatched()[0]
+    bench.done(chunk, failures=[(1, 0, "no")], seq=1)
+    assert bench.persist() == []
+    bench.sealed("w1", 1)
+    assert bench.persist() == [1]
+    back = bench.one(act.SendBack)
+    bench.core.sent_back(handle, back.chunk_id, 1, accepted=False, now=bench.now)
+    bench.pass_ms(5_000)
+    shadow = bench.dispatched()[0]
+    bench.done(shadow, seq=2 if rows else 0)
+    assert bench.persist() == ([] if rows else [3])
+    assert bench.pq(handle).head_offset == (1 if rows else 3)
+    bench.sealed("w1", 2)
+    assert bench.persist() == ([3] if rows else [])
+    assert bench.counters.invariant_violations == 0
+
+
 # --- death ------------------------------------------------------------------------------------------------------
 
 

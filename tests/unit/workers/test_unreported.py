@@ -15,6 +15,7 @@ from rocketcrew.workers.api import handler
 from rocketcrew.workers.boot import WorkerLimits
 from rocketcrew.workers.cells import CHUNK_ID, HELD, SEAL_WANTED, STATE, CellView, private_cell
 from rocketcrew.workers.link import LinkClosedError
+from rocketcrew.workers.ordered_packets import OrderedDescriptor, encode_ordered
 from rocketcrew.workers.packets import Outcome, Sealed
 from rocketcrew.workers.reporter import REPORT_SIGNAL, ForkGuard, Reporter
 from rocketcrew.workers.runner import SPARE_SHIFT
@@ -207,6 +208,58 @@ def test_rows_and_failures_are_reported_beside_the_call_and_not_again(
     assert entries(said) == [(5, 0, 4, True)]
     assert (failure.position, failure.error.partition(" (")[0]) == (2, "ValueError: no")
     assert entries(b.story()) == [(5, 4, 2, True)]
+
+
+@pytest.mark.parametrize("one_chunk", [True, False])
+def test_what_ended_in_order_is_reported_beside_the_call(
+    bench: Make, make_record: Make, tmp_path: Path, *, one_chunk: bool
+) -> None:
+    """Also without rows: nobody else may say what of an ordered hand-over has ended."""
+    beside: list[Any] = []
+
+    @handler(schema="n int")
+    def handle(message: Any) -> Any:
+        number = int(message.body)
+        if number == 4:
+            held.append(look(b.cell, 0, lambda: True))
+            b.worker.report_beside()
+            beside.extend(b.story())
+        return {"n": number} if number == 2 else None
+
+    held: list[Seen | None] = []
+    b = bench(handle, schema="n int", folder=tmp_path, limits=NEVER_DUE)
+    b.worker.offer_reports(thread=False)
+    parts = [(5, 0, 6)] if one_chunk else [(5, 0, 3), (6, 3, 6)]
+    data = [b"".join(numbers(make_record, first, end)) for _, first, end in parts]
+    chunks = [
+        OrderedDescriptor(chunk_id, 1, 0, len(each), end - first, 0, ())
+        for (chunk_id, first, end), each in zip(parts, data, strict=True)
+    ]
+    b.link.send(encode_ordered(chunks, 0), b"".join(data))
+    b.steps(3)
+    assert held == [Seen(parts[-1][0], 4, (5, 0))]
+    assert entries(beside) == ([(5, 0, 4, True)] if one_chunk else [(5, 0, 3, True), (6, 0, 1, False)])
+    assert entries(b.story()) == ([(5, 4, 2, False)] if one_chunk else [(6, 1, 2, False)])
+
+
+def test_in_order_too_pending_outcomes_are_flushed_before_each_call_once_calls_are_long(
+    bench: Make, make_record: Make
+) -> None:
+    unreported: list[int] = []
+    reported = 0
+
+    def handle(message: Any) -> None:
+        nonlocal reported
+        reported += sum(records for _, _, records, _ in entries(b.story()))
+        number = int(message.body)
+        unreported.append(number - reported)
+        b.clock.advance_ms(200 if number == 3 else 0.001)
+
+    b = bench(handle, limits=WorkerLimits(flush_interval_us=5_000))
+    data = b"".join(numbers(make_record, 0, 8))
+    b.link.send(encode_ordered([OrderedDescriptor(5, 1, 0, len(data), 8, 0, ())], 0), data)
+    b.steps(3)
+    assert unreported == [0, 1, 2, 3, 0, 0, 0, 0]
 
 
 def test_the_time_that_was_reported_beside_a_call_is_not_reported_twice(bench: Make, make_record: Make) -> None:
