@@ -167,17 +167,18 @@ class Intervals:
         self._ends: list[int] = []
         self.update(pairs)
 
-    def add(self, start: int, end: int) -> None:
-        """Add `[start, end)`; an empty interval is nothing."""
+    def add(self, start: int, end: int) -> int:
+        """Add `[start, end)` and return where the piece that it is now part of ends; an empty interval is nothing."""
         if start >= end:
-            return
-        if not self._ends or start > self._ends[-1]:
+            return end
+        ends = self._ends
+        if not ends or start > ends[-1]:
             self._starts.append(start)
-            self._ends.append(end)
-            return
-        if start == self._ends[-1]:
-            self._ends[-1] = end
-            return
+            ends.append(end)
+            return end
+        if start == ends[-1]:
+            ends[-1] = end
+            return end
         left = bisect_left(self._ends, start)
         right = bisect_right(self._starts, end)
         if left < right:
@@ -185,6 +186,7 @@ class Intervals:
             end = max(end, self._ends[right - 1])
         self._starts[left:right] = [start]
         self._ends[left:right] = [end]
+        return end
 
     def discard_below(self, floor: int) -> None:
         """Forget everything below `floor`."""

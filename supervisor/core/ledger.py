@@ -57,10 +57,12 @@ class Ledger:
 
     def finish(self, start: int, end: int) -> None:
         """Messages of the offsets `[start, end)` are finished; their rows, if they have any, are held first."""
-        self.done.add(start, end)
+        piece_end = self.done.add(start, end)
         self.finished_to = max(self.finished_to, end)
-        if start <= self.first_open:
-            self._advance()
+        if start <= self.first_open < piece_end:
+            self.first_open = piece_end
+            if self._gaps:
+                self._advance()
 
     def pass_over(self, start: int, end: int) -> None:
         """Nothing is to be done for `[start, end)`: nothing was delivered, or it was finished in an earlier assignment."""

@@ -215,6 +215,8 @@ class State:
     def run_timers(self, now: float) -> None:
         """Call what is due. What is added meanwhile waits for the next tick, so that a timer that sets itself again for a
         moment that is already over cannot keep the caller here. When one raises, the others are due again."""
+        if not self._timers or self._timers[0][0] > now:
+            return
         due: list[tuple[float, int, Callable[[float], None]]] = []
         while self._timers and self._timers[0][0] <= now:
             due.append(heapq.heappop(self._timers))
