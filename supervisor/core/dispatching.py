@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from ...workers.failures import Failure
 from ...workers.packets import BLOCK_MESSAGES
 from .actions import Dispatch
 from .chunks import Chunk
@@ -40,7 +41,7 @@ class Dispatching:
         self.s = state
         self.quarantine = Quarantine(state, self._hand_again, self.apart)
         self.left: Callable[[Chunk], None] = lambda _shadow: None
-        """Told of shadows (local_retry.py) that nobody will run."""
+        """Told of shadows (retries.py) that nobody will run."""
         self.limits = TopicLimits(state)
         self.quarantine.may_run = lambda worker, chunk: self._room(worker, chunk) >= chunk.count
         self._beside: deque[ProcessQueue] = deque()
@@ -201,10 +202,10 @@ class Dispatching:
         del pq
         self.s.quarantine.append(chunk)
 
-    def timed_out(self, pq: ProcessQueue, chunk: Chunk, error: str, now: float) -> bool:
-        """Its worker was stopped at the hard time limit with all of it in hand. False: it is sent back (settling.py); ordered
+    def timed_out(self, pq: ProcessQueue, chunk: Chunk, failure: Failure, now: float) -> bool:
+        """Its worker was stopped at the hard time limit with all of it in hand. False: it is sent back (retries.py); ordered
         modes count a failed attempt by their own rules."""
-        del pq, chunk, error, now
+        del pq, chunk, failure, now
         return False
 
     def sending(self, pq: ProcessQueue, offset: int) -> None:

@@ -23,6 +23,7 @@ from ...remoting.errors import ProtocolError
 from ...remoting.properties import find_property
 from ...remoting.stored import record_info
 from ...workers.cells import KEYS_OF
+from ...workers.failures import Cause, Failure
 from .actions import Classify
 from .blame import Death, Verdict
 from .chunks import Chunk, PullRun
@@ -263,8 +264,7 @@ class Lanes(Ordered):
             for lane in list(order.lanes.values()):
                 if lane.suspended and lane.waiting:
                     lane.suspended = 0
-                    at_limit = False
-                    self._send(pq, lane, lane.waiting.popleft(), 0, "held at a stop", at_limit=at_limit)
+                    self._send(pq, lane, lane.waiting.popleft(), Failure(Cause.HELD, "held at a stop"))
         return dropped
 
 

@@ -42,7 +42,7 @@ class Quarantine:
         self._hand = hand
         self._apart = apart
         self.dead_letter: Callable[[ProcessQueue, Chunk, Charge], None] = lambda _pq, _chunk, _charge: None
-        """Set by settling.py, which sends it."""
+        """Set by retries.py, which sends it."""
         self.may_run: Callable[[WorkerView, Chunk], bool] = lambda _worker, _chunk: True
         """Set by dispatching.py: no limit of its topic holds the chunk back."""
 

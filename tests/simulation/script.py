@@ -25,6 +25,8 @@ FOCUS_WEIGHT = 12
 SLOW_IN_ORDER_MS = 600
 LOCK_LIVE_MS, LOCK_EXPIRY_MS = 750, 1_500
 """A message that began while its lock was good for certain ends before the broker gives that lock away."""
+ASKED_LEVELS = (1, 2)
+"""Delay levels that handlers ask for, see `fate`."""
 DELAY_LEVELS = "40ms 80ms 150ms 300ms 600ms 1s"
 
 FAULTS = (
@@ -90,6 +92,8 @@ class Script:
     """Of a thousand messages: how many end their worker, always or once."""
     hard_limit_ms: int = 0
     """0 = none. With a limit, as many messages as are deadly never come to an end at their first attempt."""
+    delay_level: int = 0
+    """Of failed messages whose handler names none, 0 = by their attempts."""
 
     @classmethod
     def draw(cls, random: Random) -> Script:
@@ -142,7 +146,8 @@ class Script:
         faults[POWER] = [0, 0, 1, 2][draw // 2048 % 4]
         seal_rows = [12, 40, 50_000, 50_000][draw // 512 % 4]
         limit = limit if self.order == "concurrent" else 0
-        return replace(self, topic_limit=limit, faults=faults, seal_rows=seal_rows)
+        level = [0, 0, 0, 5][draw // 8192 % 4]
+        return replace(self, topic_limit=limit, faults=faults, seal_rows=seal_rows, delay_level=level)
 
     def without_operators(self) -> Script:
         """Nobody can reset the offsets of a broadcasting member: the brokers have none."""

@@ -18,6 +18,7 @@ from rocketcrew.supervisor.core.actions import Dispatch
 from rocketcrew.supervisor.core.blame import InHand
 from rocketcrew.workers.cells import CHUNK_ID, CLAIM, STATE, private_cell
 from rocketcrew.workers.claims import RECORD_BITS
+from rocketcrew.workers.failures import asked
 from rocketcrew.workers.unreported import Unreported
 
 from .disk import Segment
@@ -442,7 +443,9 @@ class SimWorker:
             work.reported = end
             self.is_told(work, start, end)
             failures = [
-                (index, level, "no") for index in range(start, end) if (level := work.results[index][0]) is not None
+                (index, asked(level, "no"))
+                for index in range(start, end)
+                if (level := work.results[index][0]) is not None
             ]
             if end < work.count:
                 self.world.note("a partial report")
