@@ -66,6 +66,8 @@ class Dispatching:
         while s.redo or s.ready or s.quarantine or s.isolated:
             if s.quarantine or s.isolated:
                 self.quarantine.run()
+            if s.charges.noted and self.quarantine.closed():
+                return
             if not (s.redo or s.ready):
                 return
             worker, free = self._choose_worker()
@@ -159,6 +161,8 @@ class Dispatching:
     def _cut(self, pq: ProcessQueue, size: int) -> Chunk:
         run = pq.waiting[0]
         end, alone = min(run.at + size, run.end), False
+        if self.s.charges.noted and self.quarantine.careful():
+            end = min(end, run.at + 1)
         if len(self.s.charges):
             end, alone = self.quarantine.bound(pq.mq, run.offsets, run.at, end)
         chunk = run.cut(end - run.at, next(self.s.chunk_ids), pq.handle)

@@ -118,7 +118,7 @@ class Settling:
                 failure = failures[0][1] if failures else None
                 self.retries.rerun_ended(pq, chunk, (worker.worker_id, seq), failure)
             pq.last_consume = now
-            if chunk.alone:
+            if chunk.alone or s.charges.noted:
                 self._cleared(pq, chunk, start, end)
         if end == chunk.count:
             self.complete(worker, chunk, pq)

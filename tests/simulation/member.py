@@ -229,6 +229,8 @@ class SimMember:
 
     def act(self) -> None:
         while todo := self.core.take_actions():
+            if any(isinstance(a, act.Dispatch | act.DispatchOrdered) for a in todo):
+                self.coroner.careful()
             entries: list[Entry] = [
                 a for a in todo if isinstance(a, (act.JournalDone, act.JournalSealed, act.JournalCommitted))
             ]

@@ -52,6 +52,7 @@ def die(bench: Bench, worker_id: str, death: Death, *heirs: str) -> list[list[in
 def test_every_end_has_a_verdict() -> None:
     assert set(VERDICTS) == set(product(End, Hand))
     assert {end for (end, _), verdict in VERDICTS.items() if verdict is Verdict.CHARGED} == {End.CRASHED, End.RUN}
+    assert {end for (end, _), verdict in VERDICTS.items() if verdict is Verdict.NOTED} == {End.RUN_AMONG_OTHERS}
 
 
 @pytest.mark.parametrize(
