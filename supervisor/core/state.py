@@ -176,8 +176,8 @@ class State:
         self.workers: dict[str, WorkerView] = {}
         self.chunks: dict[int, Chunk] = {}
         """Chunks that wait for an outcome or a send-back."""
-        self.unsealed: dict[Token, list[Chunk]] = {}
-        """By segment: chunks with rows in it that are not durable yet."""
+        self.unsealed: dict[Token, dict[int, ProcessQueue]] = {}
+        """By segment: the queues that have rows in it that are not durable yet, by handle; see Ledger.held."""
         self.unsealed_messages: Counter[Token] = Counter()
         """By segment: how many messages wait for it."""
         self.unloaded: set[Token] = set()
@@ -217,6 +217,8 @@ class State:
     def run_timers(self, now: float) -> None:
         """Call what is due. What is added meanwhile waits for the next tick, so that a timer that sets itself again for a
         moment that is already over cannot keep the caller here. When one raises, the others are due again."""
+        if not self._timers or self._timers[0][0] > now:
+            return
         due: list[tuple[float, int, Callable[[float], None]]] = []
         while self._timers and self._timers[0][0] <= now:
             due.append(heapq.heappop(self._timers))
@@ -257,26 +259,23 @@ class State:
 
     def ask_seals_of(self, pq: ProcessQueue) -> None:
         """Ask every worker that holds unsealed rows of this queue; and for a load when the queue waits for that to end."""
-        for chunk in pq.flight:
-            if chunk.tokens:
-                self.ask_seals(chunk.tokens)
-        self.ask_load(pq.flight)
+        self.ask_seals(pq.ledger.held)
+        self.ask_load((pq,))
 
-    def ask_load(self, chunks: Iterable[Chunk]) -> None:
-        """Ask for a load, once, when a queue that leaves waits until what these chunks left in sealed segments is in the
+    def ask_load(self, queues: Iterable[ProcessQueue]) -> None:
+        """Ask for a load, once, when one of these queues leaves and waits until what it left in sealed segments is in the
         table."""
         if any(isinstance(action, Load) for action in self.out):
             return
-        for chunk in chunks:
-            pq = self.queues.get(chunk.handle)
-            if (
-                pq is not None
-                and pq.state is Queue.DRAINING
-                and chunk.tokens
-                and not chunk.tokens.isdisjoint(self.unloaded)
-            ):
+        for pq in queues:
+            if pq.state is Queue.DRAINING and not self.unloaded.isdisjoint(pq.ledger.held):
                 self.out.append(Load())
                 return
+
+    def hold(self, pq: ProcessQueue, token: Token, start: int, end: int, messages: int) -> None:
+        """Rows of these messages are in that segment, which is not safe yet: the offset does not pass them before it is."""
+        self.unsealed.setdefault(token, {})[pq.handle] = pq
+        pq.ledger.hold(token, start, end, messages)
 
     def ask_seals(self, tokens: Iterable[Token]) -> None:
         """Ask for the segments that are not sealed yet."""
