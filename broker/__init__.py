@@ -1,6 +1,7 @@
 """The embedded name server and broker, one process.
 
-Decisions are pure, in `core.py` and `requests/`; disk and sockets at the edge: `disk.py`, `syncing.py`, `edge.py`, `server.py`.
+Decisions are pure, in `core.py` and `requests/`; disk and sockets are at the edge: `disk.py`, `syncing.py`,
+`edge.py`, `server.py`.
 
 What is on disk, in RocketMQ's own form:
 
