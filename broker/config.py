@@ -81,7 +81,6 @@ class BrokerConfig:
     transaction_checks_max: int = 15
     transactions_max: int = 100_000  # open half messages; genuine: no bound
     deliver_batch_max: int = 1_000  # delayed messages delivered in one tick, so that one tick stays short
-    query_scan_max: int = 20_000  # records looked at by one query by key
 
     def __post_init__(self) -> None:
         parse_delay_levels(self.message_delay_level)
