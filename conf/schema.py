@@ -183,6 +183,7 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
         "jvm_timeout_ms": _ms(0, 3_600_000),
         "on_recreated": Choice(("stop", "epoch")),
         "on_gap": Choice(("stop", "leave")),
+        "keep_outcomes_days": Whole(1, 36_500, "days"),
         "conf": Pairs(),
         "options": Pairs(),
         "java_home": Text("a folder's path, or empty", length_max=4096),

@@ -165,6 +165,7 @@ class SparkSettings:
     jvm_timeout_ms: int
     on_recreated: str
     on_gap: str
+    keep_outcomes_days: int
     conf: Mapping[str, str]
     options: Mapping[str, str]
     java_home: str
