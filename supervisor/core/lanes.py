@@ -27,6 +27,7 @@ from ...workers.failures import Cause, Failure
 from .actions import Classify
 from .blame import Death, Verdict
 from .chunks import Chunk, PullRun
+from .dispatching import Links
 from .ordered import Ordered
 from .process_queue import ProcessQueue
 from .queue_order import Lane
@@ -40,8 +41,8 @@ CLASSIFY_DEATHS_MAX = 3
 class Lanes(Ordered):
     """Lanes by key, served in the order in which they became free."""
 
-    def __init__(self, state: State) -> None:
-        super().__init__(state)
+    def __init__(self, state: State, links: Links) -> None:
+        super().__init__(state, links)
         self._line: deque[Lane] = deque()
         self._groups: dict[int, list[int]] = {}
         """By chunk: how many chunks of its hand-over are still out, shared by all of them."""
@@ -183,7 +184,7 @@ class Lanes(Ordered):
                 self._take_in(pq)
         if not self._property:
             self._ask_again()
-        while self._line:
+        while self._line and not self.quarantine.closed():
             worker, free = self._choose_worker()
             if worker is None:
                 return
@@ -197,7 +198,7 @@ class Lanes(Ordered):
 
     def _hand_share(self, worker: WorkerView, lanes_max: int) -> None:
         """Up to a chunk's worth of messages of at most `lanes_max` lanes, several of a lane where it has them."""
-        size = self.s.sizer.size(self.s.config.chunk_messages_max, 1)
+        size = 1 if self.quarantine.careful() else self.s.sizer.size(self.s.config.chunk_messages_max, 1)
         taken: list[tuple[Chunk, ProcessQueue, Lane]] = []
         for _ in range(min(lanes_max, len(self._line))):
             lane = self._line.popleft()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 
+from .dispatching import Links
 from .ordered import Ordered
 from .process_queue import ProcessQueue
 from .queue_order import Lane
@@ -24,8 +25,8 @@ WHOLE_QUEUE = 0
 class Orderly(Ordered):
     """Lanes wait in the line of their worker, or among the homeless while none is ready."""
 
-    def __init__(self, state: State) -> None:
-        super().__init__(state)
+    def __init__(self, state: State, links: Links) -> None:
+        super().__init__(state, links)
         self._lines: dict[str, deque[Lane]] = {}
         self._homeless: deque[Lane] = deque()
 
@@ -99,7 +100,7 @@ class Orderly(Ordered):
             rest = self._cut_off(pq, chunk, chunk.reported)
             if rest is not chunk:
                 self.forget(chunk)
-                self.reported(chunk, pq)
+                self._links.reported(chunk, pq)
             self._keep(pq, lane, rest)
 
     def _uncommitted(self) -> dict[int, ProcessQueue]:
@@ -130,8 +131,12 @@ class Orderly(Ordered):
             self.offer(lane)
         for worker_id, line in self._lines.items():
             ready = s.workers[worker_id]
-            while line and self._load(ready) < s.config.chunks_in_flight:
+            while line and self._load(ready) < s.config.chunks_in_flight and not self._closed():
                 self._hand_next(ready, line.popleft())
+
+    def _closed(self) -> bool:
+        """Nothing may be handed out before what is in hand is over; what only waits for its commit is."""
+        return self.quarantine.careful() and any(self._load(worker) for worker in self.s.workers.values())
 
     def _load(self, worker: WorkerView) -> int:
         """Chunks that it has to run; those that only wait for their commit take no place."""
@@ -144,7 +149,7 @@ class Orderly(Ordered):
         pq = self.s.queues.get(lane.handle)
         if pq is None or not self._goes_on(lane, pq):
             return  # looked at again when it is locked, or free
-        size = self.s.sizer.size(self.s.waiting_messages, 1)
+        size = 1 if self.quarantine.careful() else self.s.sizer.size(self.s.waiting_messages, 1)
         if lane.waiting:
             chunk = lane.waiting.popleft()
             if chunk.count > size:

@@ -14,6 +14,7 @@ from typing import Any
 from rocketcrew.durable.intervals import Intervals, OffsetSet
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.allocation import everything, strategy_named
 from rocketcrew.supervisor.core.failed_actions import EVENTS, action_failed
 from rocketcrew.supervisor.core.journal import Entry, replay, snapshot
@@ -181,7 +182,7 @@ class SimMember:
         self.core.state.outcomes.recovered(state, self.core.state.settled)
         self._write_anew()
         self.edge.connect()
-        self.core.start(self.world.now)
+        self.core.handle(ev.Start(), self.world.now)
         if self.script.commit_after_loaded:
             self._look_for_loaded()
         self._publish()
@@ -199,7 +200,7 @@ class SimMember:
         """As the edge: a sealed segment that is gone was loaded."""
         for token in list(self.core.state.unloaded):
             if token not in self.folder.ready:
-                self.core.loaded(*token, self.world.now)
+                self.core.handle(ev.Loaded(*token), self.world.now)
         self.world.after(LOOK_MS, self.event, self._look_for_loaded)
 
     def _publish(self) -> None:
@@ -228,6 +229,8 @@ class SimMember:
 
     def act(self) -> None:
         while todo := self.core.take_actions():
+            if any(isinstance(a, act.Dispatch | act.DispatchOrdered) for a in todo):
+                self.coroner.careful()
             entries: list[Entry] = [
                 a for a in todo if isinstance(a, (act.JournalDone, act.JournalSealed, act.JournalCommitted))
             ]
@@ -333,7 +336,7 @@ class SimMember:
             self.stopping = True
             queues = self.core.state.queues.values()
             self.held_at_stop = {pq.mq: Intervals(pq.recovered.pairs()) for pq in queues if pq.state is Queue.ASSIGNED}
-            self.core.stop(self.world.now)
+            self.core.handle(ev.Stop(), self.world.now)
 
     def _core_finished(self, action: act.Finished) -> None:
         self.finished = action

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from rocketcrew.supervisor.core.actions import JournalDone
+from rocketcrew.supervisor.core.charges import Charges, Left
 from rocketcrew.supervisor.core.chunks import Chunk
+from rocketcrew.supervisor.core.dispatching import Dispatching
 from rocketcrew.supervisor.core.process_queue import ProcessQueue
 from rocketcrew.supervisor.core.retries import Retries
 from rocketcrew.supervisor.core.state import WorkerView
 from rocketcrew.workers.failures import Failure
 
+from .parts import Parts
 from .planted import ONE_SLOT, CoreParts, Planted
 
 
@@ -62,7 +65,40 @@ class TimesOutAtJavasLevel(CoreParts):
             super()._fail(pq, chunk, failures)
 
 
+class ChargesAllOfARun(Parts):
+    """The death of a whole run is charged to everything that was in hand."""
+
+    def run_died(self, charges: Charges, left: list[Left]) -> None:
+        for one in left:
+            charges.run_died([one], stopping=False)
+
+
+class NeverCareful(Parts):
+    """What was in hand when whole runs died is not told from the others afterwards."""
+
+    def run_died(self, charges: Charges, left: list[Left]) -> None:
+        super().run_died(charges, left)
+        for noted in charges.noted.values():
+            noted.runs = 1
+
+
+class TwoAtATime(CoreParts):
+    """What may have killed whole runs is handed out beside others."""
+
+    class dispatching_class(Dispatching):
+        def _give_out(self, held_back: list[Chunk]) -> None:
+            noted, self.s.charges.noted = self.s.charges.noted, {}
+            super()._give_out(held_back)
+            self.s.charges.noted = noted
+
+
+KILLS_RUNS = ONE_SLOT | {
+    "workers": 3, "run_deadly": 12, "deadly": 0, "slow": 0.15, "order": "concurrent", "chunk_messages_max": 3
+}  # fmt: skip
 PLANTED_RETRIES = {
+    "all in hand of a dead run are charged": Planted(ChargesAllOfARun, 20, ("kill member",), KILLS_RUNS),
+    "what kills whole runs is never alone": Planted(NeverCareful, 40, (), KILLS_RUNS),
+    "what kills whole runs runs beside others": Planted(TwoAtATime, 40, (), KILLS_RUNS),
     "drop without a word": Planted(DropsSilently, 10, (), ONE_SLOT | {"broadcasting": True}),
     "drop on a refused send-back": Planted(DropsRefused, 40),
     "commit past a local retry": Planted(ForgetsTheFailure, 40, ("refuse send-backs",), {"slow": 0.15}),

@@ -90,6 +90,8 @@ class Script:
     """Messages that wait for one segment, above which its worker is asked to seal it."""
     deadly: int = 0
     """Of a thousand messages: how many end their worker, always or once."""
+    run_deadly: int = 0
+    """Of a thousand messages: how many kill their whole member, each time."""
     hard_limit_ms: int = 0
     """0 = none. With a limit, as many messages as are deadly never come to an end at their first attempt."""
     delay_level: int = 0
@@ -198,9 +200,12 @@ def fate(number: int, attempt: int, random: Random, refusing: float) -> tuple[in
 
 
 def doom(numbers: list[int], attempt: int, script: Script, cost: dict[int, int]) -> str:
-    """Whether a call with these messages "dies", "hangs", or (empty) comes to its end. `cost`: deaths by number so far."""
+    """Whether a call with these messages "dies", "hangs", "ends all" of its member, or (empty) comes to its end. `cost`:
+    deaths by number so far."""
     for number in numbers:
         draw = crc32(f"doom {number}".encode()) % 1000
+        if 900 <= draw < 900 + script.run_deadly:
+            return "ends all"
         if draw < script.deadly and (draw % 3 or not cost.get(number)):
             return "dies"
         if attempt and script.deadly and _dies_later(number):

@@ -321,6 +321,8 @@ class SimWorker:
         end = doom(list(self.call.numbers.values()), attempt, script, self.member.coroner.cost)
         if end == "dies":
             self.world.after(duration * random.random(), self._crash, self.call)
+        elif end == "ends all":
+            self.world.after(duration * random.random(), self._end_all, self.call)
         elif end != "hangs":
             self.world.after(duration, self._ran, work, self.call)
         if script.hard_limit_ms:
@@ -339,6 +341,12 @@ class SimWorker:
         if self.alive and self.call is call:
             self.crashed = True
             self.die()
+
+    def _end_all(self, call: Call) -> None:
+        """The handler ends its whole run, the supervisor too."""
+        if self.alive and self.call is call and self.member.alive:
+            self.member.coroner.kills_the_run(call)
+            self.member.die()
 
     def _over_limit(self, call: Call) -> None:
         """The supervisor sees it and kills; the call may end before that comes about, and another one begin."""
