@@ -99,6 +99,9 @@ def main() -> int:
     for number in range(options.rounds):
         soak.stage(f"faults, round {number + 1} of {options.rounds}", *SYSTEM, "-s")
     soak.stage("the worker pool, full numbers", *FULL, "--full-numbers", "-s", "--timeout=1200")
+    soak.stage(
+        "power cuts of the broker", "tests/unit/broker/test_power_loss.py", "--full-numbers", "-n", "2", "--timeout=0"
+    )  # fmt: skip
     soak.run("kills of workers", [sys.executable, "bench/kills.py", f"--kills={options.kills}"])
     soak.run("uneven handlers", [sys.executable, "bench/uneven.py"])
     soak.run("kills of the loader", [sys.executable, "bench/loader_kills.py", f"--kills={options.loader_kills}"])

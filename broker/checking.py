@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 
 from ..remoting.errors import ProtocolError
 from ..remoting.fastjson import loads
+from .checkpoint import CHECKPOINT, REMOVED, checkpoint_in, removed_topics
 from .consume_queue import ENTRY, ENTRY_BYTES, SEGMENT_BYTES, entries_end
 from .log_scan import Kind, LogScan
-from .message_store import CHECKPOINT, LOG, QUEUES, REMOVED, checkpoint_in, removed_topics
+from .message_store import LOG, QUEUES
 from .state import DELAYS_TABLE, GROUPS_TABLE, OFFSETS_TABLE, TOPICS_TABLE
 from .storage import Storage, StoredFile
 

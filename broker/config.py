@@ -9,12 +9,12 @@ import ipaddress
 import re
 from dataclasses import dataclass
 
-from ..conf.formats import DELAY_LEVELS_MAX
+from ..conf.formats import DELAY_LEVELS_MAX, UNIT_MS
 from ..remoting.errors import UsageError
 
 DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+
 FLUSHES = ("sync", "async")
-_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def parse_delay_levels(text: str) -> tuple[int, ...]:
@@ -30,7 +30,7 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
                 f"message_delay_level = {text!r}: {word!r} is no delay; write numbers above 0 with a unit of "
                 "ms, s, m, h or d, separated by spaces"
             )
-        levels.append(int(match[1]) * _UNIT_MS[match[2]])
+        levels.append(int(match[1]) * UNIT_MS[match[2]])
     if not 1 <= len(levels) <= DELAY_LEVELS_MAX:
         raise UsageError(f"message_delay_level = {text!r}: 1 to {DELAY_LEVELS_MAX} levels are possible")
     return tuple(levels)
@@ -81,7 +81,6 @@ class BrokerConfig:
     transaction_checks_max: int = 15
     transactions_max: int = 100_000  # open half messages; genuine: no bound
     deliver_batch_max: int = 1_000  # delayed messages delivered in one tick, so that one tick stays short
-    query_scan_max: int = 20_000  # records looked at by one query by key
 
     def __post_init__(self) -> None:
         parse_delay_levels(self.message_delay_level)

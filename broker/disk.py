@@ -31,6 +31,7 @@ BUFFER_MAX_BYTES = 65_536  # a buffered file writes itself out beyond this, so t
 ZERO_STEP_BYTES = 1 << 20
 PAGE_BYTES = 4_096
 ASIDE = "damaged"  # folder of what could not be read
+ABORT = "abort"
 NAME_DIGITS = 20  # as RocketMQ names its segments (UtilAll.offset2FileName)
 
 
@@ -326,6 +327,40 @@ class DiskFile:
             self._calls.rmdir(str(self._folder))
 
 
+class DiskPlainFile:
+    """A PlainFile."""
+
+    def __init__(self, path: str, pool: DescriptorPool) -> None:
+        self._path = path
+        self._pool = pool
+
+    def read(self, position: int, length_bytes: int) -> bytes:
+        try:
+            return os.pread(self._pool.get(self._path), length_bytes, position)
+        except OSError as error:
+            raise StorageError(f"cannot read {self._path}: {error.strerror}") from error
+
+    def write(self, position: int, data: bytes) -> None:
+        try:
+            self._pool.calls.write(self._pool.get(self._path), data, position)
+        except OSError as error:
+            raise StorageError(f"cannot write {self._path}: {error.strerror}") from error
+
+    def make_whole(self, length_bytes: int) -> None:
+        try:
+            self._pool.calls.ftruncate(self._pool.get(self._path), length_bytes)
+        except OSError as error:
+            raise StorageError(f"cannot write {self._path}: {error.strerror}") from error
+
+
+def boot_id() -> str:
+    """What tells this run of the machine from the one before; empty where nothing does."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
 def make_folder(folder: Path, calls: DiskCalls) -> list[str]:
     """Make the folder, and those above it that are not there, for their owner alone; returns those whose names changed."""
     if folder.is_dir():
@@ -400,6 +435,23 @@ class DiskStorage:
         self.syncer = Syncer(self._calls, has_thread=has_thread)
         for path in [*made, str(folder)]:
             self._calls.sync(path)
+        self._abort: str | None = None  # the file that is there while the store is in use, as the genuine broker's
+        self.kept_all = self._was_kept()
+
+    def _was_kept(self) -> bool:
+        abort = self._folder / ABORT
+        if not abort.exists():
+            return True
+        lines = abort.read_text(encoding="ascii", errors="replace").split()
+        return len(lines) == 2 and lines[1] == boot_id()
+
+    def begin(self) -> None:
+        self._abort = str(self._folder / ABORT)
+        fd = self._calls.open(self._abort, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        self._calls.write(fd, f"{os.getpid()}\n{boot_id()}\n".encode(), 0)
+        self._calls.close(fd)
+        self._calls.sync(self._abort)
+        self._calls.sync(str(self._folder))
 
     def _take_lock(self) -> None:
         try:
@@ -503,6 +555,22 @@ class DiskStorage:
         folder = self._folder / ASIDE
         return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
+    def plain_names(self, folder: str) -> list[str]:
+        place = self._folder / folder
+        return (
+            sorted(f"{folder}/{path.name}" for path in place.iterdir() if path.name.isdigit()) if place.is_dir() else []
+        )
+
+    def open_plain(self, name: str) -> DiskPlainFile:
+        make_folder((self._folder / name).parent, self._calls)
+        return DiskPlainFile(str(self._folder / name), self._pool)
+
+    def remove_plain(self, name: str) -> None:
+        path = str(self._folder / name)
+        self._pool.forget(path)
+        with contextlib.suppress(FileNotFoundError):
+            self._calls.unlink(path)
+
     def sync(self, *names: str) -> int:
         paths: dict[str, None] = {}
         for file in [self._files[name] for name in names] if names else self._files.values():
@@ -525,6 +593,8 @@ class DiskStorage:
             return
         try:
             self.sync_now()
+            if self._abort is not None:
+                self._calls.unlink(self._abort)
         finally:
             self.abandon()
 

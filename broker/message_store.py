@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
+from itertools import islice
 from struct import Struct
 from typing import NoReturn
 
@@ -39,7 +40,18 @@ from ..remoting.stored import (
     encode_message,
     record_info,
 )
+from .checkpoint import (
+    CHECKPOINT,
+    CHECKPOINT_OF_GENUINE,
+    REMOVED,
+    Counts,
+    checkpoint_in,
+    for_genuine,
+    removed_topics,
+    stored_ms_in,
+)
 from .consume_queue import SEGMENT_BYTES, ConsumeQueue
+from .key_index import KeyIndex
 from .log_scan import BLANK_MIN_BYTES
 from .recovery import Found, Key, Rebuild, Recovery
 from .storage import Storage, StorageError
@@ -47,8 +59,8 @@ from .wanted import EVERYTHING, Wanted
 
 LOG = "commitlog"
 QUEUES = "consumequeue"
-CHECKPOINT = "config/checkpoint.json"
-REMOVED = "config/removedTopics.json"
+INDEX_STEP_BYTES = 1 << 20
+FIND_MAX = 20_000  # records that one query by key looks at
 REBUILD_STEP_BYTES = 4 << 20  # in one tick: some 30 ms
 RECORD_HEAD_BYTES = 76  # up to and with the store time, also behind an IPv6 born host; every record has that many
 
@@ -122,6 +134,7 @@ class MessageStore:
         self._host = store_host
         self._port = store_port
         self._log = storage.open(LOG, limits.segment_bytes, buffered=False)
+        self._index = KeyIndex(storage, self._log)
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._pending_checkpoint: tuple[int, tuple[int, bytes]] | None = None  # ticket of the sync, what to write
         self._checkpoint = -1
@@ -187,6 +200,7 @@ class MessageStore:
         for message, record, tags_code in zip(messages, records, tags_codes, strict=True):
             queue.append_hidden(message.physical_offset, len(record), tags_code)
             self._hidden.append((message.physical_offset + len(record), queue, message, tags_code))
+            self._index.put(message)
         if not self._waits_for_disk:
             self.flushed_to(position)
 
@@ -344,6 +358,19 @@ class MessageStore:
             return None
         return record if info.physical_offset == position and info.end == size else None
 
+    def find(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[bytes]:
+        """Records of a topic that may have that key, newest first, stored in [begin_ms, end_ms]; the caller compares."""
+        seen: set[int] = set()
+        for position in islice(self._index.positions(topic, key, begin_ms, end_ms), FIND_MAX):
+            record = None if position in seen or position >= self._flushed else self.record_at(position)
+            seen.add(position)
+            if record is None or position < self._removed.get(topic, 0):
+                continue
+            info = record_info(record)
+            name = record[info.topic_start : info.topic_start + info.topic_len]
+            if name == topic.encode() and begin_ms <= info.store_timestamp_ms <= end_ms:
+                yield record
+
     def message_at(self, position: int) -> StoredMessage | None:
         """The message that begins at `position` of the commit log, None when none does."""
         record = self.record_at(position)
@@ -415,6 +442,7 @@ class MessageStore:
         """Flush the queues and start a sync; `end_checkpoint` writes the position once that is done."""
         if self._pending_checkpoint is not None or self._rebuilds or self._log.end == self._checkpoint:
             return
+        self._index.flush()
         for queue in self._queues.values():
             queue.flush()
         self._pending_checkpoint = (self._storage.sync(), self._checkpoint_text())
@@ -428,6 +456,7 @@ class MessageStore:
 
     def checkpoint_now(self) -> None:
         """For a clean stop: bring all to the disk, then write the position."""
+        self._index.flush()
         self._storage.sync_now()
         if not self._rebuilds:  # else the next start has to look at more
             self._save_checkpoint(self._checkpoint_text())
@@ -444,6 +473,7 @@ class MessageStore:
     def _save_checkpoint(self, checkpoint: tuple[int, bytes]) -> None:
         self._checkpoint = checkpoint[0]
         self._storage.replace(CHECKPOINT, checkpoint[1])
+        self._storage.replace(CHECKPOINT_OF_GENUINE, for_genuine(self._stored_ms))
 
     def drop_older_than(self, store_time_ms: int) -> None:
         """Drop log segments all of whose records were stored before `store_time_ms`; the last one always stays."""
@@ -459,6 +489,7 @@ class MessageStore:
             keep = start
         if keep > self._log.start:
             self._log.drop_before(keep)
+            self._index.drop_before(keep)
             for queue in self._queues.values():
                 queue.drop_records_below(self._log.start)
 
@@ -488,7 +519,7 @@ class MessageStore:
 
     @property
     def is_rebuilding(self) -> bool:
-        return bool(self._rebuilds)
+        return bool(self._rebuilds) or self._index.is_behind
 
     def believe_times_until(self, limit_ms: int) -> None:
         """A record from so far ahead has a damaged head: no new one is stored with its time."""
@@ -496,7 +527,8 @@ class MessageStore:
             self._stored_ms = 0
 
     def rebuild_some(self) -> None:
-        """Read the log a little further for the first queue that is built anew. Raises StorageError."""
+        """Read the log a little further for the index, and for the first queue that is built anew. Raises StorageError."""
+        self._index.catch_up(INDEX_STEP_BYTES)
         key = next(iter(self._rebuilds), None)
         if key is None:
             return
@@ -547,11 +579,16 @@ class MessageStore:
         self._removed = removed or {}
         lives_known = removed is not None
 
+        strays: set[str] = set()  # topics with records that nobody knows: a crash came before they were answered for
+
         def is_wanted(message: StoredMessage) -> bool:
             topic, position = message.topic, message.physical_offset
             if position < self._removed.get(topic, 0):
                 return False
-            return knows(topic) or (position >= revived_from and revivable(topic))
+            if knows(topic) or (position >= revived_from and revivable(topic)):
+                return True
+            strays.add(topic)
+            return False
 
         self._rebuild = lambda key: Rebuild(
             self._storage, self._log, key, is_wanted, tags_code, lives_known=lives_known
@@ -578,13 +615,23 @@ class MessageStore:
             self.found = recovery().run(self._log.end, first.suspects)
             self.found.records += count
             self.found.stored_ms = max(self.found.stored_ms, stored_ms)
-        self._stored_ms = max(_stored_ms_in(checkpoint), self.found.stored_ms)
+        if lives_known:
+            self._end_lives(strays - {topic for topic, _ in self._queues})
+        self._stored_ms = max(stored_ms_in(checkpoint), self.found.stored_ms)
         for queue in self._queues.values():
             queue.drop_records_below(self._log.start)
         if self._waits_for_disk:  # a killed broker may have left what is not on the disk yet
             self._log.settle(begin)
         self._flushed = self._log.end
+        self._index.start()
+        self._storage.begin()
         return self.found.records
+
+    def _end_lives(self, strays: set[str]) -> None:
+        """One of these topics that is made again begins anew, whatever the log holds of it."""
+        if strays:
+            self._removed |= dict.fromkeys(strays, self._log.end)
+            self._storage.replace(REMOVED, json.dumps(self._removed).encode(), sync=True)
 
     def _open_queues(self, knows: Callable[[str], bool], begin: int, counts: Counts | None) -> set[Key]:
         """Open all queues, cut back to `begin`; returns those whose entries cannot be right. Removes nothing."""
@@ -636,40 +683,6 @@ def encode_at(messages: list[StoredMessage], position: int) -> list[bytes]:
         records.append(encode_message(message))
         position += len(records[-1])
     return records
-
-
-Counts = dict[str, dict[int, int]]
-
-
-def checkpoint_in(text: bytes | None, log_start: int, log_end: int) -> tuple[int, Counts | None]:
-    """Where to read the log from, and how many entries each queue had there; from its start, and None, when nobody knows."""
-    try:
-        document = json.loads(text or b"")
-        position = document["position"]
-        counts = {
-            topic: {int(key): int(count) for key, count in part.items()} for topic, part in document["queues"].items()
-        }
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return log_start, None
-    if not isinstance(position, int) or not log_start <= position <= log_end:
-        return log_start, None
-    return position, counts
-
-
-def _stored_ms_in(text: bytes | None) -> int:
-    """The newest store time at the checkpoint, 0 when nobody knows."""
-    try:
-        return int(json.loads(text or b"").get("stored_ms", 0))
-    except (ValueError, TypeError, AttributeError):
-        return 0
-
-
-def removed_topics(text: bytes | None) -> dict[str, int] | None:
-    """Deleted topics and where the log ended then; None when nobody knows."""
-    try:
-        return {str(topic): int(position) for topic, position in json.loads(text or b"").items()}
-    except (ValueError, TypeError, AttributeError):
-        return None
 
 
 def message_tags_code(message: StoredMessage) -> int:

@@ -57,7 +57,7 @@ KV_ENTRIES_MAX = 10_000
 ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
 
 # Topics that the genuine name server calls its own (CO/topic/TopicValidator.java, system topics).
-SYSTEM_TOPICS = ("SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "TBW102", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT")
+NAME_SERVER_TOPICS = ("SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "TBW102", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,7 +338,7 @@ class NameServerCore:
         return command.response(ResponseCode.SUCCESS, body=TopicList(tuple(names)).encode())
 
     def _system_topics(self, now_ms: int, channel: int, command: Command) -> Command:
-        names = {*SYSTEM_TOPICS}
+        names = {*NAME_SERVER_TOPICS}
         for broker in self._tables.brokers.values():
             names |= {broker.broker_name, broker.cluster or broker.broker_name}
         return command.response(ResponseCode.SUCCESS, body=TopicList(tuple(sorted(names))).encode())

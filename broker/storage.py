@@ -98,6 +98,22 @@ class StoredFile(Protocol):
         ...
 
 
+class PlainFile(Protocol):
+    """A file that is read and written anywhere: what can be made anew."""
+
+    def read(self, position: int, length_bytes: int) -> bytes:
+        """Fewer bytes at its end. Raises StorageError."""
+        ...
+
+    def write(self, position: int, data: bytes) -> None:
+        """Raises StorageError, and then any of it may be written."""
+        ...
+
+    def make_whole(self, length_bytes: int) -> None:
+        """Give it its full size, without taking room for it. Raises StorageError."""
+        ...
+
+
 class Storage(Protocol):
     """All files and tables of one broker; single owner, one thread."""
 
@@ -135,6 +151,27 @@ class Storage(Protocol):
 
     def aside(self) -> list[str]:
         """Names of what was set aside, sorted."""
+        ...
+
+    def plain_names(self, folder: str) -> list[str]:
+        """Names of the plain files in a folder, sorted."""
+        ...
+
+    def open_plain(self, name: str) -> PlainFile:
+        """Open a plain file, empty when there is none."""
+        ...
+
+    def remove_plain(self, name: str) -> None:
+        """Remove a plain file."""
+        ...
+
+    @property
+    def kept_all(self) -> bool:
+        """Whether what was written last time and not synced is there: it stopped, or was killed and the machine ran on."""
+        ...
+
+    def begin(self) -> None:
+        """From now on, until `close`, the store is in use: who finds it so knows of a kill."""
         ...
 
     def sync(self, *names: str) -> int:
@@ -249,16 +286,38 @@ class MemoryFile:
         self._durable_end = self.end
 
 
+class MemoryPlainFile:
+    """A PlainFile in a bytearray."""
+
+    __slots__ = ("_data",)
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def read(self, position: int, length_bytes: int) -> bytes:
+        return bytes(self._data[position : position + length_bytes])
+
+    def write(self, position: int, data: bytes) -> None:
+        if position > len(self._data):
+            self._data += bytes(position - len(self._data))
+        self._data[position : position + len(data)] = data
+
+    def make_whole(self, length_bytes: int) -> None:
+        """It grows as it is written."""
+
+
 class MemoryStorage:
     """Storage for tests and the simulation. The same object, after `crash`, is what a restarted broker finds."""
 
     has_disk = False
+    kept_all = True
 
     def __init__(self) -> None:
         self._files: dict[str, MemoryFile] = {}
         self._tables: dict[str, bytes] = {}
         self._previous: dict[str, bytes] = {}
         self._aside: dict[str, bytes] = {}
+        self._plain: dict[str, MemoryPlainFile] = {}
 
     def open(self, name: str, segment_bytes: int, buffered: bool) -> MemoryFile:
         file = self._files.get(name)
@@ -296,6 +355,18 @@ class MemoryStorage:
 
     def aside(self) -> list[str]:
         return sorted(self._aside)
+
+    def plain_names(self, folder: str) -> list[str]:
+        return sorted(name for name in self._plain if name.startswith(folder + "/"))
+
+    def open_plain(self, name: str) -> MemoryPlainFile:
+        return self._plain.setdefault(name, MemoryPlainFile())
+
+    def remove_plain(self, name: str) -> None:
+        self._plain.pop(name, None)
+
+    def begin(self) -> None:
+        """A MemoryStorage does not outlive its process."""
 
     def sync(self, *names: str) -> int:
         return 0

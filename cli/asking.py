@@ -10,8 +10,9 @@ from ..client.access import Access
 from ..client.admin import Admin
 from ..client.cluster import Cluster
 from ..client.sync import run_with_cluster
-from ..client.validation import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
+from ..client.validation import SYSTEM_TOPIC_PREFIX
 from ..remoting.errors import BrokerError, RocketcrewError
+from ..remoting.names import SYSTEM_TOPICS
 from .wording import no_such_name, unknown_topic
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 
 from ..remoting.errors import UsageError
-from ..remoting.names import DLQ_PREFIX, RETRY_PREFIX
+from ..remoting.names import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPICS
 from ..remoting.properties import RESERVED_PROPERTIES
 
 TOPIC_MAX_CHARACTERS = 127
@@ -29,8 +29,7 @@ NOT_SENDABLE_TOPICS = frozenset(
         "OFFSET_MOVED_EVENT",
     }
 )
-# Topics nobody may create (TopicValidator.SYSTEM_TOPIC_SET and its prefix).
-SYSTEM_TOPICS = NOT_SENDABLE_TOPICS | {"TBW102", "RMQ_SYS_TRACE_TOPIC", "rmq_sys_wheel_timer", "BenchmarkTest"}
+# Nobody may create a topic that begins so (TopicValidator.SYSTEM_TOPIC_PREFIX), nor one of SYSTEM_TOPICS.
 SYSTEM_TOPIC_PREFIX = "rmq_sys_"
 
 

@@ -42,7 +42,7 @@ FOLDERS_ARE = (
 )
 _URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):/")
 _TABLE = "table:"
-_UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DELAY_MAX_MS = 30 * 86_400_000
 
 
@@ -194,7 +194,7 @@ def delay_levels(text: str) -> str:
         raise ValueError(f"has more than {DELAY_LEVELS_MAX} levels")
     for level in levels:
         match = re.fullmatch(r"([0-9]{1,10})(ms|s|m|h|d)", level)
-        if match is None or not 0 < int(match[1]) * _UNIT_MS[match[2]] <= _DELAY_MAX_MS:
+        if match is None or not 0 < int(match[1]) * UNIT_MS[match[2]] <= _DELAY_MAX_MS:
             raise ValueError(
                 f"holds {level!r}, which is not a number above 0 with ms, s, m, h or d behind it, at most 30d"
             )

@@ -167,14 +167,18 @@ class Intervals:
         self._ends: list[int] = []
         self.update(pairs)
 
-    def add(self, start: int, end: int) -> None:
-        """Add `[start, end)`; an empty interval is nothing."""
+    def add(self, start: int, end: int) -> int:
+        """Add `[start, end)` and return where the piece that it is now part of ends; an empty interval is nothing."""
         if start >= end:
-            return
-        if not self._ends or start > self._ends[-1]:
+            return end
+        ends = self._ends
+        if not ends or start > ends[-1]:
             self._starts.append(start)
-            self._ends.append(end)
-            return
+            ends.append(end)
+            return end
+        if start == ends[-1]:
+            ends[-1] = end
+            return end
         left = bisect_left(self._ends, start)
         right = bisect_right(self._starts, end)
         if left < right:
@@ -182,6 +186,7 @@ class Intervals:
             end = max(end, self._ends[right - 1])
         self._starts[left:right] = [start]
         self._ends[left:right] = [end]
+        return end
 
     def discard_below(self, floor: int) -> None:
         """Forget everything below `floor`."""
@@ -189,6 +194,21 @@ class Intervals:
         del self._starts[:keep], self._ends[:keep]
         if self._starts and self._starts[0] < floor:
             self._starts[0] = floor
+
+    @property
+    def start(self) -> int:
+        """The smallest offset; the set is not empty."""
+        return self._starts[0]
+
+    @property
+    def end(self) -> int:
+        """One more than the greatest offset; 0 = the set is empty."""
+        return self._ends[-1] if self._ends else 0
+
+    def next_gap(self, offset: int) -> int:
+        """The smallest offset from `offset` on that is not in the set."""
+        at = bisect_right(self._starts, offset) - 1
+        return max(offset, self._ends[at]) if at >= 0 else offset
 
     def __contains__(self, offset: int) -> bool:
         at = bisect_right(self._starts, offset) - 1

@@ -16,3 +16,13 @@ INNER_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
 REGION_DEFAULT = "DefaultRegion"
 MASTER_ID = 0
 """The broker id of a master; slaves have larger ones."""
+
+SYSTEM_TOPICS = frozenset(
+    {
+        "TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRACE_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT",
+        "CHECKPOINT_TOPIC", "rmq_sys_wheel_timer",
+    }
+)  # fmt: skip
+"""Topics that brokers make for themselves (TopicValidator.java, SYSTEM_TOPIC_SET): nobody creates one, and no namespace is
+written before them."""

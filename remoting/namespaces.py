@@ -11,18 +11,10 @@ from __future__ import annotations
 
 import re
 
-from .names import DLQ_PREFIX, RETRY_PREFIX
+from .names import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPICS
 
 SEPARATOR = "%"
 SYSTEM_PREFIXES = ("rmq_sys_", "CID_RMQ_SYS_")
-SYSTEM_TOPICS = frozenset(
-    {
-        "TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRACE_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT",
-        "CHECKPOINT_TOPIC",
-    }
-)  # fmt: skip
-"""common/topic/TopicValidator.java."""
 
 
 def wrap(namespace: str, name: str) -> str:

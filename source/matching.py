@@ -11,8 +11,9 @@ import re
 from collections.abc import Iterable
 
 from ..client.access import Access
-from ..client.validation import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
+from ..client.validation import SYSTEM_TOPIC_PREFIX
 from ..remoting.errors import UsageError
+from ..remoting.names import SYSTEM_TOPICS
 from .options import refuse
 
 REPLY_SUFFIX = "_REPLY_TOPIC"

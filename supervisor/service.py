@@ -445,7 +445,7 @@ class Supervisor:
         """At once: nothing is drained, nothing signs off; the journal has every outcome that was written."""
         state = self.core.state
         unfinished = sum(pq.unfinished for pq in state.queues.values())
-        unsealed = sum(chunk.reported for chunks in state.unsealed.values() for chunk in chunks)
+        unsealed = sum(pq.ledger.held_messages() for pq in state.queues.values())
         self._left = act.Finished(unfinished, unsealed)
         await self._abandon()
         self.service = move_service(self.service, ServiceEvent.STOPPED)

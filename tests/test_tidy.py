@@ -280,6 +280,7 @@ ONCE = (
     "RETRY_PREFIX", "DLQ_PREFIX", "DEFAULT_TOPIC", "INNER_PRODUCER_GROUP", "REGION_DEFAULT", "MASTER_ID", "BROADCASTING",
     "NS_PER_MS", "OUTCOMES_DIR", "EXIT_FINE", "EXIT_FAILURE", "EXIT_USAGE", "EXIT_UNREACHABLE", "EXIT_HANDLER",
     "EXIT_FORCED", "EXIT_SPARK", "HOSTS_V6", "SYSFLAG_LOW_BYTE", "BNAME", "SEND_BACK_TIMEOUT_MS", "DELAY_LEVELS_MAX",
+    "SYSTEM_TOPICS",
 )  # fmt: skip
 """Words of the protocol, unit factors, names on disk and exit codes: each has one definition."""
 

@@ -129,13 +129,13 @@ class RowBuffer(Generic[Owner]):
         `at_once`: rows are converted now, so that what does not fit is known now. Runs the handler's own code when
         `result` is a generator, so anything may be raised.
         """
+        given: Any = result
         columns = self._columns
         if columns is not None and not at_once:
-            if (row := columns.values_of_plain(result)) is not None:
+            if (row := columns.values_of_plain(given)) is not None:
                 return message, row, None
-            if result.__class__ is list and (values := self.plain_of_all(result)) is not None:
+            if given.__class__ is list and (values := self.plain_of_all(given)) is not None:
                 return message, (), Rows(values, None, len(values))
-        given: Any = result
         if columns is None and self._infer is not None:
             given = self._look(result, self._infer)
             if given is None:

@@ -1,12 +1,9 @@
 """QUERY_MESSAGE 12: messages of a topic by key or unique id (BR/processor/QueryMessageProcessor.queryMessage).
 
-The genuine broker keeps a hash index; ours looks at the newest records of the topic instead, at most `query_scan_max`, which
-is what a development broker needs and costs nothing while nobody asks.
+The index says where to look (key_index.py); each record is compared with the key, newest first.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.command import Command
@@ -27,7 +24,7 @@ def handle(state: BrokerState, call: Call) -> Command:
     count_max = UNIQUE_ANSWERS_MAX if request.unique_key_query else min(max(request.max_num, 1), ANSWERS_MAX)
     found: list[bytes] = []
     bytes_left = BODY_MAX_BYTES
-    for record in newest_first(state, request.topic, request.begin_timestamp, request.end_timestamp):
+    for record in state.store.find(request.topic, request.key, request.begin_timestamp, request.end_timestamp):
         if len(found) >= count_max or bytes_left <= 0:
             break
         if has_key(record, request.key.encode(), bool(request.unique_key_query)):
@@ -37,23 +34,6 @@ def handle(state: BrokerState, call: Call) -> Command:
         raise Refused(ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct")
     fields = QueryMessageResponse(call.now_ms, state.store.log_end).to_fields()
     return call.command.response(ResponseCode.SUCCESS, fields, b"".join(found))
-
-
-def newest_first(state: BrokerState, topic: str, begin_ms: int, end_ms: int) -> Iterator[bytes]:
-    """Records of a topic stored in [begin_ms, end_ms], queue by queue, each backwards, bounded over all queues."""
-    looks_left = state.config.query_scan_max
-    for queue_id in state.store.queue_ids(topic):
-        queue = state.store.queue(topic, queue_id)
-        assert queue is not None, "queue_ids names queues that exist"
-        first = state.store.search(topic, queue_id, begin_ms)
-        behind = state.store.search(topic, queue_id, end_ms + 1)
-        for offset in range(behind - 1, first - 1, -1):
-            if not looks_left:
-                return
-            looks_left -= 1
-            record = state.store.record_in(topic, queue_id, offset)
-            if record is not None:
-                yield record
 
 
 def has_key(record: bytes, key: bytes, unique: bool) -> bool:

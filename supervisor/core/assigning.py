@@ -14,6 +14,7 @@ from ...remoting.queues import MessageQueue
 from .actions import ChargesChanged, Commit, FetchAssignment, FetchOffset, Finished, Heartbeat, JournalCommitted
 from .allocation import allocate
 from .dispatching import Dispatching
+from .ledger import Ledger
 from .locking import Locking
 from .machine_rooms import AllocationError
 from .pop_queue import PopQueue
@@ -130,14 +131,16 @@ class Assigning:
             self._soon(pq.mq.topic, now)
             return
         self._move(pq, QueueEvent.OPENED)
-        pq.opened_at = pq.next_offset = pq.committed = offset
+        pq.next_offset = pq.committed = offset
         # The journal learns where we stand at once: a reset must make it forget before anything new is noted.
         self.s.out.append(JournalCommitted(pq.mq, offset, offset))
         floor, finished = self.s.recovered.pop(pq.mq, (0, Intervals()))
         if offset >= floor:
             finished.discard_below(offset)
-            pq.recovered = finished
-        elif finished:
+            pq.ledger = Ledger(offset, finished)
+        else:
+            pq.ledger = Ledger(offset)
+        if offset < floor and finished:
             # The committed offset went back below what was noted: a reset. What it asks for runs again.
             self.s.log(
                 "warning", "offset_was_reset", queue=pq.mq, offset=offset, noted=floor, forgotten=finished.total()
@@ -229,7 +232,7 @@ class Assigning:
             return
         if pq.state is not Queue.DRAINING or pq.running():
             return
-        if pq.unsealed():
+        if pq.ledger.held:
             # Rows reported since the queue was taken away: their workers may be busy and not seal for long.
             self.s.ask_seals_of(pq)
             return
@@ -239,7 +242,7 @@ class Assigning:
             self._end(pq, QueueEvent.DRAINED, now)
             return
         pq.final_commit = True
-        offset = pq.committable() if pq.moved_to < 0 else pq.moved_to
+        offset = pq.head_offset if pq.moved_to < 0 else pq.moved_to
         # Also when it was committed before: the broker may have been killed since, and have forgotten it.
         self._commit(pq, offset, guarded=pq.moved_to < 0)
 
@@ -247,13 +250,13 @@ class Assigning:
         if isinstance(pq, PopQueue):
             self._pop_deadline(pq)
         elif pq.state is Queue.DRAINING:
-            unsealed = sum(chunk.reported - chunk.safe for chunk in pq.flight if chunk.tokens)
+            unsealed = pq.ledger.held_messages()
             self.s.log("warning", "drain_deadline", queue=pq.mq, unfinished=pq.unfinished, unsealed=unsealed)
             if self.s.stopping:
                 self.s.unfinished_at_stop += pq.unfinished
                 # What is finished repeats too where the broker was not told: another member begins at its offset.
                 head = pq.head_offset
-                self.s.unsealed_at_stop += unsealed + head - pq.committed + pq.finished_above(head).total()
+                self.s.unsealed_at_stop += unsealed + head - pq.committed + pq.ledger.finished_above(head).total()
             if pq.moved_to >= 0:
                 # A reset is told to us once; it must hold although what runs did not finish in time.
                 self.s.out.append(Commit(pq.handle, pq.mq, pq.moved_to, guarded=False))
@@ -264,7 +267,7 @@ class Assigning:
         if pq.state is Queue.DRAINING:
             self.s.unfinished_at_stop += len(pq.checks)
             self.s.log("warning", "drain_deadline", queue=pq.mq, unfinished=len(pq.checks))
-            for chunk in pq.flight:
+            for chunk in pq.open.values():
                 chunk.failed = None
                 if chunk.reported == chunk.count:
                     self.s.chunks.pop(chunk.chunk_id, None)
@@ -276,11 +279,10 @@ class Assigning:
         self._move(pq, event)
         floor = pq.head_offset
         self._note_settled(pq, floor)
-        finished = pq.finished_above(pq.committed)
-        finished.add(pq.committed, floor)  # where the last commit was refused, until the deadline
+        finished = pq.ledger.finished_above(pq.committed)  # also where the last commit was refused, until the deadline
         if pq.moved_to < 0 and finished:
             self.s.recovered[pq.mq] = (pq.committed, finished)
-        for chunk in pq.flight:
+        for chunk in pq.open.values():
             if chunk.failed:
                 # Nobody will send these back any more: their bytes are free as soon as no worker reads them.
                 chunk.failed = None
@@ -314,28 +316,26 @@ class Assigning:
                 continue
             if isinstance(pq, PopQueue):
                 # Nothing of it is committed; what is finished may wait for a renewal before it is acknowledged.
-                if any(chunk.tokens for chunk in pq.flight):
+                if pq.ledger.held:
                     self.s.ask_seals_of(pq)
                 continue
-            offset = pq.committable()
-            pq.recovered.discard_below(offset)
-            self._note_settled(pq, offset)
+            self._note_settled(pq, pq.head_offset)
             self._commit_progress(pq, now)
-            if pq.state is Queue.DRAINING and pq.flight and pq.flight[0].tokens:
+            if pq.state is Queue.DRAINING and pq.ledger.held:
                 self.s.ask_seals_of(pq)
 
     def _commit_progress(self, pq: ProcessQueue, now: float) -> None:
         """Commit what is new, or is to be told again; guarded once the queue was taken away (its new owner commits too)."""
         if pq.commit_asked >= 0 or pq.moved_to >= 0 or pq.state is Queue.ENDED:
             return
-        offset = pq.committable()
+        offset = pq.head_offset
         stale = now - pq.committed_at >= self.s.config.recommit_interval_ms / 1000
         if offset > pq.committed or stale:
             self._commit(pq, offset, guarded=pq.state is Queue.DRAINING)
 
     def _note_settled(self, pq: ProcessQueue, offset: int) -> None:
-        if 0 <= pq.opened_at < offset:
-            self.s.settled.setdefault(pq.mq, Intervals()).add(pq.opened_at, offset)
+        if 0 <= pq.ledger.begin < offset:
+            self.s.settled.setdefault(pq.mq, Intervals()).add(pq.ledger.begin, offset)
 
     def _commit(self, pq: ProcessQueue, offset: int, *, guarded: bool) -> None:
         if pq.moved_to < 0 and (offset < pq.committed or not _nothing_unfinished_below(pq, offset)):
@@ -361,7 +361,7 @@ class Assigning:
             if offset != pq.committed:
                 pq.committed = offset
                 # A queue that was moved is not finished up to there; what is below only does not concern us any more.
-                self.s.out.append(JournalCommitted(pq.mq, pq.opened_at if pq.moved_to < 0 else offset, offset))
+                self.s.out.append(JournalCommitted(pq.mq, pq.ledger.begin if pq.moved_to < 0 else offset, offset))
         else:
             self.s.counters.commit_errors += 1
             if pq.state is Queue.DRAINING:
@@ -409,13 +409,11 @@ class Assigning:
 
 
 def _nothing_unfinished_below(pq: ProcessQueue, offset: int) -> bool:
-    """The invariant of every commit, looked up message by message and apart from how the offset was computed."""
-    for chunk in pq.flight:
-        for index in range(len(chunk.offsets)):
-            if chunk.begin_of(index) >= offset:
-                return True
-            if index >= (chunk.safe if chunk.tokens or chunk.lost else chunk.reported):
-                return False
-            if chunk.failed and index in chunk.failed:
-                return False
-    return not pq.waiting or pq.waiting[0].begin >= offset
+    """The invariant of every commit, looked up by what is open and held, apart from how the offset was computed."""
+    ledger = pq.ledger
+    unfinished = [chunk.floor for chunk in pq.open.values()]
+    unfinished += [run.begin for run in pq.waiting]
+    unfinished += [
+        offsets.start for offsets in (ledger.lost, *(held.offsets for held in ledger.held.values())) if offsets
+    ]
+    return offset <= min(unfinished, default=pq.next_offset)

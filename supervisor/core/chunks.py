@@ -2,7 +2,8 @@
 
 A *pull run* is what one pull brought and nobody has been given yet. A *chunk* is cut from its head: one descriptor for
 as many messages as make a few milliseconds of handler time. A chunk's messages are finished in order of index; a failed
-one stays open until its send-back is accepted; rows of finished ones are durable when their segment is sealed.
+one stays open until its send-back is accepted. What is finished of it goes into the queue's ledger (ledger.py); a chunk of
+which all is finished is forgotten.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ class Chunk:
     """
 
     __slots__ = (
-        "alone", "begin", "chunk_id", "count", "failed", "handle", "held", "lost", "offsets", "origin", "positions",
-        "reported", "safe", "said", "slot", "tokens", "worker_id",
+        "alone", "begin", "chunk_id", "count", "failed", "handle", "held", "offsets", "origin", "positions", "reported",
+        "said", "slot", "worker_id",
     )  # fmt: skip
 
     def __init__(
@@ -79,12 +80,6 @@ class Chunk:
         self.said = 0
         """So many of them its worker has reported itself; the others were read off its cell (workers/unreported.py)."""
         self.failed: dict[int, Failure] | None = None
-        self.tokens: set[Token] | None = None
-        """Segments with rows of this chunk that are not sealed yet."""
-        self.safe = 0
-        """While `tokens` wait, or rows are lost: messages `[0, safe)` are durable without them, unless they failed."""
-        self.lost = False
-        """Rows of it were reported and then could not be salvaged: it never finishes, the queue is read again."""
         self.held = True
         """Its reference on the slot is still held."""
         self.worker_id: str | None = None
@@ -92,10 +87,6 @@ class Chunk:
         """Set: a shadow, see retries.py: it runs that failed message of that chunk again."""
         self.alone = False
         """It is suspected of having killed a worker, see quarantine.py."""
-
-    @property
-    def finished(self) -> bool:
-        return self.reported == self.count and not self.failed and not self.tokens and not self.lost
 
     def begin_of(self, index: int) -> int:
         """The offset at which record `index` begins; it ends at `offsets[index]`."""
@@ -128,40 +119,15 @@ class Chunk:
 
     @property
     def floor(self) -> int:
-        """The smallest queue offset of it that may not be passed by a commit. Only for a chunk that is not finished."""
-        return self.begin_of(min(self._durable_to, *self.failed) if self.failed else self._durable_to)
+        """Where its first unfinished message begins, see `begin`; only of a chunk that is open."""
+        return self.begin_of(min(self.failed) if self.failed else self.reported)
 
     @property
-    def _durable_to(self) -> int:
-        return self.safe if self.tokens or self.lost else self.reported
-
-    def wait_for(self, token: Token, index: int) -> bool:
-        """Rows of message `index`, or of later ones, are in that segment; whether the chunk waits for it for the first time.
-
-        What was durable before stays so: it may be committed already, and an offset never goes back.
-        """
-        if self.tokens is None:
-            self.tokens = set()
-        self.safe = min(self._durable_to, index)
-        new = token not in self.tokens
-        self.tokens.add(token)
-        return new
+    def first_unfinished(self) -> int:
+        """The offset of that message."""
+        return self.offsets[min(self.failed) if self.failed else self.reported]
 
     @property
     def needs_bytes(self) -> bool:
         """A worker may still read it, or a send-back may have to decode one of its records."""
         return self.reported < self.count or bool(self.failed)
-
-    def durable_runs(self) -> list[tuple[int, int]]:
-        """Intervals `[from, to)` of queue offsets that are finished and durable."""
-        runs: list[tuple[int, int]] = []
-        failed = self.failed or {}
-        for index in range(self._durable_to):
-            if index in failed:
-                continue
-            begin, end = self.begin_of(index), self.offsets[index] + 1
-            if runs and runs[-1][1] == begin:
-                runs[-1] = (runs[-1][0], end)
-            else:
-                runs.append((begin, end))
-        return runs

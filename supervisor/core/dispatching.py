@@ -104,7 +104,7 @@ class Dispatching:
             chunk = self._cut(pq, min(s.sizer.size(s.waiting_messages, free), room))
             if pq.waiting:
                 s.ready.append(pq)
-            pq.flight.append(chunk)
+            pq.open[chunk.chunk_id] = chunk
             if chunk.alone:
                 self.quarantine.admit(pq, chunk)
             else:
@@ -272,8 +272,10 @@ class Dispatching:
 
     def leave(self, chunk: Chunk) -> None:
         """A queue that was taken away starts nothing: the chunk stays unfinished in its place, for the next owner."""
+        pq = self.s.queues.get(chunk.handle)
+        if pq is not None and chunk.origin is None:
+            pq.leave(chunk)
         chunk.reported = chunk.count
-        chunk.lost = True
         self.s.release_chunk(chunk)
         if chunk.origin is not None:
             self._links.left(chunk)
@@ -294,6 +296,7 @@ class Dispatching:
         dropped = 0
         if pq.waiting:
             pq.next_offset = pq.waiting[0].begin
+            pq.ledger.pull_again_from(pq.next_offset)
         for run in pq.waiting:
             dropped += run.count
             self.s.release(run.slot)

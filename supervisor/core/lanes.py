@@ -96,7 +96,7 @@ class Lanes(Ordered):
             order.of_offset[offset] = lane
             lane.waiting.append(chunk)
             lane.open += 1
-            pq.flight.append(chunk)
+            pq.open[chunk.chunk_id] = chunk
             self.offer(lane)
 
     # --- keys from workers --------------------------------------------------------------------------------------

@@ -265,7 +265,7 @@ class Ordered(Dispatching):
             chunk.worker_id = None
             return chunk
         rest = chunk.split(at, next(self.s.chunk_ids))
-        pq.insert_after(chunk, (rest,))
+        pq.open[rest.chunk_id] = rest
         return rest
 
     def _suspend(self, lane: Lane, suspend_ms: int, now: float) -> None:
@@ -286,9 +286,10 @@ class Ordered(Dispatching):
     def drop_waiting(self, pq: ProcessQueue) -> int:
         """Forget what stands behind everything that was started; it is not run, and for us the queue ends before it."""
         dropped = super().drop_waiting(pq)
-        flight = pq.flight
-        while flight and flight[-1].worker_id is None and not flight[-1].reported and flight[-1].count:
-            chunk = flight.pop()
+        for chunk in sorted(pq.open.values(), key=lambda chunk: chunk.begin, reverse=True):
+            if chunk.worker_id is not None or chunk.reported or chunk.begin < pq.ledger.finished_to:
+                break
+            del pq.open[chunk.chunk_id]
             pq.next_offset = chunk.begin
             pq.unfinished -= chunk.count
             pq.unfinished_bytes -= chunk.length_bytes
@@ -296,6 +297,7 @@ class Ordered(Dispatching):
             self.s.release(chunk.slot)
             self.lane_at(pq, chunk.offsets[0]).waiting.remove(chunk)
             dropped += chunk.count
+        pq.ledger.pull_again_from(pq.next_offset)
         self._leave_uncommitted(pq)
         return dropped
 
@@ -326,7 +328,7 @@ class Ordered(Dispatching):
 
     def ended(self, pq: ProcessQueue) -> None:
         """The queue has ended; chunks of it that a worker still has keep it from being opened again."""
-        left = {chunk.chunk_id for chunk in pq.flight if self._in_hand(chunk)}
+        left = {chunk.chunk_id for chunk in pq.open.values() if self._in_hand(chunk)}
         if left:
             self.s.lingering[pq.mq] = self.s.lingering.get(pq.mq, set()) | left
 

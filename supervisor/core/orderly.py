@@ -156,7 +156,7 @@ class Orderly(Ordered):
                 lane.waiting.appendleft(self._cut_off(pq, chunk, size))
         elif pq.waiting:
             chunk = self._cut(pq, size)
-            pq.flight.append(chunk)
+            pq.open[chunk.chunk_id] = chunk
         else:
             return
         self.hand_over(worker, [(chunk, pq, lane)])

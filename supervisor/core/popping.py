@@ -24,7 +24,8 @@ from ...remoting.pop_headers import PopResponse
 from ...remoting.queues import MessageQueue
 from ...remoting.stored import walk
 from .actions import Ack, Pop, Renew
-from .chunks import Chunk, PullRun
+from .chunks import PullRun
+from .ledger import Ledger
 from .pop_queue import PopLoop, PopQueue
 from .process_queue import RESERVE_BYTES_MAX, RESERVE_BYTES_MIN
 from .slab import Slot
@@ -194,6 +195,7 @@ class Popping:
         slot.refs += 1
         pq.waiting.append(PullRun(slot, positions[start : end + 1], offsets, 0, end - start, offsets[0]))
         pq.next_offset = offsets[-1] + 1
+        pq.ledger = Ledger(offsets[0])
         pq.unfinished = end - start
         pq.unfinished_bytes = positions[end] - positions[start]
         s.waiting_messages += end - start
@@ -232,31 +234,24 @@ class Popping:
 
     def progress(self, pq: PopQueue, now: float) -> None:
         """Acknowledge what is finished and durable; the queue ends with the last answer."""
-        for chunk in list(pq.flight):
-            if chunk.lost:
-                self._forget(pq, chunk)
-            elif chunk.finished and not any(offset in pq.renewing for offset in chunk.offsets):
-                self._ack(pq, chunk)
-        if pq.loop.waiting:
-            self._consider(pq.loop, now)
-        if pq.flight or pq.acking or (pq.waiting and pq.state is Queue.ASSIGNED):
-            return
-        self.end(pq, QueueEvent.DRAINED)
-
-    def _ack(self, pq: PopQueue, chunk: Chunk) -> None:
-        pq.flight.remove(chunk)
-        checks = [check for offset in chunk.offsets if (check := pq.checks.pop(offset, None)) is not None]
-        pq.loop.in_hand -= len(checks)
+        busy = {offset for chunk in pq.open.values() for offset in chunk.offsets}
+        busy.update(offset for run in pq.waiting for offset in run.offsets[run.at : run.end])
+        done, held = pq.ledger.done, [held.offsets for held in pq.ledger.held.values()]
+        checks: list[CheckPoint] = []
+        for offset in [offset for offset in pq.checks if offset not in busy]:
+            if offset not in done:
+                del pq.checks[offset]  # nobody finishes it any more: the broker shows it again
+                pq.loop.in_hand -= 1
+            elif offset not in pq.renewing and not any(offset in offsets for offsets in held):
+                checks.append(pq.checks.pop(offset))
         if checks:
+            pq.loop.in_hand -= len(checks)
             pq.acking += len(checks)
             self.s.out.append(Ack(pq.handle, pq.mq, checks))
-
-    def _forget(self, pq: PopQueue, chunk: Chunk) -> None:
-        """Its rows are lost, or nobody may start it any more: the broker shows it again."""
-        pq.flight.remove(chunk)
-        for offset in chunk.offsets:
-            if pq.checks.pop(offset, None) is not None:
-                pq.loop.in_hand -= 1
+        if pq.loop.waiting:
+            self._consider(pq.loop, now)
+        if not pq.checks and not pq.acking:
+            self.end(pq, QueueEvent.DRAINED)
 
     def acked(self, handle: int, count: int, refused: int, now: float) -> None:
         """Answer to Ack. What was refused is shown again by the broker: it is too late to do anything about it."""

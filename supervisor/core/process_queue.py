@@ -1,19 +1,19 @@
 """One assignment of a message queue: what was pulled, what runs, what may be committed.
 
 It answers with the offset that may be committed: the smallest one that is not finished *and durable* (sealed, without
-rows, filtered, or its send-back accepted). It is made when the queue is assigned and dies with the assignment: a queue
-that comes back gets a new one, and late answers find the old one ended and are dropped (docs/protocol.md has Java's).
+rows, filtered, or its send-back accepted). Its ledger knows that (ledger.py); chunks are kept only while they are open. It
+is made when the queue is assigned and dies with the assignment: a queue that comes back gets a new one, and late answers
+find the old one ended and are dropped (docs/protocol.md has Java's).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ...durable.intervals import Intervals
 from ...remoting.queues import MessageQueue
 from .chunks import Chunk, PullRun
+from .ledger import Ledger
 from .states import Queue
 
 if TYPE_CHECKING:
@@ -28,10 +28,10 @@ class ProcessQueue:
     """State only; the decisions are in pulling.py, dispatching.py and settling.py. Owned by the supervisor's core."""
 
     __slots__ = (
-        "blocked", "commit_asked", "committed", "committed_at", "drops", "end_offset", "final_commit", "flight",
-        "handle", "last_body_bytes", "last_commit_at", "last_commit_tries", "last_consume", "last_pull", "locked",
-        "locked_at", "locked_until", "moved_to", "mq", "next_offset", "opened_at", "order", "pull_pending",
-        "recovered", "refusals", "refused_code", "send_failures", "starved", "state", "unfinished",
+        "blocked", "commit_asked", "committed", "committed_at", "drops", "end_offset", "final_commit",
+        "handle", "last_body_bytes", "last_commit_at", "last_commit_tries", "last_consume", "last_pull", "ledger",
+        "locked", "locked_at", "locked_until", "moved_to", "mq", "next_offset", "open", "order", "pull_pending",
+        "refusals", "refused_code", "send_failures", "starved", "state", "unfinished",
         "unfinished_bytes", "waiting",
     )  # fmt: skip
 
@@ -42,7 +42,8 @@ class ProcessQueue:
         self.handle = handle
         self.mq = mq
         self.state = Queue.OPENING
-        self.opened_at = -1
+        self.ledger = Ledger(-1)
+        """Of what was pulled; it begins where the queue was opened."""
         self.next_offset = -1
         """Where the next pull begins."""
         self.committed = -1
@@ -58,8 +59,8 @@ class ProcessQueue:
         self.last_commit_tries, self.last_commit_at = 0, 0.0
         """How often that commit failed, and when it may be asked again."""
         self.waiting: deque[PullRun] = deque()
-        self.flight: deque[Chunk] = deque()
-        """Chunks in order of queue offset, from the first that is not finished."""
+        self.open: dict[int, Chunk] = {}
+        """By id: chunks with messages that have no outcome, or failed and were not sent back yet."""
         self.unfinished = 0
         self.unfinished_bytes = 0
         self.pull_pending = False
@@ -73,8 +74,6 @@ class ProcessQueue:
         self.refused_code = -1
         """The code of the refusal of its last pull, -1 when it was none; and how often in a row it came."""
         self.refusals = 0
-        self.recovered = Intervals()
-        """Finished before a restart or an earlier assignment: not run again."""
         self.send_failures = True
         """Failures are sent back; False once the queue was taken away (the new owner has them)."""
         self.moved_to = -1
@@ -97,35 +96,21 @@ class ProcessQueue:
 
     @property
     def head_offset(self) -> int:
-        """The smallest offset that is not finished and durable; equals `committable` without popping anything."""
-        for chunk in self.flight:
-            if not chunk.finished:
-                return chunk.floor
-        if self.waiting:
-            return self.waiting[0].begin
-        return self.next_offset
+        """The offset that may be committed: the smallest one that is not finished and durable."""
+        return min(self.ledger.head, self.next_offset)
 
     @property
     def span(self) -> int:
-        """Offsets from the first unfinished message to the next pull; finished but unsealed ones do not count."""
-        for chunk in self.flight:
-            if chunk.reported < chunk.count:
-                first = chunk.offsets[chunk.reported]
-                return self.next_offset - (min(first, chunk.offsets[min(chunk.failed)]) if chunk.failed else first)
-            if chunk.failed:
-                return self.next_offset - chunk.offsets[min(chunk.failed)]
-        return self.next_offset - self.waiting[0].begin if self.waiting else 0
-
-    def committable(self) -> int:
-        """The offset that may be committed now; forgets the finished chunks below it."""
-        flight = self.flight
-        while flight and flight[0].finished:
-            flight.popleft()
-        if flight:
-            return flight[0].floor
+        """Offsets from the first unfinished message to the next pull; finished but unsealed ones do not count. Looks at all
+        that is open, see `is_wider`."""
+        first = min((chunk.first_unfinished for chunk in self.open.values()), default=self.next_offset)
         if self.waiting:
-            return self.waiting[0].begin
-        return self.next_offset
+            first = min(first, self.waiting[0].offsets[self.waiting[0].at])
+        return self.next_offset - first
+
+    def is_wider(self, span_max: int) -> bool:
+        """`span` is more than that. Looked up only when it may be: what was not delivered before a message does not count."""
+        return self.next_offset - self.ledger.first_open > span_max and self.span > span_max
 
     def reservation_bytes(self) -> int:
         """What the next pull sets aside: a quarter more than the last body, within what brokers send.
@@ -136,32 +121,11 @@ class ProcessQueue:
             return self.last_body_bytes
         return min(max(self.last_body_bytes + self.last_body_bytes // 4, RESERVE_BYTES_MIN), RESERVE_BYTES_MAX)
 
-    def insert_after(self, chunk: Chunk, children: Iterable[Chunk]) -> None:
-        """Put the rest of a dead worker's chunk back into the order, right behind it."""
-        at = self.flight.index(chunk) + 1
-        for child in children:
-            self.flight.insert(at, child)
-            at += 1
-
-    def finished_above(self, floor: int) -> Intervals:
-        """Offsets above `floor` that are finished and durable, for a later assignment or a journal's snapshot."""
-        done = Intervals()
-        for start, end in self.recovered.pairs():
-            if end > floor:
-                done.add(max(start, floor), end)
-        for chunk in self.flight:
-            for start, end in chunk.durable_runs():
-                if end > floor:
-                    done.add(max(start, floor), end)
-        return done
-
     def running(self) -> bool:
         """A worker still has messages of it, or a send-back is under way or tried again."""
-        return any(
-            not chunk.lost and (chunk.reported < chunk.count or (bool(chunk.failed) and self.send_failures))
-            for chunk in self.flight
-        )
+        return any(self.send_failures or chunk.reported < chunk.count for chunk in self.open.values())
 
-    def unsealed(self) -> bool:
-        """Rows of it are not durable yet."""
-        return any(chunk.tokens and not chunk.lost for chunk in self.flight)
+    def leave(self, chunk: Chunk) -> None:
+        """Nobody will start the rest of the chunk in this assignment."""
+        del self.open[chunk.chunk_id]
+        self.ledger.lose(chunk.floor, chunk.offsets[-1] + 1)

@@ -66,7 +66,7 @@ class Pulling:
         pq.blocked = (
             pq.unfinished > messages_max
             or pq.unfinished_bytes > bytes_max
-            or pq.span > self.s.config.consume_concurrently_max_span
+            or pq.is_wider(self.s.config.consume_concurrently_max_span)
         )
         if pq.blocked:
             return
@@ -117,7 +117,7 @@ class Pulling:
     def _send(self, pq: ProcessQueue, now: float) -> None:
         pq.pull_pending = True
         pq.last_pull = now
-        commit = pq.committable()
+        commit = pq.head_offset
         self.s.counters.pulls += 1
         self.s.out.append(Pull(pq.handle, pq.mq, pq.next_offset, commit if commit > pq.committed else 0))
 
@@ -199,6 +199,7 @@ class Pulling:
                 # queues must not sit on bytes that busy ones wait for.
                 pq.last_body_bytes = 0
             self.s.outcomes.add(FILTERED, pq.mq, pq.next_offset, result.next_offset)
+            pq.ledger.pass_over(pq.next_offset, result.next_offset)
             pq.next_offset = max(pq.next_offset, result.next_offset)
             self._again(pq, now)
         else:
@@ -226,13 +227,14 @@ class Pulling:
             # Not each message: in this range, whatever has no other outcome was filtered by the broker.
             self.s.outcomes.add(FILTERED, pq.mq, pq.next_offset, result.next_offset)
         self._queue_runs(pq, slot, positions, offsets)
+        pq.ledger.pass_over(offsets[-1] + 1 if offsets else pq.next_offset, result.next_offset)
         pq.next_offset = max(pq.next_offset, result.next_offset)
         self._again(pq, now)
 
     def _queue_runs(self, pq: ProcessQueue, slot: Slot, positions: list[int], offsets: list[int]) -> None:
         """Queue what is new; what was finished before a restart is left out (it may stand anywhere in the body)."""
         runs = [(0, len(offsets))]
-        if pq.recovered:
+        if pq.ledger.done.end > pq.next_offset:
             runs = _unfinished_runs(offsets, pq)
             self.s.counters.skipped_messages += len(offsets) - sum(end - start for start, end in runs)
         slot.refs += len(runs)
@@ -323,13 +325,15 @@ def thresholds(state: State, pq: ProcessQueue) -> tuple[int, int]:
 
 
 def _unfinished_runs(offsets: list[int], pq: ProcessQueue) -> list[tuple[int, int]]:
+    """Records `[start, end)` of a pull that were not finished before; its ledger passes over the others."""
     runs: list[tuple[int, int]] = []
-    recovered = pq.recovered
+    begin = min(pq.next_offset, offsets[0])
     for index, offset in enumerate(offsets):
-        if offset in recovered:
-            continue
-        if runs and runs[-1][1] == index:
+        if offset in pq.ledger.done:
+            pq.ledger.pass_over(begin, offset + 1)
+        elif runs and runs[-1][1] == index:
             runs[-1] = (runs[-1][0], index + 1)
         else:
             runs.append((index, index + 1))
+        begin = offset + 1
     return runs

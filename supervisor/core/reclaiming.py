@@ -145,7 +145,7 @@ class Reclaiming:
         s.counters.reclaimed_messages += chunk.count - at
         rest = chunk.split(at, next(s.chunk_ids))
         if pq is not None:
-            pq.insert_after(chunk, (rest,))
+            pq.open[rest.chunk_id] = rest
             self._elsewhere(pq, rest)
         else:
             self._dispatching.abandon(rest)
@@ -160,10 +160,13 @@ class Reclaiming:
         s.counters.reclaimed_messages += chunk.count
         s.unhand(worker, chunk)
         s.chunks.pop(chunk.chunk_id, None)
+        pq = s.queues.get(chunk.handle)
+        known = pq is not None and pq.open.pop(chunk.chunk_id, None) is not None  # a shadow is in no queue
         chunk.chunk_id = next(s.chunk_ids)
         chunk.worker_id = None
-        pq = s.queues.get(chunk.handle)
         if pq is not None:
+            if known:
+                pq.open[chunk.chunk_id] = chunk
             self._elsewhere(pq, chunk)
         else:
             self._dispatching.abandon(chunk)

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from ...durable.outcomes import DEAD_LETTER, NO_ROWS, SENT_BACK
 from ...remoting.stored import raise_reconsume_times
 from ...workers.failures import Cause, Failure, Mode, is_dead_letter, level_of, mode_of
-from .actions import JournalDone, SendBack
+from .actions import SendBack
 from .blame import Fate, Lot
 from .charges import Charge
 from .chunks import Chunk, Token
@@ -36,19 +36,23 @@ _OUTCOMES = {Mode.DROP: NO_ROWS, Mode.DEAD_LETTER: DEAD_LETTER, Mode.LAST_ATTEMP
 
 class Retries:
     """Decides about failed messages. What it is made with are steps of settling.py: `progress(queue, now)` looks at a queue
-    again, `reported` forgets a chunk of which all is reported."""
+    again, `reported` forgets a chunk of which all is reported, `finished` notes messages of a chunk as done, `forget` drops a
+    chunk of which all is done."""
 
     def __init__(
         self, state: State, dispatching: Dispatching, progress: Callable[[ProcessQueue, float], None],
-        reported: Callable[[Chunk, ProcessQueue], None], wait_for_seal: Callable[[Chunk, Token, int, int], None],
-        wait_for_load: Callable[[Chunk, int, WorkerView], None],
+        reported: Callable[[Chunk, ProcessQueue], None],
+        finished: Callable[[ProcessQueue, Chunk, int, int, Token], None],
+        wait_for_load: Callable[[ProcessQueue, Chunk, WorkerView], None],
+        forget: Callable[[Chunk, ProcessQueue], None],
     ) -> None:  # fmt: skip
         self.s = state
         self._dispatching = dispatching
         self._progress = progress
         self._reported = reported
-        self._wait_for_seal = wait_for_seal
+        self._finished = finished
         self._wait_for_load = wait_for_load
+        self._forget = forget
 
     # --- messages that fail without a worker's word -------------------------------------------------------------
 
@@ -131,10 +135,9 @@ class Retries:
         pq.unfinished -= 1
         if isinstance(pq, PopQueue) and pq.checks.pop(chunk.offsets[index], None) is not None:
             pq.loop.in_hand -= 1  # the broker has it again: it is not acknowledged
-        if not pq.pops:  # what was popped is not noted: the broker knows it by its acknowledgement
-            s.out.append(JournalDone(pq.mq, chunk.begin_of(index), chunk.offsets[index] + 1, "", 0))
+        self._finished(pq, chunk, index, index + 1, ("", 0))
         self._dispatching.sent(pq, chunk.offsets[index])
-        self._settled(chunk)
+        self._settled(pq, chunk)
         pq.final_commit = False  # of a queue that leaves: asked while this was under way, it stops before the message
         self._progress(pq, now)
 
@@ -144,10 +147,10 @@ class Retries:
         counters.sent_back_messages += not dropped
         counters.dead_letter_messages += failure.cause is Cause.DEATHS and not dropped
 
-    def _settled(self, chunk: Chunk) -> None:
+    def _settled(self, pq: ProcessQueue, chunk: Chunk) -> None:
         """A failure of it is over: forget it when it was the last."""
         if not chunk.failed and chunk.reported == chunk.count:
-            self.s.chunks.pop(chunk.chunk_id, None)
+            self._forget(chunk, pq)
             self.s.release_chunk(chunk)
 
     # --- refused: once more here --------------------------------------------------------------------------------
@@ -204,10 +207,8 @@ class Retries:
             self.send_back(pq, chunk, index)
             return
         s.counters.done_messages += 1
-        if token[1]:
-            self._wait_for_seal(chunk, token, index, 1)
-        s.out.append(JournalDone(pq.mq, chunk.begin_of(index), chunk.offsets[index] + 1, *token))
-        self._finish(pq, chunk, index)
+        self._finished(pq, chunk, index, index + 1, token)
+        self._over(pq, chunk, index)
 
     def rerun_died(self, pq: ProcessQueue, shadow: Chunk, worker: WorkerView) -> None:
         """The shadow's worker died with it: rows that were found complete count, else the attempt has failed."""
@@ -221,8 +222,9 @@ class Retries:
             self.s.counters.salvaged_messages += 1
             self.s.counters.done_messages += 1
             if self.s.config.commit_after_loaded:
-                self._wait_for_load(chunk, index, worker)
-            self._finish(pq, chunk, index)
+                self._wait_for_load(pq, shadow, worker)
+            pq.ledger.finish(shadow.begin, shadow.offsets[0] + 1)
+            self._over(pq, chunk, index)
         else:
             self.send_back(pq, chunk, index)
 
@@ -233,12 +235,12 @@ class Retries:
         if pq is not None and chunk.failed and index in chunk.failed:
             self.send_back(pq, chunk, index)
 
-    def _finish(self, pq: ProcessQueue, chunk: Chunk, index: int) -> None:
+    def _over(self, pq: ProcessQueue, chunk: Chunk, index: int) -> None:
         assert chunk.failed is not None
         self._dispatching.quarantine.finished(pq, chunk, index, sent_back=False)
         del chunk.failed[index]
         pq.unfinished -= 1
-        self._settled(chunk)
+        self._settled(pq, chunk)
 
 
 def _origin(shadow: Chunk) -> tuple[Chunk, int]:

@@ -22,7 +22,7 @@ from .process_queue import ProcessQueue
 from .quarantine import pieces_of
 from .retries import Retries
 from .state import State, WorkerView
-from .states import LIVING, Worker, WorkerEvent
+from .states import LIVING, Queue, Worker, WorkerEvent
 
 FailureReport = tuple[int, Failure]
 """(index in the chunk, why it failed)."""
@@ -42,7 +42,7 @@ class Settling:
         self._progress = progress
         self._restart = restart
         self.retries = self.retries_class(
-            state, dispatching, progress, self.reported, self._wait_for_seal, self._wait_for_load
+            state, dispatching, progress, self.reported, self._finished, self._wait_for_load, self._forget
         )  # fmt: skip
 
     # --- outcomes -----------------------------------------------------------------------------------------------
@@ -189,23 +189,32 @@ class Settling:
         done = end - start - len(failures)
         s.counters.done_messages += done
         pq.unfinished -= done
-        if seq and done:
-            self._wait_for_seal(chunk, (worker_id, seq), start, done)
         if not failures:
-            self._journal(pq, chunk.begin_of(start), chunk.offsets[end - 1] + 1, worker_id, seq)
+            self._finished(pq, chunk, start, end, (worker_id, seq))
             return
         s.counters.failed_messages += len(failures)
         if chunk.failed is None:
             chunk.failed = {}
-        failed_here: set[int] = set()
         for index, failure in failures:
             chunk.failed[index] = failure
-            failed_here.add(index)
-        for index in range(start, end):
-            if index not in failed_here:
-                self._journal(pq, chunk.begin_of(index), chunk.offsets[index] + 1, worker_id, seq)
-        for index in sorted(failed_here):
+        failed_here = sorted(index for index, _ in failures)
+        for index in failed_here:
+            self._finished(pq, chunk, start, index, (worker_id, seq))
+            start = index + 1
+        self._finished(pq, chunk, start, end, (worker_id, seq))
+        for index in failed_here:
             self.retries.send_back(pq, chunk, index)
+
+    def _finished(self, pq: ProcessQueue, chunk: Chunk, start: int, end: int, token: Token) -> None:
+        """Messages `[start, end)` of the chunk are done; rows of them are in the segment `token` (number 0 = none, or it is
+        sealed)."""
+        if start == end:
+            return
+        first, last = chunk.begin_of(start), chunk.offsets[end - 1] + 1
+        if token[1]:
+            self._wait_for_seal(pq, token, first, last, end - start)
+        pq.ledger.finish(first, last)
+        self._journal(pq, first, last, *token)
 
     def _journal(self, pq: ProcessQueue, start: int, end: int, worker_id: str, seq: int) -> None:
         """What was popped is not noted: the broker knows it by its acknowledgement."""
@@ -219,20 +228,18 @@ class Settling:
             if index not in failed:
                 self._dispatching.quarantine.finished(pq, chunk, index, sent_back=False)
 
-    def _wait_for_seal(self, chunk: Chunk, token: Token, index: int, messages: int) -> None:
-        """`messages` more of the chunk, from `index` on, wait for that segment. Its worker seals by rows, bytes and time,
-        whatever the backlog; it is asked only when more messages wait than a segment has rows, since few may have any."""
+    def _wait_for_seal(self, pq: ProcessQueue, token: Token, start: int, end: int, messages: int) -> None:
+        """The messages of the offsets `[start, end)`, so many, wait for that segment. Its worker seals by rows, bytes and
+        time, whatever the backlog; it is asked only when more messages wait than a segment has rows, since few of them may
+        have any."""
         s = self.s
         worker_id, seq = token
         worker = s.workers.get(worker_id)
-        is_sealed = worker is not None and seq <= worker.sealed_seq
-        if s.wait_for_segment(token, chunk, index):
-            if is_sealed:
-                s.wait_for_table(token)  # before its outcome was sent: now it waits for the table
-            else:
-                s.unsealed_of.setdefault(worker_id, set()).add(seq)
-        if is_sealed:
+        s.hold(pq, token, start, end, messages)
+        if worker is not None and seq <= worker.sealed_seq:
+            s.wait_for_table(token)  # it was sealed before this outcome was sent
             return
+        s.unsealed_of.setdefault(worker_id, set()).add(seq)
         s.unsealed_messages[token] += messages
         if s.unsealed_messages[token] > s.config.seal_rows:
             s.ask_seal(worker_id)
@@ -244,8 +251,13 @@ class Settling:
         elif chunk.held:
             pq.unfinished_bytes -= chunk.length_bytes
         if not chunk.failed:
-            self.s.chunks.pop(chunk.chunk_id, None)
+            self._forget(chunk, pq)
         self.s.release_chunk(chunk)
+
+    def _forget(self, chunk: Chunk, pq: ProcessQueue | None) -> None:
+        self.s.chunks.pop(chunk.chunk_id, None)
+        if pq is not None:
+            pq.open.pop(chunk.chunk_id, None)
 
     # --- seals --------------------------------------------------------------------------------------------------
 
@@ -266,7 +278,7 @@ class Settling:
             for token in waiting:
                 self.s.wait_for_table(token)
             # A queue that leaves asked for this seal, and now waits for the table: nothing else makes a batch due.
-            self.s.ask_load(chunk for token in waiting for chunk in self.s.unsealed[token])
+            self.s.ask_load(pq for token in waiting for pq in self.s.unsealed[token].values())
         else:
             self._durable(tokens, now)
 
@@ -281,11 +293,9 @@ class Settling:
         for token in tokens:
             self.s.out.append(JournalSealed(*token))
             self.s.unsealed_messages.pop(token, None)
-            for chunk in self.s.unsealed.pop(token, ()):
-                if chunk.tokens:
-                    chunk.tokens.discard(token)
-                pq = self.s.queues.get(chunk.handle)
-                if pq is not None:
+            for pq in self.s.unsealed.pop(token, {}).values():
+                pq.ledger.release(token)
+                if pq.state is not Queue.ENDED:
                     touched[pq.handle] = pq
         for pq in touched.values():
             self._progress(pq, now)
@@ -377,20 +387,24 @@ class Settling:
         for start, _, fate in reversed(pieces_of(chunk, salvaged, worker.blamed)):
             children.append((chunk.split(start, next(s.chunk_ids)), fate))
         children.reverse()
-        pq.insert_after(chunk, (child for child, _ in children))
         for child, fate in children:
             if fate is None:
                 child.reported = child.count
                 if s.config.commit_after_loaded:
-                    self._wait_for_load(child, 0, worker)
+                    self._wait_for_load(pq, child, worker)
+                pq.ledger.finish(child.begin, child.offsets[-1] + 1)
                 self._dispatching.finished(child, pq)
                 pq.unfinished -= child.count
                 pq.unfinished_bytes -= child.length_bytes
                 s.counters.salvaged_messages += child.count
                 s.counters.done_messages += child.count
                 s.release_chunk(child)
+            else:
+                pq.open[child.chunk_id] = child
         if chunk.failed:
             s.chunks[chunk.chunk_id] = chunk
+        else:
+            del pq.open[chunk.chunk_id]
         pq.unfinished_bytes -= chunk.length_bytes
         s.release_chunk(chunk)
         for child, fate in children:
@@ -401,10 +415,10 @@ class Settling:
             else:
                 self._dispatching.leave(child)
 
-    def _wait_for_load(self, child: Chunk, index: int, worker: WorkerView) -> None:
-        """Its rows, from `index` on, are in one of the segments that were salvaged: which one, nobody noted."""
+    def _wait_for_load(self, pq: ProcessQueue, chunk: Chunk, worker: WorkerView) -> None:
+        """Rows of all of the chunk are in one of the segments that were salvaged: which one, nobody noted."""
         for token in worker.salvaged_in:
-            self.s.wait_for_segment(token, child, index)
+            self.s.hold(pq, token, chunk.begin, chunk.offsets[-1] + 1, chunk.count)
             self.s.wait_for_table(token)
 
     def _lost(self, token: Token, now: float) -> None:
@@ -412,12 +426,10 @@ class Settling:
         self.s.counters.lost_rows_restarts += 1
         self.s.log("error", "reported_rows_lost", worker=token[0], segment=token[1])
         self.s.unsealed_messages.pop(token, None)
-        for chunk in self.s.unsealed.pop(token):
-            if self.s.stopping and not chunk.lost and chunk.handle in self.s.queues:
-                self.s.unsealed_at_stop += chunk.reported  # nobody reads the queue again before the next start
-            chunk.lost = True
-            if chunk.tokens:
-                chunk.tokens.discard(token)
-            pq = self.s.queues.get(chunk.handle)
-            if pq is not None:
-                self._restart(pq, now)
+        for pq in self.s.unsealed.pop(token).values():
+            messages = pq.ledger.lose_rows(token)
+            if pq.state is Queue.ENDED:
+                continue
+            if self.s.stopping:
+                self.s.unsealed_at_stop += messages  # nobody reads the queue again before the next start
+            self._restart(pq, now)

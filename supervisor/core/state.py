@@ -243,8 +243,8 @@ class State(Crew):
         self.by_mq: dict[MessageQueue, ProcessQueue] = {}
         self.by_topic: dict[str, dict[MessageQueue, ProcessQueue]] = {}
         """As `by_mq`; a topic without queues is not in it."""
-        self.unsealed: dict[Token, list[Chunk]] = {}
-        """By segment: chunks with rows in it that are not durable yet."""
+        self.unsealed: dict[Token, dict[int, ProcessQueue]] = {}
+        """By segment: the queues that have rows in it that are not durable yet, by handle; see Ledger.held."""
         self.unsealed_of: dict[str, set[int]] = {}
         """By worker: its segments in `unsealed` that are not known to be sealed."""
         self.unsealed_messages: Counter[Token] = Counter()
@@ -286,6 +286,8 @@ class State(Crew):
     def run_timers(self, now: float) -> None:
         """Call what is due. What is added meanwhile waits for the next tick, so that a timer that sets itself again for a
         moment that is already over cannot keep the caller here. When one raises, the others are due again."""
+        if not self._timers or self._timers[0][0] > now:
+            return
         due: list[tuple[float, int, Callable[[float], None]]] = []
         while self._timers and self._timers[0][0] <= now:
             due.append(heapq.heappop(self._timers))
@@ -326,27 +328,24 @@ class State(Crew):
 
     def ask_seals_of(self, pq: ProcessQueue) -> None:
         """Ask every worker that holds unsealed rows of this queue; and for a load when the queue waits for that to end."""
-        for chunk in pq.flight:
-            if chunk.tokens:
-                self.ask_seals(chunk.tokens)
-        self.ask_load(pq.flight)
+        self.ask_seals(pq.ledger.held)
+        self.ask_load((pq,))
 
-    def ask_load(self, chunks: Iterable[Chunk]) -> None:
-        """Ask for a load, once, when a queue that leaves waits until what these chunks left in sealed segments is in the
+    def ask_load(self, queues: Iterable[ProcessQueue]) -> None:
+        """Ask for a load, once, when one of these queues leaves and waits until what it left in sealed segments is in the
         table."""
         if self.load_asked:
             return
-        for chunk in chunks:
-            pq = self.queues.get(chunk.handle)
-            if (
-                pq is not None
-                and pq.state is Queue.DRAINING
-                and chunk.tokens
-                and any(token in self.unloaded for token in chunk.tokens)
-            ):
+        for pq in queues:
+            if pq.state is Queue.DRAINING and any(token in self.unloaded for token in pq.ledger.held):
                 self.load_asked = True
                 self.out.append(Load())
                 return
+
+    def hold(self, pq: ProcessQueue, token: Token, start: int, end: int, messages: int) -> None:
+        """Rows of these messages are in that segment, which is not safe yet: the offset does not pass them before it is."""
+        self.unsealed.setdefault(token, {})[pq.handle] = pq
+        pq.ledger.hold(token, start, end, messages)
 
     def ask_seals(self, tokens: Iterable[Token]) -> None:
         """Ask for the segments that are not sealed yet."""
@@ -385,13 +384,6 @@ class State(Crew):
     def newly_unloaded(self, seen: int) -> list[Token]:
         """Segments that wait for the table and did not when `unloaded_ever` was `seen`, and some older ones perhaps."""
         return list(islice(reversed(self.unloaded), self.unloaded_ever - seen))
-
-    def wait_for_segment(self, token: Token, chunk: Chunk, index: int) -> bool:
-        """The chunk has rows of message `index`, or of later ones, in that segment; False when that was known."""
-        if not chunk.wait_for(token, index):
-            return False
-        self.unsealed.setdefault(token, []).append(chunk)
-        return True
 
     def assigned(self, handle: int) -> ProcessQueue | None:
         """The queue of that handle if it still takes new work."""

@@ -36,8 +36,8 @@ def _waiting(state: State) -> Iterator[tuple[Slot, int, int]]:
 
 def _in_use(state: State) -> Iterator[tuple[Slot, int, int]]:
     chunks: dict[int, Chunk] = {}
-    flights = (pq.flight for pq in state.queues.values())
-    for chunk in chain(state.chunks.values(), state.redo, state.quarantine, *flights):
+    queues = (pq.open.values() for pq in state.queues.values())
+    for chunk in chain(state.chunks.values(), state.redo, state.quarantine, *queues):
         chunks[id(chunk)] = chunk
     for chunk in chunks.values():
         if chunk.held:

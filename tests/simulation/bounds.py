@@ -35,6 +35,8 @@ def check(state: State, script: Script) -> None:
     _check_chunks(state)
     _check_lines(state)
     _check_segments(state)
+    for pq in state.queues.values():
+        _check_ledger(pq, state)
     outstanding = [handle for handle in state.reserved if handle not in state.queues]
     if len(outstanding) > ENDED_MAX:
         raise Violation(f"bytes are reserved for pulls of {len(outstanding)} queues that have ended")
@@ -92,3 +94,16 @@ def _check_segments(state: State) -> None:
             raise Violation(f"{token} is waited for, and nobody will seal it")
     if strange := state.unsealed_messages.keys() - state.unsealed.keys():
         raise Violation(f"messages are counted for {strange}, which nobody waits for")
+
+
+def _check_ledger(pq: ProcessQueue, state: State) -> None:
+    """Open chunks have something unfinished that is not noted as finished; what is held, a segment holds."""
+    for chunk in pq.open.values():
+        if chunk.reported == chunk.count and not chunk.failed:
+            raise Violation(f"chunk {chunk.chunk_id} of {pq.mq} is finished and kept")
+        left = {*range(chunk.reported, chunk.count), *(chunk.failed or ())}
+        if wrong := [chunk.offsets[index] for index in left if chunk.offsets[index] in pq.ledger.done]:
+            raise Violation(f"{wrong} of {pq.mq} are noted as finished, and are open")
+    for token in pq.ledger.held:
+        if pq.handle not in state.unsealed.get(token, ()):
+            raise Violation(f"{pq.mq} waits for {token}, and would not hear of its seal")

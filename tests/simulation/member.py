@@ -18,6 +18,7 @@ from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.allocation import everything, strategy_named
 from rocketcrew.supervisor.core.failed_actions import EVENTS, action_failed
 from rocketcrew.supervisor.core.journal import Entry, replay, snapshot
+from rocketcrew.supervisor.core.process_queue import ProcessQueue
 from rocketcrew.supervisor.core.slab import UNIT_BYTES, Slab
 from rocketcrew.supervisor.core.state import CoreConfig
 from rocketcrew.supervisor.core.states import Queue
@@ -335,7 +336,7 @@ class SimMember:
         if not self.stopping and self.running:
             self.stopping = True
             queues = self.core.state.queues.values()
-            self.held_at_stop = {pq.mq: Intervals(pq.recovered.pairs()) for pq in queues if pq.state is Queue.ASSIGNED}
+            self.held_at_stop = {pq.mq: _above_what_was_started(pq) for pq in queues if pq.state is Queue.ASSIGNED}
             self.core.handle(ev.Stop(), self.world.now)
 
     def _core_finished(self, action: act.Finished) -> None:
@@ -374,3 +375,10 @@ class SimMember:
         self.folder.cells = dict(self.coroner.cells)
         self.pool.kill_all()
         self.edge.lose()
+
+
+def _above_what_was_started(pq: ProcessQueue) -> Intervals:
+    """What was finished before a restart and lies above all that a worker was given: no commit can reach it."""
+    unstarted = [run.begin for run in pq.waiting]
+    unstarted += [chunk.begin for chunk in pq.open.values() if chunk.worker_id is None and not chunk.reported]
+    return pq.ledger.finished_above(min(unstarted, default=pq.next_offset))

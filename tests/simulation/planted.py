@@ -69,7 +69,7 @@ class CommitBeforeSeal(CoreParts):
     """Rows count as durable as soon as their outcome is there."""
 
     class settling_class(Settling):
-        def _wait_for_seal(self, chunk: Chunk, token: Token, index: int, messages: int) -> None:
+        def _wait_for_seal(self, pq: ProcessQueue, token: Token, start: int, end: int, messages: int) -> None:
             pass
 
 
@@ -77,12 +77,10 @@ class SealsForTheSpan(CoreParts):
     """A seal is asked for when half of a queue's span is taken, though most of it was only pulled ahead."""
 
     class settling_class(Settling):
-        def _wait_for_seal(self, chunk: Chunk, token: Token, index: int, messages: int) -> None:
-            super()._wait_for_seal(chunk, token, index, messages)
-            pq = self.s.queues[chunk.handle]
-            head = pq.flight[0]
-            if head.tokens and pq.next_offset - head.offsets[0] > self.s.config.consume_concurrently_max_span // 2:
-                self.s.ask_seals(head.tokens)
+        def _wait_for_seal(self, pq: ProcessQueue, token: Token, start: int, end: int, messages: int) -> None:
+            super()._wait_for_seal(pq, token, start, end, messages)
+            if pq.next_offset - pq.head_offset > self.s.config.consume_concurrently_max_span // 2:
+                self.s.ask_seals(pq.ledger.held)
 
 
 class CommitNext(CoreParts):
@@ -100,7 +98,7 @@ class TellsOnce(CoreParts):
 
     class assigning_class(Assigning):
         def _commit_progress(self, pq: ProcessQueue, now: float) -> None:
-            if pq.committable() > pq.committed:
+            if pq.head_offset > pq.committed:
                 super()._commit_progress(pq, now)
 
 
@@ -115,8 +113,9 @@ class SkipsOneTooMany(CoreParts):
 
     class pulling_class(Pulling):
         def _queue_runs(self, pq: ProcessQueue, slot: object, positions: list[int], offsets: list[int]) -> None:
-            for start, end in pq.recovered.pairs():
-                pq.recovered.add(start, end + 1)
+            for start, end in pq.ledger.done.pairs():
+                if end > pq.next_offset:
+                    pq.ledger.done.add(start, end + 1)
             super()._queue_runs(pq, slot, positions, offsets)  # type: ignore[arg-type]
 
 
@@ -167,8 +166,8 @@ class AcceptsLate(CoreParts):
             if chunk is not None and chunk.handle not in self.s.queues:
                 for pq in self.s.queues.values():
                     begin, end = chunk.begin_of(start), chunk.offsets[start + count - 1] + 1
-                    if pq.opened_at >= 0 and pq.mq == self.mqs.get(chunk.handle):
-                        pq.recovered.add(begin, end)
+                    if pq.ledger.begin >= 0 and pq.mq == self.mqs.get(chunk.handle):
+                        pq.ledger.finish(begin, end)
                         self.s.out.append(JournalDone(pq.mq, begin, end, worker_id, 0))
             for pq in self.s.queues.values():
                 self.mqs[pq.handle] = pq.mq
@@ -356,7 +355,7 @@ class HandsOutTwice(CoreParts):
                     again = Chunk(
                         next(self.s.chunk_ids), pq.handle, chunk.slot, chunk.positions, chunk.offsets, chunk.begin
                     )
-                    pq.insert_after(chunk, [again])
+                    pq.open[again.chunk_id] = again
                     self.s.redo.append(again)
 
 
@@ -577,7 +576,7 @@ PLANTED = {
     "journal ignores a reset": Planted(IgnoresReset, 40, ("reset back",), ONE_SLOT | {"slow": 0.05}),
     "revoked queue sends failures back": Planted(SendsRevoked, 40, COMING_AND_GOING, SEVERAL | {"slow": 0.05}),
     "late outcome of an ended assignment accepted": Planted(
-        AcceptsLate, 120, ("reset back", "reset forward"), ONE_SLOT | {"slow": 0.15}
+        AcceptsLate, 160, ("reset back", "reset forward"), ONE_SLOT | {"slow": 0.15}
     ),
     "slot reused too early": Planted(ReusesEarly, 10),
     "slot cut down under a worker's hands": Planted(

@@ -32,7 +32,8 @@ class ForgetsTheFailure(CoreParts):
             assert chunk.failed is not None
             del chunk.failed[index]
             pq.unfinished -= 1
-            self._settled(chunk)
+            pq.ledger.finish(chunk.begin_of(index), chunk.offsets[index] + 1)
+            self._settled(pq, chunk)
 
 
 class ForgetsTheCharge(CoreParts):

@@ -250,12 +250,12 @@ def test_three_kills_of_everything_during_two_long_messages_make_no_dead_letter(
 
 
 def at_gates(crew: Crew) -> int:
-    """Workers that are in the handler, by their stacks."""
+    """Workers that have a long one in hand, by their stacks."""
     try:
         answer = asyncio.run(ask(crew.slot, "stacks"))
     except UsageError:
         return 0
-    return sum("waits_at_gates" in each["stack"] for each in answer["processes"])
+    return sum("wait_at_the_gate" in each["stack"] for each in answer["processes"])
 
 
 def poison_in_hand(crew: Crew) -> bool:

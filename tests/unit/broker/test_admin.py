@@ -242,15 +242,6 @@ def test_messages_by_id_and_key(broker):
     assert ask("k") == ResponseCode.QUERY_NOT_FOUND
 
 
-def test_a_query_looks_at_a_bounded_number(make):
-    broker = make(query_scan_max=5)
-    for number in range(10):
-        broker.send(properties={"KEYS": f"k{number}"})
-    late, early = (QueryMessage("T", key, 32, 0, broker.now_ms) for key in ("k5", "k4"))
-    assert broker.call(RequestCode.QUERY_MESSAGE, late).code == 0
-    assert broker.call(RequestCode.QUERY_MESSAGE, early).code == ResponseCode.QUERY_NOT_FOUND
-
-
 def reset(broker, **more):
     values = {"topic": "T", "group": "g", "timestamp": 0, "is_force": True} | more
     return broker.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ResetOffset(**values))

@@ -234,6 +234,23 @@ def test_records_of_deleted_topics_are_skipped_and_a_new_topic_starts_anew():
     assert bodies(store.get("T", 0, 0, 32)) == [b"new"]
 
 
+def test_records_of_a_topic_that_a_crash_took_do_not_stand_in_the_way_of_its_next_life():
+    """The power was cut before its journal line and these records were on the disk, so nobody was answered for them."""
+    storage = MemoryStorage()
+    store, _ = new_store(storage, topics=())
+    put(store, b"nobody was answered")
+    storage.crash()
+    store, _ = new_store(storage, topics=())
+    put(store, b"answered")
+    storage.crash()
+    for _ in range(2):
+        store, _ = new_store(storage)
+        assert bodies(store.get("T", 0, 0, 32)) == [b"answered"]
+        assert store.found.damaged_ranges == 0
+        storage.crash()
+        storage.replace("config/checkpoint.json", b"lost")
+
+
 def test_a_rebuild_meets_both_lives_of_a_topic():
     storage = MemoryStorage()
     store, _ = new_store(storage)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rocketcrew.remoting.namespaces import SYSTEM_TOPICS, unwrap, wrap
+from rocketcrew.remoting.names import SYSTEM_TOPICS
+from rocketcrew.remoting.namespaces import unwrap, wrap
 
 SPACE = "MQ_INST_1973_BX"
 

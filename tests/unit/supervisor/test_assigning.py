@@ -306,14 +306,14 @@ def test_a_queue_that_comes_back_while_it_drains_is_opened_after_its_end(bench: 
 def test_what_was_finished_is_forgotten_where_the_broker_is_further(bench: Bench) -> None:
     bench.core.recover({bench.queue(): (10, Intervals([(12, 14), (20, 22)]))})
     (handle,) = bench.open(0, offset=13)
-    assert bench.pq(handle).recovered == Intervals([(13, 14), (20, 22)])
+    assert bench.pq(handle).ledger.done == Intervals([(13, 14), (20, 22)])
     assert bench.core.state.recovered == {}
 
 
 def test_an_offset_below_what_was_noted_is_a_reset_and_forgets_it(bench: Bench) -> None:
     bench.core.recover({bench.queue(): (10, Intervals([(12, 14)]))})
     (handle,) = bench.open(0, offset=9)
-    assert not bench.pq(handle).recovered
+    assert not bench.pq(handle).ledger.done
     assert "offset_was_reset" in bench.logged()
     noted = bench.one(act.JournalCommitted)
     assert (noted.start, noted.offset) == (9, 9)

@@ -195,7 +195,6 @@ class QueueMachine(RuleBasedStateMachine):
         safe = self._safe()
         head = pq.head_offset
         assert OPENED_AT <= head <= safe
-        assert pq.committable() == head
         if not self.core.state.unsealed:
             assert not [at for at in self.status if head <= at < safe], "finished messages hold the offset"
         unfinished = sum(status is None for status in self.status.values())
@@ -239,7 +238,7 @@ class QueueMachine(RuleBasedStateMachine):
         self._act()
         pq = self.core.state.queues[1]
         assert pq.committed == pq.next_offset
-        assert not self.core.state.chunks and not self.core.state.unsealed and not pq.flight
+        assert not self.core.state.chunks and not self.core.state.unsealed and not pq.open
         assert (self.core.state.slab.used_units, pq.unfinished_bytes) == (0, 0)
 
 

@@ -310,7 +310,7 @@ def test_a_wide_span_holds_the_next_pull_but_unsealed_rows_do_not_count(make: ty
     first, _ = bench.dispatched()
     bench.done(first, seq=1)
     bench.one(act.Pull)
-    assert bench.pq(handle).committable() == 0
+    assert bench.pq(handle).head_offset == 0
 
 
 def test_rows_that_wait_for_the_table_hold_neither_span_nor_count(make: type[Bench]) -> None:

@@ -17,8 +17,6 @@ from rocketcrew.supervisor.core import events as ev
 from .conftest import ME, TOPIC
 
 if TYPE_CHECKING:
-    from rocketcrew.supervisor.core.chunks import Chunk
-
     from .conftest import Bench
 
 Make = Callable[..., "Bench"]
@@ -81,19 +79,22 @@ def test_a_pull_and_its_outcomes_cost_the_same_with_any_number_of_workers(make: 
 @pytest.mark.parametrize("rows", [False, True])
 def test_the_next_chunk_costs_the_same_when_all_windows_are_full(make: Make, rows: bool) -> None:
     def cost(workers: int) -> int:
-        bench, handle = crew(make, workers, tail_us=100.0, pull_threshold_for_queue=100_000)
+        bench = make(units=2_000, chunk_messages_max=8)
+        bench.core.state.sizer.tail_us = 100.0
+        handles = bench.open(*range(workers))
+        bench.worker(*names(workers))
         if rows:
             bench.core.state.sizer.observe(1, 100, 100, rows=True)
-        bench.found(handle, range(workers * 130), body_bytes=1)
+        for handle in handles:
+            bench.found(handle, range(130), body_bytes=1)
         chunks = bench.dispatched()
         bench.none(act.Dispatch)
 
-        def report(chunk: Chunk) -> None:
-            bench.done(chunk, seq=int(rows))
-            assert bench.dispatched()
-
-        report(chunks[0])  # what has no room for more is found out once
-        return steps(lambda: report(chunks[1]))
+        bench.done(chunks[0], seq=int(rows))  # what has no room for more is found out once
+        assert bench.dispatched()
+        found = steps(lambda: bench.done(chunks[1], seq=int(rows)))
+        assert bench.dispatched()
+        return found
 
     assert cost(128) <= FLAT * cost(4)
 

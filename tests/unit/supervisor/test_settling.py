@@ -110,7 +110,7 @@ def test_what_was_durable_of_a_chunk_stays_so_when_later_messages_of_it_wait_for
     assert bench.persist() == [2]
     bench.done(chunk, count=1, seq=1)
     bench.revoke()
-    assert bench.pq(handle).finished_above(0).pairs() == [(0, 2)]
+    assert bench.pq(handle).ledger.finished_above(0).pairs() == [(0, 2)]
     assert bench.commits() == []
     bench.sealed("w1", 1)
     assert bench.commits() == [4]

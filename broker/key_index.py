@@ -1,0 +1,258 @@
+"""Messages by key: RocketMQ's index files (ST/index/{IndexFile,IndexHeader,IndexService}.java).
+
+    40 bytes  begin and end store time, begin and end position (8 each), slots in use, entries + 1 (4 each)
+    4 each    slots: the newest entry whose hash falls there, 0 for none
+    20 each   entries from number 1 on: hash (4), position (8), seconds after the begin time (4), the slot's entry before (4)
+
+The hash is Java's of "topic#key", of the unique key and of each of KEYS. A file is named by the time it was made.
+
+Rules:
+- The index says where to look, never what is there: whoever asks reads the record and compares. So a wrong index costs time
+  and hides at most what it lacks; it is made anew from the log, in steps, and is no reason to refuse anything.
+- What was put waits in memory, up to BATCH_MAX messages, and is found there too. A batch is written entries first, header
+  last, in the order of the log: after a kill the same entries are written again to the same places.
+- After a crash of the machine nobody knows which pages were kept: the caller says so, and all is made anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from struct import Struct
+
+from ..remoting.codes import SYSFLAG_TRANSACTION_MASK, SYSFLAG_TRANSACTION_ROLLBACK
+from ..remoting.hashing import java_hash
+from ..remoting.properties import PROPERTY_KEYS, PROPERTY_UNIQ_KEY, find_property
+from ..remoting.stored import StoredMessage
+from .log_scan import LogScan
+from .storage import PlainFile, Storage, StorageError, StoredFile
+
+FOLDER = "index"
+BATCH_MAX = 256  # messages; their keys are written in some 3 ms
+SLOTS, ENTRIES_MAX = (
+    5_000_000,
+    20_000_000,
+)  # maxHashSlotNum, maxIndexNum: a genuine broker takes files of this size only
+MEMORY_SLOTS = 65_536
+_HEADER = Struct(">qqqqii")
+_ENTRY = Struct(">iqii")
+_SLOT = Struct(">i")
+_INT_MAX = 0x7FFFFFFF
+
+Key = tuple[int, int, int]  # hash, position, store time
+
+
+def key_hash(topic: str, key: str) -> int:
+    """indexKeyHashMethod: not negative, as Math.abs of the smallest int is no number here."""
+    value = abs(java_hash(f"{topic}#{key}"))
+    return value if value <= _INT_MAX else 0
+
+
+def keys_of(message: StoredMessage) -> list[str]:
+    """The unique key, and those that the producer gave."""
+    if message.sysflag & SYSFLAG_TRANSACTION_MASK == SYSFLAG_TRANSACTION_ROLLBACK:
+        return []
+    unique = find_property(message.raw_properties, PROPERTY_UNIQ_KEY.encode())
+    given = find_property(message.raw_properties, PROPERTY_KEYS.encode())
+    found = [unique] if unique else []
+    if given:
+        found += [key for key in given.split(b" ") if key]
+    return [key.decode(errors="replace") for key in found]
+
+
+class _IndexFile:
+    """One file; `count` is the number of the next entry."""
+
+    def __init__(self, file: PlainFile, slots: int, entries_max: int) -> None:
+        self._file = file
+        self._slots = slots
+        self._entries_at = _HEADER.size + slots * _SLOT.size
+        self.entries_max = entries_max
+        header = file.read(0, _HEADER.size).ljust(_HEADER.size, b"\0")
+        said: tuple[int, ...] = _HEADER.unpack(header)
+        self.begin_ms, self.end_ms, self.begin, self.end, self._used, count = said
+        self.count = max(count, 1)
+
+    @property
+    def is_sound(self) -> bool:
+        return 0 <= self.begin <= self.end and self.count <= self.entries_max and 0 <= self._used <= self._slots
+
+    @property
+    def room(self) -> int:
+        return self.entries_max - self.count
+
+    def make(self) -> None:
+        self._file.make_whole(self._entries_at + self.entries_max * _ENTRY.size)
+
+    def write(self, keys: list[Key]) -> None:
+        """Add the keys, which fit and are in the order of the log. Raises StorageError."""
+        if self.count == 1:
+            self.begin, self.begin_ms = keys[0][1], keys[0][2]
+        entries: list[bytes] = []
+        newest: dict[int, int] = {}
+        used = 0
+        for number, (hashed, position, stored_ms) in enumerate(keys, self.count):
+            slot = hashed % self._slots
+            before = newest.get(slot)
+            if before is None:
+                before = self._slot(slot)
+                used += not before
+            newest[slot] = number
+            seconds = min(max((stored_ms - self.begin_ms) // 1000, 0), _INT_MAX)
+            entries.append(_ENTRY.pack(hashed, position, seconds, before))
+        self._file.write(self._entries_at + self.count * _ENTRY.size, b"".join(entries))
+        for slot, number in newest.items():
+            self._file.write(_HEADER.size + slot * _SLOT.size, _SLOT.pack(number))
+        self.count += len(keys)
+        self._used += used
+        _, self.end, self.end_ms = keys[-1]
+        self._file.write(0, _HEADER.pack(self.begin_ms, self.end_ms, self.begin, self.end, self._used, self.count))
+
+    def _slot(self, slot: int) -> int:
+        """The newest entry of a slot; one that the header does not count was written before a kill, as was what it names."""
+        number = self._int(_HEADER.size + slot * _SLOT.size)
+        while number >= self.count:
+            before = self._entry(number)[3]
+            number = before if before < number else 0
+        return max(number, 0)
+
+    def _int(self, at: int) -> int:
+        return int.from_bytes(self._file.read(at, _SLOT.size), "big", signed=True)
+
+    def _entry(self, number: int) -> tuple[int, int, int, int]:
+        data = self._file.read(self._entries_at + number * _ENTRY.size, _ENTRY.size)
+        return _ENTRY.unpack(data.ljust(_ENTRY.size, b"\0"))
+
+    def positions(self, hashed: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Positions of that hash, newest first; times are whole seconds, so one more on each side is looked at."""
+        number = self._slot(hashed % self._slots)
+        while number > 0:
+            found, position, seconds, before = self._entry(number)
+            stored_ms = self.begin_ms + seconds * 1000
+            if found == hashed and begin_ms - 2_000 <= stored_ms <= end_ms + 2_000:
+                yield position
+            if before >= number:
+                return
+            number = before
+
+
+class KeyIndex:
+    """All index files of a broker, and what waits to be written to them."""
+
+    def __init__(self, storage: Storage, log: StoredFile) -> None:
+        self._storage = storage
+        self._log = log
+        self._size = (SLOTS, ENTRIES_MAX) if storage.has_disk else (MEMORY_SLOTS, ENTRIES_MAX)
+        self._files: dict[str, _IndexFile] = {}
+        self._waiting: list[StoredMessage] = []
+        self._indexed = -1  # position of the last record in the files
+        self._at = log.start  # up to here records are indexed, or wait; from here on they are read from the log
+        self._live = False
+        self._failed = False
+
+    def start(self) -> None:
+        """Open what is there, as far as it can be believed; the rest is made by `catch_up`."""
+        names = self._storage.plain_names(FOLDER)
+        files = {name: _IndexFile(self._storage.open_plain(name), *self._size) for name in names}
+        for name in [name for name, file in files.items() if file.count == 1]:  # a kill came before its first batch
+            self._storage.remove_plain(name)
+            names.remove(name)
+            del files[name]
+        last = -1
+        for file in files.values():
+            if not file.is_sound or file.begin < last or file.end >= self._log.end:
+                files = {}
+                break
+            last = file.end
+        if not files or not self._storage.kept_all:
+            files, last = {}, -1
+            for name in names:
+                self._storage.remove_plain(name)
+        self._files = files
+        self._at = max(last, self._log.start)
+        self._indexed = last
+        self._live = self._log.end == self._log.start
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the log has records that `catch_up` must read now."""
+        return not self._live and not self._failed
+
+    def catch_up(self, bytes_max: int) -> None:
+        """Read the log a little further."""
+        if not self.is_behind:
+            return
+        scan = LogScan(self._log, self._at, lambda _: True)
+        for part in scan:
+            if part.message is not None and part.position > self._indexed:
+                self._waiting.append(part.message)
+            if scan.position - self._at >= bytes_max:
+                break
+        self._at = scan.position
+        self._live = self._at >= self._log.end
+        self._flush(BATCH_MAX)
+
+    def put(self, message: StoredMessage) -> None:
+        """A message was stored."""
+        if self._live:
+            self._waiting.append(message)
+            self._flush(BATCH_MAX)
+
+    def flush(self) -> None:
+        """Write what waits; after a failure try again."""
+        self._failed = False
+        self._flush(1)
+
+    def _flush(self, count_min: int) -> None:
+        """Write what waits, when it is so much. Where the disk does not take it, it is read from the log again later."""
+        try:
+            while len(self._waiting) >= count_min:
+                self._write(BATCH_MAX)
+        except StorageError:
+            self._live, self._failed = False, True
+            self._at = max(self._indexed, self._log.start)
+            self._waiting.clear()
+
+    def _write(self, count: int) -> None:
+        messages = self._waiting[:count]
+        keys = [
+            (key_hash(message.topic, key), message.physical_offset, message.store_timestamp_ms)
+            for message in messages
+            for key in keys_of(message)
+        ]
+        if keys:
+            self._file_for(keys).write(keys)
+            self._indexed = keys[-1][1]
+        del self._waiting[:count]
+
+    def _file_for(self, keys: list[Key]) -> _IndexFile:
+        name, last = next(reversed(self._files.items()), ("", None))
+        if last is not None and last.room >= len(keys):
+            return last
+        made = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=keys[0][2])
+        fresh = f"{FOLDER}/{made:%Y%m%d%H%M%S}{made.microsecond // 1000:03d}"
+        if fresh <= name:  # two in one millisecond
+            fresh = f"{FOLDER}/{int(name.rpartition('/')[2]) + 1}"
+        file = _IndexFile(self._storage.open_plain(fresh), *self._size)
+        file.make()
+        self._files[fresh] = file
+        return file
+
+    def drop_before(self, position: int) -> None:
+        """Remove the files all of whose records are below `position`; the last one stays."""
+        for name, file in list(self._files.items())[:-1]:
+            if file.end < position:
+                self._storage.remove_plain(name)
+                del self._files[name]
+
+    def positions(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Where messages of that topic and key may be, newest first."""
+        for message in reversed(self._waiting):
+            if message.topic == topic and key in keys_of(message):
+                yield message.physical_offset
+        hashed = key_hash(topic, key)
+        for file in reversed(self._files.values()):
+            yield from file.positions(hashed, begin_ms, end_ms)
+
+
+__all__ = ["KeyIndex", "key_hash", "keys_of"]

@@ -1,0 +1,137 @@
+"""Messages by key: found wherever they are, after kills and without index files too; a wrong index is made anew."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from rocketcrew.broker.disk import DiskStorage
+from rocketcrew.broker.key_index import BATCH_MAX, ENTRIES_MAX, SLOTS, key_hash
+from rocketcrew.broker.message_store import MessageStore, StoreLimits, message_tags_code
+from rocketcrew.broker.storage import MemoryStorage
+from rocketcrew.remoting.hashing import java_hash
+from rocketcrew.remoting.stored import StoredMessage, decode_message
+
+T0 = 1_700_000_000_000
+LIMITS = StoreLimits(32, 262_144, 800, 1 << 20)
+
+
+def opened(storage):
+    store = MessageStore(storage, LIMITS, "127.0.0.1", 10911)
+    store.recover(lambda topic: topic in {"T", "U"}, message_tags_code)
+    return store
+
+
+def put(store, number, topic="T", queue_id=0):
+    raw = f"KEYS\x01k{number} many\x02UNIQ_KEY\x01U{number}\x02".encode()
+    store.put(T0 + number, StoredMessage(topic, b"%d" % number, raw, queue_id=queue_id), 0)
+
+
+def find(store, key, topic="T", begin_ms=0, end_ms=T0 * 2):
+    while store.is_rebuilding:
+        store.rebuild_some()
+    return [int(decode_message(record).body) for record in store.find(topic, key, begin_ms, end_ms)]
+
+
+@pytest.fixture(params=["memory", "disk"])
+def storage(request, tmp_path):
+    made = MemoryStorage() if request.param == "memory" else DiskStorage(tmp_path)
+    yield made
+    made.close()
+
+
+def test_the_hash_is_never_negative():
+    assert key_hash("T", "k") == abs(java_hash("T#k"))
+
+
+def test_a_key_is_found_however_many_others_there_are(storage):
+    """The queue of the others was looked at first, up to a bound, and hid it."""
+    store = opened(storage)
+    put(store, 0, queue_id=3)
+    for number in range(1, 3 * BATCH_MAX):
+        put(store, number)
+    assert find(store, "k0") == [0]
+    assert find(store, "U0") == [0]
+    assert find(store, f"k{3 * BATCH_MAX - 1}") == [3 * BATCH_MAX - 1], "also what was not written yet"
+    assert find(store, "k0", topic="U") == []
+    assert find(store, "many")[:3] == [3 * BATCH_MAX - 1, 3 * BATCH_MAX - 2, 3 * BATCH_MAX - 3], "newest first"
+    assert len(find(store, "many")) == 3 * BATCH_MAX
+    assert find(store, "many", begin_ms=T0 + 10, end_ms=T0 + 12) == [12, 11, 10]
+
+
+@pytest.mark.parametrize("checkpoint_at", [None, 100, 700])
+def test_a_kill_hides_nothing_and_doubles_nothing(tmp_path, checkpoint_at):
+    for life in range(3):
+        storage = DiskStorage(tmp_path)
+        store = opened(storage)
+        for number in range(700 * life, 700 * life + 700):
+            put(store, number)
+            if number % 700 == checkpoint_at:
+                store.begin_checkpoint()
+        storage.abandon()
+    storage = DiskStorage(tmp_path)
+    store = opened(storage)
+    assert find(store, "many") == list(range(2_099, -1, -1))
+    assert [find(store, f"k{number}") for number in (0, 99, 699, 700, 2_099)] == [[0], [99], [699], [700], [2_099]]
+    storage.close()
+
+
+@pytest.mark.parametrize("damage", ["gone", "empty", "garbage", "of another log"])
+def test_an_index_that_cannot_be_right_is_made_anew(tmp_path, damage):
+    storage = DiskStorage(tmp_path)
+    store = opened(storage)
+    for number in range(600):
+        put(store, number)
+    store.checkpoint_now()
+    storage.close()
+    (file,) = (tmp_path / "index").iterdir()
+    if damage == "gone":
+        file.unlink()
+    else:
+        with open(file, "r+b") as opened_file:
+            header = {"empty": bytes(40), "garbage": b"\xff" * 40}.get(damage)
+            opened_file.write(header or struct.pack(">qqqqii", T0, T0, 0, 1 << 40, 5, 6))
+    storage = DiskStorage(tmp_path)
+    store = opened(storage)
+    put(store, 600)
+    assert find(store, "many") == list(range(600, -1, -1))
+    assert storage.aside() == []
+    storage.close()
+
+
+def test_after_a_crash_of_the_machine_the_index_is_made_anew(tmp_path):
+    storage = DiskStorage(tmp_path)
+    store = opened(storage)
+    for number in range(600):
+        put(store, number)
+    storage.abandon()
+    assert len((tmp_path / "abort").read_text().split()) == 2
+    (tmp_path / "abort").write_text("1\nanother-boot\n")
+    (file,) = (tmp_path / "index").iterdir()
+    with open(file, "r+b") as opened_file:  # a page that the disk does not have
+        opened_file.seek(40 + SLOTS * 4)
+        opened_file.write(bytes(8_192))
+    storage = DiskStorage(tmp_path)
+    assert find(opened(storage), "many") == list(range(599, -1, -1))
+    storage.close()
+    assert not (tmp_path / "abort").exists()
+
+
+def test_the_file_is_as_a_genuine_broker_makes_it(tmp_path):
+    storage = DiskStorage(tmp_path)
+    store = opened(storage)
+    for number in range(3):
+        put(store, number)
+    store.checkpoint_now()
+    storage.close()
+    (file,) = (tmp_path / "index").iterdir()
+    assert (len(file.name), file.stat().st_size) == (17, 40 + SLOTS * 4 + ENTRIES_MAX * 20)
+    assert file.stat().st_blocks * 512 < 100_000
+    with open(file, "rb") as content:
+        begin_ms, end_ms, begin, end, _, count = struct.unpack(">qqqqii", content.read(40))
+        content.seek(40 + SLOTS * 4 + 20)
+        first = struct.unpack(">iqii", content.read(20))
+    assert (begin_ms, end_ms, begin, count) == (T0, T0 + 2, 0, 10)
+    assert end > 0
+    assert first == (key_hash("T", "U0"), 0, 0, 0)
