@@ -53,8 +53,6 @@ class Retries:
         self._finished = finished
         self._wait_for_load = wait_for_load
         self._forget = forget
-        dispatching.left = self._left
-        dispatching.quarantine.dead_letter = self.dead_letter
 
     # --- messages that fail without a worker's word -------------------------------------------------------------
 
@@ -230,7 +228,7 @@ class Retries:
         else:
             self.send_back(pq, chunk, index)
 
-    def _left(self, shadow: Chunk) -> None:
+    def left(self, shadow: Chunk) -> None:
         """Its queue was taken away before a worker had it."""
         chunk, index = _origin(shadow)
         pq = self.s.queues.get(chunk.handle)

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from rocketcrew.durable.intervals import Intervals
 from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.chunks import Token
 from rocketcrew.supervisor.core.ledger import Ledger
 
@@ -163,7 +164,7 @@ def test_neither_a_pull_nor_an_outcome_nor_a_commit_costs_more_with_much_that_is
         with_rows = lines_run(partial(bench.done, second, seq=1))
         assert bench.one(act.Pull).offset == messages + 3
         commit = lines_run(bench.persist)
-        loaded = lines_run(partial(bench.core.loaded, "w0", 0, bench.now))
+        loaded = lines_run(partial(bench.core.handle, ev.Loaded("w0", 0), bench.now))
         assert pq.head_offset == segment_messages
         costs.append([found, plain, with_rows, commit, loaded])
     assert all(more - less < 100 for less, more in zip(*costs, strict=True)), costs
