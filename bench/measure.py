@@ -73,17 +73,29 @@ def peaks_mib(crew: Crew) -> dict[str, float]:
 class Source:
     """The replay source as a process."""
 
-    def __init__(self, messages: int, *, queues: int = 8, body_bytes: int = 1024, per_pull: int = 32) -> None:
+    def __init__(
+        self, messages: int, *, queues: int = 8, topics: int = 1, body_bytes: int = 1024, per_pull: int = 32
+    ) -> None:
         (self.port,) = free_ports(1)
         self._process = subprocess.Popen(
             [sys.executable, str(HERE / "replay.py"), "--port", str(self.port), "--queues", str(queues),
-             "--messages", str(messages), "--body-bytes", str(body_bytes), "--per-pull", str(per_pull)],
+             "--messages", str(messages), "--body-bytes", str(body_bytes), "--per-pull", str(per_pull),
+             "--topics", str(topics)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
         assert self._process.stdout is not None
         self.messages: int = json.loads(self._process.stdout.readline())["messages"]
         self.name_server = f"127.0.0.1:{self.port}"
         self.pid = self._process.pid
+
+    def ask(self, line: str) -> dict[str, Any]:
+        """Say it on its standard input (replay.py); the answer."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{line}\n".encode())
+        self._process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return answer
 
     def stop(self) -> None:
         self._process.terminate()

@@ -289,7 +289,7 @@ class Supervisor:
         )  # fmt: skip
         self._pool.launcher.add(0, forkserver_for(self.handler, settings), self._boots)
         self._acting.perform(self._pool.performs)
-        self._acting.perform(OrderedFeed(self._pool, self._queue_info, self._view, self._transport).performs)
+        self._acting.perform(OrderedFeed(self._pool, self._view, self._transport).performs)
         self._to_end.append(self._pool.kill)
         watch = Watch(self._cells, self._pool.members.values, self.core.is_busy, settings.workers.stall_timeout_ms)
         watch.start()

@@ -6,6 +6,7 @@ kind. Numbers are little-endian and unpadded: both ends are the same machine and
 supervisor -> worker
     QUEUE     u8 kind, u32 handle, JSON {group, topic, broker_name, queue_id, tags}
     CHUNK     u8 kind, u64 chunk_id, u32 handle, u64 slab_offset, u32 length, u16 records [, payload inline on a stream]
+    FORGET    u8 kind, u32 handle for each queue whose assignment has ended
     SEAL      u8 kind
     STOP      u8 kind
 worker -> supervisor
@@ -42,6 +43,7 @@ SEAL: Final = 3
 STOP: Final = 4
 DIRECT: Final = 5
 """See direct_packets.py."""
+FORGET: Final = 6
 READY: Final = 16
 BOOT_FAILED: Final = 17
 OUTCOMES: Final = 18
@@ -172,6 +174,22 @@ class Salvaged(NamedTuple):
 def encode_queue(handle: int, queue: QueueInfo) -> bytes:
     """Describe a queue before its first chunk; the same handle again replaces it. Raises ProtocolError when too long."""
     return _bounded(_HANDLE.pack(QUEUE, handle) + _to_json(queue._asdict()), "QUEUE packet")
+
+
+def encode_forget(handles: Sequence[int]) -> Iterable[bytes]:
+    """These handles are not used any more: as many packets as it takes."""
+    most = (PACKET_MAX_BYTES - 1) // 4
+    for at in range(0, len(handles), most):
+        part = handles[at : at + most]
+        yield Struct(f"<B{len(part)}I").pack(FORGET, *part)
+
+
+def decode_forget(packet: Buffer) -> tuple[int, ...]:
+    """The handles of a FORGET packet. Raises ProtocolError."""
+    handles, odd = divmod(len(packet) - 1, 4)
+    if odd:
+        raise ProtocolError(f"{len(packet)} bytes long", "FORGET packet")
+    return _unpack(Struct(f"<B{handles}I"), packet, "FORGET packet")[1:]
 
 
 def decode_queue(packet: Buffer) -> tuple[int, QueueInfo]:

@@ -65,11 +65,13 @@ from .packets import (
     CHUNK_HEAD_BYTES,
     CHUNK_STRUCT,
     DIRECT,
+    FORGET,
     QUEUE,
     SEAL,
     STOP,
     Buffer,
     QueueInfo,
+    decode_forget,
     decode_queue,
     encode_outcomes,
     encode_sealed,
@@ -147,6 +149,7 @@ class Worker:
         """Seals that were asked for in the cell, and whose packets were not read yet."""
         self._on: dict[int, Callable[[Buffer], None]] = {
             QUEUE: self._on_queue,
+            FORGET: self._on_forget,
             CHUNK: self._on_chunk,
             SEAL: self._on_seal,
             STOP: self._on_stop,
@@ -200,6 +203,13 @@ class Worker:
         self._queues[handle] = queue
         if isinstance(self._runner, OrderedRunner):
             self._runner.forget_queue(queue)
+
+    def _on_forget(self, packet: Buffer) -> None:
+        """Assignments that have ended; one of the same queue that came after them goes on."""
+        ended = {queue for handle in decode_forget(packet) if (queue := self._queues.pop(handle, None)) is not None}
+        if isinstance(self._runner, OrderedRunner):
+            for queue in ended.difference(self._queues.values()):
+                self._runner.forget_queue(queue)
 
     def _on_chunk(self, packet: Buffer) -> None:
         _, chunk_id, handle, offset, length, records, self._window_open = CHUNK_STRUCT.unpack_from(packet)

@@ -80,8 +80,8 @@ class Assigning:
             return
         wanted = set(mine)
         changed = False
-        for mq, pq in list(s.by_mq.items()):
-            if mq.topic == topic and mq not in wanted and pq.state in (Queue.OPENING, Queue.ASSIGNED):
+        for mq, pq in list(s.by_topic.get(topic, {}).items()):
+            if mq not in wanted and pq.state in (Queue.OPENING, Queue.ASSIGNED):
                 self.revoke(pq, now, send_failures=False)
                 changed = True
         new = [mq for mq in mine if mq not in s.by_mq and mq not in s.lingering]
@@ -113,8 +113,7 @@ class Assigning:
     def _open(self, mqs: list[MessageQueue]) -> None:
         opening = [ProcessQueue(next(self.s.handles), mq) for mq in mqs]
         for pq in opening:
-            self.s.queues[pq.handle] = pq
-            self.s.by_mq[pq.mq] = pq
+            self.s.enter(pq)
         if self._locking is not None:
             self._locking.open(opening)
         else:
@@ -297,9 +296,7 @@ class Assigning:
 
     def _forget(self, pq: ProcessQueue, now: float) -> None:
         self._dispatching.ended(pq)
-        del self.s.queues[pq.handle]
-        if self.s.by_mq.get(pq.mq) is pq:
-            del self.s.by_mq[pq.mq]
+        self.s.leave(pq)
         if self._locking is not None:
             self._locking.ended(pq, now)
         self.s.log("debug", "queue_ended", queue=pq.mq, committed=pq.committed, finished_to=pq.head_offset)

@@ -114,7 +114,7 @@ class Core:
 
     def take_actions(self) -> list[Action]:
         """What to do now, in order. The caller does all of it before the next event."""
-        actions, self.state.out = self.state.out, []
+        actions, self.state.out, self.state.load_asked = self.state.out, [], False
         return actions
 
     def room_for(self, handle: int, length_bytes: int) -> Slot | None:
@@ -125,7 +125,11 @@ class Core:
 
     def unsealed_of(self, worker_id: str) -> list[int]:
         """Sequence numbers of the worker's segments that hold reported rows and are not known to be sealed."""
-        return sorted(seq for owner, seq in self.state.unsealed if owner == worker_id)
+        return sorted(self.state.unsealed_of.get(worker_id, ()))
+
+    def known_handles(self) -> set[int]:
+        """By which workers may be told of queues from now on."""
+        return self.state.queues.keys() | self.popping.info_handles()
 
     def is_busy(self, worker_id: str) -> bool:
         """The worker has chunks that it has not reported on, or had some and did not begin them, or is asked for keys: its
@@ -274,7 +278,9 @@ class Core:
 
     def _worker_window(self, event: ev.WorkerWindow, now: float) -> None:
         del now
-        self.state.workers[event.worker_id].window = event.chunks
+        worker = self.state.workers[event.worker_id]
+        worker.window = event.chunks
+        self.state.place(worker)
 
     def _worker_died(self, event: ev.WorkerDied, now: float) -> None:
         del now

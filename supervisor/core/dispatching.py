@@ -1,7 +1,8 @@
-"""Hand-over: chunks are cut from what waits and given to the least loaded worker, two in flight each.
+"""Hand-over: chunks are cut from what waits and given to the least loaded worker, two in flight each (places.py).
 
 What a dead worker left goes first, what may have killed it apart from all else (quarantine.py); queues are served in
-turn, so that a busy one does not starve the others. What its topic's limit holds back (topic_limits.py) waits beside.
+turn, so that a busy one does not starve the others. What its topic's limit holds back (topic_limits.py) waits beside, topic
+by topic: of each only the first is looked at.
 """
 
 from __future__ import annotations
@@ -21,9 +22,7 @@ from .process_queue import ProcessQueue
 from .quarantine import Quarantine
 from .state import State, WorkerView
 from .states import Queue, Worker
-from .topic_limits import TopicLimits
 
-LOAD_MAX = 1 << 30
 CHEAP_US = 10.0
 """A message below this: a chunk of 32 takes less than a few hundred µs, about what two wake-ups and their caches cost."""
 
@@ -63,9 +62,8 @@ class Dispatching:
         self.s = state
         self._links = links
         self.quarantine = self.quarantine_class(state, self._hand_again, self.apart, self._may_run, links.dead_letter)
-        self.limits = TopicLimits(state)
-        self._beside: deque[ProcessQueue] = deque()
-        """Queues whose topic is at its limit: not in line, so that an idle worker is seen as one."""
+        self._beside: dict[str, deque[ProcessQueue]] = {}
+        """Queues whose topic is at its limit, by topic: not in line, so that an idle worker is seen as one."""
 
     @property
     def holds_back(self) -> bool:
@@ -75,8 +73,8 @@ class Dispatching:
     def run(self) -> None:
         """Give out as much as the workers' windows and the topics' limits take."""
         s = self.s
-        s.ready.extend(self._beside)
-        self._beside.clear()
+        for topic in list(self._beside):
+            self._recall(topic)
         held_back: list[Chunk] = []
         self._give_out(held_back)
         s.redo.extendleft(reversed(held_back))
@@ -99,11 +97,9 @@ class Dispatching:
             pq = s.ready.popleft()
             if pq.state is not Queue.ASSIGNED or not pq.waiting:
                 continue
-            room = self.limits.room(pq.mq, worker)
-            if not room:
-                worker, room = self._choose_within(pq)
+            worker, room = self._choose_within(pq.mq.topic, worker)
             if worker is None or any(chunk.handle == pq.handle for chunk in held_back):
-                self._beside.append(pq)
+                self._beside.setdefault(pq.mq.topic, deque()).append(pq)
                 continue
             chunk = self._cut(pq, min(s.sizer.size(s.waiting_messages, free), room))
             if pq.waiting:
@@ -113,30 +109,56 @@ class Dispatching:
                 self.quarantine.admit(pq, chunk)
             else:
                 self._hand(worker, chunk, pq)
+            if self._beside:
+                self._recall(pq.mq.topic)
+
+    def _recall(self, topic: str) -> None:
+        """Put the next queue of the topic that waits beside back into line, if something of it may be handed out now."""
+        line = self._beside.get(topic)
+        while line and (line[0].state is not Queue.ASSIGNED or not line[0].waiting):
+            line.popleft()
+        if not line:
+            self._beside.pop(topic, None)
+        elif self._choose_within(topic)[0] is not None:
+            self.s.ready.append(line.popleft())
+
+    def _room(self, topic: str, worker: WorkerView) -> int:
+        s = self.s
+        return s.limits.room(s.config.topic_concurrency, topic, worker, side_by_side=worker.window > 0)
 
     def _may_run(self, worker: WorkerView, chunk: Chunk) -> bool:
-        return self._room(worker, chunk) >= chunk.count
+        return self._room_again(worker, chunk) >= chunk.count
 
-    def _room(self, worker: WorkerView, chunk: Chunk) -> int:
+    def _room_again(self, worker: WorkerView, chunk: Chunk) -> int:
         pq = self.s.queues.get(chunk.handle)
-        return chunk.count if pq is None else self.limits.room(pq.mq, worker)
+        return chunk.count if pq is None else self._room(pq.mq.topic, worker)
 
     def _hand_next_again(self, worker: WorkerView, held_back: list[Chunk]) -> None:
         """The first of what a dead or held-up worker left, unless its topic is at its limit."""
         chunk = self.s.redo.popleft()
         pq = self.s.queues.get(chunk.handle)
-        if self._room(worker, chunk) < chunk.count and pq is not None:
-            other, room = self._choose_within(pq)
+        if self._room_again(worker, chunk) < chunk.count and pq is not None:
+            other, room = self._choose_within(pq.mq.topic)
             if other is None or room < chunk.count:
                 held_back.append(chunk)
                 return
             worker = other
         self._hand_again(worker, chunk)
 
-    def _choose_within(self, pq: ProcessQueue) -> tuple[WorkerView | None, int]:
-        """The worker with the fewest chunks in hand of those that have a place and may have more of the queue's topic."""
-        free = [worker for worker in self.s.workers.values() if self._has_place(worker, self._window())]
-        rooms = [(worker, room) for worker in free if (room := self.limits.room(pq.mq, worker))]
+    def _choose_within(self, topic: str, worker: WorkerView | None = None) -> tuple[WorkerView | None, int]:
+        """A worker that has a place and may have more of the topic, and how much more; `worker`, if it can. While the topic
+        is at its limit, that is one of those that have some of it: the one with the fewest chunks in hand."""
+        if worker is None:
+            worker, _ = self._choose_worker()
+        if worker is not None and (room := self._room(topic, worker)):
+            return worker, room
+        window = self._window()
+        holders = self.s.limits.holders(self.s.config.topic_concurrency, topic)
+        rooms = [
+            (holder, room)
+            for holder in holders
+            if self._has_place(holder, window) and (room := self._room(topic, holder))
+        ]
         return min(rooms, key=lambda found: len(found[0].in_flight), default=(None, 0))
 
     def _window(self) -> int:
@@ -163,23 +185,22 @@ class Dispatching:
         )
 
     def _choose_worker(self) -> tuple[WorkerView | None, int]:
-        """The worker for the next chunk, None when no place is free, and how many workers have a free place.
+        """The worker for the next chunk, None when no place is free, and how many workers have less than their window.
 
         It is the one with the fewest chunks in hand, so that nothing waits while a core idles. When messages are so cheap
         that waking a sleeping process costs more than the chunk, it is the one with the most: it is awake.
         """
-        best: WorkerView | None = None
-        free = 0
-        pack = self.s.sizer.tail_us < CHEAP_US
-        window = self._window()
-        best_load = -1 if pack else LOAD_MAX
-        for worker in self.s.workers.values():
-            load = len(worker.in_flight)
-            if self._has_place(worker, window):
-                free += 1
-                if load > best_load if pack else load < best_load:
-                    best, best_load = worker, load
-        return best, free
+        s = self.s
+        pack = s.sizer.tail_us < CHEAP_US
+        window, apart = self._window(), s.kept_apart
+        if pack:
+            best = s.places.beyond(window, apart, self._block_open, most=True) if s.sizer.rows else None
+            best = best or s.places.most(window, apart)
+        else:
+            best = s.places.least(window, apart)
+            if best is None and s.sizer.rows:
+                best = s.places.beyond(window, apart, self._block_open, most=False)
+        return best, s.places.free(window, apart)
 
     def _cut(self, pq: ProcessQueue, size: int) -> Chunk:
         run = pq.waiting[0]
@@ -197,11 +218,7 @@ class Dispatching:
 
     def _hand(self, worker: WorkerView, chunk: Chunk, pq: ProcessQueue) -> None:
         s = self.s
-        chunk.worker_id = worker.worker_id
-        worker.in_flight[chunk.chunk_id] = chunk
-        worker.in_flight_messages += chunk.count
-        worker.in_flight_bytes += chunk.length_bytes
-        s.chunks[chunk.chunk_id] = chunk
+        s.hand(worker, chunk, pq.mq.topic)
         s.counters.dispatched_chunks += 1
         s.counters.dispatched_messages += chunk.count
         window_open = not chunk.alone and self._block_open(worker)

@@ -7,6 +7,8 @@ in two points. After a lost connection the locks of that broker are in doubt, be
 nothing starts until it has confirmed them again. And a queue whose lock another member had meanwhile is read again from its
 committed offset, because that member may have moved it.
 
+What concerns many queues of one broker is one request, one timer and one line of the log, however many there are.
+
 A queue that was taken away keeps its lock, renewed, while it drains. When it ends with a message still in a worker's hands
 (at its deadline), the lock is given up when that message ends, or after UNLOCK_DELAY.
 """
@@ -39,6 +41,8 @@ class Locking:
         """A question about these is under way."""
         self._refused: set[int] = set()
         """Open queues that a broker said are another member's."""
+        self._later: dict[tuple[str, int], set[int]] = {}
+        """Queues that are asked for again soon, by broker and delay in ms: one timer runs for all of them."""
 
     def start(self, now: float) -> None:
         """Begin to renew."""
@@ -70,6 +74,8 @@ class Locking:
         """A broker's answer for its queues; None = there was none. `asked_at`: when the request was sent."""
         self._asked.difference_update(asked)
         stray: list[MessageQueue] = []
+        ours: list[ProcessQueue] = []
+        theirs: list[ProcessQueue] = []
         for mq in asked:
             pq = self.s.by_mq.get(mq)
             if pq is None:
@@ -77,69 +83,87 @@ class Locking:
                     stray.append(mq)
             elif granted is None:
                 self._again(pq, now)
-            elif mq in granted:
-                self._granted(pq, asked_at, now)
             else:
-                self._denied(pq, now)
+                (ours if mq in granted else theirs).append(pq)
+        self._granted(ours, asked_at, now)
+        self._denied(theirs, now)
         if stray:
             self.s.out.append(UnlockQueues(tuple(stray)))
 
-    def _granted(self, pq: ProcessQueue, asked_at: float, now: float) -> None:
-        opening, was_locked = pq.state is Queue.OPENING, pq.locked
-        pq.locked, pq.locked_at, pq.locked_until = True, asked_at, asked_at + self.s.config.lock_live_ms / 1000
-        if pq.locked_until <= now:
-            self._lost(pq, now, "the answer came too late")
+    def _granted(self, queues: list[ProcessQueue], asked_at: float, now: float) -> None:
+        until = asked_at + self.s.config.lock_live_ms / 1000
+        were_locked = [pq.locked for pq in queues]
+        for pq in queues:
+            pq.locked, pq.locked_at, pq.locked_until = True, asked_at, until
+        if until <= now:
+            self._lost(queues, now, "the answer came too late")
             return
-        self.s.at(pq.locked_until, lambda at: self._expire(pq, at))
-        if opening:
-            if not was_locked:
-                self.s.out.append(FetchOffset(pq.handle, pq.mq))
-        elif pq.handle in self._refused:
-            self._refused.discard(pq.handle)
-            self._restart(pq, now)
-        elif not was_locked:
-            self.s.log("info", "queue_locked_again", queue=pq.mq)
+        if queues:
+            self.s.at(until, lambda at: self._expire(queues, at))
+        resumed: list[ProcessQueue] = []
+        for pq, was_locked in zip(queues, were_locked, strict=True):
+            if pq.state is Queue.OPENING:
+                if not was_locked:
+                    self.s.out.append(FetchOffset(pq.handle, pq.mq))
+            elif pq.handle in self._refused:
+                self._refused.discard(pq.handle)
+                self._restart(pq, now)
+            elif not was_locked:
+                resumed.append(pq)
+        if resumed:
+            self.s.log("info", "queues_locked_again", **_named(resumed))
+        for pq in resumed:
             self._resume(pq, now)
 
-    def _denied(self, pq: ProcessQueue, now: float) -> None:
-        if pq.state is Queue.ASSIGNED:
-            self._refused.add(pq.handle)
-        self._lost(pq, now, "another member has it")
+    def _denied(self, queues: list[ProcessQueue], now: float) -> None:
+        self._refused.update(pq.handle for pq in queues if pq.state is Queue.ASSIGNED)
+        self._lost(queues, now, "another member has them")
 
-    def _lost(self, pq: ProcessQueue, now: float, why: str) -> None:
-        if pq.locked and pq.state is not Queue.OPENING:
-            self.s.counters.locks_lost += 1
-            self.s.log("warning", "queue_lock_lost", queue=pq.mq, because=why)
-        pq.locked, pq.locked_until = False, float("-inf")
-        self._again(pq, now)
+    def _lost(self, queues: Iterable[ProcessQueue], now: float, why: str) -> None:
+        """The locks of these queues, all of one broker, do not hold any more."""
+        lost: list[ProcessQueue] = []
+        for pq in queues:
+            if pq.locked and pq.state is not Queue.OPENING:
+                lost.append(pq)
+            pq.locked, pq.locked_until = False, float("-inf")
+            self._again(pq, now)
+        if lost:
+            self.s.counters.locks_lost += len(lost)
+            self.s.log("warning", "queue_locks_lost", **_named(lost), because=why)
 
-    def _expire(self, pq: ProcessQueue, now: float) -> None:
-        """Not confirmed since: it counts as lost from its last confirmation on."""
-        if pq.locked and pq.locked_until <= now and pq.state is not Queue.ENDED:
-            self._lost(pq, now, "it was not confirmed in time")
+    def _expire(self, queues: list[ProcessQueue], now: float) -> None:
+        """Not confirmed since: they count as lost from their last confirmation on."""
+        late = [pq for pq in queues if pq.locked and pq.locked_until <= now and pq.state is not Queue.ENDED]
+        self._lost(late, now, "they were not confirmed in time")
 
     def _again(self, pq: ProcessQueue, now: float) -> None:
-        """Ask for a lock that we do not have a little later; one that stands is asked for at the next renewal."""
+        """Ask for a lock that we do not have a little later; one that holds is asked for at the next renewal.
+
+        All that are waited for at a broker are asked for together, so one that comes in meanwhile waits less.
+        """
         if pq.locked or pq.state not in (Queue.OPENING, Queue.ASSIGNED):
             return
         config = self.s.config
         denied = pq.state is Queue.ASSIGNED and pq.handle in self._refused
-        ms = config.lock_lost_retry_ms if denied else config.lock_retry_ms
+        key = pq.mq.broker_name, config.lock_lost_retry_ms if denied else config.lock_retry_ms
+        waiting = self._later.get(key)
+        if waiting is not None:
+            waiting.add(pq.handle)
+            return
+        self._later[key] = {pq.handle}
+        self.s.at(now + key[1] / 1000, lambda _now: self._ask_later(key))
 
-        def ask(_now: float) -> None:
-            current = self.s.queues.get(pq.handle)
-            if current is not None and not current.locked:
-                self._ask([current])
-
-        self.s.at(now + ms / 1000, ask)
+    def _ask_later(self, key: tuple[str, int]) -> None:
+        queues = self.s.queues
+        waiting = [queues[handle] for handle in sorted(self._later.pop(key)) if handle in queues]
+        self._ask(pq for pq in waiting if not pq.locked)
 
     # --- connections and ends -----------------------------------------------------------------------------------
 
     def doubt(self, broker_name: str, now: float) -> None:
         """The connection to a broker was lost: it may have restarted, and know none of our locks."""
-        for pq in self.s.queues.values():
-            if pq.mq.broker_name == broker_name and pq.locked:
-                self._lost(pq, now, "the connection to its broker was lost")
+        held = [pq for pq in self.s.queues.values() if pq.mq.broker_name == broker_name and pq.locked]
+        self._lost(held, now, "the connection to their broker was lost")
 
     def ended(self, pq: ProcessQueue, now: float) -> None:
         """The queue is not ours any more: unlock it, unless a worker still runs a message of it."""
@@ -160,3 +184,9 @@ class Locking:
     def _unlock_late(self, mq: MessageQueue) -> None:
         if mq in self.s.lingering and mq not in self.s.by_mq:
             self.s.out.append(UnlockQueues((mq,)))
+
+
+def _named(queues: list[ProcessQueue]) -> dict[str, object]:
+    """What a line of the log says of queues of one broker."""
+    first = queues[0].mq
+    return {"broker": first.broker_name, "queues": len(queues), "first": f"{first.topic}/{first.queue_id}"}

@@ -76,9 +76,7 @@ class Ordered(Dispatching):
                 continue
             if len(s.charges) and self.quarantine.exhausted(pq, chunk):
                 continue
-            chunk.worker_id = worker.worker_id
-            worker.in_flight[chunk.chunk_id] = chunk
-            s.chunks[chunk.chunk_id] = chunk
+            s.hand(worker, chunk, pq.mq.topic)
             lane.in_hand.add(chunk.chunk_id)
             s.counters.dispatched_chunks += 1
             s.counters.dispatched_messages += chunk.count
@@ -204,7 +202,7 @@ class Ordered(Dispatching):
         self.s.chunks.pop(chunk.chunk_id, None)
         worker = self.s.workers.get(chunk.worker_id or "")
         if worker is not None:
-            worker.in_flight.pop(chunk.chunk_id, None)
+            self.s.unhand(worker, chunk)
             if worker.state is Worker.LEAVING and not worker.in_flight:
                 self.s.out.append(Retired(worker.worker_id))
 

@@ -82,6 +82,10 @@ class Popping:
         """The loops of the topic end; a pop that is out is answered to nobody, and the broker shows again what it brings."""
         self._end_loops(topic, ())
 
+    def info_handles(self) -> Collection[int]:
+        """By which workers know the queues that were popped from."""
+        return self._info_handles.values()
+
     def _end_loops(self, topic: str, but: Collection[MessageQueue]) -> None:
         for mq in [mq for mq in self.loops if mq.topic == topic and mq not in but]:
             loop = self.loops.pop(mq)

@@ -316,7 +316,7 @@ def thresholds(state: State, pq: ProcessQueue) -> tuple[int, int]:
     config = state.config
     messages, size = config.pull_threshold_for_queue, config.pull_threshold_size_bytes
     if config.pull_threshold_for_topic > 0 or config.pull_threshold_size_for_topic_bytes > 0:
-        queues = sum(other.mq.topic == pq.mq.topic for other in state.queues.values())
+        queues = len(state.by_topic[pq.mq.topic])
         if config.pull_threshold_for_topic > 0:
             messages = max(1, config.pull_threshold_for_topic // queues)
         if config.pull_threshold_size_for_topic_bytes > 0:

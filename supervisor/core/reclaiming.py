@@ -58,7 +58,7 @@ class Reclaiming:
     def watch_order(self, now: float) -> None:
         """A timer may have handed out what was held in order."""
         order = self.s.config.order != "concurrent"
-        if order and not self._watching and any(worker.in_flight for worker in self.s.workers.values()):
+        if order and not self._watching and self.s.busy:
             self.watch(now)
 
     def _look_ms(self) -> float:
@@ -68,14 +68,14 @@ class Reclaiming:
     def _look(self, now: float) -> None:
         s = self.s
         self._watching = False
-        busy = [worker for worker in s.workers.values() if worker.in_flight and worker.state in LIVING]
+        busy = list(s.busy.values())
         seen, self._seen = self._seen, {}
         if not busy:
             return  # whatever hands something out begins it anew
         reclaims = s.config.order == "concurrent" and now >= self._reclaims_at
         if reclaims:
             self._reclaims_at = now + (s.config.reclaim_look_ms - self._look_ms() / 2) / 1000  # looks are a little late
-        idle = reclaims and not s.redo and not s.ready and any(self._idles(worker) for worker in s.workers.values())
+        idle = reclaims and not s.redo and not s.ready and s.places.idle(s.kept_apart)
         unreported: list[WorkerView] = []
         for worker in busy:
             oldest = next(iter(worker.in_flight.values()))
@@ -100,9 +100,6 @@ class Reclaiming:
         """It may have finished something that it has not reported: not when one record is all that it has."""
         return len(worker.in_flight) > 1 or oldest.count - oldest.reported > 1
 
-    def _idles(self, worker: WorkerView) -> bool:
-        return worker.state is Worker.READY and not worker.in_flight and worker.worker_id != self.s.isolated
-
     def _has_more(self, worker: WorkerView, oldest: Chunk) -> bool:
         """It may have messages that it has not begun, and that may run elsewhere."""
         if worker.held_up or worker.window or any(chunk.alone for chunk in worker.in_flight.values()):
@@ -122,7 +119,7 @@ class Reclaiming:
             self._split(worker, worker.in_flight[chunk_ids[begun - 1]], claimed, now)
         for chunk in chunks:
             self._take(worker, chunk)
-        worker.held_up = True
+        self.s.hold_up(worker, True)
         for pq in self._left:
             self._progress(pq, now)
         self._left.clear()
@@ -134,7 +131,7 @@ class Reclaiming:
 
     def _try_again(self, worker: WorkerView) -> None:
         """It had nothing left that it could report: it was stopped, or wrote to a slow disk."""
-        worker.held_up = False
+        self.s.hold_up(worker, False)
         self._dispatching.run()
 
     def _split(self, worker: WorkerView, chunk: Chunk, at: int, now: float) -> None:
@@ -143,6 +140,8 @@ class Reclaiming:
         if at >= chunk.count:
             return
         pq = s.queues.get(chunk.handle)
+        worker.in_flight_messages -= chunk.count - at
+        worker.in_flight_bytes -= chunk.positions[-1] - chunk.positions[at]
         s.counters.reclaimed_messages += chunk.count - at
         rest = chunk.split(at, next(s.chunk_ids))
         if pq is not None:
@@ -159,7 +158,7 @@ class Reclaiming:
         """All of it goes to another, under a new id, so that whatever is said of the old one is of what it was."""
         s = self.s
         s.counters.reclaimed_messages += chunk.count
-        del worker.in_flight[chunk.chunk_id]
+        s.unhand(worker, chunk)
         s.chunks.pop(chunk.chunk_id, None)
         pq = s.queues.get(chunk.handle)
         known = pq is not None and pq.open.pop(chunk.chunk_id, None) is not None  # a shadow is in no queue

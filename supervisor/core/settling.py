@@ -108,8 +108,9 @@ class Settling:
         """Messages of the chunk up to `end` have an outcome now; see `outcome`."""
         s = self.s
         start, chunk.reported = chunk.reported, end
+        s.limits.reported(chunk.chunk_id, end - start)
         has_rows = seq != 0
-        if seq <= worker.sealed_seq:
+        if seq <= worker.sealed_seq and not s.config.commit_after_loaded:
             seq = 0  # the segment was sealed before its outcome was sent: the rows are durable already
         if pq is not None:
             if not has_rows:
@@ -169,14 +170,12 @@ class Settling:
 
     def complete(self, worker: WorkerView, chunk: Chunk, pq: ProcessQueue | None) -> None:
         """All that the worker had of the chunk has an outcome."""
-        del worker.in_flight[chunk.chunk_id]
-        worker.in_flight_messages -= chunk.count
-        worker.in_flight_bytes -= chunk.length_bytes
+        self.s.unhand(worker, chunk)
         if chunk.said < chunk.count:
             worker.read_ahead[chunk.chunk_id] = chunk.said, chunk.count, None if pq is None else pq.mq
         if not worker.in_flight:
-            worker.held_up = False
-            worker.in_flight_messages = worker.in_flight_bytes = 0  # chunks that were split or taken back counted whole
+            if worker.held_up:
+                self.s.hold_up(worker, False)
             if worker.state is Worker.LEAVING:
                 self.s.out.append(Retired(worker.worker_id))
         self.reported(chunk, pq)
@@ -234,10 +233,16 @@ class Settling:
         time, whatever the backlog; it is asked only when more messages wait than a segment has rows, since few of them may
         have any."""
         s = self.s
+        worker_id, seq = token
+        worker = s.workers.get(worker_id)
         s.hold(pq, token, start, end, messages)
+        if worker is not None and seq <= worker.sealed_seq:
+            s.wait_for_table(token)  # it was sealed before its outcome was sent
+            return
+        s.unsealed_of.setdefault(worker_id, set()).add(seq)
         s.unsealed_messages[token] += messages
         if s.unsealed_messages[token] > s.config.seal_rows:
-            s.ask_seal(token[0])
+            s.ask_seal(worker_id)
 
     def reported(self, chunk: Chunk, pq: ProcessQueue | None) -> None:
         """Every message of it has an outcome: forget it unless send-backs are open, and free its bytes."""
@@ -263,11 +268,15 @@ class Settling:
         if worker is not None:
             worker.seal_asked = False
             worker.sealed_seq = max(worker.sealed_seq, seq)
-        tokens = [token for token in self.s.unsealed if token[0] == worker_id and token[1] < seq]
-        tokens.append((worker_id, seq))
+        known = self.s.unsealed_of.pop(worker_id, set())
+        open_still = {number for number in known if number > seq}
+        if open_still:
+            self.s.unsealed_of[worker_id] = open_still
+        tokens = [(worker_id, number) for number in sorted((known | {seq}) - open_still)]
         if self.s.config.commit_after_loaded:
             waiting = [token for token in tokens if token in self.s.unsealed]
-            self.s.unloaded.update(waiting)
+            for token in waiting:
+                self.s.wait_for_table(token)
             # A queue that leaves asked for this seal, and now waits for the table: nothing else makes a batch due.
             self.s.ask_load(pq for token in waiting for pq in self.s.unsealed[token].values())
         else:
@@ -276,7 +285,7 @@ class Settling:
     def loaded(self, worker_id: str, seq: int, now: float) -> None:
         """The segment's rows are in the table (only with `commit_after_loaded`)."""
         if (worker_id, seq) in self.s.unloaded:
-            self.s.unloaded.discard((worker_id, seq))
+            del self.s.unloaded[worker_id, seq]
             self._durable([(worker_id, seq)], now)
 
     def _durable(self, tokens: Iterable[Token], now: float) -> None:
@@ -364,8 +373,8 @@ class Settling:
             else:
                 self.retries.rerun_died(pq, chunk, worker)
         self.retries.time_outs(worker, now)
-        for token in [token for token in s.unsealed if token[0] == worker_id and token not in s.unloaded]:
-            self._lost(token, now)
+        for seq in sorted(s.unsealed_of.pop(worker_id, ())):
+            self._lost((worker_id, seq), now)
         for pq in touched.values():
             self._progress(pq, now)
         self._dispatching.run()
@@ -410,7 +419,7 @@ class Settling:
         """Rows of all of the chunk are in one of the segments that were salvaged: which one, nobody noted."""
         for token in worker.salvaged_in:
             self.s.hold(pq, token, chunk.begin, chunk.offsets[-1] + 1, chunk.count)
-            self.s.unloaded.add(token)
+            self.s.wait_for_table(token)
 
     def _lost(self, token: Token, now: float) -> None:
         """Rows were reported in a segment that is not there: run them again, from the committed offset."""

@@ -51,8 +51,8 @@ class ChunkSizer:
 
     def size(self, waiting: int, free_workers: int) -> int:
         """Messages for the next chunk: at least 1, at most the fair share of what waits unless messages are cheap."""
-        size = int(self._target_us / self.tail_us) if self.tail_us > 0 else self._max
-        size = min(max(size, 1), self._max)
+        # Not by a division first: reports of 0 µs bring the estimate as near to 0 as there are numbers.
+        size = self._max if self._max * self.tail_us <= self._target_us else max(int(self._target_us / self.tail_us), 1)
         if self.tail_us > FAST_US and free_workers > 1:
             size = min(size, max(1, -(-waiting // free_workers)))
         return size

@@ -8,7 +8,7 @@ import heapq
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, islice
 
 from ...durable.intervals import Intervals
 from ...remoting.queues import MessageQueue
@@ -19,11 +19,13 @@ from .charges import Charges
 from .chunks import Chunk, Token
 from .counters import Counters
 from .outcome_notes import OutcomeNotes
+from .places import Places
 from .process_queue import ProcessQueue
 from .sizing import ChunkSizer
 from .slab import Slab, Slot
-from .states import WORKER, Queue, Seen, Worker, WorkerEvent, move
+from .states import LIVING, WORKER, Queue, Seen, Worker, WorkerEvent, move
 from .stats import ConsumerStats
+from .topic_limits import TopicLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +134,9 @@ class WorkerView:
         self.window = 0
         """Chunks it can have in hand, 0 = as configured."""
         self.in_flight: dict[int, Chunk] = {}
-        """Chunks handed to it and not reported to the end, in the order of hand-over."""
+        """Chunks handed to it and not reported to the end, in the order of hand-over; Crew.hand and Crew.unhand change it."""
         self.in_flight_messages = 0
-        """Of these chunks, as they were handed over; 0 when there are none."""
+        """Of these chunks, those included that are reported."""
         self.in_flight_bytes = 0
         self.held_up = False
         """One message has kept it so long that the others were taken back: it gets nothing until it has reported its own."""
@@ -155,10 +157,77 @@ class WorkerView:
         self.salvaged_in: list[Token] = []
 
 
-class State:
+class Crew:
+    """What the core knows of its workers, and what they have in hand. Kept so that no event looks at all of them."""
+
+    def __init__(self) -> None:
+        self.workers: dict[str, WorkerView] = {}
+        self.busy: dict[str, WorkerView] = {}
+        """Those that have something in hand and answer for it."""
+        self.places: Places[WorkerView] = Places()
+        """Where the next chunk may go; not used by the ordered modes, which have a window of their own."""
+        self.limits: TopicLimits[WorkerView] = TopicLimits()
+        self.isolated: str | None = None
+        """The worker that is kept for the quarantine."""
+        self.chunks: dict[int, Chunk] = {}
+        """Chunks that wait for an outcome or a send-back."""
+        self.seen: Seen = Counter()
+
+    @property
+    def kept_apart(self) -> WorkerView | None:
+        """The worker that is kept for the quarantine."""
+        return None if self.isolated is None else self.workers.get(self.isolated)
+
+    def move_worker(self, worker: WorkerView, event: WorkerEvent) -> None:
+        worker.state = move(WORKER, worker.state, event, self.seen)
+        if worker.state is Worker.DEAD:
+            for chunk_id in worker.in_flight:
+                self.limits.over(chunk_id)
+        self.place(worker)
+
+    def hand(self, worker: WorkerView, chunk: Chunk, topic: str) -> None:
+        """The worker has the chunk in hand from now on."""
+        chunk.worker_id = worker.worker_id
+        self.chunks[chunk.chunk_id] = chunk
+        worker.in_flight[chunk.chunk_id] = chunk
+        worker.in_flight_messages += chunk.count
+        worker.in_flight_bytes += chunk.length_bytes
+        self.limits.handed(chunk.chunk_id, topic, chunk.count - chunk.reported, worker, side_by_side=worker.window > 0)
+        self.place(worker)
+
+    def unhand(self, worker: WorkerView, chunk: Chunk) -> None:
+        """The worker does not have the chunk in hand any more: it was reported to the end, came back, or was taken back."""
+        if worker.in_flight.pop(chunk.chunk_id, None) is None:
+            return
+        worker.in_flight_messages -= chunk.count
+        worker.in_flight_bytes -= chunk.length_bytes
+        if not worker.in_flight:
+            worker.in_flight_messages = worker.in_flight_bytes = 0  # what came back of ordered chunks counted whole
+        self.limits.over(chunk.chunk_id)
+        self.place(worker)
+
+    def hold_up(self, worker: WorkerView, held_up: bool) -> None:
+        """Whether the worker is given nothing for now."""
+        worker.held_up = held_up
+        self.place(worker)
+
+    def place(self, worker: WorkerView) -> None:
+        """Something of it has changed: note whether it may be given something, and after how many others."""
+        if worker.state is Worker.READY and not worker.held_up:
+            self.places.put(worker, len(worker.in_flight), worker.window)
+        else:
+            self.places.leave(worker)
+        if worker.in_flight and worker.state in LIVING:
+            self.busy[worker.worker_id] = worker
+        else:
+            self.busy.pop(worker.worker_id, None)
+
+
+class State(Crew):
     """All mutable state of the core. `view` is the slab's memory, indexed by the slots' starts."""
 
     def __init__(self, config: CoreConfig, slab: Slab, view: memoryview | bytearray) -> None:
+        super().__init__()
         self.config = config
         self.slab = slab
         self.view = view
@@ -168,20 +237,22 @@ class State:
         """Finished offsets of queues that are not assigned: (the committed offset they were noted above, the offsets)."""
         self.counters = Counters()
         self.stats = ConsumerStats()
-        self.seen: Seen = Counter()
         self.out: list[Action] = []
         self.queues: dict[int, ProcessQueue] = {}
         """By handle; an ended queue is not in it, so that a late answer finds nothing."""
         self.by_mq: dict[MessageQueue, ProcessQueue] = {}
-        self.workers: dict[str, WorkerView] = {}
-        self.chunks: dict[int, Chunk] = {}
-        """Chunks that wait for an outcome or a send-back."""
+        self.by_topic: dict[str, dict[MessageQueue, ProcessQueue]] = {}
+        """As `by_mq`; a topic without queues is not in it."""
         self.unsealed: dict[Token, dict[int, ProcessQueue]] = {}
         """By segment: the queues that have rows in it that are not durable yet, by handle; see Ledger.held."""
+        self.unsealed_of: dict[str, set[int]] = {}
+        """By worker: its segments in `unsealed` that are not known to be sealed."""
         self.unsealed_messages: Counter[Token] = Counter()
         """By segment: how many messages wait for it."""
-        self.unloaded: set[Token] = set()
-        """Segments that are sealed and whose offsets wait for the table, with `commit_after_loaded`."""
+        self.unloaded: dict[Token, None] = {}
+        """Segments that are sealed and whose offsets wait for the table, with `commit_after_loaded`; the newest last."""
+        # How many were ever put there; whether a Load is among the actions that were not taken yet.
+        self.unloaded_ever, self.load_asked = 0, False
         self.reserved: dict[int, int] = {}
         """Units set aside for the pull of a handle, also of an ended one."""
         self.ready: deque[ProcessQueue] = deque()
@@ -190,8 +261,6 @@ class State:
         """What dead workers left: handed out before anything new."""
         self.quarantine: deque[Chunk] = deque()
         """What may have killed a worker: handed out before all else, to a worker that has nothing else."""
-        self.isolated: str | None = None
-        """The worker that is kept for the quarantine."""
         self.charges = Charges()
         self.starved: deque[ProcessQueue] = deque()
         """Queues that wait for bytes of the slab, first come first served."""
@@ -265,10 +334,11 @@ class State:
     def ask_load(self, queues: Iterable[ProcessQueue]) -> None:
         """Ask for a load, once, when one of these queues leaves and waits until what it left in sealed segments is in the
         table."""
-        if any(isinstance(action, Load) for action in self.out):
+        if self.load_asked:
             return
         for pq in queues:
-            if pq.state is Queue.DRAINING and not self.unloaded.isdisjoint(pq.ledger.held):
+            if pq.state is Queue.DRAINING and any(token in self.unloaded for token in pq.ledger.held):
+                self.load_asked = True
                 self.out.append(Load())
                 return
 
@@ -287,8 +357,33 @@ class State:
         """What was handed out of it is handed out again when its worker dies: not once it was taken away."""
         return pq.state is Queue.ASSIGNED or (self.stopping and pq.send_failures)
 
-    def move_worker(self, worker: WorkerView, event: WorkerEvent) -> None:
-        worker.state = move(WORKER, worker.state, event, self.seen)
+    # --- queues -------------------------------------------------------------------------------------------------
+
+    def enter(self, pq: ProcessQueue) -> None:
+        """A new assignment of a queue that is pulled."""
+        self.queues[pq.handle] = self.by_mq[pq.mq] = pq
+        self.by_topic.setdefault(pq.mq.topic, {})[pq.mq] = pq
+
+    def leave(self, pq: ProcessQueue) -> None:
+        """The assignment is over."""
+        del self.queues[pq.handle]
+        if self.by_mq.get(pq.mq) is not pq:
+            return
+        del self.by_mq[pq.mq]
+        those = self.by_topic[pq.mq.topic]
+        del those[pq.mq]
+        if not those:
+            del self.by_topic[pq.mq.topic]
+
+    def wait_for_table(self, token: Token) -> None:
+        """The segment is sealed, and what was finished with it waits until its rows are in the table."""
+        if token not in self.unloaded:
+            self.unloaded[token] = None
+            self.unloaded_ever += 1
+
+    def newly_unloaded(self, seen: int) -> list[Token]:
+        """Segments that wait for the table and did not when `unloaded_ever` was `seen`, and some older ones perhaps."""
+        return list(islice(reversed(self.unloaded), self.unloaded_ever - seen))
 
     def assigned(self, handle: int) -> ProcessQueue | None:
         """The queue of that handle if it still takes new work."""

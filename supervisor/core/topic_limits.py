@@ -3,7 +3,10 @@
 A worker counts as one from the moment it is handed messages of the topic until all of them are reported: it runs one call at
 a time, so a worker that has some of the topic may have more of it. A worker with a coroutine handler runs all that it has,
 so there messages count. Messages of the retry topic may be of any topic: while one is limited, they count for each limited
-topic, and so do those of a queue that was taken away.
+topic.
+
+What is in hand is counted as it is handed over and reported, so a question costs the same with any number of workers and
+queues. A reload that changes the limits counts once anew.
 
 What finds no room waits beside the line of its kind, and other topics pass it. Only without an order: there a queue, or a
 key, is one call at a time anyway.
@@ -11,49 +14,121 @@ key, is one call at a time anyway.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar
 
 from ...remoting.names import RETRY_PREFIX
-from ...remoting.queues import MessageQueue
-from .chunks import Chunk
-from .state import State, WorkerView
-from .states import Worker
 
 UNLIMITED: Final = 1 << 30
+W = TypeVar("W", bound=Hashable)
 
 
-class TopicLimits:
-    """Asked before each hand-over. Keeps nothing: what is in hand stands in the workers' views."""
+@dataclass(slots=True)
+class _InHand(Generic[W]):
+    """One chunk in a worker's hands; `messages` of it are not reported, `side_by_side` = its worker runs them all at once."""
 
-    def __init__(self, state: State) -> None:
-        self.s = state
+    worker: W
+    topic: str
+    messages: int
+    side_by_side: bool
 
-    def room(self, mq: MessageQueue, worker: WorkerView) -> int:
-        """How many messages of the queue may be handed to the worker now."""
-        limits = self.s.config.topic_concurrency
+
+@dataclass(slots=True)
+class _Calls(Generic[W]):
+    """What counts for one limited topic."""
+
+    chunks: dict[W, int] = field(default_factory=dict[W, int])
+    """Chunks in hand, by workers that run one call at a time."""
+    messages: int = 0
+    """In the hands of workers that run several."""
+
+    @property
+    def used(self) -> int:
+        return len(self.chunks) + self.messages
+
+
+class TopicLimits(Generic[W]):
+    """Asked before each hand-over. `limits` (calls by topic) come with each question, as a reload may change them."""
+
+    def __init__(self) -> None:
+        self._in_hand: dict[int, _InHand[W]] = {}
+        self._limits: Mapping[str, int] = {}
+        self._calls: dict[str, _Calls[W]] = {}
+        """By limited topic."""
+
+    # --- what is in hand ----------------------------------------------------------------------------------------
+
+    def handed(self, chunk_id: int, topic: str, messages: int, worker: W, *, side_by_side: bool) -> None:
+        """The worker has so many messages of the topic more in hand."""
+        chunk = self._in_hand[chunk_id] = _InHand(worker, topic, messages, side_by_side)
+        self._count(chunk, 1)
+
+    def reported(self, chunk_id: int, messages: int) -> None:
+        """So many messages of the chunk are over."""
+        chunk = self._in_hand.get(chunk_id)
+        if chunk is None:
+            return
+        chunk.messages -= messages
+        if chunk.side_by_side:
+            for calls in self._of(chunk.topic):
+                calls.messages -= messages
+
+    def over(self, chunk_id: int) -> None:
+        """Its worker does not have the chunk any more."""
+        chunk = self._in_hand.pop(chunk_id, None)
+        if chunk is not None:
+            self._count(chunk, -1)
+
+    def _count(self, chunk: _InHand[W], sign: int) -> None:
+        for calls in self._of(chunk.topic):
+            if chunk.side_by_side:
+                calls.messages += sign * chunk.messages
+                continue
+            chunks = calls.chunks.get(chunk.worker, 0) + sign
+            if chunks:
+                calls.chunks[chunk.worker] = chunks
+            else:
+                del calls.chunks[chunk.worker]
+
+    def _of(self, topic: str) -> Iterable[_Calls[W]]:
+        if not self._calls:
+            return ()
+        if topic.startswith(RETRY_PREFIX):
+            return self._calls.values()
+        found = self._calls.get(topic)
+        return () if found is None else (found,)
+
+    # --- questions ----------------------------------------------------------------------------------------------
+
+    def room(self, limits: Mapping[str, int], topic: str, worker: W, *, side_by_side: bool) -> int:
+        """How many messages of the topic may be handed to the worker now."""
         if not limits:
             return UNLIMITED
-        if mq.topic.startswith(RETRY_PREFIX):
-            return min(self._room(topic, limit, worker) for topic, limit in limits.items())
-        limit = limits.get(mq.topic)
-        return UNLIMITED if limit is None else self._room(mq.topic, limit, worker)
+        room = UNLIMITED
+        for limit, calls in self._bounds(limits, topic):
+            if side_by_side:
+                room = min(room, max(0, limit - calls.used))
+            elif calls.used >= limit and worker not in calls.chunks:
+                return 0
+        return room
 
-    def _room(self, topic: str, limit: int, worker: WorkerView) -> int:
-        used = in_hand = 0
-        for each in self.s.workers.values():
-            if each.state is Worker.DEAD:
-                continue
-            messages = sum(chunk.count - chunk.reported for chunk in self._of(topic, each.in_flight.values()))
-            used += messages if each.window else min(messages, 1)
-            if each is worker:
-                in_hand = messages
-        if worker.window:
-            return max(0, limit - used)
-        return UNLIMITED if in_hand or used < limit else 0
+    def holders(self, limits: Mapping[str, int], topic: str) -> Collection[W]:
+        """While the topic is at its limit: the workers that have some of it and run one call at a time, at most as many as
+        the limit says. Nobody else may have more of it. Empty when it is not at its limit."""
+        full = [calls.chunks.keys() for limit, calls in self._bounds(limits, topic) if calls.used >= limit]
+        return min(full, key=len, default=())
 
-    def _of(self, topic: str, chunks: Iterable[Chunk]) -> Iterable[Chunk]:
-        for chunk in chunks:
-            pq = self.s.queues.get(chunk.handle)
-            if pq is None or pq.mq.topic == topic or pq.mq.topic.startswith(RETRY_PREFIX):
-                yield chunk
+    def _bounds(self, limits: Mapping[str, int], topic: str) -> Iterable[tuple[int, _Calls[W]]]:
+        if limits is not self._limits:
+            self._recount(limits)
+        if topic.startswith(RETRY_PREFIX):
+            return [(limit, self._calls[name]) for name, limit in limits.items()]
+        limit = limits.get(topic)
+        return () if limit is None else ((limit, self._calls[topic]),)
+
+    def _recount(self, limits: Mapping[str, int]) -> None:
+        self._limits = limits
+        self._calls = {topic: _Calls() for topic in limits}
+        for chunk in self._in_hand.values():
+            self._count(chunk, 1)

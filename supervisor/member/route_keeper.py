@@ -1,8 +1,9 @@
 """The topics' routes while a member lives: found at the start, renewed at an interval, kept on disk for the next start.
 
-A topic that does not exist yet is no reason not to start: it is consumed as soon as it exists. A start while every name
-server is away goes by the routes of the last run (client/route_cache.py). A changed route is rebalanced at once, and
-brokers that came or went are named in the log, by whichever question their route was learnt.
+A topic that does not exist yet is no reason not to start: it is consumed as soon as it exists. The retry topic of a new
+group is one of these: brokers make it after the first heartbeat, and name servers hear of it a moment later. A start while
+every name server is away goes by the routes of the last run (client/route_cache.py). A changed route is rebalanced at once,
+and brokers that came or went are named in the log, by whichever question their route was learnt.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class RouteKeeper:
                 timer.cancel()
 
     def _missing(self) -> list[str]:
-        return [topic for topic in self._topics() if topic not in self._found and not topic.startswith(RETRY_PREFIX)]
+        return [topic for topic in self._topics() if topic not in self._found]
 
     def _look_soon(self, times: int) -> None:
         """Whoever has just started often sends the first message next: a topic that is missing is not waited for as long as

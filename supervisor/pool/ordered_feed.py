@@ -11,7 +11,7 @@ from ...conf.settings import ConsumerSettings, Settings
 from ...remoting.queues import MessageQueue
 from ...workers import ordered_packets as packets
 from ...workers.link import LinkClosedError, Transport
-from ...workers.packets import QueueInfo, Ready, encode_queue
+from ...workers.packets import Ready
 from ..core.actions import Classify, DispatchOrdered
 from ..core.decisions import Core
 from ..core.order import KEY, QUEUE, HandlerOrder, Order, check_limits, check_same, resolve
@@ -59,12 +59,9 @@ def _log_order(core: Core, order: Order, consumer: ConsumerSettings) -> None:
 class OrderedFeed:
     """Sends to the pool's workers. `slab` is the memory of pulled bodies."""
 
-    def __init__(
-        self, pool: Pool, queue_info: Callable[[MessageQueue], QueueInfo], slab: memoryview, transport: Transport
-    ) -> None:
+    def __init__(self, pool: Pool, slab: memoryview, transport: Transport) -> None:
         self._pool = pool
         self._loop = asyncio.get_running_loop()
-        self._queue_info = queue_info
         self._slab = slab
         self._inline = transport is Transport.STREAM
         self.performs: dict[type, Callable[[Any], None]] = {
@@ -79,9 +76,7 @@ class OrderedFeed:
             return
         payload = b"".join(self._slab[body] for body in bodies) if self._inline else None
         with contextlib.suppress(LinkClosedError):
-            for handle in queues.keys() - member.known_queues:
-                member.known_queues.add(handle)
-                member.link.send(encode_queue(handle, self._queue_info(queues[handle])))
+            self._pool.introduce(member, queues)
             if not member.link.send(packet, payload):
                 self._loop.add_writer(member.link.fileno(), self._pool.writable, member)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable, Collection
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -17,10 +19,43 @@ from ...workers.stack_dump import StackFile
 from ..core.time_limits import Look
 
 NEVER = 1 << 62
+KNOWN_QUEUES_MIN = 64
+"""Below so many known queues none is forgotten."""
 
 
 class HandlerError(RocketcrewError):
     """The handler cannot be imported or set up: the text names it, with the user's own frames."""
+
+
+class KnownQueues:
+    """Queues that a worker was told of, by handle. When they are many, those whose assignment has ended are forgotten, here
+    and in the worker: at most twice as many are known as there are."""
+
+    __slots__ = ("_handles", "_max")
+
+    def __init__(self) -> None:
+        self._handles: set[int] = set()
+        self._max = KNOWN_QUEUES_MIN
+
+    def __contains__(self, handle: int) -> bool:
+        return handle in self._handles
+
+    def __len__(self) -> int:
+        return len(self._handles)
+
+    def meet(self, handles: Collection[int], alive: Callable[[], AbstractSet[int]]) -> tuple[list[int], list[int]]:
+        """Packets about these handles are about to be sent: which ones the worker may forget, and which it is to be told of.
+
+        `alive()` are the handles that can still be used; it is asked now and then.
+        """
+        new = sorted(handle for handle in handles if handle not in self._handles)
+        gone: list[int] = []
+        if new and len(self._handles) >= self._max:
+            gone = sorted(self._handles - alive() - set(handles))
+            self._handles.difference_update(gone)
+            self._max = max(KNOWN_QUEUES_MIN, 2 * len(self._handles))
+        self._handles.update(new)
+        return gone, new
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +97,7 @@ class Member:
     """As the worker counts them (workers/claims.py)."""
     reports: int = 0
     """Packets of outcomes that were read (workers/unreported.py)."""
-    known_queues: set[int] = field(default_factory=set[int])
+    known_queues: KnownQueues = field(default_factory=KnownQueues)
     generation: int = 0
     messages: int = 0
     """Finished by it, failed ones included."""

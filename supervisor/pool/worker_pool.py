@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -215,8 +215,7 @@ class Pool:
         with contextlib.suppress(LinkClosedError):
             handle = action.info_handle
             if handle not in member.known_queues:
-                member.known_queues.add(handle)
-                member.link.send(packets.encode_queue(handle, self._queue_info(action.mq)))
+                self.introduce(member, {handle: action.mq})
             start, end = chunk.positions[0], chunk.positions[-1]
             packet = packets.encode_chunk(
                 chunk.chunk_id, handle, start, end - start, chunk.count, window_open=action.window_open
@@ -224,6 +223,18 @@ class Pool:
             payload = self._slab[start:end] if self._transport is Transport.STREAM else None
             if not member.link.send(packet, payload):
                 self._loop.add_writer(member.link.fileno(), self.writable, member)
+
+    def introduce(self, member: Member, queues: Mapping[int, MessageQueue]) -> None:
+        """Tell the worker which queues these handles mean, before their first chunk; and now and then, which it may forget.
+
+        It reads packets in their order, so it has done with every chunk of a queue that it is told to forget; one that comes
+        later (popped ones keep their handle) is introduced again. Raises LinkClosedError.
+        """
+        gone, new = member.known_queues.meet(queues, self._core.known_handles)
+        for packet in packets.encode_forget(gone):
+            member.link.send(packet)
+        for handle in new:
+            member.link.send(packets.encode_queue(handle, self._queue_info(queues[handle])))
 
     def seal(self, action: Seal) -> None:
         """Ask the worker to seal its open segment."""

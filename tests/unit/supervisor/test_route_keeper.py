@@ -96,3 +96,41 @@ def test_a_topic_that_is_missing_at_the_start_is_looked_for_soon() -> None:
         asyncio.run(scene())
     assert [log["event"] for log in logs] == ["topic_not_found"]
     assert routes.asked >= 3
+
+
+class NewGroup(Routes):
+    """The retry topic exists when it is asked for the second time, as brokers make it after the first heartbeat."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.access = SimpleNamespace(poll_interval_ms=20)
+        self.asked: list[str] = []
+
+    async def route(self, topic: str) -> None:
+        self.asked.append(topic)
+        if topic.startswith("%RETRY%") and self.asked.count(topic) < 2:
+            raise BrokerError(17, "", f"GET_ROUTE for topic {topic}")
+
+
+def test_the_retry_topic_of_a_new_group_is_looked_for_soon() -> None:
+    """A first failed message would otherwise wait for the next rebalance."""
+    routes = NewGroup()
+
+    async def scene() -> None:
+        changed = asyncio.Event()
+        work: set[asyncio.Task[None]] = set()
+        keeper = RouteKeeper(
+            cast("Any", routes), lambda: ["orders", "%RETRY%g"], None, changed=changed.set, new_brokers=lambda: None,
+            renewed=nothing, run=lambda coroutine: work.add(asyncio.ensure_future(coroutine)),
+        )  # fmt: skip
+        await keeper.start()
+        assert routes.asked == ["orders"], "before the first heartbeat nobody has made it"
+        keeper.arm()
+        await changed.wait()
+        keeper.disarm()
+        await asyncio.gather(*work)
+
+    with capture_logs() as logs:
+        asyncio.run(scene())
+    assert logs == []
+    assert routes.asked.count("%RETRY%g") == 2

@@ -104,3 +104,16 @@ def test_what_waits_for_a_segment_is_bounded_also_where_few_messages_have_rows(m
         if start < 96:
             bench.none(act.Seal)
     assert [seal.worker_id for seal in bench.take(act.Seal)] == ["w1"], "asked for once"
+
+
+def test_a_segment_that_was_sealed_before_its_outcome_came_waits_for_the_table_too() -> None:
+    bench = Bench(commit_after_loaded=True)
+    (handle,) = bench.open(0)
+    bench.worker("w")
+    bench.found(handle, [0])
+    (chunk,) = bench.dispatched()
+    bench.sealed("w", 1)
+    bench.done(chunk, seq=1)
+    assert bench.persist() == []
+    bench.core.handle(ev.Loaded("w", 1), bench.now)
+    assert bench.persist() == [1]

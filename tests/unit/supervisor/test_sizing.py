@@ -69,3 +69,12 @@ def test_a_size_is_always_within_its_bounds(
     for count, busy, slowest in seen:
         sizer.observe(count, busy, slowest)
         assert 1 <= sizer.size(waiting, free) <= most
+
+
+def test_messages_that_take_no_time_at_all_are_handed_out_for_ever() -> None:
+    """The estimate halves with each report of 0 µs, until a division by it is no number any more."""
+    sizer = ChunkSizer(2_000, 64)
+    for _ in range(2_000):
+        sizer.observe(64, 0, 0)
+        assert sizer.size(1_000, 2) in (1, 2, 4, 8, 16, 32, 64)
+    assert sizer.size(1_000, 2) == 64

@@ -37,7 +37,7 @@ from rocketcrew.workers.ordered_packets import (
     encode_classify,
     encode_ordered,
 )
-from rocketcrew.workers.packets import OUTCOMES, QueueInfo, decode_outcomes, encode_queue, encode_seal
+from rocketcrew.workers.packets import OUTCOMES, QueueInfo, decode_outcomes, encode_forget, encode_queue, encode_seal
 
 Make = Callable[..., Any]
 ReadReady = Callable[[Path], pa.Table]
@@ -387,6 +387,22 @@ def test_a_queue_that_is_assigned_anew_has_nothing_staged(bench: Make, numbered:
     b.link.send(encode_queue(3, queue))
     assert hand_over(b, Chunk(numbered(0, 1), 2, handle=3)) == [2]
     assert hand_over(b, Chunk(numbered(9, 10), 3, handle=3)) == [(2, 0, 1), (3, 0, 1)]
+
+
+def test_of_a_queue_that_is_forgotten_nothing_is_staged_unless_it_came_back(
+    bench: Make, numbered: Make, queue: QueueInfo
+) -> None:
+    b = bench(committing(lambda message: Commit() if number(message) == 9 else None))
+    b.link.send(encode_queue(3, queue))
+    assert hand_over(b, Chunk(numbered(0, 2), 1, handle=3)) == [1]
+    for packet in encode_forget([1]):  # an earlier assignment of the same queue
+        b.link.send(packet)
+    assert hand_over(b, Chunk(numbered(9, 10), 2, handle=3)) == [(1, 0, 2), (2, 0, 1)]
+    assert hand_over(b, Chunk(numbered(0, 2), 3, handle=3)) == [3]
+    for packet in encode_forget([3]):
+        b.link.send(packet)
+    b.link.send(encode_queue(4, queue))
+    assert hand_over(b, Chunk(numbered(9, 10), 4, handle=4)) == [(4, 0, 1)]
 
 
 @pytest.mark.parametrize("result", [Commit(), Rollback()])

@@ -172,3 +172,20 @@ def test_json_packets_are_objects() -> None:
 @given(st.text(max_size=600), st.integers(10, 500))
 def test_clip_keeps_the_bound_and_whole_characters(text: str, bound: int) -> None:
     assert len(packets.clip(text, bound).encode("utf-8", "replace")) <= bound
+
+
+@given(st.lists(u32, max_size=50))
+def test_handles_to_forget_come_back(handles: list[int]) -> None:
+    sent = list(packets.encode_forget(handles))
+    assert [handle for packet in sent for handle in packets.decode_forget(packet)] == handles
+
+
+def test_many_handles_to_forget_take_several_packets() -> None:
+    sent = list(packets.encode_forget(range(40_000)))
+    assert max(map(len, sent)) <= packets.PACKET_MAX_BYTES
+    assert [handle for packet in sent for handle in packets.decode_forget(packet)] == list(range(40_000))
+
+
+def test_a_damaged_forget_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="FORGET packet"):
+        packets.decode_forget(bytes([packets.FORGET, 1, 0]))

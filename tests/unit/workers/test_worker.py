@@ -192,6 +192,18 @@ def test_a_chunk_of_an_unknown_queue_is_our_bug(bench: Make, make_record: Make) 
         b.steps(1)
 
 
+def test_a_queue_that_is_forgotten_is_known_until_then(bench: Make, make_record: Make) -> None:
+    b = bench(lambda m: None)
+    b.chunk([make_record()])
+    for packet in packets.encode_forget([1, 7]):
+        b.link.send(packet)
+    b.steps(4)
+    assert [entry(e)[0] for e in b.outcomes()[0]] == [1]
+    b.chunk([make_record()], 2)
+    with pytest.raises(ProtocolError, match="handle 1"):
+        b.steps(1)
+
+
 def test_a_packet_of_an_unknown_kind_is_our_bug(bench: Make) -> None:
     b = bench(lambda m: None)
     b.link.send(b"\xee")

@@ -1,0 +1,141 @@
+"""Which worker gets the next chunk: workers by what they have in hand, so that a choice looks at no worker but its own.
+
+A worker is in one line: that of its window (one line, unless handlers run several calls side by side), at its load. It moves
+when it is given something or is rid of it. What a choice or a move costs depends on the window, not on how many workers there
+are. A worker that may be given nothing (not ready, leaving, held up) is in no line.
+
+Of the workers with the same load the first is chosen. One that has just finished all that it had goes to the front: its
+process is awake and its caches are warm. All others go to the end.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+W = TypeVar("W", bound=Hashable)
+
+
+class _Line(Generic[W]):
+    """Workers of one window, by load."""
+
+    __slots__ = ("at", "high", "low", "total")
+
+    def __init__(self) -> None:
+        self.at: dict[int, OrderedDict[W, None]] = {}
+        self.low = self.high = 0
+        """No worker has a lower or a higher load. Loads change by steps, and so do these."""
+        self.total = 0
+
+    def add(self, worker: W, load: int, *, first: bool) -> None:
+        here = self.at.get(load)
+        if here is None:
+            here = self.at[load] = OrderedDict()
+        here[worker] = None
+        if first:
+            here.move_to_end(worker, last=False)
+        self.low, self.high = min(self.low, load), max(self.high, load)
+        self.total += 1
+
+    def remove(self, worker: W, load: int) -> None:
+        del self.at[load][worker]
+        self.total -= 1
+        while self.high > 0 and not self.at.get(self.high):
+            self.high -= 1
+        while self.low < self.high and not self.at.get(self.low):
+            self.low += 1
+
+    def below(self, window: int) -> int:
+        """How many have a load below the window."""
+        return self.total - sum(len(self.at.get(load, ())) for load in range(window, self.high + 1))
+
+
+class Places(Generic[W]):
+    """The lines. A load is a number of chunks, or of hand-overs."""
+
+    __slots__ = ("_lines", "_where")
+
+    def __init__(self) -> None:
+        self._lines: dict[int, _Line[W]] = {}
+        """By the workers' own window; 0 = as configured."""
+        self._where: dict[W, tuple[int, int]] = {}
+        """By worker: its own window and its load, where it stands."""
+
+    def put(self, worker: W, load: int, own_window: int = 0) -> None:
+        """The worker has so much in hand now, and may be given more."""
+        before = self._where.get(worker)
+        if before == (own_window, load):
+            return
+        if before is not None:
+            self._lines[before[0]].remove(worker, before[1])
+        line = self._lines.get(own_window)
+        if line is None:
+            line = self._lines[own_window] = _Line()
+        self._where[worker] = own_window, load
+        line.add(worker, load, first=not load and before is not None)
+
+    def leave(self, worker: W) -> None:
+        """The worker may be given nothing."""
+        before = self._where.pop(worker, None)
+        if before is not None:
+            self._lines[before[0]].remove(worker, before[1])
+            if not self._lines[before[0]].total:
+                del self._lines[before[0]]
+
+    def idle(self, but: W | None) -> bool:
+        """Some worker, other than `but`, has nothing in hand."""
+        return any(len(here) > (but in here) for line in self._lines.values() if (here := line.at.get(0)))
+
+    def free(self, window: int, but: W | None) -> int:
+        """How many workers, other than `but`, have less in hand than their window; `window` is the configured one."""
+        found = sum(line.below(own or window) for own, line in self._lines.items())
+        own, load = self._where.get(but, (0, window)) if but is not None else (0, window)
+        return found - (load < (own or window))
+
+    def least(self, window: int, but: W | None) -> W | None:
+        """The worker, other than `but`, that has least in hand, and less than its window."""
+        best, best_load = None, 0
+        for own, line in self._lines.items():
+            for load in range(line.low, min(line.high + 1, own or window)):
+                if best is not None and load >= best_load:
+                    break
+                worker = _first(line.at.get(load), but)
+                if worker is not None:
+                    best, best_load = worker, load
+                    break
+        return best
+
+    def most(self, window: int, but: W | None) -> W | None:
+        """The worker, other than `but`, that has most in hand, and less than its window."""
+        best, best_load = None, -1
+        for own, line in self._lines.items():
+            for load in range(min(line.high, (own or window) - 1), max(line.low, best_load + 1) - 1, -1):
+                worker = _first(line.at.get(load), but)
+                if worker is not None:
+                    best, best_load = worker, load
+                    break
+        return best
+
+    def beyond(self, window: int, but: W | None, takes: Callable[[W], bool], *, most: bool) -> W | None:
+        """A worker that has its window full, and `takes` more all the same. One that does not leaves, until it is put again:
+        with its next report, which makes room."""
+        line = self._lines.get(0)
+        if line is None:
+            return None
+        loads = range(max(window, line.low), line.high + 1)
+        for load in reversed(loads) if most else loads:
+            while (worker := _first(line.at.get(load), but)) is not None:
+                if takes(worker):
+                    return worker
+                del self._where[worker]
+                line.remove(worker, load)
+        return None
+
+
+def _first(here: OrderedDict[W, None] | None, but: W | None) -> W | None:
+    if here:
+        for worker in here:
+            if worker is not but:
+                return worker
+    return None

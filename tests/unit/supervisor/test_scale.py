@@ -1,0 +1,250 @@
+"""What does not grow: steps of the interpreter per event, counted at two sizes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from rocketcrew.remoting.codes import ResponseCode
+from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core import events as ev
+
+from .conftest import ME, TOPIC
+
+if TYPE_CHECKING:
+    from rocketcrew.supervisor.core.chunks import Chunk
+
+    from .conftest import Bench
+
+Make = Callable[..., "Bench"]
+FLAT = 1.1
+"""Times the steps at the smaller size."""
+
+
+def steps(do: Callable[[], object]) -> int:
+    """Instructions of the interpreter that `do` takes; what a built-in function does inside counts as one."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, arg: object) -> Any:
+        nonlocal count
+        del arg
+        frame.f_trace_opcodes = True
+        count += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        do()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def names(count: int) -> Iterator[str]:
+    return (f"w{number}" for number in range(count))
+
+
+def crew(make: Make, workers: int, *, tail_us: float, **config: Any) -> tuple[Bench, int]:
+    """One queue and so many idle workers."""
+    bench = make(units=2_000, chunk_messages_max=8, **config)
+    bench.core.state.sizer.tail_us = tail_us
+    (handle,) = bench.open(0)
+    bench.worker(*names(workers))
+    return bench, handle
+
+
+# --- workers --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tail_us", [5.0, 100.0, 4_000.0])
+def test_a_pull_and_its_outcomes_cost_the_same_with_any_number_of_workers(make: Make, tail_us: float) -> None:
+    def cost(workers: int) -> int:
+        bench, handle = crew(make, workers, tail_us=tail_us)
+
+        def once() -> None:
+            bench.found(handle, range(8))
+            for _ in range(8):
+                for chunk in bench.dispatched():
+                    bench.done(chunk, us=int(tail_us))
+
+        return steps(once)
+
+    assert cost(256) <= FLAT * cost(16)
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_the_next_chunk_costs_the_same_when_all_windows_are_full(make: Make, rows: bool) -> None:
+    def cost(workers: int) -> int:
+        bench, handle = crew(make, workers, tail_us=100.0, pull_threshold_for_queue=100_000)
+        if rows:
+            bench.core.state.sizer.observe(1, 100, 100, rows=True)
+        bench.found(handle, range(workers * 130), body_bytes=1)
+        chunks = bench.dispatched()
+        bench.none(act.Dispatch)
+
+        def report(chunk: Chunk) -> None:
+            bench.done(chunk, seq=int(rows))
+            assert bench.dispatched()
+
+        report(chunks[0])  # what has no room for more is found out once
+        return steps(lambda: report(chunks[1]))
+
+    assert cost(128) <= FLAT * cost(4)
+
+
+def test_a_coroutine_handlers_workers_are_chosen_by_their_own_window(make: Make) -> None:
+    def cost(workers: int) -> int:
+        bench, handle = crew(make, workers, tail_us=100.0)
+        for name in names(workers):
+            bench.core.handle(ev.WorkerWindow(name, 50), bench.now)
+        bench.found(handle, range(64))
+        chunks = bench.dispatched()
+        assert max(len(worker.in_flight) for worker in bench.core.state.workers.values()) <= -(-len(chunks) // workers)
+        return steps(lambda: bench.done(chunks[0]))
+
+    assert cost(256) <= FLAT * cost(16)
+
+
+def test_the_look_at_workers_costs_what_is_busy(make: Make) -> None:
+    def cost(workers: int) -> int:
+        bench, handle = crew(make, workers, tail_us=100.0)
+        bench.pass_ms(10)
+        bench.found(handle, range(4))
+        return steps(lambda: bench.pass_ms(10))
+
+    assert cost(256) <= FLAT * cost(8)
+
+
+@pytest.mark.parametrize("side_by_side", [0, 16])
+def test_a_limited_topic_costs_the_same_with_any_number_of_workers_and_queues(make: Make, side_by_side: int) -> None:
+    def cost(workers: int, queues: int) -> int:
+        bench = make(units=8_000, topic_concurrency={TOPIC: 4}, chunk_messages_max=1)
+        bench.core.state.sizer.tail_us = 100.0
+        handles = bench.open(*range(queues))
+        bench.worker(*names(workers))
+        if side_by_side:
+            for name in names(workers):
+                bench.core.handle(ev.WorkerWindow(name, side_by_side), bench.now)
+        for handle in handles:
+            bench.found(handle, range(4))
+        chunks = bench.dispatched()
+        assert len(chunks) == (4 if side_by_side else 8), "at the limit: all else waits"
+        found = steps(lambda: bench.done(chunks[0]))
+        assert bench.dispatched()
+        return found
+
+    assert cost(128, 256) <= FLAT * cost(8, 16)
+
+
+# --- queues ---------------------------------------------------------------------------------------------------------
+
+
+def test_thresholds_of_a_topic_cost_the_same_with_any_number_of_queues(make: Make) -> None:
+    def cost(queues: int) -> int:
+        bench = make(units=8_000, pull_threshold_for_topic=100_000, pull_threshold_size_for_topic_bytes=1 << 40)
+        first, *_ = bench.open(*range(queues))
+        bench.take(act.Pull)
+        found = steps(lambda: bench.answer(first, ResponseCode.PULL_NOT_FOUND, 0))
+        bench.one(act.Pull)
+        return found
+
+    assert cost(1_024) <= FLAT * cost(8)
+
+
+def test_an_answer_to_a_look_up_costs_what_its_topic_has(make: Make) -> None:
+    def cost(others: int) -> int:
+        bench = make(topics=(TOPIC, "other"))
+        bench.open(0, 1)
+        bench.core.handle(ev.Members("other", [MessageQueue("other", "b", n) for n in range(others)], (ME,)), bench.now)
+        return steps(lambda: bench.members([0, 1]))
+
+    assert cost(1_000) <= FLAT * cost(10)
+
+
+def test_a_seal_costs_the_same_with_any_number_of_segments_that_wait_for_the_table(make: Make) -> None:
+    def cost(segments: int) -> int:
+        bench = make(units=2_000, commit_after_loaded=True)
+        (handle,) = bench.open(0)
+        bench.worker("w")
+        for number in range(segments):
+            bench.found(handle, [number])
+            (chunk,) = bench.dispatched()
+            bench.done(chunk, seq=number + 1)
+            bench.sealed("w", number + 1)
+        assert len(bench.core.state.unloaded) == segments
+        return steps(lambda: bench.sealed("w", segments + 1))
+
+    assert cost(1_000) <= FLAT * cost(10)
+
+
+# --- locks ----------------------------------------------------------------------------------------------------------
+
+
+def locked(make: Make, queues: int) -> Bench:
+    """Queues of two brokers, locked and opened."""
+    bench = make(units=8_000, order="queue", locks=True)
+    bench.worker("w")
+    mqs = [MessageQueue(TOPIC, broker, number) for broker in ("a", "b") for number in range(queues // 2)]
+    bench.core.handle(ev.Members(TOPIC, mqs, (ME,)), bench.now)
+    asked = bench.one(act.LockQueues).mqs
+    for broker in ("a", "b"):
+        those = [mq for mq in asked if mq.broker_name == broker]
+        bench.core.handle(ev.Locked(those, those, bench.now), bench.now)
+    for fetch in bench.take(act.FetchOffset):
+        bench.core.handle(ev.Opened(fetch.handle, 0), bench.now)
+    bench.take(act.Log)
+    return bench
+
+
+@pytest.mark.parametrize("queues", [8, 1_024])
+def test_a_lost_broker_costs_one_request_and_one_line(make: Make, queues: int) -> None:
+    bench = locked(make, queues)
+    lost = [mq for mq in bench.core.state.by_mq if mq.broker_name == "a"]
+    bench.core.handle(ev.BrokerLost("a"), bench.now)
+    assert bench.logged() == ["queue_locks_lost"]
+    assert bench.counters.locks_lost == queues // 2
+    for _ in range(10):  # it stays away
+        bench.pass_ms(500)
+        assert sorted(bench.one(act.LockQueues).mqs) == sorted(lost)
+        bench.core.handle(ev.Locked(lost, None, bench.now), bench.now)
+    assert bench.logged() == []
+    bench.pass_ms(500)
+    bench.take(act.LockQueues)
+    bench.core.handle(ev.Locked(lost, lost, bench.now), bench.now)
+    assert bench.logged() == ["queues_locked_again"]
+
+
+@pytest.mark.parametrize("queues", [8, 1_024])
+def test_a_broker_that_answers_nothing_costs_one_timer_and_one_line(make: Make, queues: int) -> None:
+    bench = locked(make, queues)
+    bench.pass_ms(29_999)
+    bench.take(act.LockQueues)
+    before = bench.counters.locks_lost
+    bench.pass_ms(1)
+    assert before == 0
+    assert bench.logged().count("queue_locks_lost") == 2
+    assert bench.counters.locks_lost == queues
+
+
+# --- joins ----------------------------------------------------------------------------------------------------------
+
+
+def test_members_that_join_cost_a_look_up_at_a_time(make: Make) -> None:
+    """10 topics, 20 brokers, 50 members: each broker sends a notice of each member, faster than look-ups are answered."""
+    topics = tuple(f"t{number}" for number in range(10))
+    bench = make(topics=topics)
+    look_ups = 0
+    for _ in range(50):
+        for _ in range(20):
+            bench.core.handle(ev.Rebalance(), bench.now)
+        asked = [action.topic for action in bench.take(act.FetchAssignment)]
+        look_ups += len(asked)
+        for topic in asked:
+            bench.core.handle(ev.Members(topic, [MessageQueue(topic, "b", 0)], (ME,)), bench.now)
+    assert look_ups <= 50 * len(topics)
