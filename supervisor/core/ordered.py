@@ -87,6 +87,7 @@ class Ordered(Dispatching):
                 continue
             chunk.worker_id = worker.worker_id
             worker.in_flight[chunk.chunk_id] = chunk
+            worker.asked_at = None  # it may be run there once more
             s.chunks[chunk.chunk_id] = chunk
             lane.in_hand.add(chunk.chunk_id)
             s.counters.dispatched_chunks += 1

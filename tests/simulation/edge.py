@@ -69,6 +69,8 @@ class Edge:
         self._link: Link | None = None
         self._routes: dict[str, tuple[float, list[MessageQueue]]] = {}
         self._revoked: set[int] = set()
+        self._looking: set[str] = set()
+        """Topics that a look-up is under way for."""
         self._alone = member.script.broadcasting
         data = [SubscriptionData.of(TOPIC, member.script.subscription, 1)]
         if not self._alone:
@@ -146,7 +148,7 @@ class Edge:
 
     def notified(self, command: Command) -> None:
         """A request of the broker's own."""
-        if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+        if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED and self._member.running:
             self._world.note("the broker told of a change of members")
             self._core.rebalance(self._world.now)
 
@@ -155,8 +157,15 @@ class Edge:
     def _heartbeat(self) -> None:
         self._ask(Command(RequestCode.HEART_BEAT, body=self._heartbeat_body), lambda _c, _s: None)
 
+    def _looked_up(self, topic: str, queues: list[MessageQueue] | None, members: list[str] | None) -> None:
+        self._looking.discard(topic)
+        self._core.members(topic, queues, members, self._world.now)
+
     def _fetch_assignment(self, action: act.FetchAssignment) -> None:
         topic = action.topic
+        if topic in self._looking:
+            raise Violation(f"{topic} is looked up beside another look-up: the older answer may come later")
+        self._looking.add(topic)
         known = self._routes.get(topic)
         if known is not None and self._world.now_ms - known[0] < ROUTE_MS:
             self._fetch_members(topic, known[1])
@@ -164,7 +173,7 @@ class Edge:
 
         def routed(response: Command | None, _slot: Slot | None) -> None:
             if response is None or response.code != ResponseCode.SUCCESS:
-                self._core.members(topic, None, None, self._world.now)
+                self._looked_up(topic, None, None)
                 return
             queues = [
                 MessageQueue(topic, data.broker_name, number)
@@ -178,7 +187,7 @@ class Edge:
 
     def _fetch_members(self, topic: str, queues: list[MessageQueue]) -> None:
         if self._alone:
-            self._core.members(topic, queues, [self._member.client_id], self._world.now)
+            self._looked_up(topic, queues, [self._member.client_id])
             return
 
         def listed(response: Command | None, _slot: Slot | None) -> None:
@@ -186,7 +195,7 @@ class Edge:
             if response is not None and response.code == ResponseCode.SUCCESS:
                 members = list(ConsumerIds.decode(response.body).consumer_id_list)
                 self._note_revoked(topic, queues, members)
-            self._core.members(topic, queues, members, self._world.now)
+            self._looked_up(topic, queues, members)
 
         self._ask(Command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ConsumerList(GROUP).to_fields()), listed)
 

@@ -88,6 +88,8 @@ class SimMember:
         self._performs[act.ChargesChanged] = self._write_charges
         self._performs[act.Load] = self._load_wanted
         self.pool.start()
+        if parts.joins_first:
+            self.edge.connect()
 
     def _config(self) -> CoreConfig:
         script = self.script
@@ -179,7 +181,8 @@ class SimMember:
         self.core.recover(recovered)
         self.core.state.outcomes.recovered(state, self.core.state.settled)
         self._write_anew()
-        self.edge.connect()
+        if not self.parts.joins_first:
+            self.edge.connect()
         self.core.start(self.world.now)
         if self.script.commit_after_loaded:
             self._look_for_loaded()
@@ -260,7 +263,7 @@ class SimMember:
         self.world.note("an action failed")
         if isinstance(action, act.SendBack):
             self.notebook.refused(action.handle, self.core.state.chunks[action.chunk_id].offsets[action.index])
-        if self.parts.batch_goes_on:
+        if self.parts.batch_goes_on and self.parts.core_hears:
             action_failed(self.core, action, self.world.now)
         return True
 
@@ -366,6 +369,8 @@ class SimMember:
         if not self.running:
             if self._taken_over:
                 self.world.note("a start failed after a take-over")
+            if self.edge.link is not None:
+                raise Violation(f"{self.client_id} did not start, and the group was rebalanced twice for it")
             self._check_failed_start()
         self.folder.cells = dict(self.coroner.cells)
         self.pool.kill_all()

@@ -9,7 +9,7 @@ from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core.failed_actions import NOT_CARRIED_OUT
 from rocketcrew.supervisor.core.settling import FailureReport
-from rocketcrew.supervisor.core.states import Queue
+from rocketcrew.supervisor.core.states import LIVING, Queue
 from rocketcrew.workers.claims import take_back
 from rocketcrew.workers.unreported import look
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 Records = list[tuple[MessageQueue, list[tuple[int, int]]]]
 WORKER_STOP_MS = 400
+REPORTED_MS = 300
+"""Well above all that delays a look at a cell here."""
 
 
 class SimPool:
@@ -94,7 +96,7 @@ class SimPool:
             if again:
                 raise Violation(f"{item.mq} {again} are run again, although they were finished before")
             self._member.notebook.handed(item.chunk.handle, item.chunk.offsets, action.worker_id)
-        self._to(action.worker_id, OrderedPacket(action))
+        self._to(action.worker_id, OrderedPacket(action, self._member.world.now_ms))
 
     def returned(self, worker: SimWorker, chunk_id: int, start: int, failed: int, level: int, suspend_ms: int) -> None:
         core = self._member.core
@@ -170,8 +172,30 @@ class SimPool:
     def _ask_report(self, action: act.AskReport) -> None:
         """Where the handler holds the interpreter's lock nobody hears it."""
         worker, world = self.workers.get(action.worker_id), self._member.world
+        if worker is not None:
+            worker.asked_beside = worker.call
         if worker is not None and world.chance(0.7):
             world.after(world.random.random() * 30, worker.beside)
+
+    def check_reported(self) -> None:
+        """What ended before a long call is known: read off the cell, or its worker was asked for it, once a call."""
+        for worker in self.workers.values():
+            call, cell = worker.call, worker.unreported_cell
+            if call is None or not worker.alive or not cell.offered or worker.said:
+                continue
+            core = self._member.core.state
+            view, chunk = core.workers.get(worker.worker_id), core.chunks.get(call.in_hand.chunk_id)
+            late = self._member.world.now_ms - call.began_ms > REPORTED_MS
+            if not late or chunk is None or view is None or view.state not in LIVING:
+                continue
+            if cell.held and worker.asked_beside is not call:
+                raise Violation(
+                    f"{worker.worker_id} is in a long call, and was not asked for what it had finished before"
+                )
+            if not cell.held and chunk.reported < chunk.offsets.index(call.in_hand.offset):
+                raise Violation(
+                    f"{worker.worker_id} is in a long call, and {chunk.offsets} is known to {chunk.reported} only"
+                )
 
     def _kill(self, action: act.KillWorker) -> None:
         if action.reason.endswith(NOT_CARRIED_OUT):

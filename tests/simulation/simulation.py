@@ -148,6 +148,7 @@ class Simulation:
             raise Violation(f"slab: {slab.used_units} used, {slab.reserved_units} reserved of {slab.units}")
         if not self.world.steps % LOOK_EVERY_STEPS:
             bounds.check(state, self.script)
+            member.pool.check_reported()
 
     # --- the world around ---------------------------------------------------------------------------------------
 
