@@ -21,11 +21,15 @@ This module imports nothing heavy at load: the supervisor needs the folder names
 from __future__ import annotations
 
 import re
-import zlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
+
+from isal import isal_zlib
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_crc32: Callable[[bytearray], int] = isal_zlib.crc32  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 FORMAT_VERSION: Final = 1
 """Version of the layout below. A reader refuses a higher one; a writer of a new layout raises it."""
@@ -131,7 +135,7 @@ FOLDER_FORMATS = ("parquet", "pyarrow", "delta", "deltalake")
 def with_check(message: bytearray) -> None:
     """Write the checksum into an encoded batch that was made with CHECK_BLANK."""
     at = message.index(CHECK_BLANK) + len(CHECK_PREFIX)
-    message[at : at + 8] = b"%08x" % zlib.crc32(message)
+    message[at : at + 8] = b"%08x" % _crc32(message)
 
 
 def check_holds(message: bytearray, check: bytes) -> bool:
@@ -140,4 +144,4 @@ def check_holds(message: bytearray, check: bytes) -> bool:
     if at < 0 or len(check) != len(CHECK_BLANK):
         return False
     message[at : at + len(check)] = CHECK_BLANK
-    return check == CHECK_PREFIX + b"%08x" % zlib.crc32(message)
+    return check == CHECK_PREFIX + b"%08x" % _crc32(message)

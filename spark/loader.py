@@ -37,7 +37,7 @@ from .dropping import Dropped
 from .epochs import Opening, in_epochs, next_stretch, tops_after
 from .errors import BadSegmentError, BatchTakenError, LoaderError
 from .gaps import Gaps
-from .plan import Limits, Plan, SegmentFacts, Take, Trigger, first_fitting, make_takes, settled_to_fold
+from .plan import Early, Limits, Plan, SegmentFacts, Take, Trigger, first_fitting, make_takes, settled_to_fold
 from .progress import COMMITTING, WRITING, Progress
 from .reports import BatchReport, Totals, Waiting
 from .segments import readable_offsets
@@ -89,6 +89,7 @@ class Loader:
         self._epoch_on_recreated = epoch_on_recreated
         self._gaps = Gaps(staging, leave=leave_gaps)
         self._started = False
+        self._early = Early()
         self._known_batch = 0
         self._facts: dict[str, SegmentFacts] = {}
         self._resume: Plan | None = None
@@ -156,8 +157,7 @@ class Loader:
             self._drop_plan(plan, "the table has moved on")
             plan = None
         if plan is None:
-            age_ms = now_ms - ready[0].sealed_ms if ready else 0
-            if not ready or not (at_once or self._trigger.for_costs(self.costs).due(segments, age_ms)):
+            if not ready or not (at_once or self._is_due(now_ms, ready, segments)):
                 return None
             plan = self._plan(state, segments, settled)
             if plan is None:
@@ -171,6 +171,18 @@ class Loader:
             left = self._facts.keys() - set(plan.names)
             self._note_waiting([file for file in ready if file.path.name in left])
         return report
+
+    def _is_due(self, now_ms: int, ready: Sequence[ReadyFile], segments: Sequence[SegmentFacts]) -> bool:
+        oldest_ms = now_ms - ready[0].sealed_ms
+        if self._trigger.for_costs(self.costs).due(segments, oldest_ms):
+            return True
+        self._early = self._early.at(now_ms, self._trigger.wait_ms)
+        # The first batch does not wait for a pause: somebody looks whether rows arrive.
+        age_ms = now_ms - ready[-1].sealed_ms if self._started else oldest_ms
+        if self._early.spare < 1 or not self._trigger.is_quiet(age_ms):
+            return False
+        self._early = self._early.made()
+        return True
 
     def drain(self, now_ms: Callable[[], int], should_stop: Callable[[], bool]) -> Iterable[BatchReport]:
         """Load all that is sealed, batch by batch, until ready/ is empty or `should_stop`."""

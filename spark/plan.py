@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from ..conf.columns import Column
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
@@ -240,6 +240,11 @@ def tops_from_json(rows: Iterable[Any]) -> dict[QueueKey, Top]:
     return {QueueKey.from_json(key): Top(int(offset), int(stored), int(since)) for key, offset, stored, since in rows}
 
 
+EARLY_MAX: Final = 10
+QUIET_SHARE: Final = 30
+"""Of the trigger's `wait_ms`, a thirtieth without a new segment is quiet: a second of the 30 that are the default."""
+
+
 @dataclass(frozen=True, slots=True)
 class Trigger:
     """When a batch is due: by rows, by bytes (both of sealed segments waiting) or by the age of the oldest.
@@ -264,3 +269,28 @@ class Trigger:
             or sum(segment.rows for segment in waiting) >= self.rows
             or sum(segment.bytes for segment in waiting) >= self.bytes
         )
+
+    def is_quiet(self, age_ms: int) -> bool:
+        """Whether a segment that was sealed so long ago has waited long enough for company that has not come."""
+        return age_ms * QUIET_SHARE >= self.wait_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Early:
+    """Batches that may be made before they are due, because nothing more comes or nobody has seen a row yet.
+
+    At most EARLY_MAX in a row, and one more for each `wait_ms`: who sends a message now and then sees it soon, and a trickle
+    makes no more than twice the commits in a year that `wait_ms` allows. `at_ms` is wall-clock time; immutable.
+    """
+
+    spare: float = EARLY_MAX
+    at_ms: int = 0
+
+    def at(self, now_ms: int, wait_ms: int) -> Early:
+        """What may be made at that time."""
+        gained = max(0, now_ms - self.at_ms) / max(1, wait_ms) if self.at_ms else 0.0
+        return Early(min(float(EARLY_MAX), self.spare + gained), now_ms)
+
+    def made(self) -> Early:
+        """What may be made after one."""
+        return replace(self, spare=self.spare - 1)

@@ -26,8 +26,10 @@ SAID_MAX: Final = 1000
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+UNREADABLE_REMEDY: Final = "Look at the table with rocketcrew reconcile: --rerun brings rows of damaged files back"
+
 _LATEST = """
-SELECT * EXCEPT (_rank) FROM (
+SELECT * {without} (_rank) FROM (
   SELECT *, rank() OVER (
     PARTITION BY _group, coalesce(_origin_message_id, _message_id)
     ORDER BY {epoch}_reconsume_times DESC, _store_time DESC, _topic DESC, _broker DESC, _queue_id DESC, _offset DESC
@@ -56,8 +58,12 @@ def is_delta(table: Path) -> bool:
 def register_views(spark: Any, table: Path) -> None:
     """Make the temporary views `results` and `latest`. Raises UsageError when the table is empty."""
     open_table(spark, table).createOrReplaceTempView("results")
-    epoch = f"coalesce({EPOCH}, 0) DESC, " if EPOCH in spark.table("results").columns else ""
-    spark.sql(_LATEST.format(epoch=epoch)).createOrReplaceTempView("latest")
+    spark.sql(latest_of(EPOCH in spark.table("results").columns, "EXCEPT")).createOrReplaceTempView("latest")
+
+
+def latest_of(has_epochs: bool, without: str) -> str:
+    """The query of the view `latest` on `results`; `without` is how the dialect leaves columns out: EXCEPT or EXCLUDE."""
+    return _LATEST.format(epoch=f"coalesce({EPOCH}, 0) DESC, " if has_epochs else "", without=without)
 
 
 def query(spark: Any, table: Path, sql: str) -> list[dict[str, Any]]:
@@ -76,8 +82,8 @@ def answer(spark: Any, statement: str) -> list[dict[str, Any]]:
         raise UsageError(f"{statement!r}: {_short(error)}") from None
     except Exception as error:  # noqa: BLE001  py4j has errors of its own, and what a UDF raised
         said = _short(error)  # asks the JVM, which is still there
-        remedy = ". Look at the table with rocketcrew reconcile: --rerun brings rows of damaged files back"
-        raise LoaderError(f"{statement!r} failed: {said}{remedy if UNREAD in said else ''}") from None
+        remedy = f". {UNREADABLE_REMEDY}" if UNREAD in said else ""
+        raise LoaderError(f"{statement!r} failed: {said}{remedy}") from None
 
 
 def _short(error: Exception) -> str:

@@ -71,6 +71,11 @@ def parse_ddl(text: str) -> pa.Schema:
     return checked(_Parser(text).schema())
 
 
+def table_schema(text: str) -> pa.Schema:
+    """The columns of a whole table, with the key columns that no handler may name. Raises UsageError."""
+    return _Parser(text).schema()
+
+
 def to_ddl(schema: pa.Schema) -> str:
     """DDL text of a schema made by this module; `parse_ddl` gives the same schema back."""
     return ", ".join(_field_ddl(field, " ") for field in fields_of(schema))

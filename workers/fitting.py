@@ -113,6 +113,17 @@ class Columns:
         except KeyError:
             return None
 
+    def values_of_all_plain(self, rows: list[Any]) -> list[tuple[Any, ...]] | None:
+        """The values of rows that are all dicts of exactly the columns, with copies of those that can be changed; None where
+        each is to be asked for."""
+        values = self.values_of_plain_rows(rows)
+        if values is None or not self._mutable:
+            return values
+        try:
+            return self.taken(values)
+        except UnknownValueError:
+            return None
+
     def taken(self, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         """The rows with a copy of every value that can be changed. Raises UnknownValueError."""
         places = self._mutable
@@ -170,24 +181,26 @@ class Columns:
 
     def fit_arrow(self, table: Any) -> Arrays:
         """Arrays of a RecordBatch or Table, cast to the declared types. Raises RowError."""
-        unknown = [name for name in table.schema.names if name not in self._name_set]
+        names = table.schema.names
+        unknown = [name for name in names if name not in self._name_set]
         if unknown:
             raise RowError(f'column "{unknown[0]}" is not declared; the columns are {", ".join(self.names)}')
         if isinstance(table, pa.Table):
             table = table.combine_chunks()
         converted: Arrays = []
         for number, field in enumerate(self._fields):
-            if field.name not in table.schema.names:
+            if field.name not in names:
                 array: Any = pa.nulls(table.num_rows, field.type)
             else:
                 array = table.column(field.name)
-                try:
-                    array = array.cast(field.type)
-                except _CONVERSION_ERRORS as error:
-                    raise self._misfit(number, str(error)) from error
+                if array.type != field.type:
+                    try:
+                        array = array.cast(field.type)
+                    except _CONVERSION_ERRORS as error:
+                        raise self._misfit(number, str(error)) from error
                 if isinstance(array, pa.ChunkedArray):
                     array = _single_chunk(array, field.type)
-            if array.null_count and not field.nullable:
+            if not field.nullable and array.null_count:
                 raise self._misfit(number, "is null, but declared not null")
             converted.append(array)
         return converted

@@ -91,7 +91,9 @@ def key_columns(group: str, messages: Sequence[Message], counts: Sequence[int] |
         if any(count != 1 for count in counts):
             places = chain.from_iterable(map(repeat, range(len(counts)), counts))
             taken = _integers(_INT32, array("i", places), total)
-            columns = [column.take(taken) for column in columns]
+            queue = messages[0]._queue  # pyright: ignore[reportPrivateUsage]
+            same = {id(_constant(text, len(counts))): text for text in (queue.topic, queue.broker_name)}
+            columns = [_constant(same[id(each)], total) if id(each) in same else each.take(taken) for each in columns]
     return [_constant(group, total), *columns[:4], seq, *columns[4:]]
 
 

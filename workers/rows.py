@@ -66,8 +66,17 @@ class Rows:
 
 
 Prepared = tuple[Message, tuple[Any, ...], Rows | None]
-"""Rows of one message that fit, as far as is known: the values of its one row, or `Rows`. One small object, because it is
-made for every message."""
+"""Rows of one message that fit, as far as is known: the values of its one row, or `Rows`."""
+Kept = tuple[Owner, Message, tuple[Any, ...], Rows | None]
+"""The same with its owner. One small object, because it is made for every message."""
+
+
+def _nothing_plain(_row: Any) -> None:
+    return None
+
+
+def _none_plain(_rows: list[Any]) -> None:
+    return None
 
 
 class RowBuffer(Generic[Owner]):
@@ -83,23 +92,36 @@ class RowBuffer(Generic[Owner]):
         self._infer = infer
         self.on_columns: Callable[[], None] = lambda: None
         """Called when `schema` has become known by the first rows."""
-        self._columns = None if schema is None else Columns(schema)
+        self._columns: Columns | None = None
         self._group = group
-        self._kept: list[tuple[Owner, Prepared]] = []
+        self.kept: list[Kept[Owner]] = []
+        """Always the same list. What is appended to it is kept, in one step: another thread sees all of it or nothing."""
+        self.plain: Callable[[Any], tuple[Any, ...] | None] = _nothing_plain
+        """The values of a result that is one plain row, to be kept with None as its `Rows`; None = ask `prepare`."""
+        self.plain_of_all: Callable[[list[Any]], list[tuple[Any, ...]] | None] = _none_plain
+        """The same of several messages' results together."""
         self._more_rows = 0
         """Rows beyond one a message."""
         self._full_rows = min(FLUSH_ROWS_MAX, FLUSH_BYTES_MAX // _ROW_BYTES_GUESS)
+        self.full_at = min(BLOCK_MESSAGES, self._full_rows)
+        """Full, when so many messages are kept."""
         self.schema = _segment_schema(schema, group)
+        if schema is not None:
+            self._use(Columns(schema))
+
+    def _use(self, columns: Columns) -> None:
+        self._columns = columns
+        self.plain, self.plain_of_all = columns.values_of_plain, columns.values_of_all_plain
 
     @property
     def rows(self) -> int:
         """Rows that are kept."""
-        return len(self._kept) + self._more_rows
+        return len(self.kept) + self._more_rows
 
     @property
     def full(self) -> bool:
         """So many rows are kept that they should be flushed now."""
-        return len(self._kept) >= BLOCK_MESSAGES or len(self._kept) + self._more_rows >= self._full_rows
+        return len(self.kept) >= self.full_at
 
     def prepare(self, message: Message, result: object, *, at_once: bool = False) -> Prepared | None:
         """The rows in one handler result (not None), None when it is an empty iterable. Raises RowError.
@@ -108,8 +130,11 @@ class RowBuffer(Generic[Owner]):
         `result` is a generator, so anything may be raised.
         """
         columns = self._columns
-        if columns is not None and not at_once and (row := columns.values_of_plain(result)) is not None:
-            return message, row, None
+        if columns is not None and not at_once:
+            if (row := columns.values_of_plain(result)) is not None:
+                return message, row, None
+            if result.__class__ is list and (values := self.plain_of_all(cast("list[Any]", result))) is not None:
+                return message, (), Rows(values, None, len(values))
         given: Any = result
         if columns is None and self._infer is not None:
             given = self._look(result, self._infer)
@@ -136,7 +161,7 @@ class RowBuffer(Generic[Owner]):
         if not rows:
             return None
         schema = infer(rows)
-        self._columns = Columns(schema)
+        self._use(Columns(schema))
         self.schema = _segment_schema(schema, self._group)
         self.on_columns()
         return rows
@@ -150,54 +175,74 @@ class RowBuffer(Generic[Owner]):
 
     def keep(self, owner: Owner, prepared: Prepared) -> None:
         """Take prepared rows in."""
-        self._kept.append((owner, prepared))
-        rows = prepared[2]
-        if rows is not None:
+        message, row, rows = prepared
+        self.kept.append((owner, message, row, rows))
+        if rows is not None and rows.count > 1:
             self._more_rows += rows.count - 1
+            self._set_full()
 
-    def take(self) -> tuple[pyarrow.RecordBatch | None, list[tuple[Owner, RowError]]]:
-        """All kept rows as one record batch (None when there are none), and the owners of messages that do not fit.
+    def keep_all(self, several: list[Kept[Owner]]) -> None:
+        """Take prepared rows of several messages in."""
+        self.kept += several
+        more = sum([each[3].count - 1 for each in several if each[3] is not None])
+        if more:
+            self._more_rows += more
+            self._set_full()
+
+    def _set_full(self) -> None:
+        self.full_at = min(BLOCK_MESSAGES, self._full_rows - self._more_rows)
+
+    def take(self, count: int | None = None) -> tuple[pyarrow.RecordBatch | None, list[tuple[Owner, RowError]]]:
+        """The rows of the first `count` kept messages (None: of all) as one record batch (None when there are none), and the
+        owners of messages that do not fit.
 
         When an owner comes back, its rows are not in the batch, and neither are those of other messages of the same
         owner (owners are compared by equality).
         """
-        kept, self._kept, self._more_rows = self._kept, [], 0
+        kept = self.kept[:count]
+        del self.kept[: len(kept)]
+        self._more_rows = sum([each[3].count - 1 for each in self.kept if each[3] is not None])
         bad: list[tuple[Owner, RowError]] = []
-        columns = self._columns
-        if not kept or columns is None:
-            return None, bad
+        columns, batch = self._columns, None
+        if kept and columns is not None:
+            batch, bad = self._block(columns, kept)
+        self._set_full()
+        return batch, bad
+
+    def _block(self, columns: Columns, kept: list[Kept[Owner]]) -> tuple[Any, list[tuple[Owner, RowError]]]:
+        """The block without messages that do not fit, and their owners."""
         try:
-            batch = self._batch(columns, [prepared for _, prepared in kept])
+            return self._batch(columns, kept), []
         except RowError as error:
             alone, bad = _one_by_one(columns, kept)
             refused = [owner for owner, _ in bad]
-            left = [(owner, prepared) for owner, prepared in alone if owner not in refused]
+            left = [each for each in alone if each[0] not in refused]
             if not left:
                 return None, bad
             try:
-                batch = self._batch(columns, [prepared for _, prepared in left])
+                return self._batch(columns, left), bad
             except RowError:
                 # Together they are too large.
-                return None, bad + [(owner, error) for owner, _ in left]
-        return batch, bad
+                return None, bad + [(each[0], error) for each in left]
 
-    def _batch(self, columns: Columns, kept: list[Prepared]) -> Any:
+    def _batch(self, columns: Columns, kept: list[Kept[Owner]]) -> Any:
         """Raises RowError."""
-        several = [rows for _, _, rows in kept if rows is not None]
+        _, messages, values, rows = zip(*kept, strict=True)
+        several = [each for each in rows if each is not None]
         if several:
             arrays = _in_order(columns, kept)
-            counts = [1 if rows is None else rows.count for _, _, rows in kept]
+            counts = [1 if each is None else each.count for each in rows]
         else:
-            arrays = columns.arrays([row for _, row, _ in kept])
+            arrays = columns.arrays(values)
             counts = None
         try:
-            keys = key_columns(self._group, [message for message, _, _ in kept], counts)
+            keys = key_columns(self._group, messages, counts)
         except _NO_KEYS as error:
             raise RowError(str(error)) from error
         batch: Any = pa.RecordBatch.from_arrays([*keys, *arrays], schema=self.schema)
         if batch.num_rows >= _MEASURED_ROWS_MIN:
             # What the handler made may be slices of a larger table, whose bytes are known only at twenty times the price.
-            size = batch.nbytes if any(rows.arrays for rows in several) else batch.get_total_buffer_size()
+            size = batch.nbytes if any(each.arrays for each in several) else batch.get_total_buffer_size()
             self._full_rows = min(FLUSH_ROWS_MAX, FLUSH_BYTES_MAX // max(1, size // batch.num_rows))
         return batch
 
@@ -275,11 +320,11 @@ def _joined(parts: list[Arrays]) -> Arrays:
         raise RowError(f"the rows cannot be joined: {error}") from error
 
 
-def _in_order(columns: Columns, kept: list[Prepared]) -> Arrays:
+def _in_order(columns: Columns, kept: list[Kept[Any]]) -> Arrays:
     """Arrays of all rows in order; rows kept as values are converted run by run."""
     parts: list[Arrays] = []
     values: list[tuple[Any, ...]] = []
-    for _, row, rows in kept:
+    for _, _, row, rows in kept:
         if rows is None:
             values.append(row)
         elif rows.arrays is None:
@@ -294,21 +339,19 @@ def _in_order(columns: Columns, kept: list[Prepared]) -> Arrays:
     return _joined(parts)
 
 
-def _one_by_one(
-    columns: Columns, kept: list[tuple[Owner, Prepared]]
-) -> tuple[list[tuple[Owner, Prepared]], list[tuple[Owner, RowError]]]:
+def _one_by_one(columns: Columns, kept: list[Kept[Owner]]) -> tuple[list[Kept[Owner]], list[tuple[Owner, RowError]]]:
     """Each message converted alone, and the owners of those that do not fit."""
-    good: list[tuple[Owner, Prepared]] = []
+    good: list[Kept[Owner]] = []
     bad: list[tuple[Owner, RowError]] = []
-    for owner, prepared in kept:
-        message = prepared[0]
+    for each in kept:
+        owner, message = each[:2]
         try:
-            arrays = _in_order(columns, [prepared])
+            arrays = _in_order(columns, [each])
             key_columns("", [message], None)
         except RowError as error:
             bad.append((owner, error))
         except _NO_KEYS as error:
             bad.append((owner, RowError(str(error))))
         else:
-            good.append((owner, (message, (), Rows([], arrays, len(arrays[0])))))
+            good.append((owner, message, (), Rows([], arrays, len(arrays[0]))))
     return good, bad

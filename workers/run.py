@@ -51,7 +51,7 @@ class Run:
         part.records = end - self.start
         part.failures, self.failures = self.failures, {}
         part.filtered, self.filtered = self.filtered, 0
-        part.has_rows, self.has_rows = self.has_rows, False
+        part.has_rows, self.has_rows = self.has_rows, False  # what the loop sets beside us may be of the part: no harm
         part.spans = self.spans
         if self.by_cell:
             part.busy_ns = max(0, now_ns - self.began_ns)
@@ -62,6 +62,23 @@ class Run:
             self.busy_ns = self.slowest_ns = 0
         self.start = end
         return part
+
+    def join(self, other: Run) -> bool:
+        """Take over the run that follows, so that both are one entry; False when it does not follow, or something failed."""
+        if (
+            self.chunk_id != other.chunk_id
+            or self.start + self.records != other.start
+            or self.failures
+            or other.failures
+        ):
+            return False
+        self.records += other.records
+        self.busy_ns += other.busy_ns
+        self.slowest_ns = max(self.slowest_ns, other.slowest_ns)
+        self.filtered += other.filtered
+        self.has_rows = self.has_rows or other.has_rows
+        self.spans |= other.spans
+        return True
 
     def outcome(self) -> Outcome:
         """The entry for the packet."""

@@ -15,8 +15,10 @@ rows are kept, or when a run has so many failures that they would not fit one pa
 each call for what nobody else could report during the call: rows and failures. The time for that is a small part of what the
 long calls took (SPARE_SHIFT).
 
-Beside a call the reporter's thread may take what has ended (`take_ended`). So what is kept of a record, or noted of it, is
-changed with `lock` held, and as a whole: a record that another thread sees has all of its rows or none.
+Beside a call the reporter's thread may take what has ended (`cut_ended`). So what is noted of a record is changed with `lock`
+held, and as a whole: a record that another thread sees has all of its rows or none. A message's only row is kept by one
+append to one list, which is as whole, without the lock. The thread reads the cell first and that list then: so it finds the
+rows of every record that stands before the one in the cell, and the last row that it finds is of a record that has ended.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from typing import Any, Final
 
 import structlog
@@ -42,7 +45,7 @@ from .loading import describe_error, user_traceback
 from .message import INNER_BATCH_BIT, Message
 from .naming import Naming
 from .packets import Failure, QueueInfo, clip
-from .rows import Prepared, RowBuffer
+from .rows import Kept, Prepared, RowBuffer
 from .run import FAILURES_PER_RUN_MAX, NS_PER_US, Run, records_of
 from .unreported import Unreported
 
@@ -76,6 +79,7 @@ class Runner:
     ) -> None:
         """`rows` None = results are off. `clock` is monotonic, in ns. `flush` must call `take`."""
         self.rows = rows
+        self._buffer: RowBuffer[Place] = RowBuffer(None, "") if rows is None else rows
         self._function: Callable[[Any], object] = handler.function
         self._batch = handler.batch
         self._filter = handler.filter
@@ -148,18 +152,38 @@ class Runner:
         runs, self._runs = self._runs, []
         return runs
 
-    def cut_ended(self) -> None:
-        """Beside a call: what has ended of the run under way becomes a finished run. The lock is held."""
+    def cut_ended(self) -> int:
+        """Beside a call: what has ended of the run under way becomes a finished run. Returns of how many messages the rows
+        that are kept are the finished runs'. The lock is held."""
         run, cell = self._current, self._cell
         if run is None:
-            return
+            return len(self._buffer.kept)
         end, state = run.settled, cell[STATE]
         if run.by_cell and state not in (0, BETWEEN):
             index = bisect_left(run.offsets, state - 1, run.start)
             if index < len(run.offsets) and run.offsets[index] == state - 1:
                 end = max(end, index)
+        kept = self._buffer.kept[:]  # after the cell was read
+        own = [index for (owner, index), *_ in kept if owner is run]
+        if own:
+            end = max(end, own[-1] + 1)
         if end > run.start:
-            self._runs.append(run.cut(end, cell[STARTED_NS]))
+            part = run.cut(end, cell[STARTED_NS])
+            part.has_rows = bool(own)
+            self._runs.append(part)
+        return len(kept)
+
+    def reported(self, packets: int) -> None:
+        """All that was finished is in `packets` packets, which were sent. The lock is held."""
+        self.unreported.sent(packets, self._first_kept)
+
+    def _first_kept(self) -> tuple[int, int] | None:
+        """Chunk and index of the first record with rows: beside the report the loop may have gone on."""
+        kept = self._buffer.kept
+        if not kept:
+            return None
+        run, index = kept[0][0]
+        return run.chunk_id, index
 
     def run_chunk(self, chunk_id: int, queue: QueueInfo, data: bytes, records: int) -> None:
         """Run the handler over the records in `data`. Whatever is wrong with them becomes failures, never an exception."""
@@ -200,8 +224,11 @@ class Runner:
 
     # --- one message per call ---------------------------------------------------------------------------------------
 
-    def _run_each(self, run: Run, data: bytes, positions: list[int]) -> None:
+    def _run_each(self, run: Run, data: bytes, positions: list[int]) -> None:  # noqa: PLR0912, PLR0915  a call costs
         function, clock, cell, queue = self._function, self._clock, self._cell, run.queue
+        buffer, unreported = self._buffer, self.unreported
+        plain, kept = buffer.plain, buffer.kept
+        keep = kept.append
         wants = chooser(queue, self._filter, self._log)
         cell[RECORDS] = 1
         claims, end = self.claims, len(run.offsets)
@@ -223,8 +250,15 @@ class Runner:
                     self._filtered(run, index)
                 else:
                     result = function(message)
-                    if result is not None and (part := self._prepare(message, result)) is not None:
-                        self._keep_part(run, index, part)
+                    if result is not None:
+                        values = plain(result)
+                        if values is not None:
+                            keep(((run, index), message, values, None))
+                            run.has_rows = True
+                            if not unreported.held or len(kept) >= buffer.full_at:
+                                self._after_keep(run, index)
+                        elif (part := self._prepare(message, result)) is not None:
+                            self._keep_part(run, index, part)
             except BaseException as error:  # noqa: BLE001
                 # SystemExit too: a handler that calls sys.exit() has failed this message, and nothing else.
                 self._fail(run, index, message, error)
@@ -315,6 +349,16 @@ class Runner:
         if rows.full:
             self._flush_soon()
 
+    def _after_keep(self, run: Run, index: int) -> None:
+        """The record's row was kept without the lock. Whoever reports just now has it until HELD says what is left."""
+        lock = self.own()
+        try:
+            self._hold(run, index)
+        finally:
+            lock.release()
+        if self._buffer.full:
+            self._flush_soon()
+
     def _filtered(self, run: Run, index: int) -> None:
         lock = self.own()
         try:
@@ -350,6 +394,10 @@ class Runner:
     def fail_kept(self, place: Place, error: RowError) -> None:
         """Rows that were kept turned out not to fit when they were converted: their record has failed after all."""
         run, index = place
+        # It may have been cut or joined since.
+        for each in self._runs:
+            if each.chunk_id == run.chunk_id and each.start <= index < each.start + each.records:
+                run = each
         self._note(run, index, self._limits.delay_level, str(error))
         self._log.warning("rows_do_not_fit", **place_keys(run, index), error=str(error))
 
@@ -395,7 +443,7 @@ class Runner:
             if index == first or not self.claims.claim(index):
                 return
             started = clock()
-            kept: list[tuple[int, Prepared | None]] = []
+            kept: list[Kept[Place]] = []
             if batch:
                 cell[STARTED_NS] = started
                 cell[RECORDS] = index - first
@@ -411,16 +459,23 @@ class Runner:
                 self._flushed(clock() - started - took)
             run = Run(run.chunk_id, run.queue, run.offsets, index)
 
-    def _end_batch(self, run: Run, end: int, kept: list[tuple[int, Prepared | None]], took: int) -> None:
+    def _end_batch(self, run: Run, end: int, kept: list[Kept[Place]], took: int) -> None:
         """Its rows and its end as one: they are reported together."""
         lock = self.own()
         try:
-            for index, part in kept:
-                if index not in run.failures:
-                    self._keep(run, index, [part])
-            if run.filtered:
+            if run.failures:
+                kept = [each for each in kept if each[0][1] not in run.failures]
+            if kept:
+                self._buffer.keep_all(kept)
+                run.has_rows = True
+                if self._buffer.full:
+                    self._flush_soon()
+            if kept or run.filtered:
                 self._hold(run, run.start)
-            self._close(run, end, took, took)
+            self._close(run, end, took, took // (end - run.start))
+            self._slowest_ns = max(self._slowest_ns, took)
+            if len(self._runs) > 1 and self._runs[-2].join(run):
+                self._runs.pop()
         finally:
             lock.release()
 
@@ -468,7 +523,7 @@ class Runner:
         finally:
             lock.release()
 
-    def _run_batch(self, run: Run, batch: list[Message], places: Sequence[int]) -> list[tuple[int, Prepared | None]]:
+    def _run_batch(self, run: Run, batch: list[Message], places: Sequence[int]) -> list[Kept[Place]]:
         """One call of a batch handler; the rows to be kept. Nothing of it is kept before everything that fails is known."""
         try:
             offsets = run.offsets
@@ -481,13 +536,18 @@ class Runner:
             for message, index in zip(batch, places, strict=True):
                 self._fail(run, index, message, error)
             return []
-        prepared: list[tuple[int, Prepared | None]] = []
-        for message, index, result in zip(batch, places, results, strict=True):
+        owners = list(zip(repeat(run), places))
+        values = self._buffer.plain_of_all(results)
+        if values is not None:
+            return list(zip(owners, batch, values, repeat(None)))
+        kept: list[Kept[Place]] = []
+        for owner, message, result in zip(owners, batch, results, strict=True):
             try:
-                prepared.append((index, self._prepare(message, result)))
+                if result is not None and (prepared := self._prepare(message, result)) is not None:
+                    kept.append((owner, *prepared))
             except BaseException as error:  # noqa: BLE001  a generator runs the handler's code
-                self._fail(run, index, message, error)
-        return prepared
+                self._fail(run, owner[1], message, error)
+        return kept
 
 
 def message_keys(message: Message) -> dict[str, object]:
@@ -516,8 +576,8 @@ HANDLER_CALLERS: Final = frozenset(
 NEVER_INTERRUPTED: Final = frozenset(
     getattr(Runner, name).__code__
     for name in (
-        "_fail", "_note", "_filtered", "_hold_batch", "_keep", "_keep_part", "_end_batch", "_close", "own", "_wait_for",
-        "_must_flush", "_flushed",
+        "_fail", "_note", "_filtered", "_hold_batch", "_after_keep", "_keep", "_keep_part", "_end_batch", "_close", "own",
+        "_wait_for", "_must_flush", "_flushed",
     )
 )  # fmt: skip
 """They run beside a call, not in it: what is raised in them would be nobody's failure."""

@@ -83,12 +83,22 @@ class Unreported:
             if self._base:
                 self._cell[HELD] = self._base | (chunk_id & CHUNK_MASK) << INDEX_BITS | index + 1
 
-    def sent(self, packets: int) -> None:
-        """Everything that was held is in `packets` more packets of outcomes, which were sent."""
+    def sent(self, packets: int, left: Callable[[], tuple[int, int] | None] = lambda: None) -> None:
+        """Everything that was held is in `packets` more packets of outcomes, which were sent, but for what is `left`: from
+        this record on (chunk and index).
+
+        The loop keeps a row first and looks at `held` then; so here `held` goes first, and the look at what is left comes
+        then. Where that finds nothing and the loop keeps its row a moment later, the loop finds that nothing is held, and
+        waits for the lock under which all of this is done, to hold it.
+        """
         self.held = False
+        self._reports += packets
+        first = left()
         if self._base:
-            self._reports += packets
             self._base = OFFERED | (self._reports & REPORTS_MASK) << (INDEX_BITS + CHUNK_BITS)
+        if first is not None:
+            self.hold(*first)
+        elif self._base:
             self._cell[HELD] = self._base
 
 

@@ -360,8 +360,7 @@ class Worker:
                 return None
             try:
                 self._link.check()
-                self._runner.cut_ended()
-                self._write_and_report()
+                self._write_and_report(self._runner.cut_ended())
                 if self._cell[SEAL_WANTED]:
                     self._cell[SEAL_WANTED] = 0
                     self._sealed_beside += 1
@@ -376,11 +375,11 @@ class Worker:
             sleep_ms = self._sleep_ms()
         return None if sleep_ms is None else sleep_ms / 1_000
 
-    def _write_and_report(self) -> None:
-        """What is finished. The lock is held."""
+    def _write_and_report(self, messages: int | None = None) -> None:
+        """What is finished, with the rows of so many messages (None: of all). The lock is held."""
         rows, segments = self._runner.rows, self._segments
         if rows is not None and segments is not None and rows.rows:
-            batch, misfits = rows.take()
+            batch, misfits = rows.take(messages)
             for place, error in misfits:
                 self._runner.fail_kept(place, error)
             runs = self._runner.take()
@@ -404,7 +403,7 @@ class Worker:
         packets = encode_outcomes([run.outcome() for run in runs], failures)
         for packet in packets:
             self._link.send(packet)
-        self._runner.unreported.sent(len(packets))
+        self._runner.reported(len(packets))
 
     def _seal_if_due(self) -> None:
         with self._runner.lock:

@@ -172,6 +172,15 @@ async def queue_lags(
             # A reset may have left the group above the end of the queue; that is no lag.
             behind = max(0, end - (committed or 0))
             found[mq] = QueueLag(mq.topic, mq.broker_name, mq.queue_id, end, committed, behind)
+    if not topics:
+        # A broker counts only topics of which the group has committed something: not those that its members just began.
+        members = await admin.consumer_connections(group)
+        begun = {mq.topic for mq in found}
+        for topic in sorted(set(members.subscription_table if members is not None else ()) - begun):
+            for mq, offsets in (await admin.topic_stats(topic)).offset_table.items():
+                found[mq] = QueueLag(
+                    mq.topic, mq.broker_name, mq.queue_id, offsets.max_offset, None, offsets.max_offset
+                )
     return [found[mq] for mq in sorted(found)]
 
 

@@ -1,15 +1,18 @@
-"""`rocketcrew query`: Spark SQL on the table that the loader fills."""
+"""`rocketcrew query`: SQL on the table that the loader fills, by DuckDB or by Spark."""
 
 from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from ...conf.settings import Settings, require
+from ...remoting.errors import UsageError
 from ..options import table_folder, with_settings
 from ..surroundings import surroundings
 from ..tables import lines
@@ -20,18 +23,50 @@ VERIFY: Final = {"spark.hadoop.parquet.page.verify-checksum.enabled": "true"}
 @click.command()
 @click.argument("sql", nargs=-1, required=True)
 @click.option("--target", metavar="PATH", help="The table's folder.")
+@click.option(
+    "--engine",
+    type=click.Choice(["auto", "duckdb", "spark"]),
+    default="auto",
+    help="Who answers: DuckDB, Spark, or DuckDB where it is installed and no --master is given (auto, the default).",
+)
 @click.option("--master", metavar="URL", help="Spark's master, such as local[4].")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array of rows for each statement.")
 @with_settings(target="spark.target", master="spark.master")
-def query(settings: Settings, sql: tuple[str, ...], as_json: bool) -> None:
+def query(settings: Settings, sql: tuple[str, ...], engine: str, as_json: bool) -> None:
     """Run SQL statements on the views `results` and `latest` of a table.
 
-    `results` has every row; `latest` keeps one set of rows for each message, that of its last attempt.
+    `results` has every row; `latest` keeps one set of rows for each message, that of its last attempt. DuckDB answers in a
+    moment (pip install 'rocketcrew[duckdb]'); Spark takes longer to start, and its dialect is that of Spark SQL.
 
     \b
     Example:
       rocketcrew query --target .rocketcrew/billing/table 'SELECT count(*) FROM latest'
     """
+    require(settings, ["spark.target"], flag_names={"spark.target": "--target PATH"})
+    given = click.get_current_context().get_parameter_source("master") is not click.core.ParameterSource.DEFAULT
+    answers = _by_duckdb if _wants_duckdb(engine, given) else _by_spark
+    for rows in answers(settings, sql):
+        click.echo(json.dumps(rows, default=str) if as_json else "\n".join(lines(rows)))
+
+
+def _wants_duckdb(engine: str, master_given: bool) -> bool:
+    installed = find_spec("duckdb") is not None
+    if engine == "duckdb" and not installed:
+        raise UsageError("--engine duckdb needs DuckDB: pip install 'rocketcrew[duckdb]'")
+    return engine == "duckdb" or (engine == "auto" and installed and not master_given)
+
+
+def _by_duckdb(settings: Settings, sql: tuple[str, ...]) -> Iterator[Sequence[Mapping[str, Any]]]:
+    from ..reading import DuckViews
+
+    views = DuckViews(table_folder(settings))
+    try:
+        yield from map(views.answer, sql)
+    finally:
+        views.close()
+
+
+def _by_spark(settings: Settings, sql: tuple[str, ...]) -> Iterator[Sequence[Mapping[str, Any]]]:
     # pyspark takes its time to import, and --help does not need it.
     from ...spark.connect import is_remote
     from ...spark.needs import check_pyspark
@@ -39,7 +74,6 @@ def query(settings: Settings, sql: tuple[str, ...], as_json: bool) -> None:
     from ...spark.views import answer, is_delta, register_views
 
     check_pyspark("rocketcrew query")
-    require(settings, ["spark.target"], flag_names={"spark.target": "--target PATH"})
     spark, target = settings.spark, table_folder(settings)
     env = surroundings(click.get_current_context()).env
     conf = {
@@ -57,7 +91,6 @@ def query(settings: Settings, sql: tuple[str, ...], as_json: bool) -> None:
             context: Any = session.spark  # pyspark's types are partial
             register_views(context, target)
             for statement in sql:
-                rows = answer(context, statement)
-                click.echo(json.dumps(rows, default=str) if as_json else "\n".join(lines(rows)))
+                yield answer(context, statement)
         finally:
             session.close()

@@ -155,3 +155,24 @@ def test_a_stop_in_an_outage_does_not_wait_for_the_broker(shop: Path) -> None:
             assert ours.to_its_end() == 0
     counts = collections.Counter(json.loads(line)["event"] for line in ours.said if line.startswith("{"))
     assert max(counts.values()) < 10
+
+
+def test_the_first_row_is_asked_for(shop: Path) -> None:
+    """The README's first run: a message is sent, `lag` shows the group before it has committed, `query` the row."""
+    words = [*RUN[:4], *RUN[5:], "--embedded", *FREE_PORTS, "--set", "spark.format=pyarrow"]
+    slow = ("--set", "consumer.persist_consumer_offset_interval_ms=60000")
+    with Terminal(shop, "run", "shop", *words, *slow) as ours:
+        found = re.search(r"127\.0\.0\.1:\d+", ours.until("embedded broker: "))
+        assert found is not None
+        ours.until('"event": "running"')
+        assert run(shop, "send", "-n", found[0], "-t", "orders", "--key", "o-1", "{}").returncode == 0
+        ours.until('"event": "queue_opened"')
+        lag = run(shop, "lag", "-n", found[0], "-g", "billing", "--json")
+        assert lag.returncode == 0, lag.stderr
+        assert {queue["topic"] for queue in json.loads(lag.stdout)["queues"]} >= {"orders"}
+        ours.until('"event": "batch_loaded"')
+        asked = run(
+            shop, "query", "--target", ".rocketcrew/billing/table", "--engine", "duckdb", "SELECT key FROM latest"
+        )
+        assert asked.stdout.split() == ["key", "o-1"], asked.stderr
+        assert ours.stop() == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 from concurrent.futures import Executor
@@ -22,7 +23,7 @@ from rocketcrew.spark.convert import Staged
 from rocketcrew.spark.costs import Costs
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.loader import POINTS, RACES_LOST_MAX
-from rocketcrew.spark.plan import Limits, Plan, Trigger
+from rocketcrew.spark.plan import EARLY_MAX, QUIET_SHARE, Limits, Plan, Trigger
 from rocketcrew.spark.staging import Staging
 from rocketcrew.spark.targets.delta import APP_ID, TABLE_NAME, DeltaTarget, append_by_delta_rs
 from rocketcrew.spark.targets.parquet import ParquetTarget
@@ -210,14 +211,18 @@ def test_batches_are_bounded_and_settled_records_wait_for_their_rows(world: Worl
 
 def test_a_batch_starts_when_it_is_due(world: World, segments: Any) -> None:
     loader = world.loader()
+    world.seal([segments.Record(0)])
+    world.drain(loader)  # the first batch would not wait
     sealed_ms = world.seal([segments.Record(1)]).stat().st_mtime_ns // 1_000_000
+    newer = world.seal([segments.Record(2)])
+    os.utime(newer, ns=((sealed_ms + 999) * 1_000_000,) * 2)
     assert loader.step(sealed_ms + 999, at_once=False) is None
-    assert loader.waiting.rows == 1
+    assert loader.waiting.rows == 2
     assert loader.waiting.oldest_ms == sealed_ms
     report = loader.step(sealed_ms + 1000, at_once=False)
     assert report is not None
-    assert report.rows == 1
-    world.seal([segments.Record(offset) for offset in range(2, 102)])
+    assert report.rows == 2
+    world.seal([segments.Record(offset) for offset in range(3, 103)])
     assert loader.step(sealed_ms, at_once=False) is not None, "by rows"
 
 
@@ -544,6 +549,26 @@ def test_a_step_waits_for_the_rows_that_are_worth_a_commit(world: World, segment
     report = loader.step(0, at_once=False)
     assert report is not None
     assert report.rows == wanted
+
+
+def test_what_has_no_company_is_loaded_at_once_but_not_for_ever(world: World, segments: Any) -> None:
+    """The first batch and a backlog's last one need not wait; a trickle for months makes few batches all the same."""
+    wait_ms = 30_000
+    loader = world.loader(trigger=Trigger(rows=10**9, bytes=10**9, wait_ms=wait_ms))
+
+    def batches(*ages_ms: int) -> list[bool]:
+        """One more segment; then whether a step so long after it was sealed makes a batch."""
+        world.seal([segments.Record(world.segments_made)])
+        sealed_ms = world.segments_made * 1000
+        return [loader.step(sealed_ms + age_ms, at_once=False) is not None for age_ms in ages_ms]
+
+    pause_ms = wait_ms // QUIET_SHARE
+    assert batches(0, pause_ms - 1, pause_ms) == [False, False, True]
+    made = [batches(pause_ms) == [True] for _ in range(2 * EARLY_MAX)]
+    assert made[: EARLY_MAX - 1] == [True] * (EARLY_MAX - 1)
+    assert not all(made)
+    assert any(batches(wait_ms - 1, wait_ms)), "and none waits for longer than it always did"
+    world.assert_exact()
 
 
 def test_rows_below_the_floor_are_told_once_with_the_remedy(world: World, segments: Any) -> None:

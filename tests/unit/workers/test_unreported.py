@@ -101,6 +101,27 @@ def test_a_worker_that_goes_on_between_two_reads_is_not_misread() -> None:
     assert look(cell, 0, holds_at_the_second) == Seen(8, 100, (8, 5))
 
 
+@pytest.mark.parametrize("before_the_look", [True, False])
+def test_what_is_kept_beside_a_report_is_held_at_whatever_moment(before_the_look: bool) -> None:
+    cell, unreported = made()
+    cell[CHUNK_ID], cell[STATE] = 7, 100 + 1
+    unreported.hold(7, 0)
+    kept = [(7, 3)] if before_the_look else []
+    seen_held: list[bool] = [unreported.held]
+
+    def left() -> tuple[int, int] | None:
+        found = kept[0] if kept else None
+        if not before_the_look:
+            kept.append((7, 3))
+            seen_held.append(unreported.held)
+        return found
+
+    unreported.sent(1, left)
+    if not seen_held[-1]:  # then the loop waits for the report, and holds what it kept
+        unreported.hold(7, 3)
+    assert look(cell, 1, nothing) == Seen(7, 100, (7, 3))
+
+
 def test_large_chunk_ids_and_many_reports_stay_apart() -> None:
     cell, unreported = made()
     cell[CHUNK_ID], cell[STATE] = (1 << 30) + 5, 1
@@ -260,6 +281,31 @@ def test_in_order_too_pending_outcomes_are_flushed_before_each_call_once_calls_a
     b.link.send(encode_ordered([OrderedDescriptor(5, 1, 0, len(data), 8, 0, ())], 0), data)
     b.steps(3)
     assert unreported == [0, 1, 2, 3, 0, 0, 0, 0]
+
+
+def test_rows_that_do_not_fit_fail_their_message_beside_a_call_too(
+    bench: Make, make_record: Make, tmp_path: Path
+) -> None:
+    said: list[Any] = []
+
+    @handler(schema="n int")
+    def handle(message: Any) -> Any:
+        number = int(message.body)
+        if number == 3:
+            b.worker.report_beside()
+            said.extend(b.story())
+        return {"n": "no number" if number == 1 else number}
+
+    b = bench(handle, schema="n int, m int", folder=tmp_path, limits=NEVER_DUE)
+    b.worker.offer_reports(thread=False)
+    b.chunk(numbers(make_record, 0, 5), 5)
+    b.steps(3)
+    later = b.story()
+    failures = [each.position for each in said if not isinstance(each, Outcome | Sealed)]
+    assert entries(said) == [(5, 0, 3, True)]
+    assert failures == [1]
+    assert [type(each) for each in later] == [Outcome]
+    assert entries(later) == [(5, 3, 2, True)]
 
 
 def test_the_time_that_was_reported_beside_a_call_is_not_reported_twice(bench: Make, make_record: Make) -> None:

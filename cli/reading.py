@@ -1,0 +1,84 @@
+"""Reading a table without Spark: as a dataset of Arrow, and by DuckDB.
+
+The views are those of spark/views.py. Parquet is read by pyarrow, which verifies the checksums of pages; DuckDB would not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset
+
+from ..conf.columns import BATCH_COLUMN, Column, ddl
+from ..conf.segment_format import EPOCH
+from ..remoting.errors import UsageError
+from ..spark.errors import LoaderError
+from ..spark.table_state import read_state
+from ..spark.targets.parquet import STATE_FILE, batch_folder, last_batch
+from ..spark.views import UNREADABLE_REMEDY, is_delta, latest_of
+from ..workers.ddl import table_schema
+
+ds: Any = pyarrow.dataset
+
+
+def dataset(table: Path) -> Any:
+    """The table in folder `table` as a `pyarrow.dataset.Dataset`: all rows of all batches, with `batch_id`.
+
+    Raises UsageError when nothing was loaded yet, LoaderError when the table's state can't be read.
+    """
+    if is_delta(table):
+        return _delta(table)
+    batch = last_batch(table)
+    if not batch:
+        raise UsageError(f"{table} holds no batch yet: nothing was loaded")
+    state = read_state(batch_folder(table, batch) / STATE_FILE)
+    schema: Any = table_schema(ddl([*state.columns, Column(BATCH_COLUMN, "bigint")]))
+    folders = pa.schema([schema.field(name) for name in (BATCH_COLUMN, *state.partition_by)])
+    files = [file for file in sorted(table.glob("batch_id=*/**/*.parquet")) if not file.name.startswith(("_", "."))]
+    parquet = ds.ParquetFileFormat(
+        default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+    )
+    return ds.dataset([str(file) for file in files], schema=schema, format=parquet,
+                      partitioning=ds.partitioning(folders, flavor="hive"), partition_base_dir=str(table))  # fmt: skip
+
+
+def _delta(table: Path) -> Any:
+    try:
+        from deltalake import DeltaTable
+    except ImportError:
+        raise UsageError(f"{table} is a Delta table: pip install 'rocketcrew[delta]' to read it") from None
+    delta: Any = DeltaTable(str(table))  # its types are partial
+    return delta.to_pyarrow_dataset()
+
+
+class DuckViews:
+    """The views `results` and `latest` of a table in a DuckDB of its own, in memory. Raises as `dataset`."""
+
+    def __init__(self, table: Path) -> None:
+        import duckdb
+
+        self._duckdb: Any = duckdb
+        # An extension that is not there is an error in words, not a download.
+        self._connection = self._duckdb.connect(":memory:", config={"autoinstall_known_extensions": "false"})
+        rows = dataset(table)
+        self._connection.register("results", rows)
+        self._connection.execute(f"CREATE VIEW latest AS {latest_of(EPOCH in rows.schema.names, 'EXCLUDE')}")
+
+    def answer(self, statement: str) -> list[Mapping[str, Any]]:
+        """The rows of a statement. Raises UsageError when DuckDB refuses it, LoaderError when the table can't be read."""
+        errors = self._duckdb
+        refused = (errors.ParserException, errors.CatalogException, errors.BinderException)
+        try:
+            found = self._connection.sql(statement)
+            return [] if found is None else list(found.to_arrow_table().to_pylist())
+        except refused as error:
+            raise UsageError(f"{statement!r}: {error}. That was DuckDB; --engine spark asks Spark") from None
+        except (errors.Error, pa.ArrowException, OSError) as error:
+            raise LoaderError(f"{statement!r} failed: {error}. {UNREADABLE_REMEDY}") from None
+
+    def close(self) -> None:
+        """Free what it holds."""
+        self._connection.close()

@@ -1,0 +1,76 @@
+"""Tables read without Spark: by Arrow, and by DuckDB through the views `results` and `latest`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from loader_world import World
+from test_compaction import flip_a_value
+from test_partitions import loaded
+
+from rocketcrew.cli.reading import DuckViews, dataset
+from rocketcrew.remoting.errors import UsageError
+from rocketcrew.spark.errors import LoaderError
+
+
+def answers(table: Path, *statements: str) -> list[list[tuple[object, ...]]]:
+    views = DuckViews(table)
+    try:
+        return [[tuple(row.values()) for row in views.answer(statement)] for statement in statements]
+    finally:
+        views.close()
+
+
+@pytest.mark.parametrize("format_", ["pyarrow", "deltalake"])
+@pytest.mark.parametrize("partition_by", [(), ("value",)])
+def test_every_row_with_its_batch(world: World, segments: Any, format_: str, partition_by: tuple[str, ...]) -> None:
+    for first in (1, 3):
+        world.seal([segments.Record(first, ["01", "b/c"]), segments.Record(first + 1, ["01"])])
+        loaded(world, format_, *partition_by)
+    rows = [(1, 0, "01", 1), (1, 1, "b/c", 1), (2, 0, "01", 1), (3, 0, "01", 2), (3, 1, "b/c", 2), (4, 0, "01", 2)]
+    (found,) = answers(world.table, "SELECT _offset, _seq, value, batch_id FROM results ORDER BY _offset, _seq")
+    assert found == rows
+    arrow = dataset(world.table).to_table(columns=["_offset", "_seq", "value", "batch_id"])
+    assert sorted(tuple(row.values()) for row in arrow.to_pylist()) == rows
+
+
+def test_latest_has_the_rows_of_the_last_attempt(world: World, segments: Any) -> None:
+    record = segments.Record
+    retry = {"topic": "%RETRY%g", "origin": "first", "reconsume_times": 1}
+    world.seal([record(1, ["a", "b"], origin="first"), record(2, ["other"]), record(0, ["again"], **retry)])
+    loaded(world, "pyarrow")
+    found = answers(world.table, "SELECT value FROM latest ORDER BY value", "SELECT count(*) FROM results")
+    assert found == [[("again",), ("other",)], [(4,)]]
+
+
+def test_a_column_that_came_later_is_null_in_older_rows(world: World, segments: Any) -> None:
+    world.seal([segments.Record(1)])
+    loaded(world, "pyarrow")
+    columns = [("value", pa.string()), ("late", pa.int64())]
+    world.seal([segments.Record(2, extra={"late": 7})], columns=columns)
+    loaded(world, "pyarrow")
+    assert answers(world.table, "SELECT _offset, late FROM results ORDER BY 1") == [[(1, None), (2, 7)]]
+
+
+@pytest.mark.parametrize("statement", ["SELECT nothing FROM results", "SELEKT 1", "SELECT * FROM results_of_another"])
+def test_a_wrong_statement_is_a_users_mistake(world: World, segments: Any, statement: str) -> None:
+    world.seal([segments.Record(1)])
+    loaded(world, "pyarrow")
+    with pytest.raises(UsageError, match="--engine spark"):
+        answers(world.table, statement)
+
+
+def test_an_empty_table_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="holds no batch yet"):
+        DuckViews(tmp_path)
+
+
+def test_a_flipped_byte_is_an_error_with_its_remedy_and_no_wrong_row(world: World, segments: Any) -> None:
+    world.seal([segments.Record(offset) for offset in range(100)])
+    loaded(world, "pyarrow")
+    flip_a_value(next(world.table.rglob("*.parquet")))
+    with pytest.raises(LoaderError, match="rocketcrew reconcile"):
+        answers(world.table, "SELECT * FROM results")

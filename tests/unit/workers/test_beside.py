@@ -1,0 +1,134 @@
+"""The reporter's thread comes at any moment of the loop over a chunk: between any two of its steps it reports once, and each
+record is reported once, with its rows, and is held until then."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pyarrow
+
+from rocketcrew.conf.segment_format import OPEN_DIR
+from rocketcrew.workers.api import handler
+from rocketcrew.workers.boot import WorkerLimits
+from rocketcrew.workers.packets import OUTCOMES, Failure, Outcome, decode_outcomes
+from rocketcrew.workers.runner import Runner
+from rocketcrew.workers.unreported import look
+
+pa: Any = pyarrow
+Make = Callable[..., Any]
+KINDS = ["none", "row", "row", "fails", "rows", "none", "misfit", "row", "none"]
+LOOP = Runner._run_each.__code__  # pyright: ignore[reportPrivateUsage]
+WITH_ROWS = [number for number, kind in enumerate(KINDS) if kind in ("row", "rows")]
+
+
+class AtStep:
+    """Calls `action` before the given step (instruction) of the loop."""
+
+    def __init__(self, step: int, action: Callable[[], object]) -> None:
+        self.left = step
+        self._action = action
+
+    def __call__(self, frame: FrameType, event: str, _arg: object) -> Any:
+        if frame.f_code is not LOOP:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            self.left -= 1
+            if self.left == 0:
+                self._action()
+        return self
+
+
+class Scene:
+    """One chunk, and everything that was said of it."""
+
+    def __init__(self, bench: Make, make_record: Make, folder: Path) -> None:
+        self.entries: list[Outcome] = []
+        self.failures: list[Failure] = []
+        self.wrong: list[object] = []
+        """Seen where an error would be taken for the handler's."""
+        self.packets = 0
+        self.folder = folder
+        scene = self
+
+        @handler(schema="n int")
+        def handle(message: Any) -> Any:
+            number: int = message.queue_offset
+            scene.check(number)
+            kind = KINDS[number]
+            if kind == "fails":
+                raise ValueError("no")
+            row = {"n": "no number" if kind == "misfit" else number, "m": 0}
+            return None if kind == "none" else [row, row] if kind == "rows" else row
+
+        self.bench = bench(handle, schema="n int, m int", folder=folder, limits=WorkerLimits(flush_interval_us=100_000))
+        self.bench.worker.offer_reports(thread=False)
+        self.bench.chunk([make_record(offset=number) for number in range(len(KINDS))], 1)
+        self.bench.steps(1)
+
+    def read(self) -> None:
+        for packet in self.bench.packets():
+            if packet[0] == OUTCOMES:
+                self.packets += 1
+                entries, failures = decode_outcomes(packet)
+                self.entries += entries
+                self.failures += failures
+
+    def check(self, in_hand: int) -> None:
+        """What the supervisor would take from the cell is nothing that only the worker can report."""
+        self.read()
+        seen = look(self.bench.cell, self.packets, lambda: True)
+        if seen is None:
+            return
+        end = in_hand if seen.held is None else seen.held[1]
+        reported = max((entry.start + entry.records for entry in self.entries), default=0)
+        if seen.offset != in_hand or any(KINDS[number] != "none" for number in range(reported, end)):
+            self.wrong.append(seen)
+
+    def rows(self) -> list[int]:
+        (path,) = (self.folder / OPEN_DIR).glob("*.arrows")
+        found: list[int] = []
+        reader = pa.ipc.open_stream(path.read_bytes())
+        while True:
+            try:
+                found += reader.read_next_batch().column("n").to_pylist()
+            except (pa.ArrowInvalid, StopIteration):  # the segment is open: it has no end
+                return found
+
+    def report_beside(self) -> None:
+        self.bench.worker.report_beside()
+        self.read()
+        for entry in self.entries:
+            rows = set(WITH_ROWS) & set(range(entry.start, entry.start + entry.records))
+            if rows and not (entry.segment_seq and rows <= set(self.rows())):
+                self.wrong.append(entry)
+
+
+def test_a_report_at_any_moment_of_the_loop_reports_each_record_once(
+    bench: Make, make_record: Make, tmp_path: Path
+) -> None:
+    step, before = 0, sys.gettrace()
+    while True:
+        step += 1
+        scene = Scene(bench, make_record, tmp_path / str(step))
+        at = AtStep(step, scene.report_beside)
+        sys.settrace(at)
+        try:
+            scene.bench.steps(1)
+        finally:
+            sys.settrace(before)
+        scene.bench.steps(1)
+        scene.read()
+        covered = [number for entry in scene.entries for number in range(entry.start, entry.start + entry.records)]
+        assert covered == list(range(len(KINDS)))
+        assert sorted(failure.position for failure in scene.failures) == [3, 6]
+        assert not scene.wrong
+        assert scene.rows() == [1, 2, 4, 4, 7]
+        scene.bench.close()
+        if at.left > 0:
+            break
+    assert step > 20 * len(KINDS)
