@@ -128,6 +128,11 @@ class Ordered(Dispatching):
             self.offer(lane)
         if chunk in order.uncommitted:
             order.uncommitted.remove(chunk)
+        self._forget_attempts(order, chunk)
+
+    @staticmethod
+    def _forget_attempts(order: QueueOrder, chunk: Chunk) -> None:
+        """Of what is finished of the chunk."""
         if order.attempts:
             for offset in chunk.offsets[: chunk.reported]:
                 order.attempts.pop(offset, None)
@@ -188,6 +193,7 @@ class Ordered(Dispatching):
         self.s.counters.returned_messages += chunk.count - start - failed
         rest = self._cut_off(pq, chunk, start)
         if chunk is not rest:
+            self._forget_attempts(order, chunk)
             if chunk.reported < chunk.count:
                 order.uncommitted.append(chunk)
             else:

@@ -32,6 +32,7 @@ from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import decode_message, record_info
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core.allocation import allocate, strategy_named
+from rocketcrew.supervisor.core.assigning import LOOK_UP_MAX_S
 from rocketcrew.supervisor.core.pulling import PullResult
 from rocketcrew.supervisor.core.slab import Slot
 from rocketcrew.supervisor.core.states import Queue
@@ -69,8 +70,8 @@ class Edge:
         self._link: Link | None = None
         self._routes: dict[str, tuple[float, list[MessageQueue]]] = {}
         self._revoked: set[int] = set()
-        self._looking: set[str] = set()
-        """Topics that a look-up is under way for."""
+        self._looking: dict[str, float] = {}
+        """Topics that a look-up is under way for, and since when."""
         self._alone = member.script.broadcasting
         data = [SubscriptionData.of(TOPIC, member.script.subscription, 1)]
         if not self._alone:
@@ -158,14 +159,14 @@ class Edge:
         self._ask(Command(RequestCode.HEART_BEAT, body=self._heartbeat_body), lambda _c, _s: None)
 
     def _looked_up(self, topic: str, queues: list[MessageQueue] | None, members: list[str] | None) -> None:
-        self._looking.discard(topic)
+        self._looking.pop(topic, None)
         self._core.members(topic, queues, members, self._world.now)
 
     def _fetch_assignment(self, action: act.FetchAssignment) -> None:
         topic = action.topic
-        if topic in self._looking:
+        if self._world.now - self._looking.get(topic, float("-inf")) < LOOK_UP_MAX_S:
             raise Violation(f"{topic} is looked up beside another look-up: the older answer may come later")
-        self._looking.add(topic)
+        self._looking[topic] = self._world.now
         known = self._routes.get(topic)
         if known is not None and self._world.now_ms - known[0] < ROUTE_MS:
             self._fetch_members(topic, known[1])
@@ -325,7 +326,8 @@ class Edge:
         view, start = self._member.view, action.start
         size = int.from_bytes(view[start : start + 4], "big")
         offset = int.from_bytes(view[start + 20 : start + 28], "big")
-        expected = self._core.state.chunks[action.chunk_id].offsets[action.index]
+        chunk = self._core.state.chunks.get(action.chunk_id)  # None: its queue ended in the same tick
+        expected = offset if chunk is None else chunk.offsets[action.index]
         if size != action.end - start or offset != expected:
             raise Violation(f"the bytes of {action.mq} {expected} are gone before it was sent back")
         if action.facts is not None:

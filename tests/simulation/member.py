@@ -245,6 +245,7 @@ class SimMember:
                 elif not self.parts.batch_goes_on:
                     break
             self.edge.read_again()
+        self.pool.note_ends()
         if (trimmed := self.core.state.counters.trimmed_units) > self._trimmed:
             self._trimmed = trimmed
             self.world.note("a slot was cut down")
@@ -262,7 +263,9 @@ class SimMember:
             return False
         self.world.note("an action failed")
         if isinstance(action, act.SendBack):
-            self.notebook.refused(action.handle, self.core.state.chunks[action.chunk_id].offsets[action.index])
+            chunk = self.core.state.chunks.get(action.chunk_id)
+            if chunk is not None:
+                self.notebook.refused(action.handle, chunk.offsets[action.index])
         if self.parts.batch_goes_on and self.parts.core_hears:
             action_failed(self.core, action, self.world.now)
         return True

@@ -9,7 +9,8 @@ from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core.failed_actions import NOT_CARRIED_OUT
 from rocketcrew.supervisor.core.settling import FailureReport
-from rocketcrew.supervisor.core.states import LIVING, Queue
+from rocketcrew.supervisor.core.state import State
+from rocketcrew.supervisor.core.states import LIVING, Queue, QueueEvent
 from rocketcrew.workers.claims import take_back
 from rocketcrew.workers.unreported import look
 
@@ -27,6 +28,10 @@ REPORTED_MS = 300
 """Well above all that delays a look at a cell here."""
 
 
+def _ends(state: State) -> int:
+    return sum(state.seen[Queue.DRAINING, event] for event in (QueueEvent.DRAINED, QueueEvent.DEADLINE))
+
+
 class SimPool:
     """All workers of one member."""
 
@@ -37,6 +42,8 @@ class SimPool:
         """Segments of the last run that were salvaged: (worker id, seq), and the records in them."""
         self._started = 0
         self._stopping = False
+        self._ends = 0
+        """Queues that had left before this step."""
         self._succeeded: set[str] = set()
         """Workers that have or had a successor."""
         self._left: set[str] = set()
@@ -120,10 +127,15 @@ class SimPool:
         if limit and len(self.workers) > limit:
             self._member.world.note("a topic's limit was kept")
 
+    def note_ends(self) -> None:
+        """A step is over."""
+        self._ends = _ends(self._member.core.state)
+
     def _seal(self, action: act.Seal) -> None:
         self._member.world.note("a seal was asked for")
         core, worker = self._member.core.state, self.workers.get(action.worker_id)
         leaves = core.stopping or any(pq.state is Queue.DRAINING for pq in core.queues.values())
+        leaves = leaves or self._ends != _ends(core)  # it left in the same step, in which it was asked for
         waiting = [] if worker is None else [*worker.sealing, *filter(None, [worker.segment])]
         if worker is not None:
             waiting += [said[1] for what, said in worker.said if what == self.sealed]  # not known to the core yet
@@ -309,8 +321,13 @@ class SimPool:
         )
 
     def _replace(self, dead: list[str], salvage: list[Segment]) -> None:
-        if not self._stopping:
-            self._start_one(dead, salvage)
+        if self._stopping:
+            return
+        others = [worker for worker in self.workers.values() if worker.alive and not worker.told]
+        new = self._start_one(dead, salvage)
+        if len(others) >= self._member.script.workers:  # it had a successor already: no worker too many
+            new.retires = others[0].worker_id
+            self._succeeded.add(others[0].worker_id)
 
     # --- the end ------------------------------------------------------------------------------------------------
 

@@ -83,10 +83,8 @@ def _planted(kind: type[Core]) -> type[Core]:
     class Planted(kind):  # type: ignore[misc,valid-type]
         def _build(self) -> None:
             super()._build()
-            if hasattr(kind, "popping_class"):
-                self.popping.__class__ = kind.popping_class
-            if hasattr(kind, "assigning_class"):
-                self.assigning.__class__ = kind.assigning_class
+            self.popping.__class__ = getattr(kind, "popping_class", Popping)
+            self.assigning.__class__ = getattr(kind, "assigning_class", Assigning)
 
     return Planted
 
