@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from typing import Any, NamedTuple
 
 import pyarrow
 
 from rocketcrew import BatchResult, Message, handler
 from rocketcrew.workers.api import Handler
+from rocketcrew.workers.ddl import as_schema
 
 pa: Any = pyarrow
 
@@ -108,6 +110,62 @@ def batch_arrow5(messages: list[Message]) -> BatchResult:
     return BatchResult(rows=rows)
 
 
+@handler(schema="ended_ns bigint")
+def ended(_message: Message) -> dict[str, int]:
+    """When the call ended, in ns since 1970."""
+    return {"ended_ns": time.time_ns()}
+
+
+# --- the matrix: how rows are given, how many columns they have, how many a message returns -----------------------------
+
+MIXED = "n bigint, level string, raw binary, tags array<string>, place struct<line: int, file: string>"
+MIXED30 = ", ".join(
+    f"n{number} bigint, level{number} string, raw{number} binary, tags{number} array<string>, "
+    f"place{number} struct<line: int, file: string>" for number in range(6)
+)  # fmt: skip
+FORMS = ("dict", "dataclass", "arrow")
+WIDTHS = (5, 30)
+COUNTS = (1, 10, 100)
+
+
+def mixed(n: int, width: int) -> dict[str, object]:
+    """One row."""
+    row: dict[str, object] = {"n": n, "level": "warning", "raw": b"0123456789abcdef", "tags": ["a", "bc", "def"],
+                              "place": {"line": 7, "file": "module.py"}}  # fmt: skip
+    return row if width == 5 else {f"{name}{number}": value for number in range(6) for name, value in row.items()}
+
+
+MIXED_ROW: dict[int, type] = {
+    width: make_dataclass(f"Mixed{width}", list(mixed(0, width))) for width in WIDTHS
+}  # fmt: skip
+MIXED_SCHEMA: dict[int, str] = {5: MIXED, 30: MIXED30}
+
+
+def mixed_handler(form: str, width: int, count: int) -> Handler:
+    """A handler that returns `count` rows of `width` columns, in that form."""
+    types: Any = as_schema(MIXED_SCHEMA[width])
+    row_class = MIXED_ROW[width]
+
+    def call(message: Message) -> Any:
+        n = message.queue_offset
+        rows = [mixed(n + number, width) for number in range(count)]
+        if form == "arrow":
+            return pa.RecordBatch.from_pylist(rows, schema=types)
+        made = rows if form == "dict" else [row_class(**row) for row in rows]
+        return made[0] if count == 1 else made
+
+    call.__name__ = call.__qualname__ = f"{form}{width}_mixed_x{count}"
+    call.__module__ = __name__
+    return handler(schema=MIXED_SCHEMA[width])(call)
+
+
+MATRIX: dict[str, tuple[Handler, int]] = {
+    f"{form}{width}_mixed_x{count}": (mixed_handler(form, width, count), count)
+    for count in COUNTS for form in FORMS for width in WIDTHS
+}  # fmt: skip
+globals().update({name: found for name, (found, _) in MATRIX.items()})
+
+
 class Case(NamedTuple):
     """A handler, and how many rows a message it returns."""
 
@@ -124,8 +182,10 @@ CASES: dict[str, Case] = {
         ("dict30", 1, 1), ("binary5", 1, 1), ("nested5", 1, 1), ("arrow5_x10", 10, 1), ("batch_none", 0, 32),
         ("batch_dict5", 1, 32), ("batch_arrow5", 1, 32),
     )
-}  # fmt: skip
+} | {name: Case(found, rows) for name, (found, rows) in MATRIX.items()}  # fmt: skip
 """By name."""
+USUAL = [name for name in CASES if name not in MATRIX]
+"""Those that are measured when nothing is said."""
 
 
 def made_only(name: str) -> Callable[[Any], None]:

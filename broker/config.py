@@ -13,6 +13,7 @@ from ..conf.formats import DELAY_LEVELS_MAX
 from ..remoting.errors import UsageError
 
 DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+FLUSHES = ("sync", "async")
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -48,10 +49,11 @@ class BrokerConfig:
     cluster: str = "DefaultCluster"
     message_delay_level: str = DELAY_LEVELS
 
-    flush_interval_ms: int = 500  # commit log to the disk; bounds what a crash of the machine loses
+    flush: str = "sync"  # RocketMQ's flushDiskType; its default is async. In memory there is nothing to wait for
+    flush_interval_ms: int = 500  # with async; bounds what a crash of the machine loses
     checkpoint_interval_ms: int = 5_000  # consume queues to the disk; bounds what a start has to scan again
     offset_flush_interval_ms: int = 1_000  # genuine: 5 s; shorter, so that a kill -9 repeats less
-    commit_log_segment_bytes: int = 64 << 20  # genuine: 1 GiB preallocated; ours is the step of retention
+    mapped_file_size_commit_log: int = 64 << 20  # bytes, RocketMQ's name; genuine: 1 GiB; ours is the step of retention
     retention_ms: int = 72 * 3_600_000
 
     default_queues_max: int = 8  # TBW102's queues, upper bound for a topic made on first use
@@ -87,6 +89,8 @@ class BrokerConfig:
             value = getattr(self, field)
             if re.fullmatch(r"[%|a-zA-Z0-9_-]{1,127}", value) is None:
                 raise UsageError(f"broker {field} = {value!r}: 1 to 127 characters of [%|a-zA-Z0-9_-] are possible")
+        if self.flush not in FLUSHES:
+            raise UsageError(f"broker flush = {self.flush!r}: one of {', '.join(FLUSHES)} is possible")
         for field in ("name_server_port", "port"):
             value = getattr(self, field)
             if not 0 <= value <= 65_535:

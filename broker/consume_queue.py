@@ -28,7 +28,8 @@ Entry = tuple[int, int, int]  # position, size, tags code
 
 def entries_end(file: StoredFile) -> int:
     """Position behind the last entry of `file`: what is not whole, or only zeros, at its end does not count."""
-    end = file.end - file.end % ENTRY_BYTES
+    end = min(file.end, file.content_end + ENTRY_BYTES)
+    end -= end % ENTRY_BYTES
     while end > file.start:
         step_bytes = min(end - file.start, TRIM_BYTES)
         kept = len(file.read(end - step_bytes, step_bytes).rstrip(b"\0"))
@@ -39,9 +40,10 @@ def entries_end(file: StoredFile) -> int:
 
 
 class ConsumeQueue:
-    """Queue offsets [min_offset, max_offset) of one message queue."""
+    """Queue offsets [min_offset, next_offset) of one message queue; those from `max_offset` on are not shown yet, as their
+    records are not on the disk."""
 
-    __slots__ = ("_file", "max_offset", "min_offset", "queue_id", "topic")
+    __slots__ = ("_file", "max_offset", "min_offset", "next_offset", "queue_id", "topic")
 
     def __init__(self, file: StoredFile, topic: str, queue_id: int) -> None:
         self._file = file
@@ -50,21 +52,33 @@ class ConsumeQueue:
         whole = entries_end(file)
         if whole != file.end:  # a kill in the middle of a write, or a file of the genuine broker
             file.truncate(whole)
-        self.max_offset = whole // ENTRY_BYTES
+        self.next_offset = self.max_offset = whole // ENTRY_BYTES
         self.min_offset = file.start // ENTRY_BYTES
 
-    def append(self, position: int, size_bytes: int, tags_code: int) -> None:
+    def append_hidden(self, position: int, size_bytes: int, tags_code: int) -> None:
+        """Append an entry that nobody sees before `show`."""
         self._file.append(ENTRY.pack(position, size_bytes, tags_code))
-        self.max_offset += 1
+        self.next_offset += 1
+
+    def show(self, end: int) -> None:
+        """The records of the entries below `end` are on the disk."""
+        self.max_offset = max(self.max_offset, min(end, self.next_offset))
+
+    def hide_from(self, position: int) -> None:
+        """The records at or above `position` of the log are not on the disk yet."""
+        self.max_offset = self.first_at_or_above(position)
+
+    def append(self, position: int, size_bytes: int, tags_code: int) -> None:
+        self.append_entries([(position, size_bytes, tags_code)])
 
     def append_entries(self, entries: list[Entry]) -> None:
         self._file.append(b"".join([ENTRY.pack(*entry) for entry in entries]))
-        self.max_offset += len(entries)
+        self.next_offset += len(entries)
+        self.max_offset = self.next_offset
 
     def append_missing(self, position: int, count: int) -> None:
         """Give `count` offsets to messages that are lost; `position` is that of the next record of the queue."""
-        self._file.append(ENTRY.pack(position, 0, 0) * count)
-        self.max_offset += count
+        self.append_entries([(position, 0, 0)] * count)
 
     @property
     def has_holes(self) -> bool:
@@ -77,7 +91,7 @@ class ConsumeQueue:
         return self._file.start // ENTRY_BYTES
 
     def entry(self, offset: int) -> Entry:
-        """The entry at `offset`, which must be in [min_offset, max_offset)."""
+        """The entry at `offset`, which must be in [min_offset, next_offset)."""
         return ENTRY.unpack(self._file.read(offset * ENTRY_BYTES, ENTRY_BYTES))
 
     def entries(self, offset: int, count: int) -> list[Entry]:
@@ -85,8 +99,8 @@ class ConsumeQueue:
         return list(ENTRY.iter_unpack(self._file.read(offset * ENTRY_BYTES, count * ENTRY_BYTES)))
 
     def first_at_or_above(self, position: int) -> int:
-        """Smallest offset whose record stands at or above `position` in the commit log; max_offset when none does."""
-        low, high = self._file.start // ENTRY_BYTES, self.max_offset
+        """Smallest offset whose record stands at or above `position` in the commit log; next_offset when none does."""
+        low, high = self._file.start // ENTRY_BYTES, self.next_offset
         while low < high:
             middle = (low + high) // 2
             if self.entry(middle)[0] < position:
@@ -98,9 +112,9 @@ class ConsumeQueue:
     def cut_records_from(self, position: int) -> None:
         """Forget the entries of records at or above `position`: recovery reads those again."""
         keep = self.first_at_or_above(position)
-        if keep < self.max_offset:
+        if keep < self.next_offset:
             self._file.truncate(keep * ENTRY_BYTES)
-            self.max_offset = keep
+            self.next_offset = self.max_offset = keep
 
     def drop_records_below(self, position: int) -> None:
         """The commit log begins at `position` now."""
@@ -110,7 +124,7 @@ class ConsumeQueue:
     def restart_at(self, offset: int) -> None:
         """Forget all entries; the next one is `offset`."""
         self._file.reset(offset * ENTRY_BYTES)
-        self.min_offset = self.max_offset = offset
+        self.min_offset = self.next_offset = self.max_offset = offset
 
     def flush(self) -> None:
         self._file.flush()

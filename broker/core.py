@@ -9,12 +9,18 @@ No socket, clock, thread or global random inside. `now_ms` is the wall clock (ms
 messages; it must not go back while the core lives. Effects are in the order in which they must be written: notices to members
 first, then the answer, then the answers of held pulls that it woke.
 
+    core.begin_flush()                                           after each round of frames
+    effects = core.flushed(now_ms)                               the storage says that a flush may be done
+
 An answer to a send is decided after the record was appended to the storage; an edge that writes effects only after
-`handle` returned therefore never acknowledges what a kill could lose.
+`handle` returned therefore never acknowledges what a kill could lose. With `flush = sync` the answer to whatever was written
+waits for the disk besides: it comes from `flushed`. At most one flush is under way. All that was written meanwhile is the
+next one's, so under load one flush answers many senders, and a single sender waits for nobody.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from functools import partial
 from random import Random
 
@@ -31,6 +37,7 @@ from .requests.table import HANDLERS
 from .state import DELAYS_TABLE, BrokerState, Call
 from .storage import DiskFailed, Storage, StorageError
 
+DELAYS_MAX = 1_000  # states of the delay levels that wait for a flush; of more, the oldest are not saved
 BODY_MAX_BYTES = 1 << 20  # of JSON that members and administrators send; reading it must not hold others up
 
 
@@ -56,6 +63,10 @@ class BrokerCore:
         self.trouble: str | None = None  # why the disk does not take data; sends are refused meanwhile
         self.failed: str | None = None  # why this process has to stop: nobody knows what the disk kept
         self.recovered_records = self.state.recover(now_ms)
+        self._flush: tuple[int, int, int] | None = None  # under way: ticket, the log's end, all that was written
+        self._flushed = self.state.written  # what the disk has of it
+        self._unanswered: deque[tuple[int, Reply]] = deque()  # what has to be flushed for them; ascending
+        self._delays_to_save: deque[tuple[int, bytes]] = deque(maxlen=DELAYS_MAX)  # likewise
         self._next_flush_ms = now_ms + config.flush_interval_ms
         self._next_checkpoint_ms = now_ms + config.checkpoint_interval_ms
         self._next_offsets_ms = now_ms + config.offset_flush_interval_ms
@@ -72,6 +83,7 @@ class BrokerCore:
             return []  # nothing more is promised
         if command.is_response:
             return [*forward.answered(state, command)]
+        before = state.written
         response = intercepted(self.intercepts, command) if self.intercepts else None
         if response is None:
             response = self._serve(Call(now_ms, channel, address, command))
@@ -80,7 +92,10 @@ class BrokerCore:
             effects += state.notices
             state.notices.clear()
         if response is not None and response is not SILENCE and not command.is_oneway:
-            effects.append(Reply(channel, response))
+            if state.waits_for_disk and state.written > before:
+                self._unanswered.append((state.written, Reply(channel, response)))
+            else:
+                effects.append(Reply(channel, response))
         if state.arrivals:
             effects += pull.wake_arrived(state)
         return effects
@@ -108,6 +123,37 @@ class BrokerCore:
             self._note(error)
             return command.response(ResponseCode.SERVICE_NOT_AVAILABLE, remark=f"service not available now: {error}")
 
+    # Waiting for the disk
+
+    def begin_flush(self) -> None:
+        """Start to bring what was written to the disk, unless that is under way."""
+        state = self.state
+        if state.waits_for_disk and self._flush is None and state.written > self._flushed and self.failed is None:
+            self._flush = state.begin_flush(), state.store.log_end, state.written
+
+    def flushed(self, now_ms: int) -> list[Effect]:
+        """Show and answer what the disk has now, and begin the next flush."""
+        state = self.state
+        if self._flush is None or self.failed is not None:
+            return []
+        ticket, log_end, written = self._flush
+        try:
+            if not state.storage.is_synced(ticket):
+                return []
+        except StorageError as error:
+            self._note(error)
+            return []
+        self._flush, self._flushed = None, written
+        state.store.flushed_to(log_end)
+        effects: list[Effect] = []
+        while self._unanswered and self._unanswered[0][0] <= written:
+            effects.append(self._unanswered.popleft()[1])
+        if state.arrivals:
+            effects += pull.wake_arrived(state)
+        self._save_delays()
+        self.begin_flush()
+        return effects
+
     # Time passed
 
     def tick(self, now_ms: int) -> list[Effect]:
@@ -115,7 +161,7 @@ class BrokerCore:
         state, config = self.state, self.config
         if self.failed is not None:
             return []
-        effects: list[Effect] = [*self._deliver_delayed(now_ms)]
+        effects: list[Effect] = [*self.flushed(now_ms), *self._deliver_delayed(now_ms)]
         self._ask_after_transactions(now_ms)
         effects += pull.wake_due(state, now_ms)
         if now_ms >= self._next_sweep_ms:
@@ -146,10 +192,10 @@ class BrokerCore:
             return []
         except StorageError as error:
             self._note(error)
-        try:
-            self._save_delays()
-        except StorageError as error:
-            self._note(error)
+        text = state.delays.dump_if_changed()
+        if text is not None:
+            self._delays_to_save.append((state.written, text))
+        self._save_delays()
         return pull.wake_arrived(state)
 
     def _ask_after_transactions(self, now_ms: int) -> None:
@@ -166,9 +212,15 @@ class BrokerCore:
             self.failed = str(error)
 
     def _save_delays(self) -> None:
-        text = self.state.delays.dump_if_changed()
-        if text is not None:
-            self.state.storage.replace(DELAYS_TABLE, text)
+        """Save how far delivery has come, once the disk has what was delivered: else a crash could lose it for good."""
+        try:
+            waiting, text = self._delays_to_save, None
+            while waiting and (not self.state.waits_for_disk or waiting[0][0] <= self._flushed):
+                text = waiting.popleft()[1]
+            if text is not None:
+                self.state.storage.replace(DELAYS_TABLE, text)
+        except StorageError as error:
+            self._note(error)
 
     def _keep(self, now_ms: int) -> None:
         """Save and sync what is due; a disk that refuses becomes `trouble`, and is tried again at the next interval."""
@@ -186,7 +238,8 @@ class BrokerCore:
                 self.trouble = None
             elif now_ms >= self._next_flush_ms:
                 self._next_flush_ms = now_ms + config.flush_interval_ms
-                state.store.flush()
+                if not state.waits_for_disk:
+                    state.begin_flush()
             state.store.end_checkpoint()
             state.store.rebuild_some()
         except StorageError as error:
@@ -256,6 +309,9 @@ class BrokerCore:
         state = self.state
         if self.failed is not None:
             return
+        state.storage.sync_now()  # the tables must not be ahead of the log
+        state.store.flushed_to(state.store.log_end)
+        self._flushed = state.written
         state.save_topics()
         state.save_tables()
         self._save_delays()

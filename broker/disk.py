@@ -1,37 +1,35 @@
 """DiskStorage: the broker's data folder.
 
 Layout, as a RocketMQ user knows it: `commitlog/<first position>`, `consumequeue/<topic>/<queue>/<first position>`,
-`config/*.json`, `lock`. Unlike the genuine server's, segments are not preallocated: their length is their content, so
-that the end of a file after a kill is simply where it ends, and positions run on without filler between segments.
+`config/*.json`, `lock`. As the genuine server's, segments are made in their full size, as sparse files (ftruncate): the end
+of what was written is not that of the file, and its owner has to find it and say so (`truncate`).
 
 Why plain write(2) and not a mapping: what the kernel took with write survives a kill -9 just as well, a full disk is an
 error that a request can report (a mapping dies by SIGBUS), and a read of a served range is one call.
 
-Syncing to the disk is slow (milliseconds) and must not stop the loop, so a thread does it. It opens paths itself and
-shares nothing with the owner but two queues' worth of integers; a path that was removed meanwhile is nothing to sync.
+Waiting for the disk is slow (milliseconds) and must not stop the loop: a thread does it (syncing.py).
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
-import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
-from queue import SimpleQueue
 
 from ..remoting.errors import UsageError
-from .storage import DiskFailed, StorageError
+from .storage import StorageError
+from .syncing import FILE_MODE, PREVIOUS, DiskCalls, Syncer
 
 OPEN_FILES_MAX = 256  # descriptors kept open; a broker with more queues than that reopens the rarely used ones
 BUFFER_MAX_BYTES = 65_536  # a buffered file writes itself out beyond this, so that its loss in a kill stays small
 ZERO_STEP_BYTES = 1 << 20
-FOLDER_MODE, FILE_MODE = 0o700, 0o600  # messages are nobody else's business
-PREVIOUS = ".bak"  # of a table: its generation before, as the genuine broker calls it
+PAGE_BYTES = 4_096
 ASIDE = "damaged"  # folder of what could not be read
 NAME_DIGITS = 20  # as RocketMQ names its segments (UtilAll.offset2FileName)
 
@@ -39,9 +37,10 @@ NAME_DIGITS = 20  # as RocketMQ names its segments (UtilAll.offset2FileName)
 class DescriptorPool:
     """Open descriptors by path, least recently used closed first."""
 
-    def __init__(self, open_max: int) -> None:
+    def __init__(self, open_max: int, calls: DiskCalls) -> None:
         self._open: OrderedDict[str, int] = OrderedDict()
         self._open_max = open_max
+        self.calls = calls
 
     def get(self, path: str) -> int:
         fd = self._open.get(path)
@@ -49,52 +48,60 @@ class DescriptorPool:
             self._open.move_to_end(path)
             return fd
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+            fd = self.calls.open(path, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise StorageError(f"cannot open {path}: {error.strerror}") from error
         self._open[path] = fd
         if len(self._open) > self._open_max:
-            os.close(self._open.popitem(last=False)[1])
+            self.calls.close(self._open.popitem(last=False)[1])
         return fd
 
     def forget(self, path: str) -> None:
         fd = self._open.pop(path, None)
         if fd is not None:
-            os.close(fd)
+            self.calls.close(fd)
 
     def close(self) -> None:
         while self._open:
-            os.close(self._open.popitem()[1])
+            self.calls.close(self._open.popitem()[1])
 
 
 class DiskFile:
     """A StoredFile in a folder of segment files, each named by its first position."""
 
-    def __init__(self, folder: Path, segment_bytes: int, buffered: bool, pool: DescriptorPool, dirty: set[str]) -> None:
+    def __init__(self, folder: Path, segment_bytes: int, buffered: bool, pool: DescriptorPool) -> None:
         self._folder = folder
         self._segment_bytes = segment_bytes
-        self._buffered = buffered
+        self.is_buffered = buffered
         self._pool = pool
-        self._dirty = dirty
+        self._calls = pool.calls
+        self.dirty: dict[str, None] = {}
+        """Paths that the disk may not have yet, in the order in which they are to be brought there."""
         self._buffer = bytearray()
         self._holes: list[tuple[int, int]] = []
         self._paths: dict[int, str] = {}  # of the segments in use; spares writing their names for every record
-        make_folder(folder)
+        self.dirty |= dict.fromkeys(make_folder(folder, self._calls))
+        self._whole: set[str] = set()  # segments that have their full size
         self._starts, self._written = self._scan()
+        self._limit = max(self._starts[-1] + self._segment_bytes, self._written)
 
     def _scan(self) -> tuple[list[int], int]:
-        """Find the segments. Positions stay whatever is missing: a segment that ends too early, or is not there, leaves a
-        hole that reads as zeros. One that runs into the next (a write that failed, then a new segment) ends there."""
+        """Find the segments, and how far they reach. Positions stay whatever is missing: a segment that ends too early, or is
+        not there, leaves a hole that reads as zeros. One that runs into the next (a write that failed, then a new segment)
+        ends there. Segments that are all of one other size, as a genuine broker was told, are gone on with in that size."""
         starts = sorted(
             int(entry) for entry in os.listdir(self._folder) if entry.isdigit() and len(entry) == NAME_DIGITS
         )
         if not starts:
             return [0], 0
-        for start, following in pairwise(starts):
-            end = start + os.path.getsize(self._path(start))
-            if end < following:
-                self._holes.append((end, following - end))
-        return starts, starts[-1] + os.path.getsize(self._path(starts[-1]))
+        sizes = [os.path.getsize(self._path(start)) for start in starts]
+        several = len(starts) > 1 and set(sizes) == {starts[1] - starts[0]}
+        if several or (len(starts) == 1 and sizes[0] > self._segment_bytes and starts[0] % sizes[0] == 0):
+            self._segment_bytes = sizes[0]
+        for (start, following), size in zip(pairwise(starts), sizes, strict=False):
+            if start + size < following:
+                self._holes.append((start + size, following - start - size))
+        return starts, starts[-1] + sizes[-1]
 
     def _path(self, start: int) -> str:
         path = self._paths.get(start)
@@ -116,7 +123,7 @@ class DiskFile:
 
     def append(self, data: bytes) -> int:
         position = self._written + len(self._buffer)
-        if self._buffered:
+        if self.is_buffered:
             self._buffer += data
             if len(self._buffer) > BUFFER_MAX_BYTES:
                 self.flush()
@@ -124,35 +131,75 @@ class DiskFile:
             self._write(data)
         return position
 
+    @property
+    def room(self) -> int:
+        return self._limit - self.end
+
+    @property
+    def content_end(self) -> int:
+        """The last page that holds data says so, without being read."""
+        if self._buffer:
+            return self.end
+        start = self._starts[-1]
+        if self._written == start:
+            return start
+        fd, end = self._pool.get(self._path(start)), 0
+        while (data_at := self._next_data(fd, end)) is not None:
+            end = os.lseek(fd, data_at, os.SEEK_HOLE)
+        # The last bytes of a record may be zeros for which a copied file has no page.
+        return min(start + end + PAGE_BYTES, self._written) if end else start
+
+    def roll(self, last: bytes) -> None:
+        rest = self._limit
+        self._write(last)
+        self._written = rest
+
     def _write(self, data: bytes | bytearray) -> None:
-        """Write behind the last segment, beginning a new one when it is full; all or, for the reader, nothing.
+        """Write at the end, in a new segment where the last one is full; all or, for the reader, nothing.
 
         `_written` moves only at the end, and the next write starts there again, so a write cut short by a full disk
         leaves bytes that nobody reads and the next one overwrites.
         """
-        tail = self._starts[-1]
-        rolls = self._written > tail and self._written + len(data) - tail > self._segment_bytes
-        if rolls:
-            tail = self._written
+        at, tail, limit, done = self._written, self._starts[-1], self._limit, 0
+        made: list[int] = []
+        written: list[str] = []
+        while done < len(data):
+            if at == limit:
+                tail, limit = at, at + self._segment_bytes
+                made.append(tail)
+            step = min(len(data) - done, limit - at)
+            self._write_part(tail, limit, at, memoryview(data)[done : done + step])
+            written.append(self._path(tail))
+            at, done = at + step, done + step
+        self._starts += made
+        if made or self._written == self._starts[0]:
+            written.append(str(self._folder))  # it has a new name in it
+        self._written, self._limit = at, limit
+        self.dirty |= dict.fromkeys(written)
+
+    def _write_part(self, tail: int, limit: int, at: int, data: memoryview) -> None:
         path = self._path(tail)
         try:
             fd = self._pool.get(path)
-            at = self._written - tail
-            done = os.pwrite(fd, data, at)
-            while done < len(data):
-                done += os.pwrite(fd, memoryview(data)[done:], at + done)
+            if path not in self._whole:
+                self._make_whole(fd, path, limit - tail)
+            self._calls.write(fd, data, at - tail)
         except OSError as error:
-            self._cut_back(path, self._written - tail)
+            self._cut_back(path, at - tail, limit - tail)
             raise StorageError(f"cannot write {path}: {error.strerror}") from error
-        if rolls:
-            self._starts.append(tail)
-        self._written += len(data)
-        self._dirty.add(path)
 
-    def _cut_back(self, path: str, length_bytes: int) -> None:
-        """Take half a write away, so that the segment ends where its content does; the next write would do it too."""
+    def _make_whole(self, fd: int, path: str, length_bytes: int) -> None:
+        """Give a segment its full size, without taking room for it."""
+        if os.fstat(fd).st_size < length_bytes:
+            self._calls.ftruncate(fd, length_bytes)
+        self._whole.add(path)
+
+    def _cut_back(self, path: str, keep_bytes: int, length_bytes: int) -> None:
+        """Take half a write away, and the room that it took; the next write would do the first too."""
         with contextlib.suppress(OSError, StorageError):
-            os.ftruncate(self._pool.get(path), length_bytes)
+            fd = self._pool.get(path)
+            self._calls.ftruncate(fd, keep_bytes)
+            self._calls.ftruncate(fd, length_bytes)
 
     def read(self, position: int, length_bytes: int) -> bytes:
         if position < self._starts[0] or position > self._written + len(self._buffer):
@@ -197,29 +244,41 @@ class DiskFile:
     def truncate(self, end: int) -> None:
         self.flush()
         end = max(end, self.start)
-        while len(self._starts) > 1 and self._starts[-1] >= end:
+        gone = [start for start in self._starts[1:] if start >= end]
+        while self._starts[-1] >= end and len(self._starts) > 1:
             self._unlink(self._starts.pop())
-        if end < self._written:
-            path = self._path(self._starts[-1])
-            fd, keep_bytes = self._pool.get(path), end - self._starts[-1]
-            if not self._buffered:
-                self._zero(fd, keep_bytes)
-            os.ftruncate(fd, keep_bytes)
-            self._written = end
-            self._dirty.add(path)
+        if gone:
+            self._limit = gone[0]
+            if not self.is_buffered:
+                self._calls.sync(str(self._folder))
+        self._written = min(end, self._limit)
+        path = self._path(self._starts[-1])
+        if os.path.exists(path):
+            self._zero(path, self._written - self._starts[-1])
         self._holes = [(at, length) for at, length in self._holes if at < end]
 
-    @staticmethod
-    def _zero(fd: int, begin: int) -> None:
-        """Overwrite what is there behind `begin`, and wait for the disk; a hole of a sparse file stays one."""
-        end = os.fstat(fd).st_size
-        at = begin
-        while at < end:
-            data = os.pread(fd, min(ZERO_STEP_BYTES, end - at), at)
+    def _zero(self, path: str, begin: int) -> None:
+        """Overwrite what is there from `begin` on, and of an unbuffered file wait for the disk; a hole stays one."""
+        fd = self._pool.get(path)
+        changed = False
+        while (data_at := self._next_data(fd, begin)) is not None:
+            data = os.pread(fd, ZERO_STEP_BYTES, data_at)
             if data.count(0) != len(data):
-                os.pwrite(fd, bytes(len(data)), at)
-            at += len(data)
-        os.fsync(fd)
+                self._calls.write(fd, bytes(len(data)), data_at)
+                changed = True
+            begin = data_at + len(data)
+        if changed and not self.is_buffered:
+            self._calls.sync_open(fd, path)
+
+    @staticmethod
+    def _next_data(fd: int, position: int) -> int | None:
+        """Where the first byte is, at or after `position`, that the file has room for on the disk."""
+        try:
+            return os.lseek(fd, position, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return None
+            return position if position < os.fstat(fd).st_size else None
 
     def reset(self, position: int) -> None:
         self._buffer.clear()
@@ -227,6 +286,7 @@ class DiskFile:
             self._unlink(start)
         self._starts = [position]
         self._written = position
+        self._limit = position + self._segment_bytes
         self._holes.clear()
 
     def drop_before(self, position: int) -> None:
@@ -240,28 +300,40 @@ class DiskFile:
     def _unlink(self, start: int) -> None:
         path = self._path(start)
         del self._paths[start]
+        self._whole.discard(path)
         self._pool.forget(path)
-        self._dirty.discard(path)
+        self.dirty.pop(path, None)
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+            self._calls.unlink(path)
 
     def forget(self) -> None:
         """Give the descriptors back; the files stay."""
         for start in self._starts:
             self._pool.forget(self._path(start))
-            self._dirty.discard(self._path(start))
+        self.dirty.clear()
+
+    def settle(self, position: int) -> None:
+        self.flush()
+        reached = bisect_right(self._starts, position) - 1
+        written = [self._path(start) for start in self._starts[max(reached, 0) :]]
+        for path in [*written, *self.dirty, str(self._folder)]:
+            self._calls.sync(path)
+        self.dirty.clear()
 
     def remove(self) -> None:
         self.reset(0)
         with contextlib.suppress(OSError):  # somebody else's files in it: not ours to delete
-            os.rmdir(self._folder)
+            self._calls.rmdir(str(self._folder))
 
 
-def make_folder(folder: Path) -> None:
-    """Make the folder, and those above it that are not there, for their owner alone."""
-    if not folder.is_dir():
-        make_folder(folder.parent)
-        folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
+def make_folder(folder: Path, calls: DiskCalls) -> list[str]:
+    """Make the folder, and those above it that are not there, for their owner alone; returns those whose names changed."""
+    if folder.is_dir():
+        return []
+    changed = make_folder(folder.parent, calls)
+    with contextlib.suppress(FileExistsError):
+        calls.mkdir(str(folder))
+    return [*changed, str(folder.parent)]
 
 
 FOREIGN = {
@@ -298,28 +370,36 @@ def refuse_foreign(folder: Path) -> None:
 class DiskStorage:
     """Storage in one folder, locked by flock for as long as this object lives."""
 
+    has_disk = True
+
     def __init__(
-        self, folder: Path, open_files_max: int = OPEN_FILES_MAX, fsync: Callable[[int], None] = os.fsync
+        self,
+        folder: Path,
+        open_files_max: int = OPEN_FILES_MAX,
+        calls: DiskCalls | None = None,
+        *,
+        has_thread: bool = True,
     ) -> None:
-        """`fsync` waits for the disk (a test may give one that fails).
+        """`calls` change the folder (a test may record them, or let them fail); without a thread of its own a test says when
+        the disk is waited for: `syncer.work()`.
 
         Raises UsageError when the folder cannot be used or another process holds it.
         """
         self._folder = folder
+        self._calls = calls or DiskCalls()
         refuse_foreign(folder)
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
-            make_folder(folder / "config")
+            made = make_folder(folder / "config", self._calls)
             self._lock_fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         except OSError as error:
             raise UsageError(f"broker data folder {folder} cannot be used: {error.strerror}") from error
         self._take_lock()
         self._files: dict[str, DiskFile] = {}
-        self._pool = DescriptorPool(open_files_max)
-        self._dirty: set[str] = set()
-        self._ticket = 0
-        self._fsync = fsync
-        self._syncer = Syncer(fsync)
+        self._pool = DescriptorPool(open_files_max, self._calls)
+        self.syncer = Syncer(self._calls, has_thread=has_thread)
+        for path in [*made, str(folder)]:
+            self._calls.sync(path)
 
     def _take_lock(self) -> None:
         try:
@@ -337,7 +417,7 @@ class DiskStorage:
     def open(self, name: str, segment_bytes: int, buffered: bool) -> DiskFile:
         file = self._files.get(name)
         if file is None:
-            file = self._files[name] = DiskFile(self._folder / name, segment_bytes, buffered, self._pool, self._dirty)
+            file = self._files[name] = DiskFile(self._folder / name, segment_bytes, buffered, self._pool)
         return file
 
     def names(self, prefix: str) -> list[str]:
@@ -351,11 +431,11 @@ class DiskStorage:
         return sorted(name for name in found if name.startswith(prefix))
 
     def remove(self, name: str) -> None:
-        file = self._files.pop(name, None) or DiskFile(self._folder / name, 1, False, self._pool, self._dirty)
+        file = self._files.pop(name, None) or DiskFile(self._folder / name, 1, False, self._pool)
         file.remove()
 
     def load(self, table: str) -> bytes | None:
-        pending = self._syncer.pending_table(str(self._folder / table))
+        pending = self.syncer.pending_table(str(self._folder / table))
         if pending is not None:
             return pending
         try:
@@ -370,13 +450,13 @@ class DiskStorage:
 
     def replace(self, table: str, content: bytes, *, sync: bool = False) -> None:
         if not sync:
-            self._syncer.submit_table(str(self._folder / table), content)
-            if self._syncer.table_trouble is not None:  # of an earlier one; all that wait are tried again
-                raise StorageError(self._syncer.table_trouble)
+            self.syncer.submit_table(str(self._folder / table), content)
+            if self.syncer.table_trouble is not None:  # of an earlier one; all that wait are tried again
+                raise StorageError(self.syncer.table_trouble)
             return
-        self._syncer.forget_table(str(self._folder / table))
+        self.syncer.forget_table(str(self._folder / table))
         try:
-            write_table(str(self._folder / table), content, self._fsync)
+            self._calls.write_table(str(self._folder / table), content)
         except OSError as error:
             raise StorageError(f"cannot write {self._folder / table}: {error.strerror}") from error
 
@@ -386,19 +466,21 @@ class DiskStorage:
             return
         fresh = path.with_name(path.name + ".tmp")
         try:
-            make_folder(path.parent)
-            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
-            with open(fd, "wb") as file:
+            made = make_folder(path.parent, self._calls)
+            fd = self._calls.open(str(fresh), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            try:
+                length_bytes = 0
                 for part in parts:
-                    if part.count(0) == len(part):
-                        file.seek(len(part), os.SEEK_CUR)
-                    else:
-                        file.write(part)
-                file.truncate(file.tell())
-                file.flush()
-                os.fsync(fd)
-            os.rename(fresh, path)
-            sync_path(str(path.parent))
+                    if part.count(0) != len(part):
+                        self._calls.write(fd, part, length_bytes)
+                    length_bytes += len(part)
+                self._calls.ftruncate(fd, length_bytes)
+                self._calls.sync_open(fd, str(fresh))
+            finally:
+                self._calls.close(fd)
+            self._calls.rename(str(fresh), str(path))
+            for changed in [str(path.parent), *made]:
+                self._calls.sync(changed)
         except OSError as error:
             raise StorageError(f"cannot keep a copy of damaged bytes in {path}: {error.strerror}") from error
 
@@ -412,8 +494,8 @@ class DiskStorage:
             number += 1
             place = self._folder / ASIDE / f"{name}.{number}"
         try:
-            make_folder(place.parent)
-            os.rename(self._folder / name, place)
+            make_folder(place.parent, self._calls)
+            self._calls.rename(str(self._folder / name), str(place))
         except OSError as error:
             raise StorageError(f"cannot set {self._folder / name} aside: {error.strerror}") from error
 
@@ -421,24 +503,28 @@ class DiskStorage:
         folder = self._folder / ASIDE
         return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
-    def sync(self) -> int:
-        self._ticket += 1
-        self._syncer.submit(self._ticket, sorted(self._dirty, key=lambda path: ("/config/" not in path, path)))
-        self._dirty.clear()
-        return self._ticket
+    def sync(self, *names: str) -> int:
+        paths: dict[str, None] = {}
+        for file in [self._files[name] for name in names] if names else self._files.values():
+            paths |= file.dirty
+            if names or file.is_buffered:  # what waits for a flush must not have to wait for a round
+                file.dirty.clear()
+        return self.syncer.submit(paths, flush=bool(names))
 
-    @property
-    def synced(self) -> int:
-        return self._syncer.done()
+    def is_synced(self, ticket: int) -> bool:
+        return self.syncer.is_done(ticket)
+
+    def sync_now(self) -> None:
+        for file in self._files.values():
+            file.flush()
+        self.syncer.wait(self.sync())
 
     def close(self) -> None:
         """Flush and sync everything, end the thread, release the folder. Does nothing the second time."""
         if self._lock_fd < 0:
             return
         try:
-            for file in self._files.values():
-                file.flush()
-            self.sync()
+            self.sync_now()
         finally:
             self.abandon()
 
@@ -446,119 +532,7 @@ class DiskStorage:
         """Release the folder and keep only what is durable, as the end of a killed process does."""
         if self._lock_fd < 0:
             return
-        self._syncer.close()
+        self.syncer.close()
         self._pool.close()
         os.close(self._lock_fd)
         self._lock_fd = -1  # a descriptor closed twice could be somebody else's the second time
-
-
-class Syncer:
-    """The one thread that waits for the disk: syncs lists of paths, and writes tables, of each the newest content alone."""
-
-    def __init__(self, fsync: Callable[[int], None]) -> None:
-        self._fsync = fsync
-        self._rounds: SimpleQueue[tuple[int, list[str]] | None] = SimpleQueue()
-        self._lock = threading.Lock()  # for the tables that wait; held for a look-up
-        self._tables: dict[str, bytes] = {}
-        self._done = 0
-        self._failed: DiskFailed | None = None
-        self.table_trouble: str | None = None  # why a table cannot be written; it waits for the next round
-        self._thread = threading.Thread(target=self._run, name="broker-sync", daemon=True)
-        self._thread.start()
-
-    def submit(self, ticket: int, paths: list[str]) -> None:
-        """Sync the paths, and write the tables that wait; `done` says when."""
-        self._rounds.put((ticket, paths))
-
-    def submit_table(self, path: str, content: bytes) -> None:
-        with self._lock:
-            waits = bool(self._tables)
-            self._tables[path] = content
-        if not waits:
-            self._rounds.put((0, []))
-
-    def pending_table(self, path: str) -> bytes | None:
-        with self._lock:
-            return self._tables.get(path)
-
-    def forget_table(self, path: str) -> None:
-        with self._lock:
-            self._tables.pop(path, None)
-
-    def done(self) -> int:
-        if self._failed is not None:
-            raise self._failed
-        return self._done
-
-    def close(self) -> None:
-        self._rounds.put(None)
-        self._thread.join()
-
-    def _run(self) -> None:
-        while (item := self._rounds.get()) is not None:
-            ticket, paths = item
-            try:
-                self._write_tables()
-                for path in [*paths, *sorted({os.path.dirname(path) for path in paths})]:
-                    sync_path(path, self._fsync)
-            except DiskFailed as error:
-                self._failed = error
-            except OSError as error:  # fsync of what cannot be opened any more
-                self._failed = DiskFailed(f"cannot bring {error.filename} to the disk: {error.strerror}")
-            else:
-                self._done = max(self._done, ticket)
-
-    def _write_tables(self) -> None:
-        """One that cannot be written (a full disk) waits for the next round, and its last generation stays."""
-        with self._lock:
-            tables = dict(self._tables)
-        trouble: str | None = None
-        for path, content in tables.items():
-            try:
-                write_table(path, content, self._fsync)
-            except OSError as error:
-                trouble = f"cannot write {path}: {error.strerror}"
-                continue
-            with self._lock:
-                if self._tables.get(path) is content:
-                    del self._tables[path]
-        self.table_trouble = trouble
-
-
-def write_table(path: str, content: bytes, fsync: Callable[[int], None]) -> None:
-    """Replace a file whole and wait for the disk; what it held before becomes its previous generation.
-
-    Raises OSError, and then it is as before; DiskFailed when the disk did not keep it.
-    """
-    fresh = f"{path}.{threading.get_ident()}.tmp"
-    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
-    try:
-        with open(fd, "wb", closefd=False) as file:
-            file.write(content)
-        synced(fd, path, fsync)
-    finally:
-        os.close(fd)
-    with contextlib.suppress(FileNotFoundError):
-        os.rename(path, path + PREVIOUS)
-    os.rename(fresh, path)
-    sync_path(os.path.dirname(path), fsync)
-
-
-def synced(fd: int, path: str, fsync: Callable[[int], None]) -> None:
-    """Wait for the disk. Raises DiskFailed: after a failed fsync the kernel may have dropped what was to be written."""
-    try:
-        fsync(fd)
-    except OSError as error:
-        raise DiskFailed(f"the disk did not keep what was written to {path}: {error.strerror}") from error
-
-
-def sync_path(path: str, fsync: Callable[[int], None] = os.fsync) -> None:
-    """fsync the file or folder `path`; one that was removed meanwhile needs none. Raises OSError, DiskFailed."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
-    try:
-        synced(fd, path, fsync)
-    finally:
-        os.close(fd)

@@ -5,6 +5,7 @@ written after the last: one write per connection and round, and nothing is writt
 connections have their turn.
 
 - All connections read into one buffer: what is read is taken out of it before the next one reads.
+- After each round a flush begins, unless one is under way; the thread that waits for the disk wakes the loop when it is done.
 - A peer that does not read its answers is not served until it does: no further frame of it, not even one that was received
   already, and no held pull, so what is queued for it stays bounded. One that reads nothing for LAG_MS is disconnected.
 - A frame that cannot be right ends its connection, as there is no way to find the next one's start.
@@ -161,7 +162,19 @@ class Edge:
             if not connection.is_lagging and connection.channel in self.broker.state.held.parked:
                 asyncio.get_running_loop().call_soon(self._give_room, connection.channel)
         self._written.clear()
+        self.broker.begin_flush()
         self._arm()
+
+    def flushed(self) -> None:
+        """The disk may have what senders wait for."""
+        if not self._stopped:
+            self.perform(self.broker.flushed(self.clock_ms()))
+            self._say_failure()
+
+    def _say_failure(self) -> None:
+        if self.broker.failed is not None and not self.failed.is_set():
+            self.failed.set()
+            _log.error("storage.failed", reason=self.broker.failed)
 
     def _give_room(self, channel: int | None) -> None:
         if channel in self._connections:
@@ -194,9 +207,7 @@ class Edge:
             _log.warning(event, **fields)
         while self.broker.state.faults:
             self.say("held_pull.failed", reason=self.broker.state.faults.popleft())
-        if self.broker.failed is not None and not self.failed.is_set():
-            self.failed.set()
-            _log.error("storage.failed", reason=self.broker.failed)
+        self._say_failure()
         if self.broker.trouble != self._trouble:
             self._trouble = self.broker.trouble
             _log.warning("storage.trouble" if self._trouble else "storage.works_again", reason=self._trouble)

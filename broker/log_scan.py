@@ -3,11 +3,11 @@
 From a position at which something begins, the log holds one of these:
 
 - a record: its size fits into its segment, its parts into its size, its body has its CRC, and it knows its own position;
-- a BLANK, with which the genuine broker fills a segment that has no room for the next record: the log goes on after it;
+- a BLANK, which fills a segment that has no room for the next record: the log goes on after it;
 - damage: anything else, when a record follows it somewhere. The next record is the first place at which the magic, the own
   position and the CRC agree, and which the caller believes (its queue offset must rise);
 - the tail, when no record follows:
-  - zeros alone: nothing was written there (a genuine segment is made at its full size);
+  - zeros alone: nothing was written there (a segment is made at its full size);
   - a front of one record, all of it in agreement: the write that a kill cut short. Nobody was answered for it;
   - anything else: damage.
 
@@ -39,6 +39,7 @@ from .storage import StoredFile
 CHUNK_BYTES = 1 << 20
 _MAGIC = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
 _MAGIC_BYTES = 4
+BLANK_MIN_BYTES = 8
 _OWN_POSITION_AT = 28
 _BODY_LENGTH_AT = 84  # with two IPv4 hosts; each IPv6 one puts it 12 bytes further
 
@@ -70,6 +71,7 @@ class LogScan:
         self._log = log
         self._believed = believed
         self._end = log.end
+        self._content = log.content_end
         self._starts = log.segment_starts()
         self._chunk = b""
         self._chunk_at = begin
@@ -111,7 +113,10 @@ class LogScan:
     def _blank(self, position: int) -> int:
         """Size of the BLANK at `position`, 0 when there is none."""
         size, magic = self._head(position)
-        return size if magic == BLANK_MAGIC and 8 <= size <= self._segment_end(position) - position else 0
+        room = self._segment_end(position) - position
+        if room < BLANK_MIN_BYTES and position + room < self._end and not any(self._log.read(position, room)):
+            return room  # where one of our older segments had no room for a BLANK
+        return size if magic == BLANK_MAGIC and BLANK_MIN_BYTES <= size <= room else 0
 
     def _record(self, position: int) -> Part | None:
         size, magic = self._head(position)
@@ -131,17 +136,19 @@ class LogScan:
         if following is not None:
             return Part(Kind.DAMAGE, position, following - position)
         content_end = self._content_end(position)
-        length_bytes = self._end - position
         if content_end == position:
-            return Part(Kind.UNWRITTEN, position, length_bytes)
+            return Part(Kind.UNWRITTEN, position, self._end - position)
         if self._is_front(position, content_end):
-            return Part(Kind.TORN, position, length_bytes)
-        return Part(Kind.DAMAGE, position, length_bytes)
+            return Part(Kind.TORN, position, self._end - position)
+        size, magic = self._head(position)
+        if magic in (MAGIC_V1, MAGIC_V2) and content_end < position + size <= self._segment_end(position):
+            content_end = position + size  # a record may end with zeros
+        return Part(Kind.DAMAGE, position, content_end - position)
 
     def _next_record(self, position: int) -> int | None:
         """Where the first record that can be believed begins, at or after `position`."""
         at = position
-        while at < self._end:
+        while at < self._content:
             window = self._log.read(at, CHUNK_BYTES)
             for match in _MAGIC.finditer(window):
                 start = at + match.start() - _MAGIC_BYTES
@@ -161,7 +168,7 @@ class LogScan:
     def _content_end(self, position: int) -> int:
         """Behind the last byte that is not zero; `position` when all are."""
         found = at = position
-        while at < self._end:
+        while at < self._content:
             window = self._log.read(at, CHUNK_BYTES)
             kept = len(window.rstrip(b"\0"))
             if kept:

@@ -2,8 +2,9 @@
 
 Rules:
 - A record is written to the commit log before anything else happens for it; when `put` returns, a kill loses nothing.
-  The consume queue entry follows in the same step, so there is no dispatch thread and no moment at which a stored
-  message cannot be found.
+  The consume queue entry follows in the same step, made from the message in hand; only recovery reads the log for that.
+- Who waits for the disk (`flush = sync`) sees a message when the disk has it: a message that was seen and then lost would
+  give its offset to another. Until then its entry is hidden.
 - Consume queues are buffered. A *checkpoint* is a commit log position up to which all of them are on the disk: first
   they are flushed and synced, then the position is written. Recovery cuts the queues back to the checkpoint and reads
   the log from there, so a start costs what was stored since the last checkpoint, whatever the log's size.
@@ -25,10 +26,11 @@ from struct import Struct
 from typing import NoReturn
 
 from ..remoting.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_STORE_HOST_V6
-from ..remoting.errors import ProtocolError, RocketcrewError
+from ..remoting.errors import ProtocolError, RocketcrewError, UsageError
 from ..remoting.hashing import java_hash
 from ..remoting.properties import PROPERTY_TAGS
 from ..remoting.stored import (
+    BLANK_MAGIC,
     MAGIC_V1,
     MAGIC_V2,
     RECORD_MIN_BYTES,
@@ -38,6 +40,7 @@ from ..remoting.stored import (
     record_info,
 )
 from .consume_queue import SEGMENT_BYTES, ConsumeQueue
+from .log_scan import BLANK_MIN_BYTES
 from .recovery import Found, Key, Rebuild, Recovery
 from .storage import Storage, StorageError
 from .wanted import EVERYTHING, Wanted
@@ -51,6 +54,7 @@ RECORD_HEAD_BYTES = 76  # up to and with the store time, also behind an IPv6 bor
 
 # What says which record one is: size, magic, queue id, queue offset, own position, sysFlag.
 _IDENTITY = Struct(">ii4xi4xqqi")
+_BLANK = Struct(">ii")
 _BODY_AT = {
     0: 88,
     SYSFLAG_BORN_HOST_V6: 100,
@@ -108,7 +112,11 @@ class StoreLimits:
 class MessageStore:
     """All messages of one broker. Single owner, no clock: every call that needs the time is given it."""
 
-    def __init__(self, storage: Storage, limits: StoreLimits, store_host: str, store_port: int) -> None:
+    def __init__(
+        self, storage: Storage, limits: StoreLimits, store_host: str, store_port: int, *, waits_for_disk: bool = False
+    ) -> None:
+        """With `waits_for_disk` messages are shown when `flushed_to` says that the disk has them, else at once."""
+        self._waits_for_disk = waits_for_disk
         self._storage = storage
         self._limits = limits
         self._host = store_host
@@ -121,6 +129,12 @@ class MessageStore:
         self._removed: dict[str, int] = {}  # deleted topic -> where the log ended then: older records are not its own
         self._rebuilds: dict[Key, Rebuild] = {}
         self._rebuild: Callable[[Key], Rebuild] | None = None
+        self._hidden: deque[tuple[int, ConsumeQueue, StoredMessage, int]] = (
+            deque()
+        )  # log end, queue, message, tags code
+        self._flushed = 0
+        self.arrived: Callable[[StoredMessage, int], None] = lambda _message, _tags_code: None
+        """Called with each message and its tags code when it can be read."""
         self.rebuilt_queues = 0
         self.events: deque[tuple[str, dict[str, object]]] = deque(maxlen=64)  # since the start, for the log
         self.found = Found()
@@ -150,20 +164,44 @@ class MessageStore:
         if self._rebuilds:
             self._refuse_rebuilding(key)
         stored_ms = max(now_ms, self._stored_ms)
-        position = self._log.end
-        records: list[bytes] = []
-        for offset, message in enumerate(messages, queue.max_offset):
+        for offset, message in enumerate(messages, queue.next_offset):
             message.queue_offset = offset
-            message.physical_offset = position
             message.store_timestamp_ms = stored_ms
             message.store_host = self._host
             message.store_port = self._port
-            records.append(encode_message(message))
-            position += len(records[-1])
+        records = encode_at(messages, self._log.end)
+        position = self._log.end
+        length_bytes = sum(map(len, records))
+        if 0 < self._log.room < length_bytes + BLANK_MIN_BYTES:
+            if length_bytes + BLANK_MIN_BYTES > self._limits.segment_bytes:
+                raise UsageError(
+                    f"{length_bytes} bytes to be stored at once do not fit into a segment of {self._limits.segment_bytes} "
+                    "(mapped_file_size_commit_log)"
+                )
+            position += self._log.room
+            self._log.roll(_BLANK.pack(self._log.room, BLANK_MAGIC)[: self._log.room])
+            records = encode_at(messages, position)
         self._log.append(records[0] if len(records) == 1 else b"".join(records))
+        position += length_bytes
         self._stored_ms = stored_ms
         for message, record, tags_code in zip(messages, records, tags_codes, strict=True):
-            queue.append(message.physical_offset, len(record), tags_code)
+            queue.append_hidden(message.physical_offset, len(record), tags_code)
+            self._hidden.append((message.physical_offset + len(record), queue, message, tags_code))
+        if not self._waits_for_disk:
+            self.flushed_to(position)
+
+    @property
+    def flushed(self) -> int:
+        """Up to here the log is shown: it is on the disk, or nobody waits for that."""
+        return self._flushed
+
+    def flushed_to(self, position: int) -> None:
+        """The disk has the log up to `position`: show what is below it."""
+        self._flushed = position
+        while self._hidden and self._hidden[0][0] <= position:
+            _, queue, message, tags_code = self._hidden.popleft()
+            queue.show(message.queue_offset + 1)
+            self.arrived(message, tags_code)
 
     def _queue_to_write(self, topic: str, queue_id: int) -> ConsumeQueue:
         queue = self._queues.get((topic, queue_id))
@@ -373,10 +411,6 @@ class MessageStore:
 
     # Keeping
 
-    def flush(self) -> None:
-        """Start to bring what was put to the disk (bounds what a crash of the machine loses)."""
-        self._storage.sync()
-
     def begin_checkpoint(self) -> None:
         """Flush the queues and start a sync; `end_checkpoint` writes the position once that is done."""
         if self._pending_checkpoint is not None or self._rebuilds or self._log.end == self._checkpoint:
@@ -388,14 +422,13 @@ class MessageStore:
     def end_checkpoint(self) -> None:
         """Write the pending checkpoint if its sync is done. Raises StorageError when the disk failed."""
         pending = self._pending_checkpoint
-        if pending is not None and self._storage.synced >= pending[0]:
+        if pending is not None and self._storage.is_synced(pending[0]):
             self._pending_checkpoint = None
             self._save_checkpoint(pending[1])
 
     def checkpoint_now(self) -> None:
-        """For a clean stop: flush the queues and write the position; closing the storage syncs."""
-        for queue in self._queues.values():
-            queue.flush()
+        """For a clean stop: bring all to the disk, then write the position."""
+        self._storage.sync_now()
         if not self._rebuilds:  # else the next start has to look at more
             self._save_checkpoint(self._checkpoint_text())
 
@@ -403,7 +436,7 @@ class MessageStore:
         """The log's end, and the document that says how many entries each queue has there."""
         counts: dict[str, dict[int, int]] = {}
         for (topic, queue_id), queue in self._queues.items():
-            counts.setdefault(topic, {})[queue_id] = queue.max_offset
+            counts.setdefault(topic, {})[queue_id] = queue.next_offset
         return self._log.end, json.dumps(
             {"position": self._log.end, "stored_ms": self._stored_ms, "queues": counts}
         ).encode()
@@ -438,8 +471,8 @@ class MessageStore:
             del self._queues[topic, queue_id]
             self._rebuilds.pop((topic, queue_id), None)
             self._storage.remove(f"{QUEUES}/{topic}/{queue_id}")
-        self._pending_checkpoint = None  # it would be older than the one of now
-        self.checkpoint_now()
+        self._pending_checkpoint, self._checkpoint = None, -1  # what it says of the topic's queues holds no more
+        self.begin_checkpoint()
 
     # Rebuilding
 
@@ -478,9 +511,10 @@ class MessageStore:
             queue = self._queues[key]
             rebuild.finish(queue)
             queue.drop_records_below(self._log.start)
+            queue.hide_from(self._flushed)
             self.rebuilt_queues += 1
             self.events.append(
-                ("store.queue_rebuilt", {"topic": key[0], "queue_id": key[1], "entries": queue.max_offset})
+                ("store.queue_rebuilt", {"topic": key[0], "queue_id": key[1], "entries": queue.next_offset})
             )
             self.events += rebuild.found.events()
 
@@ -547,6 +581,9 @@ class MessageStore:
         self._stored_ms = max(_stored_ms_in(checkpoint), self.found.stored_ms)
         for queue in self._queues.values():
             queue.drop_records_below(self._log.start)
+        if self._waits_for_disk:  # a killed broker may have left what is not on the disk yet
+            self._log.settle(begin)
+        self._flushed = self._log.end
         return self.found.records
 
     def _open_queues(self, knows: Callable[[str], bool], begin: int, counts: Counts | None) -> set[Key]:
@@ -572,7 +609,7 @@ class MessageStore:
             queue.cut_records_from(begin)
             if (
                 queue.has_holes
-                or queue.max_offset != counts.get(key[0], {}).get(key[1], 0)
+                or queue.next_offset != counts.get(key[0], {}).get(key[1], 0)
                 or not self._ends_well(queue)
             ):
                 broken.add(key)
@@ -580,15 +617,25 @@ class MessageStore:
 
     def _ends_well(self, queue: ConsumeQueue) -> bool:
         """Whether the last entry is that of its record, or of none that is still there."""
-        if queue.max_offset == queue.file_start:
+        if queue.next_offset == queue.file_start:
             return True
-        offset = queue.max_offset - 1
+        offset = queue.next_offset - 1
         position, size, _ = queue.entry(offset)
         if position < self._log.start or not size:
             return True
         return self._in_log(position, size) and self._log.read(position, _IDENTITY.size)[12:16] == (
             queue.queue_id.to_bytes(4, "big")
         )
+
+
+def encode_at(messages: list[StoredMessage], position: int) -> list[bytes]:
+    """The records of messages that are stored one after the other from `position` of the log on, which they are told."""
+    records: list[bytes] = []
+    for message in messages:
+        message.physical_offset = position
+        records.append(encode_message(message))
+        position += len(records[-1])
+    return records
 
 
 Counts = dict[str, dict[int, int]]

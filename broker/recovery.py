@@ -138,7 +138,7 @@ class Recovery:
             self.set_aside(part)
         for key in broken - self._taken:  # no record of it is left
             queue = self._queue_of(*key)
-            queue.restart_at(queue.max_offset)
+            queue.restart_at(queue.next_offset)
         self.found.rebuilt = sorted(broken)
         return self.found
 
@@ -164,7 +164,7 @@ class Recovery:
         if not self._wanted(message) or self._is_anew(self._key(message)) or self._is_new_life(message):
             return True
         queue, offset = self._queue_of(message.topic, message.queue_id), message.queue_offset
-        if offset >= queue.max_offset:
+        if offset >= queue.next_offset:
             return True
         return offset >= queue.file_start and queue.entry(offset)[0] == message.physical_offset
 
@@ -198,7 +198,7 @@ class Recovery:
         offset = message.queue_offset
         if self._is_anew(key) and key not in self._waiting:
             queue.restart_at(0)  # where the log was never cut, each queue begins there
-        missing = offset - queue.max_offset
+        missing = offset - queue.next_offset
         if missing < 0 and self._is_new_life(message):
             for odd in self._waiting.pop(key, ()):
                 self.set_aside(odd)
@@ -223,7 +223,7 @@ class Recovery:
             chain, doubts, _ = self._likeliest(queue, waiting, agreed=True)
             if len(chain) >= min(2 + doubts, AGREEING_MAX):
                 self._settle(queue, chain)
-        elif not self._whole and key not in self._broken and offset - queue.max_offset > self._room:
+        elif not self._whole and key not in self._broken and offset - queue.next_offset > self._room:
             self.suspects.add(key)
             del self._waiting[key]
         if len(waiting) > WAITING_MAX:
@@ -238,8 +238,8 @@ class Recovery:
         """
         key = queue.topic, queue.queue_id
         begins_anywhere = self._begins_anywhere(key)
-        last = queue.max_offset > queue.file_start
-        base = queue.entry(queue.max_offset - 1)[0] if last else self._log.start
+        last = queue.next_offset > queue.file_start
+        base = queue.entry(queue.next_offset - 1)[0] if last else self._log.start
         best: list[tuple[int, int, int, int]] = []  # records, -doubts, -fillers, number of the record before; by record
         for number, part in enumerate(waiting):
             found = (0, 0, 0, -1)
@@ -250,7 +250,7 @@ class Recovery:
                 begin, position = (
                     (_offset(waiting[before]) + 1, waiting[before].position)
                     if before >= 0
-                    else (queue.max_offset, base)
+                    else (queue.next_offset, base)
                 )
                 gap = _offset(part) - begin
                 left_out = number - before - 1
@@ -284,7 +284,7 @@ class Recovery:
             if part not in chain:
                 self.set_aside(part)
         for part in chain:
-            missing = _offset(part) - queue.max_offset
+            missing = _offset(part) - queue.next_offset
             if key not in self._taken and (self._begins_anywhere(key) or missing > MISSING_MAX):
                 queue.restart_at(_offset(part))
             elif missing:
@@ -317,7 +317,7 @@ class Recovery:
 
     def _give_up_one(self) -> None:
         def unlikely(pair: tuple[Key, Part]) -> tuple[bool, int]:
-            missing = _offset(pair[1]) - self._queue_of(*pair[0]).max_offset
+            missing = _offset(pair[1]) - self._queue_of(*pair[0]).next_offset
             return missing < 0, missing
 
         key, worst = max(((key, part) for key, parts in self._waiting.items() for part in parts), key=unlikely)
@@ -396,11 +396,11 @@ class Rebuild:
     def finish(self, queue: ConsumeQueue) -> None:
         """Put the entries in place of those of `queue`; one without records goes on counting."""
         if not self._count:
-            queue.restart_at(queue.max_offset)
+            queue.restart_at(queue.next_offset)
             return
         first = self._made.file_start
         queue.restart_at(first)
-        for offset in range(first, self._made.max_offset, STEP_ENTRIES):
+        for offset in range(first, self._made.next_offset, STEP_ENTRIES):
             queue.append_entries(self._made.entries(offset, STEP_ENTRIES))
         queue.flush()
 

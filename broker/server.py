@@ -20,6 +20,7 @@ import signal
 import socket
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random, SystemRandom
 from typing import Self, cast
@@ -137,6 +138,8 @@ class EmbeddedBroker:
             await loop.create_server(edge.name_server_connection, sock=name_server_socket, backlog=BACKLOG),
             await loop.create_server(edge.broker_connection, sock=broker_socket, backlog=BACKLOG),
         ]
+        if isinstance(storage, DiskStorage):
+            storage.syncer.on_flush = partial(_wake, loop, edge)
         edge.start()
         self._core, self._edge = core, edge
         _log.info(
@@ -201,6 +204,12 @@ class EmbeddedBroker:
             self._storage = None
         elif self._storage is not None:
             self._storage.close()
+
+
+def _wake(loop: asyncio.AbstractEventLoop, edge: Edge) -> None:
+    """From the thread that waits for the disk."""
+    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        loop.call_soon_threadsafe(edge.flushed)
 
 
 def run(config: BrokerConfig, on_ready: Callable[[str, str], None] | None = None) -> int:

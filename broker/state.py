@@ -2,7 +2,7 @@
 
 Handlers do not return effects of their own making; they append to two lists here, which the core drains after each
 request: `notices` (requests of the broker's own, written before the answer, as the genuine broker does) and `arrivals`
-(queues in which something was stored: held pulls are looked at after the answer was decided).
+(queues in which something can be read anew: held pulls are looked at after the answer was decided).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .effects import CloseChannel, Effect, Push
 from .group_table import GroupTable
 from .held_pulls import HeldPulls
 from .lock_table import LockTable
-from .message_store import MessageStore, QueueRebuilding, StoreLimits, message_tags_code, tags_hash
+from .message_store import LOG, MessageStore, QueueRebuilding, StoreLimits, message_tags_code, tags_hash
 from .name_server import NameServerCore, Registration
 from .offset_table import OffsetTable
 from .storage import Storage, StorageError
@@ -92,9 +92,11 @@ class BrokerState:
             config.pull_messages_max,
             config.pull_bytes_max,
             config.pull_scan_entries_max,
-            config.commit_log_segment_bytes,
+            config.mapped_file_size_commit_log,
         )
-        self.store = MessageStore(storage, limits, host, config.port)
+        self.waits_for_disk = config.flush == "sync" and storage.has_disk
+        self.store = MessageStore(storage, limits, host, config.port, waits_for_disk=self.waits_for_disk)
+        self.store.arrived = self._arrived
         self.ids = UniqueIds(host, 0, random.getrandbits(32))
         self._journal = storage.open(TOPICS_JOURNAL, JOURNAL_BYTES, buffered=False)
         self.events: list[tuple[str, dict[str, object]]] = []  # of the start, for the log
@@ -116,7 +118,8 @@ class BrokerState:
         """Read the tables and the log; returns how many records had to be read. Raises UsageError on a bad folder."""
         self.started_ms = now_ms
         known = self._load(TOPICS_TABLE, self.topics.load) and not self.events  # not of the generation before
-        self.topics.replay(self._journal.read(self._journal.start, self._journal.end - self._journal.start))
+        lines = self._journal.read(self._journal.start, self._journal.content_end - self._journal.start)
+        self.topics.replay(lines.rstrip(b"\0"))
         self._load(GROUPS_TABLE, self.groups.load)
         self._load(OFFSETS_TABLE, self.offsets.load)
         self._load(DELAYS_TABLE, self.delays.load)
@@ -289,7 +292,6 @@ class BrokerState:
             level = redirect_to_schedule(message, properties, len(self.delays.levels_ms))
             due_ms = now_ms + self.delays.delay_ms(level)
             self.store.put(now_ms, message, due_ms)
-            self.delays.stored(level, due_ms)
             self.put_count += 1
             return message
         tags = properties.get(PROPERTY_TAGS)
@@ -301,9 +303,6 @@ class BrokerState:
         codes = [message_tags_code(message) for message in messages]
         self.store.put_all(now_ms, messages, codes)
         self.put_count += len(messages)
-        if self.held.waits(messages[0].topic, messages[0].queue_id):
-            for message, code in zip(messages, codes, strict=True):
-                self.arrivals.append((message.topic, message.queue_id, code, message.properties))
 
     def accept_half(self, now_ms: int, message: StoredMessage, properties: dict[str, str]) -> StoredMessage:
         """Store the first half of a transaction. Raises StorageError, UsageError."""
@@ -320,8 +319,24 @@ class BrokerState:
     def _store(self, now_ms: int, message: StoredMessage, tags_code: int) -> None:
         self.store.put(now_ms, message, tags_code)
         self.put_count += 1
+
+    def _arrived(self, message: StoredMessage, tags_code: int) -> None:
+        """A message can be read from now on."""
+        if message.topic == SCHEDULE_TOPIC:
+            self.delays.stored(message.queue_id + 1, tags_code)
         if self.held.waits(message.topic, message.queue_id):
             self.arrivals.append((message.topic, message.queue_id, tags_code, message.properties))
+
+    # Flushing
+
+    @property
+    def written(self) -> int:
+        """Grows with all that senders and administrators are answered for: the log and the journal of the topics."""
+        return self.store.log_end + self._journal.end
+
+    def begin_flush(self) -> int:
+        """Start to bring log and journal to the disk; returns the ticket."""
+        return self.storage.sync(LOG, TOPICS_JOURNAL)
 
     # Speaking first
 

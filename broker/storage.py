@@ -11,8 +11,8 @@ The durability rules, which both storages keep and every test may rely on:
   rebuilt from the commit log.
 - A table is durable when `replace` with `sync` returns, also against a crash of the machine. Without it, its newest content
   is written soon, and by `close` at the latest. The generation before is kept, so that one of the two is always whole.
-- `sync` asks for the same against a crash of the machine; it returns a ticket at once, and `synced` tells the newest
-  ticket that is done. A storage without a machine below it is done at once.
+- `sync` asks for the same against a crash of the machine; it returns a ticket at once, and `is_synced` tells when that one is
+  done. A storage without a machine below it is done at once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class DiskFailed(StorageError):
 
 
 class StoredFile(Protocol):
-    """An append-only sequence of bytes between `start` and `end`."""
+    """An append-only sequence of bytes between `start` and `end`, in segments of one size. What was opened may end with zeros
+    that nobody wrote: the owner finds its end and says so by `truncate`."""
 
     @property
     def start(self) -> int:
@@ -48,6 +49,20 @@ class StoredFile(Protocol):
         """Append and return the position of the first byte. Raises StorageError, and then nothing was appended."""
         ...
 
+    @property
+    def room(self) -> int:
+        """Bytes that the last segment has left, 0 when the next append begins a new one."""
+        ...
+
+    @property
+    def content_end(self) -> int:
+        """A position from which on there are only zeros, found without reading them."""
+        ...
+
+    def roll(self, last: bytes) -> None:
+        """Append `last`, which fits into `room`, and let the next append begin a new segment. Raises as `append`."""
+        ...
+
     def read(self, position: int, length_bytes: int) -> bytes:
         """Bytes from `position`, fewer than asked only at `end`. Raises StorageError outside of [start, end]."""
         ...
@@ -56,9 +71,13 @@ class StoredFile(Protocol):
         """Make everything appended survive a kill of the process."""
         ...
 
+    def settle(self, position: int) -> None:
+        """Wait until everything at and above `position` is on the disk. Raises StorageError, DiskFailed."""
+        ...
+
     def truncate(self, end: int) -> None:
-        """Forget everything at and above `end`. In an unbuffered file it is zeroed first, so that nothing of it can come
-        back when the machine crashes before the new length is on the disk."""
+        """Forget everything at and above `end`: it is zeroed, and in an unbuffered file the disk is waited for, so that
+        nothing of it can come back."""
         ...
 
     def reset(self, position: int) -> None:
@@ -118,13 +137,22 @@ class Storage(Protocol):
         """Names of what was set aside, sorted."""
         ...
 
-    def sync(self) -> int:
-        """Start to bring what is written so far to the disk; returns the ticket of this round."""
+    def sync(self, *names: str) -> int:
+        """Start to bring what is written so far to the disk; of the files `names` alone, and before all else, when there are
+        any. Returns the ticket to ask for."""
+        ...
+
+    def is_synced(self, ticket: int) -> bool:
+        """Whether that is done. Raises DiskFailed once any of it has failed."""
+        ...
+
+    def sync_now(self) -> None:
+        """Flush all files, and wait until they are on the disk. Raises StorageError, DiskFailed."""
         ...
 
     @property
-    def synced(self) -> int:
-        """Newest ticket whose round is done. Raises DiskFailed once a round has failed."""
+    def has_disk(self) -> bool:
+        """Whether there is something to wait for: a storage in memory has none."""
         ...
 
     def close(self) -> None:
@@ -153,13 +181,24 @@ class MemoryFile:
     def end(self) -> int:
         return self._start + len(self._data)
 
+    @property
+    def room(self) -> int:
+        return self._cuts[-1] + self._segment_bytes - self.end
+
+    @property
+    def content_end(self) -> int:
+        return self.end
+
+    def roll(self, last: bytes) -> None:
+        self.append(last.ljust(self.room, b"\0"))
+
     def append(self, data: bytes) -> int:
-        position = self._start + len(self._data)
-        if position > self._cuts[-1] and position + len(data) - self._cuts[-1] > self._segment_bytes:
-            self._cuts.append(position)
+        position = self.end
         self._data += data
+        while self.end > self._cuts[-1] + self._segment_bytes:
+            self._cuts.append(self._cuts[-1] + self._segment_bytes)
         if not self._buffered:
-            self._durable_end = position + len(data)
+            self._durable_end = self.end
         return position
 
     def read(self, position: int, length_bytes: int) -> bytes:
@@ -171,10 +210,13 @@ class MemoryFile:
     def flush(self) -> None:
         self._durable_end = self.end
 
+    def settle(self, position: int) -> None:
+        self.flush()
+
     def truncate(self, end: int) -> None:
         del self._data[max(end - self._start, 0) :]
         self._durable_end = min(self._durable_end, self.end)
-        self._cuts = [cut for cut in self._cuts if cut <= self.end] or [self._start]
+        self._cuts = [self._start, *(cut for cut in self._cuts[1:] if cut < self.end)]
 
     def reset(self, position: int) -> None:
         self._data.clear()
@@ -210,12 +252,13 @@ class MemoryFile:
 class MemoryStorage:
     """Storage for tests and the simulation. The same object, after `crash`, is what a restarted broker finds."""
 
+    has_disk = False
+
     def __init__(self) -> None:
         self._files: dict[str, MemoryFile] = {}
         self._tables: dict[str, bytes] = {}
         self._previous: dict[str, bytes] = {}
         self._aside: dict[str, bytes] = {}
-        self._ticket = 0
 
     def open(self, name: str, segment_bytes: int, buffered: bool) -> MemoryFile:
         file = self._files.get(name)
@@ -254,13 +297,15 @@ class MemoryStorage:
     def aside(self) -> list[str]:
         return sorted(self._aside)
 
-    def sync(self) -> int:
-        self._ticket += 1
-        return self._ticket
+    def sync(self, *names: str) -> int:
+        return 0
 
-    @property
-    def synced(self) -> int:
-        return self._ticket
+    def is_synced(self, ticket: int) -> bool:
+        return True
+
+    def sync_now(self) -> None:
+        for file in self._files.values():
+            file.flush()
 
     def close(self) -> None:
         for file in self._files.values():

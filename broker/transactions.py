@@ -145,11 +145,13 @@ class Transactions:
         """Say from where a start must read; of ended halves only those above the first open one are remembered."""
         if store.queue(HALF_TOPIC, 0) is None:
             return
-        half_floor = min(self._open, default=store.max_offset(HALF_TOPIC, 0))
+        shown = store.max_offset(OP_TOPIC, 0)  # an end that the disk does not have yet is none
+        unsure = (half for half, op in self._ended.items() if op >= shown)
+        half_floor = min((*self._open, *unsure), default=store.max_offset(HALF_TOPIC, 0))
         for offset in [offset for offset in self._ended if offset < half_floor]:
             del self._ended[offset]
         offsets.commit(HALF_TOPIC, GROUP, 0, half_floor)
-        offsets.commit(OP_TOPIC, GROUP, 0, min(self._ended.values(), default=store.max_offset(OP_TOPIC, 0)))
+        offsets.commit(OP_TOPIC, GROUP, 0, min(self._ended.values(), default=shown))
 
     def next_due_ms(self) -> int | None:
         while self._due and not self._is_current(*self._due[0]):

@@ -183,6 +183,7 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
         "jvm_timeout_ms": _ms(0, 3_600_000),
         "on_recreated": Choice(("stop", "epoch")),
         "on_gap": Choice(("stop", "leave")),
+        "keep_outcomes_days": Whole(1, 36_500, "days"),
         "conf": Pairs(),
         "options": Pairs(),
         "java_home": Text("a folder's path, or empty", length_max=4096),
@@ -223,7 +224,9 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
         "name": Text(_BROKER_NAME, formats.broker_name, empty_ok=False),
         "cluster": Text(_BROKER_NAME, formats.broker_name, empty_ok=False),
         "message_delay_level": Text(_LEVELS, formats.delay_levels, empty_ok=False),
+        "flush": Choice(("sync", "async")),
         "flush_interval_ms": _ms(1, 60_000),
+        "mapped_file_size_commit_log": Whole(1 << 20, 1 << 30),  # RocketMQ's name, so without its unit
     },
 }
 
@@ -237,6 +240,7 @@ ALIASES: Final[Mapping[str, str]] = {
     "local_offset_store_dir": "consumer.local_offset_store_dir",
     "consumeridcs": "consumer.machine_room_ids",
     "virtual_node_cnt": "consumer.consistent_hash_virtual_nodes",
+    "flush_disk_type": "broker.flush",
     "heartbeat_broker_interval": "cluster.heartbeat_interval_ms",
     "mq_client_api_timeout": "cluster.request_timeout_ms",
     "vip_channel": "cluster.vip_channel_enabled",

@@ -165,6 +165,7 @@ class SparkSettings:
     jvm_timeout_ms: int
     on_recreated: str
     on_gap: str
+    keep_outcomes_days: int
     conf: Mapping[str, str]
     options: Mapping[str, str]
     java_home: str
@@ -229,7 +230,9 @@ class BrokerSettings:
     name: str
     cluster: str
     message_delay_level: str
+    flush: str
     flush_interval_ms: int
+    mapped_file_size_commit_log: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,10 @@
     dead_letter  it failed for good, and is in %DLQ%<group>       the same
     recovered    finished, the journal says, but a killed         the supervisor, when it starts after a kill -9
                  process took its last notes with it
+    passed       nobody had said anything of it when the floor    the loader, with a commit (spark/accounts.py)
+                 of its queue passed it: no outcome, but a hole
+    closed       it was passed, and is settled since              the loader
+    forgotten    a batch of long ago was about it                 the loader, by age (spark/outcome_levels.py)
 
 Kinds may overlap, and the first of this order that names a record counts: so `filtered` may name whole ranges ("what has no
 other outcome in here was filtered"), which stays a few numbers where a tag matches one message in ten. Of messages that were
@@ -31,8 +35,15 @@ from .intervals import IntervalSet, OffsetSet, QueueKey
 OUTCOMES_VERSION: Final = 1
 ROWS, NO_ROWS, FILTERED, SENT_BACK, DEAD_LETTER = "rows", "no_rows", "filtered", "sent_back", "dead_letter"
 RECOVERED: Final = "recovered"
-KINDS: Final = (ROWS, SENT_BACK, DEAD_LETTER, NO_ROWS, FILTERED, RECOVERED)
+PASSED, CLOSED, FORGOTTEN = "passed", "closed", "forgotten"
+KINDS: Final = (ROWS, SENT_BACK, DEAD_LETTER, NO_ROWS, FILTERED, RECOVERED, FORGOTTEN, CLOSED, PASSED)
 """In the order in which they count."""
+EXACT: Final = (ROWS, NO_ROWS, SENT_BACK, DEAD_LETTER)
+"""Kinds that name the very records: each of them is finished. The others may name ranges with records that are not."""
+SETTLING: Final = (NO_ROWS, SENT_BACK, DEAD_LETTER)
+"""Those of them that a supervisor notes: such a record has no rows, in whatever segment."""
+NOT_ACCOUNTED: Final = (PASSED, CLOSED)
+"""Kinds that say nothing of what became of a record, only of how the table's state counts it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +70,10 @@ class Outcomes:
 
     def __bool__(self) -> bool:
         return bool(self.kinds)
+
+    def within(self, records: OffsetSet) -> Outcomes:
+        """The outcomes of these records alone."""
+        return Outcomes.of((kind, one & records) for kind, one in self.kinds.items())
 
     def in_epochs(self, epochs: Mapping[QueueKey, int]) -> Outcomes:
         """The same outcomes, of records of these epochs; `epochs` by keys in epoch 0."""
@@ -101,9 +116,12 @@ _NOTHING = OffsetSet()
 
 @dataclass(frozen=True, slots=True)
 class BatchOutcomes:
-    """What one batch of the table's ledger holds: how many rows it brought, and the outcomes noted with it."""
+    """What a batch of the table's ledger holds, or several: how many rows they brought, and the outcomes noted with them.
 
-    rows: int
+    `rows` None: some batch among them is of before outcomes were kept.
+    """
+
+    rows: int | None
     outcomes: Outcomes
 
     def pack(self) -> bytes:
@@ -120,7 +138,8 @@ class BatchOutcomes:
             data: dict[str, Any] = json.loads(gzip.decompress(packed))
             if data["version"] != OUTCOMES_VERSION:
                 raise ValueError(f"version {data['version']!r}, this program knows {OUTCOMES_VERSION}")
-            return cls(int(data["rows"]), Outcomes.from_json(data["outcomes"]))
+            rows = data["rows"]
+            return cls(None if rows is None else int(rows), Outcomes.from_json(data["outcomes"]))
         except (OSError, EOFError, KeyError, TypeError) as error:
             raise ValueError(f"not a list of outcomes: {type(error).__name__}: {error}") from None
 

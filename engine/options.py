@@ -95,7 +95,6 @@ def task_limits(settings: Settings) -> WorkerLimits:
     return WorkerLimits(
         batch_messages_max=consumer.consume_message_batch_max_size,
         consume_timeout_min=consumer.consume_timeout_min,
-        delay_level=consumer.delay_level_when_next_consume,
         flush_interval_us=1_000_000,
         seal_rows=results.seal_rows,
         seal_bytes=results.seal_bytes_mib * 1024 * 1024,

@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow
 import structlog
 
+from ..conf.settings import ConsumerSettings
 from ..durable.files import write_atomically
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
 from ..durable.outcomes import DEAD_LETTER, SENT_BACK, Outcomes
@@ -30,6 +31,7 @@ from ..source.connections import Link
 from ..spark.errors import StoppedError
 from ..supervisor.core.actions import SendBack
 from ..supervisor.member.send_back import SendBacks
+from ..workers.failures import Cause, Failure, is_dead_letter, level_of, mode_of
 
 pa: Any = pyarrow
 
@@ -43,14 +45,17 @@ class FailureSender:
     """Sends what tasks have put into their files of failed messages."""
 
     def __init__(
-        self, link: Link, group: str, max_reconsume_times: int, retry_ms: int, stopping: Callable[[], bool]
+        self, link: Link, group: str, consumer: ConsumerSettings, retry_ms: int, stopping: Callable[[], bool]
     ) -> None:
         """`group` as brokers know it. What no broker takes is tried again every `retry_ms`, until `stopping`."""
         self._link = link
         self._group = group
         self._retry_s = retry_ms / 1000
         self._stopping = stopping
-        self._send_backs = SendBacks(link.cluster, link.operations, group, max_reconsume_times)
+        self._delay_level = consumer.delay_level_when_next_consume
+        self._send_backs = SendBacks(
+            link.cluster, link.operations, group, consumer.max_reconsume_times, own_sends=True
+        )  # fmt: skip
 
     def send_file(self, path: Path) -> Outcomes:
         """Send all messages of the file, but those that were sent by an earlier run. Raises StoppedError."""
@@ -76,7 +81,7 @@ class FailureSender:
     def _kind(self, row: Mapping[str, Any]) -> str:
         message = _decoded(row["record"])
         times = message.reconsume_times if message is not None else 0
-        dead = row["delay_level"] < 0 or times >= self._send_backs.reconsume_times_max
+        dead = is_dead_letter(_failure(row), self._delay_level) or times >= self._send_backs.reconsume_times_max
         return DEAD_LETTER if dead else SENT_BACK
 
     async def _send(self, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -84,13 +89,13 @@ class FailureSender:
 
     async def _send_one(self, row: Mapping[str, Any]) -> None:
         message = _decoded(row["record"])
-        facts = {"deaths": str(row["deaths"]), "cause": row["error"]} if row["deaths"] else None
+        failure = _failure(row)
+        mode = mode_of(failure, self._delay_level)
+        level = level_of(failure, mode, self._delay_level)
+        mq = MessageQueue(row["topic"], row["broker"], row["queue_id"])
         told = 0.0
         for attempt in range(1 << 31):
-            action = SendBack(
-                0, 0, 0, MessageQueue(row["topic"], row["broker"], row["queue_id"]), 0, 0, row["delay_level"], attempt,
-                reconsume_times=-1 if message is None else 0, facts=facts,
-            )  # fmt: skip
+            action = SendBack(0, 0, 0, mq, 0, 0, mode, level, attempt, facts=failure.facts)
             if await self._send_backs.send(action, row["record"], message):
                 return
             if self._stopping():
@@ -99,6 +104,11 @@ class FailureSender:
                 _log.warning("send_back_waits", topic=row["topic"], offset=row["offset"], retry_s=self._retry_s)
                 told = time.monotonic()
             await asyncio.sleep(self._retry_s)
+
+
+def _failure(row: Mapping[str, Any]) -> Failure:
+    facts = {"deaths": str(row["deaths"]), "cause": row["error"]} if row["deaths"] else None
+    return Failure(Cause(row["cause"]), row["error"], row["level"], facts)
 
 
 def _decoded(record: bytes) -> StoredMessage | None:

@@ -200,7 +200,7 @@ class Stream:
     def _batches(self, table: Table) -> Batches:
         settings = self._settings
         sender = FailureSender(
-            self._link, self._spec.group, settings.consumer.max_reconsume_times, settings.supervisor.send_back_retry_ms,
+            self._link, self._spec.group, settings.consumer, settings.supervisor.send_back_retry_ms,
             self._stop.asked,
         )  # fmt: skip
         return Batches(self._home, self._staging, self._spec, send=sender.send_file, load=table.load)

@@ -25,12 +25,13 @@ from ..remoting.errors import ProtocolError, UsageError
 from ..remoting.namespaces import wrap
 from ..remoting.queues import MessageQueue
 from ..workers.calls import chooser
+from ..workers.failures import Cause, Failure
 from ..workers.loading import HandlerLoadError
 from ..workers.message import Message
-from ..workers.packets import Failure, QueueInfo
+from ..workers.packets import QueueInfo
 from ..workers.ranges import OffsetSets
 from ..workers.rows import RowBuffer
-from ..workers.runner import TIME_OUT_DELAY_LEVEL, Place, Runner
+from ..workers.runner import Place, Runner
 from ..workers.segment import SegmentWriter
 from .hands import Hands, witness_of
 from .overtime import Overtime
@@ -44,7 +45,7 @@ CHUNK_RECORDS_MAX = 4_096
 FAILURE_SCHEMA: Any = pa.schema(
     [
         ("topic", pa.string()), ("broker", pa.string()), ("queue_id", pa.int32()), ("offset", pa.int64()),
-        ("delay_level", pa.int32()), ("error", pa.string()), ("deaths", pa.int32()), ("record", pa.binary()),
+        ("cause", pa.int32()), ("level", pa.int32()), ("error", pa.string()), ("deaths", pa.int32()), ("record", pa.binary()),
     ]
 )  # fmt: skip
 SEEN_SCHEMA: Any = pa.schema([("origin", pa.string())])
@@ -148,9 +149,9 @@ class Task:
         for offset, record in records:
             deaths = hands.deaths[mq, offset]
             if (mq, offset) in hands.over:
-                self._fail(queue, offset, record, Failure(0, 0, TIME_OUT_DELAY_LEVEL, OVER_TEXT))
+                self._fail(queue, offset, record, Failure(Cause.TIME_LIMIT, OVER_TEXT))
             elif deaths >= self._spec.deaths_max:
-                self._fail(queue, offset, record, Failure(0, 0, -1, DEAD_TEXT.format(deaths)), deaths)
+                self._fail(queue, offset, record, Failure(Cause.DEATHS, DEAD_TEXT.format(deaths)), deaths)
             elif (mq, offset) in hands.suspects:
                 self._run(queue, [(offset, record)])
             else:
@@ -206,7 +207,8 @@ class Task:
             queue.broker_name,
             queue.queue_id,
             offset,
-            failure.delay_level,
+            int(failure.cause),
+            failure.level,
             failure.error,
             deaths,
             record,

@@ -14,11 +14,12 @@ What was finished and is in no note, no segment and not in the table (a sealed s
 kill −9 loses the notes since the last writing: what the journal says of these few seconds the next start notes as
 `recovered`, without rows. The loader freezes a batch plan (id, segments, which offsets it takes from each), converts
 the chosen rows to staged Parquet, and lets one Spark job write them to a folder nobody reads. The loaded set
-(intervals per group, topic, broker, queue) is put into that folder, and one rename to `batch_id=<n>` makes data and
-loaded set visible together: the rename is the commit, and of two loaders only one can have it. A done mark, then
-deletion. So that the loaded set stays small, the supervisor publishes what it has settled (`settled.json`: intervals
-from where a queue was opened to its committable offset); the loader reads it *before* it lists segments and adds it
-to the set. What is settled and neither loaded, nor in a segment (rows, or finished without any), nor in `bad/`, nor
+(intervals per group, topic, broker, queue; at most 16 for each, see accounts.py and docs/table-records.md) is put
+into that folder, and one rename to `batch_id=<n>` makes data and loaded set visible together: the rename is the
+commit, and of two loaders only one can have it. A done mark, then deletion. So that the loaded set stays small, the
+supervisor publishes what it has settled (`settled.json`: intervals from where a queue was opened to its committable
+offset); the loader reads it *before* it lists segments and adds it to the set.
+What is settled and neither loaded, nor in a segment (rows, or finished without any), nor in `bad/`, nor
 noted is a *gap* (`spark/gaps.py`): a sealed segment was lost. The loader stops and names queue and offsets, or leaves
 them out of the set (`spark.on_gap = leave`), so that `reconcile` names them and can run them again. Each staging
 folder answers for what its own supervisors settled; holes between the ranges of two members are no gaps, for which of

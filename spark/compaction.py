@@ -23,6 +23,7 @@ Delta tables are compacted by their own means, in one commit of their log.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -41,13 +42,21 @@ import pyarrow
 import pyarrow.parquet
 
 from ..durable.files import remove_tree, sync_path, sync_tree, try_lock
-from ..durable.outcomes import BatchOutcomes, Outcomes
 from ..remoting.errors import UsageError
 from .errors import LoaderError, unreadable
+from .outcome_levels import joined, read_part
 from .table_lock import locked_table
 from .table_state import read_state
 from .targets.delta import DeltaTarget, append_by_delta_rs, delta_rs
-from .targets.parquet import OUTCOMES_FILE, STATE_FILE, TMP_DIR, batch_folder, batch_folders, data_files
+from .targets.parquet import (
+    OUTCOMES_FILE,
+    STATE_FILE,
+    TMP_DIR,
+    batch_folder,
+    batch_folders,
+    data_files,
+    folder_outcomes,
+)
 
 pa: Any = pyarrow
 pq: Any = pyarrow.parquet
@@ -163,7 +172,7 @@ class _Exchange:
                 return Compacted(before, before)
             try:
                 self._write([[folders[batch] for batch in group] for group in groups])
-                self._replace({batch for group in groups for batch in group})
+                self._replace(groups)
             except Exception:
                 if not self._exchanged:
                     remove_tree(self._draft)  # a disk that was too small for it gets its room back
@@ -207,17 +216,22 @@ class _Exchange:
         for place, files in parts.items():
             (output / place).mkdir(parents=True, exist_ok=True)
             merge_files(files, output / place / f"part-00000-{time.time_ns():x}.compact.parquet")
-        shutil.copyfile(last / STATE_FILE, output / STATE_FILE)
-        told = [folder / OUTCOMES_FILE for folder in folders]
-        if all(path.exists() for path in told):
-            outcomes = [BatchOutcomes.unpack(path.read_bytes()) for path in told]
-            together = BatchOutcomes(
-                sum(one.rows for one in outcomes), Outcomes.union(one.outcomes for one in outcomes)
-            )
-            (output / OUTCOMES_FILE).write_bytes(together.pack())
+        with contextlib.suppress(FileNotFoundError):  # old batches have none any more
+            shutil.copyfile(last / STATE_FILE, output / STATE_FILE)
 
-    def _replace(self, merged: set[int]) -> None:
+    def _gather_outcomes(self, groups: Sequence[Sequence[int]]) -> None:
+        """The outcomes of each group's batches, into the group's folder; under the lock, as loaders merge these files too."""
+        known = folder_outcomes(self._table, max(map(max, groups))).parts()
+        parts = {part.first: part for part in known if not part.level}
+        for group in groups:
+            told = [read_part(parts[batch]) for batch in group if batch in parts]
+            if any(one.rows is not None or one.outcomes for one in told):
+                (batch_folder(self._draft, group[-1]) / OUTCOMES_FILE).write_bytes(joined(told).pack())
+
+    def _replace(self, groups: Sequence[Sequence[int]]) -> None:
+        merged = {batch for group in groups for batch in group}
         with ThreadPoolExecutor(2, "compact") as threads, locked_table(self._table, fcntl.LOCK_EX, LOCK_WAIT_S):
+            self._gather_outcomes(groups)
             left_out = {self._table / TMP_DIR, *(batch_folder(self._table, batch) for batch in merged)}
             for entry in self._table.iterdir():
                 if entry not in left_out:

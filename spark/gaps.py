@@ -39,12 +39,12 @@ class Gaps:
         self._log = structlog.get_logger().bind(staging=str(staging.root))
 
     def find(
-        self, state: TableState, settled: OffsetSet, segments: Iterable[SegmentFacts], bad: OffsetSet
+        self, state: TableState, settled: OffsetSet, segments: Iterable[SegmentFacts], bad: OffsetSet, noted: Outcomes
     ) -> OffsetSet:
         """The gaps in `settled` (without what is loaded), which are not to be folded. Raises LoaderError unless left."""
         if not settled or (not state.batch and self._staging.kept() is not None):
             return OffsetSet()
-        gaps = settled - known(segments, bad, self._staging.noted())
+        gaps = settled - known(segments, bad, noted)
         if not gaps:
             return gaps
         if not self._leave and not self._staging.unknown_in_bad():

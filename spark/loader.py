@@ -30,13 +30,15 @@ import structlog
 from ..conf.columns import Column, ColumnConflictError, merged
 from ..conf.segment_format import EPOCH
 from ..durable.intervals import OffsetSet
-from ..durable.outcomes import NO_ROWS, ROWS, BatchOutcomes, Outcomes
+from ..durable.outcomes import CLOSED, NO_ROWS, PASSED, ROWS, SETTLING, BatchOutcomes, Outcomes
+from .accounts import PIECES_MAX, Accounts, Detail, detail_of, shrunk
 from .convert import FILE_BYTES, DamagedSegmentError, Staged, stage
 from .costs import Costs
 from .dropping import Dropped
 from .epochs import Opening, in_epochs, next_stretch, tops_after
 from .errors import BadSegmentError, BatchTakenError, LoaderError
 from .gaps import Gaps
+from .outcome_levels import check_whole
 from .plan import Early, Limits, Plan, SegmentFacts, Take, Trigger, first_fitting, make_takes, settled_to_fold
 from .progress import COMMITTING, WRITING, Progress
 from .reports import BatchReport, Totals, Waiting
@@ -48,10 +50,6 @@ POINTS = ("planned", "staged", "job_done", "noted", "renamed", "done_marked", "d
 """Names of the moments between steps, in order."""
 RACES_LOST_MAX = 20
 """Races lost one after the other before the loader gives up: more than a handful means that something is wrong."""
-LOADED_PIECES_WARN = 200_000
-"""Intervals of the loaded set above which a warning is due: each batch carries them, at about 6 bytes each."""
-LOADED_PIECES_MAX = 4_000_000
-"""Intervals above which loading stops: nobody settles, and memory and commits would grow without end."""
 
 
 class Loader:
@@ -71,8 +69,12 @@ class Loader:
         file_bytes: int = FILE_BYTES,
         epoch_on_recreated: bool = False,
         leave_gaps: bool = False,
+        pieces_max: int = PIECES_MAX,
     ) -> None:
-        """`threads` read and convert, for `cores` tasks of Spark at once; `new_id` makes an unused plan id."""
+        """`threads` read and convert, for `cores` tasks of Spark at once; `new_id` makes an unused plan id.
+
+        `pieces_max`: intervals of one queue in the table's state (accounts.py).
+        """
         self.waiting = Waiting()
         self.totals = Totals()
         self.costs = Costs()
@@ -88,6 +90,9 @@ class Loader:
         self._file_bytes = file_bytes
         self._epoch_on_recreated = epoch_on_recreated
         self._gaps = Gaps(staging, leave=leave_gaps)
+        self._pieces_max = pieces_max
+        self._detail: tuple[str, Detail] | None = None
+        """What outcomes say of holes, by the plan that the table was read after."""
         self._started = False
         self._early = Early()
         self._known_batch = 0
@@ -235,19 +240,37 @@ class Loader:
             self._open_epoch(opening)
         count = min(stretch.length, first_fitting(fitting, self._limits))
         chosen = [in_epochs(segment, stretch.epochs) for segment in fitting[:count]]
+        begun_anew = {key.in_epoch(0) for key in (*stretch.epochs, *request.queues)} | state.epochs.keys()
+        settled = settled.without(begun_anew)
+        noted = self._staging.noted()
+        told = OffsetSet.union([settled, *(noted.of_kind(kind).without(begun_anew) for kind in SETTLING)])
+        detail = self._detail_of(state, [told, *(segment.offsets for segment in chosen)])
+        if detail is not None:
+            state = state.exactly(detail.open)
         takes = make_takes(chosen, state.loaded)
         if not any(take.of(segment.offsets) for take, segment in zip(takes, chosen, strict=True)):
             self._delete_known(takes)
             return None
         _, bad = self._staging.bad_segments()
-        begun_anew = {key.in_epoch(0) for key in (*stretch.epochs, *request.queues)} | state.epochs.keys()
-        fold = settled_to_fold(settled, fitting[count:], bad).without(begun_anew)
-        fold -= self._gaps.find(state, settled.without(begun_anew) - state.loaded, fitting, bad)
+        fold = settled_to_fold(told - state.loaded, fitting[count:], bad)
+        known = noted if detail is None else Outcomes.union([noted, Outcomes.of([(NO_ROWS, detail.noted)])])
+        fold -= self._gaps.find(state, settled - state.loaded, fitting, bad, known)
         if stretch.epochs:
             columns = merged(columns, (Column(EPOCH, "bigint"),))
         batch = state.batch + 1
         tops = tops_after(state.tops, chosen, stretch.openings)
         return Plan(self._new_id(batch), batch, takes, fold, columns, stretch.epochs, tops, state.plan_id)
+
+    def _detail_of(self, state: TableState, touched: Iterable[OffsetSet]) -> Detail | None:
+        """What the table's outcomes say of the holes that its floors have passed, if any of `touched` is among them."""
+        if not state.holes or not any(one & state.holes for one in touched):
+            return None
+        if self._detail is None or self._detail[0] != state.plan_id:
+            told = list(self._target.outcomes())
+            check_whole(told)
+            outcomes = Outcomes.union(one.outcomes.within(state.holes) for one in told)
+            self._detail = (state.plan_id, detail_of(state.holes, outcomes))
+        return self._detail[1]
 
     def _open_epoch(self, opening: Opening) -> None:
         key, ends, top = opening
@@ -325,14 +348,12 @@ class Loader:
         job_s = time.monotonic() - begun - stage_s
         self.progress.enter(COMMITTING, begun + stage_s + job_s)
         noted, files = self._staging.take_outcomes()
-        facts = self._facts_of(plan)
         epochs = {**state.epochs, **{key.in_epoch(0): key.epoch for key in plan.epochs}}
-        taken, finished = plan.taken(facts), plan.finished(facts)
-        outcomes = Outcomes.union([noted.in_epochs(epochs), Outcomes.of([(ROWS, taken), (NO_ROWS, finished)])])
+        accounts, outcomes = self._accounts(plan, state)
+        outcomes = Outcomes.union([noted.in_epochs(epochs), outcomes])
         self._on_point("noted")
-        loaded = self._loaded_after(plan, state, taken, finished)
         try:
-            self._target.commit(plan, loaded, BatchOutcomes(staged.rows, outcomes))
+            self._target.commit(plan, accounts, BatchOutcomes(staged.rows, outcomes))
         except BatchTakenError as error:
             self._lose_race(plan, error)
             return None
@@ -341,7 +362,7 @@ class Loader:
         report = self._report(plan, staged, begun, stage_s, job_s)
         self._staging.mark_done(plan.id)
         self._on_point("done_marked")
-        self._gaps.keep(noted, loaded, epochs)
+        self._gaps.keep(noted, accounts.loaded, epochs)
         for file in files:
             file.unlink(missing_ok=True)
         self._finish(plan)
@@ -363,17 +384,18 @@ class Loader:
             self._target.start()
             return staging.result()
 
-    def _loaded_after(self, plan: Plan, state: TableState, *brought: OffsetSet) -> OffsetSet:
-        loaded = OffsetSet.union((state.loaded, *brought, plan.settled))
-        pieces = loaded.piece_count()
-        if pieces > LOADED_PIECES_MAX:
-            raise LoaderError(
-                f"the loaded set has {pieces} intervals, more than {LOADED_PIECES_MAX}: offsets are not settled. Is"
-                f" {self._staging.root / 'settled.json'} written?"
-            )
-        if pieces > LOADED_PIECES_WARN:
-            self._log.warning("loaded_set_large", intervals=pieces, intervals_max=LOADED_PIECES_MAX)
-        return loaded
+    def _accounts(self, plan: Plan, state: TableState) -> tuple[Accounts, Outcomes]:
+        """What counts as loaded after the plan, and the outcomes that it adds of itself."""
+        facts = self._facts_of(plan)
+        taken, finished = plan.taken(facts), plan.finished(facts)
+        detail = self._detail_of(state, (taken, finished, plan.settled))
+        before = OffsetSet() if detail is None else detail.open
+        loaded = OffsetSet.union((state.loaded - before, taken, finished, plan.settled))
+        holes = state.holes if detail is None else (before - loaded).hull()
+        accounts, passed = shrunk(loaded, holes, self._pieces_max)
+        closed = before & (plan.settled - taken - finished)
+        told = [(ROWS, taken), (NO_ROWS, finished), (CLOSED, closed), (PASSED, passed - before)]
+        return accounts, Outcomes.of(told)
 
     def _report(self, plan: Plan, staged: Staged, begun: float, stage_s: float, job_s: float) -> BatchReport:
         facts = [self._facts[name] for name in plan.names]

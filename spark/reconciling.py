@@ -3,7 +3,8 @@
     loaded       it has rows in the table
     sent_back    it failed, and went to the group's retry topic (whose queues are looked at too)
     dead_letter  it failed for good, and went to the dead-letter topic
-    no_rows      its handler returned none; or it was finished just before a kill -9 that took the last notes along
+    no_rows      its handler returned none; or it was finished just before a kill -9 that took the last notes along; or
+                 its batch is older than spark.keep_outcomes_days, and nothing more is known of it
     filtered     its tag was not asked for
     waiting      its rows are sealed and not loaded yet, or the group has not committed it yet
     before       the group began behind it, or the broker deleted it unread
@@ -26,7 +27,18 @@ from enum import StrEnum
 from typing import Final
 
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
-from ..durable.outcomes import DEAD_LETTER, FILTERED, KINDS, NO_ROWS, RECOVERED, ROWS, SENT_BACK, Outcomes
+from ..durable.outcomes import (
+    DEAD_LETTER,
+    FILTERED,
+    FORGOTTEN,
+    KINDS,
+    NO_ROWS,
+    NOT_ACCOUNTED,
+    RECOVERED,
+    ROWS,
+    SENT_BACK,
+    Outcomes,
+)
 
 
 class Fate(StrEnum):
@@ -150,7 +162,7 @@ def _queue(table: TableFacts, key: QueueKey, ends: QueueEnds | None) -> QueueRep
     present, loaded = table.present.of_queue(key), table.loaded.of_queue(key)
     waiting, settled = table.waiting.of_queue(key), table.settled.of_queue(key)
     aside = table.quarantined.of_queue(key)
-    noted = {kind: table.outcomes.of_queue(kind, key) for kind in KINDS if kind != ROWS}
+    noted = {kind: table.outcomes.of_queue(kind, key) for kind in KINDS if kind != ROWS and kind not in NOT_ACCOUNTED}
     known = _joined((present, loaded, settled, *noted.values()))
     expected = table.outcomes.of_queue(ROWS, key)
     fates: dict[Fate, IntervalSet] = {
@@ -168,6 +180,7 @@ def _queue(table: TableFacts, key: QueueKey, ends: QueueEnds | None) -> QueueRep
         (Fate.FILTERED, noted[FILTERED]),
         (Fate.QUARANTINED, aside - loaded),
         (Fate.NO_ROWS, noted[RECOVERED]),
+        (Fate.NO_ROWS, noted[FORGOTTEN]),
         # A batch of before outcomes were noted: nothing can be said of its records without rows.
         (Fate.NO_ROWS, loaded if table.rows is None else IntervalSet()),
         (Fate.WAITING, _from(ends)),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,6 +20,7 @@ from pathlib import Path
 from ..durable.files import try_lock
 from ..durable.intervals import OffsetSet
 from ..durable.outcomes import BatchOutcomes
+from .accounts import Accounts
 from .arrow_writer import ArrowWriter
 from .convert import Staged
 from .errors import LoaderError
@@ -33,6 +34,8 @@ from .targets.target import TableState, Target
 
 LOCK_FILE = "_rerun.lock"
 BATCH_MAX = Limits(1_000_000, 1 << 30)
+PIECES_MAX = 1 << 30
+"""The floor passes nothing: what is to be replaced is a hole in the set for the time of the re-run."""
 
 
 class Reopened:
@@ -61,11 +64,15 @@ class Reopened:
         """As the target does."""
         self._target.write(plan, staged)
 
-    def commit(self, plan: Plan, loaded: OffsetSet, told: BatchOutcomes) -> None:
+    def commit(self, plan: Plan, accounts: Accounts, told: BatchOutcomes) -> None:
         """Commit, with what was loaded before in the set again; what is in the table now is not taken a second time."""
-        whole = loaded | (self._target.state().loaded & self._records)
-        self._target.commit(plan, whole, replace(told, rows=told.rows - self._rows_lost))
-        self._records, self._rows_lost = self._records - loaded, 0
+        whole = replace(accounts, loaded=accounts.loaded | (self._target.state().loaded & self._records))
+        self._target.commit(plan, whole, replace(told, rows=(told.rows or 0) - self._rows_lost))
+        self._records, self._rows_lost = self._records - accounts.loaded, 0
+
+    def outcomes(self) -> Iterator[BatchOutcomes]:
+        """As the target does."""
+        return self._target.outcomes()
 
     def discard(self, plan: Plan) -> None:
         """As the target does."""
@@ -116,6 +123,7 @@ def load_again(table: Path, staging: Path, records: OffsetSet, rows_lost: int) -
                 threads=threads,
                 cores=1,
                 new_id=lambda batch: f"{batch:08d}-{secrets.token_hex(6)}",
+                pieces_max=PIECES_MAX,
             )
             for report in loader.drain(lambda: 0, lambda: False):
                 rows += report.rows

@@ -19,19 +19,21 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
 
-from ..conf.segment_format import BROKER, EPOCH, GROUP, OFFSET, OUTCOMES_DIR, QUEUE_ID, REASON_SUFFIX, SEQ, TOPIC
+from ..conf.segment_format import BROKER, EPOCH, GROUP, OFFSET, QUEUE_ID, REASON_SUFFIX, SEQ, TOPIC
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
 from ..durable.outcomes import NO_ROWS, BatchOutcomes, Outcomes
 from ..remoting.errors import UsageError
-from .errors import BadSegmentError, LoaderError, unreadable
+from .accounts import detail_of
+from .errors import BadSegmentError, unreadable
+from .outcome_levels import joined
 from .plan import SegmentFacts
 from .reconciling import TableFacts
 from .segments import intervals_of, read_facts, readable_offsets
 from .staging import Staging
 from .table_lock import locked_table
-from .table_state import OUTCOMES_SUFFIX, read_state
+from .table_state import ledger_outcomes, read_state
 from .targets.delta import STATE_DIR, DeltaTarget, append_by_delta_rs, delta_rs
-from .targets.parquet import OUTCOMES_FILE, STATE_FILE, TABLE_LOCK_WAIT_S, batch_folders, data_files
+from .targets.parquet import STATE_FILE, TABLE_LOCK_WAIT_S, batch_folders, data_files, folder_outcomes
 from .targets.target import TableState
 
 pa: Any = pyarrow
@@ -165,7 +167,7 @@ def _opened(table: Path) -> tuple[Ledger, list[Path]]:
     folders = batch_folders(table)
     if not folders:
         raise UsageError(f"{table} holds no batch yet, or is no table of rocketcrew: nothing to reconcile")
-    told = [_told(folder / OUTCOMES_FILE) for folder in folders.values()]
+    told = folder_outcomes(table, max(folders)).read()
     state = read_state(folders[max(folders)] / STATE_FILE)
     files = [file for folder in folders.values() for file in data_files(folder)]
     return _ledger(state, told), files
@@ -175,29 +177,17 @@ def _delta(table: Path) -> tuple[Ledger, list[Path]]:
     state = DeltaTarget(table, append_by_delta_rs, lambda: None).state()
     if not state.batch:
         raise UsageError(f"{table} holds no batch yet: nothing to reconcile")
-    paths = (table / STATE_DIR / OUTCOMES_DIR).glob(f"[!.]*{OUTCOMES_SUFFIX}")
-    told = {path: _told(path) for path in sorted(paths) if int(path.name.partition("-")[0]) <= state.batch}
-    batches = {int(path.name.partition("-")[0]) for path in told}
-    ledger = _ledger(state, [*told.values(), *([None] if len(batches) != state.batch else [])])
+    ledger = _ledger(state, ledger_outcomes(table / STATE_DIR, state.batch).read())
     # Not file_uris(): that has the table's folder encoded as a URI and what is below it as the disk has it.
     log: Any = pa.table(delta_rs().DeltaTable(str(table)).get_add_actions())
     return ledger, [table / unquote(path) for path in log.column("path").to_pylist()]
 
 
-def _ledger(state: TableState, told: Sequence[BatchOutcomes | None]) -> Ledger:
-    known = [one for one in told if one is not None]
-    outcomes = Outcomes.union(one.outcomes for one in known)
-    return Ledger(state, outcomes, sum(one.rows for one in known) if len(known) == len(told) else None)
-
-
-def _told(path: Path) -> BatchOutcomes | None:
-    """None: the batch was loaded before outcomes were kept."""
-    try:
-        return BatchOutcomes.unpack(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise LoaderError(f"{path} can't be used: {error}. Move it away to go on without what it explains") from None
+def _ledger(state: TableState, told: Sequence[BatchOutcomes]) -> Ledger:
+    """Holes that floors have passed, and nobody has ended, are not loaded: outcomes say which."""
+    together = joined(told)
+    state = state.exactly(detail_of(state.holes, together.outcomes).open)
+    return Ledger(state, together.outcomes, together.rows)
 
 
 def _staged(stagings: Iterable[Path]) -> tuple[Outcomes, OffsetSet, OffsetSet]:

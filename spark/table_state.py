@@ -7,27 +7,35 @@ Delta log under the name that the commit carries, or in a ledger of its own.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from ..conf.columns import Column
 from ..conf.segment_format import OUTCOMES_DIR
 from ..durable.files import make_folders, sync_path, write_atomically
-from ..durable.intervals import OffsetSet
+from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
 from ..durable.outcomes import BatchOutcomes
 from ..remoting.errors import UsageError
+from .accounts import Accounts, open_tops
 from .errors import LoaderError
-from .plan import Plan, tops_from_json, tops_to_json
+from .outcome_levels import FAN, SUFFIX, OutcomeLevels, Part
+from .plan import Plan, Top, tops_from_json
 from .targets.target import TableState
 
-STATE_VERSION = 1
-OUTCOMES_SUFFIX = ".json.gz"
+STATE_VERSION = 2
+OUTCOMES_SUFFIX = SUFFIX
+_SINGLE = re.compile(r"(\d+)-(?!\d+\.(?:\d+|forgotten)\.json\.gz).+\.json\.gz")
+"""A commit's own file, `<batch>-<plan id>`; plan ids begin with the number too, but have no point in them."""
 
 
 def write_state(
-    path: Path, plan: Plan, loaded: OffsetSet, rows: int, *, durable: bool, partition_by: Sequence[str] = ()
+    path: Path, plan: Plan, accounts: Accounts, rows: int, *, durable: bool, partition_by: Sequence[str] = ()
 ) -> None:
     """Write what the table is after `plan`, whole or not at all. Raises OSError."""
+    names, queues = _queues_to_json(accounts, open_tops(plan.tops, accounts.loaded))
     state = {
         "version": STATE_VERSION,
         "plan": plan.id,
@@ -35,8 +43,8 @@ def write_state(
         "rows": rows,
         "segments": len(plan.takes),
         "columns": plan.columns,
-        "loaded": loaded.to_json(),
-        "tops": tops_to_json(plan.tops),
+        "names": names,
+        "queues": queues,
         **({"partition_by": list(partition_by)} if partition_by else {}),
     }
     write_atomically(path, json.dumps(state, separators=(",", ":")) + "\n", durable=durable)
@@ -45,22 +53,81 @@ def write_state(
 def read_state(path: Path) -> TableState:
     """The state in the file `path`. Raises LoaderError when it is missing or not understood."""
     try:
-        data = json.loads(path.read_bytes())
-        if data["version"] != STATE_VERSION:
-            raise ValueError(f"version {data['version']!r}, this program knows {STATE_VERSION}")
+        data: dict[str, Any] = json.loads(path.read_bytes())
+        accounts, tops = _READERS[data["version"]](data)
         return TableState(
             batch=int(data["batch"]),
             plan_id=str(data["plan"]),
-            loaded=OffsetSet.from_json(data["loaded"]),
+            loaded=accounts.loaded,
             columns=tuple(Column(str(name), str(type_)) for name, type_ in data["columns"]),
-            tops=tops_from_json(data.get("tops", ())),
+            tops=tops,
             partition_by=tuple(map(str, data.get("partition_by", ()))),
+            holes=accounts.holes,
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise LoaderError(
             f"{path} can't be used ({type(error).__name__}: {error}), so it is unknown what is in the table. Restore the"
             f" file, or move {path.parent} away if it was not made by rocketcrew"
         ) from None
+
+
+Told = tuple[Accounts, Mapping[QueueKey, Top]]
+
+
+def _queues_to_json(accounts: Accounts, tops: Mapping[QueueKey, Top]) -> tuple[list[str], list[list[object]]]:
+    """The names, and `[group, topic, broker, queue id, closed, open, …]` for each queue, names by their place.
+
+    `closed`: `[[epoch, start, stop], …]`; an open epoch: `[epoch, intervals, top, holes]`, where the last two may lack.
+    """
+    keys = sorted({*accounts.loaded.queues, *tops})
+    names = sorted({name for key in keys for name in key[:3]})
+    place = {name: at for at, name in enumerate(names)}
+    rows: list[list[object]] = []
+    for queue, epochs in groupby(keys, key=lambda key: key[:4]):
+        closed: list[list[int]] = []
+        opened: list[list[object]] = []
+        for key in epochs:
+            pieces, holes = accounts.loaded.of_queue(key).pieces, accounts.holes.of_queue(key).pieces
+            if len(pieces) == 1 and key not in tops and not holes:
+                closed.append([key.epoch, *pieces[0]])
+            else:
+                told = [list(tops[key]) if key in tops else 0, list(holes[0]) if holes else 0]
+                while told and not told[-1]:
+                    told.pop()
+                opened.append([key.epoch, accounts.loaded.of_queue(key).to_json(), *told])
+        rows.append([*(place[name] for name in queue[:3]), queue[3], closed, *opened])
+    return names, rows
+
+
+def _queues_from_json(data: dict[str, Any]) -> Told:
+    names: list[str] = [str(name) for name in data["names"]]
+    loaded: dict[QueueKey, IntervalSet] = {}
+    holes: dict[QueueKey, IntervalSet] = {}
+    tops: dict[QueueKey, Top] = {}
+    for group, topic, broker, queue_id, closed, *opened in data["queues"]:
+        queue = (names[int(group)], names[int(topic)], names[int(broker)], int(queue_id))
+        for epoch, start, stop in closed:
+            loaded[QueueKey(*queue, int(epoch))] = IntervalSet.of([(int(start), int(stop))])
+        for epoch, intervals, *told in opened:
+            key = QueueKey(*queue, int(epoch))
+            loaded[key] = IntervalSet.from_json(intervals)
+            if told and told[0]:
+                tops[key] = Top(*(int(number) for number in told[0]))
+            if len(told) > 1 and told[1]:
+                holes[key] = IntervalSet.of([(int(told[1][0]), int(told[1][1]))])
+    return Accounts(_filled(loaded), _filled(holes)), tops
+
+
+def _filled(queues: Mapping[QueueKey, IntervalSet]) -> OffsetSet:
+    return OffsetSet({key: offsets for key, offsets in queues.items() if offsets})
+
+
+def _version_1(data: dict[str, Any]) -> Told:
+    """The first format: all intervals, whatever their number."""
+    return Accounts(OffsetSet.from_json(data["loaded"])), tops_from_json(data.get("tops", ()))
+
+
+_READERS: Mapping[Any, Callable[[dict[str, Any]], Told]] = {1: _version_1, STATE_VERSION: _queues_from_json}
 
 
 def check_partitions(table: Path, wanted: Sequence[str], there: Sequence[str]) -> None:
@@ -86,3 +153,19 @@ def write_outcomes(folder: Path, plan: Plan, told: BatchOutcomes) -> None:
     sync_path(draft)
     draft.replace(path)
     sync_path(path.parent)
+
+
+def ledger_outcomes(folder: Path, newest: int, fan: int = FAN) -> OutcomeLevels:
+    """The outcomes in the ledger `folder` of the batches up to `newest`."""
+    place = folder / OUTCOMES_DIR
+
+    def singles(above: int) -> Iterator[Part]:
+        found = ((_SINGLE.fullmatch(path.name), path) for path in sorted(place.glob(f"[!.]*{OUTCOMES_SUFFIX}")))
+        own = sorted((int(match[1]), path) for match, path in found if match)
+        named = {number for number, _ in own}
+        lacking = ((number, None) for number in range(max(1, above + 1), newest + 1) if number not in named)
+        for number, path in sorted([*own, *lacking], key=lambda one: one[0]):
+            if above < number <= newest:
+                yield Part(number, number, 0, path)
+
+    return OutcomeLevels(place, singles, fan)

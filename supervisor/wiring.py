@@ -72,6 +72,7 @@ def core_config(settings: Settings, client_id: str, topics: tuple[str, ...]) -> 
         max_reconsume_times=c.max_reconsume_times,
         suspend_current_queue_time_ms=c.suspend_current_queue_time_ms,
         send_back_retry_ms=s.supervisor.send_back_retry_ms,
+        delay_level_when_next_consume=c.delay_level_when_next_consume,
         max_worker_deaths=s.workers.max_worker_deaths,
         seal_rows=s.results.seal_rows,
         commit_after_loaded=s.results.enabled and s.results.commit_after == "loaded",
@@ -182,7 +183,6 @@ class Boots:
             limits=WorkerLimits(
                 batch_messages_max=s.consumer.consume_message_batch_max_size,
                 consume_timeout_min=s.consumer.consume_timeout_min,
-                delay_level=s.consumer.delay_level_when_next_consume,
                 ordered=s.consumer.order in ("queue", "key"),
                 flush_interval_us=s.workers.flush_interval_us,
                 seal_rows=s.results.seal_rows,

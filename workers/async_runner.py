@@ -33,7 +33,7 @@ from .message import Message
 from .packets import Buffer, QueueInfo
 from .rows import Prepared
 from .run import Run, records_of
-from .runner import TIME_OUT_DELAY_LEVEL, Runner
+from .runner import Runner
 from .steps import CallUnderWay, Steps, call_under_way
 from .worker import Worker
 
@@ -170,8 +170,6 @@ class AsyncRunner(Runner):
             run.filtered += filtered and chunk.upto not in run.failures
             for message, error in failures:
                 self._fail(run, chunk.upto, message, error)
-                if isinstance(error, CallTimedOutError):
-                    run.failures[chunk.upto] = run.failures[chunk.upto]._replace(delay_level=TIME_OUT_DELAY_LEVEL)
             if not failures and chunk.upto not in run.failures:
                 self._keep(run, chunk.upto, rows)
             chunk.upto += 1

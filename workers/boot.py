@@ -27,8 +27,6 @@ class WorkerLimits:
     """Messages per call of a batch handler (`consumer.consume_message_batch_max_size`), >= 1."""
     consume_timeout_min: int = 15
     """Hooks are told of calls that took longer (`consumer.consume_timeout_min`)."""
-    delay_level: int = 0
-    """Delay level of a message whose handler raised (`consumer.delay_level_when_next_consume`), -1..127."""
     ordered: bool = False
     """The configuration asks for an order, whatever the handler's decorator says."""
     flush_interval_us: int = 1_000

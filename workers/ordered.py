@@ -22,6 +22,7 @@ from .api import Commit, Retry, Rollback, Suspend
 from .calls import OneByOne, Wants, batch_results, chooser, messages_of
 from .cells import LAST, RECORDS, STARTED_NS, STATE, TAKEN
 from .classify import classify, note_failure
+from .failures import Cause, Failure
 from .forks import end_fork
 from .loading import describe_error, user_traceback
 from .message import Message
@@ -29,7 +30,7 @@ from .ordered_packets import Returned
 from .packets import QueueInfo, clip
 from .rows import Prepared
 from .run import Run, records_of
-from .runner import HANDLER_CALLERS, NEVER_INTERRUPTED, Runner, message_keys
+from .runner import HANDLER_CALLERS, NEVER_INTERRUPTED, Runner, failure_of, message_keys
 
 _SYSFLAG = Struct(">36xI")
 _RECONSUME_TIMES = Struct(">I")
@@ -116,7 +117,7 @@ class OrderedRunner(Runner):
             data = _with_tries(work.data, positions, work.tried)
         except ProtocolError as error:
             self._log.error("chunk_undecodable", topic=work.queue.topic, queue_id=work.queue.queue_id, error=str(error))
-            return [Returned(work.chunk_id, 0, 1, 0, -1, str(error))]
+            return [Returned(work.chunk_id, 0, 1, Failure(Cause.FAILED, str(error)), -1)]
         self.begin_chunk(work.chunk_id, work.queue)
         try:
             return self._run_records(work, data, positions, offsets)
@@ -310,7 +311,7 @@ class OrderedRunner(Runner):
             for run in staged.runs:
                 first[run.chunk_id] = min(first.get(run.chunk_id, run.start), run.start)
             return [
-                Returned(chunk_id, at, 0, 0, _wait_ms(error.suspend_ms) if chunk_id == work.chunk_id else 0)
+                Returned(chunk_id, at, suspend_ms=_wait_ms(error.suspend_ms) if chunk_id == work.chunk_id else 0)
                 for chunk_id, at in sorted(first.items())
             ]
         if isinstance(error, (Suspend, Retry)):
@@ -321,8 +322,7 @@ class OrderedRunner(Runner):
             self._log.warning("message_failed", **keys, error=clip(describe_error(error)),
                               exception=user_traceback(error))  # fmt: skip
         suspend_ms = _wait_ms(error.suspend_ms) if isinstance(error, Suspend) else -1
-        delay_level = min(error.delay_level, 0) if isinstance(error, Retry) else 0
-        return [Returned(work.chunk_id, start, failed, delay_level, suspend_ms, clip(describe_error(error)))]
+        return [Returned(work.chunk_id, start, failed, failure_of(error), suspend_ms)]
 
 
 CALLERS: Final = HANDLER_CALLERS | {

@@ -7,7 +7,7 @@ supervisor -> worker
               [, on a stream the payloads of all chunks, back to back]
     CLASSIFY  u8 kind, u32 handle, u64 slab_offset, u32 length, u16 records [, payload inline on a stream]
 worker -> supervisor
-    RETURNED  u8 kind, u64 chunk_id, u16 start, u16 failed, i8 delay_level, i32 suspend_ms, UTF-8 text
+    RETURNED  u8 kind, u64 chunk_id, u16 start, u16 failed, u8 cause, u8 level, i32 suspend_ms, UTF-8 text
     CONSUMED  u8 kind, u64 chunk_id
     KEYS      u8 kind, u32 handle, u16 count, then 16 bytes a record: a digest of its key, zeros = none
 
@@ -22,6 +22,7 @@ from struct import error as StructError
 from typing import Final, NamedTuple
 
 from ..remoting.errors import ProtocolError
+from .failures import Cause, Failure
 from .packets import ERROR_MAX_BYTES, Buffer, clip
 
 ORDERED: Final = 8
@@ -33,10 +34,12 @@ KEYS: Final = 50
 KEY_BYTES: Final = 16
 NO_KEY: Final = bytes(KEY_BYTES)
 
+NO_FAILURE: Final = Failure(Cause.FAILED)
+
 _HEAD = Struct("<BHQ")
 _CHUNK = Struct("<QIQIHHH")
 _CLASSIFY = Struct("<BIQIH")
-_RETURNED = Struct("<BQHHbi")
+_RETURNED = Struct("<BQHHBBi")
 _CONSUMED = Struct("<BQ")
 _KEYS = Struct("<BIH")
 
@@ -54,15 +57,14 @@ class OrderedDescriptor(NamedTuple):
 
 
 class Returned(NamedTuple):
-    """Records from `start` on are not finished; the first `failed` of them were tried. `suspend_ms` -1 = as configured,
-    0 = nothing is to be waited for. `delay_level` -1 = the handler gives the first one up."""
+    """Records from `start` on are not finished; the first `failed` of them were tried, and the first one ended with `failure`
+    (None when none was tried). `suspend_ms` -1 = as configured, 0 = nothing is to be waited for."""
 
     chunk_id: int
     start: int
     failed: int = 0
-    delay_level: int = 0
+    failure: Failure | None = None
     suspend_ms: int = 0
-    error: str = ""
 
 
 class Classify(NamedTuple):
@@ -101,20 +103,21 @@ def decode_ordered(packet: Buffer) -> tuple[list[OrderedDescriptor], int, int]:
 
 def encode_returned(returned: Returned) -> bytes:
     """RETURNED packet; the text is cut to ERROR_MAX_BYTES."""
+    failure = returned.failure or NO_FAILURE
     head = _RETURNED.pack(
-        RETURNED, returned.chunk_id, returned.start, returned.failed, returned.delay_level, returned.suspend_ms
+        RETURNED, returned.chunk_id, returned.start, returned.failed, failure.cause, failure.level, returned.suspend_ms
     )
-    return head + clip(returned.error, ERROR_MAX_BYTES).encode()
+    return head + clip(failure.error, ERROR_MAX_BYTES).encode()
 
 
 def decode_returned(packet: Buffer) -> Returned:
     """Raises ProtocolError."""
     try:
-        _, chunk_id, start, failed, delay_level, suspend_ms = _RETURNED.unpack_from(packet)
-    except StructError as error:
+        _, chunk_id, start, failed, cause, level, suspend_ms = _RETURNED.unpack_from(packet)
+        failure = Failure(Cause(cause), bytes(packet[_RETURNED.size :]).decode("utf-8", "replace"), level)
+    except (StructError, ValueError) as error:
         raise ProtocolError(str(error), "RETURNED packet") from error
-    text = bytes(packet[_RETURNED.size :]).decode("utf-8", "replace")
-    return Returned(chunk_id, start, failed, delay_level, suspend_ms, text)
+    return Returned(chunk_id, start, failed, failure if failed else None, suspend_ms)
 
 
 def encode_consumed(chunk_id: int) -> bytes:

@@ -14,7 +14,7 @@ worker -> supervisor
     OUTCOMES     u8 kind, u16 entries, u16 failures, then entries of 28 bytes, then failures
                    entry    u64 chunk_id, u16 start, u16 records, u32 segment_seq, u32 busy_us, u32 slowest_us,
                             u16 filtered, u16 failed
-                   failure  u16 entry number, u16 position, i8 delay_level, u16 length, UTF-8 text
+                   failure  u16 entry number, u16 position, u8 cause, u8 level, u16 length, UTF-8 text
     SEALED       u8 kind, u32 seq, u64 rows, u64 bytes, UTF-8 name
     SALVAGED     u8 kind, JSON {file, worker, seq, sealed_name, rows, bytes, messages, last}
     SALVAGE_DONE u8 kind: everything that it was to salvage is told; the handler is not imported yet
@@ -32,6 +32,7 @@ from struct import error as StructError
 from typing import Any, Final, NamedTuple, cast
 
 from ..remoting.errors import ProtocolError
+from .failures import Cause, Failure
 
 Buffer = bytes | bytearray | memoryview
 
@@ -66,7 +67,7 @@ CHUNK_STRUCT: Final = Struct("<BQIQIH?")
 CHUNK_HEAD_BYTES: Final = CHUNK_STRUCT.size
 _OUTCOMES_HEAD = Struct("<BHH")
 _ENTRY = Struct("<QHHIIIHH")
-_FAILURE = Struct("<HHbH")
+_FAILURE = Struct("<HHBBH")
 _SEALED = Struct("<BIQQ")
 
 
@@ -111,18 +112,6 @@ class Outcome(NamedTuple):
     slowest_us: int
     filtered: int
     failed: int
-
-
-class Failure(NamedTuple):
-    """Record `position` (0..) of the chunk is to be sent back.
-
-    `delay_level`: -1 = dead letter, 0 = the broker decides, > 0 = that level.
-    """
-
-    chunk_id: int
-    position: int
-    delay_level: int
-    error: str
 
 
 class QueueRanges(NamedTuple):
@@ -253,8 +242,9 @@ def decode_boot_failed(packet: Buffer) -> BootFailed:
     return BootFailed(str(data.get("error", "")), str(data.get("traceback", "")))
 
 
-def encode_outcomes(entries: Sequence[Outcome], failures: Sequence[Failure]) -> list[bytes]:
-    """OUTCOMES packets, each <= PACKET_MAX_BYTES, for entries and their failures (in the entries' order).
+def encode_outcomes(entries: Sequence[Outcome], failures: Sequence[tuple[int, Failure]]) -> list[bytes]:
+    """OUTCOMES packets, each <= PACKET_MAX_BYTES, for entries and their failures: (position in the chunk, why), in the
+    order of the entries.
 
     Entry k owns the next `entries[k].failed` failures. One entry and its failures always share a packet, so the caller
     keeps the failures of one entry under about 100 (the worker closes a run early).
@@ -265,32 +255,35 @@ def encode_outcomes(entries: Sequence[Outcome], failures: Sequence[Failure]) -> 
     return list(_split_outcomes(entries, failures))
 
 
-def _split_outcomes(entries: Sequence[Outcome], failures: Sequence[Failure]) -> Iterable[bytes]:
+def _split_outcomes(entries: Sequence[Outcome], failures: Sequence[tuple[int, Failure]]) -> Iterable[bytes]:
     heads: list[bytes] = []
     tails: list[bytes] = []
     size = _OUTCOMES_HEAD.size
     at = 0
     for entry in entries:
-        own = [_encode_failure(failure) for failure in failures[at : at + entry.failed]]
+        own = [(place, failure, _text(failure)) for place, failure in failures[at : at + entry.failed]]
         at += entry.failed
         grown = _ENTRY.size + sum(len(text) + _FAILURE.size for _, _, text in own)
         if heads and size + grown > PACKET_MAX_BYTES:
             yield b"".join([_OUTCOMES_HEAD.pack(OUTCOMES, len(heads), len(tails)), *heads, *tails])
             heads, tails, size = [], [], _OUTCOMES_HEAD.size
-        tails.extend(_FAILURE.pack(len(heads), index, level, len(text)) + text for index, level, text in own)
+        tails.extend(
+            _FAILURE.pack(len(heads), place, failure.cause, failure.level, len(text)) + text
+            for place, failure, text in own
+        )
         heads.append(_ENTRY.pack(*entry))
         size += grown
     if heads:
         yield b"".join([_OUTCOMES_HEAD.pack(OUTCOMES, len(heads), len(tails)), *heads, *tails])
 
 
-def _encode_failure(failure: Failure) -> tuple[int, int, bytes]:
-    text = failure.error.encode("utf-8", "replace")[:ERROR_MAX_BYTES]
-    return failure.position, failure.delay_level, text
+def _text(failure: Failure) -> bytes:
+    return failure.error.encode("utf-8", "replace")[:ERROR_MAX_BYTES]
 
 
-def decode_outcomes(packet: Buffer) -> tuple[list[Outcome], list[Failure]]:
-    """Entries and failures of an OUTCOMES packet (an empty list on the success path). Raises ProtocolError."""
+def decode_outcomes(packet: Buffer) -> tuple[list[Outcome], list[tuple[int, Failure]]]:
+    """Entries and failures of an OUTCOMES packet (an empty list on the success path), as `encode_outcomes` has them. Raises
+    ProtocolError."""
     try:
         _, count, failed = _OUTCOMES_HEAD.unpack_from(packet)
         end = _OUTCOMES_HEAD.size + count * _ENTRY.size
@@ -298,21 +291,22 @@ def decode_outcomes(packet: Buffer) -> tuple[list[Outcome], list[Failure]]:
             raise ProtocolError(f"{len(packet)} bytes are too few for {count} entries", "OUTCOMES packet")
         view = memoryview(packet)
         entries: list[Outcome] = list(map(Outcome._make, _ENTRY.iter_unpack(view[_OUTCOMES_HEAD.size : end])))
-        return entries, _decode_failures(view[end:], failed, entries) if failed else []
-    except (StructError, IndexError) as error:
+        return entries, _decode_failures(view[end:], failed, count) if failed else []
+    except (StructError, ValueError) as error:
         raise ProtocolError(str(error), "OUTCOMES packet") from error
 
 
-def _decode_failures(view: memoryview, count: int, entries: Sequence[Outcome]) -> list[Failure]:
-    failures: list[Failure] = []
-    number: int
+def _decode_failures(view: memoryview, count: int, entries: int) -> list[tuple[int, Failure]]:
+    failures: list[tuple[int, Failure]] = []
     at = 0
     for _ in range(count):
-        number, position, level, length = _FAILURE.unpack_from(view, at)
+        number, position, cause, level, length = _FAILURE.unpack_from(view, at)
+        if number >= entries:
+            raise ValueError(f"a failure of entry {number} of {entries}")
         at += _FAILURE.size
         text = bytes(view[at : at + length]).decode("utf-8", "ignore")
         at += length
-        failures.append(Failure(entries[number].chunk_id, position, level, text))
+        failures.append((position, Failure(Cause(cause), text, level)))
     return failures
 
 

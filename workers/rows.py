@@ -133,7 +133,7 @@ class RowBuffer(Generic[Owner]):
         if columns is not None and not at_once:
             if (row := columns.values_of_plain(result)) is not None:
                 return message, row, None
-            if result.__class__ is list and (values := self.plain_of_all(cast("list[Any]", result))) is not None:
+            if result.__class__ is list and (values := self.plain_of_all(result)) is not None:
                 return message, (), Rows(values, None, len(values))
         given: Any = result
         if columns is None and self._infer is not None:

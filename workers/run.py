@@ -7,7 +7,8 @@ from typing import Final
 
 from ..remoting.errors import ProtocolError
 from ..remoting.stored import walk
-from .packets import U32_MAX, Failure, Outcome, QueueInfo
+from .failures import Failure
+from .packets import U32_MAX, Outcome, QueueInfo
 from .ranges import OffsetSets
 
 NS_PER_US: Final = 1_000

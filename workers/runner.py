@@ -39,20 +39,20 @@ from .boot import WorkerLimits
 from .calls import OneByOne, Wants, batch_results, chooser, messages_of, open_unit, plain_messages
 from .cells import BETWEEN, LAST, RECORDS, STARTED_NS, STATE, TAKEN, CellView
 from .claims import Claims
+from .failures import Cause, Failure, asked
 from .fitting import RowError
 from .forks import end_fork
+from .limits import CallTimedOutError
 from .loading import describe_error, user_traceback
 from .message import INNER_BATCH_BIT, Message
 from .naming import Naming
-from .packets import Failure, QueueInfo, clip
+from .packets import QueueInfo, clip
 from .rows import Kept, Prepared, RowBuffer
 from .run import FAILURES_PER_RUN_MAX, NS_PER_US, Run, records_of
 from .unreported import Unreported
 
 MARK_NS: Final = 1_000_000
 """The start of a call is noted to the millisecond: of many short calls not each is worth a store."""
-TIME_OUT_DELAY_LEVEL: Final = 3
-"""ProcessQueue.cleanExpiredMsg sends what timed out back at this level."""
 SPARE_SHIFT: Final = 6
 """After a long call this part of its time (1/64) may go into flushes before the next calls, so that the reports of 64 workers
 with long calls take the supervisor one core at most."""
@@ -215,7 +215,7 @@ class Runner:
             run = Run(chunk_id, queue, [], start)
             run.records = min(FAILURES_PER_RUN_MAX, records - start)
             for position in range(start, start + run.records):
-                run.failures[position] = Failure(chunk_id, position, self._limits.delay_level, clip(str(error)))
+                run.failures[position] = Failure(Cause.FAILED, clip(str(error)))
             lock = self.own()
             self._runs.append(run)
             self._hold(run, start)
@@ -398,7 +398,7 @@ class Runner:
         for each in self._runs:
             if each.chunk_id == run.chunk_id and each.start <= index < each.start + each.records:
                 run = each
-        self._note(run, index, self._limits.delay_level, str(error))
+        self._note(run, index, Failure(Cause.FAILED, clip(str(error))))
         self._log.warning("rows_do_not_fit", **place_keys(run, index), error=str(error))
 
     def _fail(self, run: Run, index: int, message: Message, error: BaseException) -> None:
@@ -406,22 +406,21 @@ class Runner:
             end_fork(error)
         keys = message_keys(message)
         if isinstance(error, Retry):
-            self._note(run, index, error.delay_level or self._limits.delay_level, str(error))
+            self._note(run, index, failure_of(error))
             self._log.info("message_retry", **keys, delay_level=error.delay_level, reason=error.reason)
             return
         text = describe_error(error)
-        level = TIME_OUT_DELAY_LEVEL if isinstance(error, SoftTimeLimitExceeded) else self._limits.delay_level
-        self._note(run, index, level, text)
+        self._note(run, index, failure_of(error))
         if isinstance(error, RocketcrewError):
             self._log.warning("message_failed", **keys, error=clip(text))
         else:
             self._log.warning("message_failed", **keys, error=clip(text), exception=user_traceback(error))
 
-    def _note(self, run: Run, index: int, delay_level: int, text: str) -> None:
+    def _note(self, run: Run, index: int, failure: Failure) -> None:
         lock = self.own()
         try:
             if index not in run.failures:
-                run.failures[index] = Failure(run.chunk_id, index, delay_level, clip(text))
+                run.failures[index] = failure
                 if len(run.failures) >= FAILURES_PER_RUN_MAX:
                     self._flush_soon()
             run.settled = max(run.settled, index + 1)
@@ -548,6 +547,14 @@ class Runner:
             except BaseException as error:  # noqa: BLE001  a generator runs the handler's code
                 self._fail(run, owner[1], message, error)
         return kept
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Why the message failed whose handler ended with this."""
+    if isinstance(error, Retry):
+        return asked(error.delay_level, clip(str(error)))
+    timed_out = isinstance(error, (SoftTimeLimitExceeded, CallTimedOutError))
+    return Failure(Cause.TIME_LIMIT if timed_out else Cause.FAILED, clip(describe_error(error)))
 
 
 def message_keys(message: Message) -> dict[str, object]:

@@ -45,6 +45,7 @@ from .cells import (
 from .classify import classify
 from .direct import DirectRunner, offset_of
 from .direct_packets import decode_direct, encode_directed
+from .failures import Failure
 from .forks import end_fork
 from .link import DescriptorsClosedError, LinkClosedError, WorkerLink
 from .memory_watch import MemoryWatch
@@ -68,7 +69,6 @@ from .packets import (
     SEAL,
     STOP,
     Buffer,
-    Failure,
     QueueInfo,
     decode_queue,
     encode_outcomes,
@@ -396,10 +396,10 @@ class Worker:
             self._report(runs)
 
     def _report(self, runs: list[Run]) -> None:
-        failures: list[Failure] = []
+        failures: list[tuple[int, Failure]] = []
         if any(run.failures for run in runs):
             runs = [part for run in runs for part in run.parts()]
-            failures = [failure for run in runs for failure in run.failures.values()]
+            failures = [found for run in runs for found in run.failures.items()]
         packets = encode_outcomes([run.outcome() for run in runs], failures)
         for packet in packets:
             self._link.send(packet)

@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
@@ -16,6 +16,8 @@ from ...client.access import Access
 from ...client.admin import Admin
 from ...client.cluster import Cluster
 from ...conf.settings import Settings, require
+from ...remoting.codes import ResponseCode
+from ...remoting.errors import BrokerError
 from ...remoting.queues import MessageQueue
 from ...supervisor.member.access import access_of
 from ..asking import ask_cluster
@@ -173,15 +175,25 @@ async def queue_lags(
             behind = max(0, end - (committed or 0))
             found[mq] = QueueLag(mq.topic, mq.broker_name, mq.queue_id, end, committed, behind)
     if not topics:
-        # A broker counts only topics of which the group has committed something: not those that its members just began.
-        members = await admin.consumer_connections(group)
-        begun = {mq.topic for mq in found}
-        for topic in sorted(set(members.subscription_table if members is not None else ()) - begun):
-            for mq, offsets in (await admin.topic_stats(topic)).offset_table.items():
-                found[mq] = QueueLag(
-                    mq.topic, mq.broker_name, mq.queue_id, offsets.max_offset, None, offsets.max_offset
-                )
+        for mq, end in (await _ends_of_begun(admin, group, {mq.topic for mq in found})).items():
+            found[mq] = QueueLag(mq.topic, mq.broker_name, mq.queue_id, end, None, end)
     return [found[mq] for mq in sorted(found)]
+
+
+async def _ends_of_begun(admin: Admin, group: str, known: Collection[str]) -> dict[MessageQueue, int]:
+    """The end of every queue of the topics that the group's members subscribe, but for those of `known`: a broker counts only
+    topics of which the group has committed something."""
+    ends: dict[MessageQueue, int] = {}
+    members = await admin.consumer_connections(group)
+    for topic in sorted(set(members.subscription_table if members is not None else ()).difference(known)):
+        try:
+            stats = await admin.topic_stats(topic)
+        except BrokerError as error:
+            if error.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise
+            continue
+        ends |= {mq: offsets.max_offset for mq, offsets in stats.offset_table.items()}
+    return ends
 
 
 def table(queues: list[QueueLag], total: int) -> str:

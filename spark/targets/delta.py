@@ -2,7 +2,7 @@
 
     TARGET/_delta_log/…                      Delta's own; each of our commits carries txn (`rocketcrew`, batch) and the plan
     TARGET/_rocketcrew/<batch>-<plan>.json   the table's state as it is if that plan becomes that batch
-    TARGET/_rocketcrew/outcomes/…            what became of the records of each batch; never deleted
+    TARGET/_rocketcrew/outcomes/…            what became of the records of each batch (outcome_levels.py)
 
 The state file is written and fsynced before the commit, under a name that only this plan has, so the commit decides in one
 step both what is in the table and which state file says so. Delta refuses or skips a second commit with the same number,
@@ -19,7 +19,9 @@ OptimisticTransaction.scala for what a repeated transaction does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,11 +33,13 @@ from ...durable.files import make_folders, spark_path
 from ...durable.intervals import OffsetSet
 from ...durable.outcomes import BatchOutcomes
 from ...remoting.errors import UsageError
+from ..accounts import Accounts
 from ..convert import Staged
 from ..errors import BatchTakenError, LoaderError, remedy
+from ..outcome_levels import FAN, SUFFIX
 from ..plan import Plan
 from ..spark_writer import SparkWriter, numbered, partitioned
-from ..table_state import check_partitions, outcomes_path, read_state, write_outcomes, write_state
+from ..table_state import check_partitions, ledger_outcomes, outcomes_path, read_state, write_outcomes, write_state
 from .target import TableState
 
 if TYPE_CHECKING:
@@ -54,6 +58,8 @@ STATES_KEPT = 2
 HISTORY_FIRST = 50
 """Commits of the log that are looked at before all of them are."""
 FILE_BYTES = 128 * 1024 * 1024
+CHECKPOINT_COMMITS = 100
+"""Delta's default between two checkpoints of a table that delta-rs writes; Spark makes them more often."""
 
 Append = Callable[[Path, Plan, Staged, "object | None"], None]
 """Commits the plan's rows to a table, as transaction (APP_ID, plan.batch); the last argument is delta-rs's snapshot on
@@ -64,14 +70,18 @@ class DeltaTarget:
     """A Delta table at `path`; `append` commits, `start` prepares that."""
 
     def __init__(
-        self, path: Path, append: Append, start: Callable[[], None], partition_by: Sequence[str] | None = None
-    ) -> None:
+        self, path: Path, append: Append, start: Callable[[], None], partition_by: Sequence[str] | None = None,
+        keep_outcomes_s: float = math.inf,
+    ) -> None:  # fmt: skip
         """`partition_by` is what the table is to have; None: whatever it has, for those that only read."""
         self.path = path
         self._partition_by = partition_by
         self._append = append
         self._start = start
+        self._keep_outcomes_s = keep_outcomes_s
         self._snapshot: Any = None
+        self._opened_at = 0
+        """The version with which the snapshot was opened."""
         self._staged: Staged | None = None
 
     def state(self) -> TableState:
@@ -91,13 +101,26 @@ class DeltaTarget:
             if not library.DeltaTable.is_deltatable(str(self.path)):
                 self._snapshot = None  # none yet, or removed under us
                 return 0
-            if self._snapshot is not None and self._log_of(self._snapshot.version()).exists():
+            if self._goes_on():
                 self._snapshot.update_incremental()
-            else:  # new to us, or another table than it was: going on from its old end would tear a hole into its log
+            else:
                 self._snapshot = library.DeltaTable(str(self.path))
+                self._opened_at = int(self._snapshot.version())
             return int(self._snapshot.transaction_version(APP_ID) or 0)
         except library.exceptions.DeltaError as error:
             raise LoaderError(f"the log of {self.path} can't be read: {error}. The segments stay") from None
+
+    def _goes_on(self) -> bool:
+        """Whether the snapshot is taken further, instead of a new one.
+
+        Not on another table than it was: going on from its old end would tear a hole into its log. And not for more commits
+        than lie between two checkpoints of the log, as each of them makes all that is done with the snapshot slower.
+        """
+        if self._snapshot is None:
+            return False
+        version = int(self._snapshot.version())
+        same_stretch = version // CHECKPOINT_COMMITS == self._opened_at // CHECKPOINT_COMMITS
+        return same_stretch and self._log_of(version).exists()
 
     def _log_of(self, version: int) -> Path:
         return self.path / "_delta_log" / f"{version:020d}.json"
@@ -150,7 +173,7 @@ class DeltaTarget:
         check_partition_columns(self._partition_by or (), plan.columns)
         self._staged = staged
 
-    def commit(self, plan: Plan, loaded: OffsetSet, told: BatchOutcomes) -> None:
+    def commit(self, plan: Plan, accounts: Accounts, told: BatchOutcomes) -> None:
         """Append the rows as the transaction `plan.batch`, and look who has got it."""
         staged, self._staged = self._staged, None
         if staged is None:
@@ -161,7 +184,7 @@ class DeltaTarget:
         try:
             make_folders(path.parent)
             write_outcomes(path.parent, plan, told)
-            write_state(path, plan, loaded, told.rows, durable=True)
+            write_state(path, plan, accounts, told.rows or 0, durable=True)
         except OSError as error:
             raise UsageError(f"the table folder {self.path} can't be written: {error}") from None
         try:
@@ -175,21 +198,47 @@ class DeltaTarget:
             raise LoaderError(f"{self.path}: the commit of batch {plan.batch} ended well, but is not in the log")
         if not self._is_ours(plan):
             raise _taken(self.path, plan)
-        self._tidy(plan.batch)
+        self._tidy(plan)
 
     def _is_ours(self, plan: Plan) -> bool:
         """Whether the log names this plan for its number: asked always, as Spark skips a repeated number in silence."""
         return self._logged(plan.batch, self._tried(plan.batch)) == plan.id
 
-    def _tidy(self, batch: int) -> None:
+    def _tidy(self, plan: Plan) -> None:
+        batch, folder = plan.batch, self.path / STATE_DIR
         for old in range(max(1, batch - 2 * STATES_KEPT), batch - STATES_KEPT + 1):
             for state in self._states(old):
                 state.unlink(missing_ok=True)
+        for other in outcomes_path(folder, plan).parent.glob(f"{batch}-*"):  # of those who wanted the number and died
+            if other != outcomes_path(folder, plan):
+                other.unlink(missing_ok=True)
+        if batch % FAN == 0:
+            ledger_outcomes(folder, batch).tidy(time.time(), self._keep_outcomes_s)
+
+    def outcomes(self) -> Iterator[BatchOutcomes]:
+        """What is kept of all commits."""
+        return iter(ledger_outcomes(self.path / STATE_DIR, self._refresh()).read())
 
     def discard(self, plan: Plan) -> None:
-        """Delete the state file of a plan that won't be committed."""
+        """Delete the state file of a plan that won't be committed, and its outcomes unless it was, long ago.
+
+        A plan of a loader that died after its commit is found again when others have gone on: its outcomes count.
+        """
         self._state_path(plan.batch, plan.id).unlink(missing_ok=True)
-        outcomes_path(self.path / STATE_DIR, plan).unlink(missing_ok=True)
+        own = outcomes_path(self.path / STATE_DIR, plan)
+        if plan.batch > self._refresh() or self._outcomes_of_another(plan, own):
+            own.unlink(missing_ok=True)
+
+    def _outcomes_of_another(self, plan: Plan, own: Path) -> bool:
+        """Whether the plan's number is another plan's. Who commits has written outcomes before: a single file is the
+        winner's."""
+        tried = [
+            path.name.removesuffix(SUFFIX).partition("-")[2] for path in own.parent.glob(f"{plan.batch}-*{SUFFIX}")
+        ]
+        try:
+            return len(tried) > 1 and self._logged(plan.batch, tried) != plan.id
+        except LoaderError:
+            return False  # the log does not say: both are kept
 
     def sweep(self) -> None:
         """Nothing is left lying: rows that were not committed are Delta's to vacuum."""

@@ -14,21 +14,25 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import math
 import os
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...durable.files import make_folders, try_shared_lock, write_atomically
 from ...durable.intervals import OffsetSet
-from ...durable.outcomes import BatchOutcomes
+from ...durable.outcomes import PASSED, BatchOutcomes
 from ...remoting.errors import UsageError
+from ..accounts import Accounts
 from ..convert import Staged
 from ..errors import LoaderError
+from ..outcome_levels import FAN
 from ..plan import Plan
 from ..spark_writer import SparkWriter, numbered, partitioned
-from ..table_state import read_state, write_outcomes, write_state
+from ..table_state import ledger_outcomes, read_state, write_outcomes, write_state
 from .target import TableState
 
 if TYPE_CHECKING:
@@ -64,10 +68,11 @@ class LedgerTarget:
 
     def __init__(
         self, folder: Path, destination: str, writer: SparkWriter, deliver: Deliver, place: str = "",
-        locks: Sequence[Path] = LOCK_DIRS,
+        locks: Sequence[Path] = LOCK_DIRS, keep_outcomes_s: float = math.inf,
     ) -> None:  # fmt: skip
         """`place`: what the rows are saved to, where that is a path."""
         self._folder = folder
+        self._keep_outcomes_s = keep_outcomes_s
         self._lock_path = lock_path(destination, place, locks)
         self._destination = destination
         self._writer = writer
@@ -113,11 +118,11 @@ class LedgerTarget:
         del plan
         self._staged = staged
 
-    def commit(self, plan: Plan, loaded: OffsetSet, told: BatchOutcomes) -> None:
+    def commit(self, plan: Plan, accounts: Accounts, told: BatchOutcomes) -> None:
         """Deliver the rows, then note it."""
         if self._staged is None:
             raise RuntimeError("write() comes before commit()")
-        ranges = _ranges_of(loaded - self.state().loaded)
+        ranges = _ranges_of(accounts.loaded - self.state().loaded - told.outcomes.of_kind(PASSED))
 
         def deliver(frame: DataFrame) -> None:
             self._deliver(frame, plan.batch, ranges)
@@ -126,7 +131,13 @@ class LedgerTarget:
         self._staged = None
         make_folders(self._folder)
         write_outcomes(self._folder, plan, told)
-        write_state(self._state_path, plan, loaded, told.rows, durable=True)
+        write_state(self._state_path, plan, accounts, told.rows or 0, durable=True)
+        if plan.batch % FAN == 0:
+            ledger_outcomes(self._folder, plan.batch).tidy(time.time(), self._keep_outcomes_s)
+
+    def outcomes(self) -> Iterator[BatchOutcomes]:
+        """What is kept of all commits."""
+        return iter(ledger_outcomes(self._folder, self.state().batch).read())
 
     def discard(self, plan: Plan) -> None:
         """Nothing of a plan is left anywhere but at the destination."""

@@ -44,22 +44,22 @@ def make_writer(config: LoaderConfig) -> Writer:
 
 def make_target(config: LoaderConfig, writer: Writer, threads: Executor) -> Target:
     """The target of `config`. Raises UsageError when it can't be."""
-    by = config.partition_by
+    by, keep_s = config.partition_by, config.keep_outcomes_s
     if config.format in (PARQUET, ARROW):
-        return ParquetTarget(config.folder, writer, threads, by)
+        return ParquetTarget(config.folder, writer, threads, by, keep_s)
     if config.format == DELTA_RS:
         append = partial(append_by_delta_rs, file_bytes=config.target_file_bytes, partition_by=by)
-        return DeltaTarget(config.folder, append, lambda: None, by)
+        return DeltaTarget(config.folder, append, lambda: None, by, keep_s)
     if not isinstance(writer, SparkWriter):
         raise UsageError(f"format {config.format} can only be written by Spark")
     if config.format == DELTA:
-        return DeltaTarget(config.folder, append_by_spark(writer, by), writer.start, by)
+        return DeltaTarget(config.folder, append_by_spark(writer, by), writer.start, by, keep_s)
     ledger = ledger_of(config.stagings)
     if config.format == FOREACH:
         deliver = deliver_by_function(config.function)
     else:
         deliver = deliver_by_format(config.format, str(config.target), config.options, by)
-    return LedgerTarget(ledger, config.identity, writer, deliver, str(config.target))
+    return LedgerTarget(ledger, config.identity, writer, deliver, str(config.target), keep_outcomes_s=keep_s)
 
 
 def make_loader(

@@ -1,8 +1,9 @@
 """The Parquet table: a folder with one folder per batch, made visible by one rename.
 
     TARGET/batch_id=1/part-….parquet      the rows; with spark.partition_by in folders of their own, batch_id=1/day=…/
-    TARGET/batch_id=1/_loaded.json        the table's state after batch 1
+    TARGET/batch_id=1/_loaded.json        the table's state after batch 1, in the newest batches
     TARGET/batch_id=1/_outcomes.json.gz   what became of the records that were loaded or noted with batch 1
+    TARGET/_outcomes/                      the same of older batches, in files of many (outcome_levels.py)
     TARGET/batch_id=2/…
     TARGET/_tmp/<plan id>/                 a batch being written; readers ignore names that start with an underscore
     TARGET/_tmp/<plan id>.lock            flocked by the loader that writes it: what nobody holds is swept
@@ -21,11 +22,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import math
 import os
 import re
 import threading
+import time
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
@@ -37,8 +40,10 @@ from ...durable.files import make_folders, remove_tree, sync_path, sync_tree, tr
 from ...durable.intervals import OffsetSet
 from ...durable.outcomes import BatchOutcomes
 from ...remoting.errors import UsageError
+from ..accounts import Accounts
 from ..convert import Staged
 from ..errors import BatchTakenError, LoaderError
+from ..outcome_levels import FAN, OutcomeLevels, Part
 from ..plan import Plan
 from ..table_lock import lock_table
 from ..table_state import check_partitions, read_state, write_state
@@ -48,6 +53,7 @@ pq: Any = pyarrow.parquet
 
 STATE_FILE = "_loaded.json"
 OUTCOMES_FILE = "_outcomes.json.gz"
+OUTCOMES_FOLDER = "_outcomes"
 TMP_DIR = "_tmp"
 _BATCH_NAME = re.compile(BATCH_COLUMN + r"=([1-9]\d*)")
 TABLE_LOCK_WAIT_S = 600.0
@@ -60,14 +66,19 @@ _EARLY_SYNC_BYTES = 32 * 1024 * 1024
 class ParquetTarget:
     """A table at `path`, whose files `writer` writes. `threads` serve the fsyncs."""
 
-    def __init__(self, path: Path, writer: Writer, threads: Executor, partition_by: Sequence[str] = ()) -> None:
+    def __init__(
+        self, path: Path, writer: Writer, threads: Executor, partition_by: Sequence[str] = (),
+        keep_outcomes_s: float = math.inf,
+    ) -> None:  # fmt: skip
         """`writer` makes the folders of `partition_by`; a table keeps what it began with."""
         self.path = path
         self._partition_by = tuple(partition_by)
         self._writer = writer
         self._threads = threads
         self._newest = 0
-        self._looked: tuple[int, int] | None = None
+        self._folder_id: int | None = None
+        self._read: tuple[tuple[int, tuple[int, int] | None], TableState] | None = None
+        self._keep_outcomes_s = keep_outcomes_s
         self._lock: int | None = None
         self._table_lock: int | None = None
         """Shared, on the table's folder, while a batch is written: a compaction exchanges the folder between two."""
@@ -78,9 +89,17 @@ class ParquetTarget:
         if not batch:
             self._refuse_foreign()
             return TableState(0, "", OffsetSet(), ())
-        state = read_state(batch_folder(self.path, batch) / STATE_FILE)
+        state = self._read_state(batch)
         check_partitions(self.path, self._partition_by, state.partition_by)
         return state
+
+    def _read_state(self, batch: int) -> TableState:
+        """The state file of the batch; one that was read before is not parsed again, for it never changes."""
+        path = batch_folder(self.path, batch) / STATE_FILE
+        look = _look(path)
+        if look is None or self._read is None or self._read[0] != (batch, look):
+            self._read = ((batch, look), read_state(path))
+        return self._read[1]
 
     def _refuse_foreign(self) -> None:
         """Rows of somebody else beside ours would be read as one table, or make both unreadable."""
@@ -93,17 +112,31 @@ class ParquetTarget:
                 )
 
     def _last_batch(self) -> int:
-        """The highest batch, by a listing whenever the folder has changed: a compaction leaves out numbers in between."""
-        look = _look(self.path)
-        if look is None or look != self._looked:
-            self._newest = last_batch(self.path)
-            self._looked = look
+        """The highest batch, by a look at the numbers after the one that is known: a listing costs more with each batch.
+
+        Numbers are given one after the other. Only a compaction leaves some out, and it exchanges the folder: then, and
+        when the known batch is gone, the folder is listed.
+        """
+        try:
+            folder_id = self.path.stat().st_ino
+        except FileNotFoundError:
+            self._newest, self._folder_id = 0, None
+            return 0
+        if folder_id != self._folder_id or not (self._newest and batch_folder(self.path, self._newest).exists()):
+            self._newest, self._folder_id = last_batch(self.path), folder_id
+        while batch_folder(self.path, self._newest + 1).exists():
+            self._newest += 1
         return self._newest
 
     def has(self, plan: Plan) -> bool:
-        """Whether batch `plan.batch` is this plan: it is the only number that a plan can ever get."""
+        """Whether batch `plan.batch` is this plan: it is the only number that a plan can ever get.
+
+        One of long ago, whose state file is gone, is answered by its records: they are loaded.
+        """
         folder = batch_folder(self.path, plan.batch)
-        return folder.exists() and read_state(folder / STATE_FILE).plan_id == plan.id
+        if plan.batch < self._last_batch() and not (folder / STATE_FILE).exists():
+            return False
+        return folder.exists() and self._read_state(plan.batch).plan_id == plan.id
 
     def start(self) -> None:
         """Start the writer."""
@@ -127,8 +160,8 @@ class ParquetTarget:
             raise LoaderError(f"{output} holds {written} rows, but {staged.rows} were to be written: not committed")
 
     def _is_next(self, plan: Plan) -> bool:
-        batch = last_batch(self.path)
-        return plan.follows(batch, read_state(batch_folder(self.path, batch) / STATE_FILE).plan_id if batch else "")
+        batch = self._last_batch()
+        return plan.follows(batch, self._read_state(batch).plan_id if batch else "")
 
     def _prepare(self, plan: Plan) -> None:
         try:
@@ -147,10 +180,10 @@ class ParquetTarget:
             with contextlib.suppress(FileNotFoundError):
                 return try_lock(self._lock_path(plan))
 
-    def commit(self, plan: Plan, loaded: OffsetSet, told: BatchOutcomes) -> None:
+    def commit(self, plan: Plan, accounts: Accounts, told: BatchOutcomes) -> None:
         """Rename the written folder to the plan's batch; see the top of this file."""
         output = self._tmp_dir(plan)
-        write_state(output / STATE_FILE, plan, loaded, told.rows, durable=False, partition_by=self._partition_by)
+        write_state(output / STATE_FILE, plan, accounts, told.rows or 0, durable=False, partition_by=self._partition_by)
         (output / OUTCOMES_FILE).write_bytes(told.pack())
         sync_tree(output, self._threads)
         try:
@@ -160,8 +193,19 @@ class ParquetTarget:
                 raise _taken(self.path, plan) from None
             raise
         sync_path(self.path)
+        if plan.batch % FAN == 0:  # under the table's lock: no compaction takes the folder away meanwhile
+            self._outcomes(plan.batch).tidy(time.time(), self._keep_outcomes_s)
+            for old in range(max(1, plan.batch - 2 * FAN), plan.batch - FAN):  # FAN of them at least stay
+                (batch_folder(self.path, old) / STATE_FILE).unlink(missing_ok=True)
         self._release(plan)
         self._tidy()
+
+    def outcomes(self) -> Iterator[BatchOutcomes]:
+        """What is kept of all commits."""
+        return iter(self._outcomes(self._last_batch()).read())
+
+    def _outcomes(self, newest: int) -> OutcomeLevels:
+        return folder_outcomes(self.path, newest)
 
     def discard(self, plan: Plan) -> None:
         """Delete the plan's unfinished folder, and `_tmp` itself when it was the last."""
@@ -205,10 +249,10 @@ def _taken(table: Path, plan: Plan) -> BatchTakenError:
     return BatchTakenError(f"another loader has committed batch {plan.batch} of {table}")
 
 
-def _look(folder: Path) -> tuple[int, int] | None:
-    """What a folder looks like from outside: another after each change of its names, but for two in a clock's tick."""
+def _look(path: Path) -> tuple[int, int] | None:
+    """What a file looks like from outside, so that another one in its place is noticed."""
     try:
-        found = folder.stat()
+        found = path.stat()
     except FileNotFoundError:
         return None
     return found.st_ino, found.st_mtime_ns
@@ -233,6 +277,20 @@ def batch_folders(table: Path) -> dict[int, Path]:
     except OSError as error:
         raise UsageError(f"the table folder {table} can't be read: {error}") from None
     return dict(sorted((int(match[1]), entry) for match, entry in names if match))
+
+
+def folder_outcomes(table: Path, newest: int, fan: int = FAN) -> OutcomeLevels:
+    """The outcomes of the batches up to `newest` of the folder `table`."""
+
+    def singles(above: int) -> Iterator[Part]:
+        for batch in range(max(1, above + 1), newest + 1):
+            folder = batch_folder(table, batch)
+            if (folder / OUTCOMES_FILE).exists():
+                yield Part(batch, batch, 0, folder / OUTCOMES_FILE)
+            elif folder.exists():
+                yield Part(batch, batch, 0, None)
+
+    return OutcomeLevels(table / OUTCOMES_FOLDER, singles, fan)
 
 
 def data_files(folder: Path) -> list[Path]:

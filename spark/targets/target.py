@@ -1,9 +1,10 @@
 """What the loader asks of a table: the one place where "exactly once" is decided.
 
-A target keeps the *loaded set* with the data and changes both in one step that either happens or does not. From that
-alone follows the promise, whatever crashes: before `commit` nothing of a plan is visible, after it the loaded set drops
-whatever comes again. Numbers of batches are claimed by that same step, so that two loaders (two supervisors on two state
-folders) may load one table: the later one gets BatchTakenError, reads the table anew, and plans again.
+A target keeps the *loaded set* with the data (as accounts.py has it) and changes both in one step that either happens or
+does not. From that alone follows the promise, whatever crashes: before `commit` nothing of a plan is visible, after it the
+loaded set drops whatever comes again. Numbers of batches are claimed by that same step, so that two loaders (two
+supervisors on two state folders) may load one table: the later one gets BatchTakenError, reads the table anew, and plans
+again.
 
     parquet      parquet_target.py   a folder per batch, visible by one rename that carries the loaded set
     pyarrow      parquet_target.py   the same table, its files written by Arrow: no JVM, several times as fast on one machine
@@ -15,14 +16,15 @@ folders) may load one table: the later one gets BatchTakenError, reads the table
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 from ...conf.columns import Column
 from ...durable.intervals import OffsetSet, QueueKey
 from ...durable.outcomes import BatchOutcomes
+from ..accounts import Accounts
 from ..convert import Staged
 from ..epochs import opened
 from ..plan import Plan, Top
@@ -38,11 +40,17 @@ class TableState:
     columns: tuple[Column, ...]
     tops: Mapping[QueueKey, Top] = field(default_factory=dict[QueueKey, Top])
     partition_by: tuple[str, ...] = ()
+    holes: OffsetSet = field(default_factory=OffsetSet)
+    """Per queue one interval: of offsets in it some may not be loaded although `loaded` has them (accounts.py)."""
 
     @property
     def epochs(self) -> dict[QueueKey, int]:
         """The newest epoch of each queue that is not in its first, by its key in epoch 0."""
         return opened(self.loaded)
+
+    def exactly(self, open_holes: OffsetSet) -> TableState:
+        """The same with these holes open, and no others."""
+        return replace(self, loaded=self.loaded - open_holes, holes=open_holes.hull())
 
 
 class Target(Protocol):
@@ -67,10 +75,17 @@ class Target(Protocol):
         """
         ...
 
-    def commit(self, plan: Plan, loaded: OffsetSet, told: BatchOutcomes) -> None:
-        """Make rows and loaded set visible in one step, the list of outcomes beside them.
+    def commit(self, plan: Plan, accounts: Accounts, told: BatchOutcomes) -> None:
+        """Make rows and state visible in one step, the list of outcomes beside them.
 
         Raises BatchTakenError when the batch number is gone.
+        """
+        ...
+
+    def outcomes(self) -> Iterator[BatchOutcomes]:
+        """What all commits have noted and is still kept, in any order: read from files, so asked for when it is needed.
+
+        Raises LoaderError.
         """
         ...
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ...remoting.check_points import CheckPoint
 from ...remoting.queues import MessageQueue
+from ...workers.failures import Mode
 from .chunks import Chunk
 
 
@@ -58,7 +59,7 @@ class Commit:
 
 @dataclass(slots=True, eq=False)
 class SendBack:
-    """Return one record to its broker for a later attempt, or drop it when broadcasting; answer `Core.sent_back`.
+    """Return one record to its broker by the way of `mode`; answer `Core.sent_back`.
 
     `start`/`end` are the record's bytes in the slab; the edge decodes them before it returns to the loop.
     """
@@ -69,16 +70,17 @@ class SendBack:
     mq: MessageQueue
     start: int
     end: int
-    delay_level: int
-    attempt: int
+    mode: Mode
+    delay_level: int = 0
+    """SEND_BACK, POP: 1..127; 0 = by its attempts so far."""
+    attempt: int = 0
     """From 0. The edge tries the broker's send-back and then an ordinary send to the retry topic, in each attempt."""
-    reconsume_times: int = -1
-    """Not negative: how often an ordered message was tried; it goes by an ordinary send, as Java's orderly service does."""
+    tried: int = 0
+    """LAST_ATTEMPT: how often it was tried here."""
     check: CheckPoint | None = None
-    """Of a popped message: it gets a new invisible time instead, or goes to the dead-letter topic at its limit."""
+    """Of a popped message, whatever its mode."""
     facts: dict[str, str] | None = None
-    """Of a message that cost too many workers their lives: it goes to the dead-letter topic with these as properties; where
-    that is refused, without them, by a send-back at level -1."""
+    """DEAD_LETTER after crashes: its properties; where that is refused, it goes without them, by a send-back."""
 
 
 @dataclass(slots=True, eq=False)

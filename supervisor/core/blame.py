@@ -5,6 +5,9 @@ suspected and run again apart from all others (quarantine.py). What we ended our
 shutdown, a dead forkserver, a worker that stood still between messages. A call over its hard time limit is a failed
 attempt of its messages, as Java's consume timeout is. Of a coroutine handler the call whose step ran is in hand; where
 several waited and none ran, a thread or a callback of the handler's did it, and all that the worker has is suspected.
+
+When the whole run died, supervisor and workers at once (an operator, a container's limit, the host), a message is charged
+only if it was alone in hand in all of that run. Of several none is: nobody can say which one it was (charges.py).
 """
 
 from __future__ import annotations
@@ -26,7 +29,9 @@ class End(Enum):
     CRASHED = "crashed"
     """By itself, or killed by the kernel or somebody else."""
     RUN = "whole run died"
-    """Its cell was found at the next start."""
+    """Its cell was found at the next start, and it alone had something in hand."""
+    RUN_AMONG_OTHERS = "whole run died, with other messages in hand"
+    """Its cell was found at the next start, and that of another worker too."""
 
 
 class Hand(Enum):
@@ -43,6 +48,8 @@ class Verdict(Enum):
     CHARGED = "charged"
     SUSPECTED = "suspected"
     TIMED_OUT = "timed out"
+    NOTED = "noted"
+    """In hand beside others: no death of its own, see charges.py."""
 
 
 VERDICTS: dict[tuple[End, Hand], Verdict] = {
@@ -71,6 +78,10 @@ VERDICTS: dict[tuple[End, Hand], Verdict] = {
     (End.RUN, Hand.ONE): Verdict.CHARGED,
     (End.RUN, Hand.SEVERAL): Verdict.SUSPECTED,
     (End.RUN, Hand.WAITING): Verdict.NOBODY,  # its cell names none, and who was waiting is known no more
+    (End.RUN_AMONG_OTHERS, Hand.NOTHING): Verdict.NOBODY,
+    (End.RUN_AMONG_OTHERS, Hand.ONE): Verdict.NOTED,
+    (End.RUN_AMONG_OTHERS, Hand.SEVERAL): Verdict.NOTED,
+    (End.RUN_AMONG_OTHERS, Hand.WAITING): Verdict.NOBODY,
 }
 
 

@@ -3,21 +3,30 @@
 A charge belongs to the record that was pulled. A message that is sent back between two deaths comes again as another
 record, so its count is also kept by the id of its first record, as far as that is known (the record has to be decoded for
 it, which is done after a death only). A record that finishes is forgotten.
+
+The death of a whole run is charged to a record that was alone in hand in it. Records that were in hand beside others are
+noted: an operator who kills a run again and again during one long message makes no dead letter of it. But a message may well
+be what kills its container each time. So one that was in hand at `max_worker_deaths` deaths of runs makes the next run
+*careful*: until it is over, one message at a time is in hand in the whole member. If the run dies again, the one that was in
+hand then is charged.
 """
 
 from __future__ import annotations
 
 import json
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...remoting.errors import ProtocolError
 from ...remoting.queues import MessageQueue
+from .blame import Death, End, InHand, Verdict
 
 CHARGES_MAX = 1000
 """Records, and ids, that are remembered; the oldest are forgotten first. More poison than this is no accident of a few."""
+SUSPECTS_MAX = 1024
+"""Records of one batch call, as in `consumer.consume_message_batch_max_size`."""
 
 
 @dataclass(slots=True)
@@ -40,6 +49,31 @@ class Charge:
         return MessageQueue(self.topic, self.broker_name, self.queue_id)
 
 
+@dataclass(slots=True)
+class Noted:
+    """One record that was in hand beside others when whole runs died."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+    offset: int
+    runs: int = 0
+    marks: list[str] = field(default_factory=list[str])
+    """The calls that were counted."""
+
+    @property
+    def mq(self) -> MessageQueue:
+        return MessageQueue(self.topic, self.broker_name, self.queue_id)
+
+
+class Left(NamedTuple):
+    """What the cell of a worker says that died with its supervisor. None = unknown, or not of a message."""
+
+    mq: MessageQueue | None
+    in_hand: InHand | None
+    facts: dict[str, str]
+
+
 class Charges:
     """The ledger; the core owns it."""
 
@@ -48,6 +82,8 @@ class Charges:
         self._offsets: dict[MessageQueue, list[int]] = {}
         self._origins: dict[str, int] = {}
         """Deaths by origin message id, of messages that were sent back after a death."""
+        self.noted: dict[tuple[MessageQueue, int], Noted] = {}
+        """What was in hand beside others when a whole run died."""
 
     def __len__(self) -> int:
         return len(self._records)
@@ -55,7 +91,7 @@ class Charges:
     @property
     def empty(self) -> bool:
         """Nothing at all is remembered."""
-        return not self._records and not self._origins
+        return not self._records and not self._origins and not self.noted
 
     def __iter__(self) -> Iterator[Charge]:
         return iter(self._records.values())
@@ -95,11 +131,50 @@ class Charges:
         charge.facts = facts
         return charge
 
+    def run_died(self, left: Sequence[Left], *, stopping: bool) -> list[Verdict]:
+        """A whole run died with this in the hands of its workers; the verdict on each. Nobody is charged when the run had
+        begun to stop. A call that was judged before, when only a part of the cells was cleared, is not judged again."""
+        end = End.TOLD if stopping else End.RUN if len(left) == 1 else End.RUN_AMONG_OTHERS
+        return [self._judge_left(one, end) for one in left]
+
+    def _judge_left(self, left: Left, end: End) -> Verdict:
+        mq, in_hand, facts = left
+        if mq is None or in_hand is None:
+            return Verdict.NOBODY
+        verdict = Death(end, in_hand).verdict
+        first = self.noted.get((mq, in_hand.offset))
+        if verdict in (Verdict.CHARGED, Verdict.SUSPECTED) and first is not None and in_hand.mark in first.marks:
+            return Verdict.NOTED
+        if verdict is Verdict.CHARGED:
+            self.charge(mq, in_hand.offset, in_hand.mark, {"end": end.value, "cause": "unknown", **facts})
+            return verdict
+        for offset in range(in_hand.offset, min(in_hand.last, in_hand.offset + SUSPECTS_MAX) + 1):
+            if verdict is Verdict.SUSPECTED:
+                self.suspect(mq, offset)
+            elif verdict is Verdict.NOTED:
+                self._note(mq, offset, in_hand.mark)
+        return verdict
+
+    def _note(self, mq: MessageQueue, offset: int, mark: str) -> None:
+        noted = self.noted.get((mq, offset))
+        if noted is None:
+            while len(self.noted) >= CHARGES_MAX:
+                del self.noted[next(iter(self.noted))]
+            noted = self.noted[mq, offset] = Noted(*mq, offset)
+        if mark not in noted.marks:
+            noted.runs += 1
+            noted.marks = [*noted.marks[-9:], mark]
+
+    def careful(self, runs_max: int, queues: Container[MessageQueue]) -> bool:
+        """One of these queues has a record that was in hand at so many deaths of whole runs."""
+        return any(noted.runs >= runs_max and mq in queues for (mq, _), noted in self.noted.items())
+
     def finished(self, mq: MessageQueue, offset: int, *, sent_back: bool) -> bool:
         """The record is done, or is sent back (its count follows the message); True when it was known."""
+        noted = self.noted.pop((mq, offset), None)
         charge = self._records.get((mq, offset))
         if charge is None:
-            return False
+            return noted is not None
         if sent_back and charge.deaths and charge.origin:
             while len(self._origins) >= CHARGES_MAX:
                 del self._origins[next(iter(self._origins))]
@@ -109,9 +184,12 @@ class Charges:
 
     def forget_below(self, mq: MessageQueue, offset: int) -> bool:
         """Records that the committed offset has passed never come again; True when there were any."""
+        passed = [key for key in self.noted if key[0] == mq and key[1] < offset]
+        for key in passed:
+            del self.noted[key]
         offsets = self._offsets.get(mq)
         if not offsets or offsets[0] >= offset:
-            return False
+            return bool(passed)
         for old in offsets[: bisect_left(offsets, offset)]:
             self._drop((mq, old))
         return True
@@ -126,7 +204,9 @@ class Charges:
     # --- on disk ------------------------------------------------------------------------------------------------
 
     def to_json(self) -> str:
-        return json.dumps({"version": 1, "records": [asdict(c) for c in self], "origins": self._origins}, indent=1)
+        noted = [asdict(one) for one in self.noted.values()]
+        data = {"version": 1, "records": [asdict(c) for c in self], "origins": self._origins, "noted": noted}
+        return json.dumps(data, indent=1)
 
     def add_json(self, text: str | bytes, where: str) -> None:
         """Add what `to_json` wrote; the higher count holds. Raises ProtocolError for anything else."""
@@ -136,8 +216,17 @@ class Charges:
                 self._add(Charge(**entry))
             for origin, deaths in data["origins"].items():
                 self._origins[str(origin)] = max(int(deaths), self._origins.get(origin, 0))
+            for entry in data.get("noted", ()):
+                self._add_noted(Noted(**entry))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ProtocolError(f"no record of worker deaths: {error!r}", where) from error
+
+    def _add_noted(self, read: Noted) -> None:
+        for mark in read.marks:
+            self._note(read.mq, int(read.offset), str(mark))
+        noted = self.noted.get((read.mq, read.offset))
+        if noted is not None:
+            noted.runs = max(noted.runs, int(read.runs))
 
     def _add(self, read: Charge) -> None:
         charge = self.suspect(read.mq, int(read.offset))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...workers.failures import Failure
 from .slab import Slot
 
 Token = tuple[str, int]
@@ -51,23 +52,6 @@ class PullRun:
         return chunk
 
 
-class Failure:
-    """One failed message of a chunk, open until its send-back is accepted."""
-
-    __slots__ = ("attempts", "delay_level", "error", "facts", "reconsume_times", "sent")
-
-    def __init__(self, delay_level: int, error: str, facts: dict[str, str] | None = None) -> None:
-        self.delay_level = delay_level
-        self.error = error
-        self.facts = facts
-        """Of a crash: it is a dead letter with these."""
-        self.attempts = 0
-        self.reconsume_times = -1
-        """Not negative: an ordered message at its limit, and how often it was tried."""
-        self.sent = False
-        """A send-back is under way or was accepted: it is not sent a second time beside it."""
-
-
 class Chunk:
     """A contiguous byte range of one slot: `count` records that end at queue offsets `offsets`.
 
@@ -105,7 +89,7 @@ class Chunk:
         """Its reference on the slot is still held."""
         self.worker_id: str | None = None
         self.origin: tuple[Chunk, int] | None = None
-        """Set: a shadow, see local_retry.py: it runs that failed message of that chunk again."""
+        """Set: a shadow, see retries.py: it runs that failed message of that chunk again."""
         self.alone = False
         """It is suspected of having killed a worker, see quarantine.py."""
 
@@ -130,7 +114,7 @@ class Chunk:
         return rest
 
     def shadow(self, index: int, chunk_id: int) -> Chunk:
-        """A chunk of that failed record alone, which runs it again; the failure stays here (local_retry.py)."""
+        """A chunk of that failed record alone, which runs it again; the failure stays here (retries.py)."""
         shadow = self._copy(index, index + 1, chunk_id)
         shadow.origin = self, index
         return shadow

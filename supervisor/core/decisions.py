@@ -13,6 +13,7 @@ from dataclasses import asdict, replace
 from ...durable.intervals import Intervals
 from ...remoting.check_points import CheckPoint
 from ...remoting.queues import MessageQueue
+from ...workers.failures import Failure
 from .actions import Action
 from .assigning import Assigning
 from .blame import Death, End
@@ -72,7 +73,7 @@ class Core:
         ordered = self.dispatching
         if not isinstance(ordered, Ordered):
             return
-        ordered.send_back = self.settling.send_back
+        ordered.send_back = self.settling.retries.send_back
         ordered.reported = self.settling.reported
         ordered.settled_down = self._settled_down
         self.returning = Returning(self.state, ordered, self._progress)
@@ -321,12 +322,18 @@ class Core:
         self._feed(now)
 
     def returned(
-        self, worker_id: str, chunk_id: int, start: int, failed: int, delay_level: int, suspend_ms: int, error: str,
+        self,
+        worker_id: str,
+        chunk_id: int,
+        start: int,
+        failed: int,
+        failure: Failure | None,
+        suspend_ms: int,
         now: float,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """In order: messages `[start, count)` of a chunk came back unfinished; the first `failed` of them were tried."""
         if self.returning is not None:
-            self.returning.returned(worker_id, chunk_id, start, failed, delay_level, suspend_ms, error, now)
+            self.returning.returned(worker_id, chunk_id, start, failed, failure, suspend_ms, now)
             self._feed(now)
 
     def consumed(self, worker_id: str, chunk_id: int, now: float) -> None:
@@ -361,5 +368,5 @@ class Core:
 
     def sent_back(self, handle: int, chunk_id: int, index: int, accepted: bool, now: float) -> None:
         """Answer to SendBack."""
-        self.settling.sent_back(handle, chunk_id, index, accepted, now)
+        self.settling.retries.sent_back(handle, chunk_id, index, accepted, now)
         self._feed(now)

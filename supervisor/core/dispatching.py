@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from ...workers.failures import Failure
 from ...workers.packets import BLOCK_MESSAGES
 from .actions import Dispatch
 from .chunks import Chunk
@@ -40,7 +41,7 @@ class Dispatching:
         self.s = state
         self.quarantine = Quarantine(state, self._hand_again, self.apart)
         self.left: Callable[[Chunk], None] = lambda _shadow: None
-        """Told of shadows (local_retry.py) that nobody will run."""
+        """Told of shadows (retries.py) that nobody will run."""
         self.limits = TopicLimits(state)
         self.quarantine.may_run = lambda worker, chunk: self._room(worker, chunk) >= chunk.count
         self._beside: deque[ProcessQueue] = deque()
@@ -65,6 +66,8 @@ class Dispatching:
         while s.redo or s.ready or s.quarantine or s.isolated:
             if s.quarantine or s.isolated:
                 self.quarantine.run()
+            if s.charges.noted and self.quarantine.closed():
+                return
             if not (s.redo or s.ready):
                 return
             worker, free = self._choose_worker()
@@ -158,6 +161,8 @@ class Dispatching:
     def _cut(self, pq: ProcessQueue, size: int) -> Chunk:
         run = pq.waiting[0]
         end, alone = min(run.at + size, run.end), False
+        if self.s.charges.noted and self.quarantine.careful():
+            end = min(end, run.at + 1)
         if len(self.s.charges):
             end, alone = self.quarantine.bound(pq.mq, run.offsets, run.at, end)
         chunk = run.cut(end - run.at, next(self.s.chunk_ids), pq.handle)
@@ -201,10 +206,10 @@ class Dispatching:
         del pq
         self.s.quarantine.append(chunk)
 
-    def timed_out(self, pq: ProcessQueue, chunk: Chunk, error: str, now: float) -> bool:
-        """Its worker was stopped at the hard time limit with all of it in hand. False: it is sent back (settling.py); ordered
+    def timed_out(self, pq: ProcessQueue, chunk: Chunk, failure: Failure, now: float) -> bool:
+        """Its worker was stopped at the hard time limit with all of it in hand. False: it is sent back (retries.py); ordered
         modes count a failed attempt by their own rules."""
-        del pq, chunk, error, now
+        del pq, chunk, failure, now
         return False
 
     def sending(self, pq: ProcessQueue, offset: int) -> None:

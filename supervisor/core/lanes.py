@@ -23,6 +23,7 @@ from ...remoting.errors import ProtocolError
 from ...remoting.properties import find_property
 from ...remoting.stored import record_info
 from ...workers.cells import KEYS_OF
+from ...workers.failures import Cause, Failure
 from .actions import Classify
 from .blame import Death, Verdict
 from .chunks import Chunk, PullRun
@@ -182,7 +183,7 @@ class Lanes(Ordered):
                 self._take_in(pq)
         if not self._property:
             self._ask_again()
-        while self._line:
+        while self._line and not self.quarantine.closed():
             worker, free = self._choose_worker()
             if worker is None:
                 return
@@ -196,7 +197,7 @@ class Lanes(Ordered):
 
     def _hand_share(self, worker: WorkerView, lanes_max: int) -> None:
         """Up to a chunk's worth of messages of at most `lanes_max` lanes, several of a lane where it has them."""
-        size = self.s.sizer.size(self.s.config.chunk_messages_max, 1)
+        size = 1 if self.quarantine.careful() else self.s.sizer.size(self.s.config.chunk_messages_max, 1)
         taken: list[tuple[Chunk, ProcessQueue, Lane]] = []
         for _ in range(min(lanes_max, len(self._line))):
             lane = self._line.popleft()
@@ -263,8 +264,7 @@ class Lanes(Ordered):
             for lane in list(order.lanes.values()):
                 if lane.suspended and lane.waiting:
                     lane.suspended = 0
-                    at_limit = False
-                    self._send(pq, lane, lane.waiting.popleft(), 0, "held at a stop", at_limit=at_limit)
+                    self._send(pq, lane, lane.waiting.popleft(), Failure(Cause.HELD, "held at a stop"))
         return dropped
 
 

@@ -17,8 +17,9 @@ from collections.abc import Callable
 from ...remoting.errors import ProtocolError
 from ...remoting.queues import MessageQueue
 from ...remoting.stored import record_info
+from ...workers.failures import Cause, Failure
 from .actions import DispatchOrdered, OrderedChunk, Retired
-from .chunks import Chunk, Failure
+from .chunks import Chunk
 from .dispatching import Dispatching
 from .process_queue import ProcessQueue
 from .queue_order import Lane, QueueOrder
@@ -27,8 +28,6 @@ from .states import Queue, Worker
 
 SUSPEND_MS_MIN, SUSPEND_MS_MAX = 10, 30_000
 """Bounds of a handler's suspend time (ConsumeMessageOrderlyService.submitConsumeRequestLater)."""
-DEAD_LETTER = -1
-"""Delay level of a message that the handler gives up."""
 
 
 class Ordered(Dispatching):
@@ -147,10 +146,10 @@ class Ordered(Dispatching):
         """In its place in the lane, by itself: the order matters more than who else its worker has in hand."""
         self.again(pq, chunk)
 
-    def timed_out(self, pq: ProcessQueue, chunk: Chunk, error: str, now: float) -> bool:
+    def timed_out(self, pq: ProcessQueue, chunk: Chunk, failure: Failure, now: float) -> bool:
         lane = self.lane_at(pq, chunk.offsets[0])
         chunk.worker_id = None
-        held = self._failed(pq, lane, chunk, chunk.count, 0, error)
+        held = self._failed(pq, lane, chunk, chunk.count, failure)
         if held is not None:
             self._keep(pq, lane, held)
         if held is chunk:
@@ -162,6 +161,7 @@ class Ordered(Dispatching):
         self.lane_at(pq, offset).sending = offset
 
     def sent(self, pq: ProcessQueue, offset: int) -> None:
+        self.order_of(pq).attempts.pop(offset, None)
         lane = self.lane_at(pq, offset)
         if lane.sending == offset:
             lane.sending = -1
@@ -178,13 +178,20 @@ class Ordered(Dispatching):
         self.offer(lane)
 
     def returned(
-        self, pq: ProcessQueue, chunk: Chunk, start: int, failed: int, delay_level: int, suspend_ms: int, error: str,
+        self,
+        pq: ProcessQueue,
+        chunk: Chunk,
+        start: int,
+        failed: int,
+        failure: Failure | None,
+        suspend_ms: int,
         now: float,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Of a chunk in a worker's hands, `[start, count)` came back unfinished. What is before it and not reported stays
         in the worker's hands, consumed and uncommitted.
 
-        The first `failed` of what came back were tried. `suspend_ms` -1 = as configured, 0 = nothing is waited for.
+        The first `failed` of what came back were tried, the first of all with that failure. `suspend_ms` -1 = as configured,
+        0 = nothing is waited for.
         """
         order, lane = self.order_of(pq), self.lane_at(pq, chunk.offsets[start])
         lane.in_hand.discard(chunk.chunk_id)
@@ -199,7 +206,7 @@ class Ordered(Dispatching):
             else:
                 self.forget(chunk)
                 self.reported(chunk, pq)
-        held = self._failed(pq, lane, rest, failed, delay_level, error) if failed else rest
+        held = self._failed(pq, lane, rest, failed, failure) if failure is not None else rest
         if held is not None:
             self._keep(pq, lane, held)
         if suspend_ms and (not failed or held is rest):
@@ -217,14 +224,13 @@ class Ordered(Dispatching):
             if worker.state is Worker.LEAVING and not worker.in_flight:
                 self.s.out.append(Retired(worker.worker_id))
 
-    def _failed(
-        self, pq: ProcessQueue, lane: Lane, rest: Chunk, failed: int, delay_level: int, error: str
-    ) -> Chunk | None:
+    def _failed(self, pq: ProcessQueue, lane: Lane, rest: Chunk, failed: int, failure: Failure) -> Chunk | None:
         """Count the attempt, or send the first message back and keep what is behind it; what is to be kept."""
         order, first = self.order_of(pq), rest.offsets[0]
         self.s.counters.failed_messages += failed
         at_limit = self._at_limit(rest, order.attempts.get(first, 0))
-        gone = at_limit or delay_level == DEAD_LETTER or self.gives_up()
+        given_up = failure.cause is Cause.GIVEN_UP
+        gone = at_limit or given_up or self.gives_up()
         for offset in rest.offsets[1 if gone else 0 : failed]:
             order.attempts[offset] = order.attempts.get(offset, 0) + 1
             self.s.counters.held_messages += 1
@@ -233,7 +239,11 @@ class Ordered(Dispatching):
         if not pq.send_failures:
             return rest  # its new owner has it
         kept = self._cut_off(pq, rest, 1) if rest.count > 1 else None
-        self._send(pq, lane, rest, delay_level, error, at_limit=at_limit)
+        if at_limit and not given_up:
+            failure = Failure(Cause.ATTEMPTS, failure.error, tried=order.attempts.get(first, 0))
+        elif self.s.config.order_holds and not given_up:
+            failure = Failure(Cause.HELD, failure.error)
+        self._send(pq, lane, rest, failure)
         return kept
 
     def _at_limit(self, chunk: Chunk, tried: int) -> bool:
@@ -244,15 +254,10 @@ class Ordered(Dispatching):
             stored = 0  # damaged on the way: counted by what we know
         return stored + tried >= self.limit()
 
-    def _send(
-        self, pq: ProcessQueue, lane: Lane, chunk: Chunk, delay_level: int, error: str, *, at_limit: bool
-    ) -> None:
+    def _send(self, pq: ProcessQueue, lane: Lane, chunk: Chunk, failure: Failure) -> None:
         """Send a chunk's only message back; its lane waits until that is accepted."""
         offset = chunk.offsets[0]
-        failure = Failure(delay_level, error)
-        tried = self.order_of(pq).attempts.pop(offset, 0)
-        if at_limit and delay_level != DEAD_LETTER:
-            failure.reconsume_times = tried
+        self.order_of(pq).attempts.pop(offset, None)
         chunk.failed = {0: failure}
         chunk.reported = chunk.count
         self.s.chunks[chunk.chunk_id] = chunk

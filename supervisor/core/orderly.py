@@ -130,8 +130,12 @@ class Orderly(Ordered):
             self.offer(lane)
         for worker_id, line in self._lines.items():
             ready = s.workers[worker_id]
-            while line and self._load(ready) < s.config.chunks_in_flight:
+            while line and self._load(ready) < s.config.chunks_in_flight and not self._closed():
                 self._hand_next(ready, line.popleft())
+
+    def _closed(self) -> bool:
+        """Nothing may be handed out before what is in hand is over; what only waits for its commit is."""
+        return self.quarantine.careful() and any(self._load(worker) for worker in self.s.workers.values())
 
     def _load(self, worker: WorkerView) -> int:
         """Chunks that it has to run; those that only wait for their commit take no place."""
@@ -144,7 +148,7 @@ class Orderly(Ordered):
         pq = self.s.queues.get(lane.handle)
         if pq is None or not self._goes_on(lane, pq):
             return  # looked at again when it is locked, or free
-        size = self.s.sizer.size(self.s.waiting_messages, 1)
+        size = 1 if self.quarantine.careful() else self.s.sizer.size(self.s.waiting_messages, 1)
         if lane.waiting:
             chunk = lane.waiting.popleft()
             if chunk.count > size:

@@ -42,7 +42,7 @@ class Quarantine:
         self._hand = hand
         self._apart = apart
         self.dead_letter: Callable[[ProcessQueue, Chunk, Charge], None] = lambda _pq, _chunk, _charge: None
-        """Set by settling.py, which sends it."""
+        """Set by retries.py, which sends it."""
         self.may_run: Callable[[WorkerView, Chunk], bool] = lambda _worker, _chunk: True
         """Set by dispatching.py: no limit of its topic holds the chunk back."""
 
@@ -152,12 +152,21 @@ class Quarantine:
 
     # --- handing out --------------------------------------------------------------------------------------------
 
+    def careful(self) -> bool:
+        """One message at a time is in hand in this member, see charges.py."""
+        s = self.s
+        return bool(s.charges.noted) and s.charges.careful(s.config.max_worker_deaths, s.by_mq)
+
+    def closed(self) -> bool:
+        """Nothing may be handed out before what is in hand is over."""
+        return self.careful() and any(worker.in_flight for worker in self.s.workers.values())
+
     def run(self) -> None:
         """Give the next suspect to the worker that is kept for them, once that has nothing else in hand."""
         s = self.s
         while s.quarantine:
             worker = self._worker()
-            if worker is None or worker.in_flight or not self.may_run(worker, s.quarantine[0]):
+            if worker is None or worker.in_flight or self.closed() or not self.may_run(worker, s.quarantine[0]):
                 return
             self._hand(worker, s.quarantine.popleft())
         if s.isolated is not None:

@@ -53,7 +53,7 @@ class Reclaiming:
         self.s.at(0.0, self.watch)
 
     def watch(self, now: float) -> None:
-        """Something may have been handed out: look from time to time. Not where the handler commits."""
+        """Something may have been handed out: look from time to time. A handler that commits finishes nothing before."""
         config = self.s.config
         if not self._watching and (config.order == "concurrent" or config.auto_commit):
             self._watching = True

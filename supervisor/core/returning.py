@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ...workers.failures import Failure
 from .actions import KillWorker
 from .chunks import Chunk
 from .ordered import Ordered
@@ -35,14 +36,24 @@ class Returning:
         self._ordered.finished(chunk, None)
 
     def returned(
-        self, worker_id: str, chunk_id: int, start: int, failed: int, delay_level: int, suspend_ms: int, error: str,
+        self,
+        worker_id: str,
+        chunk_id: int,
+        start: int,
+        failed: int,
+        failure: Failure | None,
+        suspend_ms: int,
         now: float,
-    ) -> None:  # fmt: skip
-        """Messages `[start, count)` of the chunk were not finished, the first `failed` of them were tried."""
+    ) -> None:
+        """Messages `[start, count)` of the chunk are not finished; the first `failed` were tried, with that failure."""
         chunk = self._known(worker_id, chunk_id)
         if chunk is None:
             return
-        if not chunk.reported <= start < chunk.count or failed > chunk.count - start:
+        if (
+            not chunk.reported <= start < chunk.count
+            or failed > chunk.count - start
+            or bool(failed) != (failure is not None)
+        ):
             what = f"{failed} failed from {start} of chunk {chunk_id} at {chunk.reported} of {chunk.count}"
             self.s.out.append(KillWorker(worker_id, what))
             return
@@ -52,7 +63,7 @@ class Returning:
             return
         if failed:
             pq.last_consume = now
-        self._ordered.returned(pq, chunk, start, failed, delay_level, suspend_ms, error, now)
+        self._ordered.returned(pq, chunk, start, failed, failure, suspend_ms, now)
         self._ordered.run()
         self._progress(pq, now)
 

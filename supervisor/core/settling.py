@@ -10,23 +10,21 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 
 from ...durable.intervals import Intervals
-from ...durable.outcomes import DEAD_LETTER, NO_ROWS, SENT_BACK
 from ...remoting.queues import MessageQueue
+from ...workers.failures import Failure
 from ...workers.unreported import CHUNK_MASK
-from .actions import AskReport, JournalDone, JournalSealed, KillWorker, Retired, SendBack
+from .actions import AskReport, JournalDone, JournalSealed, KillWorker, Retired
 from .blame import Death, End, Lot
-from .chunks import Chunk, Failure, Token
+from .chunks import Chunk, Token
 from .dispatching import Dispatching
-from .failing import Failing
-from .local_retry import LocalRetry
-from .pop_queue import PopQueue
 from .process_queue import ProcessQueue
 from .quarantine import pieces_of
+from .retries import Retries
 from .state import State, WorkerView
 from .states import LIVING, Worker, WorkerEvent
 
-FailureReport = tuple[int, int, str]
-"""(index in the chunk, delay level, error text)."""
+FailureReport = tuple[int, Failure]
+"""(index in the chunk, why it failed)."""
 
 
 class Settling:
@@ -40,10 +38,9 @@ class Settling:
         self._dispatching = dispatching
         self._progress = progress
         self._restart = restart
-        self._local = LocalRetry(
-            state, dispatching, self.send_back, self._wait_for_seal, self._wait_for_load, self._settled
+        self.retries = Retries(
+            state, dispatching, progress, self.reported, self._wait_for_seal, self._wait_for_load
         )  # fmt: skip
-        self._failing = Failing(state, dispatching, self.send_back, self.reported)
 
     # --- outcomes -----------------------------------------------------------------------------------------------
 
@@ -63,7 +60,7 @@ class Settling:
             s.counters.late_outcomes += 1
             return
         known = chunk.reported
-        if start != chunk.said or end > chunk.count or any(index < known for index, _, _ in failures):
+        if start != chunk.said or end > chunk.count or any(index < known for index, _ in failures):
             s.out.append(
                 KillWorker(worker_id, f"outcome for {start}..{end} of chunk {chunk_id} at {chunk.said}/{known}")
             )
@@ -118,10 +115,10 @@ class Settling:
                 self._settle(pq, chunk, start, end, worker.worker_id, seq, failures)
             else:
                 s.release_chunk(chunk)
-                failed = (failures[0][1], failures[0][2]) if failures else None
-                self._local.outcome(pq, chunk, (worker.worker_id, seq), failed)
+                failure = failures[0][1] if failures else None
+                self.retries.rerun_ended(pq, chunk, (worker.worker_id, seq), failure)
             pq.last_consume = now
-            if chunk.alone:
+            if chunk.alone or s.charges.noted:
                 self._cleared(pq, chunk, start, end)
         if end == chunk.count:
             self.complete(worker, chunk, pq)
@@ -199,14 +196,14 @@ class Settling:
         if chunk.failed is None:
             chunk.failed = {}
         failed_here: set[int] = set()
-        for index, delay_level, error in failures:
-            chunk.failed[index] = Failure(delay_level, error)
+        for index, failure in failures:
+            chunk.failed[index] = failure
             failed_here.add(index)
         for index in range(start, end):
             if index not in failed_here:
                 self._journal(pq, chunk.begin_of(index), chunk.offsets[index] + 1, worker_id, seq)
         for index in sorted(failed_here):
-            self.send_back(pq, chunk, index)
+            self.retries.send_back(pq, chunk, index)
 
     def _journal(self, pq: ProcessQueue, start: int, end: int, worker_id: str, seq: int) -> None:
         """What was popped is not noted: the broker knows it by its acknowledgement."""
@@ -239,74 +236,6 @@ class Settling:
         if not chunk.failed:
             self.s.chunks.pop(chunk.chunk_id, None)
         self.s.release_chunk(chunk)
-
-    # --- send-back ----------------------------------------------------------------------------------------------
-
-    def send_back(self, pq: ProcessQueue, chunk: Chunk, index: int) -> None:
-        """Ask for the send-back of a failed message, unless its queue was taken away."""
-        failure = (chunk.failed or {})[index]
-        if not pq.send_failures:
-            self.s.counters.discarded_failures += 1
-            return
-        failure.sent = True
-        check = pq.checks.get(chunk.offsets[index]) if isinstance(pq, PopQueue) else None
-        if self.s.config.broadcasting:
-            # Nobody retries it: the edge drops it, which is answered as a send-back that was accepted
-            # (ConsumeMessageConcurrentlyService.processConsumeResult).
-            self.s.log("warning", "message_dropped", queue=pq.mq, offset=chunk.offsets[index], error=failure.error,
-                       why="broadcasting: nothing is consumed again")  # fmt: skip
-        self.s.out.append(
-            SendBack(
-                pq.handle,
-                chunk.chunk_id,
-                index,
-                pq.mq,
-                chunk.positions[index],
-                chunk.positions[index + 1],
-                failure.delay_level,
-                failure.attempts,
-                failure.reconsume_times,
-                check,
-                failure.facts,
-            )
-        )
-
-    def sent_back(self, handle: int, chunk_id: int, index: int, accepted: bool, now: float) -> None:
-        """The answer to a SendBack. Refused: the message stays in the process queue and is sent again later."""
-        s = self.s
-        chunk = s.chunks.get(chunk_id)
-        pq = s.queues.get(handle)
-        if chunk is None or pq is None or not chunk.failed or index not in chunk.failed:
-            s.counters.late_answers += 1
-            return
-        if not accepted:
-            self._local.refused(pq, chunk, index, now)
-            self._progress(pq, now)
-            return
-        dropped = s.config.broadcasting
-        failure = chunk.failed.pop(index)
-        dead = failure.facts is not None or failure.reconsume_times >= 0 or failure.delay_level < 0
-        kind = NO_ROWS if dropped else DEAD_LETTER if dead else SENT_BACK
-        s.outcomes.add(kind, pq.mq, chunk.begin_of(index), chunk.offsets[index] + 1)
-        if failure.facts is not None:
-            s.counters.dead_letter_messages += not dropped
-        self._dispatching.quarantine.finished(pq, chunk, index, sent_back=failure.facts is None)
-        s.counters.sent_back_messages += not dropped
-        s.counters.dropped_messages += dropped
-        pq.unfinished -= 1
-        if isinstance(pq, PopQueue) and pq.checks.pop(chunk.offsets[index], None) is not None:
-            pq.loop.in_hand -= 1  # the broker has it again: it is not acknowledged
-        self._journal(pq, chunk.begin_of(index), chunk.offsets[index] + 1, "", 0)
-        self._dispatching.sent(pq, chunk.offsets[index])
-        self._settled(chunk)
-        pq.final_commit = False  # of a queue that leaves: asked while this was under way, it stops before the message
-        self._progress(pq, now)
-
-    def _settled(self, chunk: Chunk) -> None:
-        """A failure of it is over: forget it when it was the last."""
-        if not chunk.failed and chunk.reported == chunk.count:
-            self.s.chunks.pop(chunk.chunk_id, None)
-            self.s.release_chunk(chunk)
 
     # --- seals --------------------------------------------------------------------------------------------------
 
@@ -418,8 +347,8 @@ class Settling:
             if chunk.origin is None:
                 self._split(pq, chunk, worker)
             else:
-                self._local.died(pq, chunk, worker)
-        self._failing.time_outs(worker, now)
+                self.retries.rerun_died(pq, chunk, worker)
+        self.retries.time_outs(worker, now)
         for token in [token for token in s.unsealed if token[0] == worker_id and token not in s.unloaded]:
             self._lost(token, now)
         for pq in touched.values():
@@ -454,7 +383,7 @@ class Settling:
             if fate is None:
                 continue
             if s.finishes(pq):
-                self._failing.again(pq, child, fate, worker, alone=chunk.alone)
+                self.retries.after_death(pq, child, fate, worker, alone=chunk.alone)
             else:
                 self._dispatching.leave(child)
 

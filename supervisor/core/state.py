@@ -65,6 +65,8 @@ class CoreConfig:
     report_after_ms: float = 5.0
     """A worker keeps what it has finished to itself for so long; after that its cell is read (workers/unreported.py)."""
     send_back_retry_ms: int = 5000
+    delay_level_when_next_consume: int = 0
+    """Of a failed message whose handler names none: -1 = dead letter, 0 = the table of workers/failures.py."""
     max_worker_deaths: int = 3
     topic_concurrency: Mapping[str, int] = field(default_factory=dict[str, int])
     """By topic: calls of the handler at once over all workers, see topic_limits.py."""

@@ -36,6 +36,7 @@ from ...remoting.queues import MessageQueue
 from ...remoting.stored import StoredMessage, decode_message
 from ...remoting.subscription import FilterExpression
 from ...remoting.traces import TraceRecord
+from ...workers.failures import Mode
 from ...workers.packets import QueueInfo
 from ..core import actions as act
 from ..core.checks import check_consumer, subscriptions
@@ -144,7 +145,7 @@ class GroupMember:
             act.Ack: lambda a: self._run(self._then_act(self._pops.ack(a)), a),
             act.Renew: lambda a: self._run(self._then_act(self._pops.renew(a)), a),
             act.Commit: lambda a: self._run(self._commit(a), a),
-            act.SendBack: self._drop if is_broadcasting(self._settings) else self._send_back,
+            act.SendBack: self._send_back,
             act.Heartbeat: lambda _: self._heartbeats.now(),
             act.LockQueues: lambda a: self._run(self._locks.lock(a), a),
             act.UnlockQueues: lambda a: self._run(self._locks.unlock(a), a),
@@ -336,7 +337,12 @@ class GroupMember:
         self._acted()
 
     def _send_back(self, action: act.SendBack) -> None:
-        """Copy and decode the record now, while its bytes are certainly ours, and send it back in a task."""
+        """Copy and decode the record now, while its bytes are certainly ours, and send it back in a task. Broadcasting: it is
+        over at once."""
+        if action.mode is Mode.DROP:
+            self._core.sent_back(action.handle, action.chunk_id, action.index, True, self._loop.time())
+            self._acted()
+            return
         record = bytes(self._view[action.start : action.end])
         message: StoredMessage | None = None
         try:
@@ -345,11 +351,6 @@ class GroupMember:
             # Damaged on the way: the broker finds its own copy by the offset that can still be read.
             log.error("failed_message_not_decodable", queue=tuple(action.mq), error=str(error))
         self._run(self._send_back_task(action, record, message), action)
-
-    def _drop(self, action: act.SendBack) -> None:
-        """Broadcasting: it is over."""
-        self._core.sent_back(action.handle, action.chunk_id, action.index, True, self._loop.time())
-        self._acted()
 
     async def _send_back_task(self, action: act.SendBack, record: bytes, message: StoredMessage | None) -> None:
         if action.check is not None:

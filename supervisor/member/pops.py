@@ -34,6 +34,7 @@ from ...remoting.pop_headers import (
 )
 from ...remoting.queues import MessageQueue
 from ...remoting.stored import StoredMessage
+from ...workers.failures import Mode, pop_delay_ms
 from ..core.actions import Ack, Pop, Renew, SendBack
 from ..core.decisions import Core
 from ..core.popping import PopResult
@@ -46,17 +47,9 @@ POP_TIMEOUT_MS = POLL_MS + 10_000
 """BROKER_SUSPEND_MAX_TIME_MILLIS, and ten seconds for the way (DefaultMQPushConsumerImpl.popMessage)."""
 ACK_TIMEOUT_MS = 3_000
 ACKS_AT_ONCE = 64
-DELAYS_S = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
-"""popDelayLevel (DefaultMQPushConsumerImpl.java): the invisible time of a message that failed, by how often it did."""
 FROM_THE_FIRST = "CONSUME_FROM_FIRST_OFFSET"
 
 log = structlog.get_logger("rocketcrew.member")
-
-
-def delay_ms(delay_level: int, reconsume_times: int) -> int:
-    """How long a message that failed stays invisible: by its level, or by its turn where none is asked for."""
-    level = delay_level if delay_level > 0 else reconsume_times
-    return DELAYS_S[min(level, len(DELAYS_S) - 1)] * 1000
 
 
 class Pops:
@@ -146,22 +139,19 @@ class Pops:
         check = action.check
         if check is None:
             return True
-        if message is not None and (
-            action.facts is not None
-            or action.delay_level < 0
-            or message.reconsume_times >= self._send_backs.reconsume_times_max
-        ):
+        dead = action.mode is Mode.DEAD_LETTER
+        if message is not None and (dead or message.reconsume_times >= self._send_backs.reconsume_times_max):
             try:
                 await self._send_backs.to_dead_letters(action.facts or {}, message)
             except RocketcrewError as error:
                 log.warning("dead_letter_refused", queue=tuple(action.mq), error=str(error))
-                if action.facts is not None or action.delay_level < 0:
+                if dead:
                     return False
             else:
                 await self._ack(check, action.mq)
                 return True
         times = message.reconsume_times if message is not None else 0
-        await self._change(check, action.mq, delay_ms(action.delay_level, times))
+        await self._change(check, action.mq, pop_delay_ms(action.delay_level, times))
         return True
 
     async def _change(self, check: CheckPoint, mq: MessageQueue, invisible_ms: int) -> CheckPoint | None:

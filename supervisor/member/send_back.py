@@ -26,12 +26,10 @@ from ...remoting.headers import SendBack, SendRequestV2
 from ...remoting.names import INNER_PRODUCER_GROUP, RETRY_PREFIX
 from ...remoting.properties import encode_properties
 from ...remoting.stored import StoredMessage
+from ...workers.failures import DEAD_LETTER_LEVEL, Mode, resend_level
 from ..core.actions import SendBack as SendBackAction
 
 DEFAULT_MAX_RECONSUME_TIMES = 16
-DEAD_LETTER = -1
-DELAY_LEVEL_OFFSET = 3
-"""The first retry of a client's own re-send waits at level 3 (10 s), the n-th at 3 + n."""
 _KEPT_FLAGS = SYSFLAG_COMPRESSED | SYSFLAG_COMPRESSION_MASK | SYSFLAG_MULTI_TAGS
 """What describes the body and tags; host families and transactions belong to the old record."""
 FACT_PREFIX = "ROCKETCREW_"
@@ -46,10 +44,13 @@ class SendBacks:
     """Sends failed messages back for the group; `max_reconsume_times` -1 = 16 as in Java."""
 
     def __init__(
-        self, cluster: Cluster, operations: Operations, group: str, max_reconsume_times: int, *, locks: bool = False
-    ) -> None:
+        self, cluster: Cluster, operations: Operations, group: str, max_reconsume_times: int, *, locks: bool = False,
+        own_sends: bool = False,
+    ) -> None:  # fmt: skip
         """`locks`: the group locks its queues. Brokers from 5.1 on put what such a group sends to the retry topic by itself
-        straight into the dead-letter topic, so only messages at their limit go that way (§5.4)."""
+        straight into the dead-letter topic, so only messages at their limit go that way (§5.4). `own_sends`: what can be
+        decoded goes by ordinary sends only, whether or not the broker that it came from is there."""
+        self._own_sends = own_sends
         self._locks = locks
         self._cluster = cluster
         self._operations = operations
@@ -66,8 +67,8 @@ class SendBacks:
                 return True
             except RocketcrewError as error:
                 log.warning("dead_letter_refused", queue=tuple(action.mq), error=str(error), attempt=action.attempt)
-        at_limit = action.reconsume_times >= 0
-        if not at_limit or message is None:
+        at_limit = action.mode is Mode.LAST_ATTEMPT
+        if message is None or not (at_limit or self._own_sends):
             try:
                 await self._to_its_broker(action, record, message)
                 return True
@@ -87,7 +88,7 @@ class SendBacks:
         header = SendBack(
             offset=_PHYSICAL_OFFSET.unpack_from(record)[0],
             group=self._group,
-            delay_level=action.delay_level if action.reconsume_times < 0 else DEAD_LETTER,
+            delay_level=action.delay_level if action.mode is Mode.SEND_BACK else DEAD_LETTER_LEVEL,
             origin_msg_id=message.message_id if message is not None else None,
             origin_topic=_origin_topic(message) if message is not None else action.mq.topic,
             max_reconsume_times=self._max,
@@ -97,16 +98,15 @@ class SendBacks:
 
     async def _to_retry_topic(self, action: SendBackAction, message: StoredMessage) -> None:
         """What Java's inner producer sends; the broker counts by the header and dead-letters at the limit."""
-        times = message.reconsume_times + max(action.reconsume_times, 0) + 1
-        level = action.delay_level if action.delay_level > 0 else DELAY_LEVEL_OFFSET + times - 1
+        times = message.reconsume_times + action.tried + 1
         properties = {
             **_of_a_retry(message),
             "RECONSUME_TIME": str(times),
             "MAX_RECONSUME_TIMES": str(self._max),
-            "DELAY": str(level),
+            "DELAY": str(resend_level(action.delay_level, times)),
         }
         # Straight to the dead letters: the attempts are used up. Java's client asks for one more attempt here.
-        counted = times if action.delay_level >= 0 else self._max + 1
+        counted = self._max + 1 if action.mode is Mode.DEAD_LETTER else times
         await self._send(message, properties, counted, self._max)
 
     async def to_dead_letters(self, facts: Mapping[str, str], message: StoredMessage) -> None:

@@ -1,27 +1,26 @@
 """The charges on disk, and the cells that a dead run left: what a container that was killed as a whole must not forget.
 
 The file is replaced at every change, before the message runs again. A cell that is found set at a start belongs to a worker
-that died with its supervisor: its record is charged with one death (blame.py, End.RUN), once, because the cell is cleared
-when that is written; the records of a batch are suspected, and run alone. Nobody is charged where the run had begun to stop:
-then it was killed because its grace period was over, however innocent the long message in hand.
+that died with its supervisor: a record that was alone in hand in the whole run is charged with one death, once, because the
+cell is cleared when that is written; the records of a batch are suspected, and run alone. Where several workers had something
+in hand, that is noted and nobody is charged (core/charges.py). Nobody is charged either where the run had begun to stop: then
+it was killed because its grace period was over, however innocent the long message in hand.
 """
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import structlog
 
+from ...durable.files import write_atomically
 from ...remoting.errors import ProtocolError
 from ...workers.cells import CELLS_FILE, CellFile
-from ..core.blame import Death, End, Verdict
-from ..core.charges import Charges
+from ..core.blame import Verdict
+from ..core.charges import Charges, Left
 from .post_mortem import in_hand_of
 
 CHARGES_FILE = "deaths.json"
-SUSPECTS_MAX = 1024
-"""Records of one batch call, as in `consumer.consume_message_batch_max_size`."""
 
 log = structlog.get_logger("rocketcrew.supervisor")
 
@@ -40,11 +39,9 @@ def read_charges(folder: Path, charges: Charges) -> None:
 def write_charges(folder: Path, charges: Charges) -> bool:
     """Replace the file. A disk that refuses costs no more than the count; False then."""
     path = folder / CHARGES_FILE
-    beside = path.with_suffix(".new")
     try:
         if not charges.empty:
-            beside.write_text(charges.to_json())
-            os.rename(beside, path)
+            write_atomically(path, charges.to_json(), durable=True)
         else:
             path.unlink(missing_ok=True)
     except OSError as error:
@@ -73,9 +70,13 @@ def charge_left_cells(folder: Path, charges: Charges) -> int:
         return 0
     cells = CellFile(path, 1)
     try:
-        found = [slot for slot in range(cells.slots) if _charge(cells, slot, charges)]
+        found = {slot: left for slot in range(cells.slots) if (left := _left(cells, slot)) is not None}
+        stopping = cells.stopping
+        verdicts = charges.run_died(list(found.values()), stopping=stopping)
         if found:
             write_charges(folder, charges)
+        for left, verdict in zip(found.values(), verdicts, strict=True):
+            _log(left, verdict, charges, stopping=stopping)
         for slot in found:
             cells.clear(slot)
         cells.stopping = False
@@ -84,29 +85,27 @@ def charge_left_cells(folder: Path, charges: Charges) -> int:
         cells.close()
 
 
-def _charge(cells: CellFile, slot: int, charges: Charges) -> bool:
-    cell, mq = cells.read(slot), cells.queue(slot)
-    in_hand = in_hand_of(cell)
-    if cell is None or in_hand is None:
-        return False
-    if mq is None:
-        return True
-    verdict = Death(End.TOLD if cells.stopping else End.RUN, in_hand).verdict
+def _left(cells: CellFile, slot: int) -> Left | None:
+    """What the cell says; None when no call was under way."""
+    cell = cells.read(slot)
+    if cell is None:
+        return None
+    facts = {"pid": str(cell.pid)}
+    if cell.rss_peak_bytes:
+        facts["rss_peak_bytes"] = str(cell.rss_peak_bytes)
+    return Left(cells.queue(slot), in_hand_of(cell), facts)
+
+
+def _log(left: Left, verdict: Verdict, charges: Charges, *, stopping: bool) -> None:
+    mq, in_hand, facts = left
+    if mq is None or in_hand is None:
+        return
+    keys: dict[str, object] = {"offset": None if in_hand.waiting else in_hand.offset, "pid": facts["pid"]}
     if verdict is Verdict.NOBODY:
-        why = "all its calls waited" if in_hand.waiting else "killed while it stopped: nobody is charged"
-        log.warning("left_in_hand", topic=mq.topic, broker=mq.broker_name, queue_id=mq.queue_id,
-                    offset=None if in_hand.waiting else cell.offset, pid=cell.pid, why=why)  # fmt: skip
-        return True
-    if verdict is Verdict.CHARGED:
-        facts = {"end": End.RUN.value, "cause": "unknown", "pid": str(cell.pid)}
-        if cell.rss_peak_bytes:
-            facts["rss_peak_bytes"] = str(cell.rss_peak_bytes)
-        charge = charges.charge(mq, cell.offset, in_hand.mark, facts)
-        log.warning("left_in_hand", topic=mq.topic, broker=mq.broker_name, queue_id=mq.queue_id, offset=cell.offset,
-                    pid=cell.pid, deaths=charge.deaths)  # fmt: skip
-        return True
-    for offset in range(cell.offset, min(cell.last, cell.offset + SUSPECTS_MAX) + 1):
-        charges.suspect(mq, offset)
-    log.warning("left_in_hand", topic=mq.topic, broker=mq.broker_name, queue_id=mq.queue_id, offset=cell.offset,
-                pid=cell.pid, records=cell.records)  # fmt: skip
-    return True
+        keys["why"] = "killed while it stopped: nobody is charged" if stopping else "all its calls waited"
+    elif verdict is Verdict.NOTED:
+        keys["why"] = "other messages were in hand too: nobody is charged"
+        keys["runs"] = charges.noted[mq, in_hand.offset].runs
+    elif (charge := charges.get(mq, in_hand.offset)) is not None:
+        keys |= {"deaths": charge.deaths, "records": in_hand.records}
+    log.warning("left_in_hand", topic=mq.topic, broker=mq.broker_name, queue_id=mq.queue_id, **keys)

@@ -87,7 +87,7 @@ class Hearing:
         member.reports += 1
         at = 0
         for chunk_id, start, records, seq, busy_us, slowest_us, filtered, failed in entries:
-            reports = [(f.position, f.delay_level, f.error) for f in failures[at : at + failed]] if failed else ()
+            reports = failures[at : at + failed] if failed else ()
             at += failed
             member.messages += records
             member.failed += failed

@@ -11,9 +11,7 @@ def hear(core: Core, worker_id: str, packet: bytes, now: float) -> bool:
     kind = packet[0]
     if kind == packets.RETURNED:
         said = packets.decode_returned(packet)
-        core.returned(
-            worker_id, said.chunk_id, said.start, said.failed, said.delay_level, said.suspend_ms, said.error, now
-        )
+        core.returned(worker_id, said.chunk_id, said.start, said.failed, said.failure, said.suspend_ms, now)
     elif kind == packets.CONSUMED:
         core.consumed(worker_id, packets.decode_consumed(packet), now)
     elif kind == packets.KEYS:

@@ -15,7 +15,7 @@ from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import record_info
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core.blame import Death, End, InHand, Verdict, how_ended
-from rocketcrew.supervisor.core.charges import Charges
+from rocketcrew.supervisor.core.charges import Charges, Left
 from rocketcrew.supervisor.core.lanes import CLASSIFY_DEATHS_MAX
 
 from .script import MAX_WORKER_DEATHS, number_of
@@ -47,9 +47,18 @@ class Deaths:
     """How many deaths of workers each message is to blame for."""
     of_record: dict[tuple[str, int, int], int] = field(default_factory=dict[tuple[str, int, int], int])
     """The same of each record (topic, queue id, offset) that is not finished."""
+    runs_of_number: dict[int, int] = field(default_factory=dict[int, int])
+    """How many whole runs each message has killed."""
     one_ledger: bool = False
     """There is only one slot: no record may cost more lives than the limit, whatever is killed and started again."""
     _marks: set[tuple[Record, str]] = field(default_factory=set[tuple[Record, str]])
+
+    def killed_a_run(self, number: int) -> None:
+        """A message that ends its whole run each time comes to an end: noted at first, and then alone in hand and charged. As
+        one of a batch it is suspected before that, and then alone."""
+        self.runs_of_number[number] = self.runs_of_number.get(number, 0) + 1
+        if self.one_ledger and self.runs_of_number[number] > 2 * MAX_WORKER_DEATHS + 1:
+            raise Violation(f"message {number} has killed {self.runs_of_number[number]} runs")
 
     def charge(self, call: Call, offset: int) -> None:
         """Once a call, however often its cell is found."""
@@ -62,6 +71,10 @@ class Deaths:
         self.of_record[record] = self.of_record.get(record, 0) + 1
         if self.one_ledger and self.of_record[record] > MAX_WORKER_DEATHS:
             raise Violation(f"{record} has cost {self.of_record[record]} workers their lives")
+
+    def knows(self, call: Call, offset: int) -> bool:
+        """It was charged before, by a member that was killed then."""
+        return ((call.mq, offset), call.in_hand.mark) in self._marks
 
     def finished(self, topic: str, queue_id: int, offset: int) -> None:
         self.of_record.pop((topic, queue_id, offset), None)
@@ -87,6 +100,15 @@ class Coroner:
         self._calls = 0
         self._key_deaths: dict[tuple[int, int], int] = {}
         """By question and offset."""
+
+    def kills_the_run(self, call: Call) -> None:
+        """Its handler is about to end everything, as one that takes all memory of a container does."""
+        if (
+            not self._member.core.state.stopping and not call.in_hand.waiting
+        ):  # of calls that waited the cell names none
+            self._world.note("a message killed its whole run")
+            for number in call.numbers.values():
+                self._deaths.killed_a_run(number)
 
     @property
     def cost(self) -> dict[int, int]:
@@ -171,16 +193,33 @@ class Coroner:
         return {(charge.mq, charge.offset): charge.deaths for charge in self._member.core.state.charges}
 
     def left(self, cells: dict[str, Call], charges: Charges) -> None:
-        """The cells that a dead run left, as supervisor/pool/charges_file.py charges them."""
-        for call in cells.values():
+        """The cells that a dead run left: only what was alone in hand may be charged."""
+        left = [Left(call.mq, call.in_hand, {}) for call in cells.values()]
+        for _ in left:
             self._world.note("a cell was left by a dead run")
-            verdict = Death(End.RUN, call.in_hand).verdict
-            if verdict is Verdict.CHARGED:
-                charges.charge(call.mq, call.in_hand.offset, call.in_hand.mark, {"end": End.RUN.value})
-                self._deaths.charge(call, call.in_hand.offset)
-            elif verdict is Verdict.SUSPECTED:
-                for offset in call.numbers:
-                    charges.suspect(call.mq, offset)
+        before = {(charge.mq, charge.offset): charge.deaths for charge in charges}
+        self._member.parts.run_died(charges, left)
+        more = {key for charge in charges if charge.deaths > before.get(key := (charge.mq, charge.offset), 0)}
+        alone = list(cells.values()) if len(cells) == 1 else []
+        expected = {(c.mq, c.in_hand.offset): c for c in alone if c.in_hand.records == 1 and not c.in_hand.waiting}
+        known = {record for record, call in expected.items() if self._deaths.knows(call, record[1])}
+        if more - set(expected) or set(expected) - more - known:
+            raise Violation(f"the death of a run with {len(cells)} calls in hand is charged to {more}")
+        for (_, offset), call in expected.items():
+            self._deaths.charge(call, offset)
+        if len(cells) > 1:
+            self._world.note("a run died with several messages in hand")
+
+    def careful(self) -> None:
+        """Something was handed out: while a record was in hand at too many deaths of runs, that is the only thing in hand."""
+        state = self._member.core.state
+        noted = [one for one in state.charges.noted.values() if one.runs >= MAX_WORKER_DEATHS and one.mq in state.by_mq]
+        if not noted or not self._member.script.auto_commit:
+            return
+        self._world.note("one message at a time")
+        busy = [worker.worker_id for worker in state.workers.values() if worker.in_flight]
+        if len(busy) > 1:
+            raise Violation(f"{busy} have something in hand beside what may have killed whole runs: {noted}")
 
     # --- what is handed out -------------------------------------------------------------------------------------
 

@@ -36,10 +36,11 @@ from rocketcrew.supervisor.core.assigning import LOOK_UP_MAX_S
 from rocketcrew.supervisor.core.pulling import PullResult
 from rocketcrew.supervisor.core.slab import Slot
 from rocketcrew.supervisor.core.states import Queue
+from rocketcrew.workers.failures import DEAD_LETTER_LEVEL, Mode
 
 from .broker_host import SentAsNew
 from .network import Answer, Link, Sink
-from .script import BROKER, GROUP, MAX_RECONSUME_TIMES, RETRY_TOPIC, TOPIC, number_of
+from .script import ASKED_LEVELS, BROKER, GROUP, MAX_RECONSUME_TIMES, RETRY_TOPIC, TOPIC, number_of
 from .truth import Asker
 from .world import Violation
 
@@ -84,7 +85,7 @@ class Edge:
             act.FetchOffset: self._fetch_offset,
             act.Pull: self._pull,
             act.Commit: self._commit_to_file if self._alone else self._commit,
-            act.SendBack: self._drop if self._alone else self._send_back,
+            act.SendBack: self._send_back,
             act.Heartbeat: lambda _: self._heartbeat(),
             act.LockQueues: self._lock,
             act.UnlockQueues: self._unlock,
@@ -321,6 +322,9 @@ class Edge:
 
     def _send_back(self, action: act.SendBack) -> None:
         """The record's bytes are read now: they must be those of the message that failed."""
+        if action.mode is Mode.DROP:
+            self._drop(action)
+            return
         if action.handle in self._revoked:
             raise Violation(f"a failed message of {action.mq} is sent back, though its queue is another's")
         view, start = self._member.view, action.start
@@ -330,16 +334,19 @@ class Edge:
         expected = offset if chunk is None else chunk.offsets[action.index]
         if size != action.end - start or offset != expected:
             raise Violation(f"the bytes of {action.mq} {expected} are gone before it was sent back")
+        level = self._member.script.delay_level
+        if level and action.mode is Mode.SEND_BACK and action.delay_level not in (*ASKED_LEVELS, level):
+            raise Violation(f"{action.mq} {expected} goes back at level {action.delay_level}, not at {level}")
         if action.facts is not None:
             info = record_info(view, start, action.end)
             self._member.coroner.dead_letter(action, number_of(view[info.body_start : info.body_start + 8]))
-        if action.reconsume_times >= 0:
+        if action.mode is Mode.LAST_ATTEMPT:
             self._send_as_new(action, bytes(view[action.start : action.end]))
             return
         header = SendBack(
             offset=int.from_bytes(view[start + 28 : start + 36], "big"),
             group=GROUP,
-            delay_level=action.delay_level,
+            delay_level=action.delay_level if action.mode is Mode.SEND_BACK else DEAD_LETTER_LEVEL,
             origin_topic=action.mq.topic,
             max_reconsume_times=MAX_RECONSUME_TIMES,
         )
@@ -356,7 +363,7 @@ class Edge:
     def _send_as_new(self, action: act.SendBack, record: bytes) -> None:
         """An ordered message at its limit."""
         message = decode_message(record)
-        times = message.reconsume_times + action.reconsume_times + 1
+        times = message.reconsume_times + action.tried + 1
         properties = {**message.properties, "RETRY_TOPIC": message.properties.get("RETRY_TOPIC", message.topic)}
         header = SendRequestV2(
             producer_group="CLIENT_INNER_PRODUCER", topic=RETRY_TOPIC, default_topic="TBW102", default_topic_queue_nums=1,

@@ -101,7 +101,8 @@ class SimMember:
             consume_concurrently_max_span=script.span_max, pull_interval_ms=script.pull_interval_ms,
             pull_delay_on_error_ms=60, pull_delay_on_flow_control_ms=20, persist_interval_ms=250, recommit_interval_ms=1_500,
             rebalance_interval_ms=1_500, open_retry_ms=80, chunk_messages_max=script.chunk_messages_max,
-            send_back_retry_ms=200, drain_deadline_ms=400, report_after_ms=20,
+            delay_level_when_next_consume=script.delay_level, send_back_retry_ms=200, drain_deadline_ms=400,
+            report_after_ms=20,
             seal_rows=script.seal_rows, commit_after_loaded=script.commit_after_loaded,
             stop_deadline_ms=100 if script.slow > 0.1 else 2_500,
             topic_concurrency={TOPIC: script.topic_limit} if script.topic_limit else {},
@@ -230,6 +231,8 @@ class SimMember:
 
     def act(self) -> None:
         while todo := self.core.take_actions():
+            if any(isinstance(a, act.Dispatch | act.DispatchOrdered) for a in todo):
+                self.coroner.careful()
             entries: list[Entry] = [
                 a for a in todo if isinstance(a, (act.JournalDone, act.JournalSealed, act.JournalCommitted))
             ]

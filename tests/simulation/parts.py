@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from rocketcrew.supervisor.core.charges import Charges, Left
 from rocketcrew.supervisor.core.decisions import Core
 from rocketcrew.supervisor.core.journal import Entry, JournalState, Records, replay
 from rocketcrew.supervisor.core.slab import Slab
@@ -77,6 +78,10 @@ class Parts:
     def read_charges(self, folder: Folder) -> str:
         """The file of worker deaths."""
         return folder.charges
+
+    def run_died(self, charges: Charges, left: list[Left]) -> None:
+        """A start judges what the cells of a dead run name."""
+        charges.run_died(left, stopping=False)
 
     def left_open(self, member: SimMember, segments: list[Segment], truth: Truth) -> list[Segment]:
         """What a dead worker left open, to be salvaged."""

@@ -16,15 +16,15 @@ from rocketcrew.remoting.stored import decode_message
 from rocketcrew.supervisor.core.actions import JournalCommitted, JournalDone
 from rocketcrew.supervisor.core.assigning import Assigning
 from rocketcrew.supervisor.core.blame import Blamed, Death, End
-from rocketcrew.supervisor.core.chunks import Chunk, Failure, Token
+from rocketcrew.supervisor.core.chunks import Chunk, Token
 from rocketcrew.supervisor.core.decisions import Core
 from rocketcrew.supervisor.core.dispatching import Dispatching
 from rocketcrew.supervisor.core.journal import MAGIC, Entry, JournalState, Records, _Names, _records, replay
-from rocketcrew.supervisor.core.local_retry import LocalRetry
 from rocketcrew.supervisor.core.process_queue import ProcessQueue
 from rocketcrew.supervisor.core.pulling import Pulling
 from rocketcrew.supervisor.core.quarantine import Quarantine
 from rocketcrew.supervisor.core.reclaiming import Reclaiming
+from rocketcrew.supervisor.core.retries import Retries
 from rocketcrew.supervisor.core.settling import FailureReport, Settling
 from rocketcrew.supervisor.core.slab import Slab
 from rocketcrew.supervisor.core.state import CoreConfig, State, WorkerView
@@ -48,6 +48,7 @@ class BuggyCore(Core):
     pulling_class: type[Pulling] = Pulling
     assigning_class: type[Assigning] = Assigning
     reclaiming_class: type[Reclaiming] = Reclaiming
+    retries_class: type[Retries] = Retries
 
     def _build(self) -> None:
         super()._build()
@@ -57,8 +58,12 @@ class BuggyCore(Core):
         self.assigning = self.assigning_class(self.state, self.pulling, self.dispatching)
         self.assigning.popping = self.popping
         self.settling = self.settling_class(self.state, self.dispatching, self._progress, self.assigning.restart)
+        self.settling.retries.__class__ = self.retries_class
         self.reclaiming = self.reclaiming_class(self.state, self.dispatching, self.settling.complete, self._progress)
         self._keep_order()
+
+
+KINDS = ("settling_class", "dispatching_class", "pulling_class", "assigning_class", "reclaiming_class", "retries_class")
 
 
 class CoreParts(Parts):
@@ -69,11 +74,19 @@ class CoreParts(Parts):
     pulling_class: type[Pulling] = Pulling
     assigning_class: type[Assigning] = Assigning
     reclaiming_class: type[Reclaiming] = Reclaiming
+    retries_class: type[Retries] = Retries
 
     def core(self, config: CoreConfig, slab: Slab, view: bytearray) -> Core:
         classes = {
             name: getattr(self, name)
-            for name in ("settling_class", "dispatching_class", "pulling_class", "assigning_class", "reclaiming_class")
+            for name in (
+                "settling_class",
+                "dispatching_class",
+                "pulling_class",
+                "assigning_class",
+                "reclaiming_class",
+                "retries_class",
+            )
         }
         return type("PlantedCore", (BuggyCore,), classes)(config, slab, view)
 
@@ -160,44 +173,6 @@ class IgnoresReset(Parts):
 
 
 # --- failures ---------------------------------------------------------------------------------------------------
-
-
-class DropsRefused(CoreParts):
-    """A send-back that the broker refused counts as sent."""
-
-    class settling_class(Settling):
-        def sent_back(self, handle: int, chunk_id: int, index: int, accepted: bool, now: float) -> None:
-            super().sent_back(handle, chunk_id, index, True, now)
-
-
-class ForgetsTheFailure(CoreParts):
-    """A message that runs again because no broker took it back is not a failed one any more: commits pass it."""
-
-    class settling_class(Settling):
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
-            self._local._run = self._forget_and_run  # type: ignore[method-assign]
-
-        def _forget_and_run(self, pq: ProcessQueue, chunk: Chunk, index: int, failure: Failure) -> None:
-            LocalRetry._run(self._local, pq, chunk, index, failure)
-            assert chunk.failed is not None
-            del chunk.failed[index]
-            pq.unfinished -= 1
-            self._settled(chunk)
-
-
-class ForgetsTheCharge(CoreParts):
-    """What cost a worker its life when it ran again here is charged with nothing as soon as its send-back is asked for."""
-
-    class settling_class(Settling):
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
-            self._local.died = self._forget_and_send  # type: ignore[method-assign]
-
-        def _forget_and_send(self, pq: ProcessQueue, shadow: Chunk, worker: WorkerView) -> None:
-            assert shadow.origin is not None
-            self._dispatching.quarantine.finished(pq, *shadow.origin, sent_back=True)
-            LocalRetry.died(self._local, pq, shadow, worker)
 
 
 class SendsRevoked(CoreParts):
@@ -636,18 +611,7 @@ class CommitsSealed(CoreParts):
             self.loaded(worker_id, seq, now)
 
 
-class DropsSilently(CoreParts):
-    """A failed message of a broadcasting member is over before anybody was told."""
-
-    class settling_class(Settling):
-        def send_back(self, pq: ProcessQueue, chunk: Chunk, index: int) -> None:
-            if self.s.config.broadcasting:
-                self.s.out.append(JournalDone(pq.mq, chunk.begin_of(index), chunk.offsets[index] + 1, "", 0))
-            super().send_back(pq, chunk, index)
-
-
 PLANTED = {
-    "drop without a word": Planted(DropsSilently, 10, (), ONE_SLOT | {"broadcasting": True}),
     "sealed counts as loaded": Planted(CommitsSealed, 20, (), {"commit_after_loaded": True}),
     "resume wakes nobody": Planted(ForgetsToResume, 20, ("pause",)),
     "commit before seal": Planted(CommitBeforeSeal, 10),
@@ -661,17 +625,9 @@ PLANTED = {
         ForgetsUncommitted, 100, (*COMING_AND_GOING, "refuse commits", "stall broker"), SEVERAL
     ),
     "what was reported counts, though its file is torn": Planted(TrustsTornFiles, 40, (POWER,)),
-    "charge forgotten when a retry here dies": Planted(
-        ForgetsTheCharge,
-        100,
-        ("refuse send-backs",),
-        ONE_SLOT | {"order": "concurrent", "deadly": 25, "slow": 0.0, "fault_rate": 0.05},
-    ),
     "draining queue commits unguarded": Planted(CommitUnguarded, 40, COMING_AND_GOING, SEVERAL | {"slow": 0.15}),
     "skip one too many": Planted(SkipsOneTooMany, 40),
     "journal ignores a reset": Planted(IgnoresReset, 40, ("reset back",), ONE_SLOT | {"slow": 0.05}),
-    "drop on a refused send-back": Planted(DropsRefused, 40),
-    "commit past a local retry": Planted(ForgetsTheFailure, 40, ("refuse send-backs",), {"slow": 0.15}),
     "revoked queue sends failures back": Planted(SendsRevoked, 40, COMING_AND_GOING, SEVERAL | {"slow": 0.05}),
     "late outcome of an ended assignment accepted": Planted(
         AcceptsLate, 120, ("reset back", "reset forward"), ONE_SLOT | {"slow": 0.15}

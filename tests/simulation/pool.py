@@ -12,6 +12,7 @@ from rocketcrew.supervisor.core.settling import FailureReport
 from rocketcrew.supervisor.core.state import State
 from rocketcrew.supervisor.core.states import LIVING, Queue, QueueEvent
 from rocketcrew.workers.claims import take_back
+from rocketcrew.workers.failures import asked
 from rocketcrew.workers.unreported import look
 
 from .disk import Segment
@@ -110,7 +111,8 @@ class SimPool:
         chunk = core.state.chunks.get(chunk_id)
         if chunk is not None:
             self._member.notebook.given_back(chunk.handle, chunk.offsets[start:])
-        core.returned(worker.worker_id, chunk_id, start, failed, level, suspend_ms, "no", self._member.world.now)
+        failure = asked(level, "no") if failed else None
+        core.returned(worker.worker_id, chunk_id, start, failed, failure, suspend_ms, self._member.world.now)
 
     def consumed(self, worker: SimWorker, chunk_id: int) -> None:
         self._member.core.consumed(worker.worker_id, chunk_id, self._member.world.now)

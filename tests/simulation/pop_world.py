@@ -27,6 +27,7 @@ from rocketcrew.supervisor.core.decisions import Core
 from rocketcrew.supervisor.core.popping import PopResult
 from rocketcrew.supervisor.core.slab import UNIT_BYTES, Slab
 from rocketcrew.supervisor.core.state import CoreConfig
+from rocketcrew.workers.failures import asked
 
 from .world import Violation, World
 
@@ -303,7 +304,7 @@ class PopSimulation:
             self.world.after(60, self._seal, worker, worker.seq)
         else:
             self._finished(done)
-        failures = [(index, 0, "no") for index, bad in enumerate(fails) if bad]
+        failures = [(index, asked(0, "no")) for index, bad in enumerate(fails) if bad]
         self.core.outcome(worker.name, chunk.chunk_id, 0, chunk.count, seq, 10, 10, 0, failures, self.world.now)
         worker.busy = False
         self._go_on(worker)

@@ -25,6 +25,8 @@ FOCUS_WEIGHT = 12
 SLOW_IN_ORDER_MS = 600
 LOCK_LIVE_MS, LOCK_EXPIRY_MS = 750, 1_500
 """A message that began while its lock was good for certain ends before the broker gives that lock away."""
+ASKED_LEVELS = (1, 2)
+"""Delay levels that handlers ask for, see `fate`."""
 DELAY_LEVELS = "40ms 80ms 150ms 300ms 600ms 1s"
 
 FAULTS = (
@@ -88,8 +90,12 @@ class Script:
     """Messages that wait for one segment, above which its worker is asked to seal it."""
     deadly: int = 0
     """Of a thousand messages: how many end their worker, always or once."""
+    run_deadly: int = 0
+    """Of a thousand messages: how many kill their whole member, each time."""
     hard_limit_ms: int = 0
     """0 = none. With a limit, as many messages as are deadly never come to an end at their first attempt."""
+    delay_level: int = 0
+    """Of failed messages whose handler names none, 0 = by their attempts."""
 
     @classmethod
     def draw(cls, random: Random) -> Script:
@@ -142,7 +148,8 @@ class Script:
         faults[POWER] = [0, 0, 1, 2][draw // 2048 % 4]
         seal_rows = [12, 40, 50_000, 50_000][draw // 512 % 4]
         limit = limit if self.order == "concurrent" else 0
-        return replace(self, topic_limit=limit, faults=faults, seal_rows=seal_rows)
+        level = [0, 0, 0, 5][draw // 8192 % 4]
+        return replace(self, topic_limit=limit, faults=faults, seal_rows=seal_rows, delay_level=level)
 
     def without_operators(self) -> Script:
         """Nobody can reset the offsets of a broadcasting member: the brokers have none."""
@@ -195,9 +202,12 @@ def fate(number: int, attempt: int, random: Random, refusing: float) -> tuple[in
 
 
 def doom(numbers: list[int], attempt: int, script: Script, cost: dict[int, int]) -> str:
-    """Whether a call with these messages "dies", "hangs", or (empty) comes to its end. `cost`: deaths by number so far."""
+    """Whether a call with these messages "dies", "hangs", "ends all" of its member, or (empty) comes to its end. `cost`:
+    deaths by number so far."""
     for number in numbers:
         draw = crc32(f"doom {number}".encode()) % 1000
+        if 900 <= draw < 900 + script.run_deadly:
+            return "ends all"
         if draw < script.deadly and (draw % 3 or not cost.get(number)):
             return "dies"
         if attempt and script.deadly and _dies_later(number):

@@ -18,6 +18,7 @@ from rocketcrew.supervisor.core.actions import Dispatch
 from rocketcrew.supervisor.core.blame import InHand
 from rocketcrew.workers.cells import CHUNK_ID, CLAIM, STATE, private_cell
 from rocketcrew.workers.claims import RECORD_BITS
+from rocketcrew.workers.failures import asked
 from rocketcrew.workers.unreported import Unreported
 
 from .disk import Segment
@@ -324,6 +325,8 @@ class SimWorker:
         end = doom(list(self.call.numbers.values()), attempt, script, self.member.coroner.cost)
         if end == "dies":
             self.world.after(duration * random.random(), self._crash, self.call)
+        elif end == "ends all":
+            self.world.after(duration * random.random(), self._end_all, self.call)
         elif end != "hangs":
             self.world.after(duration, self._ran, work, self.call)
         if script.hard_limit_ms:
@@ -342,6 +345,12 @@ class SimWorker:
         if self.alive and self.call is call:
             self.crashed = True
             self.die()
+
+    def _end_all(self, call: Call) -> None:
+        """The handler ends its whole run, the supervisor too."""
+        if self.alive and self.call is call and self.member.alive:
+            self.member.coroner.kills_the_run(call)
+            self.member.die()
 
     def _over_limit(self, call: Call) -> None:
         """The supervisor sees it and kills; the call may end before that comes about, and another one begin."""
@@ -446,7 +455,9 @@ class SimWorker:
             work.reported = end
             self.is_told(work, start, end)
             failures = [
-                (index, level, "no") for index in range(start, end) if (level := work.results[index][0]) is not None
+                (index, asked(level, "no"))
+                for index in range(start, end)
+                if (level := work.results[index][0]) is not None
             ]
             if end < work.count:
                 self.world.note("a partial report")

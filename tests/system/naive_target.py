@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from rocketcrew.durable.intervals import OffsetSet
 from rocketcrew.durable.outcomes import BatchOutcomes
+from rocketcrew.spark.accounts import Accounts
 from rocketcrew.spark.convert import Staged
 from rocketcrew.spark.plan import Plan
 from rocketcrew.spark.targets.target import TableState
@@ -34,10 +36,13 @@ class NaiveTarget:
     def write(self, plan: Plan, staged: Staged) -> None:
         self._staged = staged
 
-    def commit(self, plan: Plan, loaded: OffsetSet, told: BatchOutcomes) -> None:
+    def commit(self, plan: Plan, accounts: Accounts, told: BatchOutcomes) -> None:
         assert self._staged is not None
         for at, file in enumerate(self._staged.files):
             shutil.copy(file, self._path / f"{plan.batch}-{at}.parquet")
+
+    def outcomes(self) -> Iterator[BatchOutcomes]:
+        return iter(())
 
     def discard(self, plan: Plan) -> None:
         pass

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from control_groups import born_in, memory_group
 from harness import WAIT_S, Broker, Crew, alive, duplicate_keys, say, send_numbers, stored_messages, wait_until
-from poison_handlers import GATES, POISON
+from poison_handlers import GATES, POISON, gate
 
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.supervisor.control import ask
@@ -223,6 +223,39 @@ def test_a_count_outlives_the_death_of_everything(start: CrewMaker, broker: Brok
     assert properties["ROCKETCREW_DEATHS"] == "3"
     assert properties["ROCKETCREW_END"] == "whole run died"
     assert int(properties["ROCKETCREW_RSS_PEAK_BYTES"]) > 1 << 20
+
+
+def test_three_kills_of_everything_during_two_long_messages_make_no_dead_letter(
+    start: CrewMaker, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operator kills the run again and again; neither of the messages in hand was alone to blame."""
+    monkeypatch.setenv(GATES, str(tmp_path))
+    crew = start("waits_at_gates", **{"workers.max_worker_deaths": 3})
+    send_numbers(broker, crew.topic, range(MESSAGES))
+    for _ in range(3):
+        wait_until(lambda: at_gates(crew) == 2, what="both of the long ones in hand")
+        victims = [*crew.workers(), crew.forkserver(), crew.child.pid]
+        os.kill(crew.child.pid, signal.SIGKILL)  # the others die with it
+        crew.child.stop(WAIT_S)
+        wait_until(lambda pids=victims: not list(alive(pids)), what="the end of all")
+        crew.start()
+    # In hand at three deaths of the whole run: from now on they are handled one at a time.
+    wait_until(lambda: at_gates(crew) == 1, what="one of them in hand")
+    gate("run").touch()
+    verdict(crew, dead=False)
+    assert not any("charged_to" in death for death in events(crew, "worker_died"))
+    assert {left["why"] for left in events(crew, "left_in_hand")} == {
+        "other messages were in hand too: nobody is charged"
+    }
+
+
+def at_gates(crew: Crew) -> int:
+    """Workers that are in the handler, by their stacks."""
+    try:
+        answer = asyncio.run(ask(crew.slot, "stacks"))
+    except UsageError:
+        return 0
+    return sum("waits_at_gates" in each["stack"] for each in answer["processes"])
 
 
 def poison_in_hand(crew: Crew) -> bool:

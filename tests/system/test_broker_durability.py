@@ -27,7 +27,7 @@ PROGRAM = """
 import sys
 from rocketcrew.broker.config import BrokerConfig
 from rocketcrew.broker.server import run
-config = BrokerConfig(dir=sys.argv[1], name_server_port=0, port=0, commit_log_segment_bytes=100_000)
+config = BrokerConfig(dir=sys.argv[1], name_server_port=0, port=0, mapped_file_size_commit_log=100_000)
 sys.exit(run(config, on_ready=lambda name_server, broker: print("READY", broker, file=sys.stderr, flush=True)))
 """
 

@@ -14,6 +14,7 @@ from rocketcrew.conf.columns import columns_of
 from rocketcrew.conf.segment_format import key_fields
 from rocketcrew.durable.intervals import OffsetSet
 from rocketcrew.engine.diff import compare, shared_columns
+from rocketcrew.spark.accounts import Accounts
 from rocketcrew.spark.plan import Plan
 from rocketcrew.spark.session import SessionSettings, open_session
 from rocketcrew.spark.table_state import write_state
@@ -48,7 +49,7 @@ def test_rows_that_stand_in_one_of_both_only(tmp_path: Path) -> None:
     there = [rows({1: 1, 2: 2, 9: 9}), rows({3: 3}, "%RETRY%g"), rows({1: 7}, group="other")]
     pq.write_table(pa.concat_tables(there), batch / "part.parquet", coerce_timestamps="us")
     columns = columns_of(SCHEMA)
-    write_state(batch / "_loaded.json", Plan("p", 1, (), OffsetSet(), columns), OffsetSet(), 5, durable=False)
+    write_state(batch / "_loaded.json", Plan("p", 1, (), OffsetSet(), columns), Accounts(OffsetSet()), 5, durable=False)
     pq.write_table(rows({1: 1, 2: 5, 3: 3, 4: 4}), folder / "rows.parquet", coerce_timestamps="us")
     pq.write_table(pa.table({"origin": ["o1", "o2", "o3", "o4"]}), folder / "seen.parquet")
     conf = {"spark.sql.shuffle.partitions": "4"}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -21,6 +23,8 @@ from rocketcrew.remoting.fields import Header
 from rocketcrew.remoting.headers import PullRequest, SendBack, SendRequestV2
 from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.stored import StoredMessage, decode_messages
+
+sys.path.insert(0, str(Path(__file__).parent))  # recorded_disk.py
 
 START_MS = 1_700_000_000_000
 

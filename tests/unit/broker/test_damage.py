@@ -176,7 +176,7 @@ def test_a_segment_that_is_gone_costs_its_own_records(tmp_path):
         put(store, b"%03d" % number)
     storage.abandon()
     segments = sorted((tmp_path / "commitlog").iterdir())
-    gone = segments[2].read_bytes()
+    gone = segments[2].read_bytes().partition(BLANK_MAGIC)[0][:-4]
     segments[2].unlink()
     storage = DiskStorage(tmp_path)
     store = opened(storage)

@@ -10,6 +10,7 @@ from rocketcrew.broker.disk import DiskStorage
 from rocketcrew.broker.message_store import GetStatus, MessageStore, StoreLimits, message_tags_code
 from rocketcrew.broker.storage import MemoryStorage
 from rocketcrew.broker.wanted import Wanted
+from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.hashing import java_hash
 from rocketcrew.remoting.stored import StoredMessage, decode_messages, encode_message
 
@@ -314,3 +315,62 @@ def test_a_queue_whose_records_all_expired_goes_on_counting():
     store, _ = new_store(storage, limits)
     assert (store.min_offset("T", 0), store.max_offset("T", 0)) == (6, 6)
     assert put(store).queue_offset == 6
+
+
+def test_a_store_of_the_earlier_form_is_read_as_it_is_and_goes_on(tmp_path):
+    """Segments as long as their content, named by their first position, without BLANKs."""
+    position, number = 0, 0
+    (tmp_path / "commitlog").mkdir()
+    for count in (7, 3, 5):
+        content = b""
+        for _ in range(count):
+            record = encode_message(
+                StoredMessage(
+                    "T", b"%d" % number, queue_offset=number, physical_offset=position + len(content),
+                    store_timestamp_ms=T0, queue_id=0,
+                )
+            )  # fmt: skip
+            content += record
+            number += 1
+        (tmp_path / "commitlog" / f"{position:020d}").write_bytes(content)
+        position += len(content)
+    limits = StoreLimits(32, 262_144, 800, 1_000)
+    for _ in range(3):
+        storage = DiskStorage(tmp_path)
+        store, _ = new_store(storage, limits)
+        for _ in range(10):
+            put(store, b"%d" % number)
+            number += 1
+        storage.abandon()
+    storage = DiskStorage(tmp_path)
+    store, _ = new_store(storage, limits)
+    found = []
+    while (fetched := store.get("T", 0, len(found), 32)).count:
+        found += bodies(fetched)
+    assert found == [b"%d" % at for at in range(45)]
+    assert (store.found.damaged_ranges, storage.aside()) == (0, [])
+    storage.close()
+
+
+def test_segments_end_with_a_blank_that_fills_them(tmp_path):
+    limits = StoreLimits(32, 262_144, 800, 1_000)
+    storage = DiskStorage(tmp_path)
+    store, _ = new_store(storage, limits)
+    for number in range(20):
+        put(store, b"%02d" % number)
+    storage.abandon()
+    segments = sorted((tmp_path / "commitlog").iterdir())
+    assert [(path.name, path.stat().st_size) for path in segments] == [(f"{at:020d}", 1_000) for at in (0, 1_000)]
+    content = segments[0].read_bytes()
+    records = len(decode_messages(content.partition(b"\xcb\xd4\x31\x94")[0][:-4]))
+    at = content.index(b"\xcb\xd4\x31\x94") - 4
+    assert (int.from_bytes(content[at : at + 4], "big"), records) == (1_000 - at, 10)
+
+
+def test_what_fits_into_no_segment_is_refused_and_nothing_is_stored():
+    store, _ = new_store(MemoryStorage(), StoreLimits(32, 262_144, 800, 1_000))
+    put(store, b"x")
+    end = store.log_end
+    with pytest.raises(UsageError, match="mapped_file_size_commit_log"):
+        put(store, b"x" * 1_000)
+    assert (store.log_end, store.max_offset("T", 0)) == (end, 1)

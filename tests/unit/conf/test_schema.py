@@ -87,5 +87,7 @@ def test_integers_have_their_unit_in_the_name_or_are_counts() -> None:
         section, _, key = name.partition(".")
         rule = SCHEMA[section][key]
         if isinstance(rule, Whole):
-            suffix = {"ms": "_ms", "us": "_us", "MiB": "_mib", "minutes": "_min", "s": "_s"}.get(rule.unit)
+            suffix = {"ms": "_ms", "us": "_us", "MiB": "_mib", "minutes": "_min", "s": "_s", "days": "_days"}.get(
+                rule.unit
+            )
             assert rule.unit in counts if suffix is None else key.endswith(suffix), name

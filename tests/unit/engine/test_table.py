@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ from rocketcrew.spark.config import LoaderConfig
 from rocketcrew.spark.session import SessionSettings
 from rocketcrew.spark.spark_writer import SparkWriter
 from rocketcrew.spark.staging import Staging
+from rocketcrew.spark.table_state import read_state
 
 
 class Driver(SparkWriter):
@@ -49,8 +49,8 @@ def test_a_function_gets_each_batch_once_with_its_number(tmp_path: Path, capsys:
     assert [line.split()[2] for line in told] == ["1", "2"]
     assert "start=3, end=4" in told[0]
     assert "start=4, end=5" in told[1], "3 was there"
-    state = json.loads((tmp_path / "segments" / "ledger" / "state.json").read_text())
-    assert (state["batch"], state["loaded"]) == (2, [["g", "orders", "broker-a", 0, [3, 2]]])
+    state = read_state(tmp_path / "segments" / "ledger" / "state.json")
+    assert (state.batch, state.loaded.to_json()) == (2, [["g", "orders", "broker-a", 0, [3, 2]]])
     found.close()
 
 

@@ -24,6 +24,7 @@ from rocketcrew.engine.task import run_task
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.spark.segments import read_facts
 from rocketcrew.workers.cells import LAST, RECORDS, STARTED_NS, STATE, TEXT, TEXT_BYTES, queue_words
+from rocketcrew.workers.failures import Cause
 
 pa: Any = pyarrow
 KEY = QueueKey("g", "t", "a", 1)
@@ -54,7 +55,10 @@ def test_rows_failures_and_outcomes(tmp_path: Path) -> None:
     assert [row["n"] for row in rows] == [0, 1, 2, 4, 7, 8]
     assert {(row["_group"], row["_topic"], row["_broker"], row["_queue_id"]) for row in rows} == {("g", "t", "a", 1)}
     failures = failures_of(tmp_path, report)
-    assert [(row["offset"], row["delay_level"], row["deaths"]) for row in failures] == [(5, 0, 0), (6, -1, 0)]
+    assert [(row["offset"], row["cause"], row["level"], row["deaths"]) for row in failures] == [
+        (5, Cause.FAILED, 0, 0),
+        (6, Cause.GIVEN_UP, 0, 0),
+    ]
     assert "ValueError: five" in failures[0]["error"]
     assert failures[0]["record"] == record(5, b"5")
     noted = [read_facts(tmp_path / "open" / name).finished for name in report.segments]
@@ -131,7 +135,7 @@ def test_what_was_in_hand_at_deaths_runs_alone_and_is_a_dead_letter_in_the_end(t
     report = run_task(job, [numbers(0, 8)], 0, 6)
     assert CALLS == [5, 6, 7, 0, 1, 2, 3]
     (dead,) = [row for row in failures_of(tmp_path, report) if row["offset"] == 4]
-    assert (dead["delay_level"], dead["deaths"]) == (-1, 2)
+    assert (dead["cause"], dead["deaths"]) == (Cause.DEATHS, 2)
 
 
 def test_what_spark_or_an_operator_ended_is_not_charged(tmp_path: Path) -> None:
@@ -183,7 +187,7 @@ def test_what_is_over_its_hard_limit_fails_at_the_next_attempt(tmp_path: Path) -
     report = run_task(spec(helpers.count, tmp_path), [numbers(0, 4)], 0, 2)
     assert CALLS == [0, 1, 3]
     (over,) = failures_of(tmp_path, report)
-    assert (over["offset"], over["delay_level"], over["deaths"]) == (2, 3, 0)
+    assert (over["offset"], over["cause"], over["deaths"]) == (2, Cause.TIME_LIMIT, 0)
 
 
 def test_a_call_within_its_limits_is_left_alone(tmp_path: Path) -> None:

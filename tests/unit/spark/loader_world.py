@@ -14,12 +14,15 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from rocketcrew.spark.accounts import PIECES_MAX
 from rocketcrew.spark.loader import Loader
-from rocketcrew.spark.plan import Limits, Trigger
+from rocketcrew.spark.outcome_levels import FAN, OutcomeLevels
+from rocketcrew.spark.plan import Limits, Trigger, tops_to_json
 from rocketcrew.spark.reports import BatchReport
 from rocketcrew.spark.staging import Staging
-from rocketcrew.spark.targets.delta import DeltaTarget, append_by_delta_rs
-from rocketcrew.spark.targets.parquet import ParquetTarget
+from rocketcrew.spark.table_state import ledger_outcomes
+from rocketcrew.spark.targets.delta import STATE_DIR, DeltaTarget, append_by_delta_rs
+from rocketcrew.spark.targets.parquet import ParquetTarget, folder_outcomes
 
 WIDE = Limits(10**6, 10**9)
 EARLY = Trigger(rows=100, bytes=10**6, wait_ms=1000)
@@ -57,6 +60,7 @@ class World:
         target: Any = None,
         trigger: Trigger = EARLY,
         epoch_on_recreated: bool = False,
+        pieces_max: int = PIECES_MAX,
     ) -> Loader:
         self.loaders_made += 1
         number = self.loaders_made
@@ -70,6 +74,7 @@ class World:
             new_id=lambda batch: f"{batch:08d}-{number}",
             on_point=on_point,
             epoch_on_recreated=epoch_on_recreated,
+            pieces_max=pieces_max,
         )
         loader.recover(known_batch)
         return loader
@@ -78,6 +83,13 @@ class World:
         if self.format == "deltalake":
             return DeltaTarget(self.table, append_by_delta_rs, lambda: None)
         return ParquetTarget(self.table, self.helpers.ArrowWriter(), self.threads)
+
+    def outcomes(self, fan: int = FAN) -> OutcomeLevels:
+        """The table's outcomes."""
+        batch = self.target().state().batch
+        if self.format == "deltalake":
+            return ledger_outcomes(self.table / STATE_DIR, batch, fan)
+        return folder_outcomes(self.table, batch, fan)
 
     def seal(self, *flushes: list[Any], at: int = 0, columns: Any = ()) -> Path:
         self.segments_made += 1
@@ -123,8 +135,10 @@ class World:
         return in_order(table)
 
     def state(self) -> dict[str, Any]:
-        batch = self.target().state().batch
+        """The newest state file, with the loaded set and the tops as lists that are easy to compare."""
+        known = self.target().state()
+        batch = known.batch
         folder = self.table / f"batch_id={batch}"
         (path,) = folder.glob("_loaded.json") if folder.exists() else self.table.glob(f"_rocketcrew/{batch}-*.json")
         state: dict[str, Any] = json.loads(path.read_text())
-        return state
+        return {**state, "loaded": known.loaded.to_json(), "tops": tops_to_json(known.tops)}

@@ -19,6 +19,7 @@ from rocketcrew.supervisor.core.process_queue import ProcessQueue
 from rocketcrew.supervisor.core.pulling import PullResult
 from rocketcrew.supervisor.core.slab import UNIT_BYTES, Slab
 from rocketcrew.supervisor.core.state import CoreConfig
+from rocketcrew.workers.failures import asked
 
 TOPIC = "orders"
 ME = "10.0.0.1@1#1"
@@ -137,11 +138,20 @@ class Bench:
         self, chunk: Chunk, *, seq: int = 0, count: int | None = None, failures: Sequence[tuple[int, int, str]] = (),
         us: int = 100,
     ) -> None:  # fmt: skip
-        """The chunk's worker reports the next `count` (default: all) messages."""
+        """The chunk's worker reports the next `count` (default: all) messages; failures as (index, level or -1, text)."""
         count = chunk.count - chunk.reported if count is None else count
         assert chunk.worker_id is not None
         self.core.outcome(
-            chunk.worker_id, chunk.chunk_id, chunk.reported, count, seq, us * count, us, 0, failures, self.now
+            chunk.worker_id,
+            chunk.chunk_id,
+            chunk.reported,
+            count,
+            seq,
+            us * count,
+            us,
+            0,
+            [(index, asked(level, text)) for index, level, text in failures],
+            self.now,
         )
 
     def sealed(self, worker_id: str, seq: int) -> None:

@@ -12,6 +12,7 @@ from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core.blame import VERDICTS, Death, End, Hand, InHand, Verdict, how_ended
 from rocketcrew.supervisor.core.charges import CHARGES_MAX, Charges
 from rocketcrew.supervisor.core.chunks import Chunk
+from rocketcrew.workers.failures import Mode
 
 from .conftest import Bench
 
@@ -51,6 +52,7 @@ def die(bench: Bench, worker_id: str, death: Death, *heirs: str) -> list[list[in
 def test_every_end_has_a_verdict() -> None:
     assert set(VERDICTS) == set(product(End, Hand))
     assert {end for (end, _), verdict in VERDICTS.items() if verdict is Verdict.CHARGED} == {End.CRASHED, End.RUN}
+    assert {end for (end, _), verdict in VERDICTS.items() if verdict is Verdict.NOTED} == {End.RUN_AMONG_OTHERS}
 
 
 @pytest.mark.parametrize(
@@ -125,7 +127,7 @@ def test_at_the_limit_it_is_a_dead_letter_with_the_facts_and_one_log_event(make:
         if number < 2:
             (chunk,) = bench.core.state.workers[heir].in_flight.values()
     back = bench.one(act.SendBack)
-    assert back.delay_level == -1
+    assert back.mode is Mode.DEAD_LETTER
     assert back.facts is not None
     assert back.facts["deaths"] == "3"
     assert back.facts["cause"] == "SIGSEGV"

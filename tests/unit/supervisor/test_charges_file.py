@@ -33,7 +33,9 @@ from rocketcrew.workers.cells import (
 MQ = MessageQueue("orders", "broker-a", 1)
 
 
-def leave_cell(folder: Path, slot: int, offset: int, records: int = 1, *, named: bool = True) -> None:
+def leave_cell(
+    folder: Path, slot: int, offset: int, records: int = 1, *, named: bool = True, started_ns: int = 99
+) -> None:
     """A worker dies with its supervisor, and this in hand."""
     CellFile(folder / CELLS_FILE, 8).close()
     cell = map_cell(folder / CELLS_FILE, slot, 4711)
@@ -41,11 +43,15 @@ def leave_cell(folder: Path, slot: int, offset: int, records: int = 1, *, named:
     if named:
         cell[TEXT : TEXT + len(words)], cell[TEXT_BYTES] = words, size
     cell[RSS_PEAK] = 5 << 20
-    cell[STARTED_NS], cell[RECORDS], cell[LAST], cell[STATE] = 99, records, offset + records - 1, offset + 1
+    cell[STARTED_NS], cell[RECORDS], cell[LAST], cell[STATE] = started_ns, records, offset + records - 1, offset + 1
 
 
 def counts(charges: Charges) -> dict[int, int]:
     return {charge.offset: charge.deaths for charge in charges}
+
+
+def runs(charges: Charges) -> dict[int, int]:
+    return {noted.offset: noted.runs for noted in charges.noted.values()}
 
 
 def read(folder: Path) -> Charges:
@@ -74,19 +80,51 @@ def test_a_damaged_file_begins_anew(text: str, tmp_path: Path) -> None:
     assert read(tmp_path).empty
 
 
-def test_cells_of_a_dead_run_count_once_each(tmp_path: Path) -> None:
-    leave_cell(tmp_path, 0, 5)
+def test_what_was_alone_in_the_hands_of_a_dead_run_is_charged_once(tmp_path: Path) -> None:
     leave_cell(tmp_path, 3, 9)
     charges = Charges()
-    assert charge_left_cells(tmp_path, charges) == 2
-    assert counts(charges) == {5: 1, 9: 1}
+    assert charge_left_cells(tmp_path, charges) == 1
+    assert counts(charges) == {9: 1}
     facts = {"end": "whole run died", "cause": "unknown", "pid": "4711", "rss_peak_bytes": str(5 << 20)}
-    assert [charge.facts for charge in charges] == [facts, facts]
-    assert counts(read(tmp_path)) == {5: 1, 9: 1}, "written before the cells are cleared"
+    assert [charge.facts for charge in charges] == [facts]
+    assert counts(read(tmp_path)) == {9: 1}, "written before the cells are cleared"
     assert charge_left_cells(tmp_path, read(tmp_path)) == 0
-    leave_cell(tmp_path, 0, 5)  # the same call: killed between the file and the clearing
+    leave_cell(tmp_path, 3, 9)  # the same call: killed between the file and the clearing
     charge_left_cells(tmp_path, charges)
-    assert counts(charges) == {5: 1, 9: 1}
+    assert counts(charges) == {9: 1}
+
+
+def test_three_kills_of_a_run_during_a_long_message_charge_nobody_when_others_were_in_hand(tmp_path: Path) -> None:
+    """The long one is in hand each time, beside another one each time."""
+    for kill in range(3):
+        leave_cell(tmp_path, 0, 5, started_ns=kill)
+        leave_cell(tmp_path, 1, 20 + kill, started_ns=kill)
+        charges = read(tmp_path)
+        assert charge_left_cells(tmp_path, charges) == 2
+    again = read(tmp_path)
+    assert counts(again) == {}
+    assert runs(again) == {5: 3, 20: 1, 21: 1, 22: 1}
+
+
+def test_a_kill_while_cells_are_cleared_makes_nobody_alone_to_blame(tmp_path: Path) -> None:
+    leave_cell(tmp_path, 0, 5)
+    leave_cell(tmp_path, 1, 9)
+    charge_left_cells(tmp_path, read(tmp_path))
+    leave_cell(tmp_path, 1, 9)  # the other one was cleared before the kill
+    charge_left_cells(tmp_path, read(tmp_path))
+    assert counts(read(tmp_path)) == {}
+    assert runs(read(tmp_path)) == {5: 1, 9: 1}
+
+
+@pytest.mark.parametrize("records", [1, 3])
+def test_a_call_that_names_no_message_was_in_hand_too(records: int, tmp_path: Path) -> None:
+    """Coroutines that all waited, or a message that an administrator wanted consumed."""
+    leave_cell(tmp_path, 0, BETWEEN - 1)
+    leave_cell(tmp_path, 1, 9, records)
+    charges = Charges()
+    assert charge_left_cells(tmp_path, charges) == 2
+    assert counts(charges) == {}
+    assert set(runs(charges).values()) == {1}
 
 
 @pytest.mark.parametrize("records", [1, 3])

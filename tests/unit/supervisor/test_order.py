@@ -19,6 +19,7 @@ from rocketcrew.supervisor.core.order import HandlerOrder, Order, check_same, re
 from rocketcrew.supervisor.core.pulling import PullResult
 from rocketcrew.supervisor.wiring import core_config, renewed_config
 from rocketcrew.workers.cells import KEYS_OF
+from rocketcrew.workers.failures import Mode, asked
 
 Bench = Any
 Make = Callable[..., Bench]
@@ -125,7 +126,7 @@ def by_queue(make: Make, **config: object) -> tuple[Bench, int]:
 def give_back(
     bench: Bench, chunk_id: int, *, worker: str = "w1", failed: int = 1, level: int = 0, ms: int = -1
 ) -> None:
-    bench.core.returned(worker, chunk_id, 0, failed, level, ms, "no", bench.now)
+    bench.core.returned(worker, chunk_id, 0, failed, asked(level, "no") if failed else None, ms, bench.now)
 
 
 def done(bench: Bench, chunk_id: int, worker: str = "w1") -> None:
@@ -157,7 +158,7 @@ def test_at_the_limit_it_is_sent_and_the_queue_waits_for_that(make: Make) -> Non
     bench.pass_ms(1001)
     give_back(bench, chunk_ids(bench)[0])
     send = bench.one(act.SendBack)
-    assert (send.reconsume_times, handed(bench)) == (1, [])
+    assert (send.mode, send.tried, handed(bench)) == (Mode.LAST_ATTEMPT, 1, [])
     bench.core.sent_back(send.handle, send.chunk_id, send.index, True, bench.now)
     assert handed(bench) == [("w1", [1], ())]
 
@@ -166,7 +167,7 @@ def test_given_up_it_goes_to_the_dead_letters_at_once(make: Make) -> None:
     bench, _ = by_queue(make)
     give_back(bench, chunk_ids(bench)[0], level=-1)
     send = bench.one(act.SendBack)
-    assert (send.delay_level, send.reconsume_times) == (-1, -1)
+    assert send.mode is Mode.DEAD_LETTER
 
 
 def test_what_came_too_late_for_its_lock_is_not_counted(make: Make) -> None:
@@ -291,7 +292,7 @@ def test_pass_sends_a_failed_message_back_at_once(make: Make) -> None:
     give_back(bench, first.chunk_id, worker=worker)
     give_back(bench, second.chunk_id, worker=worker, failed=0, ms=0)
     send = bench.one(act.SendBack)
-    assert (send.reconsume_times, handed(bench)) == (-1, [])
+    assert (send.mode, handed(bench)) == (Mode.SEND_BACK, [])
     bench.core.sent_back(send.handle, send.chunk_id, send.index, True, bench.now)
     assert [chunk for _, chunk, _ in handed(bench)] == [[1]]
 
@@ -430,12 +431,12 @@ def test_attempts_of_a_message_that_succeeded_are_forgotten_though_the_next_one_
     bench.found(handle, [0, 1])
     first = bench.one(act.DispatchOrdered).chunks[0].chunk
     assert first.count == 2
-    bench.core.returned("w1", first.chunk_id, 0, 1, 0, -1, "no", bench.now)
+    bench.core.returned("w1", first.chunk_id, 0, 1, asked(0, "no"), -1, bench.now)
     bench.pass_ms(10.1)
     (again,) = bench.one(act.DispatchOrdered).chunks
     assert again.tried == (1,)
     order = bench.pq(handle).order
     assert order is not None
     bench.done(again.chunk, count=1)
-    bench.core.returned("w1", again.chunk.chunk_id, 1, 1, 0, -1, "no", bench.now)
+    bench.core.returned("w1", again.chunk.chunk_id, 1, 1, asked(0, "no"), -1, bench.now)
     assert order.attempts == {1: 1}

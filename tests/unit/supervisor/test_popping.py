@@ -25,8 +25,8 @@ from rocketcrew.supervisor.core.decisions import Core
 from rocketcrew.supervisor.core.popping import PopResult
 from rocketcrew.supervisor.core.slab import SLAB_BYTES_MIN, Slab
 from rocketcrew.supervisor.core.state import CoreConfig
-from rocketcrew.supervisor.member.pops import delay_ms
 from rocketcrew.supervisor.member.running_info import Clocks, offsets_of, running_info
+from rocketcrew.workers.failures import asked, pop_delay_ms
 
 ALL = MessageQueue("T", "broker-a", -1)
 INVISIBLE_S = 60.0
@@ -184,7 +184,7 @@ class Member:
         action = self.chunks.pop(0)
         chunk, worker = action.chunk, action.worker_id
         failed = [fails(offset) for offset in chunk.offsets]
-        failures = [(index, 0, "no") for index, bad in enumerate(failed) if bad]
+        failures = [(index, asked(0, "no")) for index, bad in enumerate(failed) if bad]
         done = [offset for offset, bad in zip(chunk.offsets, failed, strict=True) if not bad]
         self.runs += chunk.offsets
         seq = 0
@@ -448,7 +448,7 @@ def test_whatever_happens_nothing_is_lost(seed):
     ("level", "times", "seconds"), [(0, 0, 10), (0, 3, 120), (5, 0, 240), (0, 99, 7200), (99, 0, 7200)]
 )
 def test_the_delay_of_a_failed_message(level, times, seconds):
-    assert delay_ms(level, times) == seconds * 1000
+    assert pop_delay_ms(level, times) == seconds * 1000
 
 
 def test_a_topic_that_is_not_subscribed_any_more_is_not_popped_any_more():

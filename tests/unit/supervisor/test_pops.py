@@ -18,6 +18,7 @@ from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import StoredMessage
 from rocketcrew.supervisor.core.actions import SendBack
 from rocketcrew.supervisor.member.pops import Pops
+from rocketcrew.workers.failures import Mode
 
 if TYPE_CHECKING:
     from .conftest import Bench
@@ -70,7 +71,8 @@ def test_a_dead_letter_that_is_refused_stays_with_us(
     brokers: Any = Brokers(takes)
     settings = load({"consumer.group": "g", "consumer.topics": "orders"}, {}, None).consumer
     pops = Pops(brokers, bench.core, memoryview(bench.view), settings, {}, brokers, lambda: 0.0)
-    action = SendBack(1, 1, 0, MQ, 0, 0, level, 0, check=CHECK, facts=facts)
+    mode = Mode.DEAD_LETTER if level < 0 or facts else Mode.POP
+    action = SendBack(1, 1, 0, MQ, 0, 0, mode, max(level, 0), check=CHECK, facts=facts)
     message = StoredMessage("orders", b"x", queue_offset=7, reconsume_times=times)
     assert asyncio.run(pops.later(action, message)) is accepted
     assert brokers.asked == asked

@@ -17,6 +17,7 @@ from rocketcrew.supervisor.core.journal import JournalState
 from rocketcrew.supervisor.core.pulling import PullResult
 from rocketcrew.supervisor.core.slab import UNIT_BYTES, Slab
 from rocketcrew.supervisor.core.state import CoreConfig
+from rocketcrew.workers.failures import asked
 
 MQ = MessageQueue("t", "b", 0)
 OPENED_AT = 5
@@ -123,7 +124,7 @@ class QueueMachine(RuleBasedStateMachine):
                     self.rows[name].append(offset)
         if start + count == chunk.count:
             self.hands[name].pop(0)
-        reports = [(index, 0, "no") for index in sorted(failed)]
+        reports = [(index, asked(0, "no")) for index in sorted(failed)]
         self.core.outcome(name, chunk.chunk_id, start, count, seq, 200 * count, 200, 0, reports, self.now)
         self._act()
 

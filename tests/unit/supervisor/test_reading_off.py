@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rocketcrew.supervisor.core import actions as act
+from rocketcrew.workers.failures import Failure, asked
 
 if TYPE_CHECKING:
     from rocketcrew.supervisor.core.chunks import Chunk
@@ -82,7 +83,7 @@ def test_in_order_nothing_is_read_off_and_the_worker_is_asked_once_a_call(
     bench.core.state.sizer.tail_us = 100.0
     bench.found(handle, range(2))
     first = bench.one(act.DispatchOrdered).chunks[0].chunk
-    bench.core.returned("a", first.chunk_id, 0, 1, 0, 20, "no", bench.now)
+    bench.core.returned("a", first.chunk_id, 0, 1, asked(0, "no"), 20, bench.now)
     bench.pass_ms(5.1)
     bench.pass_ms(50.1)
     bench.one(act.DispatchOrdered)
@@ -137,7 +138,7 @@ def test_the_worker_reports_what_was_read_again_and_it_counts_once(busy: tuple[B
     bench, _, (first, _) = busy
     in_hand(bench, first, 2)
     done(bench)
-    bench.core.outcome("a", first.chunk_id, 0, 3, 1, 300, 100, 0, ((2, 0, "no"),), bench.now)
+    bench.core.outcome("a", first.chunk_id, 0, 3, 1, 300, 100, 0, ((2, asked(0, "no")),), bench.now)
     assert done(bench) == []  # the third failed
     bench.core.outcome("a", first.chunk_id, 3, 1, 1, 100, 100, 0, (), bench.now)
     assert done(bench) == [(3, 4, 1)]
@@ -145,9 +146,9 @@ def test_the_worker_reports_what_was_read_again_and_it_counts_once(busy: tuple[B
     bench.none(act.KillWorker)
 
 
-@pytest.mark.parametrize(("start", "count", "failures"), [(1, 2, ()), (0, 3, ((1, 0, "no"),)), (0, 5, ())])
+@pytest.mark.parametrize(("start", "count", "failures"), [(1, 2, ()), (0, 3, ((1, asked(0, "no")),)), (0, 5, ())])
 def test_a_report_that_contradicts_what_was_read_ends_the_worker(
-    start: int, count: int, failures: tuple[tuple[int, int, str], ...], busy: tuple[Bench, int, list[Chunk]]
+    start: int, count: int, failures: tuple[tuple[int, Failure], ...], busy: tuple[Bench, int, list[Chunk]]
 ) -> None:
     bench, _, (first, _) = busy
     in_hand(bench, first, 2)
@@ -158,7 +159,7 @@ def test_a_report_that_contradicts_what_was_read_ends_the_worker(
 def test_a_failure_in_a_chunk_that_was_read_to_its_end_ends_the_worker(busy: tuple[Bench, int, list[Chunk]]) -> None:
     bench, _, (first, second) = busy
     in_hand(bench, second, 4)
-    bench.core.outcome("a", first.chunk_id, 0, 4, 0, 100, 100, 0, ((1, 0, "no"),), bench.now)
+    bench.core.outcome("a", first.chunk_id, 0, 4, 0, 100, 100, 0, ((1, asked(0, "no")),), bench.now)
     assert bench.one(act.KillWorker).worker_id == "a"
 
 

@@ -24,6 +24,7 @@ from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import StoredMessage, decode_messages, encode_message
 from rocketcrew.supervisor.core.actions import SendBack
 from rocketcrew.supervisor.member.send_back import SendBacks
+from rocketcrew.workers.failures import Mode
 
 GROUP, TOPIC = "g", "orders"
 MQ = MessageQueue(TOPIC, "broker-a", 0)
@@ -70,7 +71,8 @@ class Scene:
 
     async def give(self, message: StoredMessage, level: int = 0, **more: object) -> bool:
         """Send it back, as the core asks."""
-        action = SendBack(1, 1, 0, MQ, 0, 0, level, 0)
+        mode = Mode.DEAD_LETTER if level < 0 else Mode.SEND_BACK
+        action = SendBack(1, 1, 0, MQ, 0, 0, mode, max(level, 0))
         for name, value in more.items():
             setattr(action, name, value)
         return await self.back.send(action, encode_message(message), message)
@@ -170,7 +172,7 @@ def test_a_broker_that_is_away_is_not_accepted() -> None:
         async with open_cluster("127.0.0.1:1") as cluster:
             back = SendBacks(cluster, Operations(cluster), GROUP, -1)
             message = StoredMessage(TOPIC, b"body")
-            action = SendBack(1, 1, 0, MQ, 0, 0, 0, 0)
+            action = SendBack(1, 1, 0, MQ, 0, 0, Mode.SEND_BACK)
             assert not await back.send(action, encode_message(message), message)
 
     asyncio.run(run())
@@ -179,7 +181,7 @@ def test_a_broker_that_is_away_is_not_accepted() -> None:
 def test_one_that_cannot_be_decoded_is_sent_back_by_its_offset_only() -> None:
     async def scene(s: Scene) -> None:
         message = await s.send()
-        action = SendBack(1, 1, 0, MQ, 0, 0, 0, 0)
+        action = SendBack(1, 1, 0, MQ, 0, 0, Mode.SEND_BACK)
         assert await s.back.send(action, encode_message(message), None)
         s.refused[SEND_BACK] = ResponseCode.SYSTEM_ERROR
         assert not await s.back.send(action, encode_message(message), None)

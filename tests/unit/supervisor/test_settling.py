@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core.states import Queue, StateError
+from rocketcrew.workers.failures import Mode
 
 if TYPE_CHECKING:
     from .conftest import Bench
@@ -50,7 +51,7 @@ def test_a_refused_send_back_keeps_the_message_and_is_tried_again(bench: Bench) 
         bench.none(act.SendBack, act.Dispatch)
         bench.pass_ms(1)
         bench.none(act.SendBack)
-        bench.done(bench.dispatched()[0], failures=[(0, 2, "no")])  # it runs here again: local_retry.py
+        bench.done(bench.dispatched()[0], failures=[(0, 2, "no")])  # it runs here again: retries.py
         back = bench.one(act.SendBack)
         assert back.attempt == attempt
     bench.core.sent_back(handle, back.chunk_id, 0, accepted=True, now=bench.now)
@@ -71,7 +72,10 @@ def test_done_and_failed_neighbours_are_settled_apart(make: type[Bench]) -> None
     bench.done(chunk, count=3, seq=1, failures=[(1, 0, "no")])
     bench.done(chunk, seq=1, failures=[(3, -1, "no")])
     assert [(a.start, a.end, a.seq) for a in bench.take(act.JournalDone)] == [(0, 1, 1), (2, 3, 1), (4, 5, 1)]
-    assert [(back.index, back.delay_level) for back in bench.take(act.SendBack)] == [(1, 0), (3, -1)]
+    assert [(back.index, back.mode, back.delay_level) for back in bench.take(act.SendBack)] == [
+        (1, Mode.SEND_BACK, 0),
+        (3, Mode.DEAD_LETTER, 0),
+    ]
     bench.sealed("w1", 1)
     assert bench.persist() == [1]
     bench.core.sent_back(handle, chunk.chunk_id, 1, accepted=True, now=0.0)

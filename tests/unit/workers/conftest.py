@@ -17,11 +17,11 @@ from rocketcrew.workers.api import as_handler
 from rocketcrew.workers.boot import WorkerLimits
 from rocketcrew.workers.cells import private_cell
 from rocketcrew.workers.ddl import parse_ddl
+from rocketcrew.workers.failures import Failure
 from rocketcrew.workers.link import SupervisorLink, Transport, WorkerLink, link_pair
 from rocketcrew.workers.packets import (
     OUTCOMES,
     SEALED,
-    Failure,
     Outcome,
     QueueInfo,
     Sealed,
@@ -169,9 +169,9 @@ class Bench:
     def packets(self) -> list[bytes]:
         return self.link.receive()
 
-    def outcomes(self) -> tuple[list[Outcome], list[Failure]]:
+    def outcomes(self) -> tuple[list[Outcome], list[tuple[int, Failure]]]:
         entries: list[Outcome] = []
-        failures: list[Failure] = []
+        failures: list[tuple[int, Failure]] = []
         for packet in self.packets():
             if packet[0] == OUTCOMES:
                 more, failed = decode_outcomes(packet)
@@ -179,9 +179,9 @@ class Bench:
                 failures += failed
         return entries, failures
 
-    def story(self) -> list[Outcome | Failure | Sealed]:
+    def story(self) -> list[Outcome | tuple[int, Failure] | Sealed]:
         """Everything the worker said, in order."""
-        said: list[Outcome | Failure | Sealed] = []
+        said: list[Outcome | tuple[int, Failure] | Sealed] = []
         for packet in self.packets():
             if packet[0] == OUTCOMES:
                 entries, failures = decode_outcomes(packet)

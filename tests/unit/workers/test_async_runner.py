@@ -14,6 +14,7 @@ from rocketcrew.workers.async_runner import AsyncWorker, blocking, call_began_ns
 from rocketcrew.workers.boot import WorkerLimits
 from rocketcrew.workers.cells import CHUNK_ID, RECORDS, STATE, private_cell
 from rocketcrew.workers.direct_packets import decode_directed, encode_direct
+from rocketcrew.workers.failures import Cause
 from rocketcrew.workers.link import Transport, WorkerLink, link_pair
 from rocketcrew.workers.packets import (
     DIRECTED,
@@ -58,7 +59,7 @@ class Crew:
         self.link.send(encode_chunk(chunk_id, 1, 0, len(data), len(bodies)), data)
 
     def outcomes(self) -> list[tuple[int, int, int, list[tuple[int, int]]]]:
-        """(chunk, start, records, [(position, delay level) of failures]), in the order in which they were said."""
+        """(chunk, start, records, [(position, cause) of failures]), in the order in which they were said."""
         found: list[tuple[int, int, int, list[tuple[int, int]]]] = []
         for packet in self.link.receive():
             if packet[0] == OUTCOMES:
@@ -68,7 +69,12 @@ class Crew:
                     own = failures[at : at + entry.failed]
                     at += entry.failed
                     found.append(
-                        (entry.chunk_id, entry.start, entry.records, [(f.position, f.delay_level) for f in own])
+                        (
+                            entry.chunk_id,
+                            entry.start,
+                            entry.records,
+                            [(place, failure.cause) for place, failure in own],
+                        )
                     )
         return found
 
@@ -134,7 +140,7 @@ def test_failures_and_time_limits_are_of_single_messages(make_record: Callable[.
     crew.chunk(1, [b"good", b"bad", b"hangs", b"good"])
     found = crew.run_until_reported(4)
     failures = sorted(failure for entry in found for failure in entry[3])
-    assert failures == [(1, 0), (2, 3)]
+    assert failures == [(1, Cause.FAILED), (2, Cause.TIME_LIMIT)]
 
 
 def test_whatever_a_call_ends_with_is_its_messages_failure(make_record: Callable[..., bytes], queue: QueueInfo) -> None:

@@ -10,11 +10,13 @@ from types import FrameType
 from typing import Any
 
 import pyarrow
+import pytest
 
 from rocketcrew.conf.segment_format import OPEN_DIR
 from rocketcrew.workers.api import handler
 from rocketcrew.workers.boot import WorkerLimits
-from rocketcrew.workers.packets import OUTCOMES, Failure, Outcome, decode_outcomes
+from rocketcrew.workers.failures import Failure
+from rocketcrew.workers.packets import OUTCOMES, Outcome, decode_outcomes
 from rocketcrew.workers.runner import Runner
 from rocketcrew.workers.unreported import look
 
@@ -48,7 +50,7 @@ class Scene:
 
     def __init__(self, bench: Make, make_record: Make, folder: Path) -> None:
         self.entries: list[Outcome] = []
-        self.failures: list[Failure] = []
+        self.failures: list[tuple[int, Failure]] = []
         self.wrong: list[object] = []
         """Seen where an error would be taken for the handler's."""
         self.packets = 0
@@ -125,10 +127,38 @@ def test_a_report_at_any_moment_of_the_loop_reports_each_record_once(
         scene.read()
         covered = [number for entry in scene.entries for number in range(entry.start, entry.start + entry.records)]
         assert covered == list(range(len(KINDS)))
-        assert sorted(failure.position for failure in scene.failures) == [3, 6]
+        assert sorted(position for position, _ in scene.failures) == [3, 6]
         assert not scene.wrong
         assert scene.rows() == [1, 2, 4, 4, 7]
         scene.bench.close()
         if at.left > 0:
             break
     assert step > 20 * len(KINDS)
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_handler_that_fills_the_same_row_anew_writes_different_rows(
+    batch: bool, bench: Make, make_record: Make, tmp_path: Path
+) -> None:
+    raw, view, tags = bytearray(1), bytearray(1), [0]
+    row: dict[str, Any] = {"n": 0, "raw": raw, "view": memoryview(view), "tags": tags, "place": {"at": tags}}
+
+    def fill(message: Any) -> dict[str, Any]:
+        row["n"] = raw[0] = view[0] = tags[0] = message.queue_offset
+        return row
+
+    def handle(given: Any) -> Any:
+        return [fill(message) for message in given] if batch else fill(given)
+
+    schema = "n int, raw binary, view binary, tags array<int>, place struct<at: array<int>>"
+    b = bench(handler(batch=batch, schema=schema)(handle), schema=schema, folder=tmp_path,
+              limits=WorkerLimits(flush_interval_us=100_000))  # fmt: skip
+    b.chunk([make_record(offset=number) for number in range(3)], 1)
+    b.steps(3)
+    (path,) = (tmp_path / OPEN_DIR).glob("*.arrows")
+    block = pa.ipc.open_stream(path.read_bytes()).read_next_batch()
+    numbers = range(3)
+    assert block.column("n").to_pylist() == list(numbers)
+    assert block.column("raw").to_pylist() == block.column("view").to_pylist() == [bytes([n]) for n in numbers]
+    assert block.column("tags").to_pylist() == [[n] for n in numbers]
+    assert block.column("place").to_pylist() == [{"at": [n]} for n in numbers]

@@ -22,6 +22,7 @@ from rocketcrew.workers.api import (
 from rocketcrew.workers.async_runner import limited
 from rocketcrew.workers.boot import WorkerLimits
 from rocketcrew.workers.consume_hooks import ConsumeHooks, ConsumeMessageContext
+from rocketcrew.workers.failures import Cause
 from rocketcrew.workers.message import Message, make_message
 from rocketcrew.workers.watching import watched_async
 
@@ -217,17 +218,19 @@ def test_hooks_are_given_to_the_decorator() -> None:
 # --- a batch's delay level ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("level", "told"), [(0, 4), (7, 7), (-1, -1)])
+@pytest.mark.parametrize(
+    ("level", "cause", "told"), [(0, Cause.FAILED, 0), (7, Cause.FAILED, 7), (-1, Cause.GIVEN_UP, 0)]
+)
 def test_what_a_batch_does_not_acknowledge_has_its_delay_level(
-    bench: Make, make_record: Make, level: int, told: int
+    bench: Make, make_record: Make, level: int, cause: Cause, told: int
 ) -> None:
-    limits = WorkerLimits(batch_messages_max=4, delay_level=4)
+    limits = WorkerLimits(batch_messages_max=4)
     b = bench(handler(batch=True)(lambda _: BatchResult(ack_index=1, delay_level=level)), limits=limits)
     b.chunk([make_record(offset=n) for n in range(4)])
     b.steps(3)
     _, failures = b.outcomes()
-    assert [(failure.position, failure.delay_level) for failure in failures] == [(2, told), (3, told)]
-    assert all("ack_index is 1" in failure.error for failure in failures)
+    assert [(at, f.cause, f.level) for at, f in failures] == [(2, cause, told), (3, cause, told)]
+    assert all("ack_index is 1" in failure.error for _, failure in failures)
 
 
 @pytest.mark.parametrize("level", [-2, 128])

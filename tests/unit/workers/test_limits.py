@@ -13,6 +13,7 @@ from rocketcrew.remoting.errors import UsageError
 from rocketcrew.workers.api import Handler, as_handler
 from rocketcrew.workers.boot import WorkerLimits
 from rocketcrew.workers.cells import RECORDS, STARTED_NS, STATE, TAKEN, private_cell
+from rocketcrew.workers.failures import Cause
 from rocketcrew.workers.limits import SoftLimit, limits_of
 from rocketcrew.workers.runner import HANDLER_CALLERS, NEVER_INTERRUPTED
 
@@ -57,8 +58,8 @@ def test_the_signal_raises_in_a_handler_that_is_over_its_limit(
     bench.chunk([make_record(offset=offset) for offset in range(3)])
     bench.steps(3)
     (entry, *_), failures = bench.outcomes()
-    assert [(f.position, f.delay_level) for f in failures] == [(1, 3)]
-    assert "soft time limit of 0.05 s" in failures[0].error
+    assert [(at, f.cause) for at, f in failures] == [(1, Cause.TIME_LIMIT)]
+    assert "soft time limit of 0.05 s" in failures[0][1].error
     assert entry.start == 0
 
 
@@ -131,9 +132,9 @@ def test_it_is_never_raised_beside_a_call(
     bench = interrupted(fails)
     bench.chunk([make_record()])
     bench.steps(2)
-    (failure,) = bench.outcomes()[1]
+    ((_, failure),) = bench.outcomes()[1]
     assert failure.error.startswith("Failing: failed")
-    assert failure.delay_level == 0
+    assert failure.cause is Cause.FAILED
 
 
 def test_rows_of_a_generator_are_made_within_the_limit_too(
@@ -147,7 +148,7 @@ def test_rows_of_a_generator_are_made_within_the_limit_too(
     bench = interrupted(rows, schema="n int", folder=tmp_path)
     bench.chunk([make_record()])
     bench.steps(2)
-    assert [f.delay_level for f in bench.outcomes()[1]] == [3]
+    assert [f.cause for _, f in bench.outcomes()[1]] == [Cause.TIME_LIMIT]
 
 
 def test_a_batch_is_one_call(interrupted: Callable[..., Interrupted], make_record: Callable[..., bytes]) -> None:
@@ -164,7 +165,7 @@ def test_a_batch_is_one_call(interrupted: Callable[..., Interrupted], make_recor
     bench.chunk([make_record(offset=offset) for offset in (4, 6, 7)])
     bench.steps(2)
     assert seen == [(4, 4, 3), (6, 6, 3), (7, 7, 3)]
-    assert [(f.position, f.delay_level) for f in bench.outcomes()[1]] == [(0, 3), (1, 3), (2, 3)]
+    assert [(at, f.cause) for at, f in bench.outcomes()[1]] == [(at, Cause.TIME_LIMIT) for at in range(3)]
     assert bench.cell[STATE] == 0
 
 

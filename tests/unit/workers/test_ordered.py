@@ -10,9 +10,19 @@ import pyarrow as pa
 import pytest
 
 from rocketcrew.remoting.errors import ProtocolError
-from rocketcrew.workers.api import BatchResult, Commit, Handler, Retry, Rollback, Suspend, handler
+from rocketcrew.workers.api import (
+    BatchResult,
+    Commit,
+    Handler,
+    Retry,
+    Rollback,
+    SoftTimeLimitExceeded,
+    Suspend,
+    handler,
+)
 from rocketcrew.workers.boot import WorkerLimits
 from rocketcrew.workers.cells import CHUNK_ID, KEYS_OF, LAST, RECORDS, STATE
+from rocketcrew.workers.failures import Cause, Failure
 from rocketcrew.workers.message import Message
 from rocketcrew.workers.ordered_packets import (
     CONSUMED,
@@ -124,7 +134,7 @@ def test_what_fails_comes_back_with_all_behind_it_in_its_lane(bench: Make, numbe
     assert found[:3] == [(1, 0, 1), (2, 0, 2), (4, 0, 1)]
     [failed, behind] = found[3:]
     line = handle.__code__.co_firstlineno + 3
-    assert failed == Returned(1, 1, 1, 0, -1, f"ValueError: no (test_ordered.py:{line})")
+    assert failed == Returned(1, 1, 1, Failure(Cause.FAILED, f"ValueError: no (test_ordered.py:{line})"), -1)
     assert behind == Returned(3, 0)
     [event] = b.log.events
     assert (event["event"], event["offset"], event["topic"]) == ("message_failed", 1, "TopicTest")
@@ -132,22 +142,23 @@ def test_what_fails_comes_back_with_all_behind_it_in_its_lane(bench: Make, numbe
 
 
 @pytest.mark.parametrize(
-    ("outcome", "level", "wait_ms"),
+    ("outcome", "cause", "level", "wait_ms"),
     [
-        (Suspend(), 0, -1),
-        (Suspend(500), 0, 500),
-        (Suspend(1), 0, 10),
-        (Suspend(1_000_000), 0, 30_000),
-        (Retry(), 0, -1),
-        (Retry(5), 0, -1),
-        (Retry(-1), -1, -1),
-        (ValueError("no"), 0, -1),
-        (SystemExit(3), 0, -1),
+        (Suspend(), Cause.FAILED, 0, -1),
+        (Suspend(500), Cause.FAILED, 0, 500),
+        (Suspend(1), Cause.FAILED, 0, 10),
+        (Suspend(1_000_000), Cause.FAILED, 0, 30_000),
+        (Retry(), Cause.FAILED, 0, -1),
+        (Retry(5), Cause.FAILED, 5, -1),
+        (Retry(-1), Cause.GIVEN_UP, 0, -1),
+        (ValueError("no"), Cause.FAILED, 0, -1),
+        (SystemExit(3), Cause.FAILED, 0, -1),
+        (SoftTimeLimitExceeded(), Cause.TIME_LIMIT, 0, -1),
     ],
 )
 @pytest.mark.parametrize("returned", [False, True])
 def test_how_long_is_waited_and_who_gives_up(
-    bench: Make, numbered: Make, outcome: BaseException, level: int, wait_ms: int, returned: bool
+    bench: Make, numbered: Make, outcome: BaseException, cause: Cause, level: int, wait_ms: int, returned: bool
 ) -> None:
     def handle(_: Message) -> object:
         if returned:
@@ -156,7 +167,9 @@ def test_how_long_is_waited_and_who_gives_up(
 
     [answer] = hand_over(bench(handle), Chunk(numbered(0, 2)))
     assert isinstance(answer, Returned)
-    assert answer[:5] == (1, 0, 1, level, wait_ms)
+    failure = answer.failure
+    assert failure is not None
+    assert (*answer[:3], failure.cause, failure.level, answer.suspend_ms) == (1, 0, 1, cause, level, wait_ms)
 
 
 def test_attempts_that_were_made_here_are_counted(bench: Make, make_record: Make) -> None:
@@ -216,7 +229,7 @@ def test_a_damaged_body_fails_at_its_place(bench: Make, numbered: Make, spoil: M
     assert done == (1, 0, 1)
     assert isinstance(failed, Returned)
     assert failed[:3] == (1, 1, 1)
-    assert "checksum" in failed.error
+    assert "checksum" in str(failed.failure)
 
 
 def test_a_chunk_that_is_none_fails_at_its_first_record(bench: Make, numbered: Make) -> None:
@@ -265,7 +278,7 @@ def test_of_a_batch_what_stands_before_the_failure_is_done(bench: Make, numbered
     assert done == (1, 0, 5)
     assert isinstance(failed, Returned)
     assert failed[:3] == (1, 5, 1)
-    assert "ack_index is 1" in failed.error
+    assert "ack_index is 1" in str(failed.failure)
 
 
 def test_a_batch_that_raises_fails_as_a_whole(bench: Make, numbered: Make) -> None:
@@ -275,7 +288,7 @@ def test_a_batch_that_raises_fails_as_a_whole(bench: Make, numbered: Make) -> No
 
     [failed] = hand_over(bench(handle, limits=WorkerLimits(batch_messages_max=3)), Chunk(numbered(0, 5)))
     assert isinstance(failed, Returned)
-    assert failed[:5] == (1, 0, 3, 0, 200)
+    assert (*failed[:3], failed.suspend_ms) == (1, 0, 3, 200)
 
 
 # --- rows -----------------------------------------------------------------------------------------------------------------
@@ -341,7 +354,7 @@ def test_a_rollback_gives_back_all_since_the_last_commit(
     assert hand_over(b, Chunk(numbered(0, 4))) == [(1, 0, 2), 1]
     found = hand_over(b, Chunk(numbered(4, 8), 2))
     # Nobody is charged with an attempt; only the queue waits.
-    assert found == [Returned(1, 2), Returned(2, 0, 0, 0, 70)]
+    assert found == [Returned(1, 2), Returned(2, 0, suspend_ms=70)]
     assert [event["event"] for event in b.log.events] == ["rolled_back"]
     assert hand_over(b, Chunk(numbered(2, 4), 3)) == [3]
     assert hand_over(b, Chunk(numbered(4, 7), 4)) == [(3, 0, 2), (4, 0, 3)]
@@ -363,7 +376,7 @@ def test_what_is_suspended_leaves_the_staged_alone(bench: Make, numbered: Make) 
     b = bench(committing(handle))
     [held] = hand_over(b, Chunk(numbered(0, 4)))
     assert isinstance(held, Returned)
-    assert held[:5] == (1, 2, 1, 0, 30)
+    assert (*held[:3], held.suspend_ms) == (1, 2, 1, 30)
     assert hand_over(b, Chunk(numbered(2, 4), 2)) == [(1, 0, 2), (2, 0, 2)]
     assert tries == [0, 1, 2, 2, 3]
 

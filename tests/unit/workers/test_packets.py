@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from rocketcrew.remoting.errors import ProtocolError
 from rocketcrew.workers import packets
-from rocketcrew.workers.packets import BootFailed, Failure, Outcome, QueueInfo, QueueRanges, Ready, Salvaged, Sealed
+from rocketcrew.workers.failures import Cause, Failure
+from rocketcrew.workers.packets import BootFailed, Outcome, QueueInfo, QueueRanges, Ready, Salvaged, Sealed
 
 u16 = st.integers(0, 0xFFFF)
 u32 = st.integers(0, 0xFFFFFFFF)
@@ -60,30 +61,31 @@ def test_a_boot_failure_of_any_length_fits_one_packet_and_keeps_the_traceback_s_
     assert packets.decode_boot_failed(packet).traceback.endswith("the end")
 
 
+a_failure = st.builds(Failure, st.sampled_from(Cause), st.text(max_size=40), st.integers(0, 127))
 entries = st.lists(
     st.tuples(
         st.builds(Outcome, u64, u16, u16, u32, u32, u32, u16, st.just(0)),
-        st.lists(st.tuples(u16, st.integers(-1, 127), st.text(max_size=40)), max_size=5),
+        st.lists(st.tuples(u16, a_failure), max_size=5),
     ),
     max_size=20,
 )
 
 
-def joined(many: list[bytes]) -> tuple[list[Outcome], list[Failure]]:
+def joined(many: list[bytes]) -> tuple[list[Outcome], list[tuple[int, Failure]]]:
     decoded = [packets.decode_outcomes(packet) for packet in many]
     return [e for found, _ in decoded for e in found], [f for _, found in decoded for f in found]
 
 
 @given(entries)
-def test_outcomes_come_back(drawn: list[tuple[Outcome, list[tuple[int, int, str]]]]) -> None:
+def test_outcomes_come_back(drawn: list[tuple[Outcome, list[tuple[int, Failure]]]]) -> None:
     outcomes = [entry._replace(failed=len(failures)) for entry, failures in drawn]
-    failed = [Failure(entry.chunk_id, *failure) for entry, failures in drawn for failure in failures]
+    failed = [failure for _, failures in drawn for failure in failures]
     assert joined(packets.encode_outcomes(outcomes, failed)) == (outcomes, failed)
 
 
 def test_many_failures_are_spread_over_packets_that_fit() -> None:
     outcomes = [Outcome(n, 0, 64, 0, 1, 1, 0, 64) for n in range(10)]
-    failed = [Failure(n, index, 0, "x" * 500) for n in range(10) for index in range(64)]
+    failed = [(index, Failure(Cause.FAILED, "x" * 500)) for n in range(10) for index in range(64)]
     many = packets.encode_outcomes(outcomes, failed)
     assert len(many) > 1
     assert max(map(len, many)) <= packets.PACKET_MAX_BYTES
@@ -98,8 +100,8 @@ def test_many_entries_without_failures_are_spread_too() -> None:
 
 
 def test_an_error_text_is_cut_to_its_bound() -> None:
-    (packet,) = packets.encode_outcomes([Outcome(1, 0, 1, 0, 0, 0, 0, 1)], [Failure(1, 0, 0, "ü" * 400)])
-    (failure,) = packets.decode_outcomes(packet)[1]
+    (packet,) = packets.encode_outcomes([Outcome(1, 0, 1, 0, 0, 0, 0, 1)], [(0, Failure(Cause.FAILED, "ü" * 400))])
+    ((_, failure),) = packets.decode_outcomes(packet)[1]
     assert len(failure.error.encode()) <= packets.ERROR_MAX_BYTES
 
 
@@ -121,7 +123,7 @@ def test_garbage_is_a_protocol_error_or_decodes(data: bytes) -> None:
 
 
 def test_a_failure_of_an_entry_that_is_not_there_is_refused() -> None:
-    (packet,) = packets.encode_outcomes([Outcome(1, 0, 1, 0, 0, 0, 0, 1)], [Failure(1, 0, 0, "x")])
+    (packet,) = packets.encode_outcomes([Outcome(1, 0, 1, 0, 0, 0, 0, 1)], [(0, Failure(Cause.FAILED, "x"))])
     damaged = bytearray(packet)
     damaged[5 + 28] = 9  # the failure's entry number
     with pytest.raises(ProtocolError, match="OUTCOMES"):

@@ -227,7 +227,7 @@ def test_rows_and_failures_are_reported_beside_the_call_and_not_again(
     b.steps(3)
     failure = next(each for each in said if not isinstance(each, Outcome | Sealed))
     assert entries(said) == [(5, 0, 4, True)]
-    assert (failure.position, failure.error.partition(" (")[0]) == (2, "ValueError: no")
+    assert (failure[0], failure[1].error.partition(" (")[0]) == (2, "ValueError: no")
     assert entries(b.story()) == [(5, 4, 2, True)]
 
 
@@ -301,7 +301,7 @@ def test_rows_that_do_not_fit_fail_their_message_beside_a_call_too(
     b.chunk(numbers(make_record, 0, 5), 5)
     b.steps(3)
     later = b.story()
-    failures = [each.position for each in said if not isinstance(each, Outcome | Sealed)]
+    failures = [each[0] for each in said if not isinstance(each, Outcome | Sealed)]
     assert entries(said) == [(5, 0, 3, True)]
     assert failures == [1]
     assert [type(each) for each in later] == [Outcome]

@@ -13,9 +13,10 @@ from rocketcrew.remoting.errors import ProtocolError
 from rocketcrew.workers import packets
 from rocketcrew.workers.api import BatchResult, Retry, handler
 from rocketcrew.workers.boot import WorkerLimits
+from rocketcrew.workers.failures import Cause, Failure, asked
 from rocketcrew.workers.link import LinkClosedError, Transport
 from rocketcrew.workers.message import Message
-from rocketcrew.workers.packets import Failure, Outcome, QueueInfo, Sealed
+from rocketcrew.workers.packets import Outcome, QueueInfo, Sealed
 from rocketcrew.workers.run import FAILURES_PER_RUN_MAX
 
 Make = Callable[..., Any]
@@ -93,8 +94,8 @@ def test_a_handler_that_raises_fails_its_message_only(bench: Make, make_record: 
     assert [entry(e) for e in entries] == [(1, 0, 5, 0, 0, 2)]
     line = handle.__code__.co_firstlineno + 2
     assert failures == [
-        Failure(1, 1, 0, f"ValueError: no good (test_worker.py:{line})"),
-        Failure(1, 3, 0, f"SystemExit: 7 (test_worker.py:{line + 2})"),
+        (1, Failure(Cause.FAILED, f"ValueError: no good (test_worker.py:{line})")),
+        (3, Failure(Cause.FAILED, f"SystemExit: 7 (test_worker.py:{line + 2})")),
     ]
     (first, _) = b.log.events
     assert first["event"] == "message_failed"
@@ -112,18 +113,17 @@ def test_retry_raised_or_returned(bench: Make, make_record: Make, returned: bool
             return retry
         raise retry
 
-    b = bench(handle, limits=WorkerLimits(delay_level=2))
+    b = bench(handle)
     b.chunk([make_record(offset=n) for n in range(3)])
     b.steps(3)
-    assert b.outcomes()[1] == [Failure(1, 0, 2, "later"), Failure(1, 1, 4, "later"), Failure(1, 2, -1, "later")]
+    assert b.outcomes()[1] == [(at, asked(level, "later")) for at, level in enumerate((0, 4, -1))]
 
 
 def test_exceptions_that_are_returned_are_failures(bench: Make, make_record: Make) -> None:
-    b = bench(lambda m: ValueError("as a value"), limits=WorkerLimits(delay_level=3))
+    b = bench(lambda m: ValueError("as a value"))
     b.chunk([make_record()])
     b.steps(3)
-    (failure,) = b.outcomes()[1]
-    assert (failure.delay_level, failure.error) == (3, "ValueError: as a value")
+    assert b.outcomes()[1] == [(0, Failure(Cause.FAILED, "ValueError: as a value"))]
 
 
 def test_without_results_whatever_is_returned_is_dropped(bench: Make, make_record: Make) -> None:
@@ -151,8 +151,8 @@ def test_a_damaged_body_fails_its_message_only(bench: Make, make_record: Make, s
     b = bench(lambda m: len(m.body) and None)
     b.chunk([make_record(offset=0), spoil(make_record(offset=1)), make_record(offset=2)])
     b.steps(3)
-    (failure,) = b.outcomes()[1]
-    assert failure.position == 1
+    ((at, failure),) = b.outcomes()[1]
+    assert at == 1
     assert "checksum" in failure.error
 
 
@@ -166,7 +166,7 @@ def test_a_chunk_that_is_none_fails_all_its_messages(bench: Make, make_record: M
     entries, failures = b.outcomes()
     assert sum(e.records for e in entries if e.chunk_id == 1) == 100
     assert sum(e.failed for e in entries) == len(failures) == 199
-    assert "100 records where 99 were announced" in failures[-1].error
+    assert "100 records where 99 were announced" in failures[-1][1].error
     assert b.log.events[0]["event"] == "chunk_undecodable"
 
 
@@ -180,8 +180,8 @@ def test_many_failures_are_reported_in_parts(bench: Make, make_record: Make) -> 
     entries, failures = b.outcomes()
     assert sum(e.records for e in entries) == 300
     assert max(e.failed for e in entries) <= FAILURES_PER_RUN_MAX
-    assert [f.position for f in failures] == list(range(300))
-    assert all(len(f.error.encode()) <= packets.ERROR_MAX_BYTES for f in failures)
+    assert [at for at, _ in failures] == list(range(300))
+    assert all(len(f.error.encode()) <= packets.ERROR_MAX_BYTES for _, f in failures)
 
 
 def test_a_chunk_of_an_unknown_queue_is_our_bug(bench: Make, make_record: Make) -> None:
@@ -237,7 +237,7 @@ def test_an_inner_batch_fails_as_a_whole(
     b.link.send(packets.encode_seal())
     b.steps(4)
     entries, failures = b.outcomes()
-    assert [f.position for f in failures] == [0]
+    assert [at for at, _ in failures] == [0]
     assert sum(e.failed for e in entries) == 1
     assert read_ready(tmp_path).column("a").to_pylist() == ["y"]
 
@@ -291,8 +291,8 @@ def test_rows_of_failed_messages_are_not_written(
     b.steps(3)
     entries, failures = b.outcomes()
     assert [entry(e) for e in entries] == [(1, 0, 4, 1, 0, 2)]
-    assert sorted(f.position for f in failures) == [1, 2]
-    misfit = next(f for f in failures if f.position == 2)
+    assert sorted(at for at, _ in failures) == [1, 2]
+    misfit = next(f for at, f in failures if at == 2)
     assert misfit.error == "column a int: expected an integer, got str"
     table = read_ready(tmp_path)
     assert list(zip(table.column("_offset").to_pylist(), table.column("a").to_pylist(), strict=True)) == [
@@ -304,7 +304,7 @@ def test_an_unusable_result_fails_its_message(bench: Make, make_record: Make, tm
     b = bench(lambda m: True, schema="a int", folder=tmp_path)
     b.chunk([make_record()])
     b.steps(3)
-    (failure,) = b.outcomes()[1]
+    ((_, failure),) = b.outcomes()[1]
     assert "returned bool" in failure.error
     assert b.log.events[0]["event"] == "message_failed"
 
@@ -404,7 +404,7 @@ def test_a_result_per_message(bench: Make, make_record: Make, tmp_path: Path, re
     b.steps(3)
     entries, failures = b.outcomes()
     assert [entry(e) for e in entries] == [(1, 0, 6, 1, 0, 3)]
-    assert sorted((f.position, f.delay_level) for f in failures) == [(1, 5), (2, 0), (4, 0)]
+    assert sorted((at, f.level) for at, f in failures) == [(1, 5), (2, 0), (4, 0)]
     table = read_ready(tmp_path)
     assert table.column("_offset").to_pylist() == [0, 3, 3]
 
@@ -443,7 +443,7 @@ def test_results_of_a_batch(
     b.chunk([make_record(offset=n) for n in range(3)])
     b.link.send(packets.encode_stop())
     b.steps(3)
-    assert sorted(f.position for f in b.outcomes()[1]) == failed
+    assert sorted(at for at, _ in b.outcomes()[1]) == failed
     found: dict[int, list[int]] = {}
     if rows:
         table = read_ready(tmp_path)
@@ -465,8 +465,8 @@ def test_rows_tagged_with_their_message(
     b.chunk([make_record(offset=n) for n in range(3)])
     b.link.send(packets.encode_stop())
     b.steps(3)
-    (failure,) = b.outcomes()[1]
-    assert failure.position == 2
+    ((at, failure),) = b.outcomes()[1]
+    assert at == 2
     assert "ack_index is 1" in failure.error
     assert read_ready(tmp_path).column("_offset").to_pylist() == [0, 1]
 
@@ -484,9 +484,9 @@ def test_rows_tagged_wrongly_fail_the_batch(bench: Make, make_record: Make, tmp_
     b.chunk([make_record(offset=n) for n in range(6)])
     b.steps(3)
     failures = b.outcomes()[1]
-    assert [f.position for f in failures] == list(range(6))
-    assert "some are not" in failures[0].error
-    assert "not in this batch" in failures[3].error
+    assert [at for at, _ in failures] == list(range(6))
+    assert "some are not" in failures[0][1].error
+    assert "not in this batch" in failures[3][1].error
     assert not list(tmp_path.glob("open/*"))
 
 
@@ -498,7 +498,7 @@ def test_a_batch_handler_that_raises_fails_its_batch_only(bench: Make, make_reco
     b = batch_bench(bench, handle)
     b.chunk([make_record(offset=n) for n in range(7)])
     b.steps(3)
-    assert [f.position for f in b.outcomes()[1]] == [3, 4, 5]
+    assert [at for at, _ in b.outcomes()[1]] == [3, 4, 5]
 
 
 def test_damaged_and_filtered_records_are_taken_out_of_a_batch(
@@ -519,7 +519,7 @@ def test_damaged_and_filtered_records_are_taken_out_of_a_batch(
     b.steps(4)
     entries, failures = b.outcomes()
     assert seen == [[b"0", b"3", b"5"], [b"6"]]
-    assert [f.position for f in failures] == [1]
+    assert [at for at, _ in failures] == [1]
     assert sum(e.filtered for e in entries) == 1
     assert [entry(e)[1:3] for e in entries] == [(0, 4), (4, 1)]
 
@@ -534,7 +534,7 @@ def test_an_inner_batch_in_a_batch_fails_as_a_whole(
     b.chunk([make_inner_batch([b"a", b"b"], offset=0), make_record(b"c", offset=2)])
     b.link.send(packets.encode_stop())
     b.steps(3)
-    assert [f.position for f in b.outcomes()[1]] == [0]
+    assert [at for at, _ in b.outcomes()[1]] == [0]
     assert read_ready(tmp_path).column("a").to_pylist() == ["c"]
 
 

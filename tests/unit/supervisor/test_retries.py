@@ -12,6 +12,7 @@ from rocketcrew.remoting.stored import StoredMessage, encode_message, raise_reco
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core.blame import Death, End, InHand
 from rocketcrew.supervisor.core.chunks import Chunk
+from rocketcrew.workers.failures import Mode, asked
 
 if TYPE_CHECKING:
     from .conftest import Bench
@@ -94,7 +95,7 @@ def test_what_is_to_be_a_dead_letter_is_not_run_again(bench: Bench) -> None:
     refused(bench, level=-1)
     bench.pass_ms(RETRY_MS)
     bench.none(act.Dispatch)
-    assert bench.one(act.SendBack).delay_level == -1
+    assert bench.one(act.SendBack).mode is Mode.DEAD_LETTER
 
 
 def test_its_worker_may_die_with_it(bench: Bench) -> None:
@@ -237,3 +238,54 @@ def test_a_suspect_that_succeeds_here_is_charged_with_nothing(bench: Bench) -> N
     bench.core.state.charges.suspect(bench.queue(), 0)
     bench.done(shadow_of(bench))
     assert not len(bench.core.state.charges)
+
+
+# --- at which level -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("configured", "mode", "level"), [(0, Mode.SEND_BACK, 3), (5, Mode.SEND_BACK, 5), (-1, Mode.DEAD_LETTER, 0)]
+)
+def test_a_hard_limit_goes_back_at_the_configured_level(
+    make: type[Bench], configured: int, mode: Mode, level: int
+) -> None:
+    bench = make(delay_level_when_next_consume=configured)
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.found(handle, [0])
+    (chunk,) = bench.dispatched()
+    bench.core.worker_died("w1", death=Death(End.TIME_LIMIT, InHand(chunk.chunk_id, 0, 0, 1)))
+    bench.core.salvage_complete("w1", bench.now)
+    back = bench.one(act.SendBack)
+    assert (back.mode, back.delay_level) == (mode, level)
+    bench.core.sent_back(back.handle, back.chunk_id, back.index, accepted=True, now=bench.now)
+    kind = "dead_letter" if mode is Mode.DEAD_LETTER else "sent_back"
+    assert list(bench.core.state.outcomes.take("g").kinds) == [kind]
+
+
+@pytest.mark.parametrize(("level", "configured", "goes"), [(0, 0, 0), (0, 4, 4), (2, 4, 2)])
+def test_a_key_that_passes_is_sent_back_at_the_level_asked_for(
+    make: type[Bench], level: int, configured: int, goes: int
+) -> None:
+    bench = make(order="key", order_holds=False, delay_level_when_next_consume=configured)
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.found(handle, [0])
+    ((item,),) = [action.chunks for action in bench.take(act.DispatchOrdered)]
+    bench.core.returned("w1", item.chunk.chunk_id, 0, 1, asked(level, "no"), -1, bench.now)
+    back = bench.one(act.SendBack)
+    assert (back.mode, back.delay_level) == (Mode.SEND_BACK, goes)
+
+
+def test_what_is_held_when_its_member_stops_is_no_dead_letter(make: type[Bench]) -> None:
+    """Failed messages that cannot be tried again here go back to be tried elsewhere."""
+    bench = make(order="key", delay_level_when_next_consume=-1)
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.found(handle, [0, 1])
+    chunks = [item.chunk for action in bench.take(act.DispatchOrdered) for item in action.chunks]
+    bench.core.returned("w1", chunks[0].chunk_id, 0, 1, asked(0, "no"), 30_000, bench.now)
+    bench.core.stop(bench.now)
+    for chunk in chunks[1:]:
+        bench.core.returned("w1", chunk.chunk_id, 0, 1, asked(0, "no"), -1, bench.now)
+    assert {back.mode for back in bench.take(act.SendBack)} == {Mode.SEND_BACK}

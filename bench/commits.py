@@ -1,0 +1,185 @@
+"""(k) What a small commit costs when many were made before, and how large the table's state is then.
+
+POP as two members see it: two staging folders with a loader each take turns on one table, of 64 queues; a tag matches one
+record in ten, so that no two records touch; one record of queue 0 is stuck; and every queue has begun anew 30 times. The
+first of these commits opens the epochs, each after it brings a few records of some queues. For `pyarrow` and `deltalake`,
+which have no JVM whose moods hide the cost.
+
+CPU and wall time of the loader's step, medians of --window commits. Times go by the machine, their ratio and the state's size
+should not: at most 1.2 and 64 KiB.
+
+    python bench/commits.py [--commits 20000] [--formats pyarrow,deltalake] [--window 100]
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import statistics
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import structlog
+from measure import interruptible, report
+
+from rocketcrew.conf.segment_format import FORMAT_VERSION, META_VERSION, key_fields, segment_name
+from rocketcrew.durable.intervals import QueueKey
+from rocketcrew.spark.arrow_writer import ArrowWriter
+from rocketcrew.spark.epochs import EpochRequest
+from rocketcrew.spark.loader import Loader
+from rocketcrew.spark.plan import Limits, Trigger
+from rocketcrew.spark.staging import Staging
+from rocketcrew.spark.targets.delta import DeltaTarget, append_by_delta_rs
+from rocketcrew.spark.targets.parquet import ParquetTarget
+
+QUEUES = 64
+EPOCHS = 30
+MEMBERS = 2
+QUEUES_A_COMMIT = 8
+MATCHES = 10
+"""One record in so many is asked for."""
+STUCK = 50
+"""An offset of queue 0 that never comes."""
+RATIO_TO_REACH, STATE_TO_REACH = 1.2, 64 * 1024
+
+
+class Bench:
+    """One table, and the loaders of two members."""
+
+    def __init__(self, folder: Path, format_: str, threads: ThreadPoolExecutor) -> None:
+        self.table = folder / "table"
+        self.stagings = [Staging(folder / f"member-{number}") for number in range(MEMBERS)]
+        self.loaders = [self._loader(staging, format_, threads) for staging in self.stagings]
+        self._sealed = 0
+        self._next = [0] * QUEUES
+        fields: Any = pa.schema([*key_fields(), pa.field("value", pa.string())])
+        self._schema: Any = fields.with_metadata({META_VERSION: str(FORMAT_VERSION).encode()})
+
+    def _loader(self, staging: Staging, format_: str, threads: ThreadPoolExecutor) -> Loader:
+        target: Any = (
+            DeltaTarget(self.table, append_by_delta_rs, lambda: None)
+            if format_ == "deltalake"
+            else ParquetTarget(self.table, ArrowWriter(()), threads)
+        )
+        loader = Loader(
+            staging, target, Trigger(1, 1, 0), Limits(10**6, 10**9), threads=threads, cores=1,
+            new_id=lambda batch: f"{batch:08d}-{time.time_ns():x}",
+        )  # fmt: skip
+        loader.recover()
+        return loader
+
+    def seal(self, member: int, queues: list[int]) -> None:
+        """A segment with one record of each of these queues."""
+        self._sealed += 1
+        rows: list[dict[str, object]] = []
+        for queue in queues:
+            offset = self._next[queue]
+            self._next[queue] += MATCHES
+            if queue == 0 and offset == STUCK:
+                continue
+            keys = [
+                "group",
+                "orders",
+                f"broker-{queue // 8}",
+                queue % 8,
+                offset,
+                0,
+                "orders",
+                None,
+                None,
+                0,
+                offset * 1000,
+            ]
+            rows.append(dict(zip(self._schema.names, [*keys, "row"], strict=True)))
+        path = self.stagings[member].ready / segment_name("w", self._sealed)
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, self._schema) as stream:
+            writer: Any = stream
+            writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=self._schema))
+
+    def step(self, member: int) -> tuple[float, float]:
+        """Wall and CPU seconds of one commit."""
+        wall, cpu = time.perf_counter(), time.process_time()
+        assert self.loaders[member].step(time.time_ns() // 1_000_000, at_once=True) is not None
+        return time.perf_counter() - wall, time.process_time() - cpu
+
+    def begin_anew(self) -> None:
+        """Every queue is run again from the start, EPOCHS - 1 times."""
+        for epoch in range(EPOCHS):
+            keys = [QueueKey("group", "orders", f"broker-{n // 8}", n % 8, epoch) for n in range(QUEUES)]
+            for staging in self.stagings:
+                (staging.root / "epochs.json").write_text(EpochRequest(tuple(keys), frozenset()).to_json())
+            self._next = [0] * QUEUES
+            for turn in range(2):
+                self.seal(turn % MEMBERS, list(range(QUEUES)))
+                self.step(turn % MEMBERS)
+
+    def state_bytes(self) -> int:
+        """The size of the newest state file."""
+        paths = [*self.table.glob("_rocketcrew/*.json"), *self.table.glob("batch_id=*/_loaded.json")]
+        return max(paths, key=lambda path: path.stat().st_mtime_ns).stat().st_size
+
+    def outcome_files(self) -> int:
+        """How many files have outcomes."""
+        found = [*self.table.glob("_rocketcrew/outcomes/*"), *self.table.glob("batch_id=*/_outcomes.json.gz")]
+        return len(found) + len(list(self.table.glob("_outcomes/*")))
+
+
+def run(folder: Path, format_: str, commits: int, window: int) -> list[dict[str, object]]:
+    """The figures at each power of ten, and at the end."""
+    rows: list[dict[str, object]] = []
+    with ThreadPoolExecutor(2) as threads:
+        bench = Bench(folder, format_, threads)
+        bench.begin_anew()
+        costs: list[tuple[float, float]] = []
+        marks = {100, 1000, 2000, 5000, 10_000, commits}
+        for commit in range(1, commits + window // 2 + 1):
+            first = commit * QUEUES_A_COMMIT
+            bench.seal(commit % MEMBERS, [(first + n) % QUEUES for n in range(QUEUES_A_COMMIT)])
+            costs.append(bench.step(commit % MEMBERS))
+            if commit - window // 2 in marks:
+                rows.append(_row(format_, commit - window // 2, costs[-window:], bench, rows))
+                print(rows[-1], flush=True)
+    return rows
+
+
+def _row(
+    format_: str, commit: int, costs: list[tuple[float, float]], bench: Bench, before: list[dict[str, object]]
+) -> dict[str, object]:
+    wall, cpu = (1000 * statistics.median(values) for values in zip(*costs, strict=True))
+    at_100 = before[0]["cpu ms"] if before else cpu
+    return {
+        "format": format_, "commit": commit, "wall ms": round(wall, 1), "cpu ms": round(cpu, 1),
+        "cpu / at 100": round(cpu / float(str(at_100)), 2), "state bytes": bench.state_bytes(),
+        "outcome files": bench.outcome_files(),
+    }  # fmt: skip
+
+
+def main() -> None:
+    """See the top of this file."""
+    interruptible()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--commits", type=int, default=20_000)
+    parser.add_argument("--formats", default="pyarrow,deltalake")
+    parser.add_argument("--window", type=int, default=100)
+    asked = parser.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    rows: list[dict[str, object]] = []
+    for format_ in asked.formats.split(","):
+        with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as folder:
+            rows += run(Path(folder), format_, asked.commits, asked.window)
+    report("commits", rows)
+    late = [
+        row
+        for row in rows
+        if float(str(row["cpu / at 100"])) > RATIO_TO_REACH or int(str(row["state bytes"])) > STATE_TO_REACH
+    ]
+    print(f"to reach: {RATIO_TO_REACH} and {STATE_TO_REACH} bytes;", "missed by" if late else "reached", *late)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,254 @@
+"""Waiting for the disk: one thread, so that the loop never does.
+
+Three kinds of work come to it, the first that waits goes first:
+
+- a *flush* of the commit log, for which senders wait; there is at most one at a time, and what was written while it runs is
+  covered by the next one, which begins when this one ends;
+- tables, each written whole, of each the newest content alone;
+- *rounds*: all files that were written since the last one, for a checkpoint. They are synced one by one, and a flush goes
+  between two of them.
+
+The thread opens paths itself and shares nothing with the owner but tickets; a path that was removed meanwhile needs no sync.
+After a failed fsync the kernel may have dropped what was to be written, and a second one would succeed: so the first failure
+is the last word, and every question for a ticket is answered with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from queue import SimpleQueue
+
+from .storage import DiskFailed
+
+FILE_MODE = 0o600  # messages are nobody else's business
+FOLDER_MODE = 0o700
+PREVIOUS = ".bak"  # of a table: its generation before, as the genuine broker calls it
+
+
+class DiskCalls:
+    """Every system call that changes the data folder. A test may record them, or let them fail."""
+
+    def open(self, path: str, flags: int) -> int:
+        """Open a file, made for its owner alone when `flags` say so."""
+        return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def pwrite(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> int:
+        return os.pwrite(fd, data, position)
+
+    def ftruncate(self, fd: int, length_bytes: int) -> None:
+        os.ftruncate(fd, length_bytes)
+
+    def rename(self, path: str, new_path: str) -> None:
+        os.rename(path, new_path)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def mkdir(self, path: str) -> None:
+        os.mkdir(path, FOLDER_MODE)
+
+    def rmdir(self, path: str) -> None:
+        os.rmdir(path)
+
+    def fsync(self, fd: int) -> None:
+        """Bring a folder to the disk."""
+        os.fsync(fd)
+
+    def fdatasync(self, fd: int) -> None:
+        """Bring a file to the disk: its bytes, and where they are."""
+        os.fdatasync(fd)
+
+    def write(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
+        """Write all of `data`. Raises OSError, and then some of it may be there."""
+        done = self.pwrite(fd, data, position)
+        while done < len(data):
+            done += self.pwrite(fd, memoryview(data)[done:], position + done)
+
+    def sync(self, path: str) -> None:
+        """Wait until the file or folder `path` is on the disk; one that was removed meanwhile is.
+
+        Raises OSError when it cannot be opened, DiskFailed when the disk did not keep it.
+        """
+        try:
+            fd = self.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            return
+        try:
+            self.sync_open(fd, path)
+        finally:
+            self.close(fd)
+
+    def sync_open(self, fd: int, path: str) -> None:
+        """As `sync`, of what is open as `fd`."""
+        try:
+            if os.path.isdir(path):
+                self.fsync(fd)
+            else:
+                self.fdatasync(fd)
+        except OSError as error:
+            raise DiskFailed(f"the disk did not keep what was written to {path}: {error.strerror}") from error
+
+    def write_table(self, path: str, content: bytes) -> None:
+        """Replace a file whole and wait for the disk; what it held before becomes its previous generation.
+
+        Raises OSError, and then it is as before; DiskFailed when the disk did not keep it.
+        """
+        fresh = f"{path}.{threading.get_ident()}.tmp"
+        fd = self.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        try:
+            self.write(fd, content, 0)
+            self.sync_open(fd, path)
+        finally:
+            self.close(fd)
+        with contextlib.suppress(FileNotFoundError):
+            self.rename(path, path + PREVIOUS)
+        self.rename(fresh, path)
+        self.sync(os.path.dirname(path))
+
+
+class Syncer:
+    """The thread, and what waits for it."""
+
+    def __init__(self, calls: DiskCalls, *, has_thread: bool = True) -> None:
+        """Without a thread of its own (tests) the work is done where `work` is called."""
+        self._calls = calls
+        self._wakes: SimpleQueue[bool] = SimpleQueue()  # False ends the thread
+        self._lock = threading.Condition()  # for what waits; held for a look-up
+        self._flushes: deque[tuple[int, list[str]]] = deque()
+        self._rounds: deque[tuple[int, deque[str]]] = deque()
+        self._tables: dict[str, bytes] = {}
+        self._refused: set[str] = set()  # tables that could not be written; tried again with the next work
+        self._open: set[int] = set()  # tickets of what is not done
+        self._ticket = 0
+        self._failed: DiskFailed | None = None
+        self.on_flush: Callable[[], None] | None = None  # called in the thread after each flush, also a failed one
+        self.table_trouble: str | None = None  # why a table cannot be written
+        self._thread = threading.Thread(target=self._run, name="broker-sync", daemon=True) if has_thread else None
+        if self._thread is not None:
+            self._thread.start()
+
+    def submit(self, paths: Iterable[str], *, flush: bool) -> int:
+        """Sync the paths, in their order; returns the ticket to ask for."""
+        with self._lock:
+            self._ticket += 1
+            self._open.add(self._ticket)
+            self._refused.clear()
+            if flush:
+                self._flushes.append((self._ticket, list(paths)))
+            else:
+                self._rounds.append((self._ticket, deque(paths)))
+        self._wakes.put(True)
+        return self._ticket
+
+    def submit_table(self, path: str, content: bytes) -> None:
+        with self._lock:
+            self._tables[path] = content
+            self._refused.clear()
+        self._wakes.put(True)
+
+    def pending_table(self, path: str) -> bytes | None:
+        with self._lock:
+            return self._tables.get(path)
+
+    def forget_table(self, path: str) -> None:
+        with self._lock:
+            self._tables.pop(path, None)
+
+    def is_done(self, ticket: int) -> bool:
+        """Raises DiskFailed, from the first failure on."""
+        if self._failed is not None:
+            raise self._failed
+        with self._lock:
+            return ticket not in self._open
+
+    def wait(self, ticket: int) -> None:
+        """Return when that is done. Raises DiskFailed."""
+        if self._thread is None:
+            self.work()
+        with self._lock:
+            self._lock.wait_for(lambda: self._failed is not None or ticket not in self._open)
+        self.is_done(ticket)
+
+    def close(self) -> None:
+        """Do what waits, and end."""
+        self._wakes.put(False)
+        if self._thread is None:
+            self.work()
+        else:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while self._wakes.get():
+            self.work()
+        self.work()
+
+    def work(self) -> None:
+        """Do all that waits; nothing any more after a failure."""
+        try:
+            while self._failed is None and self._step():
+                pass
+        except DiskFailed as error:
+            self._fail(error)
+        except OSError as error:  # fsync of what cannot be opened any more
+            self._fail(DiskFailed(f"cannot bring {error.filename} to the disk: {error.strerror}"))
+
+    def _fail(self, error: DiskFailed) -> None:
+        with self._lock:
+            self._failed = error
+            self._lock.notify_all()
+        if self.on_flush is not None:
+            self.on_flush()
+
+    def _step(self) -> bool:
+        """The next piece of work; False when there is none."""
+        with self._lock:
+            flush = self._flushes.popleft() if self._flushes else None
+            table = next((item for item in self._tables.items() if item[0] not in self._refused), None)
+            in_round = self._rounds[0] if self._rounds else None
+        if flush is not None:
+            for path in flush[1]:
+                self._calls.sync(path)
+            self._done(flush[0])
+            if self.on_flush is not None:
+                self.on_flush()
+        elif table is not None:
+            self._write_table(*table)
+        elif in_round is not None:
+            if in_round[1]:
+                self._calls.sync(in_round[1].popleft())
+            else:
+                self._rounds.popleft()
+                self._done(in_round[0])
+        else:
+            return False
+        return True
+
+    def _done(self, ticket: int) -> None:
+        with self._lock:
+            self._open.discard(ticket)
+            self._lock.notify_all()
+
+    def _write_table(self, path: str, content: bytes) -> None:
+        """One that cannot be written (a full disk) waits for the next work, and its last generation stays."""
+        try:
+            self._calls.write_table(path, content)
+        except OSError as error:
+            self.table_trouble = f"cannot write {path}: {error.strerror}"
+            with self._lock:
+                self._refused.add(path)
+            return
+        with self._lock:
+            if self._tables.get(path) is content:
+                del self._tables[path]
+            if not self._tables:
+                self.table_trouble = None
+
+
+__all__ = ["FILE_MODE", "FOLDER_MODE", "PREVIOUS", "DiskCalls", "Syncer"]

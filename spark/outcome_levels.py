@@ -1,0 +1,192 @@
+"""The outcomes of a table's commits: one immutable file a commit, merged in levels, forgotten by age.
+
+    <first>-<last>.<level>.json.gz     the outcomes of these batches, in the table's folder of outcomes
+    0-<last>.forgotten.json.gz         of these only the number of rows, and which offsets they were about
+
+Merged files cover the numbers from the lowest up without a hole, so a commit's own file counts exactly when its number is
+above all of them. A merged file is on the disk under its name before the first of its parts is deleted: whoever dies leaves
+parts that nobody reads, and the next pass deletes them. Two loaders that merge the same parts write the same file, so there
+is no lock. A reader that finds a part gone lists anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Final
+
+from ..durable.files import make_folders, sync_path
+from ..durable.intervals import OffsetSet
+from ..durable.outcomes import FORGOTTEN, PASSED, BatchOutcomes, Outcomes
+from .accounts import shrunk
+from .errors import LoaderError
+
+SUFFIX: Final = ".json.gz"
+FAN: Final = 32
+"""Files of one level that become one of the next: a table has at most FAN - 1 of each below the top."""
+LEVEL_MAX: Final = 2
+"""A file covers FAN ** LEVEL_MAX = 1024 commits at most: about nine hours at one in 30 s, so age is known well enough."""
+GROUPS_A_PASS_MAX: Final = 8
+"""Merges of one pass, so that a table of before, with many files, holds up no commit for long."""
+FORGOTTEN_PIECES_MAX: Final = 1024
+"""Intervals of one queue that are kept of what was forgotten."""
+READS_MAX: Final = 5
+"""Listings of one reading, each because a part was merged away under it."""
+_FORGOTTEN_LEVEL: Final = LEVEL_MAX + 1
+_NAME: Final = re.compile(rf"(\d+)-(\d+)\.(\d+|forgotten){re.escape(SUFFIX)}")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Part:
+    """A file with the outcomes of the batches `first` to `last`; level 0 is one commit's own. `path` None: it has none."""
+
+    first: int
+    last: int
+    level: int
+    path: Path | None
+
+
+Singles = Callable[[int], Iterable[Part]]
+"""The commits' own files with numbers above the given one, up to the newest commit, in order."""
+
+
+def merges(parts: Sequence[Part], fan: int = FAN) -> list[list[Part]]:
+    """Which of the parts, in order of their numbers, become one file of the next level each. Pure."""
+    for level in range(LEVEL_MAX):
+        same = [part for part in parts if part.level == level]
+        groups = [same[at : at + fan] for at in range(0, len(same) - fan + 1, fan)]
+        if groups:
+            return groups[:GROUPS_A_PASS_MAX]
+    return []
+
+
+class OutcomeLevels:
+    """The outcomes of one table, in `folder`; `singles` finds what the commits wrote themselves."""
+
+    def __init__(self, folder: Path, singles: Singles, fan: int = FAN) -> None:
+        self._folder = folder
+        self._singles = singles
+        self._fan = fan
+
+    def parts(self) -> list[Part]:
+        """What is to be read, in order of the numbers."""
+        merged, _ = self._merged()
+        return [*merged, *self._singles(merged[-1].last if merged else 0)]
+
+    def read(self) -> list[BatchOutcomes]:
+        """All outcomes that are kept; rows None: of commits of before outcomes were. Raises LoaderError."""
+        for _ in range(READS_MAX):
+            with contextlib.suppress(FileNotFoundError):
+                return [read_part(part) for part in self.parts()]
+        raise LoaderError(f"{self._folder} changes faster than it can be read: try again")
+
+    def tidy(self, now_s: float, keep_s: float) -> None:
+        """One pass: merge what is due, forget what is older than `keep_s`, delete what is covered. Raises OSError.
+
+        `now_s` is wall-clock time. What is damaged stays as it is, for whoever reads it to name.
+        """
+        self._delete_covered()
+        with contextlib.suppress(FileNotFoundError, LoaderError):
+            for group in chain.from_iterable(merges(self.parts(), self._fan) for _ in range(LEVEL_MAX)):
+                told = [read_part(part) for part in group]
+                check_whole(told)
+                self._replace(group, f"{group[0].first}-{group[-1].last}.{group[0].level + 1}", joined(told))
+        with contextlib.suppress(FileNotFoundError, LoaderError):
+            self._forget(now_s - keep_s)
+
+    def _forget(self, before_s: float) -> None:
+        merged, _ = self._merged()
+        old: list[Part] = []
+        for part in merged:
+            assert part.path is not None
+            if part.level != _FORGOTTEN_LEVEL and part.path.stat().st_mtime >= before_s:
+                break
+            old.append(part)
+        if any(part.level != _FORGOTTEN_LEVEL for part in old):
+            self._replace(old, f"0-{old[-1].last}.forgotten", forgotten(joined([read_part(part) for part in old])))
+
+    def _replace(self, parts: Sequence[Part], name: str, told: BatchOutcomes) -> None:
+        """Write the file that has what `parts` have, then delete these; it is as old as the newest of them."""
+        path = self._folder / f"{name}{SUFFIX}"
+        make_folders(self._folder)
+        draft = path.with_name(f".{path.name}.{os.getpid()}.new")
+        draft.write_bytes(told.pack())
+        newest = max((part.path.stat().st_mtime for part in parts if part.path is not None), default=0.0)
+        os.utime(draft, (newest, newest))
+        sync_path(draft)
+        draft.replace(path)
+        sync_path(self._folder)
+        for part in parts:
+            if part.path is not None and part.path != path:
+                part.path.unlink(missing_ok=True)
+
+    def _delete_covered(self) -> None:
+        merged, covered = self._merged()
+        for part in covered:
+            assert part.path is not None
+            part.path.unlink(missing_ok=True)
+        if merged:
+            for part in self._singles(merged[-1].last - FAN):
+                if part.path is not None and part.last <= merged[-1].last:
+                    part.path.unlink(missing_ok=True)
+
+    def _merged(self) -> tuple[list[Part], list[Part]]:
+        """The merged files that count, and those that lie in others."""
+        found: list[Part] = []
+        try:
+            paths = list(self._folder.iterdir())
+        except FileNotFoundError:
+            return [], []
+        for path in paths:
+            match = _NAME.fullmatch(path.name)
+            if match:
+                level = _FORGOTTEN_LEVEL if match[3] == "forgotten" else int(match[3])
+                found.append(Part(int(match[1]), int(match[2]), level, path))
+        counting: list[Part] = []
+        covered: list[Part] = []
+        for part in sorted(found, key=lambda one: (one.first, -one.last, -one.level)):
+            (covered if counting and part.last <= counting[-1].last else counting).append(part)
+        return counting, covered
+
+
+def check_whole(told: Iterable[BatchOutcomes]) -> None:
+    """Raise LoaderError when outcomes of a batch are gone that may say that a hole was filled. In order of the batches."""
+    passed = False
+    for one in told:
+        if passed and one.rows is None:
+            raise LoaderError(
+                "the table's outcomes of some batch are gone, so it is unknown which records are in the table."
+                " Put the file back (_outcomes.json.gz of a batch's folder, or _rocketcrew/outcomes/), or load into a new"
+                " table (spark.target)"
+            )
+        passed = passed or bool(one.outcomes.of_kind(PASSED))
+
+
+def forgotten(told: BatchOutcomes) -> BatchOutcomes:
+    """Of these outcomes, what outlives them: the number of rows, and the offsets that they were about."""
+    about = OffsetSet.union(records for kind, records in told.outcomes.kinds.items() if kind != PASSED)
+    accounts, _ = shrunk(about, OffsetSet(), FORGOTTEN_PIECES_MAX)
+    return BatchOutcomes(told.rows, Outcomes.of([(FORGOTTEN, accounts.loaded)]))
+
+
+def joined(told: Sequence[BatchOutcomes]) -> BatchOutcomes:
+    """What several files say together."""
+    rows = [one.rows for one in told]
+    known = [count for count in rows if count is not None]
+    return BatchOutcomes(sum(known) if len(known) == len(rows) else None, Outcomes.union(one.outcomes for one in told))
+
+
+def read_part(part: Part) -> BatchOutcomes:
+    """What the file says. Raises FileNotFoundError, LoaderError."""
+    path = part.path
+    if path is None:
+        return BatchOutcomes(None, Outcomes())
+    try:
+        return BatchOutcomes.unpack(path.read_bytes())
+    except ValueError as error:
+        raise LoaderError(f"{path} can't be used: {error}. Move it away to go on without what it explains") from None

@@ -1,0 +1,248 @@
+"""Retries and dead letters: what becomes of a failed message, until a broker has it again or the handler succeeds.
+
+A message fails by its handler's word, by a hard time limit, or by crashing its worker too often. By which way it goes back,
+and after which delay, is one table (workers/failures.py). It stays in its chunk as a failed one until its broker has accepted
+it, so that no commit passes it.
+
+A send-back that was refused: the broker did not take it, nor did any broker take it as an ordinary send. After
+`send_back_retry_ms` the handler gets the message again with reconsumeTimes + 1, as in Java
+(ConsumeMessageConcurrentlyService). What runs is a *shadow*, a chunk of one record over the same bytes, which is in no queue.
+If the shadow succeeds the failure is settled; if it fails, or its worker dies, the failure is sent back anew, and so on until
+a broker takes it or the handler succeeds. A message that must go to the dead letters, or has crashed a worker here, does not
+run again, and neither does anything of a queue that leaves or while we stop: there the send-back itself is repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ...durable.outcomes import DEAD_LETTER, NO_ROWS, SENT_BACK
+from ...remoting.stored import raise_reconsume_times
+from ...workers.failures import Cause, Failure, Mode, is_dead_letter, level_of, mode_of
+from .actions import JournalDone, SendBack
+from .blame import Fate, Lot
+from .charges import Charge
+from .chunks import Chunk, Token
+from .dispatching import Dispatching
+from .pop_queue import PopQueue
+from .process_queue import ProcessQueue
+from .state import State, WorkerView
+from .states import Queue
+
+TIMED_OUT = "stopped at the hard time limit"
+_OUTCOMES = {Mode.DROP: NO_ROWS, Mode.DEAD_LETTER: DEAD_LETTER, Mode.LAST_ATTEMPT: DEAD_LETTER}
+"""What is noted of a message that has gone back; else SENT_BACK (durable/outcomes.py)."""
+
+
+class Retries:
+    """Decides about failed messages. What it is made with are steps of settling.py: `progress(queue, now)` looks at a queue
+    again, `reported` forgets a chunk of which all is reported."""
+
+    def __init__(
+        self, state: State, dispatching: Dispatching, progress: Callable[[ProcessQueue, float], None],
+        reported: Callable[[Chunk, ProcessQueue], None], wait_for_seal: Callable[[Chunk, Token, int, int], None],
+        wait_for_load: Callable[[Chunk, int, WorkerView], None],
+    ) -> None:  # fmt: skip
+        self.s = state
+        self._dispatching = dispatching
+        self._progress = progress
+        self._reported = reported
+        self._wait_for_seal = wait_for_seal
+        self._wait_for_load = wait_for_load
+        dispatching.left = self._left
+        dispatching.quarantine.dead_letter = self.dead_letter
+
+    # --- messages that fail without a worker's word -------------------------------------------------------------
+
+    def after_death(self, pq: ProcessQueue, chunk: Chunk, lot: Lot, worker: WorkerView, *, alone: bool) -> None:
+        """The chunk is a piece of what the dead worker left; pieces of what had to run alone still have to."""
+        if lot[0] is Fate.TIMED_OUT:
+            worker.timed_out.append((pq, chunk))
+        elif lot[0] is Fate.AGAIN and not alone:
+            self._dispatching.again(pq, chunk)
+        else:
+            self._dispatching.quarantine.admit(pq, chunk)
+
+    def time_outs(self, worker: WorkerView, now: float) -> None:
+        """What its call was stopped with is one failed attempt (ProcessQueue.cleanExpiredMsg)."""
+        for pq, chunk in worker.timed_out:
+            self.s.counters.timed_out_messages += chunk.count
+            failures = [Failure(Cause.TIME_LIMIT, TIMED_OUT) for _ in chunk.offsets]
+            if not self._dispatching.timed_out(pq, chunk, failures[0], now):
+                self._fail(pq, chunk, failures)
+
+    def dead_letter(self, pq: ProcessQueue, chunk: Chunk, charge: Charge) -> None:
+        """The one record of the chunk has crashed too many workers: it isn't run again."""
+        mq = pq.mq
+        facts = {"deaths": str(charge.deaths), **charge.facts}
+        self.s.log("error", "message_dead_lettered", topic=mq.topic, broker=mq.broker_name, queue_id=mq.queue_id,
+                   offset=charge.offset, max_worker_deaths=self.s.config.max_worker_deaths, **facts)  # fmt: skip
+        self._dispatching.sending(pq, charge.offset)
+        self._fail(pq, chunk, [Failure(Cause.DEATHS, f"crashed {charge.deaths} workers", facts=facts)])
+
+    def _fail(self, pq: ProcessQueue, chunk: Chunk, failures: list[Failure]) -> None:
+        s = self.s
+        s.counters.failed_messages += chunk.count
+        chunk.reported = chunk.count
+        chunk.failed = dict(enumerate(failures))
+        s.chunks[chunk.chunk_id] = chunk
+        self._reported(chunk, pq)
+        for index in range(chunk.count):
+            self.send_back(pq, chunk, index)
+
+    # --- going back ---------------------------------------------------------------------------------------------
+
+    def send_back(self, pq: ProcessQueue, chunk: Chunk, index: int) -> None:
+        """Ask for the send-back of a failed message, unless its queue was taken away."""
+        failure, config = (chunk.failed or {})[index], self.s.config
+        if not pq.send_failures:
+            self.s.counters.discarded_failures += 1
+            return
+        check = pq.checks.get(chunk.offsets[index]) if isinstance(pq, PopQueue) else None
+        configured = config.delay_level_when_next_consume
+        mode = mode_of(failure, configured, popped=pq.pops, broadcasting=config.broadcasting)
+        failure.sent, failure.mode = True, mode
+        if mode is Mode.DROP:
+            # The edge answers as if it had been accepted (ConsumeMessageConcurrentlyService.processConsumeResult).
+            self.s.log("warning", "message_dropped", queue=pq.mq, offset=chunk.offsets[index], error=failure.error,
+                       why="broadcasting: nothing is consumed again")  # fmt: skip
+        self.s.out.append(
+            SendBack(
+                pq.handle, chunk.chunk_id, index, pq.mq, chunk.positions[index], chunk.positions[index + 1], mode,
+                level_of(failure, mode, configured), failure.attempts, failure.tried, check, failure.facts,
+            )
+        )  # fmt: skip
+
+    def sent_back(self, handle: int, chunk_id: int, index: int, accepted: bool, now: float) -> None:
+        """The answer to a SendBack. Refused: the message stays in the process queue and is sent again later."""
+        s = self.s
+        chunk = s.chunks.get(chunk_id)
+        pq = s.queues.get(handle)
+        if chunk is None or pq is None or not chunk.failed or index not in chunk.failed:
+            s.counters.late_answers += 1
+            return
+        if not accepted:
+            self._refused(pq, chunk, index, now)
+            self._progress(pq, now)
+            return
+        failure = chunk.failed.pop(index)
+        kind = SENT_BACK if failure.mode is None else _OUTCOMES.get(failure.mode, SENT_BACK)
+        s.outcomes.add(kind, pq.mq, chunk.begin_of(index), chunk.offsets[index] + 1)
+        self._count(failure)
+        self._dispatching.quarantine.finished(pq, chunk, index, sent_back=failure.cause is not Cause.DEATHS)
+        pq.unfinished -= 1
+        if isinstance(pq, PopQueue) and pq.checks.pop(chunk.offsets[index], None) is not None:
+            pq.loop.in_hand -= 1  # the broker has it again: it is not acknowledged
+        if not pq.pops:  # what was popped is not noted: the broker knows it by its acknowledgement
+            s.out.append(JournalDone(pq.mq, chunk.begin_of(index), chunk.offsets[index] + 1, "", 0))
+        self._dispatching.sent(pq, chunk.offsets[index])
+        self._settled(chunk)
+        pq.final_commit = False  # of a queue that leaves: asked while this was under way, it stops before the message
+        self._progress(pq, now)
+
+    def _count(self, failure: Failure) -> None:
+        counters, dropped = self.s.counters, failure.mode is Mode.DROP
+        counters.dropped_messages += dropped
+        counters.sent_back_messages += not dropped
+        counters.dead_letter_messages += failure.cause is Cause.DEATHS and not dropped
+
+    def _settled(self, chunk: Chunk) -> None:
+        """A failure of it is over: forget it when it was the last."""
+        if not chunk.failed and chunk.reported == chunk.count:
+            self.s.chunks.pop(chunk.chunk_id, None)
+            self.s.release_chunk(chunk)
+
+    # --- refused: once more here --------------------------------------------------------------------------------
+
+    def _refused(self, pq: ProcessQueue, chunk: Chunk, index: int, now: float) -> None:
+        """The message was refused; it is looked at again after a while."""
+        s = self.s
+        failure = (chunk.failed or {})[index]
+        failure.attempts += 1
+        failure.sent = False
+        s.counters.send_back_refused += 1
+        retry_ms = s.config.send_back_retry_ms
+        s.log("warning", "send_back_refused", queue=pq.mq, offset=chunk.offsets[index], attempts=failure.attempts,
+              retry_in_ms=retry_ms)  # fmt: skip
+        s.at(now + retry_ms / 1000, lambda _now: self._again(pq.handle, chunk, index))
+
+    def _again(self, handle: int, chunk: Chunk, index: int) -> None:
+        pq = self.s.queues.get(handle)
+        failure = (chunk.failed or {}).get(index)
+        if pq is None or failure is None or failure.sent:
+            return
+        charge = self.s.charges.get(pq.mq, chunk.offsets[index])
+        if self._runs_again(pq, failure) and not (charge is not None and charge.deaths):
+            self._run(pq, chunk, index, failure)
+        else:
+            self.send_back(pq, chunk, index)
+
+    def _runs_again(self, pq: ProcessQueue, failure: Failure) -> bool:
+        s = self.s
+        free = pq.state is Queue.ASSIGNED and not s.stopping and not s.paused
+        dead = is_dead_letter(failure, s.config.delay_level_when_next_consume)
+        return free and s.config.order == "concurrent" and not dead
+
+    def _run(self, pq: ProcessQueue, chunk: Chunk, index: int, failure: Failure) -> None:
+        s = self.s
+        failure.sent = True  # nothing is sent back beside it
+        raise_reconsume_times(s.view, chunk.positions[index])
+        shadow = chunk.shadow(index, next(s.chunk_ids))
+        s.counters.local_retries += 1
+        s.redo.append(shadow)
+        self._dispatching.run()
+
+    def rerun_ended(self, pq: ProcessQueue, shadow: Chunk, token: Token, failure: Failure | None) -> None:
+        """A worker has run the shadow; its rows are in the segment `token` (number 0 = none). `failure`: it failed again."""
+        s = self.s
+        chunk, index = _origin(shadow)
+        if chunk.failed is None or index not in chunk.failed:
+            s.counters.late_outcomes += 1
+            return
+        if failure is not None:
+            s.counters.failed_messages += 1
+            failure.attempts = chunk.failed[index].attempts
+            chunk.failed[index] = failure
+            self.send_back(pq, chunk, index)
+            return
+        s.counters.done_messages += 1
+        if token[1]:
+            self._wait_for_seal(chunk, token, index, 1)
+        s.out.append(JournalDone(pq.mq, chunk.begin_of(index), chunk.offsets[index] + 1, *token))
+        self._finish(pq, chunk, index)
+
+    def rerun_died(self, pq: ProcessQueue, shadow: Chunk, worker: WorkerView) -> None:
+        """The shadow's worker died with it: rows that were found complete count, else the attempt has failed."""
+        chunk, index = _origin(shadow)
+        shadow.reported = shadow.count
+        self.s.release_chunk(shadow)
+        if chunk.failed is None or index not in chunk.failed:
+            return
+        done = worker.salvaged.get(pq.mq)
+        if done is not None and chunk.offsets[index] in done:
+            self.s.counters.salvaged_messages += 1
+            self.s.counters.done_messages += 1
+            if self.s.config.commit_after_loaded:
+                self._wait_for_load(chunk, index, worker)
+            self._finish(pq, chunk, index)
+        else:
+            self.send_back(pq, chunk, index)
+
+    def _left(self, shadow: Chunk) -> None:
+        """Its queue was taken away before a worker had it."""
+        chunk, index = _origin(shadow)
+        pq = self.s.queues.get(chunk.handle)
+        if pq is not None and chunk.failed and index in chunk.failed:
+            self.send_back(pq, chunk, index)
+
+    def _finish(self, pq: ProcessQueue, chunk: Chunk, index: int) -> None:
+        assert chunk.failed is not None
+        self._dispatching.quarantine.finished(pq, chunk, index, sent_back=False)
+        del chunk.failed[index]
+        pq.unfinished -= 1
+        self._settled(chunk)
+
+
+def _origin(shadow: Chunk) -> tuple[Chunk, int]:
+    assert shadow.origin is not None
+    return shadow.origin

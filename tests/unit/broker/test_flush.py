@@ -1,0 +1,173 @@
+"""`flush = sync`: what was acknowledged is on the disk, nobody sees what is not. The disk is done when the test says so."""
+
+from __future__ import annotations
+
+import pytest
+
+from rocketcrew.broker.disk import DiskStorage
+from rocketcrew.broker.storage import DiskFailed, MemoryStorage
+from rocketcrew.broker.syncing import DiskCalls, Syncer
+from rocketcrew.remoting.admin_headers import CreateTopic
+from rocketcrew.remoting.codes import RequestCode
+from rocketcrew.remoting.headers import MaxOffset, SendRequestV2
+from rocketcrew.remoting.properties import encode_properties
+from rocketcrew.remoting.stored import decode_messages
+
+
+class SlowStorage(MemoryStorage):
+    """A storage whose disk is done with nothing until `finish`."""
+
+    has_disk = True
+
+    def __init__(self):
+        super().__init__()
+        self.begun = 0
+        self.done = 0
+
+    def sync(self, *names):
+        self.begun += 1
+        return self.begun
+
+    def is_synced(self, ticket):
+        return ticket <= self.done
+
+
+@pytest.fixture
+def slow(make):
+    broker = make(SlowStorage())
+    finish(broker)
+    return broker
+
+
+def finish(broker):
+    """The disk is done with what is under way; the answers that come of it."""
+    broker.storage.done = broker.storage.begun
+    return broker.core.flushed(broker.now_ms)
+
+
+def send(broker, body=b"x", properties=None, queue_id=0):
+    """Send without waiting for the answer; what comes at once."""
+    header = SendRequestV2(
+        producer_group="pg", topic="T", default_topic="TBW102", default_topic_queue_nums=4, queue_id=queue_id,
+        sys_flag=0, born_timestamp=broker.now_ms, flag=0, properties=encode_properties(properties or {}),
+    )  # fmt: skip
+    return broker.request(RequestCode.SEND_MESSAGE_V2, header, body)
+
+
+def end_of(broker):
+    return broker.call(RequestCode.GET_MAX_OFFSET, MaxOffset("T", 0)).fields["offset"]
+
+
+def test_an_answer_waits_for_the_disk_and_others_do_not(slow, tools):
+    assert send(slow) == []
+    slow.core.begin_flush()
+    assert slow.core.flushed(slow.now_ms) == [], "the disk is not done"
+    assert end_of(slow) == "0"
+    ((channel, answer),) = tools.replies(finish(slow))
+    assert (channel, answer.code, answer.fields["queueOffset"], end_of(slow)) == (1, 0, "0", "1")
+
+
+def test_one_flush_at_a_time_takes_all_that_came_meanwhile(slow, tools):
+    begun = slow.storage.begun
+    send(slow)
+    slow.core.begin_flush()
+    for _ in range(10):
+        send(slow)
+        slow.core.begin_flush()
+    assert slow.storage.begun == begun + 1
+    assert len(tools.replies(finish(slow))) == 1
+    assert slow.storage.begun == begun + 2, "the next one begins when the first ends"
+    assert [answer.fields["queueOffset"] for _, answer in tools.replies(finish(slow))] == [
+        str(at) for at in range(1, 11)
+    ]
+    assert slow.storage.begun == begun + 2, "nothing is left"
+
+
+def test_a_held_pull_is_answered_when_the_disk_has_the_message(slow, tools):
+    send(slow, b"first")
+    slow.core.begin_flush()
+    held = slow.hold(0, channel=2)
+    (_, first), (channel, woken) = tools.replies(finish(slow))
+    assert (first.fields["queueOffset"], channel, woken.opaque) == ("0", 2, held)
+    assert [message.body for message in decode_messages(woken.body)] == [b"first"]
+
+
+def test_a_delayed_message_and_its_delivery_both_wait(slow, tools):
+    assert send(slow, b"later", {"DELAY": "1"}) == []
+    slow.later(10_000)
+    assert slow.core.state.delays.next_due_ms() is None, "not there yet"
+    slow.core.begin_flush()
+    assert len(tools.replies(finish(slow))) == 1
+    slow.later(10)
+    assert end_of(slow) == "0"
+    assert slow.storage.load("config/delayOffset.json") is None, "a crash must deliver it again"
+    slow.core.begin_flush()
+    finish(slow)
+    assert end_of(slow) == "1"
+    assert b'"offsetTable":{1:1}' in slow.storage.load("config/delayOffset.json")
+
+
+def test_a_new_topic_is_acknowledged_when_the_disk_has_it(slow, tools):
+    assert slow.request(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopic("N", "TBW102", 1, 1, 6, "SINGLE_TAG")) == []
+    slow.core.begin_flush()
+    assert [answer.code for _, answer in tools.replies(finish(slow))] == [0]
+
+
+def test_nothing_is_answered_after_a_failed_flush(slow):
+    send(slow)
+    slow.core.begin_flush()
+
+    def fail(ticket):
+        raise DiskFailed("the disk did not keep it")
+
+    slow.storage.is_synced = fail
+    assert slow.core.flushed(slow.now_ms) == []
+    assert slow.core.failed == "the disk did not keep it"
+    slow.core.begin_flush()
+    assert slow.later(60_000) == []
+
+
+def test_a_flush_overtakes_a_round(tmp_path):
+    order = []
+
+    class Calls(DiskCalls):
+        def sync(self, path):
+            order.append(path)
+            if path == "queue 0":
+                syncer.submit(["log"], flush=True)
+
+    syncer = Syncer(Calls(), has_thread=False)
+    ticket = syncer.submit(["queue 0", "queue 1", "queue 2"], flush=False)
+    syncer.work()
+    assert order == ["queue 0", "log", "queue 1", "queue 2"]
+    assert syncer.is_done(ticket)
+
+
+def test_what_a_round_took_is_flushed_all_the_same(tmp_path):
+    """Else a flush that begins while the round waits would be done before the disk has the log."""
+    storage = DiskStorage(tmp_path, has_thread=False)
+    storage.open("log", 100, buffered=False).append(b"x")
+    seen = []
+    storage.syncer._calls.sync = seen.append
+    storage.sync()
+    storage.sync("log")
+    storage.syncer.work()
+    assert seen[0].endswith(f"log/{0:020d}") or seen[0] == str(tmp_path)
+    assert seen[: len(seen) // 2] == seen[len(seen) // 2 :]
+    storage.abandon()
+
+
+def test_a_start_brings_what_a_killed_broker_left_to_the_disk_first(tmp_path, make):
+    storage = DiskStorage(tmp_path)
+    make(storage, flush="async").send()
+    storage.abandon()
+    synced = []
+
+    class Calls(DiskCalls):
+        def sync(self, path):
+            synced.append(path)
+
+    storage = DiskStorage(tmp_path, calls=Calls())
+    make(storage)
+    assert str(tmp_path / "commitlog" / f"{0:020d}") in synced
+    storage.abandon()

@@ -1,0 +1,254 @@
+"""What a table says of its queues: a few numbers for each, whatever happens, and no hole that counts as loaded."""
+
+from __future__ import annotations
+
+import random
+import sys
+import tarfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loader_world import World
+
+from rocketcrew.durable.intervals import Intervals, IntervalSet, OffsetSet, QueueKey
+from rocketcrew.durable.outcomes import DEAD_LETTER, NO_ROWS, PASSED, ROWS, SENT_BACK, Outcomes, notes_to_json
+from rocketcrew.spark.accounts import PIECES_MAX, Accounts, detail_of, open_tops, shrunk
+from rocketcrew.spark.loader import POINTS
+from rocketcrew.spark.plan import Plan, Top
+from rocketcrew.spark.reconciling import reconcile
+from rocketcrew.spark.table_keys import table_facts
+from rocketcrew.spark.table_state import read_state, write_state
+
+QUEUE = QueueKey("g", "orders", "broker-a", 0)
+TABLES = ("parquet", "deltalake")
+every_point = pytest.mark.parametrize("point", POINTS)
+
+
+def of(*pieces: tuple[int, int], queue: QueueKey = QUEUE) -> OffsetSet:
+    return OffsetSet.of([(queue, IntervalSet.of(pieces))])
+
+
+def test_the_floor_passes_the_lowest_holes_and_says_which() -> None:
+    odd = of(*((n, n + 1) for n in range(1, 2 * PIECES_MAX + 5, 2)))
+    accounts, passed = shrunk(odd, OffsetSet())
+    assert accounts.loaded == of((1, 6), *((n, n + 1) for n in range(7, 2 * PIECES_MAX + 5, 2)))
+    assert passed == of((2, 3), (4, 5))
+    assert accounts.holes == of((2, 5))
+    assert shrunk(accounts.loaded, accounts.holes) == (accounts, OffsetSet()), "a second time changes nothing"
+
+
+def test_an_epoch_with_two_newer_ones_is_one_interval() -> None:
+    loaded = OffsetSet.union(of((0, 3), (5, 9), queue=QUEUE.in_epoch(epoch)) for epoch in range(4))
+    accounts, passed = shrunk(loaded, OffsetSet())
+    assert [accounts.loaded.of_queue(QUEUE.in_epoch(epoch)).pieces for epoch in range(4)] == [
+        ((0, 9),), ((0, 9),), ((0, 3), (5, 9)), ((0, 3), (5, 9)),
+    ]  # fmt: skip
+    assert passed == OffsetSet.union(of((3, 5), queue=QUEUE.in_epoch(epoch)) for epoch in range(2))
+    tops = {QUEUE.in_epoch(epoch): Top(8, 1, 0) for epoch in range(4)}
+    assert sorted(open_tops(tops, loaded)) == [QUEUE.in_epoch(2), QUEUE.in_epoch(3)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_state_and_outcomes_together_know_each_offset(seed: int) -> None:
+    """Offsets in random order, with few intervals allowed: what the state takes for loaded and nobody has, outcomes name."""
+    rng = random.Random(seed)
+    exact, accounts, outcomes = OffsetSet(), Accounts(OffsetSet()), Outcomes()
+    offsets = list(range(400))
+    offsets.sort(key=lambda offset: offset + rng.randrange(120))
+    for at in range(0, 360, 6):
+        brought = of(*((offset, offset + 1) for offset in offsets[at : at + 6]))
+        detail = detail_of(accounts.holes, outcomes)
+        assert accounts.loaded - detail.open == exact
+        assert not detail.open - accounts.holes
+        exact |= brought
+        after, passed = shrunk(exact, (detail.open - brought).hull(), 3)
+        outcomes = Outcomes.union([outcomes, Outcomes.of([(ROWS, brought), (PASSED, passed - detail.open)])])
+        accounts = after
+        assert accounts.loaded.piece_count() <= 3
+
+
+def test_64_queues_with_30_epochs_take_64_kib(tmp_path: Path) -> None:
+    """POP on two members with a tag that matches one in ten leaves a hole after nearly each record."""
+    rng = random.Random(1)
+    queues: list[tuple[QueueKey, IntervalSet]] = []
+    tops: dict[QueueKey, Top] = {}
+    for number in range(64):
+        for epoch in range(30):
+            key = QueueKey("orders-to-warehouse", "warehouse-orders", f"broker-{number // 8}", number % 8, epoch)
+            start, holed = rng.randrange(10**7), epoch == 29
+            many = IntervalSet.of((start + 10 * n, start + 10 * n + 1 + n % 3) for n in range(1000 if holed else 1))
+            queues.append((key, many | IntervalSet.of([(0, start)])))
+            tops[key] = Top(start + 10**4, 1_735_689_600_000_000 + start, 1_735_689_600_000_000)
+    accounts, passed = shrunk(OffsetSet.of(queues), OffsetSet())
+    write_state(
+        tmp_path / "state", Plan("00020000-x", 20_000, (), OffsetSet(), (), tops=tops), accounts, 1, durable=False
+    )
+    assert passed
+    assert (tmp_path / "state").stat().st_size <= 64 * 1024
+    read = read_state(tmp_path / "state")
+    assert (read.loaded, read.holes) == (accounts.loaded, accounts.holes)
+    assert read.tops == open_tops(tops, accounts.loaded)
+
+
+def test_the_state_does_not_grow_with_commits() -> None:
+    """One record is stuck, others come as POP gives them to two members: 100 commits and 5,000 need the same."""
+    rng = random.Random(2)
+    accounts = Accounts(OffsetSet())
+    sizes: dict[int, int] = {}
+    for commit in range(1, 5001):
+        base = 30 * commit
+        brought = Intervals((base + 10 * n, base + 10 * n + 1) for n in range(3) if rng.random() < 0.9)
+        accounts, _ = shrunk(accounts.loaded | OffsetSet.of([(QUEUE, brought.frozen())]), accounts.holes)
+        sizes[commit] = len(str(accounts.loaded.to_json()))
+    assert sizes[5000] <= sizes[100] + 8, "numbers of more digits"
+
+
+def holed(world: World, segments: Any, count: int = PIECES_MAX + 5) -> None:
+    """A table whose floor has passed holes: every other record, a batch."""
+    world.seal([segments.Record(2 * n + 1) for n in range(count)])
+    world.drain(world.loader())
+    state = world.target().state()
+    assert state.holes
+    assert state.loaded.piece_count() == PIECES_MAX
+
+
+@every_point
+def test_a_record_in_a_hole_that_was_passed_is_loaded_once(world: World, segments: Any, point: str) -> None:
+    holed(world, segments)
+    late = [segments.Record(4), segments.Record(6), segments.Record(7, ["again"])]
+    world.seal(late, at=1)
+    crashed = False
+
+    def crash(here: str) -> None:
+        nonlocal crashed
+        if here == point and not crashed:
+            crashed = True
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        world.drain(world.loader(1, on_point=crash))
+    world.seal([segments.Record(4, ["from another"]), segments.Record(8)])
+    world.drain(world.loader(0))
+    world.drain(world.loader(1))
+    world.seal([segments.Record(offset, ["once more"]) for offset in range(1, 10)], at=1)
+    world.drain(world.loader(1))
+    rows = Counter(row[3] for row in world.rows())
+    assert set(rows.values()) == {1}
+    assert {4, 6, 8} <= rows.keys()
+    assert {2, 4, 5, 9} <= rows.keys(), "no record is taken for loaded that nobody has brought"
+
+
+def test_a_hole_that_is_settled_later_is_closed(world: World, segments: Any) -> None:
+    holed(world, segments)
+    segments.filtered(world.roots[0], (*QUEUE[:4], 0, 100))
+    segments.settle(world.roots[0], (*QUEUE[:4], 0, 30))
+    world.seal([segments.Record(101)])
+    world.drain(world.loader())
+    state = world.target().state()
+    assert not state.holes, "it is known of each of them that it has no rows"
+    world.seal([segments.Record(4, ["late"])])
+    (before,) = [world.rows()]
+    world.drain(world.loader())
+    assert world.rows() == before
+
+
+def test_a_segment_that_is_lost_within_passed_holes_is_a_gap_all_the_same(world: World, segments: Any) -> None:
+    from rocketcrew.spark.errors import LoaderError
+
+    holed(world, segments)
+    segments.settle(world.roots[0], (*QUEUE[:4], 1, 6))
+    world.seal([segments.Record(101)])
+    with pytest.raises(LoaderError, match=r"orders broker-a 0: 2, 4\."):
+        world.drain(world.loader())
+
+
+def test_reconcile_does_not_take_passed_holes_for_loaded(world: World, segments: Any) -> None:
+    holed(world, segments)
+    facts, broken = table_facts(world.table, world.roots[:1])
+    assert not broken
+    assert facts.loaded == facts.present
+    assert reconcile(facts, None).fine
+
+
+@pytest.mark.parametrize("kind", [NO_ROWS, SENT_BACK, DEAD_LETTER])
+def test_notes_that_name_the_very_records_are_folded_in(world: World, segments: Any, kind: str) -> None:
+    """With POP nobody settles: without them each record that has no rows would stay a hole."""
+    world.seal([segments.Record(0), segments.Record(2)])
+    path = world.roots[0] / "outcomes" / "1.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(notes_to_json(Outcomes.of([(kind, of((1, 2)))])))
+    world.drain(world.loader())
+    assert world.state()["loaded"] == [[*QUEUE[:4], [0, 3]]]
+
+
+def operations(act: Callable[[], object]) -> Counter[str]:
+    """How often `act` opens, lists, renames or removes something."""
+    counted: Counter[str] = Counter()
+    counting = True
+
+    def hook(event: str, _: object) -> None:
+        if counting and event in ("open", "os.listdir", "os.scandir", "os.rename", "os.remove", "os.mkdir", "os.rmdir"):
+            counted[event] += 1
+
+    sys.addaudithook(hook)
+    try:
+        act()
+    finally:
+        counting = False
+    return counted
+
+
+def test_a_commit_does_the_same_after_3000_others(world: World, segments: Any) -> None:
+    if world.format != "parquet":
+        pytest.skip("the log of a Delta table is delta-rs's own")
+    counts: list[Counter[str]] = []
+    for batches in (10, 3000):
+        world.table = world.table.with_name(f"table-{batches}")
+        world.seal([segments.Record(0)])
+        world.drain(world.loader())
+        first = world.table / "batch_id=1"
+        state = (first / "_loaded.json").read_text()
+        for batch in range(2, batches):
+            (world.table / f"batch_id={batch}").mkdir()
+        last = world.table / f"batch_id={batches}"
+        last.mkdir()
+        (last / "_loaded.json").write_text(state.replace('"batch":1,', f'"batch":{batches},'))
+        loader = world.loader()
+        world.seal([segments.Record(1)])
+        world.drain(loader)
+        world.seal([segments.Record(2)])
+        counts.append(operations(lambda loader=loader: world.drain(loader)))
+        assert world.target().state().batch == batches + 2
+    assert counts[0]["os.rename"]
+    assert counts[0] == counts[1]
+
+
+def test_tables_and_folders_of_before_are_taken_over(world: World, segments: Any) -> None:
+    """A plan that was committed and not finished, a frozen one, notes and segments that wait (docs/table-records.md)."""
+    with tarfile.open(Path(__file__).parent / "made_before" / f"{world.format}.tar.xz") as archive:
+        archive.extractall(world.table.parent, filter="data")
+    world.segments_made = 100
+    before = world.target().state()
+    assert before.batch == 4
+    for at in (1, 0):
+        world.drain(world.loader(at))
+    world.seal([segments.Record(1000), segments.Record(90, ["again"])])
+    world.drain(world.loader())
+    rows = Counter((row[2], row[3], row[5]) for row in world.rows() if row[0] == "orders")
+    assert set(rows.values()) == {1}
+    offsets = Counter(offset for queue, offset, _ in rows if queue == 0)
+    assert sorted(offsets) == [*range(0, 60, 3), 61, 70, 71, 80, 90, 100, 1000]
+    assert set(offsets.values()) == {1}, "each record's rows once"
+    assert {value for queue, _, value in rows if queue == 1} == {"a", "b", "anew"}
+    after = world.target().state()
+    assert not before.loaded - after.loaded
+    assert {key: after.tops[key] for key in before.tops}.keys() == before.tops.keys()
+    facts, broken = table_facts(world.table, world.roots)
+    assert not broken
+    assert facts.rows == (sum(1 for _ in world.rows()),) * 2
+    assert reconcile(facts, None).fine
+    for at in (0, 1):
+        world.assert_clean(at)

@@ -1,0 +1,214 @@
+"""Files of outcomes: few of them, each number read once, whatever dies, and forgotten by age but for what is counted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loader_world import World
+
+from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
+from rocketcrew.durable.outcomes import FORGOTTEN, NO_ROWS, PASSED, ROWS, BatchOutcomes, Outcomes
+from rocketcrew.spark.accounts import PIECES_MAX
+from rocketcrew.spark.compaction import compact
+from rocketcrew.spark.errors import LoaderError
+from rocketcrew.spark.outcome_levels import FAN, LEVEL_MAX, OutcomeLevels, Part, check_whole, joined, merges
+from rocketcrew.spark.reconciling import Fate, reconcile
+from rocketcrew.spark.table_keys import table_facts
+from rocketcrew.spark.table_state import ledger_outcomes
+from rocketcrew.spark.targets.delta import DeltaTarget, append_by_delta_rs
+from rocketcrew.spark.targets.parquet import folder_outcomes
+
+QUEUE = QueueKey("g", "orders", "broker-a", 0)
+
+
+def told(batch: int, kind: str = ROWS) -> BatchOutcomes:
+    return BatchOutcomes(1, Outcomes.of([(kind, OffsetSet({QUEUE: IntervalSet.of([(2 * batch, 2 * batch + 1)])}))]))
+
+
+class Table:
+    """Commits' own files as the Delta table has them, without a table."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "outcomes"
+        self.folder.mkdir()
+        self.newest = 0
+
+    def commit(self, count: int, age_s: float = 0.0) -> None:
+        for _ in range(count):
+            self.newest += 1
+            path = self.folder / f"{self.newest}-{self.newest:08d}-ab12.json.gz"
+            path.write_bytes(told(self.newest).pack())
+            os.utime(path, (10**9 - age_s, 10**9 - age_s))
+            if self.newest % FAN == 0:
+                self.levels().tidy(10**9, 30.0)
+
+    def levels(self) -> OutcomeLevels:
+        return ledger_outcomes(self.folder.parent, self.newest)
+
+    def expected(self) -> BatchOutcomes:
+        return joined([told(batch) for batch in range(1, self.newest + 1)])
+
+
+def test_merges_take_whole_groups_of_one_level() -> None:
+    def parts(level: int, count: int, first: int = 1) -> list[Part]:
+        return [Part(first + n, first + n, level, None) for n in range(count)]
+
+    assert merges(parts(0, FAN - 1)) == []
+    assert merges(parts(0, 2 * FAN + 3)) == [parts(0, FAN), parts(0, FAN, FAN + 1)]
+    assert merges([*parts(1, FAN), *parts(0, 3, FAN + 1)]) == [parts(1, FAN)]
+    assert merges(parts(LEVEL_MAX, 10 * FAN)) == []
+
+
+def test_files_stay_few_and_say_the_same(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    table.commit(FAN * FAN + 2 * FAN + 5)
+    assert joined(table.levels().read()) == table.expected()
+    assert len(list(table.folder.iterdir())) == 1 + 2 + 5
+
+
+def test_parts_that_a_kill_left_beside_the_merged_file_are_not_read(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    table.commit(FAN - 1)
+    kept = {path.name: path.read_bytes() for path in table.folder.iterdir()}
+    table.commit(1)
+    for name, data in kept.items():
+        (table.folder / name).write_bytes(data)
+    (table.folder / ".1-32.1.json.gz.7.new").write_bytes(b"half")
+    assert joined(table.levels().read()) == table.expected()
+    table.levels().tidy(10**9, 30.0)
+    assert joined(table.levels().read()) == table.expected()
+    assert len(table.levels().parts()) == 1
+    assert not kept.keys() & {path.name for path in table.folder.iterdir()}
+
+
+def test_two_loaders_that_merge_at_once_write_the_same(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    table.commit(FAN - 1)
+    table.newest += 1
+    (table.folder / f"{FAN}-x.json.gz").write_bytes(told(FAN).pack())
+
+    other = table.levels()
+    late = other.parts()
+    table.levels().tidy(10**9, 30.0)
+    late_levels = OutcomeLevels(table.folder, lambda _: iter(late))
+    late_levels.tidy(10**9, 30.0)
+    assert joined(table.levels().read()) == table.expected()
+
+
+def test_what_is_old_is_forgotten_but_for_rows_and_offsets(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    table.commit(2 * FAN, age_s=100.0)
+    table.commit(3, age_s=50.0)
+    (old, *own) = table.levels().read()
+    assert old.outcomes.kinds.keys() == {FORGOTTEN}
+    assert old.outcomes.of_queue(FORGOTTEN, QUEUE).count() == 2 * FAN
+    assert len(own) == 3
+    assert joined([old, *own]).rows == table.newest
+    table.commit(FAN - 3, age_s=50.0)
+    assert [part.first for part in table.levels().parts()] == [0], "forgotten together with what was before"
+    assert joined(table.levels().read()).rows == table.newest
+
+
+def test_a_damaged_file_is_named_and_kept(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    table.commit(FAN - 1)
+    broken = table.folder / f"7-{7:08d}-ab12.json.gz"
+    broken.write_bytes(b"nonsense")
+    table.commit(1)
+    with pytest.raises(LoaderError, match=r"7-00000007-ab12\.json\.gz can't be used"):
+        table.levels().read()
+    assert len(list(table.folder.iterdir())) == FAN, "nothing was merged, nothing deleted"
+
+
+def test_lost_outcomes_are_not_guessed() -> None:
+    check_whole([BatchOutcomes(None, Outcomes()), told(1, NO_ROWS), told(2, PASSED), told(3)])
+    with pytest.raises(LoaderError, match=r"outcomes of some batch are gone"):
+        check_whole([told(2, PASSED), BatchOutcomes(None, Outcomes())])
+
+
+def parts_of(world: World) -> list[Part]:
+    batch = world.target().state().batch
+    found = (
+        folder_outcomes(world.table, batch)
+        if world.format == "parquet"
+        else ledger_outcomes(world.table / "_rocketcrew", batch)
+    )
+    return found.parts()
+
+
+@pytest.mark.parametrize("world", ["parquet", "deltalake"], indirect=True)
+def test_commits_merge_as_they_go_and_compaction_keeps_the_count(world: World, segments: Any) -> None:
+    loader = world.loader()
+    for offset in range(FAN + 3):
+        world.seal([segments.Record(2 * offset)])
+        world.drain(loader)
+    assert [(part.first, part.last) for part in parts_of(world)] == [
+        (1, FAN),
+        *((n, n) for n in range(FAN + 1, FAN + 4)),
+    ]
+    compact(world.table, 1 << 20)
+    for offset in range(2 * FAN):
+        world.seal([segments.Record(200 + 2 * offset)])
+        world.drain(loader)
+    assert len(list(world.table.glob("batch_id=*/_loaded.json"))) <= 2 * FAN, "old states go"
+    facts, broken = table_facts(world.table, world.roots[:1])
+    assert not broken
+    assert facts.rows == (3 * FAN + 3, 3 * FAN + 3)
+    assert facts.outcomes.of_kind(ROWS) == facts.present == facts.loaded
+    assert world.target().state().loaded.piece_count() == PIECES_MAX
+    assert reconcile(facts, None).fine
+
+
+def test_a_committed_plan_that_is_found_again_keeps_its_outcomes(world: World, segments: Any) -> None:
+    """Its loader died after the commit, and others went on: it is dropped, for its records are in the table."""
+    world.format = "deltalake"
+    world.seal([segments.Record(1)])
+    world.drain_with_crash("renamed")
+    world.seal([segments.Record(2)], at=1)
+    world.drain(world.loader(1))
+    world.drain(world.loader())
+    facts, _ = table_facts(world.table, world.roots)
+    assert facts.rows == (2, 2)
+    assert facts.outcomes.of_queue(ROWS, QUEUE).pieces == ((1, 3),)
+
+
+def test_a_reader_that_finds_a_part_merged_away_lists_again(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    table.commit(3)
+    listings: list[int] = []
+
+    def singles(above: int) -> Iterator[Part]:
+        listings.append(above)
+        gone = [Part(9, 9, 0, table.folder / "9-gone.json.gz")] if len(listings) == 1 else []
+        yield from [*table.levels().parts(), *gone]
+
+    assert joined(OutcomeLevels(tmp_path / "none", singles).read()) == table.expected()
+    assert len(listings) == 2
+
+
+def test_forgotten_records_have_no_rows_as_far_as_anybody_knows(world: World, segments: Any) -> None:
+    world.seal([segments.Record(0), segments.Record(1, [])])
+    world.drain(world.loader())
+    (world.table / "_outcomes").mkdir()
+    (world.table / "_outcomes" / "0-1.forgotten.json.gz").write_bytes(BatchOutcomes(1, told_forgotten()).pack())
+    facts, _ = table_facts(world.table, world.roots)
+    (queue,) = reconcile(facts, None).queues
+    assert {fate: offsets.pieces for fate, offsets in queue.fates.items()} == {
+        Fate.LOADED: ((0, 1),), Fate.NO_ROWS: ((1, 2),),
+    }  # fmt: skip
+
+
+def told_forgotten() -> Outcomes:
+    return Outcomes.of([(FORGOTTEN, OffsetSet({QUEUE: IntervalSet.of([(0, 2)])}))])
+
+
+def test_outcomes_of_a_delta_table_are_those_of_its_ledger(world: World, segments: Any) -> None:
+    world.format = "deltalake"
+    world.seal([segments.Record(3)])
+    world.drain(world.loader())
+    target = DeltaTarget(world.table, append_by_delta_rs, lambda: None)
+    assert [one.rows for one in target.outcomes()] == [1]

@@ -1,0 +1,102 @@
+"""A record that was in hand at too many deaths of whole runs: one message at a time until it is over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core.blame import InHand
+from rocketcrew.supervisor.core.charges import Charges, Left
+from rocketcrew.supervisor.core.chunks import Chunk
+
+from .conftest import Bench
+
+Make = Callable[..., Bench]
+SUSPECT = 2
+
+
+def kill_runs(bench: Bench, times: int) -> None:
+    """As a start finds it: whole runs died, each with the suspect and another message in hand."""
+    for kill in range(times):
+        left = [Left(bench.queue(), InHand(1, at, at, 1, mark=f"{kill}/{at}"), {}) for at in (SUSPECT, 50 + kill)]
+        bench.core.state.charges.run_died(left, stopping=False)
+
+
+def handed(bench: Bench) -> list[Chunk]:
+    chunks = bench.dispatched()
+    return chunks + [item.chunk for action in bench.take(act.DispatchOrdered) for item in action.chunks]
+
+
+@pytest.mark.parametrize(
+    "config", [{}, {"order": "queue"}, {"order": "key"}, {"order": "queue", "auto_commit": False}], ids=str
+)
+def test_until_it_is_over_one_message_at_a_time_is_in_hand(make: Make, config: dict[str, Any]) -> None:
+    bench = make(chunk_messages_max=8, **config)
+    kill_runs(bench, 3)
+    bench.worker("w1", "w2", "w3")
+    handles = bench.open(0, 1)
+    for handle in handles:
+        bench.found(handle, range(4))
+    started: list[tuple[int, int]] = []
+    while (bench.queue(), SUSPECT) in bench.core.state.charges.noted:
+        (chunk,) = handed(bench)
+        started += [(chunk.handle, offset) for offset in chunk.offsets]
+        bench.done(chunk)
+        bench.persist()
+    assert (handles[0], SUSPECT) in started
+    assert len(handed(bench)) > 1, "all workers are given work again"
+
+
+def test_what_was_in_hand_less_often_runs_beside_the_others(make: Make) -> None:
+    bench = make()
+    kill_runs(bench, 2)
+    bench.worker("w1", "w2", "w3")
+    (handle,) = bench.open(0)
+    bench.found(handle, range(4))
+    assert len(bench.dispatched()) == 4
+    assert not len(bench.core.state.charges), "it is suspected of nothing"
+
+
+def test_another_members_queue_makes_nobody_careful(make: Make) -> None:
+    bench = make()
+    kill_runs(bench, 3)
+    bench.worker("w1", "w2")
+    (handle,) = bench.open(1)
+    bench.found(handle, range(4))
+    assert len(bench.dispatched()) == 4
+
+
+def test_alone_in_hand_it_is_charged_and_a_dead_letter_in_the_end(make: Make) -> None:
+    """What kills its container each time ends as a dead letter, though others were in hand at first."""
+    bench = make(max_worker_deaths=3)
+    kill_runs(bench, 3)
+    for kill in range(3):
+        left = [Left(bench.queue(), InHand(1, SUSPECT, SUSPECT, 1, mark=f"alone {kill}"), {"pid": "1"})]
+        bench.core.state.charges.run_died(left, stopping=False)
+    bench.worker("w1")
+    (handle,) = bench.open(0)
+    bench.found(handle, range(4))
+    ran: list[int] = []
+    while chunks := bench.dispatched():
+        ran += [offset for chunk in chunks for offset in chunk.offsets]
+        for chunk in chunks:
+            bench.done(chunk)
+    assert ran == [0, 1, 3]
+    back = bench.one(act.SendBack)
+    assert back.facts is not None
+    assert (back.facts["deaths"], back.facts["end"]) == ("3", "whole run died")
+
+
+def test_what_the_committed_offset_passed_is_forgotten(make: Make) -> None:
+    charges = Charges()
+    mq = make().queue()
+    charges.run_died([Left(mq, InHand(1, at, at, 1, mark=str(at)), {}) for at in (3, 9)], stopping=False)
+    assert charges.forget_below(mq, 5)
+    assert [noted.offset for noted in charges.noted.values()] == [9]
+    again = Charges()
+    again.add_json(charges.to_json(), "deaths")
+    again.add_json(charges.to_json(), "deaths")
+    assert again.noted == charges.noted
