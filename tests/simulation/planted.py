@@ -647,7 +647,7 @@ PLANTED = {
     "a claim that came too late is run": Planted(TrustsEveryClaim, 20, (), HELD_UP),
     "what is taken back is forgotten": Planted(LosesTheRest, 60, (), HELD_UP),
     "what is held is read off": Planted(TakesWhatIsHeld, 20, (), HELD_UP),
-    "a cell is believed before its report": Planted(ReadsBehindAReport, 40, (), HELD_UP),
+    "a cell is believed before its report": Planted(ReadsBehindAReport, 150, (), HELD_UP),
     "the record in hand is read off": Planted(TakesTheRecordInHand, 20, ("kill worker",), HELD_UP),
     "what was left is not limited": Planted(ForgetsTheLimit, 40, ("kill worker",), HELD_UP | {"topic_limit": 1}),
     "wipe instead of salvage": Planted(WipesOpen, 40),
