@@ -6,9 +6,9 @@ An action that fails unexpectedly is logged and counted, and the core gets an ev
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, get_args
 
 import structlog
 
@@ -16,26 +16,39 @@ from .core import actions as act
 from .core.decisions import Core
 from .core.failed_actions import action_failed
 from .core.journal import Entry
-from .journal_file import JournalFile
 
 ACTION_CHARACTERS_MAX = 300
+JOURNALLED: Final = (act.JournalDone, act.JournalSealed, act.JournalCommitted)
+"""All of a step are written as one block before anything else of it is done."""
 
 log = structlog.get_logger("rocketcrew.supervisor")
 
 
 class Acting:
-    """Performs a core's actions. `do` maps kinds of actions to functions; `journal` is set before the first event."""
+    """Performs a core's actions."""
 
-    def __init__(self, core: Core, do: dict[type, Callable[[Any], object]], journal_path: Path) -> None:
+    def __init__(self, core: Core, journal: Callable[[Sequence[Entry]], None], journal_path: Path) -> None:
+        """`journal` writes entries; it may raise OSError. `journal_path` is its file, for the log."""
         self.core = core
-        self.do: dict[type, Callable[[Any], object]] = {act.Log: _log, **do}
-        self.journal: JournalFile | None = None
+        self._do: dict[type, Callable[[Any], object]] = {act.Log: _log, **dict.fromkeys(JOURNALLED, _is_written)}
+        self._journal = journal
         self._journal_path = journal_path
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = float("inf")
         self._journal_failed = False
         self._acting = False
+
+    def perform(self, table: Mapping[type, Callable[[Any], object]]) -> None:
+        """These kinds of actions are done so. The parts that do them are made one after another during a start."""
+        twice = self._do.keys() & table.keys()
+        assert not twice, f"two functions each for {sorted(kind.__name__ for kind in twice)}"
+        self._do |= table
+
+    def check_complete(self) -> None:
+        """Every kind of action has a function. Called once all parts are there."""
+        missing = set(get_args(act.Action)) - self._do.keys()
+        assert not missing, f"nobody does {sorted(kind.__name__ for kind in missing)}"
 
     def acted(self) -> None:
         """Do what the core wants after events were given to it."""
@@ -50,25 +63,19 @@ class Acting:
         self._set_timer()
 
     def _do_all(self, todo: list[act.Action]) -> None:
-        entries: list[Entry] = [
-            a for a in todo if isinstance(a, (act.JournalDone, act.JournalSealed, act.JournalCommitted))
-        ]
+        entries: list[Entry] = [a for a in todo if isinstance(a, JOURNALLED)]
         if entries:
             self._write_journal(entries)
         for action in todo:
-            do = self.do.get(type(action))
-            if do is None:
-                continue
             try:
-                do(action)
+                self._do[type(action)](action)
             except Exception:
                 log.exception("action_failed", action=repr(action)[:ACTION_CHARACTERS_MAX])
                 action_failed(self.core, action, self._loop.time())
 
     def _write_journal(self, entries: list[Entry]) -> None:
-        assert self.journal is not None, "the journal is there before the first event"
         try:
-            self.journal.append(entries)
+            self._journal(entries)
             if self._journal_failed:
                 self._journal_failed = False
                 log.info("journal_written_again", path=str(self._journal_path))
@@ -95,11 +102,10 @@ class Acting:
         finally:
             self.acted()  # the timers that are left are due again
 
-    async def close_journal(self) -> None:
-        """At the end of the run; the last entries are in it."""
-        if self.journal is not None:
-            self.journal.close()
-
 
 def _log(action: act.Log) -> None:
     log.log(act.LOG_LEVELS[action.level], action.event, **action.keys)
+
+
+def _is_written(_: Entry) -> None:
+    """The journal has it already."""

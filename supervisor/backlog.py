@@ -21,6 +21,7 @@ from pathlib import Path
 import structlog
 
 from ..conf.segment_format import BAD_DIR, READY_DIR, REASON_SUFFIX, segment_name
+from .core import events as ev
 from .core.decisions import Core
 from .keeping import keep
 
@@ -128,10 +129,10 @@ class Backlog:
         held = reason in self._core.state.paused
         if hold and not held:
             log.warning("pulling_paused", reason=reason, **facts)
-            self._core.pause(reason)
+            self._core.handle(ev.Pause(reason), self._loop.time())
         elif held and not hold:
             log.info("pulling_resumed", reason=reason, **facts)
-            self._core.resume(self._loop.time(), reason)
+            self._core.handle(ev.Resume(reason), self._loop.time())
 
     def _tell_loaded(self) -> None:
         for worker_id, seq in list(self._core.state.unloaded):
@@ -141,7 +142,7 @@ class Backlog:
             if self._is_bad(name):
                 self._tell_bad(name)
             elif not (self._ready / name).exists():  # else it was moved back just now, after the listing
-                self._core.loaded(worker_id, seq, self._loop.time())
+                self._core.handle(ev.Loaded(worker_id, seq), self._loop.time())
 
     def _is_bad(self, name: str) -> bool:
         """Whether the file itself lies in bad/. The reason beside it stays for ever, also of a file that was repaired."""

@@ -22,6 +22,7 @@ import structlog
 from ..conf.settings import Settings
 from ..remoting.errors import RocketcrewError, UsageError
 from .control import Command
+from .core import events as ev
 from .core.changes import Merged, merge
 from .core.decisions import Core
 from .core.order import Order, check_same
@@ -95,7 +96,6 @@ class Operator:
         """What an operator scaled to, kept over reloads that do not change workers.count."""
         self._logging: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
-        pool.reload_ended = self._reload_ended
 
     def watch_files(self, folder: Path) -> None:
         """Reload whenever a Python file below the folder changes."""
@@ -142,13 +142,13 @@ class Operator:
         """Pull nothing; what was pulled is finished, and the membership stays."""
         if OPERATOR not in self._core.state.paused:
             log.info("paused")
-            self._core.pause(OPERATOR)
+            self._core.handle(ev.Pause(OPERATOR), self._loop.time())
         return {"paused": True}
 
     def resume(self) -> dict[str, Any]:
         if OPERATOR in self._core.state.paused:
             log.info("resumed")
-            self._core.resume(self._loop.time(), OPERATOR)
+            self._core.handle(ev.Resume(OPERATOR), self._loop.time())
             self._acted()
         return {"paused": bool(self._core.state.paused)}
 
@@ -215,7 +215,7 @@ class Operator:
         except RocketcrewError as error:
             log.error("reload_refused", error=str(error))
 
-    def _reload_ended(self, generation: int) -> None:
+    def reload_ended(self, generation: int) -> None:
         """`generation` serves now: the new one, or the old one again."""
         if self._coming is None:
             return

@@ -18,7 +18,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ import structlog
 
 from ..conf.exit_codes import EXIT_FINE, EXIT_FORCED
 from ..conf.settings import Settings, is_broadcasting
+from ..remoting.traces import TraceRecord
 from ..spark.needs import check_installed
 from ..workers.cells import CELLS_FILE, CellFile
 from ..workers.link import Transport, choose_transport
@@ -39,8 +40,10 @@ from .backlog import Backlog
 from .client_lock import lock_client, unlock_client
 from .control import ControlServer
 from .core import actions as act
+from .core import events as ev
 from .core.checks import check_consumer, subscriptions
 from .core.decisions import Core
+from .core.journal import Entry
 from .core.slab import SLAB_BYTES_MIN, Slab
 from .core.states import Service, ServiceEvent, move_service
 from .journal_file import JournalFile
@@ -54,7 +57,7 @@ from .metrics import MetricsServer
 from .operating import Operator, StopSignals, StopWish, hold_signals
 from .outcome_files import Published
 from .pool.charges_file import charge_left_cells, read_charges, write_charges
-from .pool.ordered_feed import OrderedFeed, keep_order
+from .pool.ordered_feed import OrderedFeed, OrderKept
 from .pool.pool_member import HandlerError
 from .pool.stacks import ProcessStack, as_text, own_stack, worker_facts
 from .pool.watching import Watch
@@ -160,16 +163,11 @@ class Supervisor:
         self._left_locks = LeftLocks(self._slot.path, self.client_id)
         read_charges(self._slot.path, self.core.state.charges)
         charge_left_cells(self._slot.path, self.core.state.charges)
-        self._acting = Acting(
-            self.core,
-            {
-                act.Seal: lambda a: self._pool.seal(a.worker_id),
-                act.KillWorker: lambda a: self._pool.kill_worker(a.worker_id, a.reason),
-                act.Finished: self._core_finished,
-                act.ChargesChanged: lambda _: write_charges(self._slot.path, self.core.state.charges),
-            },
-            self._slot.journal,
-        )
+        self._acting = Acting(self.core, self._journal_entries, self._slot.journal)
+        self._acting.perform({
+            act.Finished: self._core_finished,
+            act.ChargesChanged: lambda _: write_charges(self._slot.path, self.core.state.charges),
+        })  # fmt: skip
         self.acted = self._acting.acted
         self._loop.set_exception_handler(self._unexpected)
 
@@ -209,8 +207,8 @@ class Supervisor:
         if settings.results.enabled and settings.spark.load and self._pool.schema is not None:
             check_installed(settings.spark.format, settings.spark.delta_jars, settings.spark.master)
         self._recover()
-        self._to_end.append(self._acting.close_journal)
-        operator = self._make_edges()
+        operator = self._operator = self._make_edges()
+        self._acting.check_complete()
         await self._listen()
         await self._member.start()
         operator.listen()
@@ -219,7 +217,7 @@ class Supervisor:
             operator.watch_files(self._watched)
         await self._control.serve()
         self._start_loading()
-        self.core.start(self._loop.time())
+        self.core.handle(ev.Start(), self._loop.time())
         self._published.start(self.core.state)
         self.acted()
         log.info("running", group=self.settings.consumer.group, client_id=self.client_id, workers=workers,
@@ -232,11 +230,10 @@ class Supervisor:
             settings, self.client_id, self.topics, self.core, self._view, self.acted,
             self._stacks_text, self._pool.direct.consume, self._left_locks, self._slot.path / ROUTES_FILE,
         )  # fmt: skip
-        self._pool.hearing.traced = self._member.traced
         self._to_end.append(self._member.kill)
-        self._acting.do |= self._member.performs
+        self._acting.perform(self._member.performs)
         self._loader = LoaderChild(settings, self._slot)
-        self._acting.do[act.Load] = lambda _: self._loader.load_now()
+        self._acting.perform({act.Load: lambda _: self._loader.load_now()})
         self._backlog = Backlog(self.core, self._slot.segments, backlog_marks(settings), self.acted)
         operator = Operator(
             self.core, self._pool, self._boots, acted=self.acted, reread=self._reread,
@@ -283,20 +280,22 @@ class Supervisor:
         table = table_spec(settings, self._slot)
         self._boots = Boots(settings, self.handler, self._slot, self._transport, self._memory, self.client_id, table)
         policy = staff_policy(settings)
+        kept = OrderKept(settings)
         self._pool = Pool(
             self.core, policy, run_id=run_id, transport=self._transport, segments=self._slot.segments,
             left_behind=open_segments(self._slot.segments), cells=self._cells, queue_info=self._queue_info, slab=self._view,
-            acted=self.acted, gave_up=self._gave_up, direct_timeout_s=settings.consumer.consume_timeout_min * 60,
+            acted=self.acted, gave_up=self._gave_up, reload_ended=self._reload_ended, check=kept.check,
+            traced=self._traced, direct_timeout_s=settings.consumer.consume_timeout_min * 60,
         )  # fmt: skip
         self._pool.launcher.add(0, forkserver_for(self.handler, settings), self._boots)
-        self._acting.do |= self._pool.performs
-        self._acting.do |= OrderedFeed(self._pool, self._queue_info, self._view, self._transport).performs
+        self._acting.perform(self._pool.performs)
+        self._acting.perform(OrderedFeed(self._pool, self._queue_info, self._view, self._transport).performs)
         self._to_end.append(self._pool.kill)
         watch = Watch(self._cells, self._pool.members.values, self.core.is_busy, settings.workers.stall_timeout_ms)
         watch.start()
         self._to_end.append(watch.stop)
         await self._pool.start()
-        self._order = keep_order(self.core, settings, self._pool)
+        self._order = kept.begin(self.core, self._pool.said)
         return policy.count
 
     def _recover(self) -> None:
@@ -308,10 +307,24 @@ class Supervisor:
         recovered = state.recovered()
         self.core.recover(recovered)
         self.core.state.outcomes.recovered(state, self.core.state.settled)
-        self._acting.journal = JournalFile(self._slot.journal, state, self.settings.supervisor.journal_max_mib << 20)
+        self._journal = JournalFile(self._slot.journal, state, self.settings.supervisor.journal_max_mib << 20)
+        self._to_end.append(self._close_journal)
         if recovered or lost:
             messages = sum(intervals.total() for _, intervals in recovered.values())
             log.info("recovered", finished_above_commit=messages, queues=len(recovered), segments_not_found=lost)
+
+    def _journal_entries(self, entries: Sequence[Entry]) -> None:
+        self._journal.append(entries)
+
+    async def _close_journal(self) -> None:
+        """At the end of the run; the last entries are in it."""
+        self._journal.close()
+
+    def _traced(self, records: Sequence[TraceRecord]) -> None:
+        self._member.traced(records)
+
+    def _reload_ended(self, generation: int) -> None:
+        self._operator.reload_ended(generation)
 
     def _queue_info(self, mq: Any) -> QueueInfo:
         return QueueInfo(
@@ -398,7 +411,7 @@ class Supervisor:
     async def _stop(self) -> Summary:
         self._cells.stopping = True
         self._pool.cancel_handlers()
-        self.core.stop(self._loop.time())
+        self.core.handle(ev.Stop(), self._loop.time())
         self.acted()
         finished = asyncio.ensure_future(self._finished.wait())
         forced = asyncio.ensure_future(self._forced.wait())

@@ -1,6 +1,6 @@
 """What the core asks the edge to do. Plain data: the edge (or a simulation) does them in order and answers by events.
 
-Each action that has an answer names the method of the core that takes it. An action never carries a live object of the
+Each action that has an answer names the event (events.py) that brings it. An action never carries a live object of the
 core except the chunk to dispatch, which the edge reads at once and does not keep. They are made on the hot path, hence not
 frozen (a frozen dataclass costs three times as much to make) and compared by identity.
 """
@@ -17,14 +17,14 @@ from .chunks import Chunk
 
 @dataclass(slots=True, eq=False)
 class FetchAssignment:
-    """Look up the topic's route and the group's members; answer `Core.members`."""
+    """Look up the topic's route and the group's members; answer `Members`."""
 
     topic: str
 
 
 @dataclass(slots=True, eq=False)
 class FetchOffset:
-    """Find where to begin (stored offset, else consumeFromWhere, docs/protocol.md); answer `Core.opened`."""
+    """Find where to begin (stored offset, else consumeFromWhere, docs/protocol.md); answer `Opened`."""
 
     handle: int
     mq: MessageQueue
@@ -32,7 +32,7 @@ class FetchOffset:
 
 @dataclass(slots=True, eq=False)
 class Pull:
-    """Send one pull; answer `Core.pulled` or `Core.pull_failed`."""
+    """Send one pull; answer `Pulled` or `PullFailed`."""
 
     handle: int
     mq: MessageQueue
@@ -43,7 +43,7 @@ class Pull:
 
 @dataclass(slots=True, eq=False)
 class Commit:
-    """Tell the broker the offset; answer `Core.committed`.
+    """Tell the broker the offset; answer `Committed`.
 
     With `guarded` the broker's offset is read first, and only one in `[known, offset)` is replaced (an absent one too): a
     higher one is the new owner's, and one below what the broker told or confirmed to us was reset by an operator, who would
@@ -59,7 +59,7 @@ class Commit:
 
 @dataclass(slots=True, eq=False)
 class SendBack:
-    """Return one record to its broker by the way of `mode`; answer `Core.sent_back`.
+    """Return one record to its broker by the way of `mode`; answer `SentBack`.
 
     `start`/`end` are the record's bytes in the slab; the edge decodes them before it returns to the loop.
     """
@@ -85,7 +85,7 @@ class SendBack:
 
 @dataclass(slots=True, eq=False)
 class Pop:
-    """Send one pop; answer `Core.popped` or `Core.pop_failed`."""
+    """Send one pop; answer `Popped` or `PopFailed`."""
 
     handle: int
     mq: MessageQueue
@@ -93,7 +93,7 @@ class Pop:
 
 @dataclass(slots=True, eq=False)
 class Ack:
-    """Acknowledge popped messages; answer `Core.acked`."""
+    """Acknowledge popped messages; answer `Acked`."""
 
     handle: int
     mq: MessageQueue
@@ -102,7 +102,7 @@ class Ack:
 
 @dataclass(slots=True, eq=False)
 class Renew:
-    """Ask for the whole invisible time again for a popped message in hand; answer `Core.renewed`."""
+    """Ask for the whole invisible time again for a popped message in hand; answer `Renewed`."""
 
     handle: int
     mq: MessageQueue
@@ -112,7 +112,7 @@ class Renew:
 
 @dataclass(slots=True, eq=False)
 class Dispatch:
-    """Hand the chunk's bytes to the worker. Outcomes come by `Core.outcome`."""
+    """Hand the chunk's bytes to the worker. Outcomes come by `Outcome`."""
 
     worker_id: str
     chunk: Chunk
@@ -137,7 +137,7 @@ class OrderedChunk:
 @dataclass(slots=True, eq=False)
 class DispatchOrdered:
     """Hand chunks to a worker that starts none of their messages after `start_before` (seconds on the core's clock), and
-    none behind a failed one of its lane. Answers: `Core.outcome`, `Core.returned`, `Core.consumed`."""
+    none behind a failed one of its lane. Answers: `Outcome`, `Returned`, `Consumed`."""
 
     worker_id: str
     chunks: list[OrderedChunk]
@@ -146,7 +146,7 @@ class DispatchOrdered:
 
 @dataclass(slots=True, eq=False)
 class Classify:
-    """Ask a worker for the keys of the records in `[start, end)` of the slab; answer `Core.classified`."""
+    """Ask a worker for the keys of the records in `[start, end)` of the slab; answer `Classified`."""
 
     worker_id: str
     handle: int
@@ -158,7 +158,7 @@ class Classify:
 
 @dataclass(slots=True, eq=False)
 class LockQueues:
-    """Lock or renew queues at their brokers; answer `Core.locked`, once for each broker."""
+    """Lock or renew queues at their brokers; answer `Locked`, once for each broker."""
 
     mqs: tuple[MessageQueue, ...]
 
@@ -172,14 +172,14 @@ class UnlockQueues:
 
 @dataclass(slots=True, eq=False)
 class Seal:
-    """Ask a worker to seal its open segment; answer `Core.sealed`."""
+    """Ask a worker to seal its open segment; answer `Sealed`."""
 
     worker_id: str
 
 
 @dataclass(slots=True, eq=False)
 class Load:
-    """Ask the loader to load what is sealed now: a queue that is to end waits for it. Answer `Core.loaded`."""
+    """Ask the loader to load what is sealed now: a queue that is to end waits for it. Answer `Loaded`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -193,7 +193,7 @@ class KillWorker:
 @dataclass(slots=True, eq=False)
 class Reclaim:
     """Take back what the worker has not begun of its chunks `chunk_ids`, which are all that it has, in the order of
-    hand-over; answer `Core.reclaimed`, or none when it went on meanwhile or has nothing to give."""
+    hand-over; answer `Reclaimed`, or none when it went on meanwhile or has nothing to give."""
 
     worker_id: str
     chunk_ids: tuple[int, ...]
@@ -202,7 +202,7 @@ class Reclaim:
 @dataclass(slots=True, eq=False)
 class ReadCell:
     """The worker has not reported for longer than it should, so it is in a long call: read off its cell what has ended before
-    that; answer `Core.in_hand`, or none when there is nothing to be read."""
+    that; answer `CellRead`, or none when there is nothing to be read."""
 
     worker_id: str
 

@@ -32,14 +32,15 @@ LOOK_UP_MAX_S = 20.0
 class Assigning:
     """Owns the life of process queues: opening, draining, ending, and the offsets told to the broker."""
 
-    def __init__(self, state: State, pulling: Pulling, dispatching: Dispatching) -> None:
+    def __init__(
+        self, state: State, pulling: Pulling, dispatching: Dispatching, popping: Popping, locking: Locking | None
+    ) -> None:
+        """With `locking`, queues are locked before they are opened."""
         self.s = state
         self._pulling = pulling
         self._dispatching = dispatching
-        self.popping: Popping | None = None
-        """Set by the core."""
-        self.locking: Locking | None = None
-        """Set by the core where queues are locked before they are opened."""
+        self._popping = popping
+        self._locking = locking
         self._asked: dict[str, float] = {}
         """Topics that a look-up is under way for, and since when."""
         self._again: set[str] = set()
@@ -103,8 +104,7 @@ class Assigning:
     def unsubscribe(self, topic: str, now: float) -> None:
         """The topic's queues end: what runs is finished, and failures are sent back."""
         self.s.topics = tuple(name for name in self.s.topics if name != topic)
-        if self.popping is not None:
-            self.popping.unsubscribed(topic)
+        self._popping.unsubscribed(topic)
         for pq in list(self.s.queues.values()):
             if pq.mq.topic == topic and pq.state in (Queue.OPENING, Queue.ASSIGNED):
                 self.revoke(pq, now, send_failures=True)
@@ -114,8 +114,8 @@ class Assigning:
         for pq in opening:
             self.s.queues[pq.handle] = pq
             self.s.by_mq[pq.mq] = pq
-        if self.locking is not None:
-            self.locking.open(opening)
+        if self._locking is not None:
+            self._locking.open(opening)
         else:
             self.s.out.extend(FetchOffset(pq.handle, pq.mq) for pq in opening)
 
@@ -225,8 +225,8 @@ class Assigning:
 
     def check_drained(self, pq: ProcessQueue, now: float) -> None:
         """Commit and end a draining queue when nothing of it is in flight any more."""
-        if isinstance(pq, PopQueue) and self.popping is not None:
-            self.popping.progress(pq, now)
+        if isinstance(pq, PopQueue):
+            self._popping.progress(pq, now)
             return
         if pq.state is not Queue.DRAINING or pq.running():
             return
@@ -245,8 +245,8 @@ class Assigning:
         self._commit(pq, offset, guarded=pq.moved_to < 0)
 
     def _deadline(self, pq: ProcessQueue, now: float) -> None:
-        if isinstance(pq, PopQueue) and self.popping is not None:
-            self._pop_deadline(pq, self.popping)
+        if isinstance(pq, PopQueue):
+            self._pop_deadline(pq)
         elif pq.state is Queue.DRAINING:
             unsealed = sum(chunk.reported - chunk.safe for chunk in pq.flight if chunk.tokens)
             self.s.log("warning", "drain_deadline", queue=pq.mq, unfinished=pq.unfinished, unsealed=unsealed)
@@ -260,7 +260,7 @@ class Assigning:
                 self.s.out.append(Commit(pq.handle, pq.mq, pq.moved_to, guarded=False))
             self._end(pq, QueueEvent.DEADLINE, now)
 
-    def _pop_deadline(self, pq: PopQueue, popping: Popping) -> None:
+    def _pop_deadline(self, pq: PopQueue) -> None:
         """What is not acknowledged the broker shows again."""
         if pq.state is Queue.DRAINING:
             self.s.unfinished_at_stop += len(pq.checks)
@@ -271,7 +271,7 @@ class Assigning:
                     self.s.chunks.pop(chunk.chunk_id, None)
                 self.s.release_chunk(chunk)
             self._dispatching.withdraw(pq)
-            popping.end(pq, QueueEvent.DEADLINE)
+            self._popping.end(pq, QueueEvent.DEADLINE)
 
     def _end(self, pq: ProcessQueue, event: QueueEvent, now: float) -> None:
         self._move(pq, event)
@@ -298,8 +298,8 @@ class Assigning:
         del self.s.queues[pq.handle]
         if self.s.by_mq.get(pq.mq) is pq:
             del self.s.by_mq[pq.mq]
-        if self.locking is not None:
-            self.locking.ended(pq, now)
+        if self._locking is not None:
+            self._locking.ended(pq, now)
         self.s.log("debug", "queue_ended", queue=pq.mq, committed=pq.committed, finished_to=pq.head_offset)
         self.check_finished()
 

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
 
+from ...remoting.queues import MessageQueue
 from ...workers.failures import Failure
 from ...workers.packets import BLOCK_MESSAGES
 from .actions import Dispatch
+from .charges import Charge
 from .chunks import Chunk
 from .process_queue import ProcessQueue
 from .quarantine import Quarantine
@@ -34,16 +38,32 @@ SLAB_SHARE = 4
 """The workers together hold at most this part of the slab (1/4) for the sake of large blocks."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """What dispatching asks of mechanisms that are made after it."""
+
+    left: Callable[[Chunk], None]
+    """Nobody will run this shadow (retries.py)."""
+    dead_letter: Callable[[ProcessQueue, Chunk, Charge], None]
+    """The chunk's only record has cost too many workers: send it to the dead letters."""
+    send_back: Callable[[ProcessQueue, Chunk, int], None]
+    """Ask for the send-back of a failed message."""
+    reported: Callable[[Chunk, ProcessQueue], None]
+    """All of a chunk is reported: its bytes are given back."""
+    settled_down: Callable[[MessageQueue], None]
+    """The last message of an ended queue has left its worker: the queue may be opened again."""
+
+
 class Dispatching:
     """Cuts and gives out chunks."""
 
-    def __init__(self, state: State) -> None:
+    quarantine_class: ClassVar[type[Quarantine]] = Quarantine
+
+    def __init__(self, state: State, links: Links) -> None:
         self.s = state
-        self.quarantine = Quarantine(state, self._hand_again, self.apart)
-        self.left: Callable[[Chunk], None] = lambda _shadow: None
-        """Told of shadows (retries.py) that nobody will run."""
+        self._links = links
+        self.quarantine = self.quarantine_class(state, self._hand_again, self.apart, self._may_run, links.dead_letter)
         self.limits = TopicLimits(state)
-        self.quarantine.may_run = lambda worker, chunk: self._room(worker, chunk) >= chunk.count
         self._beside: deque[ProcessQueue] = deque()
         """Queues whose topic is at its limit: not in line, so that an idle worker is seen as one."""
 
@@ -93,6 +113,9 @@ class Dispatching:
                 self.quarantine.admit(pq, chunk)
             else:
                 self._hand(worker, chunk, pq)
+
+    def _may_run(self, worker: WorkerView, chunk: Chunk) -> bool:
+        return self._room(worker, chunk) >= chunk.count
 
     def _room(self, worker: WorkerView, chunk: Chunk) -> int:
         pq = self.s.queues.get(chunk.handle)
@@ -236,7 +259,7 @@ class Dispatching:
         chunk.lost = True
         self.s.release_chunk(chunk)
         if chunk.origin is not None:
-            self.left(chunk)
+            self._links.left(chunk)
 
     def withdraw(self, pq: ProcessQueue) -> None:
         """Leave those of its chunks that wait for another worker because theirs died."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import actions as act
+from . import events as ev
 from .decisions import Core
 
 NOT_CARRIED_OUT = " could not be carried out"
@@ -24,15 +25,15 @@ def _kill(
 
 
 EVENTS: dict[type, Failed] = {
-    act.FetchAssignment: lambda core, a, now: core.members(a.topic, None, None, now),
-    act.FetchOffset: lambda core, a, now: core.opened(a.handle, None, now),
-    act.Pull: lambda core, a, now: core.pull_failed(a.handle, now),
-    act.Commit: lambda core, a, now: core.committed(a.handle, a.offset, False, now),
-    act.SendBack: lambda core, a, now: core.sent_back(a.handle, a.chunk_id, a.index, False, now),
-    act.Pop: lambda core, a, now: core.pop_failed(a.handle, now),
-    act.Ack: lambda core, a, now: core.acked(a.handle, len(a.checks), len(a.checks), now),
-    act.Renew: lambda core, a, now: core.renewed(a.handle, a.offset, None, now),
-    act.LockQueues: lambda core, a, now: core.locked(a.mqs, None, now, now),
+    act.FetchAssignment: lambda core, a, now: core.handle(ev.Members(a.topic, None, None), now),
+    act.FetchOffset: lambda core, a, now: core.handle(ev.Opened(a.handle, None), now),
+    act.Pull: lambda core, a, now: core.handle(ev.PullFailed(a.handle), now),
+    act.Commit: lambda core, a, now: core.handle(ev.Committed(a.handle, a.offset, False), now),
+    act.SendBack: lambda core, a, now: core.handle(ev.SentBack(a.handle, a.chunk_id, a.index, False), now),
+    act.Pop: lambda core, a, now: core.handle(ev.PopFailed(a.handle), now),
+    act.Ack: lambda core, a, now: core.handle(ev.Acked(a.handle, len(a.checks), len(a.checks)), now),
+    act.Renew: lambda core, a, now: core.handle(ev.Renewed(a.handle, a.offset, None), now),
+    act.LockQueues: lambda core, a, now: core.handle(ev.Locked(a.mqs, None, now), now),
     act.Dispatch: _kill,
     act.DispatchOrdered: _kill,
     act.Classify: _kill,

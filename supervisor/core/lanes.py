@@ -27,6 +27,7 @@ from ...workers.failures import Cause, Failure
 from .actions import Classify
 from .blame import Death, Verdict
 from .chunks import Chunk, PullRun
+from .dispatching import Links
 from .ordered import Ordered
 from .process_queue import ProcessQueue
 from .queue_order import Lane
@@ -40,8 +41,8 @@ CLASSIFY_DEATHS_MAX = 3
 class Lanes(Ordered):
     """Lanes by key, served in the order in which they became free."""
 
-    def __init__(self, state: State) -> None:
-        super().__init__(state)
+    def __init__(self, state: State, links: Links) -> None:
+        super().__init__(state, links)
         self._line: deque[Lane] = deque()
         self._groups: dict[int, list[int]] = {}
         """By chunk: how many chunks of its hand-over are still out, shared by all of them."""

@@ -12,15 +12,13 @@ dead-letter topic. What a worker did not start (behind a failure, or too late fo
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 
 from ...remoting.errors import ProtocolError
-from ...remoting.queues import MessageQueue
 from ...remoting.stored import record_info
 from ...workers.failures import Cause, Failure
 from .actions import DispatchOrdered, OrderedChunk, Retired
 from .chunks import Chunk
-from .dispatching import Dispatching
+from .dispatching import Dispatching, Links
 from .process_queue import ProcessQueue
 from .queue_order import Lane, QueueOrder
 from .state import State, WorkerView
@@ -31,16 +29,10 @@ SUSPEND_MS_MIN, SUSPEND_MS_MAX = 10, 30_000
 
 
 class Ordered(Dispatching):
-    """Dispatching in order. Three callbacks are set by the core, because what they call is made after this."""
+    """Dispatching in order."""
 
-    def __init__(self, state: State) -> None:
-        super().__init__(state)
-        self.send_back: Callable[[ProcessQueue, Chunk, int], None] = lambda _pq, _chunk, _index: None
-        """Asks for the send-back of a failed message."""
-        self.reported: Callable[[Chunk, ProcessQueue], None] = lambda _chunk, _pq: None
-        """All of a chunk is reported: its bytes are given back."""
-        self.settled_down: Callable[[MessageQueue], None] = lambda _mq: None
-        """The last message of an ended queue has left its worker: the queue may be opened again."""
+    def __init__(self, state: State, links: Links) -> None:
+        super().__init__(state, links)
         self._suspensions = 0
 
     # --- what the modes decide ----------------------------------------------------------------------------------
@@ -205,7 +197,7 @@ class Ordered(Dispatching):
                 order.uncommitted.append(chunk)
             else:
                 self.forget(chunk)
-                self.reported(chunk, pq)
+                self._links.reported(chunk, pq)
         held = self._failed(pq, lane, rest, failed, failure) if failure is not None else rest
         if held is not None:
             self._keep(pq, lane, held)
@@ -262,8 +254,8 @@ class Ordered(Dispatching):
         chunk.reported = chunk.count
         self.s.chunks[chunk.chunk_id] = chunk
         lane.sending = offset
-        self.reported(chunk, pq)
-        self.send_back(pq, chunk, 0)
+        self._links.reported(chunk, pq)
+        self._links.send_back(pq, chunk, 0)
         if not chunk.failed:  # broadcasting: it was dropped
             self.s.chunks.pop(chunk.chunk_id, None)
             self.s.release_chunk(chunk)
@@ -339,7 +331,7 @@ class Ordered(Dispatching):
             self.forget(chunk)
             rest = self._cut_off(pq, chunk, chunk.reported) if chunk.reported else chunk
             if rest is not chunk:
-                self.reported(chunk, pq)
+                self._links.reported(chunk, pq)
             self.leave(rest)
 
     def ended(self, pq: ProcessQueue) -> None:
@@ -358,7 +350,7 @@ class Ordered(Dispatching):
                 left.discard(chunk.chunk_id)
                 if not left:
                     del self.s.lingering[mq]
-                    self.settled_down(mq)
+                    self._links.settled_down(mq)
 
 
 def _insert(lane: Lane, chunk: Chunk) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 
+from .dispatching import Links
 from .ordered import Ordered
 from .process_queue import ProcessQueue
 from .queue_order import Lane
@@ -24,8 +25,8 @@ WHOLE_QUEUE = 0
 class Orderly(Ordered):
     """Lanes wait in the line of their worker, or among the homeless while none is ready."""
 
-    def __init__(self, state: State) -> None:
-        super().__init__(state)
+    def __init__(self, state: State, links: Links) -> None:
+        super().__init__(state, links)
         self._lines: dict[str, deque[Lane]] = {}
         self._homeless: deque[Lane] = deque()
 
@@ -99,7 +100,7 @@ class Orderly(Ordered):
             rest = self._cut_off(pq, chunk, chunk.reported)
             if rest is not chunk:
                 self.forget(chunk)
-                self.reported(chunk, pq)
+                self._links.reported(chunk, pq)
             self._keep(pq, lane, rest)
 
     def _uncommitted(self) -> dict[int, ProcessQueue]:

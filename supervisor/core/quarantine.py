@@ -33,18 +33,19 @@ STACK_MAX_CHARS = 4_000
 
 
 class Quarantine:
-    """Judges deaths, and hands suspects out. `hand` gives a chunk to a worker, `apart` puts it into line (dispatching.py)."""
+    """Judges deaths, and hands suspects out."""
 
     def __init__(
-        self, state: State, hand: Callable[[WorkerView, Chunk], None], apart: Callable[[ProcessQueue, Chunk], None]
-    ) -> None:
+        self, state: State, hand: Callable[[WorkerView, Chunk], None], apart: Callable[[ProcessQueue, Chunk], None],
+        may_run: Callable[[WorkerView, Chunk], bool], dead_letter: Callable[[ProcessQueue, Chunk, Charge], None],
+    ) -> None:  # fmt: skip
+        """`hand` gives a chunk to a worker; `apart` puts it into line; `may_run` says that no limit of its topic holds it
+        back; `dead_letter` sends its only record there."""
         self.s = state
         self._hand = hand
         self._apart = apart
-        self.dead_letter: Callable[[ProcessQueue, Chunk, Charge], None] = lambda _pq, _chunk, _charge: None
-        """Set by retries.py, which sends it."""
-        self.may_run: Callable[[WorkerView, Chunk], bool] = lambda _worker, _chunk: True
-        """Set by dispatching.py: no limit of its topic holds the chunk back."""
+        self._may_run = may_run
+        self._dead_letter = dead_letter
 
     # --- judging ------------------------------------------------------------------------------------------------
 
@@ -142,7 +143,7 @@ class Quarantine:
         charge = self.s.charges.get(pq.mq, chunk.offsets[0]) if chunk.count == 1 else None
         if charge is None or charge.deaths < self.s.config.max_worker_deaths:
             return False
-        self.dead_letter(pq, chunk, charge)
+        self._dead_letter(pq, chunk, charge)
         return True
 
     def finished(self, pq: ProcessQueue, chunk: Chunk, index: int, *, sent_back: bool) -> None:
@@ -166,7 +167,7 @@ class Quarantine:
         s = self.s
         while s.quarantine:
             worker = self._worker()
-            if worker is None or worker.in_flight or self.closed() or not self.may_run(worker, s.quarantine[0]):
+            if worker is None or worker.in_flight or self.closed() or not self._may_run(worker, s.quarantine[0]):
                 return
             self._hand(worker, s.quarantine.popleft())
         if s.isolated is not None:

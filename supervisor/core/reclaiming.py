@@ -48,10 +48,6 @@ class Reclaiming:
         self._left: list[ProcessQueue] = []
         """Queues that were taken away, of which something was left to the next owner in this step."""
 
-    def wake(self) -> None:
-        """As `watch`, for those who do not know what time it is."""
-        self.s.at(0.0, self.watch)
-
     def watch(self, now: float) -> None:
         """Something may have been handed out: look from time to time. A handler that commits finishes nothing before."""
         config = self.s.config

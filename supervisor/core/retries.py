@@ -49,8 +49,6 @@ class Retries:
         self._reported = reported
         self._wait_for_seal = wait_for_seal
         self._wait_for_load = wait_for_load
-        dispatching.left = self._left
-        dispatching.quarantine.dead_letter = self.dead_letter
 
     # --- messages that fail without a worker's word -------------------------------------------------------------
 
@@ -228,7 +226,7 @@ class Retries:
         else:
             self.send_back(pq, chunk, index)
 
-    def _left(self, shadow: Chunk) -> None:
+    def left(self, shadow: Chunk) -> None:
         """Its queue was taken away before a worker had it."""
         chunk, index = _origin(shadow)
         pq = self.s.queues.get(chunk.handle)

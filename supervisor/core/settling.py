@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
+from typing import ClassVar
 
 from ...durable.intervals import Intervals
 from ...remoting.queues import MessageQueue
@@ -30,6 +31,8 @@ FailureReport = tuple[int, Failure]
 class Settling:
     """Takes outcomes, seals, send-back answers and worker deaths. `progress(queue, now)` looks at a queue again."""
 
+    retries_class: ClassVar[type[Retries]] = Retries
+
     def __init__(
         self, state: State, dispatching: Dispatching, progress: Callable[[ProcessQueue, float], None],
         restart: Callable[[ProcessQueue, float], None],
@@ -38,7 +41,7 @@ class Settling:
         self._dispatching = dispatching
         self._progress = progress
         self._restart = restart
-        self.retries = Retries(
+        self.retries = self.retries_class(
             state, dispatching, progress, self.reported, self._wait_for_seal, self._wait_for_load
         )  # fmt: skip
 

@@ -228,6 +228,10 @@ class State:
             for timer in due:
                 heapq.heappush(self._timers, timer)
 
+    def forget_timers(self) -> None:
+        """Those whose mechanisms are made anew."""
+        self._timers.clear()
+
     def next_timer(self) -> float | None:
         """When the next timer is due, None without one."""
         return self._timers[0][0] if self._timers else None

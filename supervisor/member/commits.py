@@ -13,6 +13,7 @@ from ...client.operations import Operations
 from ...remoting.codes import ResponseCode
 from ...remoting.errors import BrokerError, RocketcrewError, UnreachableError
 from ...remoting.queues import MessageQueue
+from ..core import events as ev
 from ..core.actions import Commit
 from ..core.decisions import Core
 
@@ -35,7 +36,7 @@ class Commits:
         self._first: dict[tuple[str, str], asyncio.Lock] = {}
 
     async def commit(self, action: Commit) -> None:
-        """One commit, answered by `Core.committed`."""
+        """One commit, answered by `Committed`."""
         ok = True
         try:
             async with self._alone_if_first(action.mq):
@@ -45,7 +46,7 @@ class Commits:
             # A topic that was deleted has no offset to be kept; asked again and again, a stop would wait for nothing.
             ok = isinstance(error, BrokerError) and error.code == ResponseCode.TOPIC_NOT_EXIST
             log.warning("commit_failed", queue=tuple(action.mq), offset=action.offset, error=str(error))
-        self._core.committed(action.handle, action.offset, ok, self._now())
+        self._core.handle(ev.Committed(action.handle, action.offset, ok), self._now())
 
     async def _tell(self, action: Commit) -> None:
         """To the master that the route names; when it cannot be reached, once more to the one that a new route names."""

@@ -39,6 +39,7 @@ from ...remoting.traces import TraceRecord
 from ...workers.failures import Mode
 from ...workers.packets import QueueInfo
 from ..core import actions as act
+from ..core import events as ev
 from ..core.checks import check_consumer, subscriptions
 from ..core.decisions import Core
 from ..core.failed_actions import action_failed
@@ -112,9 +113,12 @@ class GroupMember:
         self._commits, self._first_offset = offset_store(
             settings, client_id, self._cluster, self._operations, core, self._loop.time
         )
+        self._group_watch = GroupWatch(
+            self._cluster, self._operations, self._subscriptions, self._group, interval_ms, self._run
+        )
         self._pulls = Pulls(
             self._cluster, LastBodies(self._operations), core, view, settings.consumer, self._subscriptions,
-            self._commits.known, self._loop.time,
+            self._commits.known, self._loop.time, self._group_watch.pull_refused,
         )  # fmt: skip
         self._pops = Pops(
             self._cluster, core, view, settings.consumer, self._subscriptions, self._send_backs, self._loop.time
@@ -128,10 +132,6 @@ class GroupMember:
             stacks=stacks,
             consume=consume,
         )
-        self._group_watch = GroupWatch(
-            self._cluster, self._operations, self._subscriptions, self._group, interval_ms, self._run
-        )
-        self._pulls.refused = self._group_watch.pull_refused
         self._requests = Requests(self._group, asked, settings.cluster.namespace)
         self.performs = self._performs()
 
@@ -245,7 +245,7 @@ class GroupMember:
             self._reset_offsets(dict.fromkeys(deleted, 0))
 
     def _rebalance(self) -> None:
-        self._core.rebalance(self._loop.time())
+        self._core.handle(ev.Rebalance(), self._loop.time())
         self._acted()
 
     def wish(self, topic: str, expression: str) -> tuple[str, FilterExpression]:
@@ -269,7 +269,7 @@ class GroupMember:
         if not self._subscriptions.subscribe(topic, wish, int(time.time() * 1000)):
             return False
         log.info("subscribed", topic=topic, filter=str(wish))
-        self._core.subscribe(topic, self._loop.time())
+        self._core.handle(ev.Subscribe(topic), self._loop.time())
         self._tell_subscriptions()
         return True
 
@@ -279,7 +279,7 @@ class GroupMember:
         if not self._subscriptions.unsubscribe(topic):
             return False
         log.info("unsubscribed", topic=topic)
-        self._core.unsubscribe(topic, self._loop.time())
+        self._core.handle(ev.Unsubscribe(topic), self._loop.time())
         self._tell_subscriptions()
         return True
 
@@ -305,9 +305,9 @@ class GroupMember:
         found = await self._look_ups.assignment(topic, ordered=self._core.state.config.order != "concurrent")
         if found.queues is not None:
             self._routes.has_route(topic)
-        self._core.members(topic, found.queues, found.members, self._loop.time(), found.mine)
+        self._core.handle(ev.Members(topic, found.queues, found.members, found.mine), self._loop.time())
         if found.pop is not None:
-            self._core.pop_assigned(topic, found.pop, self._loop.time())
+            self._core.handle(ev.PopAssigned(topic, found.pop), self._loop.time())
         self._acted()
 
     async def _fetch_offset(self, action: act.FetchOffset) -> None:
@@ -321,7 +321,7 @@ class GroupMember:
                      queue_id=action.mq.queue_id, offset=offset, because=why)  # fmt: skip
         except RocketcrewError as error:
             log.warning("first_offset_not_found", queue=tuple(action.mq), error=str(error))
-        self._core.opened(action.handle, offset, self._loop.time())
+        self._core.handle(ev.Opened(action.handle, offset), self._loop.time())
         self._acted()
 
     async def _then_act(self, work: Awaitable[None]) -> None:
@@ -340,7 +340,7 @@ class GroupMember:
         """Copy and decode the record now, while its bytes are certainly ours, and send it back in a task. Broadcasting: it is
         over at once."""
         if action.mode is Mode.DROP:
-            self._core.sent_back(action.handle, action.chunk_id, action.index, True, self._loop.time())
+            self._core.handle(ev.SentBack(action.handle, action.chunk_id, action.index, True), self._loop.time())
             self._acted()
             return
         record = bytes(self._view[action.start : action.end])
@@ -357,7 +357,7 @@ class GroupMember:
             accepted = await self._pops.later(action, message)
         else:
             accepted = await self._send_backs.send(action, record, message)
-        self._core.sent_back(action.handle, action.chunk_id, action.index, accepted, self._loop.time())
+        self._core.handle(ev.SentBack(action.handle, action.chunk_id, action.index, accepted), self._loop.time())
         self._acted()
 
     # --- connections --------------------------------------------------------------------------------------------
@@ -366,7 +366,7 @@ class GroupMember:
         return await self._requests.serve(address, command)
 
     def _reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
-        self._core.reset_offsets(offsets, self._loop.time())
+        self._core.handle(ev.ResetOffsets(offsets), self._loop.time())
         self._acted()
 
     def _running_info(self, stacks: str | None) -> ConsumerRunningInfo:

@@ -21,6 +21,7 @@ import structlog
 from ...remoting.errors import ProtocolError, UsageError
 from ...remoting.fastjson import dumps_object_keys, is_object, loads
 from ...remoting.queues import MessageQueue
+from ..core import events as ev
 from ..core.actions import Commit
 from ..core.decisions import Core
 
@@ -112,14 +113,14 @@ class LocalCommits:
         self._written: asyncio.Future[bool] | None = None
 
     async def commit(self, action: Commit) -> None:
-        """One commit, answered by `Core.committed`."""
+        """One commit, answered by `Committed`."""
         self._waiting.append(action)
         if self._written is None:
             loop = asyncio.get_running_loop()
             self._written = loop.create_future()
             loop.call_soon(self._write)
         ok = await self._written
-        self._core.committed(action.handle, action.offset, ok, self._now())
+        self._core.handle(ev.Committed(action.handle, action.offset, ok), self._now())
 
     def _write(self) -> None:
         written, self._written = self._written, None

@@ -35,6 +35,7 @@ from ...remoting.pop_headers import (
 from ...remoting.queues import MessageQueue
 from ...remoting.stored import StoredMessage
 from ...workers.failures import Mode, pop_delay_ms
+from ..core import events as ev
 from ..core.actions import Ack, Pop, Renew, SendBack
 from ..core.decisions import Core
 from ..core.popping import PopResult
@@ -69,7 +70,7 @@ class Pops:
         self._ack_turns = asyncio.Semaphore(ACKS_AT_ONCE)
 
     async def pop(self, action: Pop) -> None:
-        """One pop, answered by `Core.popped` or `Core.pop_failed`."""
+        """One pop, answered by `Popped` or `PopFailed`."""
         landing = Landing(self._core, self._view, action.handle)
         try:
             address = await self._cluster.address_of(action.mq)
@@ -79,12 +80,12 @@ class Pops:
             result = _result(answer, landing.slot)
         except RocketcrewError as error:
             log.warning("pop_failed", queue=tuple(action.mq), error=str(error))
-            self._core.pop_failed(action.handle, self._now(), landing.slot)
+            self._core.handle(ev.PopFailed(action.handle, landing.slot), self._now())
         except BaseException:
             landing.give_back()
             raise
         else:
-            self._core.popped(action.handle, result, self._now())
+            self._core.handle(ev.Popped(action.handle, result), self._now())
 
     def _command(self, mq: MessageQueue) -> Command:
         consumer = self._settings
@@ -110,7 +111,7 @@ class Pops:
     async def ack(self, action: Ack) -> None:
         """Each message by a request of its own, as Java's consumer does; several at a time."""
         answers = await asyncio.gather(*(self._ack(check, action.mq) for check in action.checks))
-        self._core.acked(action.handle, len(answers), answers.count(False), self._now())
+        self._core.handle(ev.Acked(action.handle, len(answers), answers.count(False)), self._now())
 
     async def _ack(self, check: CheckPoint, mq: MessageQueue) -> bool:
         header = AckRequest(
@@ -128,7 +129,7 @@ class Pops:
     async def renew(self, action: Renew) -> None:
         """The whole invisible time again, from now."""
         check = await self._change(action.check, action.mq, self._settings.pop_invisible_time_ms)
-        self._core.renewed(action.handle, action.offset, check, self._now())
+        self._core.handle(ev.Renewed(action.handle, action.offset, check), self._now())
 
     async def later(self, action: SendBack, message: StoredMessage | None) -> bool:
         """A failed message: shown again after its delay, or a dead letter. False: no broker took what must be a dead letter

@@ -20,6 +20,7 @@ from ...remoting.errors import RocketcrewError
 from ...remoting.headers import PullRequest, PullResponse
 from ...remoting.names import MASTER_ID
 from ...remoting.queues import MessageQueue
+from ..core import events as ev
 from ..core.actions import Pull
 from ..core.decisions import Core
 from ..core.pulling import PullResult
@@ -50,8 +51,9 @@ class Pulls:
     def __init__(
         self, cluster: Cluster, last: LastBodies, core: Core, view: memoryview, settings: ConsumerSettings,
         subscriptions: Mapping[str, SubscriptionData], commits_known: Callable[[MessageQueue], bool],
-        now: Callable[[], float],
+        now: Callable[[], float], refused: Callable[[int], None],
     ) -> None:  # fmt: skip
+        """`refused` is called with the code of every answer that is a refusal."""
         self._cluster = cluster
         self._last = last
         self._core = core
@@ -64,11 +66,10 @@ class Pulls:
         """Broker id to pull from, as the last response of the queue suggested; 0 = the master."""
         self._bases: dict[MessageQueue, tuple[SubscriptionData, dict[str, str]]] = {}
         """Header fields by queue, and the subscription that they were made of: most of a pull's fields never change."""
-        self.refused: Callable[[int], None] = lambda _code: None
-        """Called with the code of every answer that is a refusal."""
+        self._refused = refused
 
     async def pull(self, action: Pull) -> None:
-        """One pull, answered by `Core.pulled` or `Core.pull_failed`."""
+        """One pull, answered by `Pulled` or `PullFailed`."""
         landing = Landing(self._core, self._view, action.handle)
         try:
             address, is_master = await self._where(action.mq)
@@ -82,12 +83,12 @@ class Pulls:
                 result.next_offset = await self._corrected(action, result.next_offset)
         except RocketcrewError as error:
             log.warning("pull_failed", queue=tuple(action.mq), offset=action.offset, error=str(error))
-            self._core.pull_failed(action.handle, self._now(), landing.slot)
+            self._core.handle(ev.PullFailed(action.handle, landing.slot), self._now())
         except BaseException:
             landing.give_back()
             raise
         else:
-            self._core.pulled(action.handle, result, self._now())
+            self._core.handle(ev.Pulled(action.handle, result), self._now())
 
     async def _corrected(self, action: Pull, told: int) -> int:
         """Where to go on after PULL_OFFSET_MOVED; the broker's own word when the look-up fails."""
@@ -145,7 +146,7 @@ class Pulls:
             return PullResult(
                 response.code, header.next_begin_offset, len(response.body), slot, end_offset=header.max_offset
             )
-        self.refused(response.code)
+        self._refused(response.code)
         return PullResult(response.code, action.offset, slot=slot, remark=response.remark or "")
 
     def keep(self, ours: Collection[MessageQueue]) -> None:

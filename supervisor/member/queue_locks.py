@@ -11,6 +11,7 @@ from ...client.cluster import Cluster
 from ...client.operations import Operations
 from ...remoting.errors import BrokerError, RocketcrewError
 from ...remoting.queues import MessageQueue
+from ..core import events as ev
 from ..core.actions import LockQueues, UnlockQueues
 from ..core.decisions import Core
 from .left_locks import LeftLocks
@@ -34,7 +35,7 @@ class QueueLocks:
         self._left = left
 
     async def lock(self, action: LockQueues) -> None:
-        """Answered by `Core.locked`, broker by broker."""
+        """Answered by `Locked`, broker by broker."""
         self._left.note()
         await asyncio.gather(*(self._lock_at(mqs) for mqs in _by_broker(action.mqs)))
 
@@ -48,7 +49,7 @@ class QueueLocks:
             granted = await self._operations.lock_batch(address, self._group, mqs)
         except RocketcrewError as error:
             log.warning("lock_failed", broker=mqs[0].broker_name, queues=len(mqs), error=str(error))
-        self._core.locked(mqs, granted, asked_at, self._now())
+        self._core.handle(ev.Locked(mqs, granted, asked_at), self._now())
         self._acted()
 
     async def _give_up_left(self, address: str, mqs: Sequence[MessageQueue]) -> None:
@@ -78,7 +79,7 @@ class QueueLocks:
         """The broker at that address may have restarted."""
         for name in self._cluster.broker_names():
             if self._cluster.broker_address(name) == address:
-                self._core.broker_lost(name, self._now())
+                self._core.handle(ev.BrokerLost(name), self._now())
                 self._acted()
 
 

@@ -15,6 +15,7 @@ from ...workers import packets
 from ...workers.direct_packets import DirectResult, decode_directed
 from ...workers.notices import NOTICE, decode_notice
 from ...workers.trace_packets import TRACES, decode_traces
+from ..core import events as ev
 from ..core.decisions import Core
 from ..core.journal import Records
 from .ordered_hearing import hear
@@ -34,9 +35,11 @@ class Hearing:
         boot_failed: Callable[[Member, packets.BootFailed], None], progress: Callable[[Member], None],
         notice: Callable[[Member, dict[str, Any]], None], salvaged: Callable[[Member], None],
         kill: Callable[[str, str], None], directed: Callable[[DirectResult], None],
+        check: Callable[[packets.Ready], None], traced: Callable[[Sequence[TraceRecord]], None],
     ) -> None:  # fmt: skip
         """`progress` is called when a worker has done `look_at_messages`; `kill(worker_id, reason)` ends one that said what
-        cannot be; `salvaged` is called when a worker has salvaged all that it was to."""
+        cannot be; `salvaged` is called when a worker has salvaged all that it was to. `check` raises UsageError where
+        a worker that is ready is not what this member can use; `traced` takes trace records."""
         self._core = core
         self._run_id = run_id
         self._is_ready = is_ready
@@ -47,10 +50,8 @@ class Hearing:
         self._kill = kill
         self._directed = directed
         self._loop = asyncio.get_running_loop()
-        self.check: Callable[[packets.Ready], None] = lambda _: None
-        """Raises UsageError where a worker that is ready is not what this member can use."""
-        self.traced: Callable[[Sequence[TraceRecord]], None] | None = None
-        """Takes trace records."""
+        self._check = check
+        self._traced = traced
         self.leftovers: list[tuple[str, int, Records]] = []
         """What was salvaged of earlier runs: (worker id, segment, records whose rows are complete in it)."""
 
@@ -61,12 +62,11 @@ class Hearing:
             if kind == packets.OUTCOMES:
                 self._outcomes(member, packet, now)
             elif kind == packets.SEALED:
-                self._core.sealed(member.worker_id, packets.decode_sealed(packet).seq, now)
+                self._core.handle(ev.Sealed(member.worker_id, packets.decode_sealed(packet).seq), now)
             elif kind == packets.DIRECTED:
                 self._directed(decode_directed(packet))
             elif kind == TRACES:
-                if self.traced is not None:
-                    self.traced(decode_traces(packet))
+                self._traced(decode_traces(packet))
             elif kind == packets.READY:
                 self._ready(member, packets.decode_ready(packet), now)
             elif kind == packets.SALVAGED:
@@ -91,15 +91,15 @@ class Hearing:
             at += failed
             member.messages += records
             member.failed += failed
-            self._core.outcome(
-                member.worker_id, chunk_id, start, records, seq, busy_us, slowest_us, filtered, reports, now
+            self._core.handle(
+                ev.Outcome(member.worker_id, chunk_id, start, records, seq, busy_us, slowest_us, filtered, reports), now
             )
         if member.messages >= member.look_at_messages:
             self._progress(member)
 
     def _ready(self, member: Member, ready: packets.Ready, now: float) -> None:
         try:
-            self.check(ready)
+            self._check(ready)
         except UsageError as error:
             self._boot_failed(member, packets.BootFailed(str(error), ""))
             member.killed = True
@@ -107,7 +107,7 @@ class Hearing:
             return
         member.ready = True
         self._core.state.stats.calls_are_batches = ready.batch
-        self._core.worker_ready(member.worker_id)
+        self._core.handle(ev.WorkerReady(member.worker_id), now)
         log.debug("worker_ready", worker=member.worker_id, pid=member.process.pid)
         self._is_ready(member, ready)
 
@@ -119,7 +119,7 @@ class Hearing:
         records = [(MessageQueue(q.topic, q.broker_name, q.queue_id), q.ranges) for q in found]
         log.info("segment_salvaged", file=part.file, rows=part.rows, worker=part.worker)
         if part.worker.startswith(self._run_id + "."):
-            self._core.salvaged(part.worker, part.seq, records, now)
+            self._core.handle(ev.Salvaged(part.worker, part.seq, records), now)
         else:
             self.leftovers.append((part.worker, part.seq, records))
         del member.salvaged[part.file]
@@ -128,6 +128,6 @@ class Hearing:
         """Its set-up may take long, and may fail: what the dead had in hand need not wait for that."""
         for dead in member.salvage_of:
             if dead != LEFT_BEHIND:
-                self._core.salvage_complete(dead, now)
+                self._core.handle(ev.SalvageComplete(dead), now)
         self._all_salvaged(member)
         member.salvage_of = ()

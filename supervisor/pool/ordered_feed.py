@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...conf.settings import Settings
+from ...conf.settings import ConsumerSettings, Settings
 from ...remoting.queues import MessageQueue
 from ...workers import ordered_packets as packets
 from ...workers.link import LinkClosedError, Transport
@@ -25,21 +25,35 @@ def order_said(said: Ready | None) -> HandlerOrder:
     return HandlerOrder(said.order, said.key, said.key_function, said.auto_commit) if said else HandlerOrder()
 
 
-def keep_order(core: Core, settings: Settings, pool: Pool) -> Order:
-    """Now that the handler was imported, its decorator's word is known; workers of later code that say otherwise are refused.
-    Raises UsageError for a contradiction."""
-    consumer = settings.consumer
-    order = resolve(consumer, order_said(pool.said))
-    check_limits(order, settings.workers.topic_concurrency)
-    core.set_order(order)
-    pool.hearing.check = lambda said: check_same(order, consumer, order_said(said))
+class OrderKept:
+    """The order of the running member, once it is known; workers of later code that say otherwise are refused."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._consumer = settings.consumer
+        self._limits = settings.workers.topic_concurrency
+        self._order: Order | None = None
+
+    def check(self, said: Ready) -> None:
+        """Raises UsageError for a worker that is ready and keeps another order."""
+        if self._order is not None:
+            check_same(self._order, self._consumer, order_said(said))
+
+    def begin(self, core: Core, said: Ready | None) -> Order:
+        """The handler was imported, so its decorator's word is known. Raises UsageError for a contradiction."""
+        order = self._order = resolve(self._consumer, order_said(said))
+        check_limits(order, self._limits)
+        core.set_order(order)
+        _log_order(core, order, self._consumer)
+        return order
+
+
+def _log_order(core: Core, order: Order, consumer: ConsumerSettings) -> None:
     if order.order == KEY:
         core.state.log("info", "order_by_key", key=order.order_key or "function", on_failure=consumer.order_on_failure,
                        others_wait_after_offsets=consumer.consume_concurrently_max_span,
                        others_wait_after_messages=consumer.pull_threshold_for_queue)  # fmt: skip
     elif order.order == QUEUE:
         core.state.log("info", "order_by_queue", auto_commit=order.auto_commit, locks=order.locks)
-    return order
 
 
 class OrderedFeed:

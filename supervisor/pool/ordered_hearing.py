@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...workers import ordered_packets as packets
+from ..core import events as ev
 from ..core.decisions import Core
 
 
@@ -11,11 +12,11 @@ def hear(core: Core, worker_id: str, packet: bytes, now: float) -> bool:
     kind = packet[0]
     if kind == packets.RETURNED:
         said = packets.decode_returned(packet)
-        core.returned(worker_id, said.chunk_id, said.start, said.failed, said.failure, said.suspend_ms, now)
+        core.handle(ev.Returned(worker_id, said.chunk_id, said.start, said.failed, said.failure, said.suspend_ms), now)
     elif kind == packets.CONSUMED:
-        core.consumed(worker_id, packets.decode_consumed(packet), now)
+        core.handle(ev.Consumed(worker_id, packets.decode_consumed(packet)), now)
     elif kind == packets.KEYS:
-        core.classified(worker_id, *packets.decode_keys(packet))
+        core.handle(ev.Classified(worker_id, *packets.decode_keys(packet)), now)
     else:
         return False
     return True

@@ -15,6 +15,7 @@ from typing import Final
 
 from ...conf.segment_format import OPEN_DIR, segment_name
 from ...workers.cells import CONSUMED_DIRECTLY, Cell, CellFile
+from ..core import events as ev
 from ..core.blame import Death, End, InHand, how_ended
 from ..core.decisions import Core
 from .pool_member import Member
@@ -79,7 +80,7 @@ def seal_renamed(core: Core, segments: Path, worker_id: str, now: float) -> None
     """
     for seq in core.unsealed_of(worker_id):
         if not (segments / OPEN_DIR / segment_name(worker_id, seq)).exists():
-            core.sealed(worker_id, seq, now)
+            core.handle(ev.Sealed(worker_id, seq), now)
 
 
 def by_itself(exit_code: int | None) -> bool:

@@ -12,6 +12,7 @@ from ...workers.cells import CellFile
 from ...workers.claims import find_barrier, take_back
 from ...workers.reporter import REPORT_SIGNAL
 from ...workers.unreported import look
+from ..core import events as ev
 from ..core.actions import AskReport, ReadCell, Reclaim
 from ..core.decisions import Core
 from .pool_member import Member
@@ -40,7 +41,7 @@ class TakingBack:
             return
         unbegun, claimed = found
         log.debug("taken_back", worker=member.worker_id, chunks=unbegun, records_kept=claimed)
-        self._core.reclaimed(action.worker_id, action.chunk_ids, unbegun, claimed, self._loop.time())
+        self._core.handle(ev.Reclaimed(action.worker_id, action.chunk_ids, unbegun, claimed), self._loop.time())
 
     def read(self, action: ReadCell) -> None:
         """Read what it has finished; without effect when it runs nothing, or a report of it is on its way."""
@@ -49,7 +50,7 @@ class TakingBack:
             return
         seen = look(self._cells.view(member.cell_slot), member.reports, self._barrier)
         if seen is not None:
-            self._core.in_hand(action.worker_id, seen.chunk_id, seen.offset, seen.held, self._loop.time())
+            self._core.handle(ev.CellRead(action.worker_id, seen.chunk_id, seen.offset, seen.held), self._loop.time())
 
     def ask(self, action: AskReport) -> None:
         """Wake its reporter's thread."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import structlog
 
 from ...remoting.queues import MessageQueue
+from ...remoting.traces import TraceRecord
 from ...workers import packets
 from ...workers.cells import CellFile
 from ...workers.link import LinkClosedError, Transport, link_pair
@@ -24,7 +25,8 @@ from ...workers.packets import QueueInfo
 from ...workers.salvage import open_segments
 from ...workers.spawn import WorkerProcess, WorkerStartError
 from ...workers.stack_dump import StackFile
-from ..core.actions import LOG_LEVELS, AskReport, Dispatch, ReadCell, Reclaim, Retired
+from ..core import events as ev
+from ..core.actions import LOG_LEVELS, AskReport, Dispatch, KillWorker, ReadCell, Reclaim, Retired, Seal
 from ..core.decisions import Core
 from ..core.posts import DropGeneration, GiveUp, Kill, Note, Policy, Retire, Start
 from ..core.reloading import Reload
@@ -51,9 +53,12 @@ class Pool:
     def __init__(
         self, core: Core, policy: Policy, *, run_id: str, transport: Transport, segments: Path, left_behind: list[Path],
         cells: CellFile, queue_info: Callable[[MessageQueue], QueueInfo], slab: memoryview, acted: Callable[[], None],
-        gave_up: Callable[[str], None], direct_timeout_s: float,
+        gave_up: Callable[[str], None], reload_ended: Callable[[int], None], check: Callable[[packets.Ready], None],
+        traced: Callable[[Sequence[TraceRecord]], None], direct_timeout_s: float,
     ) -> None:  # fmt: skip
-        """`left_behind` are open segments of earlier runs; `gave_up(error)` is called when no worker can boot."""
+        """`left_behind` are open segments of earlier runs; `gave_up(error)` is called when no worker can boot,
+        `reload_ended(generation)` with the generation that serves after a reload; `check` and `traced` are those of
+        `Hearing`."""
         self._core = core
         self.staff = Staff(policy, run_id, left_behind=(LEFT_BEHIND,) if left_behind else ())
         self.launcher = Launcher()
@@ -70,8 +75,7 @@ class Pool:
         self._loop = asyncio.get_running_loop()
         self.members: dict[str, Member] = {}
         self._cell_slots = list(reversed(range(cells.slots)))
-        self.reload_ended: Callable[[int], None] = lambda _generation: None
-        """Called with the generation that serves after a reload."""
+        self._reload_ended = reload_ended
         self._staff_timer: asyncio.TimerHandle | None = None
         self._stopping = False
         self._reloading = False
@@ -82,7 +86,7 @@ class Pool:
         self.hearing = Hearing(
             core, run_id=run_id, is_ready=self._is_ready, boot_failed=self._boot_failed, progress=self._progress,
             notice=self._noticed, salvaged=self._salvaged,
-            kill=self.kill_worker, directed=self.direct.done,
+            kill=self.kill_worker, directed=self.direct.done, check=check, traced=traced,
         )  # fmt: skip
         self.schema: str | None = None
         self.said: packets.Ready | None = None
@@ -93,7 +97,7 @@ class Pool:
         over_cells = self._over_cells = TakingBack(core, cells, self.members)
         self.performs: dict[type, Callable[[Any], None]] = {
             Dispatch: self.dispatch, Retired: self.let_leave, Reclaim: over_cells.take,
-            ReadCell: over_cells.read, AskReport: over_cells.ask,
+            ReadCell: over_cells.read, AskReport: over_cells.ask, Seal: self.seal, KillWorker: self._kill_lying,
         }  # fmt: skip
         self.changed = asyncio.Event()
         """Set whenever a worker became ready or ended."""
@@ -116,7 +120,7 @@ class Pool:
             self._carry_out[type(order)](order)
         reloading, self._reloading = self._reloading, self.staff.reload is not Reload.IDLE
         if reloading and not self._reloading:
-            self.reload_ended(self.staff.generation)
+            self._reload_ended(self.staff.generation)
         if self._staff_timer is not None:
             self._staff_timer.cancel()
         due = self.staff.next_due(now)
@@ -148,7 +152,7 @@ class Pool:
                 order.worker_id, order.index, slot, process, link, stacks, order.salvages, generation=order.generation
             )
             self.members[order.worker_id] = member
-            self._core.worker_started(order.worker_id)
+            self._core.handle(ev.WorkerStarted(order.worker_id), self._loop.time())
             self._loop.add_reader(link.fileno(), self._readable, member)
             self._loop.add_reader(process.sentinel, self._process_ended, member)
             if self._stopping:
@@ -184,7 +188,7 @@ class Pool:
 
     def _retire(self, order: Retire) -> None:
         log.info("worker_leaves", worker=order.worker_id, reason=order.reason)
-        self._core.retire(order.worker_id)
+        self._core.handle(ev.RetireWorker(order.worker_id), self._loop.time())
 
     def let_leave(self, action: Retired) -> None:
         """It has nothing in hand any more: it may seal, tear down and end."""
@@ -221,12 +225,15 @@ class Pool:
             if not member.link.send(packet, payload):
                 self._loop.add_writer(member.link.fileno(), self.writable, member)
 
-    def seal(self, worker_id: str) -> None:
+    def seal(self, action: Seal) -> None:
         """Ask the worker to seal its open segment."""
-        member = self.members.get(worker_id)
+        member = self.members.get(action.worker_id)
         if member is not None:
             self._over_cells.seal(member)
             self._send(member, packets.encode_seal())
+
+    def _kill_lying(self, action: KillWorker) -> None:
+        self.kill_worker(action.worker_id, action.reason)
 
     def kill_worker(self, worker_id: str, reason: str) -> None:
         """Kill a worker that said what cannot be; its death is handled as any other."""
@@ -287,7 +294,7 @@ class Pool:
         if notice["about"] == PROGRESS:
             member.progress = progress_text(notice)
         elif notice["about"] == WINDOW:
-            self._core.worker_window(member.worker_id, int(notice["chunks"]))
+            self._core.handle(ev.WorkerWindow(member.worker_id, int(notice["chunks"])), self._loop.time())
         elif notice["about"] in (WANTS_OUT, LEAVES):
             member.stopping = member.stopping or notice["about"] == LEAVES
             self.staff.wants_out(member.worker_id, str(notice.get("reason", "asked")))
@@ -330,7 +337,7 @@ class Pool:
         del self.members[member.worker_id]
         self.direct.died(member.worker_id)
         now, death = self._loop.time(), self._post_mortem.look(member)
-        self._core.worker_died(member.worker_id, death=death)
+        self._core.handle(ev.WorkerDied(member.worker_id, death), now)
         self._acted()  # what it is charged to is written before its cell is cleared
         self._cells.clear(member.cell_slot)
         self._cell_slots.append(member.cell_slot)
@@ -342,7 +349,7 @@ class Pool:
             self._left[member.worker_id] = left
         elif not self._stopping:
             # When stopping, what is left is salvaged by the next start, and was not committed.
-            self._core.salvage_complete(member.worker_id, now)
+            self._core.handle(ev.SalvageComplete(member.worker_id), now)
         charged = death.in_hand is not None
         self.staff.ended(member.worker_id, now, expected=member.stopping, charged=charged, leaves=bool(left))
         self.changed.set()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import record_info
 from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.blame import Death, End, InHand, Verdict, how_ended
 from rocketcrew.supervisor.core.charges import Charges, Left
 from rocketcrew.supervisor.core.lanes import CLASSIFY_DEATHS_MAX
@@ -156,7 +157,7 @@ class Coroner:
             self._died_over_a_key(worker.key_in_hand)
         expected = self._to_blame(call, death)
         before = self._counts()
-        core.worker_died(worker.worker_id, death=death)
+        core.handle(ev.WorkerDied(worker.worker_id, death), self._world.now)
         changed = {record for record, count in self._counts().items() if count != before.get(record, 0)}
         if changed != expected:
             raise Violation(f"a death ({end.value}) with {call} in hand is charged to {changed}, not to {expected}")

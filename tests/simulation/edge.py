@@ -31,6 +31,7 @@ from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import decode_message, record_info
 from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.allocation import allocate, strategy_named
 from rocketcrew.supervisor.core.assigning import LOOK_UP_MAX_S
 from rocketcrew.supervisor.core.pulling import PullResult
@@ -111,7 +112,7 @@ class Edge:
         """The connection was lost."""
         if link is self._link:
             self._link = None
-            self._core.broker_lost(BROKER, self._world.now)
+            self._core.handle(ev.BrokerLost(BROKER), self._world.now)
             self._world.after(RECONNECT_MS, self._member.event, self.connect)
 
     @property
@@ -152,7 +153,7 @@ class Edge:
         """A request of the broker's own."""
         if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED and self._member.running:
             self._world.note("the broker told of a change of members")
-            self._core.rebalance(self._world.now)
+            self._core.handle(ev.Rebalance(), self._world.now)
 
     # --- the core's requests ------------------------------------------------------------------------------------
 
@@ -161,7 +162,7 @@ class Edge:
 
     def _looked_up(self, topic: str, queues: list[MessageQueue] | None, members: list[str] | None) -> None:
         self._looking.pop(topic, None)
-        self._core.members(topic, queues, members, self._world.now)
+        self._core.handle(ev.Members(topic, queues, members), self._world.now)
 
     def _fetch_assignment(self, action: act.FetchAssignment) -> None:
         topic = action.topic
@@ -214,7 +215,9 @@ class Edge:
         self._member.askers[action.mq] = Asker(self._world.now_ms)
         if self._alone:
             offset = self._member.folder.offsets.get(action.mq, 0)
-            self._world.after(0.1, self._member.event, self._core.opened, action.handle, offset, self._world.now)
+            self._world.after(
+                0.1, self._member.event, self._core.handle, ev.Opened(action.handle, offset), self._world.now
+            )
             return
 
         def found(response: Command | None, _slot: Slot | None) -> None:
@@ -225,7 +228,7 @@ class Edge:
                 offset = 0
             else:
                 self._world.note("a first offset was not found out")
-            self._core.opened(action.handle, offset, self._world.now)
+            self._core.handle(ev.Opened(action.handle, offset), self._world.now)
 
         self._ask(self._query(action.mq), found)
 
@@ -249,9 +252,9 @@ class Edge:
 
         def pulled(response: Command | None, slot: Slot | None) -> None:
             if response is None:
-                self._core.pull_failed(action.handle, self._world.now, slot)
+                self._core.handle(ev.PullFailed(action.handle, slot), self._world.now)
                 return
-            self._core.pulled(action.handle, self._result(action, response, slot), self._world.now)
+            self._core.handle(ev.Pulled(action.handle, self._result(action, response, slot)), self._world.now)
 
         command = Command(RequestCode.PULL_MESSAGE, header.to_fields())
         self._ask(command, pulled, PULL_TIMEOUT_MS, sink, self._member.askers[action.mq])
@@ -280,14 +283,14 @@ class Edge:
             if action.offset < offsets.get(mq, 0):
                 raise Violation(f"the local offset of {mq} goes back from {offsets[mq]} to {action.offset}")
             offsets[mq] = action.offset
-        self._core.committed(action.handle, action.offset, not refused, self._world.now)
+        self._core.handle(ev.Committed(action.handle, action.offset, not refused), self._world.now)
 
     def _commit(self, action: act.Commit) -> None:
         asker = Asker(self._member.askers[action.mq].opened_ms, guarded=action.guarded)
 
         def updated(response: Command | None, _slot: Slot | None) -> None:
             ok = response is not None and response.code == ResponseCode.SUCCESS
-            self._core.committed(action.handle, action.offset, ok, self._world.now)
+            self._core.handle(ev.Committed(action.handle, action.offset, ok), self._world.now)
 
         def update() -> None:
             header = UpdateOffset(
@@ -298,12 +301,12 @@ class Edge:
 
         def queried(response: Command | None, _slot: Slot | None) -> None:
             if response is None or response.code not in (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND):
-                self._core.committed(action.handle, action.offset, False, self._world.now)
+                self._core.handle(ev.Committed(action.handle, action.offset, False), self._world.now)
             elif response.code == ResponseCode.SUCCESS and not (
                 action.known <= int(response.fields["offset"]) < action.offset
             ):
                 self._world.note("a guarded commit left the broker's offset")
-                self._core.committed(action.handle, action.offset, True, self._world.now)
+                self._core.handle(ev.Committed(action.handle, action.offset, True), self._world.now)
             else:
                 asker.saw = int(response.fields["offset"]) if response.code == ResponseCode.SUCCESS else -1
                 update()
@@ -318,7 +321,7 @@ class Edge:
         offset = self._core.state.chunks[action.chunk_id].offsets[action.index]
         self._world.note("a message was dropped")
         self._member.truth.done_without_rows((action.mq.topic, action.mq.queue_id), offset)
-        self._core.sent_back(action.handle, action.chunk_id, action.index, True, self._world.now)
+        self._core.handle(ev.SentBack(action.handle, action.chunk_id, action.index, True), self._world.now)
 
     def _send_back(self, action: act.SendBack) -> None:
         """The record's bytes are read now: they must be those of the message that failed."""
@@ -356,7 +359,7 @@ class Edge:
             if not accepted:
                 self._world.note("a send-back was refused or its answer lost")
                 self._member.notebook.refused(action.handle, expected)
-            self._core.sent_back(action.handle, action.chunk_id, action.index, accepted, self._world.now)
+            self._core.handle(ev.SentBack(action.handle, action.chunk_id, action.index, accepted), self._world.now)
 
         self._ask(Command(RequestCode.CONSUMER_SEND_MSG_BACK, header.to_fields()), answered)
 
@@ -374,7 +377,7 @@ class Edge:
 
         def answered(response: Command | None, _slot: Slot | None) -> None:
             accepted = response is not None and response.code == ResponseCode.SUCCESS
-            self._core.sent_back(action.handle, action.chunk_id, action.index, accepted, self._world.now)
+            self._core.handle(ev.SentBack(action.handle, action.chunk_id, action.index, accepted), self._world.now)
 
         self._world.note("an ordered message reached its limit")
         sent = SentAsNew((action.mq.topic, action.mq.queue_id), message.queue_offset)
@@ -389,7 +392,7 @@ class Edge:
                 granted = set(LockBatchResponse.decode(response.body).lock_ok_mq_set)
                 if len(granted) < len(action.mqs):
                     self._world.note("a lock was refused")
-            self._core.locked(action.mqs, granted, asked_at, self._world.now)
+            self._core.handle(ev.Locked(action.mqs, granted, asked_at), self._world.now)
 
         body = LockBatch(GROUP, self._member.client_id, action.mqs).encode()
         self._ask(Command(RequestCode.LOCK_BATCH_MQ, body=body), locked)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rocketcrew.remoting.codes import RequestCode, ResponseCode
+from rocketcrew.supervisor.core import events as ev
 
 from .member import SimMember
 from .script import ACTIONS, BOOTS, POWER, STALLS
@@ -235,11 +236,11 @@ class Faults:
         member = self._member()
         if member is None or not member.running or member.stopping:
             return False
-        member.event(member.core.pause)
+        member.event(member.core.handle, ev.Pause(), self.world.now)
 
         def resume() -> None:
             if member.alive:
-                member.event(member.core.resume, self.world.now)
+                member.event(member.core.handle, ev.Resume(), self.world.now)
 
         self.world.after(self.world.random.expovariate(1 / 500), resume)
         return True

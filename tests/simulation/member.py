@@ -14,6 +14,7 @@ from typing import Any
 from rocketcrew.durable.intervals import Intervals, OffsetSet
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.allocation import everything, strategy_named
 from rocketcrew.supervisor.core.failed_actions import EVENTS, action_failed
 from rocketcrew.supervisor.core.journal import Entry, replay, snapshot
@@ -184,7 +185,7 @@ class SimMember:
         self._write_anew()
         if not self.parts.joins_first:
             self.edge.connect()
-        self.core.start(self.world.now)
+        self.core.handle(ev.Start(), self.world.now)
         if self.script.commit_after_loaded:
             self._look_for_loaded()
         self._publish()
@@ -202,7 +203,7 @@ class SimMember:
         """As the edge: a sealed segment that is gone was loaded."""
         for token in list(self.core.state.unloaded):
             if token not in self.folder.ready:
-                self.core.loaded(*token, self.world.now)
+                self.core.handle(ev.Loaded(*token), self.world.now)
         self.world.after(LOOK_MS, self.event, self._look_for_loaded)
 
     def _publish(self) -> None:
@@ -341,7 +342,7 @@ class SimMember:
             self.stopping = True
             queues = self.core.state.queues.values()
             self.held_at_stop = {pq.mq: Intervals(pq.recovered.pairs()) for pq in queues if pq.state is Queue.ASSIGNED}
-            self.core.stop(self.world.now)
+            self.core.handle(ev.Stop(), self.world.now)
 
     def _core_finished(self, action: act.Finished) -> None:
         self.finished = action

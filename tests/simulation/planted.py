@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from rocketcrew.remoting.properties import PROPERTY_RETRY_TOPIC
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import decode_message
+from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.actions import JournalCommitted, JournalDone
 from rocketcrew.supervisor.core.assigning import Assigning
 from rocketcrew.supervisor.core.blame import Blamed, Death, End
@@ -27,7 +28,7 @@ from rocketcrew.supervisor.core.reclaiming import Reclaiming
 from rocketcrew.supervisor.core.retries import Retries
 from rocketcrew.supervisor.core.settling import FailureReport, Settling
 from rocketcrew.supervisor.core.slab import Slab
-from rocketcrew.supervisor.core.state import CoreConfig, State, WorkerView
+from rocketcrew.supervisor.core.state import CoreConfig, WorkerView
 from rocketcrew.supervisor.core.states import QueueEvent, Worker
 from rocketcrew.workers.claims import Claims
 
@@ -40,34 +41,8 @@ from .worker import SimWorker, Work
 from .world import World
 
 
-class BuggyCore(Core):
-    """The core with some mechanisms replaced; the classes are set by subclasses."""
-
-    settling_class: type[Settling] = Settling
-    dispatching_class: type[Dispatching] = Dispatching
-    pulling_class: type[Pulling] = Pulling
-    assigning_class: type[Assigning] = Assigning
-    reclaiming_class: type[Reclaiming] = Reclaiming
-    retries_class: type[Retries] = Retries
-
-    def _build(self) -> None:
-        super()._build()
-        if self.dispatching_class is not Dispatching:
-            self.dispatching = self.dispatching_class(self.state)
-        self.pulling = self.pulling_class(self.state, self._moved)
-        self.assigning = self.assigning_class(self.state, self.pulling, self.dispatching)
-        self.assigning.popping = self.popping
-        self.settling = self.settling_class(self.state, self.dispatching, self._progress, self.assigning.restart)
-        self.settling.retries.__class__ = self.retries_class
-        self.reclaiming = self.reclaiming_class(self.state, self.dispatching, self.settling.complete, self._progress)
-        self._keep_order()
-
-
-KINDS = ("settling_class", "dispatching_class", "pulling_class", "assigning_class", "reclaiming_class", "retries_class")
-
-
 class CoreParts(Parts):
-    """Parts with a buggy core."""
+    """Parts with a core some of whose mechanisms are replaced; the classes are set by subclasses."""
 
     settling_class: type[Settling] = Settling
     dispatching_class: type[Dispatching] = Dispatching
@@ -77,18 +52,14 @@ class CoreParts(Parts):
     retries_class: type[Retries] = Retries
 
     def core(self, config: CoreConfig, slab: Slab, view: bytearray) -> Core:
-        classes = {
-            name: getattr(self, name)
-            for name in (
-                "settling_class",
-                "dispatching_class",
-                "pulling_class",
-                "assigning_class",
-                "reclaiming_class",
-                "retries_class",
-            )
+        classes: dict[str, Any] = {
+            name: getattr(self, name) for name in ("pulling_class", "assigning_class", "reclaiming_class")
         }
-        return type("PlantedCore", (BuggyCore,), classes)(config, slab, view)
+        settling: dict[str, Any] = {"retries_class": self.retries_class}
+        classes["settling_class"] = type("PlantedSettling", (self.settling_class,), settling)
+        if self.dispatching_class is not Dispatching:
+            classes["dispatching_classes"] = {config.order: self.dispatching_class}
+        return cast("Core", type("PlantedCore", (Core,), classes)(config, slab, view))
 
 
 # --- offsets ----------------------------------------------------------------------------------------------------
@@ -329,7 +300,7 @@ class WipesOpen(Parts):
     def left_open(self, member: SimMember, segments: list[Segment], truth: Truth) -> list[Segment]:
         for segment in segments:
             del member.folder.open[segment.token]
-            member.core.sealed(*segment.token, member.world.now)
+            member.core.handle(ev.Sealed(*segment.token), member.world.now)
         return []
 
 
@@ -412,9 +383,7 @@ class QuarantineParts(CoreParts):
         made = self.quarantine_class
 
         class BuggyDispatching(Dispatching):
-            def __init__(self, state: State) -> None:
-                super().__init__(state)
-                self.quarantine = made(state, self._hand_again, self.apart)
+            quarantine_class = made
 
         self.dispatching_class = BuggyDispatching
         return super().core(config, slab, view)

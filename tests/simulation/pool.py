@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.failed_actions import NOT_CARRIED_OUT
 from rocketcrew.supervisor.core.settling import FailureReport
 from rocketcrew.supervisor.core.state import State
@@ -72,7 +73,7 @@ class SimPool:
         member = self._member
         worker_id = f"{member.client_id}.{self._started}"
         self.workers[worker_id] = member.parts.worker(member.world, member, worker_id, salvage_of, salvage)
-        member.core.worker_started(worker_id)
+        member.core.handle(ev.WorkerStarted(worker_id), member.world.now)
         return self.workers[worker_id]
 
     # --- feeding ------------------------------------------------------------------------------------------------
@@ -112,13 +113,13 @@ class SimPool:
         if chunk is not None:
             self._member.notebook.given_back(chunk.handle, chunk.offsets[start:])
         failure = asked(level, "no") if failed else None
-        core.returned(worker.worker_id, chunk_id, start, failed, failure, suspend_ms, self._member.world.now)
+        core.handle(ev.Returned(worker.worker_id, chunk_id, start, failed, failure, suspend_ms), self._member.world.now)
 
     def consumed(self, worker: SimWorker, chunk_id: int) -> None:
-        self._member.core.consumed(worker.worker_id, chunk_id, self._member.world.now)
+        self._member.core.handle(ev.Consumed(worker.worker_id, chunk_id), self._member.world.now)
 
     def classified(self, worker: SimWorker, handle: int, keys: list[bytes | None]) -> None:
-        self._member.core.classified(worker.worker_id, handle, keys)
+        self._member.core.handle(ev.Classified(worker.worker_id, handle, keys), self._member.world.now)
 
     def may_begin(self, worker: SimWorker) -> None:
         """Never more calls at once than the topic's limit; all that this world consumes is of the topic, or its retry."""
@@ -169,7 +170,7 @@ class SimPool:
                 if pq is not None and pq.state is Queue.DRAINING:
                     member.world.note("messages of a queue that leaves were taken back")
         told = member.parts.taken_back(unbegun, claimed)
-        member.core.reclaimed(action.worker_id, action.chunk_ids, *told, member.world.now)
+        member.core.handle(ev.Reclaimed(action.worker_id, action.chunk_ids, *told), member.world.now)
 
     def _read_cell(self, action: act.ReadCell) -> None:
         """As supervisor/pool/taking_back.py."""
@@ -179,7 +180,7 @@ class SimPool:
         seen = look(worker.cell, member.parts.reports_read(worker), lambda: not member.world.chance(0.1))
         if seen is not None:
             before = member.core.state.counters.read_off_messages
-            member.core.in_hand(worker.worker_id, seen.chunk_id, seen.offset, seen.held, member.world.now)
+            member.core.handle(ev.CellRead(worker.worker_id, seen.chunk_id, seen.offset, seen.held), member.world.now)
             if member.core.state.counters.read_off_messages > before:
                 member.world.note("finished messages were read off a cell")
 
@@ -240,14 +241,14 @@ class SimPool:
         core, now = self._member.core, self._member.world.now
         for dead in worker.salvage_of:
             self._member.notebook.died(dead)
-            core.salvage_complete(dead, now)
+            core.handle(ev.SalvageComplete(dead), now)
         worker.salvage_of = []
 
     def is_ready(self, worker: SimWorker) -> None:
-        core = self._member.core
-        core.worker_ready(worker.worker_id)
+        core, now = self._member.core, self._member.world.now
+        core.handle(ev.WorkerReady(worker.worker_id), now)
         if worker.retires is not None:
-            core.retire(worker.retires)
+            core.handle(ev.RetireWorker(worker.retires), now)
             if not self._member.script.auto_commit:
                 self._member.notebook.leaving.add(worker.retires)
         if not self._member.running and all(other.ready for other in self.workers.values()):
@@ -258,12 +259,13 @@ class SimPool:
     ) -> None:
         worker.heard += 1
         us = 3_000 if self._member.world.chance(0.01) else self._member.script.handler_us
-        self._member.core.outcome(
-            worker.worker_id, work.chunk_id, start, count, seq, us * count, us, 0, failures, self._member.world.now
+        self._member.core.handle(
+            ev.Outcome(worker.worker_id, work.chunk_id, start, count, seq, us * count, us, 0, failures),
+            self._member.world.now,
         )
 
     def sealed(self, worker: SimWorker, segment: Segment) -> None:
-        self._member.core.sealed(worker.worker_id, segment.seq, self._member.world.now)
+        self._member.core.handle(ev.Sealed(worker.worker_id, segment.seq), self._member.world.now)
 
     def salvage_segment(self, worker: SimWorker, segment: Segment) -> None:
         """A booting worker salvages a segment of a dead one, and says what is in it."""
@@ -287,7 +289,7 @@ class SimPool:
 
     def _salvaged(self, token: tuple[str, int], records: Records) -> None:
         if token[0].startswith(self._member.client_id + "."):
-            self._member.core.salvaged(*token, records, self._member.world.now)
+            self._member.core.handle(ev.Salvaged(*token, records), self._member.world.now)
         else:
             self.leftovers.append((token, records))
 
@@ -304,7 +306,7 @@ class SimPool:
         for seq in core.unsealed_of(worker.worker_id):
             if (worker.worker_id, seq) in member.folder.ready:
                 member.world.note("a seal was found though not reported")
-                core.sealed(worker.worker_id, seq, now)
+                core.handle(ev.Sealed(worker.worker_id, seq), now)
         left = [segment for segment in member.folder.open.values() if segment.worker_id == worker.worker_id]
         left = member.parts.left_open(member, left, member.truth)
         if self._stopping:
@@ -314,7 +316,7 @@ class SimPool:
         dead = [*worker.salvage_of, worker.worker_id]
         if not left and not worker.salvage_of:
             member.notebook.died(worker.worker_id)
-            core.salvage_complete(worker.worker_id, now)
+            core.handle(ev.SalvageComplete(worker.worker_id), now)
             dead = []
         if not dead and worker.worker_id in self._left:
             return

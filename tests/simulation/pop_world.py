@@ -20,6 +20,7 @@ from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import StoredMessage, encode_message
 from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.allocation import average
 from rocketcrew.supervisor.core.blame import Death, End
 from rocketcrew.supervisor.core.chunks import Chunk
@@ -98,7 +99,7 @@ class PopSimulation:
         world = self.world
         for _ in range(2):
             self._event(self._start_worker)
-        self._event(self.core.start, world.now)
+        self._event(self._hear, ev.Start())
         world.after(1, self._produce)
         world.after(100, self._operate)
         while world.steps < steps:
@@ -113,7 +114,7 @@ class PopSimulation:
                     f"does not come to rest: {left} are not acknowledged, {len(self.core.state.queues)} in hand"
                 )
             self._step()
-        self._event(self.core.stop, world.now)
+        self._event(self._hear, ev.Stop())
         while self.finished is None:
             self._step()
         self._check_end()
@@ -145,6 +146,9 @@ class PopSimulation:
             self._tick_at = due * 1000
             self.world.at(self._tick_at, self._tick, self._tick_at)
 
+    def _hear(self, event: Any) -> None:
+        self.core.handle(event, self.world.now)
+
     def _tick(self, due_ms: float) -> None:
         if due_ms == self._tick_at:
             self._tick_at = float("inf")
@@ -173,8 +177,8 @@ class PopSimulation:
 
     def _assignment(self, action: act.FetchAssignment) -> None:
         """Also after the topic was unsubscribed, where it was asked before."""
-        self._later(30, lambda: self.core.members(action.topic, None, None, self.world.now))
-        self._later(30, lambda: self.core.pop_assigned(action.topic, [QUEUE], self.world.now))
+        self._later(30, lambda: self._hear(ev.Members(action.topic, None, None)))
+        self._later(30, lambda: self._hear(ev.PopAssigned(action.topic, [QUEUE])))
 
     def _pop(self, action: act.Pop) -> None:
         if not self.subscribed:
@@ -189,14 +193,14 @@ class PopSimulation:
             return
         if not found:
             result = PopResult(ResponseCode.POLLING_TIMEOUT)
-            self._later(1, lambda: self.core.popped(action.handle, result, self.world.now))
+            self._later(1, lambda: self._hear(ev.Popped(action.handle, result)))
             return
         found.sort(key=lambda m: (m.retries > 0, m.number))
         body = b"".join(self._shown(message) for message in found)
         header = PopResponse(self._turn, INVISIBLE_MS, 0, 0, "0 0 0", None)
         if self._lost():
             self.world.note("a pop's answer was lost")
-            self._later(500, lambda: self.core.pop_failed(action.handle, self.world.now))
+            self._later(500, lambda: self._hear(ev.PopFailed(action.handle)))
         else:
             self._later(1, self._popped, action, header, body)
 
@@ -219,10 +223,10 @@ class PopSimulation:
     def _popped(self, action: act.Pop, header: PopResponse, body: bytes) -> None:
         slot = self.core.room_for(action.handle, len(body))
         if slot is None:
-            self.core.popped(action.handle, PopResult(ResponseCode.SUCCESS, header, dropped=True), self.world.now)
+            self._hear(ev.Popped(action.handle, PopResult(ResponseCode.SUCCESS, header, dropped=True)))
             return
         self.view[slot.start : slot.start + len(body)] = body
-        self.core.popped(action.handle, PopResult(ResponseCode.SUCCESS, header, len(body), slot), self.world.now)
+        self._hear(ev.Popped(action.handle, PopResult(ResponseCode.SUCCESS, header, len(body), slot)))
 
     def _holds(self, check: CheckPoint) -> Message | None:
         """The message of a check point that counts; whoever names one that was replaced meanwhile has not waited for it."""
@@ -244,14 +248,14 @@ class PopSimulation:
             refused += message is None
             if message is not None:
                 message.acked = True
-        self.core.acked(action.handle, len(action.checks), refused, self.world.now)
+        self._hear(ev.Acked(action.handle, len(action.checks), refused))
 
     def _renew(self, action: act.Renew) -> None:
         self._later(150 if self.world.chance(0.5) else 3, self._renewed, action)
 
     def _renewed(self, action: act.Renew) -> None:
         check = None if self._lost() else self._change(action.check, INVISIBLE_MS)
-        self.core.renewed(action.handle, action.offset, check, self.world.now)
+        self._hear(ev.Renewed(action.handle, action.offset, check))
 
     def _change(self, check: CheckPoint, invisible_ms: float) -> CheckPoint | None:
         message = self._holds(check)
@@ -269,7 +273,7 @@ class PopSimulation:
 
         def changed() -> None:
             self._change(check, 80)
-            self.core.sent_back(action.handle, action.chunk_id, action.index, True, self.world.now)
+            self._hear(ev.SentBack(action.handle, action.chunk_id, action.index, True))
 
         self._later(5, changed)
 
@@ -278,8 +282,8 @@ class PopSimulation:
     def _start_worker(self) -> None:
         self._born += 1
         worker = self.workers[f"w{self._born}"] = PopWorker(f"w{self._born}")
-        self.core.worker_started(worker.name)
-        self.core.worker_ready(worker.name)
+        self._hear(ev.WorkerStarted(worker.name))
+        self._hear(ev.WorkerReady(worker.name))
 
     def _dispatch(self, action: act.Dispatch) -> None:
         worker = self.workers[action.worker_id]
@@ -305,7 +309,7 @@ class PopSimulation:
         else:
             self._finished(done)
         failures = [(index, asked(0, "no")) for index, bad in enumerate(fails) if bad]
-        self.core.outcome(worker.name, chunk.chunk_id, 0, chunk.count, seq, 10, 10, 0, failures, self.world.now)
+        self._hear(ev.Outcome(worker.name, chunk.chunk_id, 0, chunk.count, seq, 10, 10, 0, failures))
         worker.busy = False
         self._go_on(worker)
 
@@ -324,17 +328,17 @@ class PopSimulation:
         if worker.alive and worker.seq == seq and worker.unsealed:
             self._finished(worker.unsealed)
             worker.unsealed, worker.seq = [], seq + 1
-            self._event(self.core.sealed, worker.name, seq, self.world.now)
+            self._event(self._hear, ev.Sealed(worker.name, seq))
 
     def _die(self, worker: PopWorker) -> None:
         """What it had written is salvaged; the rest runs elsewhere."""
         worker.alive = False
         del self.workers[worker.name]
-        self.core.worker_died(worker.name, death=Death(End.TOLD))
+        self._hear(ev.WorkerDied(worker.name, Death(End.TOLD)))
         if worker.unsealed:
             self._finished(worker.unsealed)
-            self.core.sealed(worker.name, worker.seq, self.world.now)
-        self.core.salvage_complete(worker.name, self.world.now)
+            self._hear(ev.Sealed(worker.name, worker.seq))
+        self._hear(ev.SalvageComplete(worker.name))
         self._start_worker()
 
     # --- an operator --------------------------------------------------------------------------------------------
@@ -348,17 +352,17 @@ class PopSimulation:
         elif draw < 0.5:
             self._event(self._die, self.world.random.choice(list(self.workers.values())))
         elif draw < 0.6:
-            self._event(self.core.pause)
-            self.world.after(50, self._event, lambda: self.core.resume(self.world.now))
+            self._event(self._hear, ev.Pause())
+            self.world.after(50, self._event, lambda: self._hear(ev.Resume()))
         self.world.after(self.world.random.expovariate(1 / 120), self._operate)
 
     def _unsubscribe(self) -> None:
         self.world.note("a popped topic was unsubscribed")
         self.subscribed = False
-        self.core.unsubscribe(TOPIC, self.world.now)
+        self._hear(ev.Unsubscribe(TOPIC))
 
     def _subscribe(self) -> None:
         if not self.subscribed:
             self.world.note("a popped topic was subscribed again")
             self.subscribed = True
-            self.core.subscribe(TOPIC, self.world.now)
+            self._hear(ev.Subscribe(TOPIC))

@@ -12,6 +12,7 @@ from rocketcrew.remoting.codes import ResponseCode
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import StoredMessage, encode_message
 from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.allocation import average
 from rocketcrew.supervisor.core.chunks import Chunk
 from rocketcrew.supervisor.core.decisions import Core
@@ -87,14 +88,14 @@ class Bench:
         return MessageQueue(TOPIC, "b", queue_id)
 
     def members(self, queues: Iterable[int], members: Sequence[str] = (ME,)) -> None:
-        self.core.members(TOPIC, [self.queue(q) for q in queues], members, self.now)
+        self.core.handle(ev.Members(TOPIC, [self.queue(q) for q in queues], members), self.now)
 
     def open(self, *queue_ids: int, offset: int = 0) -> list[int]:
         """Assign and open the queues, and confirm where they begin; their handles. The pulls are there to be taken."""
         self.members(queue_ids)
         fetches = self.take(act.FetchOffset)
         for fetch in fetches:
-            self.core.opened(fetch.handle, offset, self.now)
+            self.core.handle(ev.Opened(fetch.handle, offset), self.now)
         self.persist()
         return [fetch.handle for fetch in fetches]
 
@@ -114,22 +115,22 @@ class Bench:
         body = b"".join(record(offset, body_bytes) for offset in offsets)
         slot = self.core.room_for(handle, len(body))
         if slot is None:
-            self.core.pulled(handle, PullResult(ResponseCode.SUCCESS, 0, dropped=True), self.now)
+            self.core.handle(ev.Pulled(handle, PullResult(ResponseCode.SUCCESS, 0, dropped=True)), self.now)
             return False
         self.view[slot.start : slot.start + len(body)] = body
         after = offsets[-1] + 1 if next_offset is None else next_offset
-        self.core.pulled(handle, PullResult(ResponseCode.SUCCESS, after, len(body), slot), self.now)
+        self.core.handle(ev.Pulled(handle, PullResult(ResponseCode.SUCCESS, after, len(body), slot)), self.now)
         return True
 
     def answer(self, handle: int, code: int, next_offset: int) -> None:
-        self.core.pulled(handle, PullResult(code, next_offset), self.now)
+        self.core.handle(ev.Pulled(handle, PullResult(code, next_offset)), self.now)
 
     # --- workers ------------------------------------------------------------------------------------------------
 
     def worker(self, *names: str) -> None:
         for name in names:
-            self.core.worker_started(name)
-            self.core.worker_ready(name)
+            self.core.handle(ev.WorkerStarted(name), self.now)
+            self.core.handle(ev.WorkerReady(name), self.now)
 
     def dispatched(self) -> list[Chunk]:
         return [action.chunk for action in self.take(act.Dispatch)]
@@ -141,31 +142,33 @@ class Bench:
         """The chunk's worker reports the next `count` (default: all) messages; failures as (index, level or -1, text)."""
         count = chunk.count - chunk.reported if count is None else count
         assert chunk.worker_id is not None
-        self.core.outcome(
-            chunk.worker_id,
-            chunk.chunk_id,
-            chunk.reported,
-            count,
-            seq,
-            us * count,
-            us,
-            0,
-            [(index, asked(level, text)) for index, level, text in failures],
+        self.core.handle(
+            ev.Outcome(
+                chunk.worker_id,
+                chunk.chunk_id,
+                chunk.reported,
+                count,
+                seq,
+                us * count,
+                us,
+                0,
+                [(index, asked(level, text)) for index, level, text in failures],
+            ),
             self.now,
         )
 
     def sealed(self, worker_id: str, seq: int) -> None:
-        self.core.sealed(worker_id, seq, self.now)
+        self.core.handle(ev.Sealed(worker_id, seq), self.now)
 
     def commits(self, ok: bool = True) -> list[int]:
         """Answer every open Commit; their offsets."""
         taken = self.take(act.Commit)
         for commit in taken:
-            self.core.committed(commit.handle, commit.offset, ok, self.now)
+            self.core.handle(ev.Committed(commit.handle, commit.offset, ok), self.now)
         return [commit.offset for commit in taken]
 
     def persist(self) -> list[int]:
-        self.core.persist(self.now)
+        self.core.handle(ev.Persist(), self.now)
         return self.commits()
 
 

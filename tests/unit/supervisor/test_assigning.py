@@ -10,6 +10,7 @@ import pytest
 from rocketcrew.durable.intervals import Intervals
 from rocketcrew.remoting.codes import ResponseCode
 from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.assigning import LOOK_UP_MAX_S
 from rocketcrew.supervisor.core.states import Queue
 
@@ -34,13 +35,13 @@ def test_new_queues_are_opened_once_and_told_to_the_brokers(bench: Bench) -> Non
 def test_a_failed_look_up_changes_nothing(bench: Bench, queues: list[int] | None, members: list[str] | None) -> None:
     (handle,) = bench.open(0)
     names = None if queues is None else [bench.queue(q) for q in queues]
-    bench.core.members("orders", names, members, 0.0)
+    bench.core.handle(ev.Members("orders", names, members), 0.0)
     assert bench.pq(handle).state is Queue.ASSIGNED
 
 
 def test_another_topics_queues_are_left_alone(bench: Bench) -> None:
     (handle,) = bench.open(0)
-    bench.core.members("other", [bench.queue(5)._replace(topic="other")], [ME], 0.0)
+    bench.core.handle(ev.Members("other", [bench.queue(5)._replace(topic="other")], [ME]), 0.0)
     assert bench.pq(handle).state is Queue.ASSIGNED
 
 
@@ -54,7 +55,7 @@ def test_a_member_that_is_not_in_the_list_owns_nothing(bench: Bench) -> None:
 def test_an_offset_that_cannot_be_found_is_asked_for_again(bench: Bench) -> None:
     bench.members([0, 1])
     for fetch in bench.take(act.FetchOffset):
-        bench.core.opened(fetch.handle, None, 0.0)
+        bench.core.handle(ev.Opened(fetch.handle, None), 0.0)
     bench.none(act.Pull)
     assert not bench.core.state.queues
     bench.pass_ms(999)
@@ -67,7 +68,7 @@ def test_a_queue_taken_away_while_it_opens_ends_at_once(bench: Bench) -> None:
     bench.members([0])
     fetch = bench.one(act.FetchOffset)
     bench.revoke()
-    bench.core.opened(fetch.handle, 5, 0.0)
+    bench.core.handle(ev.Opened(fetch.handle, 5), 0.0)
     bench.none(act.Pull)
     assert bench.counters.late_answers == 1
 
@@ -86,7 +87,7 @@ def test_a_draining_queue_starts_nothing_settles_what_runs_and_ends(bench: Bench
     bench.revoke()
     commit = bench.one(act.Commit)
     assert (commit.offset, commit.guarded) == (1, True)
-    bench.core.committed(handle, 1, ok=True, now=0.0)
+    bench.core.handle(ev.Committed(handle, 1, ok=True), 0.0)
     bench.done(second)
     bench.done(third)
     bench.none(act.Dispatch, act.Pull)
@@ -138,7 +139,7 @@ def test_a_send_back_under_way_may_still_be_accepted_while_the_queue_drains(benc
     bench.done(first, failures=[(0, 0, "no")])
     back = bench.one(act.SendBack)
     bench.revoke()
-    bench.core.sent_back(handle, back.chunk_id, back.index, accepted=True, now=0.0)
+    bench.core.handle(ev.SentBack(handle, back.chunk_id, back.index, accepted=True), 0.0)
     bench.done(second)
     assert bench.commits() == [2]
 
@@ -152,7 +153,7 @@ def test_one_that_is_accepted_while_the_last_commit_is_under_way_is_committed_to
     bench.done(second)
     back = bench.one(act.SendBack)
     bench.revoke()
-    bench.core.sent_back(handle, back.chunk_id, back.index, accepted=True, now=0.0)
+    bench.core.handle(ev.SentBack(handle, back.chunk_id, back.index, accepted=True), 0.0)
     assert bench.commits() == [0]
     assert bench.commits() == [2]
     assert handle not in bench.core.state.queues
@@ -193,7 +194,7 @@ def test_a_stop_does_not_wait_for_a_broker_that_is_away(bench: Bench) -> None:
     bench.found(handle, [0])
     (chunk,) = bench.dispatched()
     bench.done(chunk)
-    bench.core.stop(bench.now)
+    bench.core.handle(ev.Stop(), bench.now)
     for _ in range(2):
         assert bench.commits(ok=False) == [1]
         bench.none(act.Commit)
@@ -211,7 +212,7 @@ def test_a_stop_asks_once_for_what_the_broker_knows_already(bench: Bench) -> Non
     (chunk,) = bench.dispatched()
     bench.done(chunk)
     assert bench.persist() == [1]
-    bench.core.stop(bench.now)
+    bench.core.handle(ev.Stop(), bench.now)
     assert bench.commits(ok=False) == [1]
     left = bench.one(act.Finished)
     assert (left.unfinished, left.unsealed) == (0, 0)
@@ -223,7 +224,7 @@ def test_a_stop_with_something_unfinished_waits_for_it_whatever_the_broker_says(
     bench.found(handle, [0, 1])
     first, second = bench.dispatched()
     bench.done(first)
-    bench.core.stop(bench.now)
+    bench.core.handle(ev.Stop(), bench.now)
     for _ in range(8):
         bench.commits(ok=False)
         bench.pass_ms(500)
@@ -253,8 +254,8 @@ def test_what_waits_for_a_new_worker_is_left_when_the_queue_is_taken_away(bench:
     bench.worker("w1")
     bench.found(handle, [0, 1])
     bench.dispatched()
-    bench.core.worker_died("w1")
-    bench.core.salvage_complete("w1", 0.0)
+    bench.core.handle(ev.WorkerDied("w1"), bench.now)
+    bench.core.handle(ev.SalvageComplete("w1"), 0.0)
     bench.revoke()
     bench.commits()
     assert handle not in bench.core.state.queues
@@ -271,7 +272,7 @@ def test_progress_is_committed_guarded_while_a_slow_message_drains(bench: Bench)
     bench.revoke()
     bench.done(first)
     bench.none(act.Commit)
-    bench.core.persist(0.0)
+    bench.core.handle(ev.Persist(), 0.0)
     commit = bench.one(act.Commit)
     assert (commit.offset, commit.guarded) == (1, True)
 
@@ -332,7 +333,7 @@ def test_a_moved_offset_is_committed_after_what_runs_and_opened_there(bench: Ben
     bench.done(chunk)
     commit = bench.one(act.Commit)
     assert (commit.offset, commit.guarded) == (40, False)
-    bench.core.committed(handle, 40, ok=True, now=0.0)
+    bench.core.handle(ev.Committed(handle, 40, ok=True), 0.0)
     assert [(a.start, a.offset) for a in bench.take(act.JournalCommitted)] == [(40, 40)]
     assert bench.core.state.recovered == {}
     bench.one(act.FetchAssignment)
@@ -349,7 +350,7 @@ def test_a_moved_offset_holds_although_what_runs_is_too_slow(bench: Bench) -> No
     bench.answer(handle, ResponseCode.PULL_OFFSET_MOVED, 40)
     bench.pass_ms(10_000)
     assert bench.one(act.Commit).offset == 40
-    bench.core.committed(handle, 40, ok=True, now=0.0)
+    bench.core.handle(ev.Committed(handle, 40, ok=True), 0.0)
     assert bench.counters.late_answers == 1
 
 
@@ -361,7 +362,7 @@ def test_a_reset_lets_what_runs_finish_commits_and_begins_there(bench: Bench) ->
     bench.worker("w1")
     bench.found(handle, [100, 101])
     (chunk, _) = bench.dispatched()
-    bench.core.reset_offsets({bench.queue(0): 7, bench.queue(5): 9}, bench.now)
+    bench.core.handle(ev.ResetOffsets({bench.queue(0): 7, bench.queue(5): 9}), bench.now)
     bench.none(act.Commit)
     bench.done(chunk)
     for other in bench.core.state.workers["w1"].in_flight.copy().values():
@@ -376,10 +377,10 @@ def test_a_reset_lets_what_runs_finish_commits_and_begins_there(bench: Bench) ->
 
 def test_a_second_reset_replaces_one_under_way(bench: Bench) -> None:
     (handle,) = bench.open(0, offset=100)
-    bench.core.reset_offsets({bench.queue(0): 7}, bench.now)
+    bench.core.handle(ev.ResetOffsets({bench.queue(0): 7}), bench.now)
     commit = bench.one(act.Commit)
-    bench.core.reset_offsets({bench.queue(0): 50}, bench.now)
-    bench.core.committed(handle, commit.offset, ok=True, now=bench.now)
+    bench.core.handle(ev.ResetOffsets({bench.queue(0): 50}), bench.now)
+    bench.core.handle(ev.Committed(handle, commit.offset, ok=True), bench.now)
     assert bench.commits() == [50]
     assert not bench.core.state.queues
 
@@ -387,9 +388,9 @@ def test_a_second_reset_replaces_one_under_way(bench: Bench) -> None:
 def test_a_reset_of_a_queue_that_opens_is_committed_and_looked_up_again(bench: Bench) -> None:
     bench.members([0])
     fetch = bench.one(act.FetchOffset)
-    bench.core.reset_offsets({bench.queue(0): 7}, bench.now)
+    bench.core.handle(ev.ResetOffsets({bench.queue(0): 7}), bench.now)
     assert bench.one(act.Commit).offset == 7
-    bench.core.opened(fetch.handle, 100, bench.now)
+    bench.core.handle(ev.Opened(fetch.handle, 100), bench.now)
     bench.none(act.Pull, act.FetchAssignment)
     bench.pass_ms(1_000)
     bench.one(act.FetchAssignment)
@@ -402,7 +403,7 @@ def test_a_queue_that_leaves_is_its_new_owners_to_reset(bench: Bench) -> None:
     (chunk,) = bench.dispatched()
     bench.revoke()
     bench.commits()
-    bench.core.reset_offsets({bench.queue(0): 7}, bench.now)
+    bench.core.handle(ev.ResetOffsets({bench.queue(0): 7}), bench.now)
     bench.done(chunk)
     assert bench.commits() == [101]
 
@@ -411,11 +412,11 @@ def test_a_queue_that_leaves_is_its_new_owners_to_reset(bench: Bench) -> None:
 
 
 def test_a_stop_without_queues_is_finished_at_once(bench: Bench) -> None:
-    bench.core.stop(0.0)
-    bench.core.stop(0.0)
+    bench.core.handle(ev.Stop(), 0.0)
+    bench.core.handle(ev.Stop(), 0.0)
     finished = bench.one(act.Finished)
     assert (finished.unfinished, finished.unsealed) == (0, 0)
-    bench.core.rebalance(0.0)
+    bench.core.handle(ev.Rebalance(), 0.0)
     bench.members([0])
     bench.none(act.FetchAssignment, act.FetchOffset)
 
@@ -426,18 +427,18 @@ def test_a_clean_stop_finishes_what_was_dispatched_and_drops_the_rest(bench: Ben
     bench.found(one, range(5))
     bench.answer(two, 19, 0)
     first, second = bench.dispatched()
-    bench.core.stop(0.0)
+    bench.core.handle(ev.Stop(), 0.0)
     bench.done(first, seq=1)
     bench.none(act.Dispatch, act.Finished)
     bench.done(second, failures=[(0, 2, "no")])
     back = bench.one(act.SendBack)
     assert back.delay_level == 2
-    bench.core.sent_back(one, back.chunk_id, back.index, accepted=False, now=bench.now)
+    bench.core.handle(ev.SentBack(one, back.chunk_id, back.index, accepted=False), bench.now)
     bench.none(act.Finished, act.SendBack)
     bench.pass_ms(5_000)
     back = bench.one(act.SendBack)
     assert back.attempt == 1
-    bench.core.sent_back(one, back.chunk_id, back.index, accepted=True, now=bench.now)
+    bench.core.handle(ev.SentBack(one, back.chunk_id, back.index, accepted=True), bench.now)
     bench.one(act.Seal)
     bench.sealed("w1", 1)
     assert bench.commits() == [0, 2]  # of the idle queue too: a broker that was killed may have forgotten it
@@ -451,9 +452,9 @@ def test_a_worker_that_dies_while_stopping_leaves_its_messages_to_another(bench:
     bench.worker("w1")
     bench.found(handle, [0])
     bench.dispatched()
-    bench.core.stop(0.0)
-    bench.core.worker_died("w1")
-    bench.core.salvage_complete("w1", 0.0)
+    bench.core.handle(ev.Stop(), 0.0)
+    bench.core.handle(ev.WorkerDied("w1"), bench.now)
+    bench.core.handle(ev.SalvageComplete("w1"), 0.0)
     bench.worker("w2")
     (again,) = bench.dispatched()
     assert (again.worker_id, list(again.offsets)) == ("w2", [0])
@@ -469,7 +470,7 @@ def test_past_the_stops_deadline_the_expected_repeats_are_counted(bench: Bench) 
     first, _ = bench.dispatched()
     bench.done(first, seq=1)
     bench.dispatched()
-    bench.core.stop(0.0)
+    bench.core.handle(ev.Stop(), 0.0)
     bench.pass_ms(30_000)
     finished = bench.one(act.Finished)
     assert (finished.unfinished, finished.unsealed) == (2, 1)
@@ -518,23 +519,23 @@ def test_notices_that_come_at_once_are_two_look_ups_a_topic(make: Callable[..., 
     topics = tuple(f"t{number}" for number in range(10))
     bench = make(topics=topics)
     for _ in range(notices):
-        bench.core.rebalance(bench.now)
+        bench.core.handle(ev.Rebalance(), bench.now)
     assert [look_up.topic for look_up in bench.take(act.FetchAssignment)] == list(topics)
     for topic in topics:
-        bench.core.members(topic, None, None, bench.now)
+        bench.core.handle(ev.Members(topic, None, None), bench.now)
     assert [look_up.topic for look_up in bench.take(act.FetchAssignment)] == list(topics)
     for topic in topics:
-        bench.core.members(topic, None, None, bench.now)
+        bench.core.handle(ev.Members(topic, None, None), bench.now)
     bench.none(act.FetchAssignment)
-    bench.core.rebalance(bench.now)
+    bench.core.handle(ev.Rebalance(), bench.now)
     assert len(bench.take(act.FetchAssignment)) == len(topics), "the next notice asks at once"
 
 
 def test_a_look_up_that_is_never_answered_is_given_up(bench: Bench) -> None:
-    bench.core.start(bench.now)
+    bench.core.handle(ev.Start(), bench.now)
     bench.one(act.FetchAssignment)
     bench.pass_ms(1_000)
-    bench.core.rebalance(bench.now)
+    bench.core.handle(ev.Rebalance(), bench.now)
     bench.none(act.FetchAssignment)
     bench.pass_ms(1_000 * LOOK_UP_MAX_S)
     bench.one(act.FetchAssignment)

@@ -13,6 +13,7 @@ from rocketcrew.durable.intervals import OffsetSet
 from rocketcrew.spark.staging import Staging
 from rocketcrew.supervisor.backlog import Backlog, Marks
 from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core import events as ev
 
 Bench = Any
 
@@ -55,14 +56,14 @@ def test_a_backlog_pauses_pulling_beside_other_reasons(bench: Bench, segments: P
     (segments / "ready" / "w-00000001.arrows").write_bytes(b"x" * 11)
     assert look(bench, segments, Marks(10, 0)).waiting.segments == 1
     assert bench.core.state.paused == {"backlog"}
-    bench.core.pause()
+    bench.core.handle(ev.Pause(), bench.now)
     (handle,) = bench.open(0)
     bench.none(act.Pull)
     (segments / "ready" / "w-00000001.arrows").unlink()
     look(bench, segments, Marks(10, 0))
     assert bench.core.state.paused == {"operator"}
     bench.none(act.Pull)
-    bench.core.resume(bench.now)
+    bench.core.handle(ev.Resume(), bench.now)
     assert bench.one(act.Pull).handle == handle
 
 
@@ -98,12 +99,12 @@ def test_rows_that_were_salvaged_wait_for_the_table_too(make: Callable[..., Benc
     bench.worker("w")
     bench.found(handle, [0])
     bench.dispatched()
-    bench.core.worker_died("w")
-    bench.core.salvaged("w", 1, [(bench.queue(), [(0, 1)])], bench.now)
-    bench.core.salvage_complete("w", bench.now)
+    bench.core.handle(ev.WorkerDied("w"), bench.now)
+    bench.core.handle(ev.Salvaged("w", 1, [(bench.queue(), [(0, 1)])]), bench.now)
+    bench.core.handle(ev.SalvageComplete("w"), bench.now)
     assert bench.counters.lost_rows_restarts == 0
     assert bench.persist() == []
-    bench.core.loaded("w", 1, bench.now)
+    bench.core.handle(ev.Loaded("w", 1), bench.now)
     assert bench.persist() == [1]
 
 
@@ -118,7 +119,7 @@ def test_a_queue_that_is_to_end_asks_for_a_load_once(make: Callable[..., Bench])
     bench.none(act.Load)
     bench.revoke()
     bench.one(act.Load)
-    bench.core.loaded("w", 1, bench.now)
+    bench.core.handle(ev.Loaded("w", 1), bench.now)
     assert bench.commits() == [1]
     assert handle not in bench.core.state.queues
 
@@ -134,7 +135,7 @@ def test_a_queue_that_is_to_end_asks_for_a_load_when_its_seal_comes(make: Callab
     bench.none(act.Load)
     bench.sealed("w", 1)
     bench.one(act.Load)
-    bench.core.loaded("w", 1, bench.now)
+    bench.core.handle(ev.Loaded("w", 1), bench.now)
     assert bench.commits() == [1]
 
 

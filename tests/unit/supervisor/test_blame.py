@@ -9,6 +9,7 @@ import pytest
 
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.blame import VERDICTS, Death, End, Hand, InHand, Verdict, how_ended
 from rocketcrew.supervisor.core.charges import CHARGES_MAX, Charges
 from rocketcrew.supervisor.core.chunks import Chunk
@@ -40,8 +41,8 @@ def wide(make: Callable[..., Bench], records: int = 8, **config: object) -> tupl
 
 def die(bench: Bench, worker_id: str, death: Death, *heirs: str) -> list[list[int]]:
     """The worker dies, nothing is salvaged, the heirs come; offsets of the chunks that are handed out then."""
-    bench.core.worker_died(worker_id, death=death)
-    bench.core.salvage_complete(worker_id, bench.now)
+    bench.core.handle(ev.WorkerDied(worker_id, death), bench.now)
+    bench.core.handle(ev.SalvageComplete(worker_id), bench.now)
     bench.worker(*heirs)
     return [list(chunk.offsets) for chunk in bench.dispatched()]
 
@@ -136,7 +137,7 @@ def test_at_the_limit_it_is_a_dead_letter_with_the_facts_and_one_log_event(make:
     assert bench.logged().count("message_dead_lettered") == 1
     assert bench.persist() == []
     assert [c.deaths for c in bench.core.state.charges] == [3], "until it is accepted: a restart must not run it again"
-    bench.core.sent_back(handle, back.chunk_id, 0, accepted=True, now=0.0)
+    bench.core.handle(ev.SentBack(handle, back.chunk_id, 0, accepted=True), 0.0)
     assert len(bench.core.state.charges) == 0
     assert bench.counters.dead_letter_messages == 1
     assert bench.persist() == [1]
@@ -147,7 +148,7 @@ def test_a_refused_dead_letter_is_sent_again_with_its_facts(make: Callable[..., 
     bench, handle, chunk = wide(make, 1, max_worker_deaths=1)
     assert die(bench, "w1", crash(chunk, 0), "w2") == []
     back = bench.one(act.SendBack)
-    bench.core.sent_back(handle, back.chunk_id, 0, accepted=False, now=0.0)
+    bench.core.handle(ev.SentBack(handle, back.chunk_id, 0, accepted=False), 0.0)
     bench.core.tick(10.0)
     again = bench.one(act.SendBack)
     assert (again.facts, again.attempt) == (back.facts, 1)
@@ -190,8 +191,8 @@ def test_the_count_follows_the_message_through_its_retries(make: Callable[..., B
 def test_a_batch_is_halved_until_the_killer_is_alone(make: Callable[..., Bench]) -> None:
     bench, _, chunk = wide(make)
     killer, worker, number = 5, "w1", 0
-    bench.core.worker_died(worker, death=crash(chunk, 0, 8))
-    bench.core.salvage_complete(worker, bench.now)
+    bench.core.handle(ev.WorkerDied(worker, crash(chunk, 0, 8)), bench.now)
+    bench.core.handle(ev.SalvageComplete(worker), bench.now)
     tried: list[list[int]] = []
     while bench.counters.dead_letter_messages == 0 and not (backs := bench.take(act.SendBack)):
         number += 1
@@ -204,8 +205,8 @@ def test_a_batch_is_halved_until_the_killer_is_alone(make: Callable[..., Bench])
                 bench.done(part)
                 (part,) = bench.dispatched()
                 tried.append(list(part.offsets))
-            bench.core.worker_died(worker, death=crash(part, 0, part.count, mark=str(number)))
-            bench.core.salvage_complete(worker, bench.now)
+            bench.core.handle(ev.WorkerDied(worker, crash(part, 0, part.count, mark=str(number))), bench.now)
+            bench.core.handle(ev.SalvageComplete(worker), bench.now)
     assert tried[:2] == [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert tried.count([5]) == 3
     assert [back.facts and back.facts["deaths"] for back in backs] == ["3"]
@@ -215,8 +216,8 @@ def test_a_batch_is_halved_until_the_killer_is_alone(make: Callable[..., Bench])
 
 def test_of_a_batch_taken_one_by_one_the_last_is_charged_and_the_rest_looked_at(make: Callable[..., Bench]) -> None:
     bench, _, chunk = wide(make)
-    bench.core.worker_died("w1", death=crash(chunk, 0, 8, taken=3))
-    bench.core.salvage_complete("w1", bench.now)
+    bench.core.handle(ev.WorkerDied("w1", crash(chunk, 0, 8, taken=3)), bench.now)
+    bench.core.handle(ev.SalvageComplete("w1"), bench.now)
     bench.worker("w2")
     assert [(c.offset, c.deaths) for c in bench.core.state.charges] == [(3, 1)]
     order: list[list[int]] = []
@@ -251,8 +252,8 @@ def test_of_several_that_waited_each_chunk_runs_alone_and_the_next_death_halves_
     assert die(bench, "w1", waited(end), "w2") == [[5, 6, 7]]
     (suspect,) = bench.core.state.workers["w2"].in_flight.values()
     assert (suspect.count, suspect.alone, len(bench.core.state.charges)) == (3, True, 0)
-    bench.core.worker_died("w2", death=waited(end))
-    bench.core.salvage_complete("w2", bench.now)
+    bench.core.handle(ev.WorkerDied("w2", waited(end)), bench.now)
+    bench.core.handle(ev.SalvageComplete("w2"), bench.now)
     bench.worker("w3")
     tried: list[list[int]] = []
     while parts := bench.dispatched():
@@ -274,7 +275,7 @@ def test_a_time_out_is_one_failed_attempt_at_javas_level(make: Callable[..., Ben
     back = bench.one(act.SendBack)
     assert (back.delay_level, back.facts) == (3, None)
     assert back.start == chunk.positions[0] or back.end > back.start
-    bench.core.sent_back(handle, back.chunk_id, 0, accepted=True, now=0.0)
+    bench.core.handle(ev.SentBack(handle, back.chunk_id, 0, accepted=True), 0.0)
     assert len(bench.core.state.charges) == 0
     assert (bench.counters.timed_out_messages, bench.counters.dead_letter_messages) == (1, 0)
     for rest in list(bench.core.state.workers["w2"].in_flight.values()):
@@ -293,8 +294,8 @@ def test_of_a_batch_over_its_limit_every_message_has_failed(make: Callable[..., 
 
 def test_a_queue_that_was_taken_away_leaves_its_suspects_to_the_next_owner(make: Callable[..., Bench]) -> None:
     bench, _, chunk = wide(make, 2)
-    bench.core.worker_died("w1", death=crash(chunk, 0, 2))
-    bench.core.salvage_complete("w1", bench.now)
+    bench.core.handle(ev.WorkerDied("w1", crash(chunk, 0, 2)), bench.now)
+    bench.core.handle(ev.SalvageComplete("w1"), bench.now)
     assert bench.core.state.quarantine
     bench.revoke()
     assert not bench.core.state.quarantine

@@ -15,7 +15,9 @@ from rocketcrew.remoting.fastjson import loads
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.client_lock import lock_client, unlock_client
 from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.decisions import Core
+from rocketcrew.supervisor.core.events import Committed, Event
 from rocketcrew.supervisor.member.local_offsets import LocalCommits, LocalOffsets, offsets_path
 from rocketcrew.supervisor.slot import adopt, take_slot
 
@@ -35,7 +37,7 @@ def test_a_failure_is_dropped_and_does_not_hold_the_offset(make: MakeBench) -> N
     [line] = [log for log in bench.take(act.Log) if log.event == "message_dropped"]
     assert (line.keys["offset"], line.keys["error"]) == (1, "ValueError: no")
     drop = bench.one(act.SendBack)
-    bench.core.sent_back(drop.handle, drop.chunk_id, drop.index, True, bench.now)
+    bench.core.handle(ev.SentBack(drop.handle, drop.chunk_id, drop.index, True), bench.now)
     assert bench.persist() == [3]
     counters = bench.counters
     assert (counters.failed_messages, counters.dropped_messages, counters.sent_back_messages) == (1, 1, 0)
@@ -90,9 +92,10 @@ class Answers:
     def __init__(self) -> None:
         self.seen: list[tuple[int, int, bool]] = []
 
-    def committed(self, handle: int, offset: int, ok: bool, now: float) -> None:
+    def handle(self, event: Event, now: float) -> None:
         del now
-        self.seen.append((handle, offset, ok))
+        assert isinstance(event, Committed)
+        self.seen.append((event.handle, event.offset, event.ok))
 
 
 def test_commits_of_one_turn_are_one_write_and_a_late_one_undoes_nothing(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rocketcrew.supervisor.acting import Acting
+from rocketcrew.supervisor.acting import JOURNALLED, Acting
 from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.failed_actions import EVENTS, UNANSWERED, action_failed
 from rocketcrew.supervisor.keeping import DELAY_MAX_S, keep
 
@@ -36,7 +37,8 @@ def test_an_action_that_fails_takes_nothing_of_its_batch_along(bench: Bench, tmp
 
     async def acted() -> None:
         bench.members([0, 1, 2])
-        acting = Acting(bench.core, dict.fromkeys(EVENTS, do), tmp_path / "journal")
+        acting = Acting(bench.core, lambda _entries: None, tmp_path / "journal")
+        acting.perform(dict.fromkeys((*EVENTS, act.Heartbeat), do))
         acting.acted()
 
     asyncio.run(acted())
@@ -50,10 +52,10 @@ def test_a_commit_that_failed_is_asked_again(bench: Bench) -> None:
     bench.found(handle, [0])
     (chunk,) = bench.dispatched()
     bench.done(chunk)
-    bench.core.persist(bench.now)
+    bench.core.handle(ev.Persist(), bench.now)
     commit = bench.one(act.Commit)
     action_failed(bench.core, commit, bench.now)
-    bench.core.persist(bench.now)
+    bench.core.handle(ev.Persist(), bench.now)
     assert bench.one(act.Commit).offset == commit.offset
     assert bench.counters.commit_errors == bench.counters.unexpected_errors == 1
 
@@ -100,3 +102,17 @@ def test_a_task_that_fails_begins_again_with_a_growing_delay() -> None:
     asyncio.run(keep("work", work, lambda: counted.append(1), sleep))
     assert slept == [1, 2, 4, 8, 16, 32, DELAY_MAX_S, DELAY_MAX_S]
     assert len(counted) == 8
+
+
+def test_an_action_that_nobody_does_is_noticed_before_anything_begins(bench: Bench, tmp_path: Path) -> None:
+    async def complete() -> None:
+        acting = Acting(bench.core, lambda _entries: None, tmp_path / "journal")
+        acting.perform({kind: print for kind in EVENTS if kind is not act.Pull})
+        with pytest.raises(AssertionError, match=r"Pull.*"):
+            acting.check_complete()
+        with pytest.raises(AssertionError, match="two functions each"):
+            acting.perform({act.Commit: print})
+        acting.perform(dict.fromkeys((act.Pull, *UNANSWERED - {act.Log, *JOURNALLED}), print))
+        acting.check_complete()
+
+    asyncio.run(complete())

@@ -16,6 +16,7 @@ from rocketcrew.remoting.frame import FrameReader, encode
 from rocketcrew.remoting.headers import PullResponse
 from rocketcrew.remoting.stored import decode_message
 from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.recreated import LastBodies
 from rocketcrew.supervisor.core.slab import UNIT_BYTES
 from rocketcrew.supervisor.member.pulls import Pulls
@@ -95,14 +96,14 @@ async def play(bench: Bench) -> None:
         settings = load({"consumer.group": "g", "consumer.topics": TOPIC}, {}, None).consumer
         pulls = Pulls(
             cluster, LastBodies(operations), bench.core, memoryview(bench.view), settings,
-            {TOPIC: SubscriptionData.of(TOPIC, "*", 1)}, lambda _: False, lambda: bench.now,
+            {TOPIC: SubscriptionData.of(TOPIC, "*", 1)}, lambda _: False, lambda: bench.now, lambda _code: None,
         )  # fmt: skip
         backs = SendBacks(cluster, operations, "g", -1)
 
         async def send_back(action: act.SendBack) -> None:
             bytes_of_it = bytes(bench.view[action.start : action.end])
             accepted = await backs.send(action, bytes_of_it, decode_message(bytes_of_it))
-            bench.core.sent_back(action.handle, action.chunk_id, action.index, accepted, bench.now)
+            bench.core.handle(ev.SentBack(action.handle, action.chunk_id, action.index, accepted), bench.now)
 
         bench.worker("w1")
         bench.open(0)

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.pool.hearing import LEFT_BEHIND, Hearing
 from rocketcrew.supervisor.pool.pool_member import Member
 from rocketcrew.workers import packets
@@ -28,7 +29,7 @@ class Ears:
             tell: Any = self.tell
             return Hearing(
                 bench.core, run_id=RUN, is_ready=tell, boot_failed=tell, progress=tell, notice=tell, kill=tell,
-                directed=tell, salvaged=lambda member: self.salvaged.append(member.salvage_of),
+                directed=tell, check=tell, traced=tell, salvaged=lambda member: self.salvaged.append(member.salvage_of),
             )  # fmt: skip
 
         self.hearing = asyncio.run(make())
@@ -48,8 +49,8 @@ def dies_with_two_messages(bench: Bench) -> None:
     bench.found(handle, [0, 1])
     assert len(bench.dispatched()) == 2
     bench.worker(f"{RUN}.2")
-    bench.core.worker_died(f"{RUN}.1")
-    bench.core.worker_started(f"{RUN}.3")
+    bench.core.handle(ev.WorkerDied(f"{RUN}.1"), bench.now)
+    bench.core.handle(ev.WorkerStarted(f"{RUN}.3"), bench.now)
 
 
 def salvaged(*ranges: tuple[int, int], worker: str = f"{RUN}.1") -> bytes:

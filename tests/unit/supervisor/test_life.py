@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.states import Queue
 
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def test_start_asks_for_every_topic_and_keeps_asking(bench: Bench) -> None:
-    bench.core.start(0.0)
+    bench.core.handle(ev.Start(), 0.0)
     assert bench.one(act.FetchAssignment).topic == "orders"
     bench.pass_ms(19_999)
     bench.none(act.FetchAssignment)
@@ -83,7 +84,7 @@ def test_a_seal_covers_every_earlier_segment_of_the_worker(bench: Bench) -> None
 def test_an_offset_that_stands_still_is_told_again(bench: Bench) -> None:
     bench.members([0])
     fetch = bench.one(act.FetchOffset)
-    bench.core.opened(fetch.handle, 7, bench.now)
+    bench.core.handle(ev.Opened(fetch.handle, 7), bench.now)
     assert bench.persist() == [7]  # perhaps nobody stored it
     bench.pass_ms(29_999)
     assert bench.persist() == []
@@ -130,7 +131,7 @@ def test_bytes_of_an_ended_queue_feed_the_line_of_starved_queues(make: type[Benc
     bench.answer(second, 19, 0)
     bench.none(act.Pull)
     (chunk,) = bench.dispatched()
-    bench.core.members("orders", [bench.queue(0), bench.queue(1)], ["0", "10.0.0.1@1#1"], 0.0)
+    bench.core.handle(ev.Members("orders", [bench.queue(0), bench.queue(1)], ["0", "10.0.0.1@1#1"]), 0.0)
     bench.pass_ms(10_000)
     assert first not in bench.core.state.queues
     bench.none(act.Pull)
@@ -143,10 +144,10 @@ def test_an_outcome_out_of_order_kills_the_worker(bench: Bench) -> None:
     bench.worker("w1")
     bench.found(handle, [0])
     (chunk,) = bench.dispatched()
-    bench.core.outcome("w1", chunk.chunk_id, 1, 1, 0, 1, 1, 0, (), 0.0)
+    bench.core.handle(ev.Outcome("w1", chunk.chunk_id, 1, 1, 0, 1, 1, 0, ()), 0.0)
     assert bench.one(act.KillWorker).worker_id == "w1"
-    bench.core.outcome("w1", chunk.chunk_id, 0, 2, 0, 1, 1, 0, (), 0.0)
+    bench.core.handle(ev.Outcome("w1", chunk.chunk_id, 0, 2, 0, 1, 1, 0, ()), 0.0)
     assert bench.one(act.KillWorker).worker_id == "w1"
     assert bench.persist() == []
-    bench.core.outcome("w2", chunk.chunk_id, 0, 1, 0, 1, 1, 0, (), 0.0)
+    bench.core.handle(ev.Outcome("w2", chunk.chunk_id, 0, 1, 0, 1, 1, 0, ()), 0.0)
     assert bench.counters.late_outcomes == 1

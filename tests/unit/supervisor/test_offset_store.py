@@ -14,6 +14,7 @@ from rocketcrew.remoting.errors import UnreachableError
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.core.actions import Commit
 from rocketcrew.supervisor.core.decisions import Core
+from rocketcrew.supervisor.core.events import Committed, Event
 from rocketcrew.supervisor.member.commits import Commits
 from rocketcrew.supervisor.member.first_offset import BrokersOffsets, FileOffsets, FirstOffset
 from rocketcrew.supervisor.member.local_offsets import LocalOffsets
@@ -103,8 +104,9 @@ class Answers:
     def __init__(self) -> None:
         self.seen: list[tuple[int, bool]] = []
 
-    def committed(self, _handle: int, offset: int, ok: bool, _now: float) -> None:
-        self.seen.append((offset, ok))
+    def handle(self, event: Event, _now: float) -> None:
+        assert isinstance(event, Committed)
+        self.seen.append((event.offset, event.ok))
 
 
 def commit(brokers: Brokers, *actions: Commit) -> list[tuple[int, bool]]:

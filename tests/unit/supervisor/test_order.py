@@ -14,6 +14,7 @@ from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import StoredMessage, encode_message
 from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.blame import Death, End, InHand
 from rocketcrew.supervisor.core.order import HandlerOrder, Order, check_same, resolve
 from rocketcrew.supervisor.core.pulling import PullResult
@@ -126,11 +127,11 @@ def by_queue(make: Make, **config: object) -> tuple[Bench, int]:
 def give_back(
     bench: Bench, chunk_id: int, *, worker: str = "w1", failed: int = 1, level: int = 0, ms: int = -1
 ) -> None:
-    bench.core.returned(worker, chunk_id, 0, failed, asked(level, "no") if failed else None, ms, bench.now)
+    bench.core.handle(ev.Returned(worker, chunk_id, 0, failed, asked(level, "no") if failed else None, ms), bench.now)
 
 
 def done(bench: Bench, chunk_id: int, worker: str = "w1") -> None:
-    bench.core.outcome(worker, chunk_id, 0, 1, 0, 100, 100, 0, (), bench.now)
+    bench.core.handle(ev.Outcome(worker, chunk_id, 0, 1, 0, 100, 100, 0, ()), bench.now)
 
 
 def test_one_chunk_of_a_queue_at_a_time_and_always_to_the_same_worker(make: Make) -> None:
@@ -159,7 +160,7 @@ def test_at_the_limit_it_is_sent_and_the_queue_waits_for_that(make: Make) -> Non
     give_back(bench, chunk_ids(bench)[0])
     send = bench.one(act.SendBack)
     assert (send.mode, send.tried, handed(bench)) == (Mode.LAST_ATTEMPT, 1, [])
-    bench.core.sent_back(send.handle, send.chunk_id, send.index, True, bench.now)
+    bench.core.handle(ev.SentBack(send.handle, send.chunk_id, send.index, True), bench.now)
     assert handed(bench) == [("w1", [1], ())]
 
 
@@ -179,17 +180,17 @@ def test_what_came_too_late_for_its_lock_is_not_counted(make: Make) -> None:
 def test_the_next_worker_starts_after_the_salvage(make: Make) -> None:
     bench, _ = by_queue(make)
     bench.take(act.DispatchOrdered)
-    bench.core.worker_died("w1")
+    bench.core.handle(ev.WorkerDied("w1"), bench.now)
     bench.pass_ms(5)
     assert handed(bench) == []
-    bench.core.salvage_complete("w1", bench.now)
+    bench.core.handle(ev.SalvageComplete("w1"), bench.now)
     assert handed(bench) == [("w2", [0], ())]
 
 
 def test_a_stop_leaves_what_was_not_started(make: Make) -> None:
     bench, _ = by_queue(make)
     chunk_id = chunk_ids(bench)[0]
-    bench.core.stop(bench.now)
+    bench.core.handle(ev.Stop(), bench.now)
     done(bench, chunk_id)
     assert (bench.commits()[-1], handed(bench)) == (1, [])
     assert bench.one(act.Finished).unfinished == 0
@@ -198,7 +199,7 @@ def test_a_stop_leaves_what_was_not_started(make: Make) -> None:
 def test_uncommitted_messages_hold_the_offset_and_run_again_after_a_rollback(make: Make) -> None:
     bench, _ = by_queue(make, auto_commit=False)
     first = chunk_ids(bench)[0]
-    bench.core.consumed("w1", first, bench.now)
+    bench.core.handle(ev.Consumed("w1", first), bench.now)
     second = chunk_ids(bench)[0]
     assert bench.persist() == []
     for chunk_id in (first, second):
@@ -233,7 +234,7 @@ def pulled(bench: Bench, handle: int, begin: int, keys: str) -> None:
     slot = bench.core.room_for(handle, len(body))
     assert slot is not None
     bench.view[slot.start : slot.start + len(body)] = body
-    bench.core.pulled(handle, PullResult(0, begin + len(keys), len(body), slot), bench.now)
+    bench.core.handle(ev.Pulled(handle, PullResult(0, begin + len(keys), len(body), slot)), bench.now)
 
 
 def offsets(bench: Bench) -> dict[str, list[int]]:
@@ -293,18 +294,18 @@ def test_pass_sends_a_failed_message_back_at_once(make: Make) -> None:
     give_back(bench, second.chunk_id, worker=worker, failed=0, ms=0)
     send = bench.one(act.SendBack)
     assert (send.mode, handed(bench)) == (Mode.SEND_BACK, [])
-    bench.core.sent_back(send.handle, send.chunk_id, send.index, True, bench.now)
+    bench.core.handle(ev.SentBack(send.handle, send.chunk_id, send.index, True), bench.now)
     assert [chunk for _, chunk, _ in handed(bench)] == [[1]]
 
 
 def test_keys_of_a_function_are_asked_of_a_worker_and_of_the_next_when_it_dies(make: Make) -> None:
     bench, handle = by_key(make, "ab", order_key="")
     assert bench.one(act.Classify).worker_id == "w1"
-    bench.core.worker_died("w1")
-    bench.core.salvage_complete("w1", bench.now)
+    bench.core.handle(ev.WorkerDied("w1"), bench.now)
+    bench.core.handle(ev.SalvageComplete("w1"), bench.now)
     again = bench.one(act.Classify)
     assert (again.worker_id, again.count) == ("w2", 2)
-    bench.core.classified("w2", handle, [b"k", b"k"])
+    bench.core.handle(ev.Classified("w2", handle, [b"k", b"k"]), bench.now)
     assert offsets(bench) == {"w2": [0, 1]}
 
 
@@ -322,11 +323,14 @@ def ask_until_keyed(bench: Bench, handle: int, deadly: int, end: End = End.CRASH
         sizes.append(question.count)
         first = pq.waiting[0].at
         if first <= deadly < first + question.count:
-            bench.core.worker_died(question.worker_id, death=over_a_key(handle, deadly, end))
-            bench.core.salvage_complete(question.worker_id, bench.now)
+            bench.core.handle(ev.WorkerDied(question.worker_id, over_a_key(handle, deadly, end)), bench.now)
+            bench.core.handle(ev.SalvageComplete(question.worker_id), bench.now)
             bench.worker(f"x{len(sizes)}")
         else:
-            bench.core.classified(question.worker_id, handle, [b"%d" % (first + n) for n in range(question.count)])
+            bench.core.handle(
+                ev.Classified(question.worker_id, handle, [b"%d" % (first + n) for n in range(question.count)]),
+                bench.now,
+            )
     return sizes
 
 
@@ -348,8 +352,8 @@ def test_who_is_asked_for_two_queues_dies_over_one(make: Make) -> None:
     bench, first = by_key(make, "ab", order_key="")
     assert bench.one(act.Classify).worker_id == "w1"
     for number in range(5):
-        bench.core.worker_died(f"w{number + 1}", death=over_a_key(first + 1, 0))
-        bench.core.salvage_complete(f"w{number + 1}", bench.now)
+        bench.core.handle(ev.WorkerDied(f"w{number + 1}", over_a_key(first + 1, 0)), bench.now)
+        bench.core.handle(ev.SalvageComplete(f"w{number + 1}"), bench.now)
         bench.worker(f"w{number + 3}")
         asked = bench.one(act.Classify)
         assert (asked.worker_id, asked.count) == (f"w{number + 2}", 2)
@@ -359,10 +363,10 @@ def test_who_is_asked_for_two_queues_dies_over_one(make: Make) -> None:
 def test_a_worker_that_leaves_answers_first(make: Make) -> None:
     bench, handle = by_key(make, "ab", order_key="")
     assert bench.one(act.Classify).worker_id == "w1"
-    bench.core.retire("w1")
+    bench.core.handle(ev.RetireWorker("w1"), bench.now)
     bench.worker("w3")
     bench.none(act.Classify)
-    bench.core.classified("w1", handle, [b"k", b"k"])
+    bench.core.handle(ev.Classified("w1", handle, [b"k", b"k"]), bench.now)
     assert offsets(bench) == {"w2": [0, 1]}
 
 
@@ -380,32 +384,32 @@ def test_a_queue_is_opened_when_it_is_locked(make: Make) -> None:
     bench, mq = locked_bench(make)
     bench.none(act.FetchOffset)
     assert bench.one(act.LockQueues).mqs == (mq,)
-    bench.core.locked([mq], [], bench.now, bench.now)
+    bench.core.handle(ev.Locked([mq], [], bench.now), bench.now)
     bench.pass_ms(501)
     assert bench.one(act.LockQueues).mqs == (mq,)
-    bench.core.locked([mq], [mq], bench.now, bench.now)
+    bench.core.handle(ev.Locked([mq], [mq], bench.now), bench.now)
     assert bench.one(act.FetchOffset).mq == mq
 
 
 def test_a_lock_that_is_not_confirmed_is_lost_after_its_time(make: Make) -> None:
     bench, mq = locked_bench(make)
-    bench.core.locked([mq], [mq], bench.now, bench.now)
+    bench.core.handle(ev.Locked([mq], [mq], bench.now), bench.now)
     handle = bench.one(act.FetchOffset).handle
-    bench.core.opened(handle, 0, bench.now)
+    bench.core.handle(ev.Opened(handle, 0), bench.now)
     bench.one(act.Pull)
     bench.pass_ms(30_001)
     bench.found(handle, [0])
     assert (handed(bench), bench.take(act.Pull)) == ([], [])
-    bench.core.locked([mq], [mq], bench.now, bench.now)
+    bench.core.handle(ev.Locked([mq], [mq], bench.now), bench.now)
     (action,) = bench.take(act.DispatchOrdered)
     assert action.start_before == bench.now + 30
 
 
 def test_a_lost_connection_puts_the_locks_in_doubt(make: Make) -> None:
     bench, mq = locked_bench(make)
-    bench.core.locked([mq], [mq], bench.now, bench.now)
-    bench.core.opened(bench.one(act.FetchOffset).handle, 0, bench.now)
-    bench.core.broker_lost("b", bench.now)
+    bench.core.handle(ev.Locked([mq], [mq], bench.now), bench.now)
+    bench.core.handle(ev.Opened(bench.one(act.FetchOffset).handle, 0), bench.now)
+    bench.core.handle(ev.BrokerLost("b"), bench.now)
     assert bench.counters.locks_lost == 1
     bench.pass_ms(501)
     assert mq in bench.take(act.LockQueues)[-1].mqs
@@ -413,9 +417,9 @@ def test_a_lost_connection_puts_the_locks_in_doubt(make: Make) -> None:
 
 def test_the_lock_is_given_up_behind_the_last_commit(make: Make) -> None:
     bench, mq = locked_bench(make)
-    bench.core.locked([mq], [mq], bench.now, bench.now)
-    bench.core.opened(bench.one(act.FetchOffset).handle, 0, bench.now)
-    bench.core.members(TOPIC, [mq], ["0", ME], bench.now)
+    bench.core.handle(ev.Locked([mq], [mq], bench.now), bench.now)
+    bench.core.handle(ev.Opened(bench.one(act.FetchOffset).handle, 0), bench.now)
+    bench.core.handle(ev.Members(TOPIC, [mq], ["0", ME]), bench.now)
     bench.none(act.UnlockQueues)
     bench.commits()
     bench.commits()
@@ -431,12 +435,12 @@ def test_attempts_of_a_message_that_succeeded_are_forgotten_though_the_next_one_
     bench.found(handle, [0, 1])
     first = bench.one(act.DispatchOrdered).chunks[0].chunk
     assert first.count == 2
-    bench.core.returned("w1", first.chunk_id, 0, 1, asked(0, "no"), -1, bench.now)
+    bench.core.handle(ev.Returned("w1", first.chunk_id, 0, 1, asked(0, "no"), -1), bench.now)
     bench.pass_ms(10.1)
     (again,) = bench.one(act.DispatchOrdered).chunks
     assert again.tried == (1,)
     order = bench.pq(handle).order
     assert order is not None
     bench.done(again.chunk, count=1)
-    bench.core.returned("w1", again.chunk.chunk_id, 1, 1, asked(0, "no"), -1, bench.now)
+    bench.core.handle(ev.Returned("w1", again.chunk.chunk_id, 1, 1, asked(0, "no"), -1), bench.now)
     assert order.attempts == {1: 1}

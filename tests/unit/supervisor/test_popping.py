@@ -19,6 +19,7 @@ from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import StoredMessage, encode_message
 from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.allocation import average
 from rocketcrew.supervisor.core.blame import Death, End, InHand
 from rocketcrew.supervisor.core.decisions import Core
@@ -124,12 +125,12 @@ class Member:
         self.journal = []
         for number in range(workers):
             self.add_worker(f"w{number}")
-        self.core.pop_assigned("T", [ALL], 0.0)
+        self.core.handle(ev.PopAssigned("T", [ALL]), 0.0)
         self.act()
 
     def add_worker(self, name):
-        self.core.worker_started(name)
-        self.core.worker_ready(name)
+        self.core.handle(ev.WorkerStarted(name), self.now)
+        self.core.handle(ev.WorkerReady(name), self.now)
         self.seq[name] = 0
         self.unsealed[name] = []
 
@@ -145,9 +146,11 @@ class Member:
         elif isinstance(action, act.Ack):
             assert {check.offset for check in action.checks} <= self.durable, "acknowledged before it was sealed"
             refused = sum(not self.broker.ack(check, now) for check in action.checks)
-            core.acked(action.handle, len(action.checks), refused, now)
+            core.handle(ev.Acked(action.handle, len(action.checks), refused), now)
         elif isinstance(action, act.Renew):
-            core.renewed(action.handle, action.offset, self.broker.change(action.check, now, INVISIBLE_S), now)
+            core.handle(
+                ev.Renewed(action.handle, action.offset, self.broker.change(action.check, now, INVISIBLE_S)), now
+            )
         elif isinstance(action, act.SendBack):
             assert action.check is not None
             if action.facts is None:
@@ -156,7 +159,7 @@ class Member:
             else:
                 self.dead_letters.append(action.facts)
                 accepted = self.takes_dead_letters and self.broker.ack(action.check, now)
-            core.sent_back(action.handle, action.chunk_id, action.index, accepted, now)
+            core.handle(ev.SentBack(action.handle, action.chunk_id, action.index, accepted), now)
         elif isinstance(action, act.Dispatch):
             self.chunks.append(action)
         elif isinstance(action, act.Seal):
@@ -176,7 +179,7 @@ class Member:
             body, header = found
             slot = self.core.room_for(action.handle, len(body))
             self.view[slot.start : slot.start + len(body)] = body
-            self.core.popped(action.handle, PopResult(0, header, len(body), slot), self.now)
+            self.core.handle(ev.Popped(action.handle, PopResult(0, header, len(body), slot)), self.now)
             self.act()
 
     def run(self, fails=lambda offset: False, rows=True):
@@ -193,14 +196,14 @@ class Member:
             self.unsealed[worker] += done
         else:
             self.durable |= set(done)
-        self.core.outcome(worker, chunk.chunk_id, 0, chunk.count, seq, 10, 10, 0, failures, self.now)
+        self.core.handle(ev.Outcome(worker, chunk.chunk_id, 0, chunk.count, seq, 10, 10, 0, failures), self.now)
         self.act()
 
     def seal(self, worker):
         self.seq[worker] += 1
         self.durable |= set(self.unsealed[worker])
         self.unsealed[worker] = []
-        self.core.sealed(worker, self.seq[worker], self.now)
+        self.core.handle(ev.Sealed(worker, self.seq[worker]), self.now)
         self.act()
 
     def later(self, seconds):
@@ -212,11 +215,11 @@ class Member:
         """It had written nothing that could be salvaged; its chunks go to others."""
         self.chunks = [action for action in self.chunks if action.worker_id != worker]
         lost = set(self.unsealed.pop(worker))
-        self.core.worker_died(worker, death=Death(End.TOLD))
+        self.core.handle(ev.WorkerDied(worker, Death(End.TOLD)), self.now)
         if lost:
             self.durable |= lost
-            self.core.sealed(worker, self.seq[worker] + 1, self.now)  # the segment was salvaged
-        self.core.salvage_complete(worker, self.now)
+            self.core.handle(ev.Sealed(worker, self.seq[worker] + 1), self.now)  # the segment was salvaged
+        self.core.handle(ev.SalvageComplete(worker), self.now)
         self.add_worker(f"{worker}+")
         self.act()
 
@@ -226,8 +229,8 @@ class Member:
         self.chunks = [other for other in self.chunks if other.worker_id != action.worker_id]
         offset = action.chunk.offsets[0]
         in_hand = InHand(action.chunk.chunk_id, offset, offset, 1, None, mark)
-        self.core.worker_died(action.worker_id, death=Death(End.CRASHED, in_hand, "SIGSEGV", {"pid": 7}))
-        self.core.salvage_complete(action.worker_id, self.now)
+        self.core.handle(ev.WorkerDied(action.worker_id, Death(End.CRASHED, in_hand, "SIGSEGV", {"pid": 7})), self.now)
+        self.core.handle(ev.SalvageComplete(action.worker_id), self.now)
         self.add_worker(f"{action.worker_id}+")
         self.act()
         return offset
@@ -355,13 +358,13 @@ def test_a_loop_that_was_taken_away_pops_no_more_and_finishes_what_it_has():
     member = Member(broker)
     member.pop()
     late = member.waiting_pops.pop()
-    member.core.pop_assigned("T", [], member.now)
-    member.core.pop_failed(late.handle, member.now)
+    member.core.handle(ev.PopAssigned("T", []), member.now)
+    member.core.handle(ev.PopFailed(late.handle), member.now)
     member.act()
     assert member.waiting_pops == []
     finish(member)
     assert all(message.acked for message in broker.messages)
-    member.core.pop_assigned("T", [ALL], member.now)
+    member.core.handle(ev.PopAssigned("T", [ALL]), member.now)
     member.act()
     assert len(member.waiting_pops) == 1
 
@@ -370,7 +373,7 @@ def test_a_loop_that_was_taken_away_pops_no_more_and_finishes_what_it_has():
 def test_a_refused_pop_is_sent_again_after_a_second(code):
     member = Member(PopBroker(0))
     action = member.waiting_pops.pop()
-    member.core.popped(action.handle, PopResult(code), member.now)
+    member.core.handle(ev.Popped(action.handle, PopResult(code)), member.now)
     member.act()
     assert member.waiting_pops == []
     member.later(1.0)
@@ -380,7 +383,7 @@ def test_a_refused_pop_is_sent_again_after_a_second(code):
 def test_nothing_new_pops_again_at_once():
     member = Member(PopBroker(0))
     action = member.waiting_pops.pop()
-    member.core.popped(action.handle, PopResult(ResponseCode.POLLING_TIMEOUT), member.now)
+    member.core.handle(ev.Popped(action.handle, PopResult(ResponseCode.POLLING_TIMEOUT)), member.now)
     member.act()
     assert len(member.waiting_pops) == 1
 
@@ -390,7 +393,7 @@ def test_a_clean_stop_acknowledges_what_runs_and_leaves_the_rest():
     member = Member(broker, workers=1, chunks_in_flight=1)
     member.pop()
     running = set(member.chunks[0].chunk.offsets)
-    member.core.stop(member.now)
+    member.core.handle(ev.Stop(), member.now)
     member.act()
     finish(member)
     assert member.finished is not None
@@ -401,7 +404,7 @@ def test_a_clean_stop_acknowledges_what_runs_and_leaves_the_rest():
 def test_a_stop_that_runs_late_says_what_the_broker_shows_again():
     member = Member(PopBroker(3), stop_deadline_ms=1000)
     member.pop()
-    member.core.stop(member.now)
+    member.core.handle(ev.Stop(), member.now)
     member.act()
     member.later(1.0)
     assert member.finished is not None
@@ -456,16 +459,16 @@ def test_a_topic_that_is_not_subscribed_any_more_is_not_popped_any_more():
     broker = PopBroker(3)
     member = Member(broker)
     (out,) = member.waiting_pops
-    member.core.unsubscribe("T", member.now)
+    member.core.handle(ev.Unsubscribe("T"), member.now)
     member.act()
-    member.core.pop_failed(out.handle, member.now)
+    member.core.handle(ev.PopFailed(out.handle), member.now)
     member.waiting_pops.clear()
     member.act()
     member.later(60.0)
     assert member.waiting_pops == []
     assert member.core.popping.loops == {}
     assert member.core.state.slab.reserved_units == 0
-    member.core.pop_assigned("T", [ALL], member.now)  # an answer that comes late
+    member.core.handle(ev.PopAssigned("T", [ALL]), member.now)  # an answer that comes late
     member.act()
     assert member.waiting_pops == []
 
@@ -474,14 +477,14 @@ def test_a_topic_that_is_subscribed_again_is_popped_again():
     broker = PopBroker(3)
     member = Member(broker)
     member.pop()
-    member.core.unsubscribe("T", member.now)
+    member.core.handle(ev.Unsubscribe("T"), member.now)
     member.act()
     finish(member)
     assert all(message.acked for message in broker.messages), "what was in hand is finished"
     member.waiting_pops.clear()
     broker.messages += [Message(number) for number in range(3, 5)]
-    member.core.subscribe("T", member.now)
-    member.core.pop_assigned("T", [ALL], member.now)
+    member.core.handle(ev.Subscribe("T"), member.now)
+    member.core.handle(ev.PopAssigned("T", [ALL]), member.now)
     member.act()
     member.pop()
     finish(member)
@@ -516,7 +519,7 @@ def test_what_is_finished_while_its_renewal_is_out_is_acknowledged_after_a_persi
     assert len(member.renewals) == 4
     while member.chunks:
         member.run(rows=False)
-    member.core.persist(member.now)
+    member.core.handle(ev.Persist(), member.now)
     member.act()
     member.answer_renewals()
     assert all(message.acked for message in broker.messages)

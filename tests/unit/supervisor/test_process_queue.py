@@ -10,6 +10,7 @@ from rocketcrew.remoting.codes import ResponseCode
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import StoredMessage, encode_message
 from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.allocation import average
 from rocketcrew.supervisor.core.chunks import Chunk
 from rocketcrew.supervisor.core.decisions import Core
@@ -42,8 +43,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.born = 0
         for _ in range(workers):
             self._worker()
-        self.core.members("t", [MQ], ["me"], 0.0)
-        self.core.opened(1, OPENED_AT, 0.0)
+        self.core.handle(ev.Members("t", [MQ], ["me"]), 0.0)
+        self.core.handle(ev.Opened(1, OPENED_AT), 0.0)
         self.pull: act.Pull | None = None
         self._act()
 
@@ -51,8 +52,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.born += 1
         name = f"w{self.born}"
         self.hands[name], self.rows[name] = [], []
-        self.core.worker_started(name)
-        self.core.worker_ready(name)
+        self.core.handle(ev.WorkerStarted(name), self.now)
+        self.core.handle(ev.WorkerReady(name), self.now)
 
     def _act(self) -> None:
         for action in self.core.take_actions():
@@ -68,7 +69,7 @@ class QueueMachine(RuleBasedStateMachine):
                 self.backs.append(action)
             elif isinstance(action, act.Commit):
                 assert action.offset <= self._safe(), "the commit passes what is not finished and durable"
-                self.core.committed(action.handle, action.offset, True, self.now)
+                self.core.handle(ev.Committed(action.handle, action.offset, True), self.now)
             elif isinstance(action, (act.JournalDone, act.JournalSealed, act.JournalCommitted)):
                 self.journal.apply(action)
 
@@ -88,14 +89,14 @@ class QueueMachine(RuleBasedStateMachine):
             at += 1
         self.pull = None
         if not offsets:
-            self.core.pulled(1, PullResult(ResponseCode.PULL_NOT_FOUND, at + tail), self.now)
+            self.core.handle(ev.Pulled(1, PullResult(ResponseCode.PULL_NOT_FOUND, at + tail)), self.now)
         else:
             body = b"".join(encode_message(StoredMessage("t", b"x", queue_offset=offset)) for offset in offsets)
             slot = self.core.room_for(1, len(body))
             assert slot is not None
             self.view[slot.start : slot.start + len(body)] = body
             self.status.update(dict.fromkeys(offsets))
-            self.core.pulled(1, PullResult(ResponseCode.SUCCESS, at + tail, len(body), slot), self.now)
+            self.core.handle(ev.Pulled(1, PullResult(ResponseCode.SUCCESS, at + tail, len(body), slot)), self.now)
         self._act()
 
     def _busy(self) -> list[str]:
@@ -125,7 +126,7 @@ class QueueMachine(RuleBasedStateMachine):
         if start + count == chunk.count:
             self.hands[name].pop(0)
         reports = [(index, asked(0, "no")) for index in sorted(failed)]
-        self.core.outcome(name, chunk.chunk_id, start, count, seq, 200 * count, 200, 0, reports, self.now)
+        self.core.handle(ev.Outcome(name, chunk.chunk_id, start, count, seq, 200 * count, 200, 0, reports), self.now)
         self._act()
 
     @precondition(lambda self: self.backs)
@@ -139,7 +140,7 @@ class QueueMachine(RuleBasedStateMachine):
         if accepted:
             self.failed.discard(offset)
             self.status[offset] = "durable"
-        self.core.sent_back(1, back.chunk_id, back.index, accepted, self.now)
+        self.core.handle(ev.SentBack(1, back.chunk_id, back.index, accepted), self.now)
         self._act()
 
     def _with_rows(self) -> list[str]:
@@ -152,14 +153,14 @@ class QueueMachine(RuleBasedStateMachine):
         for offset in self.rows[name]:
             self.status[offset] = "durable"
         self.rows[name] = []
-        self.core.sealed(name, self.core.state.workers[name].sealed_seq + 1, self.now)
+        self.core.handle(ev.Sealed(name, self.core.state.workers[name].sealed_seq + 1), self.now)
         self._act()
 
     @rule(data=st.data())
     def die(self, data: st.DataObject) -> None:
         """With unreported rows in its segment, which is found whole; a new one comes."""
         name = data.draw(st.sampled_from(list(self.hands)))
-        self.core.worker_died(name)
+        self.core.handle(ev.WorkerDied(name), self.now)
         unreported = [
             chunk.offsets[index] for chunk in self.hands[name][:1] for index in range(chunk.reported, chunk.count)
         ]
@@ -169,10 +170,10 @@ class QueueMachine(RuleBasedStateMachine):
             for offset in (*self.rows[name], *written):
                 self.status[offset] = "durable"
                 self.failed.discard(offset)
-            self.core.salvaged(name, self.core.state.workers[name].sealed_seq + 1, [(MQ, records)], self.now)
+            self.core.handle(ev.Salvaged(name, self.core.state.workers[name].sealed_seq + 1, [(MQ, records)]), self.now)
         del self.hands[name], self.rows[name]
         self._worker()
-        self.core.salvage_complete(name, self.now)
+        self.core.handle(ev.SalvageComplete(name), self.now)
         self._act()
 
     @rule(ms=st.integers(1, 6000))
@@ -183,7 +184,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule()
     def persist(self) -> None:
-        self.core.persist(self.now)
+        self.core.handle(ev.Persist(), self.now)
         self._act()
 
     @invariant()
@@ -216,23 +217,25 @@ class QueueMachine(RuleBasedStateMachine):
                 for index in range(chunk.reported, chunk.count):
                     self.status[chunk.offsets[index]] = "durable"
                 start = chunk.reported
-                self.core.outcome(busy[0], chunk.chunk_id, start, chunk.count - start, 0, 200, 200, 0, (), self.now)
+                self.core.handle(
+                    ev.Outcome(busy[0], chunk.chunk_id, start, chunk.count - start, 0, 200, 200, 0, ()), self.now
+                )
             elif self.backs:
                 back = self.backs.pop()
                 self.status[self.core.state.chunks[back.chunk_id].offsets[back.index]] = "durable"
-                self.core.sent_back(1, back.chunk_id, back.index, True, self.now)
+                self.core.handle(ev.SentBack(1, back.chunk_id, back.index, True), self.now)
             elif names := self._with_rows():
                 for offset in self.rows[names[0]]:
                     self.status[offset] = "durable"
                 self.rows[names[0]] = []
-                self.core.sealed(names[0], self.core.state.workers[names[0]].sealed_seq + 1, self.now)
+                self.core.handle(ev.Sealed(names[0], self.core.state.workers[names[0]].sealed_seq + 1), self.now)
             elif any(status is None for status in self.status.values()):
                 self.now += 1.0
                 self.core.tick(self.now)
             else:
                 break
             self._act()
-        self.core.persist(self.now)
+        self.core.handle(ev.Persist(), self.now)
         self._act()
         pq = self.core.state.queues[1]
         assert pq.committed == pq.next_offset

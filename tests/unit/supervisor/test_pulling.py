@@ -11,6 +11,7 @@ from rocketcrew.remoting.batch import BatchEntry, encode_batch
 from rocketcrew.remoting.codes import SYSFLAG_INNER_BATCH, SYSFLAG_NEED_UNWRAP, ResponseCode
 from rocketcrew.remoting.stored import StoredMessage, encode_message
 from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.process_queue import RESERVE_BYTES_MAX, RESERVE_BYTES_MIN
 from rocketcrew.supervisor.core.pulling import TRIM_EVERY_S, PullResult, thresholds
 from rocketcrew.supervisor.core.slab import UNIT_BYTES
@@ -85,7 +86,7 @@ def test_a_refusal_that_repeats_is_told_once_a_minute(bench: Bench) -> None:
 
 
 def test_a_pull_without_an_answer_opens_the_queue_anew(bench: Bench) -> None:
-    bench.core.start(bench.now)
+    bench.core.handle(ev.Start(), bench.now)
     (handle,) = bench.open(0)
     bench.pass_ms(119_000)
     assert bench.pq(handle).pull_pending
@@ -105,7 +106,7 @@ def test_a_pull_without_an_answer_opens_the_queue_anew(bench: Bench) -> None:
 
 def test_a_queue_that_flow_control_holds_does_not_expire(make: type[Bench]) -> None:
     bench = make(pull_threshold_for_queue=1)
-    bench.core.start(bench.now)
+    bench.core.handle(ev.Start(), bench.now)
     (handle,) = bench.open(0)
     bench.found(handle, range(5))
     bench.pass_ms(300_000)
@@ -118,7 +119,7 @@ def test_a_refusal_with_a_body_gives_its_bytes_back(bench: Bench) -> None:
     for code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.SYSTEM_ERROR):
         slot = bench.core.room_for(handle, 100)
         assert slot is not None
-        bench.core.pulled(handle, PullResult(code, 0, 100, slot), bench.now)
+        bench.core.handle(ev.Pulled(handle, PullResult(code, 0, 100, slot)), bench.now)
         bench.pass_ms(1000)
         assert bench.slab.used_units == 0
 
@@ -127,12 +128,12 @@ def test_a_lost_connection_gives_the_half_received_body_back_and_pulls_again(ben
     (handle,) = bench.open(0)
     bench.take(act.Pull)
     slot = bench.core.room_for(handle, 100)
-    bench.core.pull_failed(handle, bench.now, slot)
+    bench.core.handle(ev.PullFailed(handle, slot), bench.now)
     assert (bench.slab.used_units, bench.slab.reserved_units) == (0, 0)
     bench.none(act.Pull)
     bench.pass_ms(1000)
     bench.one(act.Pull)
-    bench.core.pull_failed(handle, bench.now)
+    bench.core.handle(ev.PullFailed(handle), bench.now)
     bench.pass_ms(1000)
     bench.one(act.Pull)
 
@@ -143,7 +144,7 @@ def test_a_body_that_is_no_messages_is_thrown_away_and_pulled_again(bench: Bench
     slot = bench.core.room_for(handle, 100)
     assert slot is not None
     bench.view[slot.start : slot.start + 100] = b"\xff" * 100
-    bench.core.pulled(handle, PullResult(ResponseCode.SUCCESS, 5, 100, slot), bench.now)
+    bench.core.handle(ev.Pulled(handle, PullResult(ResponseCode.SUCCESS, 5, 100, slot)), bench.now)
     assert bench.slab.used_units == 0
     assert "pull_body_invalid" in bench.logged()
     bench.pass_ms(1000)
@@ -225,7 +226,7 @@ def test_a_commit_does_not_cut_into_an_unfinished_inner_batch(bench: Bench) -> N
     slot = bench.core.room_for(handle, len(body))
     assert slot is not None
     bench.view[slot.start : slot.start + len(body)] = body
-    bench.core.pulled(handle, PullResult(ResponseCode.SUCCESS, 7, len(body), slot), bench.now)
+    bench.core.handle(ev.Pulled(handle, PullResult(ResponseCode.SUCCESS, 7, len(body), slot)), bench.now)
     first, second = bench.dispatched()
     assert (list(first.offsets), list(second.offsets)) == ([2], [6])
     assert bench.persist() == []
@@ -234,7 +235,7 @@ def test_a_commit_does_not_cut_into_an_unfinished_inner_batch(bench: Bench) -> N
     bench.done(second, failures=[(0, 0, "no")])
     assert bench.persist() == []
     back = bench.one(act.SendBack)
-    bench.core.sent_back(handle, back.chunk_id, 0, accepted=True, now=0.0)
+    bench.core.handle(ev.SentBack(handle, back.chunk_id, 0, accepted=True), 0.0)
     assert bench.persist() == [7]
     assert [(a.start, a.end) for a in bench.take(act.JournalDone)] == [(0, 3), (3, 7)]
 
@@ -327,10 +328,10 @@ def test_rows_that_wait_for_the_table_hold_neither_span_nor_count(make: type[Ben
         bench.sealed("w1", seq)
         assert bench.persist() == []
     assert len(bench.take(act.Seal)) <= 1, "for the rows that are not sealed yet, if any"
-    bench.core.loaded("w1", 1, bench.now)
-    bench.core.loaded("w1", 3, bench.now)
+    bench.core.handle(ev.Loaded("w1", 1), bench.now)
+    bench.core.handle(ev.Loaded("w1", 3), bench.now)
     assert bench.persist() == [6], "what is loaded behind a gap waits"
-    bench.core.loaded("w1", 2, bench.now)
+    bench.core.handle(ev.Loaded("w1", 2), bench.now)
     assert bench.persist() == [18]
 
 
@@ -345,7 +346,7 @@ def test_an_open_send_back_holds_the_span(make: type[Bench]) -> None:
     bench.done(second)
     bench.none(act.Pull)
     back = bench.one(act.SendBack)
-    bench.core.sent_back(handle, back.chunk_id, 0, accepted=True, now=0.0)
+    bench.core.handle(ev.SentBack(handle, back.chunk_id, 0, accepted=True), 0.0)
     bench.one(act.Pull)
 
 
@@ -371,7 +372,7 @@ def test_queues_without_bytes_stand_in_line_and_are_served_in_turn(make: type[Be
     assert [pull.handle for pull in bench.take(act.Pull)] == [handles[7]]
     bench.answer(handles[0], 19, 0)
     assert [pull.handle for pull in bench.take(act.Pull)] == [handles[8]]
-    bench.core.pull_failed(handles[2], 0.0)
+    bench.core.handle(ev.PullFailed(handles[2]), 0.0)
     assert [pull.handle for pull in bench.take(act.Pull)] == [handles[1]]
 
 
@@ -379,7 +380,7 @@ def test_a_starved_queue_that_was_taken_away_does_not_block_the_line(make: type[
     bench = make(units=1)
     first, second, third = bench.open(0, 1, 2)
     assert bench.one(act.Pull).handle == first
-    bench.core.members("orders", [bench.queue(0), bench.queue(2)], ["10.0.0.1@1#1"], 0.0)
+    bench.core.handle(ev.Members("orders", [bench.queue(0), bench.queue(2)], ["10.0.0.1@1#1"]), 0.0)
     bench.commits()
     assert second not in bench.core.state.queues
     bench.answer(first, 19, 0)

@@ -63,7 +63,7 @@ class Scene:
         settings = load({"consumer.group": "g", "consumer.topics": TOPIC}, {}, None).consumer
         self.pulls = Pulls(
             cluster, LastBodies(Operations(cluster)), bench.core, memoryview(bench.view), settings,
-            {TOPIC: SubscriptionData.of(TOPIC, "*", 77)}, lambda _: known, lambda: bench.now,
+            {TOPIC: SubscriptionData.of(TOPIC, "*", 77)}, lambda _: known, lambda: bench.now, lambda _code: None,
         )  # fmt: skip
         bench.open(0, offset=5)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core import events as ev
 from rocketcrew.workers.failures import Failure, asked
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def done(bench: Bench) -> list[tuple[int, int, int]]:
 
 
 def in_hand(bench: Bench, chunk: Chunk, offset: int, held: tuple[int, int] | None = None) -> None:
-    bench.core.in_hand("a", chunk.chunk_id, offset, held, bench.now)
+    bench.core.handle(ev.CellRead("a", chunk.chunk_id, offset, held), bench.now)
 
 
 def test_a_worker_is_read_once_it_has_not_reported_for_the_flush_interval(busy: tuple[Bench, int, list[Chunk]]) -> None:
@@ -64,7 +65,7 @@ def test_a_worker_with_one_record_in_all_is_not_read(make: Callable[..., Bench])
 def test_a_coroutine_handler_is_not_read(busy: tuple[Bench, int, list[Chunk]]) -> None:
     """Its messages end in any order."""
     bench, _, (first, _) = busy
-    bench.core.worker_window("a", 8)
+    bench.core.handle(ev.WorkerWindow("a", 8), bench.now)
     for _ in range(10):
         bench.pass_ms(5.1)
     bench.none(act.ReadCell)
@@ -83,7 +84,7 @@ def test_in_order_nothing_is_read_off_and_the_worker_is_asked_once_a_call(
     bench.core.state.sizer.tail_us = 100.0
     bench.found(handle, range(2))
     first = bench.one(act.DispatchOrdered).chunks[0].chunk
-    bench.core.returned("a", first.chunk_id, 0, 1, asked(0, "no"), 20, bench.now)
+    bench.core.handle(ev.Returned("a", first.chunk_id, 0, 1, asked(0, "no"), 20), bench.now)
     bench.pass_ms(5.1)
     bench.pass_ms(50.1)
     bench.one(act.DispatchOrdered)
@@ -124,8 +125,8 @@ def test_chunks_before_the_one_in_hand_are_over(busy: tuple[Bench, int, list[Chu
     in_hand(bench, second, 5)
     assert done(bench) == [(0, 4, 0), (4, 5, 0)]
     assert bench.persist() == [5]
-    bench.core.outcome("a", first.chunk_id, 0, 4, 0, 400, 100, 0, (), bench.now)
-    bench.core.outcome("a", second.chunk_id, 0, 4, 0, 400, 100, 0, (), bench.now)
+    bench.core.handle(ev.Outcome("a", first.chunk_id, 0, 4, 0, 400, 100, 0, ()), bench.now)
+    bench.core.handle(ev.Outcome("a", second.chunk_id, 0, 4, 0, 400, 100, 0, ()), bench.now)
     assert bench.persist() == [8]
     assert bench.counters.late_outcomes == 0
     assert (bench.counters.done_messages, bench.counters.busy_us) == (8, 800)
@@ -138,9 +139,9 @@ def test_the_worker_reports_what_was_read_again_and_it_counts_once(busy: tuple[B
     bench, _, (first, _) = busy
     in_hand(bench, first, 2)
     done(bench)
-    bench.core.outcome("a", first.chunk_id, 0, 3, 1, 300, 100, 0, ((2, asked(0, "no")),), bench.now)
+    bench.core.handle(ev.Outcome("a", first.chunk_id, 0, 3, 1, 300, 100, 0, ((2, asked(0, "no")),)), bench.now)
     assert done(bench) == []  # the third failed
-    bench.core.outcome("a", first.chunk_id, 3, 1, 1, 100, 100, 0, (), bench.now)
+    bench.core.handle(ev.Outcome("a", first.chunk_id, 3, 1, 1, 100, 100, 0, ()), bench.now)
     assert done(bench) == [(3, 4, 1)]
     assert (bench.counters.done_messages, bench.counters.failed_messages) == (3, 1)
     bench.none(act.KillWorker)
@@ -152,14 +153,14 @@ def test_a_report_that_contradicts_what_was_read_ends_the_worker(
 ) -> None:
     bench, _, (first, _) = busy
     in_hand(bench, first, 2)
-    bench.core.outcome("a", first.chunk_id, start, count, 0, 100, 100, 0, failures, bench.now)
+    bench.core.handle(ev.Outcome("a", first.chunk_id, start, count, 0, 100, 100, 0, failures), bench.now)
     assert bench.one(act.KillWorker).worker_id == "a"
 
 
 def test_a_failure_in_a_chunk_that_was_read_to_its_end_ends_the_worker(busy: tuple[Bench, int, list[Chunk]]) -> None:
     bench, _, (first, second) = busy
     in_hand(bench, second, 4)
-    bench.core.outcome("a", first.chunk_id, 0, 4, 0, 100, 100, 0, ((1, asked(0, "no")),), bench.now)
+    bench.core.handle(ev.Outcome("a", first.chunk_id, 0, 4, 0, 100, 100, 0, ((1, asked(0, "no")),)), bench.now)
     assert bench.one(act.KillWorker).worker_id == "a"
 
 
@@ -187,8 +188,8 @@ def test_what_a_cell_says_of_a_record_that_is_not_its_own_counts_for_nothing(
 ) -> None:
     bench, _, (first, second) = busy
     in_hand(bench, second, offset)
-    bench.core.in_hand("a", 99, 5, None, bench.now)
-    bench.core.in_hand("b", first.chunk_id, 2, None, bench.now)
+    bench.core.handle(ev.CellRead("a", 99, 5, None), bench.now)
+    bench.core.handle(ev.CellRead("b", first.chunk_id, 2, None), bench.now)
     in_hand(bench, second, 6, (77, 0))
     assert done(bench) == []
 
@@ -196,8 +197,8 @@ def test_what_a_cell_says_of_a_record_that_is_not_its_own_counts_for_nothing(
 def test_after_a_death_only_what_was_not_read_runs_again(busy: tuple[Bench, int, list[Chunk]]) -> None:
     bench, _, (_, second) = busy
     in_hand(bench, second, 5)
-    bench.core.worker_died("a")
-    bench.core.salvage_complete("a", bench.now)
+    bench.core.handle(ev.WorkerDied("a"), bench.now)
+    bench.core.handle(ev.SalvageComplete("a"), bench.now)
     bench.worker("b")
     assert [offset for chunk in bench.dispatched() for offset in chunk.offsets] == [5, 6, 7]
 
@@ -206,10 +207,10 @@ def test_what_is_reclaimed_and_read_is_reported_once(busy: tuple[Bench, int, lis
     bench, handle, (first, second) = busy
     in_hand(bench, first, 2)
     bench.worker("b")
-    bench.core.reclaimed("a", (first.chunk_id, second.chunk_id), 1, 3, bench.now)
+    bench.core.handle(ev.Reclaimed("a", (first.chunk_id, second.chunk_id), 1, 3), bench.now)
     elsewhere = bench.dispatched()
     assert [list(chunk.offsets) for chunk in elsewhere] == [[3], [4, 5, 6, 7]]
-    bench.core.outcome("a", first.chunk_id, 0, 3, 0, 300, 100, 0, (), bench.now)
+    bench.core.handle(ev.Outcome("a", first.chunk_id, 0, 3, 0, 300, 100, 0, ()), bench.now)
     for chunk in elsewhere:
         bench.done(chunk)
     assert bench.persist() == [8]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.reclaiming import TRY_AGAIN_MS
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def test_the_rest_goes_to_the_idle_worker(held: tuple[Bench, int, list[Chunk]]) 
     asked = bench.one(act.Reclaim)
     old = second.chunk_id
     assert (asked.worker_id, asked.chunk_ids) == ("a", (first.chunk_id, old))
-    bench.core.reclaimed("a", asked.chunk_ids, 1, 1, bench.now)
+    bench.core.handle(ev.Reclaimed("a", asked.chunk_ids, 1, 1), bench.now)
     rest, again = bench.dispatched()
     assert offsets([rest, again]) == [[1, 2, 3], [4, 5, 6, 7]]
     assert {rest.worker_id, again.worker_id} == {"b"}
@@ -64,15 +65,15 @@ def test_the_rest_goes_to_the_idle_worker(held: tuple[Bench, int, list[Chunk]]) 
 def test_a_late_word_of_what_was_taken_back_counts_for_nothing(held: tuple[Bench, int, list[Chunk]]) -> None:
     bench, _, (first, second) = held
     old = second.chunk_id
-    bench.core.reclaimed("a", (first.chunk_id, old), 1, 4, bench.now)
-    bench.core.outcome("a", old, 0, 4, 0, 400, 100, 0, (), bench.now)
+    bench.core.handle(ev.Reclaimed("a", (first.chunk_id, old), 1, 4), bench.now)
+    bench.core.handle(ev.Outcome("a", old, 0, 4, 0, 400, 100, 0, ()), bench.now)
     assert bench.counters.late_outcomes == 1
     assert [chunk.worker_id for chunk in bench.dispatched()] == ["b"]
 
 
 def test_a_worker_that_is_held_up_gets_nothing_until_it_reports(held: tuple[Bench, int, list[Chunk]]) -> None:
     bench, handle, (first, second) = held
-    bench.core.reclaimed("a", (first.chunk_id, second.chunk_id), 1, 1, bench.now)
+    bench.core.handle(ev.Reclaimed("a", (first.chunk_id, second.chunk_id), 1, 1), bench.now)
     bench.found(handle, range(8, 24))
     assert {chunk.worker_id for chunk in bench.dispatched()} == {"b"}
     pass_looks(bench, 200)
@@ -119,8 +120,8 @@ def test_a_last_message_has_nothing_behind_it(make: Callable[..., Bench]) -> Non
 def test_what_is_reported_to_the_split_is_over(held: tuple[Bench, int, list[Chunk]]) -> None:
     bench, _, (first, second) = held
     bench.done(first, count=2)
-    bench.core.retire("a")
-    bench.core.reclaimed("a", (first.chunk_id, second.chunk_id), 1, 2, bench.now)
+    bench.core.handle(ev.RetireWorker("a"), bench.now)
+    bench.core.handle(ev.Reclaimed("a", (first.chunk_id, second.chunk_id), 1, 2), bench.now)
     assert offsets(bench.dispatched()) == [[2, 3], [4, 5, 6, 7]]
     assert bench.one(act.Retired).worker_id == "a"
     assert bench.persist() == [2]
@@ -130,7 +131,7 @@ def test_who_has_begun_nothing_gives_everything_and_gets_something_later(
     held: tuple[Bench, int, list[Chunk]],
 ) -> None:
     bench, handle, (first, second) = held
-    bench.core.reclaimed("a", (first.chunk_id, second.chunk_id), 2, 0, bench.now)
+    bench.core.handle(ev.Reclaimed("a", (first.chunk_id, second.chunk_id), 2, 0), bench.now)
     assert offsets(bench.dispatched()) == [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert not bench.core.state.workers["a"].in_flight
     assert bench.core.is_busy("a")  # if its loop stands still, that shall be noticed
@@ -142,11 +143,11 @@ def test_who_has_begun_nothing_gives_everything_and_gets_something_later(
 
 def test_a_worker_that_dies_behind_it_leaves_only_what_was_its_own(held: tuple[Bench, int, list[Chunk]]) -> None:
     bench, _, (first, second) = held
-    bench.core.reclaimed("a", (first.chunk_id, second.chunk_id), 1, 2, bench.now)
+    bench.core.handle(ev.Reclaimed("a", (first.chunk_id, second.chunk_id), 1, 2), bench.now)
     others = bench.dispatched()
-    bench.core.worker_died("a")
-    bench.core.reclaimed("a", (first.chunk_id,), 0, 1, bench.now)  # too late
-    bench.core.salvage_complete("a", bench.now)
+    bench.core.handle(ev.WorkerDied("a"), bench.now)
+    bench.core.handle(ev.Reclaimed("a", (first.chunk_id,), 0, 1), bench.now)  # too late
+    bench.core.handle(ev.SalvageComplete("a"), bench.now)
     for chunk in others:
         bench.done(chunk)
     (again,) = bench.dispatched()
@@ -157,7 +158,7 @@ def test_a_worker_that_dies_behind_it_leaves_only_what_was_its_own(held: tuple[B
 
 def test_a_part_of_its_own_does_not_end_the_hold_up(held: tuple[Bench, int, list[Chunk]]) -> None:
     bench, handle, (first, second) = held
-    bench.core.reclaimed("a", (first.chunk_id, second.chunk_id), 1, 2, bench.now)
+    bench.core.handle(ev.Reclaimed("a", (first.chunk_id, second.chunk_id), 1, 2), bench.now)
     bench.done(first, count=1)  # on its way since before it was held up
     bench.found(handle, range(8, 24))
     assert {chunk.worker_id for chunk in bench.dispatched()} == {"b"}
@@ -171,7 +172,7 @@ def test_what_is_taken_back_of_a_queue_that_leaves_is_left_to_its_next_owner(
     bench, handle, (first, second) = held
     bench.revoke()
     bench.commits()
-    bench.core.reclaimed("a", (first.chunk_id, second.chunk_id), 1, 1, bench.now)
+    bench.core.handle(ev.Reclaimed("a", (first.chunk_id, second.chunk_id), 1, 1), bench.now)
     bench.none(act.Dispatch)
     assert handle in bench.core.state.queues
     bench.done(first)
@@ -182,7 +183,7 @@ def test_a_queue_that_leaves_ends_when_nothing_of_it_was_begun(held: tuple[Bench
     bench, _, (first, second) = held
     bench.revoke()
     bench.commits()
-    bench.core.reclaimed("a", (first.chunk_id, second.chunk_id), 2, 0, bench.now)
+    bench.core.handle(ev.Reclaimed("a", (first.chunk_id, second.chunk_id), 2, 0), bench.now)
     bench.commits()
     assert bench.core.state.queues == {}
     assert bench.slab.used_units == 0
@@ -204,9 +205,9 @@ def test_the_bytes_of_an_ended_queue_are_given_back(held: tuple[Bench, int, list
     bench.pass_ms(60_000)
     bench.commits()
     assert bench.core.state.queues == {}
-    bench.core.reclaimed("a", (first.chunk_id, second.chunk_id), 1, 1, bench.now)
+    bench.core.handle(ev.Reclaimed("a", (first.chunk_id, second.chunk_id), 1, 1), bench.now)
     bench.none(act.Dispatch)
     assert bench.slab.used_units > 0
-    bench.core.outcome("a", first.chunk_id, 0, 1, 0, 100, 100, 0, (), bench.now)
+    bench.core.handle(ev.Outcome("a", first.chunk_id, 0, 1, 0, 100, 100, 0, ()), bench.now)
     assert bench.slab.used_units == 0
     assert bench.core.state.chunks == {}

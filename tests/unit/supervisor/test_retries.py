@@ -10,6 +10,7 @@ from rocketcrew.remoting.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_STORE_HOST_V
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import StoredMessage, encode_message, raise_reconsume_times, record_info
 from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.blame import Death, End, InHand
 from rocketcrew.supervisor.core.chunks import Chunk
 from rocketcrew.workers.failures import Mode, asked
@@ -33,7 +34,7 @@ def refused(bench: Bench, *, level: int = 0) -> tuple[int, Chunk]:
 
 def refuse(bench: Bench) -> None:
     back = bench.one(act.SendBack)
-    bench.core.sent_back(back.handle, back.chunk_id, back.index, accepted=False, now=bench.now)
+    bench.core.handle(ev.SentBack(back.handle, back.chunk_id, back.index, accepted=False), bench.now)
 
 
 def shadow_of(bench: Bench) -> Chunk:
@@ -74,7 +75,7 @@ def test_failing_again_it_is_sent_back_again_as_the_handler_says_now(bench: Benc
     back = bench.one(act.SendBack)
     assert (back.delay_level, back.attempt) == (5, 1)
     assert record_info(bench.view, back.start).reconsume_times == 1
-    bench.core.sent_back(back.handle, back.chunk_id, back.index, accepted=True, now=bench.now)
+    bench.core.handle(ev.SentBack(back.handle, back.chunk_id, back.index, accepted=True), bench.now)
     assert bench.persist() == [1]
     assert bench.slab.used_units == 0
 
@@ -101,11 +102,11 @@ def test_what_is_to_be_a_dead_letter_is_not_run_again(bench: Bench) -> None:
 def test_its_worker_may_die_with_it(bench: Bench) -> None:
     refused(bench)
     shadow_of(bench)
-    bench.core.worker_died("w1")
-    bench.core.salvage_complete("w1", bench.now)
+    bench.core.handle(ev.WorkerDied("w1"), bench.now)
+    bench.core.handle(ev.SalvageComplete("w1"), bench.now)
     assert bench.persist() == []
     back = bench.one(act.SendBack)
-    bench.core.sent_back(back.handle, back.chunk_id, back.index, accepted=True, now=bench.now)
+    bench.core.handle(ev.SentBack(back.handle, back.chunk_id, back.index, accepted=True), bench.now)
     assert bench.persist() == [1]
     assert bench.slab.used_units == 0
 
@@ -113,9 +114,9 @@ def test_its_worker_may_die_with_it(bench: Bench) -> None:
 def test_rows_that_its_dead_worker_left_complete_count(bench: Bench) -> None:
     handle, _ = refused(bench)
     shadow_of(bench)
-    bench.core.worker_died("w1")
-    bench.core.salvaged("w1", 1, [(MessageQueue("orders", "b", 0), [(0, 1)])], bench.now)
-    bench.core.salvage_complete("w1", bench.now)
+    bench.core.handle(ev.WorkerDied("w1"), bench.now)
+    bench.core.handle(ev.Salvaged("w1", 1, [(MessageQueue("orders", "b", 0), [(0, 1)])]), bench.now)
+    bench.core.handle(ev.SalvageComplete("w1"), bench.now)
     bench.none(act.SendBack)
     assert bench.persist() == [1]
     assert bench.pq(handle).unfinished == 0
@@ -126,21 +127,21 @@ def test_rows_that_its_dead_worker_left_wait_for_the_table_where_only_that_count
     bench = make(commit_after_loaded=True)
     refused(bench)
     shadow_of(bench)
-    bench.core.worker_died("w1")
-    bench.core.salvaged("w1", 1, [(MessageQueue("orders", "b", 0), [(0, 1)])], bench.now)
-    bench.core.salvage_complete("w1", bench.now)
+    bench.core.handle(ev.WorkerDied("w1"), bench.now)
+    bench.core.handle(ev.Salvaged("w1", 1, [(MessageQueue("orders", "b", 0), [(0, 1)])]), bench.now)
+    bench.core.handle(ev.SalvageComplete("w1"), bench.now)
     assert bench.persist() == []
-    bench.core.loaded("w1", 1, bench.now)
+    bench.core.handle(ev.Loaded("w1", 1), bench.now)
     assert bench.persist() == [1]
 
 
 def test_while_we_stop_the_send_back_is_repeated(bench: Bench) -> None:
     refused(bench)
-    bench.core.stop(bench.now)
+    bench.core.handle(ev.Stop(), bench.now)
     bench.pass_ms(RETRY_MS)
     bench.none(act.Dispatch)
     back = bench.one(act.SendBack)
-    bench.core.sent_back(back.handle, back.chunk_id, back.index, accepted=True, now=bench.now)
+    bench.core.handle(ev.SentBack(back.handle, back.chunk_id, back.index, accepted=True), bench.now)
     bench.commits()
     assert bench.one(act.Finished).unfinished == 0
 
@@ -157,12 +158,12 @@ def test_of_a_queue_that_was_taken_away_nothing_runs_again(bench: Bench) -> None
 
 def test_a_shadow_that_nobody_has_yet_ends_with_a_reset(bench: Bench) -> None:
     refused(bench)
-    bench.core.retire("w1")
+    bench.core.handle(ev.RetireWorker("w1"), bench.now)
     bench.pass_ms(RETRY_MS)
     bench.none(act.Dispatch)
-    bench.core.reset_offsets({bench.queue(0): 9}, bench.now)
+    bench.core.handle(ev.ResetOffsets({bench.queue(0): 9}), bench.now)
     back = bench.one(act.SendBack)
-    bench.core.sent_back(back.handle, back.chunk_id, back.index, accepted=True, now=bench.now)
+    bench.core.handle(ev.SentBack(back.handle, back.chunk_id, back.index, accepted=True), bench.now)
     assert bench.commits() == [9]
     assert bench.slab.used_units == 0
 
@@ -202,8 +203,8 @@ def test_a_message_that_cost_a_worker_its_life_here_is_not_run_here_again(make: 
     refused(bench)
     shadow = shadow_of(bench)
     in_hand = InHand(shadow.chunk_id, 0, 0, 1)
-    bench.core.worker_died("w1", death=Death(End.CRASHED, in_hand, "SIGSEGV"))
-    bench.core.salvage_complete("w1", bench.now)
+    bench.core.handle(ev.WorkerDied("w1", Death(End.CRASHED, in_hand, "SIGSEGV")), bench.now)
+    bench.core.handle(ev.SalvageComplete("w1"), bench.now)
     bench.worker("w2")
     for _ in range(5):
         refuse(bench)
@@ -212,7 +213,7 @@ def test_a_message_that_cost_a_worker_its_life_here_is_not_run_here_again(make: 
     (charge,) = bench.core.state.charges
     assert charge.deaths == 1
     back = bench.one(act.SendBack)
-    bench.core.sent_back(back.handle, back.chunk_id, back.index, accepted=True, now=bench.now)
+    bench.core.handle(ev.SentBack(back.handle, back.chunk_id, back.index, accepted=True), bench.now)
     assert not len(bench.core.state.charges)
     assert bench.persist() == [1]
 
@@ -222,8 +223,8 @@ def test_a_charged_message_that_fails_keeps_its_charge_until_it_is_sent_back(ben
     bench.worker("w1")
     bench.found(handle, [0])
     (chunk,) = bench.dispatched()
-    bench.core.worker_died("w1", death=Death(End.CRASHED, InHand(chunk.chunk_id, 0, 0, 1), "SIGSEGV"))
-    bench.core.salvage_complete("w1", bench.now)
+    bench.core.handle(ev.WorkerDied("w1", Death(End.CRASHED, InHand(chunk.chunk_id, 0, 0, 1), "SIGSEGV")), bench.now)
+    bench.core.handle(ev.SalvageComplete("w1"), bench.now)
     bench.worker("w2")
     (again,) = bench.dispatched()
     bench.done(again, failures=[(0, 0, "no")])
@@ -254,11 +255,11 @@ def test_a_hard_limit_goes_back_at_the_configured_level(
     bench.worker("w1")
     bench.found(handle, [0])
     (chunk,) = bench.dispatched()
-    bench.core.worker_died("w1", death=Death(End.TIME_LIMIT, InHand(chunk.chunk_id, 0, 0, 1)))
-    bench.core.salvage_complete("w1", bench.now)
+    bench.core.handle(ev.WorkerDied("w1", Death(End.TIME_LIMIT, InHand(chunk.chunk_id, 0, 0, 1))), bench.now)
+    bench.core.handle(ev.SalvageComplete("w1"), bench.now)
     back = bench.one(act.SendBack)
     assert (back.mode, back.delay_level) == (mode, level)
-    bench.core.sent_back(back.handle, back.chunk_id, back.index, accepted=True, now=bench.now)
+    bench.core.handle(ev.SentBack(back.handle, back.chunk_id, back.index, accepted=True), bench.now)
     kind = "dead_letter" if mode is Mode.DEAD_LETTER else "sent_back"
     assert list(bench.core.state.outcomes.take("g").kinds) == [kind]
 
@@ -272,7 +273,7 @@ def test_a_key_that_passes_is_sent_back_at_the_level_asked_for(
     bench.worker("w1")
     bench.found(handle, [0])
     ((item,),) = [action.chunks for action in bench.take(act.DispatchOrdered)]
-    bench.core.returned("w1", item.chunk.chunk_id, 0, 1, asked(level, "no"), -1, bench.now)
+    bench.core.handle(ev.Returned("w1", item.chunk.chunk_id, 0, 1, asked(level, "no"), -1), bench.now)
     back = bench.one(act.SendBack)
     assert (back.mode, back.delay_level) == (Mode.SEND_BACK, goes)
 
@@ -284,8 +285,8 @@ def test_what_is_held_when_its_member_stops_is_no_dead_letter(make: type[Bench])
     bench.worker("w1")
     bench.found(handle, [0, 1])
     chunks = [item.chunk for action in bench.take(act.DispatchOrdered) for item in action.chunks]
-    bench.core.returned("w1", chunks[0].chunk_id, 0, 1, asked(0, "no"), 30_000, bench.now)
-    bench.core.stop(bench.now)
+    bench.core.handle(ev.Returned("w1", chunks[0].chunk_id, 0, 1, asked(0, "no"), 30_000), bench.now)
+    bench.core.handle(ev.Stop(), bench.now)
     for chunk in chunks[1:]:
-        bench.core.returned("w1", chunk.chunk_id, 0, 1, asked(0, "no"), -1, bench.now)
+        bench.core.handle(ev.Returned("w1", chunk.chunk_id, 0, 1, asked(0, "no"), -1), bench.now)
     assert {back.mode for back in bench.take(act.SendBack)} == {Mode.SEND_BACK}

@@ -8,6 +8,7 @@ import pytest
 
 from rocketcrew.remoting.codes import ResponseCode
 from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.pulling import PullResult
 
 from .conftest import Bench, record
@@ -39,7 +40,7 @@ class Crew:
             at = slot.start + index * size + OFFSET_AT
             bench.view[at : at + 8] = (pull.offset + index).to_bytes(8, "big")
         result = PullResult(ResponseCode.SUCCESS, pull.offset + PULL_BATCH, len(self.body), slot)
-        bench.core.pulled(pull.handle, result, bench.now)
+        bench.core.handle(ev.Pulled(pull.handle, result), bench.now)
 
     def run(self, chunk: act.Dispatch) -> None:
         name = chunk.worker_id
@@ -74,7 +75,7 @@ class Crew:
             elif isinstance(action, act.Seal):
                 self.seal(action.worker_id)
             elif isinstance(action, act.Commit):
-                bench.core.committed(action.handle, action.offset, True, bench.now)
+                bench.core.handle(ev.Committed(action.handle, action.offset, True), bench.now)
 
 
 @pytest.mark.parametrize("queues", [1, 64])

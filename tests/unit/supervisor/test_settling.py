@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.states import Queue, StateError
 from rocketcrew.workers.failures import Mode
 
@@ -33,7 +34,7 @@ def test_a_failure_is_sent_back_with_its_level_and_bytes(bench: Bench) -> None:
     assert (back.start, back.end) == (chunk.positions[0], chunk.positions[1])
     assert bench.persist() == []
     assert bench.slab.used_units == 1
-    bench.core.sent_back(handle, back.chunk_id, 0, accepted=True, now=0.0)
+    bench.core.handle(ev.SentBack(handle, back.chunk_id, 0, accepted=True), 0.0)
     assert bench.persist() == [1]
     assert bench.slab.used_units == 0
     assert (bench.counters.failed_messages, bench.counters.sent_back_messages) == (1, 1)
@@ -44,7 +45,7 @@ def test_a_failure_is_sent_back_with_its_level_and_bytes(bench: Bench) -> None:
 def test_a_refused_send_back_keeps_the_message_and_is_tried_again(bench: Bench) -> None:
     handle, back = _fail_one(bench)
     for attempt in range(1, 4):
-        bench.core.sent_back(handle, back.chunk_id, 0, accepted=False, now=bench.now)
+        bench.core.handle(ev.SentBack(handle, back.chunk_id, 0, accepted=False), bench.now)
         bench.none(act.SendBack)
         assert bench.persist() == []
         bench.pass_ms(4_999)
@@ -54,9 +55,9 @@ def test_a_refused_send_back_keeps_the_message_and_is_tried_again(bench: Bench) 
         bench.done(bench.dispatched()[0], failures=[(0, 2, "no")])  # it runs here again: retries.py
         back = bench.one(act.SendBack)
         assert back.attempt == attempt
-    bench.core.sent_back(handle, back.chunk_id, 0, accepted=True, now=bench.now)
+    bench.core.handle(ev.SentBack(handle, back.chunk_id, 0, accepted=True), bench.now)
     assert bench.persist() == [1]
-    bench.core.sent_back(handle, back.chunk_id, 0, accepted=True, now=bench.now)  # a second answer is late
+    bench.core.handle(ev.SentBack(handle, back.chunk_id, 0, accepted=True), bench.now)  # a second answer is late
     assert bench.counters.late_answers == 1
     bench.pass_ms(60_000)
     bench.none(act.SendBack)
@@ -78,9 +79,9 @@ def test_done_and_failed_neighbours_are_settled_apart(make: type[Bench]) -> None
     ]
     bench.sealed("w1", 1)
     assert bench.persist() == [1]
-    bench.core.sent_back(handle, chunk.chunk_id, 1, accepted=True, now=0.0)
+    bench.core.handle(ev.SentBack(handle, chunk.chunk_id, 1, accepted=True), 0.0)
     assert bench.persist() == [3]
-    bench.core.sent_back(handle, chunk.chunk_id, 3, accepted=True, now=0.0)
+    bench.core.handle(ev.SentBack(handle, chunk.chunk_id, 3, accepted=True), 0.0)
     assert bench.persist() == [5]
     assert bench.counters.done_messages == 3
 
@@ -88,7 +89,7 @@ def test_done_and_failed_neighbours_are_settled_apart(make: type[Bench]) -> None
 def test_a_chunk_of_failures_only_waits_for_no_seal(bench: Bench) -> None:
     handle, back = _fail_one(bench)
     assert not bench.core.state.unsealed
-    bench.core.sent_back(handle, back.chunk_id, 0, accepted=True, now=0.0)
+    bench.core.handle(ev.SentBack(handle, back.chunk_id, 0, accepted=True), 0.0)
     assert bench.persist() == [1]
 
 
@@ -130,7 +131,7 @@ def test_rows_of_a_message_that_ran_again_hold_the_offset_before_it(make: type[B
     bench.sealed("w1", 1)
     assert bench.persist() == [1]
     back = bench.one(act.SendBack)
-    bench.core.sent_back(handle, back.chunk_id, 1, accepted=False, now=bench.now)
+    bench.core.handle(ev.SentBack(handle, back.chunk_id, 1, accepted=False), bench.now)
     bench.pass_ms(5_000)
     shadow = bench.dispatched()[0]
     bench.done(shadow, seq=2 if rows else 0)
@@ -149,13 +150,13 @@ def test_a_dead_workers_messages_run_again_before_anything_new(bench: Bench) -> 
     bench.worker("w1")
     bench.found(handle, range(4))
     bench.dispatched()
-    bench.core.worker_died("w1")
+    bench.core.handle(ev.WorkerDied("w1"), bench.now)
     bench.worker("w2")
     assert [list(c.offsets) for c in bench.dispatched()] == [[2], [3]]
     for chunk in list(bench.core.state.workers["w2"].in_flight.values()):
         bench.done(chunk)
     bench.none(act.Dispatch)  # not before its segment was looked at
-    bench.core.salvage_complete("w1", bench.now)
+    bench.core.handle(ev.SalvageComplete("w1"), bench.now)
     again = bench.dispatched()
     assert [(list(c.offsets), c.worker_id) for c in again] == [([0], "w2"), ([1], "w2")]
     for chunk in again:
@@ -174,15 +175,15 @@ def test_rows_that_were_complete_count_as_done(make: type[Bench]) -> None:
     (chunk,) = bench.dispatched()
     bench.done(chunk, count=2, seq=1, failures=[(0, 0, "no")])
     back = bench.one(act.SendBack)
-    bench.core.worker_died("w1")
-    bench.core.salvaged("w1", 1, [(bench.queue(), [(1, 2), (2, 3), (4, 5)])], bench.now)
-    bench.core.salvage_complete("w1", bench.now)
+    bench.core.handle(ev.WorkerDied("w1"), bench.now)
+    bench.core.handle(ev.Salvaged("w1", 1, [(bench.queue(), [(1, 2), (2, 3), (4, 5)])]), bench.now)
+    bench.core.handle(ev.SalvageComplete("w1"), bench.now)
     assert bench.counters.salvaged_messages == 2
     bench.worker("w2")
     again = bench.dispatched()
     assert [list(c.offsets) for c in again] == [[3], [5]]
     assert bench.persist() == []
-    bench.core.sent_back(handle, back.chunk_id, back.index, accepted=True, now=0.0)
+    bench.core.handle(ev.SentBack(handle, back.chunk_id, back.index, accepted=True), 0.0)
     assert bench.persist() == [3]
     bench.done(again[0])
     assert bench.persist() == [5]
@@ -198,10 +199,10 @@ def test_sealed_rows_need_no_salvage(bench: Bench) -> None:
     bench.found(handle, [0])
     (chunk,) = bench.dispatched()
     bench.done(chunk, seq=1)
-    bench.core.worker_died("w1")
+    bench.core.handle(ev.WorkerDied("w1"), bench.now)
     assert bench.core.unsealed_of("w1") == [1]
     bench.sealed("w1", 1)
-    bench.core.salvage_complete("w1", bench.now)
+    bench.core.handle(ev.SalvageComplete("w1"), bench.now)
     assert bench.persist() == [1]
     assert bench.counters.lost_rows_restarts == 0
 
@@ -214,8 +215,8 @@ def test_reported_rows_that_are_gone_make_the_queue_be_read_again(bench: Bench) 
     bench.done(first)
     bench.done(second, seq=1)
     bench.dispatched()
-    bench.core.worker_died("w1")
-    bench.core.salvage_complete("w1", bench.now)
+    bench.core.handle(ev.WorkerDied("w1"), bench.now)
+    bench.core.handle(ev.SalvageComplete("w1"), bench.now)
     assert bench.counters.lost_rows_restarts == 1
     assert bench.pq(handle).state is Queue.DRAINING
     assert bench.commits() == [1]
@@ -228,24 +229,24 @@ def test_reported_rows_that_are_gone_make_the_queue_be_read_again(bench: Bench) 
 
 
 def test_a_worker_that_dies_while_it_boots_charges_nobody(bench: Bench) -> None:
-    bench.core.worker_started("w1")
-    bench.core.worker_died("w1")
-    bench.core.salvage_complete("w1", bench.now)
+    bench.core.handle(ev.WorkerStarted("w1"), bench.now)
+    bench.core.handle(ev.WorkerDied("w1"), bench.now)
+    bench.core.handle(ev.SalvageComplete("w1"), bench.now)
     assert bench.counters.worker_deaths == 0
     assert not bench.core.state.workers
 
 
 def test_a_worker_dies_once(bench: Bench) -> None:
     bench.worker("w1")
-    bench.core.worker_died("w1")
+    bench.core.handle(ev.WorkerDied("w1"), bench.now)
     with pytest.raises(StateError):
-        bench.core.worker_died("w1")
+        bench.core.handle(ev.WorkerDied("w1"), bench.now)
     with pytest.raises(StateError):
-        bench.core.worker_ready("w1")
+        bench.core.handle(ev.WorkerReady("w1"), bench.now)
 
 
 def test_a_salvage_of_an_unknown_worker_changes_nothing(bench: Bench) -> None:
-    bench.core.salvaged("w9", 1, [(bench.queue(), [(0, 1)])], bench.now)
+    bench.core.handle(ev.Salvaged("w9", 1, [(bench.queue(), [(0, 1)])]), bench.now)
     bench.none(act.JournalDone, act.JournalSealed)
 
 
@@ -260,8 +261,8 @@ def test_what_is_salvaged_of_an_ended_assignment_is_not_noted_as_done(bench: Ben
     assert handle not in bench.core.state.queues
     bench.open(0)
     bench.take(act.JournalDone)
-    bench.core.worker_died("w1")
-    bench.core.salvaged("w1", 1, [(bench.queue(), [(0, 1)])], bench.now)
+    bench.core.handle(ev.WorkerDied("w1"), bench.now)
+    bench.core.handle(ev.Salvaged("w1", 1, [(bench.queue(), [(0, 1)])]), bench.now)
     bench.none(act.JournalDone)
     bench.one(act.JournalSealed)
 
@@ -274,8 +275,8 @@ def test_a_chunk_of_an_ended_queue_is_forgotten_with_its_worker(bench: Bench) ->
     bench.revoke()
     bench.pass_ms(10_000)
     assert handle not in bench.core.state.queues
-    bench.core.worker_died("w1")
-    bench.core.salvage_complete("w1", bench.now)
+    bench.core.handle(ev.WorkerDied("w1"), bench.now)
+    bench.core.handle(ev.SalvageComplete("w1"), bench.now)
     assert bench.slab.used_units == 0
     assert not bench.core.state.chunks and not bench.core.state.redo
 
@@ -300,8 +301,8 @@ def test_queues_are_served_in_turn(bench: Bench) -> None:
 
 def test_nothing_is_given_to_a_worker_that_boots(bench: Bench) -> None:
     (handle,) = bench.open(0)
-    bench.core.worker_started("w1")
+    bench.core.handle(ev.WorkerStarted("w1"), bench.now)
     bench.found(handle, [0])
     assert bench.dispatched() == []
-    bench.core.worker_ready("w1")
+    bench.core.handle(ev.WorkerReady("w1"), bench.now)
     assert len(bench.dispatched()) == 1

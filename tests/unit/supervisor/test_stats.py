@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.stats import ConsumerStats, Item, Rate, Window
 
 from .conftest import TOPIC
@@ -79,7 +80,7 @@ def test_an_unknown_topic_has_zeros() -> None:
 
 def test_the_core_counts_pulls_and_outcomes(make: Callable[..., Bench]) -> None:
     bench = make(chunk_messages_max=4)
-    bench.core.start(bench.now)
+    bench.core.handle(ev.Start(), bench.now)
     bench.worker("w")
     (handle,) = bench.open(0)
     bench.pass_ms(40)

@@ -10,6 +10,7 @@ from rocketcrew.remoting.bodies import SubscriptionData
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.subscription import FilterExpression
 from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.subscriptions import Subscriptions, differences, same_filter
 
 TOPIC = "orders"
@@ -83,7 +84,7 @@ def test_a_changed_filter_ends_the_queues_and_opens_them_again(bench: Any) -> No
     first, second = bench.open(0, 1)
     bench.take(act.Pull)
     bench.take(act.FetchAssignment)
-    bench.core.subscribe(TOPIC, bench.now)
+    bench.core.handle(ev.Subscribe(TOPIC), bench.now)
     bench.commits()
     assert bench.take(act.FetchAssignment)
     bench.members([0, 1])
@@ -94,7 +95,7 @@ def test_a_changed_filter_ends_the_queues_and_opens_them_again(bench: Any) -> No
 def test_an_answer_by_the_old_filter_is_dropped(bench: Any) -> None:
     bench.worker("w")
     [handle] = bench.open(0)
-    bench.core.subscribe(TOPIC, bench.now)
+    bench.core.handle(ev.Subscribe(TOPIC), bench.now)
     bench.found(handle, [0, 1])
     assert bench.dispatched() == []
     assert bench.commits() == [0]
@@ -103,10 +104,10 @@ def test_an_answer_by_the_old_filter_is_dropped(bench: Any) -> None:
 def test_a_topic_that_is_subscribed_while_running_is_looked_up(bench: Any) -> None:
     bench.open(0)
     bench.take(act.FetchAssignment)
-    bench.core.subscribe("more", bench.now)
+    bench.core.handle(ev.Subscribe("more"), bench.now)
     assert [action.topic for action in bench.take(act.FetchAssignment)] == ["more"]
-    bench.core.members("more", None, None, bench.now)
-    bench.core.rebalance(bench.now)
+    bench.core.handle(ev.Members("more", None, None), bench.now)
+    bench.core.handle(ev.Rebalance(), bench.now)
     assert [action.topic for action in bench.take(act.FetchAssignment)] == [TOPIC, "more"]
 
 
@@ -114,7 +115,7 @@ def test_a_topic_that_is_unsubscribed_ends_and_does_not_come_back(bench: Any) ->
     bench.worker("w")
     bench.open(0, 1)
     bench.take(act.FetchAssignment)
-    bench.core.unsubscribe(TOPIC, bench.now)
+    bench.core.handle(ev.Unsubscribe(TOPIC), bench.now)
     bench.commits()
     assert bench.core.state.queues == {}
     assert bench.take(act.FetchAssignment) == []

@@ -11,6 +11,7 @@ from rocketcrew.conf.settings import load
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.order import Order, check_limits
 from rocketcrew.supervisor.wiring import topic_concurrency
 
@@ -32,9 +33,9 @@ def limited(make: Callable[..., Bench], limit: int, *, topics: tuple[str, ...] =
 
 def open_topic(bench: Bench, topic: str) -> int:
     """One queue of another topic, opened at 0; its handle."""
-    bench.core.members(topic, [MessageQueue(topic, "b", 0)], (ME,), bench.now)
+    bench.core.handle(ev.Members(topic, [MessageQueue(topic, "b", 0)], (ME,)), bench.now)
     fetch = bench.one(act.FetchOffset)
-    bench.core.opened(fetch.handle, 0, bench.now)
+    bench.core.handle(ev.Opened(fetch.handle, 0), bench.now)
     return fetch.handle
 
 
@@ -90,7 +91,7 @@ def test_a_coroutine_handler_counts_by_message(make: Callable[..., Bench]) -> No
     (handle,) = bench.open(0)
     bench.worker("a", "b")
     for name in ("a", "b"):
-        bench.core.worker_window(name, 16)
+        bench.core.handle(ev.WorkerWindow(name, 16), bench.now)
     bench.found(handle, range(12))
     chunks = bench.dispatched()
     assert sum(chunk.count for chunk in chunks) == 5
@@ -105,8 +106,8 @@ def test_what_a_dead_worker_left_waits_for_room_too(make: Callable[..., Bench]) 
     bench.found(handle, range(2))
     first, second = bench.dispatched()
     assert workers([first, second]) == ["a", "a"]
-    bench.core.worker_died("a")
-    bench.core.salvage_complete("a", bench.now)
+    bench.core.handle(ev.WorkerDied("a"), bench.now)
+    bench.core.handle(ev.SalvageComplete("a"), bench.now)
     again = bench.dispatched()
     assert workers(again) == ["b", "b"]
     for chunk in again:

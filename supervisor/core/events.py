@@ -1,0 +1,381 @@
+"""What the edge reports to the core: news, answers to actions, and wishes of operators. Plain data, given to `Core.handle`.
+
+Each is named for what has happened, or for what is wanted. The edge and the simulation make the same ones. They are read at
+once and not kept, they are made on the hot path, hence not frozen, and compared by identity (as in actions.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from ...remoting.check_points import CheckPoint
+from ...remoting.queues import MessageQueue
+from ...workers.failures import Failure
+from .blame import Death, End
+from .popping import PopResult
+from .pulling import PullResult
+from .settling import FailureReport
+from .slab import Slot
+from .state import OPERATOR
+
+CRASHED = Death(End.CRASHED)
+"""With nothing in hand: nobody is charged."""
+
+# --- the life of the member -----------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class Start:
+    """Begin: a first rebalance at once, then by the timers."""
+
+
+@dataclass(slots=True, eq=False)
+class Stop:
+    """Drain and end every queue; the action Finished says when that is done."""
+
+
+@dataclass(slots=True, eq=False)
+class Pause:
+    """Pull nothing until `Resume` with the same reason; what was pulled is still consumed, the membership stays."""
+
+    reason: str = OPERATOR
+
+
+@dataclass(slots=True, eq=False)
+class Resume:
+    """That reason does not hold up pulling any more."""
+
+    reason: str = OPERATOR
+
+
+# --- assignment -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class Rebalance:
+    """The broker says that the group's members changed, or a route changed: look again at once."""
+
+
+@dataclass(slots=True, eq=False)
+class Members:
+    """Answer to FetchAssignment: the topic's readable queues and the group's client ids; None or empty = unknown."""
+
+    topic: str
+    queues: Sequence[MessageQueue] | None
+    members: Sequence[str] | None
+    mine: Sequence[MessageQueue] | None = None
+    """The own queues, where the strategy ran elsewhere."""
+
+
+@dataclass(slots=True, eq=False)
+class Subscribe:
+    """The topic is subscribed from now on, or with another filter. The edge tells the brokers in the same step."""
+
+    topic: str
+
+
+@dataclass(slots=True, eq=False)
+class Unsubscribe:
+    """The topic is not subscribed any more."""
+
+    topic: str
+
+
+@dataclass(slots=True, eq=False)
+class Opened:
+    """Answer to FetchOffset: where the queue begins; None = it could not be found out."""
+
+    handle: int
+    offset: int | None
+
+
+@dataclass(slots=True, eq=False)
+class Committed:
+    """Answer to Commit."""
+
+    handle: int
+    offset: int
+    ok: bool
+
+
+@dataclass(slots=True, eq=False)
+class Persist:
+    """Commit now instead of at the next timer."""
+
+
+@dataclass(slots=True, eq=False)
+class ResetOffsets:
+    """An administrator has set the offsets of these queues: what runs finishes, then ours begin there."""
+
+    offsets: Mapping[MessageQueue, int]
+
+
+@dataclass(slots=True, eq=False)
+class Locked:
+    """Answer to LockQueues, for the queues of one broker; `granted` None = it gave no answer."""
+
+    asked: Collection[MessageQueue]
+    granted: Collection[MessageQueue] | None
+    asked_at: float
+    """When the request was sent, in seconds of the core's clock."""
+
+
+@dataclass(slots=True, eq=False)
+class BrokerLost:
+    """The connection to a broker was lost."""
+
+    broker_name: str
+
+
+# --- pulls and pops -------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class Pulled:
+    """Answer to Pull."""
+
+    handle: int
+    result: PullResult
+
+
+@dataclass(slots=True, eq=False)
+class PullFailed:
+    """Answer to Pull: connection lost or timed out, perhaps in the middle of a body that had `slot`."""
+
+    handle: int
+    slot: Slot | None = None
+
+
+@dataclass(slots=True, eq=False)
+class PopAssigned:
+    """The topic's queues to pop from, as the brokers say."""
+
+    topic: str
+    mqs: Collection[MessageQueue]
+
+
+@dataclass(slots=True, eq=False)
+class Popped:
+    """Answer to Pop."""
+
+    handle: int
+    result: PopResult
+
+
+@dataclass(slots=True, eq=False)
+class PopFailed:
+    """Answer to Pop: connection lost or timed out, perhaps in the middle of a body that had `slot`."""
+
+    handle: int
+    slot: Slot | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Renewed:
+    """Answer to Renew: the new check point; None = refused."""
+
+    handle: int
+    offset: int
+    check: CheckPoint | None
+
+
+@dataclass(slots=True, eq=False)
+class Acked:
+    """Answer to Ack: of `count` messages so many were refused."""
+
+    handle: int
+    count: int
+    refused: int
+
+
+@dataclass(slots=True, eq=False)
+class SentBack:
+    """Answer to SendBack."""
+
+    handle: int
+    chunk_id: int
+    index: int
+    accepted: bool
+
+
+# --- workers --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class WorkerStarted:
+    """A process for that worker exists."""
+
+    worker_id: str
+
+
+@dataclass(slots=True, eq=False)
+class WorkerReady:
+    """It has imported the handler and can be given messages."""
+
+    worker_id: str
+
+
+@dataclass(slots=True, eq=False)
+class WorkerWindow:
+    """The worker runs so many chunks at one time (a coroutine handler), instead of one after another."""
+
+    worker_id: str
+    chunks: int
+
+
+@dataclass(slots=True, eq=False)
+class RetireWorker:
+    """Give the worker nothing more; the action Retired says when it has nothing in hand."""
+
+    worker_id: str
+
+
+@dataclass(slots=True, eq=False)
+class WorkerDied:
+    """Everything that it had reported was given to the core before. Without anything in hand nobody is charged."""
+
+    worker_id: str
+    death: Death = CRASHED
+
+
+@dataclass(slots=True, eq=False)
+class Salvaged:
+    """A segment that a dead worker left open is sealed; `records` are those whose rows are complete in it, per queue as
+    ranges of offsets."""
+
+    worker_id: str
+    seq: int
+    records: Sequence[tuple[MessageQueue, Sequence[tuple[int, int]]]]
+
+
+@dataclass(slots=True, eq=False)
+class SalvageComplete:
+    """Nothing more of the dead worker will turn up."""
+
+    worker_id: str
+
+
+@dataclass(slots=True, eq=False)
+class Outcome:
+    """A worker finished messages `[start, start + count)` of a chunk."""
+
+    worker_id: str
+    chunk_id: int
+    start: int
+    count: int
+    seq: int
+    """Of the segment that holds their rows; 0 = there are none."""
+    busy_us: int
+    slowest_us: int
+    filtered: int
+    failures: Sequence[FailureReport]
+
+
+@dataclass(slots=True, eq=False)
+class Reclaimed:
+    """Answer to Reclaim: the worker will not begin the last `unbegun` of `chunk_ids`; of the one before them it runs the
+    first `claimed` records, 0 = as many as it has."""
+
+    worker_id: str
+    chunk_ids: Sequence[int]
+    unbegun: int
+    claimed: int
+
+
+@dataclass(slots=True, eq=False)
+class CellRead:
+    """Answer to ReadCell: the worker runs record `offset` of the chunk, and only it can report from `held` on."""
+
+    worker_id: str
+    chunk_id: int
+    offset: int
+    held: tuple[int, int] | None
+
+
+@dataclass(slots=True, eq=False)
+class Returned:
+    """In order: messages `[start, count)` of a chunk came back unfinished; the first `failed` of them were tried."""
+
+    worker_id: str
+    chunk_id: int
+    start: int
+    failed: int
+    failure: Failure | None
+    """Why the first of them failed; None where none was tried."""
+    suspend_ms: int
+    """-1 = as configured, 0 = nothing is waited for."""
+
+
+@dataclass(slots=True, eq=False)
+class Consumed:
+    """In order: a whole chunk ran, and its handler has not committed it yet."""
+
+    worker_id: str
+    chunk_id: int
+
+
+@dataclass(slots=True, eq=False)
+class Classified:
+    """Answer to Classify: one key per record, None = it has none."""
+
+    worker_id: str
+    handle: int
+    keys: Sequence[bytes | None]
+
+
+@dataclass(slots=True, eq=False)
+class Sealed:
+    """The segment is safe on disk, and with it every earlier one of the worker."""
+
+    worker_id: str
+    seq: int
+
+
+@dataclass(slots=True, eq=False)
+class Loaded:
+    """A sealed segment's rows are in the table; reported with `commit_after_loaded` only."""
+
+    worker_id: str
+    seq: int
+
+
+Event = (
+    Start
+    | Stop
+    | Pause
+    | Resume
+    | Rebalance
+    | Members
+    | Subscribe
+    | Unsubscribe
+    | Opened
+    | Committed
+    | Persist
+    | ResetOffsets
+    | Locked
+    | BrokerLost
+    | Pulled
+    | PullFailed
+    | PopAssigned
+    | Popped
+    | PopFailed
+    | Renewed
+    | Acked
+    | SentBack
+    | WorkerStarted
+    | WorkerReady
+    | WorkerWindow
+    | RetireWorker
+    | WorkerDied
+    | Salvaged
+    | SalvageComplete
+    | Outcome
+    | Reclaimed
+    | CellRead
+    | Returned
+    | Consumed
+    | Classified
+    | Sealed
+    | Loaded
+)
