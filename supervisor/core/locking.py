@@ -4,8 +4,9 @@ As Java (RebalanceImpl.java, ConsumeMessageOrderlyService.java): a queue is lock
 offset is read when nobody else moves it any more; all locks are renewed every 20 s; one that was not confirmed for 30 s
 counts as lost (the broker's own limit is 60 s); a queue without its lock is neither pulled nor started. Stricter than Java
 in two points. After a lost connection the locks of that broker are in doubt, because a broker that restarts knows none:
-nothing starts until it has confirmed them again. And a queue whose lock another member had meanwhile is read again from its
-committed offset, because that member may have moved it.
+nothing is handed out until it has confirmed them again; what a worker has goes on, at most until its lock would have ended.
+And a queue whose lock another member had meanwhile is read again from its committed offset, because that member may have
+moved it.
 
 What concerns many queues of one broker is one request, one timer and one line of the log, however many there are.
 

@@ -77,6 +77,7 @@ class Ordered(Dispatching):
             if len(s.charges) and self.quarantine.exhausted(pq, chunk):
                 continue
             s.hand(worker, chunk, pq.mq.topic)
+            worker.asked_at = None  # it may be run there once more
             lane.in_hand.add(chunk.chunk_id)
             s.counters.dispatched_chunks += 1
             s.counters.dispatched_messages += chunk.count
@@ -116,6 +117,11 @@ class Ordered(Dispatching):
             self.offer(lane)
         if chunk in order.uncommitted:
             order.uncommitted.remove(chunk)
+        self._forget_attempts(order, chunk)
+
+    @staticmethod
+    def _forget_attempts(order: QueueOrder, chunk: Chunk) -> None:
+        """Of what is finished of the chunk."""
         if order.attempts:
             for offset in chunk.offsets[: chunk.reported]:
                 order.attempts.pop(offset, None)
@@ -145,6 +151,7 @@ class Ordered(Dispatching):
         self.lane_at(pq, offset).sending = offset
 
     def sent(self, pq: ProcessQueue, offset: int) -> None:
+        self.order_of(pq).attempts.pop(offset, None)
         lane = self.lane_at(pq, offset)
         if lane.sending == offset:
             lane.sending = -1
@@ -183,6 +190,7 @@ class Ordered(Dispatching):
         self.s.counters.returned_messages += chunk.count - start - failed
         rest = self._cut_off(pq, chunk, start)
         if chunk is not rest:
+            self._forget_attempts(order, chunk)
             if chunk.reported < chunk.count:
                 order.uncommitted.append(chunk)
             else:

@@ -237,7 +237,7 @@ class Settling:
         worker = s.workers.get(worker_id)
         s.hold(pq, token, start, end, messages)
         if worker is not None and seq <= worker.sealed_seq:
-            s.wait_for_table(token)  # it was sealed before this outcome was sent
+            s.wait_for_table(token)  # it was sealed before its outcome was sent
             return
         s.unsealed_of.setdefault(worker_id, set()).add(seq)
         s.unsealed_messages[token] += messages

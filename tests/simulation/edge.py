@@ -33,6 +33,7 @@ from rocketcrew.remoting.stored import decode_message, record_info
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.allocation import allocate, strategy_named
+from rocketcrew.supervisor.core.assigning import LOOK_UP_MAX_S
 from rocketcrew.supervisor.core.pulling import PullResult
 from rocketcrew.supervisor.core.slab import Slot
 from rocketcrew.supervisor.core.states import Queue
@@ -71,6 +72,8 @@ class Edge:
         self._link: Link | None = None
         self._routes: dict[str, tuple[float, list[MessageQueue]]] = {}
         self._revoked: set[int] = set()
+        self._looking: dict[str, float] = {}
+        """Topics that a look-up is under way for, and since when."""
         self._alone = member.script.broadcasting
         data = [SubscriptionData.of(TOPIC, member.script.subscription, 1)]
         if not self._alone:
@@ -148,7 +151,7 @@ class Edge:
 
     def notified(self, command: Command) -> None:
         """A request of the broker's own."""
-        if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+        if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED and self._member.running:
             self._world.note("the broker told of a change of members")
             self._core.handle(ev.Rebalance(), self._world.now)
 
@@ -157,8 +160,15 @@ class Edge:
     def _heartbeat(self) -> None:
         self._ask(Command(RequestCode.HEART_BEAT, body=self._heartbeat_body), lambda _c, _s: None)
 
+    def _looked_up(self, topic: str, queues: list[MessageQueue] | None, members: list[str] | None) -> None:
+        self._looking.pop(topic, None)
+        self._core.handle(ev.Members(topic, queues, members), self._world.now)
+
     def _fetch_assignment(self, action: act.FetchAssignment) -> None:
         topic = action.topic
+        if self._world.now - self._looking.get(topic, float("-inf")) < LOOK_UP_MAX_S:
+            raise Violation(f"{topic} is looked up beside another look-up: the older answer may come later")
+        self._looking[topic] = self._world.now
         known = self._routes.get(topic)
         if known is not None and self._world.now_ms - known[0] < ROUTE_MS:
             self._fetch_members(topic, known[1])
@@ -166,7 +176,7 @@ class Edge:
 
         def routed(response: Command | None, _slot: Slot | None) -> None:
             if response is None or response.code != ResponseCode.SUCCESS:
-                self._core.handle(ev.Members(topic, None, None), self._world.now)
+                self._looked_up(topic, None, None)
                 return
             queues = [
                 MessageQueue(topic, data.broker_name, number)
@@ -180,7 +190,7 @@ class Edge:
 
     def _fetch_members(self, topic: str, queues: list[MessageQueue]) -> None:
         if self._alone:
-            self._core.handle(ev.Members(topic, queues, [self._member.client_id]), self._world.now)
+            self._looked_up(topic, queues, [self._member.client_id])
             return
 
         def listed(response: Command | None, _slot: Slot | None) -> None:
@@ -188,7 +198,7 @@ class Edge:
             if response is not None and response.code == ResponseCode.SUCCESS:
                 members = list(ConsumerIds.decode(response.body).consumer_id_list)
                 self._note_revoked(topic, queues, members)
-            self._core.handle(ev.Members(topic, queues, members), self._world.now)
+            self._looked_up(topic, queues, members)
 
         self._ask(Command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ConsumerList(GROUP).to_fields()), listed)
 
@@ -323,7 +333,8 @@ class Edge:
         view, start = self._member.view, action.start
         size = int.from_bytes(view[start : start + 4], "big")
         offset = int.from_bytes(view[start + 20 : start + 28], "big")
-        expected = self._core.state.chunks[action.chunk_id].offsets[action.index]
+        chunk = self._core.state.chunks.get(action.chunk_id)  # None: its queue ended in the same tick
+        expected = offset if chunk is None else chunk.offsets[action.index]
         if size != action.end - start or offset != expected:
             raise Violation(f"the bytes of {action.mq} {expected} are gone before it was sent back")
         level = self._member.script.delay_level

@@ -177,7 +177,7 @@ class Faults:
 
     def _kill_member(self) -> bool:
         member = self._member()
-        if member is None:
+        if member is None or member is self.s.lives_on:
             return False
         member.die()
         return True

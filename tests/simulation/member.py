@@ -90,6 +90,8 @@ class SimMember:
         self._performs[act.ChargesChanged] = self._write_charges
         self._performs[act.Load] = self._load_wanted
         self.pool.start()
+        if parts.joins_first:
+            self.edge.connect()
 
     def _config(self) -> CoreConfig:
         script = self.script
@@ -182,7 +184,8 @@ class SimMember:
         self.core.recover(recovered)
         self.core.state.outcomes.recovered(state, self.core.state.settled)
         self._write_anew()
-        self.edge.connect()
+        if not self.parts.joins_first:
+            self.edge.connect()
         self.core.handle(ev.Start(), self.world.now)
         if self.script.commit_after_loaded:
             self._look_for_loaded()
@@ -247,6 +250,7 @@ class SimMember:
                 elif not self.parts.batch_goes_on:
                     break
             self.edge.read_again()
+        self.pool.note_ends()
         if (trimmed := self.core.state.counters.trimmed_units) > self._trimmed:
             self._trimmed = trimmed
             self.world.note("a slot was cut down")
@@ -264,8 +268,10 @@ class SimMember:
             return False
         self.world.note("an action failed")
         if isinstance(action, act.SendBack):
-            self.notebook.refused(action.handle, self.core.state.chunks[action.chunk_id].offsets[action.index])
-        if self.parts.batch_goes_on:
+            chunk = self.core.state.chunks.get(action.chunk_id)
+            if chunk is not None:
+                self.notebook.refused(action.handle, chunk.offsets[action.index])
+        if self.parts.batch_goes_on and self.parts.core_hears:
             action_failed(self.core, action, self.world.now)
         return True
 
@@ -371,6 +377,8 @@ class SimMember:
         if not self.running:
             if self._taken_over:
                 self.world.note("a start failed after a take-over")
+            if self.edge.link is not None:
+                raise Violation(f"{self.client_id} did not start, and the group was rebalanced twice for it")
             self._check_failed_start()
         self.folder.cells = dict(self.coroner.cells)
         self.pool.kill_all()

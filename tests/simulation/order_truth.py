@@ -3,7 +3,8 @@
 A lane is a queue (order = "queue") or one key of a queue. At every begin: nothing else of the lane runs anywhere, and every
 earlier message of it was handled or stored as a retry by the broker. A message that was handled by a worker that died before
 it told is not handled. What an operator skipped, or nobody subscribed, is of no account. A broker that is killed forgets
-its locks: a message that ran at that moment may meet the next owner's first ones.
+its locks: what a worker was handed before that may meet the next owner's first messages, until its lock would have ended
+(Java's consumer goes on for as long: ProcessQueue.isLockExpired).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class OrderTruth:
         """Stored as a retry, not subscribed, or skipped: nothing of it has to run."""
         self._handled: dict[QueueKey, dict[int, set[str]]] = {}
         """By offset: the workers that handled it."""
-        self._running: dict[Hashable, tuple[SimWorker, int, float]] = {}
+        self._running: dict[Hashable, tuple[SimWorker, int]] = {}
         self._from: dict[Hashable, int] = {}
         """Everything of the lane below this is done."""
         self._untold: dict[str, list[tuple[QueueKey, int]]] = {}
@@ -50,7 +51,7 @@ class OrderTruth:
         if lane is None:
             return
         other = self._running.get(lane)
-        if other is not None and other[0].alive and other[2] > self.broker_died_ms:
+        if other is not None and other[0].alive and other[0].handed_ms > self.broker_died_ms:
             raise Violation(f"{lane}: {offset} begins in {worker.worker_id} while {other[0].worker_id} runs {other[1]}")
         done = self._handled.setdefault(key, {})
         at = self._from.get(lane, 0)
@@ -59,7 +60,7 @@ class OrderTruth:
                 raise Violation(f"{lane}: {offset} begins in {worker.worker_id}, but {at} is not done")
             at += 1
         self._from[lane] = max(self._from.get(lane, 0), at)
-        self._running[lane] = (worker, offset, self._world.now_ms)
+        self._running[lane] = (worker, offset)
 
     def ends(self, worker: SimWorker, key: QueueKey, offset: int, *, handled: bool) -> None:
         lane = self._lane_of(key, offset)

@@ -45,7 +45,7 @@ class OrderedSimWorker(SimWorker):
     def other(self, message: object) -> None:
         """A packet that is neither chunk nor seal nor stop."""
         if isinstance(message, OrderedPacket):
-            self.start_before = message.start_before
+            self.start_before, self.handed_ms = message.start_before, message.sent_ms
             self.group.extend(message.works)
             self._next()
         elif isinstance(message, Classify):
@@ -253,7 +253,8 @@ class OrderedSimWorker(SimWorker):
 class OrderedPacket:
     """A hand-over on its way: what it says is read when it is sent."""
 
-    def __init__(self, action: DispatchOrdered) -> None:
+    def __init__(self, action: DispatchOrdered, sent_ms: float) -> None:
+        self.sent_ms = sent_ms
         self.start_before = action.start_before
         self.works = [(Work(Dispatch(action.worker_id, item.chunk, item.mq, item.chunk.handle)), item.lane, item.tried)
                       for item in action.chunks]  # fmt: skip

@@ -31,6 +31,10 @@ class Parts:
     claims_class = Claims
     batch_goes_on = True
     """An action that fails unexpectedly takes nothing else of its batch along, and the core hears of it."""
+    core_hears = True
+    """An action that fails unexpectedly is an event of the core."""
+    joins_first = False
+    """A member goes to the broker before its workers are ready."""
     keeps_taken_journals = True
     """What a journal of a dead slot knew is written into the own one before that is removed."""
     guards_commits = True

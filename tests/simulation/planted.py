@@ -501,6 +501,24 @@ class TakesTheRecordInHand(CoreParts):
             super().in_hand(worker_id, chunk_id, later[0] if later else offset, held, now)
 
 
+class WaitsForTheCall(CoreParts):
+    """What a worker has finished is known when it reports it, after the call that it is in."""
+
+    class settling_class(Settling):
+        def in_hand(
+            self, worker_id: str, chunk_id: int, offset: int, held: tuple[int, int] | None, now: float
+        ) -> None:  # fmt: skip
+            pass
+
+
+class HoldsTheWholeChunk(CoreParts):
+    """A chunk waits as a whole for a segment, also what was durable of it before."""
+
+    class settling_class(Settling):
+        def _wait_for_seal(self, chunk: Chunk, token: Token, index: int, messages: int) -> None:
+            super()._wait_for_seal(chunk, token, 0, messages)
+
+
 class ForgetsUncommitted(CoreParts):
     """What was finished is forgotten where the last commit is refused until the deadline."""
 
@@ -567,6 +585,10 @@ PLANTED = {
     "commit before seal": Planted(CommitBeforeSeal, 10),
     "seals for a span that was only pulled": Planted(SealsForTheSpan, 10, (), {"span_max": 16}),
     "commit what was pulled": Planted(CommitNext, 20),
+    "an offset goes back for rows of a later message": Planted(
+        HoldsTheWholeChunk, 60, (), HELD_UP | {"workers": 1, "slow": 0.3, "deadly": 0, "hard_limit_ms": 0}
+    ),
+    "finished messages wait for a long call": Planted(WaitsForTheCall, 20, (), HELD_UP),
     "finished messages forgotten where the last commit fails": Planted(
         ForgetsUncommitted, 100, (*COMING_AND_GOING, "refuse commits", "stall broker"), SEVERAL
     ),

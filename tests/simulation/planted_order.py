@@ -7,6 +7,7 @@ from rocketcrew.supervisor.core.lanes import Lanes
 from rocketcrew.supervisor.core.orderly import Orderly
 from rocketcrew.supervisor.core.process_queue import ProcessQueue
 from rocketcrew.supervisor.core.queue_order import Lane
+from rocketcrew.supervisor.core.settling import Settling
 from rocketcrew.workers.cells import KEYS_OF
 
 from .ordered_worker import OrderedSimWorker
@@ -79,7 +80,20 @@ class GoesOnBehind(Parts):
             self._go_on(work)
 
 
+class WaitsForTheCall(CoreParts):
+    """A worker that keeps an order reports between two calls only."""
+
+    class settling_class(Settling):
+        def in_hand(
+            self, worker_id: str, chunk_id: int, offset: int, held: tuple[int, int] | None, now: float
+        ) -> None:  # fmt: skip
+            pass
+
+
 PLANTED_ORDER = {
+    "what ended in order waits for a long call": Planted(
+        WaitsForTheCall, 40, (), {"order": "queue", "auto_commit": True, "slow": 0.3, "workers": 1, "deadly": 0}
+    ),
     "a queue runs beside itself": Planted(StartsBeside, 20, ("kill worker",), {"order": "queue", "auto_commit": True}),
     "a key runs beside what it holds": Planted(KeysBeside, 40, (), {"order": "key", "keys": 1, "key_function": False}),
     "a worker that owes keys counts as idle": Planted(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from rocketcrew.supervisor.core.actions import FetchAssignment
+from rocketcrew.supervisor.core.assigning import Assigning
+
 from .parts import Parts
-from .planted import SEVERAL, Planted
+from .planted import COMING_AND_GOING, SEVERAL, CoreParts, Planted
 from .script import ACTIONS, BOOTS
 
 
@@ -19,7 +22,32 @@ class LosesTheBatch(Parts):
     batch_goes_on = False
 
 
+class TellsNobody(Parts):
+    """An action that fails is forgotten: nothing answers it."""
+
+    core_hears = False
+
+
+class JoinsFirst(Parts):
+    """The group is joined before the workers have shown that they can boot."""
+
+    joins_first = True
+
+
+class LooksUpAtEachNotice(CoreParts):
+    """Each notice is a look-up of its own, beside those under way."""
+
+    class assigning_class(Assigning):
+        def look_up(self, topic: str, now: float) -> None:
+            del now
+            if not self.s.stopping and topic in self.s.topics:
+                self.s.out.append(FetchAssignment(topic))
+
+
 PLANTED_PROCESS = {
+    "a failing action is told to nobody": Planted(TellsNobody, 20, (ACTIONS,), {"slow": 0.05}),
+    "a member joins before it can work": Planted(JoinsFirst, 20, (BOOTS, "start member"), SEVERAL),
+    "look-ups beside each other": Planted(LooksUpAtEachNotice, 20, (*COMING_AND_GOING, "slow network"), SEVERAL),
     "a failing action loses the rest of its batch": Planted(LosesTheBatch, 20, (ACTIONS,), {"slow": 0.05}),
     "journal of a dead slot removed too early": Planted(
         UnlinksFirst, 40, (BOOTS, "kill member"), SEVERAL | {"slow": 0.05}

@@ -10,7 +10,8 @@ from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.failed_actions import NOT_CARRIED_OUT
 from rocketcrew.supervisor.core.settling import FailureReport
-from rocketcrew.supervisor.core.states import Queue
+from rocketcrew.supervisor.core.state import State
+from rocketcrew.supervisor.core.states import LIVING, Queue, QueueEvent
 from rocketcrew.workers.claims import take_back
 from rocketcrew.workers.failures import asked
 from rocketcrew.workers.unreported import look
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
 
 Records = list[tuple[MessageQueue, list[tuple[int, int]]]]
 WORKER_STOP_MS = 400
+REPORTED_MS = 300
+"""Well above all that delays a look at a cell here."""
+
+
+def _ends(state: State) -> int:
+    return sum(state.seen[Queue.DRAINING, event] for event in (QueueEvent.DRAINED, QueueEvent.DEADLINE))
 
 
 class SimPool:
@@ -37,6 +44,8 @@ class SimPool:
         """Segments of the last run that were salvaged: (worker id, seq), and the records in them."""
         self._started = 0
         self._stopping = False
+        self._ends = 0
+        """Queues that had left before this step."""
         self._succeeded: set[str] = set()
         """Workers that have or had a successor."""
         self._left: set[str] = set()
@@ -96,7 +105,7 @@ class SimPool:
             if again:
                 raise Violation(f"{item.mq} {again} are run again, although they were finished before")
             self._member.notebook.handed(item.chunk.handle, item.chunk.offsets, action.worker_id)
-        self._to(action.worker_id, OrderedPacket(action))
+        self._to(action.worker_id, OrderedPacket(action, self._member.world.now_ms))
 
     def returned(self, worker: SimWorker, chunk_id: int, start: int, failed: int, level: int, suspend_ms: int) -> None:
         core = self._member.core
@@ -121,10 +130,15 @@ class SimPool:
         if limit and len(self.workers) > limit:
             self._member.world.note("a topic's limit was kept")
 
+    def note_ends(self) -> None:
+        """A step is over."""
+        self._ends = _ends(self._member.core.state)
+
     def _seal(self, action: act.Seal) -> None:
         self._member.world.note("a seal was asked for")
         core, worker = self._member.core.state, self.workers.get(action.worker_id)
         leaves = core.stopping or any(pq.state is Queue.DRAINING for pq in core.queues.values())
+        leaves = leaves or self._ends != _ends(core)  # it left in the same step, in which it was asked for
         waiting = [] if worker is None else [*worker.sealing, *filter(None, [worker.segment])]
         if worker is not None:
             waiting += [said[1] for what, said in worker.said if what == self.sealed]  # not known to the core yet
@@ -173,8 +187,30 @@ class SimPool:
     def _ask_report(self, action: act.AskReport) -> None:
         """Where the handler holds the interpreter's lock nobody hears it."""
         worker, world = self.workers.get(action.worker_id), self._member.world
+        if worker is not None:
+            worker.asked_beside = worker.call
         if worker is not None and world.chance(0.7):
             world.after(world.random.random() * 30, worker.beside)
+
+    def check_reported(self) -> None:
+        """What ended before a long call is known: read off the cell, or its worker was asked for it, once a call."""
+        for worker in self.workers.values():
+            call, cell = worker.call, worker.unreported_cell
+            if call is None or not worker.alive or not cell.offered or worker.said:
+                continue
+            core = self._member.core.state
+            view, chunk = core.workers.get(worker.worker_id), core.chunks.get(call.in_hand.chunk_id)
+            late = self._member.world.now_ms - call.began_ms > REPORTED_MS
+            if not late or chunk is None or view is None or view.state not in LIVING:
+                continue
+            if cell.held and worker.asked_beside is not call:
+                raise Violation(
+                    f"{worker.worker_id} is in a long call, and was not asked for what it had finished before"
+                )
+            if not cell.held and chunk.reported < chunk.offsets.index(call.in_hand.offset):
+                raise Violation(
+                    f"{worker.worker_id} is in a long call, and {chunk.offsets} is known to {chunk.reported} only"
+                )
 
     def _kill(self, action: act.KillWorker) -> None:
         if action.reason.endswith(NOT_CARRIED_OUT):
@@ -289,8 +325,13 @@ class SimPool:
         )
 
     def _replace(self, dead: list[str], salvage: list[Segment]) -> None:
-        if not self._stopping:
-            self._start_one(dead, salvage)
+        if self._stopping:
+            return
+        others = [worker for worker in self.workers.values() if worker.alive and not worker.told]
+        new = self._start_one(dead, salvage)
+        if len(others) >= self._member.script.workers:  # it had a successor already: no worker too many
+            new.retires = others[0].worker_id
+            self._succeeded.add(others[0].worker_id)
 
     # --- the end ------------------------------------------------------------------------------------------------
 

@@ -167,6 +167,8 @@ class Script:
         rate = max(self.fault_rate, 0.02) if weights != self.faults else self.fault_rate
         alone = {"broadcasting": False} if weights != self.faults or fields else {}
         drawn: dict[str, Any] = {"faults": weights, "fault_rate": rate}
+        if fields.get("order", self.order) != "concurrent":
+            drawn["topic_limit"] = 0
         return replace(self, **drawn | alone | dict(fields)).without_operators()
 
 

@@ -52,6 +52,8 @@ class Simulation:
         self.folders: list[Folder] = []
         self.members: list[SimMember] = []
         """Those that live, and those that ended and are not forgotten yet."""
+        self.lives_on: SimMember | None = None
+        """This one is not killed."""
         self.next_boot_fails = False
         self.transitions: Counter[tuple[Enum, Enum]] = Counter()
         self.faults = Faults(self)
@@ -148,6 +150,7 @@ class Simulation:
             raise Violation(f"slab: {slab.used_units} used, {slab.reserved_units} reserved of {slab.units}")
         if not self.world.steps % LOOK_EVERY_STEPS:
             bounds.check(state, self.script)
+            member.pool.check_reported()
 
     # --- the world around ---------------------------------------------------------------------------------------
 
@@ -179,7 +182,14 @@ class Simulation:
     # --- the end ------------------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """No more faults: everybody is there, everything works, until nothing is left to do."""
+        """No more faults: everybody is there, everything works, until nothing is left to do. Then all stop."""
+        self._rest()
+        self._stop_all()
+        for folder in self.folders:
+            self.table.load(folder, all_of_it=True)
+        self._reckon()
+
+    def _rest(self) -> None:
         self.world.calm = True
         self.faults.end()
         world = self.world
@@ -189,10 +199,6 @@ class Simulation:
                 raise Violation(f"does not come to rest: {self._unrest()}")
             for _ in range(20):
                 self._step()
-        self._stop_all()
-        for folder in self.folders:
-            self.table.load(folder, all_of_it=True)
-        self._reckon()
 
     def _committed(self, key: QueueKey) -> int | None:
         """The group's offset at the broker, or that of the one member's file when it broadcasts."""

@@ -83,6 +83,10 @@ class SimWorker:
         """Between its claim and its look whether it was asked."""
         self.call: Call | None = None
         """The handler call under way."""
+        self.asked_beside: Call | None = None
+        """The call beside which it was asked last to report."""
+        self.handed_ms = 0.0
+        """When the supervisor sent what it works on; kept in order only."""
         self.key_in_hand: InHand | None = None
         """The message whose key it was asked for when it died."""
         self.told = False

@@ -48,7 +48,7 @@ class World:
     def step(self) -> None:
         """One event."""
         due, _, act, args = heapq.heappop(self._events)
-        self.now_ms = due
+        self.now_ms = max(due, self.now_ms)
         self.steps += 1
         if self.trace is not None:
             self.trace.append(f"{due:.2f} {act.__qualname__} {args!r:.140}")

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketcrew.supervisor.core.chunks import Chunk, Failure, PullRun
+from rocketcrew.supervisor.core.chunks import Chunk, PullRun
 from rocketcrew.supervisor.core.slab import UNIT_BYTES, Slab
+from rocketcrew.workers.failures import Cause, Failure
 
 RECORD_BYTES = 100
 
@@ -55,7 +56,7 @@ def test_whatever_is_cut_the_parts_are_the_whole(
 
 def test_what_has_an_outcome_stays_where_it_was_reported() -> None:
     chunk = run_of(Slab(64 * UNIT_BYTES), [0, 1, 2, 3], 0).cut(4, 1, 1)
-    chunk.reported, chunk.failed = 2, {1: Failure(0, "no")}
+    chunk.reported, chunk.failed = 2, {1: Failure(Cause.TIME_LIMIT, "no")}
     with pytest.raises(AssertionError, match="a cut at 1 of 2 reported, 4 messages"):
         chunk.split(1, 2)
     rest = chunk.split(2, 2)

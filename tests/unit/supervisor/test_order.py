@@ -424,3 +424,23 @@ def test_the_lock_is_given_up_behind_the_last_commit(make: Make) -> None:
     bench.commits()
     bench.commits()
     assert bench.one(act.UnlockQueues).mqs == (mq,)
+
+
+def test_attempts_of_a_message_that_succeeded_are_forgotten_though_the_next_one_fails(make: type[Bench]) -> None:
+    """They were kept as long as the assignment, where the chunk came back in part."""
+    bench = make(order="queue", chunk_messages_max=2, suspend_current_queue_time_ms=10)
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.core.state.sizer.tail_us = 100.0
+    bench.found(handle, [0, 1])
+    first = bench.one(act.DispatchOrdered).chunks[0].chunk
+    assert first.count == 2
+    bench.core.handle(ev.Returned("w1", first.chunk_id, 0, 1, asked(0, "no"), -1), bench.now)
+    bench.pass_ms(10.1)
+    (again,) = bench.one(act.DispatchOrdered).chunks
+    assert again.tried == (1,)
+    order = bench.pq(handle).order
+    assert order is not None
+    bench.done(again.chunk, count=1)
+    bench.core.handle(ev.Returned("w1", again.chunk.chunk_id, 1, 1, asked(0, "no"), -1), bench.now)
+    assert order.attempts == {1: 1}

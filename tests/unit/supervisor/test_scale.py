@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -90,11 +91,12 @@ def test_the_next_chunk_costs_the_same_when_all_windows_are_full(make: Make, row
         chunks = bench.dispatched()
         bench.none(act.Dispatch)
 
-        bench.done(chunks[0], seq=int(rows))  # what has no room for more is found out once
-        assert bench.dispatched()
-        found = steps(lambda: bench.done(chunks[1], seq=int(rows)))
-        assert bench.dispatched()
-        return found
+        costs: list[int] = []
+        for chunk in [chunk for chunk in chunks if chunk.worker_id == chunks[0].worker_id]:
+            taken = steps(partial(bench.done, chunk, seq=int(rows)))
+            if bench.dispatched():
+                costs.append(taken)
+        return costs[1]  # at the first, what has no room for more is found out once
 
     assert cost(128) <= FLAT * cost(4)
 

@@ -1,0 +1,368 @@
+"""POP in a world of its own: one member's core, a model of a broker that pops, workers, an operator who unsubscribes.
+
+The model is strict: an acknowledgement counts only with the message's newest check point and in time; a message whose time is
+over is shown again. Answers are late or lost; renewals take so long that messages end while theirs are out. What must hold:
+no message is acknowledged before it is finished and durable, none that was finished in time is shown again without having
+been acknowledged, none is popped of a topic that is not subscribed; when all is quiet every message is acknowledged, and
+nothing is kept.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from rocketcrew.remoting.check_points import CheckPoint
+from rocketcrew.remoting.codes import ResponseCode
+from rocketcrew.remoting.pop_headers import PopResponse
+from rocketcrew.remoting.properties import encode_properties
+from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.remoting.stored import StoredMessage, encode_message
+from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core import events as ev
+from rocketcrew.supervisor.core.allocation import average
+from rocketcrew.supervisor.core.blame import Death, End
+from rocketcrew.supervisor.core.chunks import Chunk
+from rocketcrew.supervisor.core.decisions import Core
+from rocketcrew.supervisor.core.popping import PopResult
+from rocketcrew.supervisor.core.slab import UNIT_BYTES, Slab
+from rocketcrew.supervisor.core.state import CoreConfig
+from rocketcrew.workers.failures import asked
+
+from .world import Violation, World
+
+TOPIC, QUEUE = "T", MessageQueue("T", "broker-a", -1)
+INVISIBLE_MS = 400
+POLL_MS = 300
+ACK_MS = 250
+"""More than an acknowledgement takes that waits for a renewal."""
+BATCH = 8
+MESSAGES = 120
+REST_MS = 60_000
+
+
+class Message:
+    """One message at the broker."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.visible_from_ms = 0.0
+        self.check: CheckPoint | None = None
+        self.retries = 0
+        self.acked = False
+
+
+class PopWorker:
+    """Runs chunk after chunk; rows wait for its seal."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.chunks: deque[Chunk] = deque()
+        self.busy = False
+        self.alive = True
+        self.seq = 1
+        self.unsealed: list[int] = []
+
+
+class PopSimulation:
+    """One run of a seed; `make_core` may make one with a planted bug."""
+
+    def __init__(self, seed: int, make_core: Callable[[CoreConfig, Slab, bytearray], Core] = Core) -> None:
+        self.world = World(seed)
+        random = self.world.random
+        self.messages: list[Message] = []
+        self.view = bytearray(64 * UNIT_BYTES)
+        config = CoreConfig(
+            "c1", "g", (TOPIC,), strategy=average, persist_interval_ms=random.choice([50, 250]), send_back_retry_ms=100,
+            rebalance_interval_ms=700, pull_delay_on_error_ms=60, stop_deadline_ms=20_000,
+            pop_threshold_for_queue=random.choice([4, 16, 96]), chunk_messages_max=random.choice([1, 4]),
+        )  # fmt: skip
+        self.core = make_core(config, Slab(len(self.view)), self.view)
+        self.subscribed = True
+        self.durable: set[int] = set()
+        """Numbers of messages that are finished, their rows sealed."""
+        self.awaited: set[int] = set()
+        """Numbers of those whose acknowledgement is to come."""
+        self.workers: dict[str, PopWorker] = {}
+        self.finished: act.Finished | None = None
+        self._turn = self._born = 0
+        self._tick_at = float("inf")
+        self._slow = random.choice([0.0, 0.1, 0.3])
+        self._performs: dict[type, Callable[[Any], None]] = {
+            act.FetchAssignment: self._assignment, act.Pop: self._pop, act.Ack: self._ack, act.Renew: self._renew,
+            act.SendBack: self._send_back, act.Dispatch: self._dispatch, act.Seal: self._seal_asked,
+            act.Finished: self._core_finished, act.Log: self._logged,
+        }  # fmt: skip
+
+    def run(self, steps: int) -> None:
+        world = self.world
+        for _ in range(2):
+            self._event(self._start_worker)
+        self._event(self._hear, ev.Start())
+        world.after(1, self._produce)
+        world.after(100, self._operate)
+        while world.steps < steps:
+            self._step()
+        world.calm = True
+        self._event(self._subscribe)
+        until = world.now_ms + REST_MS
+        while any(not message.acked for message in self.messages) or self.core.state.queues:
+            if world.now_ms > until:
+                left = [message.number for message in self.messages if not message.acked]
+                raise Violation(
+                    f"does not come to rest: {left} are not acknowledged, {len(self.core.state.queues)} in hand"
+                )
+            self._step()
+        self._event(self._hear, ev.Stop())
+        while self.finished is None:
+            self._step()
+        self._check_end()
+
+    def _check_end(self) -> None:
+        state = self.core.state
+        in_hand = sum(loop.in_hand for loop in self.core.popping.loops.values())
+        kept = [state.queues, state.chunks, state.unsealed, state.redo, state.quarantine]
+        if any(kept) or state.slab.used_units or in_hand:
+            raise Violation(f"kept at the end: {kept}, {state.slab.used_units} units, {in_hand} popped")
+
+    def _step(self) -> None:
+        self.world.step()
+        slab = self.core.state.slab
+        if not 0 <= slab.used_units <= slab.units or self.core.state.counters.invariant_violations:
+            raise Violation(f"slab: {slab.used_units} of {slab.units}")
+
+    # --- the member's loop --------------------------------------------------------------------------------------
+
+    def _event(self, what: Callable[..., None], *arguments: Any) -> None:
+        what(*arguments)
+        while todo := self.core.take_actions():
+            for action in todo:
+                perform = self._performs.get(type(action))
+                if perform is not None:
+                    perform(action)
+        due = self.core.next_timer()
+        if due is not None and due * 1000 < self._tick_at:
+            self._tick_at = due * 1000
+            self.world.at(self._tick_at, self._tick, self._tick_at)
+
+    def _hear(self, event: Any) -> None:
+        self.core.handle(event, self.world.now)
+
+    def _tick(self, due_ms: float) -> None:
+        if due_ms == self._tick_at:
+            self._tick_at = float("inf")
+            self._event(self.core.tick, self.world.now + 1e-9)
+
+    def _later(self, most_ms: float, what: Callable[..., None], *arguments: Any) -> None:
+        self.world.after(0.1 + self.world.random.random() * most_ms, self._event, what, *arguments)
+
+    def _lost(self) -> bool:
+        return self.world.chance(0.05) and not self.world.calm
+
+    def _logged(self, entry: act.Log) -> None:
+        if entry.level == "critical":
+            raise Violation(f"{entry.event} {entry.keys}")
+
+    def _core_finished(self, action: act.Finished) -> None:
+        self.finished = action
+
+    # --- the broker ---------------------------------------------------------------------------------------------
+
+    def _produce(self) -> None:
+        for _ in range(self.world.random.choice([1, 3, 9])):
+            self.messages.append(Message(len(self.messages)))
+        if len(self.messages) < MESSAGES and not self.world.calm:
+            self.world.after(self.world.random.expovariate(1 / 40), self._produce)
+
+    def _assignment(self, action: act.FetchAssignment) -> None:
+        """Also after the topic was unsubscribed, where it was asked before."""
+        self._later(30, lambda: self._hear(ev.Members(action.topic, None, None)))
+        self._later(30, lambda: self._hear(ev.PopAssigned(action.topic, [QUEUE])))
+
+    def _pop(self, action: act.Pop) -> None:
+        if not self.subscribed:
+            raise Violation("a topic that is not subscribed is popped")
+        self.world.after(1, self._serve, action, self.world.now_ms + POLL_MS)
+
+    def _serve(self, action: act.Pop, until_ms: float) -> None:
+        now = self.world.now_ms
+        found = [m for m in self.messages if not m.acked and m.visible_from_ms <= now][:BATCH]
+        if not found and now < until_ms:
+            self.world.after(15, self._serve, action, until_ms)
+            return
+        if not found:
+            result = PopResult(ResponseCode.POLLING_TIMEOUT)
+            self._later(1, lambda: self._hear(ev.Popped(action.handle, result)))
+            return
+        found.sort(key=lambda m: (m.retries > 0, m.number))
+        body = b"".join(self._shown(message) for message in found)
+        header = PopResponse(self._turn, INVISIBLE_MS, 0, 0, "0 0 0", None)
+        if self._lost():
+            self.world.note("a pop's answer was lost")
+            self._later(500, lambda: self._hear(ev.PopFailed(action.handle)))
+        else:
+            self._later(1, self._popped, action, header, body)
+
+    def _shown(self, message: Message) -> bytes:
+        if message.number in self.awaited:
+            raise Violation(f"{message.number} was finished in time, and is shown again: nobody acknowledged it")
+        self._turn += 1
+        message.retries += message.check is not None
+        message.visible_from_ms = self.world.now_ms + INVISIBLE_MS
+        mark = "1" if message.retries else "0"
+        message.check = CheckPoint(
+            message.number, self._turn, INVISIBLE_MS, 0, mark, QUEUE.broker_name, 0, message.number
+        )
+        properties = encode_properties({"UNIQ_KEY": f"U{message.number}", "POP_CK": message.check.encode()})
+        return encode_message(
+            StoredMessage(TOPIC, b"%d" % message.number, properties.encode(), queue_offset=message.number,
+                          reconsume_times=message.retries)
+        )  # fmt: skip
+
+    def _popped(self, action: act.Pop, header: PopResponse, body: bytes) -> None:
+        slot = self.core.room_for(action.handle, len(body))
+        if slot is None:
+            self._hear(ev.Popped(action.handle, PopResult(ResponseCode.SUCCESS, header, dropped=True)))
+            return
+        self.view[slot.start : slot.start + len(body)] = body
+        self._hear(ev.Popped(action.handle, PopResult(ResponseCode.SUCCESS, header, len(body), slot)))
+
+    def _holds(self, check: CheckPoint) -> Message | None:
+        """The message of a check point that counts; whoever names one that was replaced meanwhile has not waited for it."""
+        message = self.messages[check.offset]
+        in_time = not message.acked and message.visible_from_ms > self.world.now_ms
+        return message if in_time and message.check == check else None
+
+    def _ack(self, action: act.Ack) -> None:
+        for check in action.checks:
+            self.awaited.discard(check.offset)
+            if check.offset not in self.durable:
+                raise Violation(f"{check.offset} is acknowledged before it is finished and durable")
+        self._later(5, self._acked, action)
+
+    def _acked(self, action: act.Ack) -> None:
+        refused = 0
+        for check in action.checks:
+            message = None if self._lost() else self._holds(check)
+            refused += message is None
+            if message is not None:
+                message.acked = True
+        self._hear(ev.Acked(action.handle, len(action.checks), refused))
+
+    def _renew(self, action: act.Renew) -> None:
+        self._later(150 if self.world.chance(0.5) else 3, self._renewed, action)
+
+    def _renewed(self, action: act.Renew) -> None:
+        check = None if self._lost() else self._change(action.check, INVISIBLE_MS)
+        self._hear(ev.Renewed(action.handle, action.offset, check))
+
+    def _change(self, check: CheckPoint, invisible_ms: float) -> CheckPoint | None:
+        message = self._holds(check)
+        if message is None:
+            return None
+        self._turn += 1
+        message.visible_from_ms = self.world.now_ms + invisible_ms
+        message.check = check.renewed(self._turn, int(invisible_ms), 0)
+        return message.check
+
+    def _send_back(self, action: act.SendBack) -> None:
+        check = action.check
+        if check is None:
+            raise Violation("a popped message is handed back without its check point")
+
+        def changed() -> None:
+            self._change(check, 80)
+            self._hear(ev.SentBack(action.handle, action.chunk_id, action.index, True))
+
+        self._later(5, changed)
+
+    # --- workers ------------------------------------------------------------------------------------------------
+
+    def _start_worker(self) -> None:
+        self._born += 1
+        worker = self.workers[f"w{self._born}"] = PopWorker(f"w{self._born}")
+        self._hear(ev.WorkerStarted(worker.name))
+        self._hear(ev.WorkerReady(worker.name))
+
+    def _dispatch(self, action: act.Dispatch) -> None:
+        worker = self.workers[action.worker_id]
+        worker.chunks.append(action.chunk)
+        self._go_on(worker)
+
+    def _go_on(self, worker: PopWorker) -> None:
+        if worker.chunks and not worker.busy:
+            worker.busy = True
+            slow = self.world.chance(self._slow) and not self.world.calm
+            self._later(600 if slow else 4, self._ran, worker)
+
+    def _ran(self, worker: PopWorker) -> None:
+        if not worker.alive:
+            return
+        chunk, random = worker.chunks.popleft(), self.world.random
+        fails = [random.random() < 0.1 and not self.world.calm for _ in chunk.offsets]
+        done = [offset for offset, bad in zip(chunk.offsets, fails, strict=True) if not bad]
+        seq = worker.seq if done and random.random() < 0.7 else 0
+        if seq:
+            worker.unsealed += done
+            self.world.after(60, self._seal, worker, worker.seq)
+        else:
+            self._finished(done)
+        failures = [(index, asked(0, "no")) for index, bad in enumerate(fails) if bad]
+        self._hear(ev.Outcome(worker.name, chunk.chunk_id, 0, chunk.count, seq, 10, 10, 0, failures))
+        worker.busy = False
+        self._go_on(worker)
+
+    def _finished(self, numbers: list[int]) -> None:
+        """They are durable. With time left they are acknowledged, and never shown again."""
+        self.durable.update(numbers)
+        left = {number: self.messages[number].visible_from_ms - self.world.now_ms for number in numbers}
+        self.awaited.update(number for number, ms in left.items() if ms > ACK_MS)
+
+    def _seal_asked(self, action: act.Seal) -> None:
+        worker = self.workers.get(action.worker_id)
+        if worker is not None:
+            self.world.after(5, self._seal, worker, worker.seq)
+
+    def _seal(self, worker: PopWorker, seq: int) -> None:
+        if worker.alive and worker.seq == seq and worker.unsealed:
+            self._finished(worker.unsealed)
+            worker.unsealed, worker.seq = [], seq + 1
+            self._event(self._hear, ev.Sealed(worker.name, seq))
+
+    def _die(self, worker: PopWorker) -> None:
+        """What it had written is salvaged; the rest runs elsewhere."""
+        worker.alive = False
+        del self.workers[worker.name]
+        self._hear(ev.WorkerDied(worker.name, Death(End.TOLD)))
+        if worker.unsealed:
+            self._finished(worker.unsealed)
+            self._hear(ev.Sealed(worker.name, worker.seq))
+        self._hear(ev.SalvageComplete(worker.name))
+        self._start_worker()
+
+    # --- an operator --------------------------------------------------------------------------------------------
+
+    def _operate(self) -> None:
+        if self.world.calm:
+            return
+        draw = self.world.random.random()
+        if draw < 0.3:
+            self._event(self._unsubscribe if self.subscribed else self._subscribe)
+        elif draw < 0.5:
+            self._event(self._die, self.world.random.choice(list(self.workers.values())))
+        elif draw < 0.6:
+            self._event(self._hear, ev.Pause())
+            self.world.after(50, self._event, lambda: self._hear(ev.Resume()))
+        self.world.after(self.world.random.expovariate(1 / 120), self._operate)
+
+    def _unsubscribe(self) -> None:
+        self.world.note("a popped topic was unsubscribed")
+        self.subscribed = False
+        self._hear(ev.Unsubscribe(TOPIC))
+
+    def _subscribe(self) -> None:
+        if not self.subscribed:
+            self.world.note("a popped topic was subscribed again")
+            self.subscribed = True
+            self._hear(ev.Subscribe(TOPIC))

@@ -1,0 +1,99 @@
+"""POP: every seed holds what it must, and each bug that was there is found again when it is planted."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import pytest
+
+from rocketcrew.supervisor.core.assigning import Assigning
+from rocketcrew.supervisor.core.decisions import Core
+from rocketcrew.supervisor.core.pop_queue import PopQueue
+from rocketcrew.supervisor.core.popping import Popping
+
+from .pop_world import PopSimulation
+from .world import Violation
+
+SEEDS, STEPS = 40, 1_500
+PLANTED_SEEDS = 20
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_nothing_popped_is_lost_or_kept(seed: int) -> None:
+    PopSimulation(seed).run(STEPS)
+
+
+def test_what_is_looked_for_happens() -> None:
+    seen: set[str] = set()
+    for seed in range(5):
+        simulation = PopSimulation(seed)
+        simulation.run(STEPS)
+        seen |= {name for name, count in asdict(simulation.core.state.counters).items() if count}
+        seen |= set(simulation.world.happened)
+    assert seen >= {
+        "a popped topic was unsubscribed", "a popped topic was subscribed again", "a pop's answer was lost", "pop_renewals",
+        "pop_renewals_refused", "pop_acks", "pop_acks_refused", "sent_back_messages", "late_answers",
+        "redispatched_messages",
+    }  # fmt: skip
+
+
+class PopsOn(Core):
+    """The loops of a topic that is unsubscribed go on."""
+
+    class popping_class(Popping):
+        def unsubscribed(self, topic: str) -> None:
+            pass
+
+
+class ForgetsWhatWaits(Core):
+    """A persist looks for an offset of what was popped, and forgets what is finished by that."""
+
+    class assigning_class(Assigning):
+        def persist(self, now: float) -> None:
+            for pq in self.s.queues.values():
+                if isinstance(pq, PopQueue):
+                    pq.committable()
+            super().persist(now)
+
+
+class AcknowledgesTooEarly(Core):
+    """What was finished is acknowledged when it is reported, its rows sealed or not."""
+
+    class popping_class(Popping):
+        def progress(self, pq: PopQueue, now: float) -> None:
+            for chunk in list(pq.flight):
+                if chunk.reported == chunk.count and not chunk.failed and not chunk.lost:
+                    self._ack(pq, chunk)
+            super().progress(pq, now)
+
+
+class KeepsTheirPlaces(Core):
+    """A message that was handed back counts as in hand for ever."""
+
+    class popping_class(Popping):
+        def end(self, pq: PopQueue, event: object) -> None:
+            failed = pq.loop.in_hand
+            super().end(pq, event)  # type: ignore[arg-type]
+            pq.loop.in_hand = failed + 1
+
+
+def _planted(kind: type[Core]) -> type[Core]:
+    """Its mechanisms in the places of the real ones."""
+
+    class Planted(kind):  # type: ignore[misc,valid-type]
+        def _build(self) -> None:
+            super()._build()
+            self.popping.__class__ = getattr(kind, "popping_class", Popping)
+            self.assigning.__class__ = getattr(kind, "assigning_class", Assigning)
+
+    return Planted
+
+
+@pytest.mark.parametrize("kind", [PopsOn, ForgetsWhatWaits, AcknowledgesTooEarly, KeepsTheirPlaces])
+def test_a_planted_bug_is_found(kind: type[Core]) -> None:
+    for seed in range(PLANTED_SEEDS):
+        try:
+            PopSimulation(seed, _planted(kind)).run(STEPS)
+        except Violation:
+            return
+    pytest.fail(f"{kind.__name__} went through {PLANTED_SEEDS} seeds of {STEPS} steps and was not found")
