@@ -411,8 +411,9 @@ class Assigning:
 def _nothing_unfinished_below(pq: ProcessQueue, offset: int) -> bool:
     """The invariant of every commit, looked up by what is open and held, apart from how the offset was computed."""
     ledger = pq.ledger
-    unfinished = [chunk.floor for chunk in pq.open.values()]
-    unfinished += [run.begin for run in pq.waiting]
+    # What a record begins with may be done all the same: an earlier assignment passed a gap before it.
+    unfinished = [min(ledger.done.next_gap(chunk.floor), chunk.first_unfinished) for chunk in pq.open.values()]
+    unfinished += [min(ledger.done.next_gap(run.begin), run.offsets[run.at]) for run in pq.waiting]
     unfinished += [
         offsets.start for offsets in (ledger.lost, *(held.offsets for held in ledger.held.values())) if offsets
     ]
