@@ -586,7 +586,12 @@ PLANTED = {
     "seals for a span that was only pulled": Planted(SealsForTheSpan, 10, (), {"span_max": 16}),
     "commit what was pulled": Planted(CommitNext, 20),
     "an offset goes back for rows of a later message": Planted(
-        HoldsTheWholeChunk, 60, (), HELD_UP | {"workers": 1, "slow": 0.3, "deadly": 0, "hard_limit_ms": 0}
+        HoldsTheWholeChunk,
+        150,
+        (),
+        HELD_UP
+        | ONE_SLOT
+        | {"workers": 1, "slow": 0.3, "deadly": 0, "hard_limit_ms": 0, "refusing": 0.0, "broadcasting": True},
     ),
     "finished messages wait for a long call": Planted(WaitsForTheCall, 20, (), HELD_UP),
     "finished messages forgotten where the last commit fails": Planted(
