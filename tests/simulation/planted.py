@@ -512,11 +512,11 @@ class WaitsForTheCall(CoreParts):
 
 
 class HoldsTheWholeChunk(CoreParts):
-    """A chunk waits as a whole for a segment, also what was durable of it before."""
+    """What was durable before waits for the segment, too."""
 
     class settling_class(Settling):
-        def _wait_for_seal(self, chunk: Chunk, token: Token, index: int, messages: int) -> None:
-            super()._wait_for_seal(chunk, token, 0, messages)
+        def _wait_for_seal(self, pq: ProcessQueue, token: Token, start: int, end: int, messages: int) -> None:
+            super()._wait_for_seal(pq, token, max(pq.ledger.begin, start - 8), end, messages)
 
 
 class ForgetsUncommitted(CoreParts):

@@ -46,13 +46,17 @@ class PopsOn(Core):
 
 
 class ForgetsWhatWaits(Core):
-    """A persist looks for an offset of what was popped, and forgets what is finished by that."""
+    """A persist takes what is finished for acknowledged, though it waits for the answer to a renewal."""
 
     class assigning_class(Assigning):
         def persist(self, now: float) -> None:
             for pq in self.s.queues.values():
                 if isinstance(pq, PopQueue):
-                    pq.committable()
+                    for offset in [
+                        offset for offset in pq.renewing if offset in pq.ledger.done and offset in pq.checks
+                    ]:
+                        del pq.checks[offset]
+                        pq.loop.in_hand -= 1
             super().persist(now)
 
 
@@ -61,9 +65,8 @@ class AcknowledgesTooEarly(Core):
 
     class popping_class(Popping):
         def progress(self, pq: PopQueue, now: float) -> None:
-            for chunk in list(pq.flight):
-                if chunk.reported == chunk.count and not chunk.failed and not chunk.lost:
-                    self._ack(pq, chunk)
+            for token in list(pq.ledger.held):
+                pq.ledger.release(token)
             super().progress(pq, now)
 
 

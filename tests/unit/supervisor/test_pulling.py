@@ -209,6 +209,17 @@ def test_a_pull_of_nothing_but_finished_messages_goes_straight_on(bench: Bench) 
     assert bench.persist() == [3]
 
 
+def test_a_gap_that_was_passed_before_belongs_to_no_record_any_more(bench: Bench) -> None:
+    """Nothing was delivered at 2: an assignment before has passed it, and the next one gets it with the record after it."""
+    bench.core.recover({bench.queue(): (0, Intervals([(0, 3)]))})
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.found(handle, [0, 1, 3, 4])
+    assert [offset for chunk in bench.dispatched() for offset in chunk.offsets] == [3, 4]
+    assert bench.persist() == [3]
+    assert bench.counters.invariant_violations == 0
+
+
 # --- inner batches ----------------------------------------------------------------------------------------------
 
 
