@@ -101,7 +101,7 @@ class Dispatching:
             if worker is None or any(chunk.handle == pq.handle for chunk in held_back):
                 self._beside.setdefault(pq.mq.topic, deque()).append(pq)
                 continue
-            chunk = self._cut(pq, min(s.sizer.size(s.waiting_messages, free), room))
+            chunk = self._cut(pq, min(s.chunk_size(s.waiting_messages, free), room))
             if pq.waiting:
                 s.ready.append(pq)
             pq.open[chunk.chunk_id] = chunk

@@ -198,7 +198,7 @@ class Lanes(Ordered):
 
     def _hand_share(self, worker: WorkerView, lanes_max: int) -> None:
         """Up to a chunk's worth of messages of at most `lanes_max` lanes, several of a lane where it has them."""
-        size = 1 if self.quarantine.careful() else self.s.sizer.size(self.s.config.chunk_messages_max, 1)
+        size = 1 if self.quarantine.careful() else self.s.chunk_size(self.s.config.chunk_messages_max, 1)
         taken: list[tuple[Chunk, ProcessQueue, Lane]] = []
         for _ in range(min(lanes_max, len(self._line))):
             lane = self._line.popleft()

@@ -149,7 +149,7 @@ class Orderly(Ordered):
         pq = self.s.queues.get(lane.handle)
         if pq is None or not self._goes_on(lane, pq):
             return  # looked at again when it is locked, or free
-        size = 1 if self.quarantine.careful() else self.s.sizer.size(self.s.waiting_messages, 1)
+        size = 1 if self.quarantine.careful() else self.s.chunk_size(self.s.waiting_messages, 1)
         if lane.waiting:
             chunk = lane.waiting.popleft()
             if chunk.count > size:

@@ -60,6 +60,8 @@ class CoreConfig:
     open_retry_ms: int = 1000
     chunk_target_us: int = 2000
     chunk_messages_max: int = 64
+    batch_messages_max: int = 1
+    """Messages of one call of a batch handler; at most `chunk_messages_max`."""
     chunks_in_flight: int = 2
     reclaim_after_ms: int = 30
     """A worker that has not reported for so long gives what it has not begun to one that idles (reclaiming.py)."""
@@ -384,6 +386,12 @@ class State(Crew):
     def newly_unloaded(self, seen: int) -> list[Token]:
         """Segments that wait for the table and did not when `unloaded_ever` was `seen`, and some older ones perhaps."""
         return list(islice(reversed(self.unloaded), self.unloaded_ever - seen))
+
+    def chunk_size(self, waiting: int, free_workers: int) -> int:
+        """Messages of the next chunk. A batch handler gets its whole batch, however long its calls take: most of a call may
+        cost the same for one message as for many, and calls of one message would never show it."""
+        least = self.config.batch_messages_max if self.stats.calls_are_batches else 1
+        return max(self.sizer.size(waiting, free_workers), least)
 
     def assigned(self, handle: int) -> ProcessQueue | None:
         """The queue of that handle if it still takes new work."""

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from rocketcrew.supervisor.core.sizing import ChunkSizer
 
+from .conftest import Bench
+
 
 def test_the_first_chunks_hold_one_message() -> None:
     assert ChunkSizer(2000, 64).size(1000, 1) == 1
@@ -78,3 +80,24 @@ def test_messages_that_take_no_time_at_all_are_handed_out_for_ever() -> None:
         sizer.observe(64, 0, 0)
         assert sizer.size(1_000, 2) in (1, 2, 4, 8, 16, 32, 64)
     assert sizer.size(1_000, 2) == 64
+
+
+def test_a_batch_handler_gets_its_batch_however_long_a_call_takes(make: type[Bench]) -> None:
+    """A model that costs 20 ms a call, whether for one message or for 32; the next calls are no smaller for it."""
+    bench = make(units=20_000, chunk_messages_max=64, batch_messages_max=32)
+    bench.core.state.stats.calls_are_batches = True
+    (handle,) = bench.open(0)
+    bench.worker("w1", "w2")
+    for start in range(0, 320, 32):
+        assert bench.found(handle, range(start, start + 32))
+        chunks = bench.dispatched()
+        assert [chunk.count for chunk in chunks] == [32]
+        bench.done(chunks[0], us=20_000)
+
+
+def test_a_handler_of_single_messages_does_not(make: type[Bench]) -> None:
+    bench = make(units=20_000, chunk_messages_max=64, batch_messages_max=32)
+    (handle,) = bench.open(0)
+    bench.worker("w1", "w2")
+    assert bench.found(handle, range(32))
+    assert {chunk.count for chunk in bench.dispatched()} == {1}
