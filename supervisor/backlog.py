@@ -149,10 +149,7 @@ class Backlog:
         self.waiting = Waiting()
 
     def start(self) -> None:
-        try:
-            self._notices = FolderNotices(self._ready)
-        except OSError as error:
-            log.info("backlog_is_listed", folder=str(self._ready), why=str(error))
+        self._ask_for_notices()
         self._task = self._loop.create_task(keep("backlog", self._watch, self._core.unexpected_error))
 
     async def stop(self) -> None:
@@ -194,12 +191,22 @@ class Backlog:
 
     # --- the folder ---------------------------------------------------------------------------------------------
 
+    def _ask_for_notices(self) -> None:
+        try:
+            self._notices = FolderNotices(self._ready)
+        except OSError as error:
+            log.info("backlog_is_listed", folder=str(self._ready), why=str(error))
+
     def _take_notices(self) -> None:
         if self._notices is None:
             return
         changes = self._notices.read()
         if changes is None:
+            # Too many at once, or another folder stands there now, of which these notices will never say anything.
             log.debug("backlog_notices_lost")
+            self._notices.close()
+            self._notices = None
+            self._ask_for_notices()
             self._list_at = float("-inf")
             return
         for name, came in changes.items():
@@ -266,12 +273,13 @@ class Backlog:
         if not self._suspects or now < self._bad_at:
             return
         self._bad_at = now + BAD_AGAIN_S
+        for name in [name for name in self._suspects if (self._ready / name).exists()]:
+            self._came(name)  # moved back just now
+        # After ready/, from which a file goes there: looked at before, it may be missed in both.
         bad = self._set_aside()
         for name in list(self._suspects):
             if name in bad:
                 self._report_bad(name)
-            elif (self._ready / name).exists():
-                self._came(name)  # moved back just now
             else:
                 self._suspects.pop(name)
                 self._told_bad.pop(name, None)

@@ -241,10 +241,9 @@ class Assigning:
         if pq.final_commit:
             self._end(pq, QueueEvent.DRAINED, now)
             return
-        pq.final_commit = True
         offset = pq.head_offset if pq.moved_to < 0 else pq.moved_to
         # Also when it was committed before: the broker may have been killed since, and have forgotten it.
-        self._commit(pq, offset, guarded=pq.moved_to < 0)
+        pq.final_commit = self._commit(pq, offset, guarded=pq.moved_to < 0)
 
     def _deadline(self, pq: ProcessQueue, now: float) -> None:
         if isinstance(pq, PopQueue):
@@ -256,7 +255,8 @@ class Assigning:
                 self.s.unfinished_at_stop += pq.unfinished
                 # What is finished repeats too where the broker was not told: another member begins at its offset.
                 head = pq.head_offset
-                self.s.unsealed_at_stop += unsealed + head - pq.committed + pq.ledger.finished_above(head).total()
+                beyond = max(0, head - pq.committed) + pq.ledger.finished_above(head).total()
+                self.s.unsealed_at_stop += unsealed + beyond
             if pq.moved_to >= 0:
                 # A reset is told to us once; it must hold although what runs did not finish in time.
                 self.s.out.append(Commit(pq.handle, pq.mq, pq.moved_to, guarded=False))
@@ -337,14 +337,16 @@ class Assigning:
         if 0 <= pq.ledger.begin < offset:
             self.s.settled.setdefault(pq.mq, Intervals()).add(pq.ledger.begin, offset)
 
-    def _commit(self, pq: ProcessQueue, offset: int, *, guarded: bool) -> None:
+    def _commit(self, pq: ProcessQueue, offset: int, *, guarded: bool) -> bool:
+        """Ask for it; False where that would be wrong, which is said and counted."""
         if pq.moved_to < 0 and (offset < pq.committed or not _nothing_unfinished_below(pq, offset)):
             what = "commit_would_go_back" if offset < pq.committed else "commit_would_pass_unfinished"
             self.s.counters.invariant_violations += 1
             self.s.log("critical", what, queue=pq.mq, offset=offset, committed=pq.committed)
-            return
+            return False
         pq.commit_asked = offset
         self.s.out.append(Commit(pq.handle, pq.mq, offset, guarded, pq.committed))
+        return True
 
     def committed(self, handle: int, offset: int, ok: bool, now: float) -> None:
         """The broker's answer to a Commit; a refused one is asked again at the next persist."""

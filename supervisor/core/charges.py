@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left, insort
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
@@ -27,6 +27,8 @@ CHARGES_MAX = 1000
 """Records, and ids, that are remembered; the oldest are forgotten first. More poison than this is no accident of a few."""
 SUSPECTS_MAX = 1024
 """Records of one batch call, as in `consumer.consume_message_batch_max_size`."""
+NOTED_MAX = 8 * SUSPECTS_MAX
+"""Records that are noted; above it half are forgotten, those first that were in hand at the fewest deaths."""
 
 
 @dataclass(slots=True)
@@ -156,18 +158,22 @@ class Charges:
         return verdict
 
     def _note(self, mq: MessageQueue, offset: int, mark: str) -> None:
-        noted = self.noted.get((mq, offset))
-        if noted is None:
-            while len(self.noted) >= CHARGES_MAX:
-                del self.noted[next(iter(self.noted))]
-            noted = self.noted[mq, offset] = Noted(*mq, offset)
+        noted = self.noted.pop((mq, offset), None) or Noted(*mq, offset)
+        self.noted[mq, offset] = noted  # the newest last
         if mark not in noted.marks:
             noted.runs += 1
             noted.marks = [*noted.marks[-9:], mark]
+        if len(self.noted) > NOTED_MAX:
+            self.noted = dict(sorted(self.noted.items(), key=lambda item: item[1].runs)[NOTED_MAX // 2 :])
 
-    def careful(self, runs_max: int, queues: Container[MessageQueue]) -> bool:
-        """One of these queues has a record that was in hand at so many deaths of whole runs."""
-        return any(noted.runs >= runs_max and mq in queues for (mq, _), noted in self.noted.items())
+    def careful(self, runs_max: int, pulled_to: Callable[[MessageQueue], int]) -> bool:
+        """A record that was pulled was in hand at so many deaths of whole runs; `pulled_to` says where a queue's next pull
+        begins, 0 = it is not ours."""
+        return any(noted.runs >= runs_max and offset < pulled_to(mq) for (mq, offset), noted in self.noted.items())
+
+    def survived(self, mq: MessageQueue, offset: int) -> bool:
+        """The record has failed and its worker lives: it was not what ended a run. True when it was noted."""
+        return self.noted.pop((mq, offset), None) is not None
 
     def finished(self, mq: MessageQueue, offset: int, *, sent_back: bool) -> bool:
         """The record is done, or is sent back (its count follows the message); True when it was known."""

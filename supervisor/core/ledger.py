@@ -86,6 +86,7 @@ class Ledger:
 
     def hold(self, token: Token, start: int, end: int, messages: int) -> None:
         """Rows of the messages `[start, end)` are in that segment, which is not safe yet."""
+        start = self._own(start, end)
         held = self.held.get(token)
         if held is None:
             held = self.held[token] = Held()
@@ -93,13 +94,24 @@ class Ledger:
             heapq.heappush(self._starts, (start, token))
         held.offsets.add(start, end)
         held.messages += messages
+        self._forget_starts()
+
+    def _own(self, start: int, end: int) -> int:
+        """Where `[start, end)`, one record or several, begins without the gap before it that is done already: an earlier
+        assignment passed it when it was the end of a pull, and the next one gets it with the record after it."""
+        return min(self.done.next_gap(start), end - 1)
 
     def release(self, token: Token) -> int:
         """The segment is safe, or the table has it; how many messages waited for it."""
         held = self.held.pop(token, None)
-        while self._starts and self._starts[0][1] not in self.held:
-            heapq.heappop(self._starts)
+        self._forget_starts()
         return held.messages if held is not None else 0
+
+    def _forget_starts(self) -> None:
+        """Entries at the heap's top that are no segment's first offset any more."""
+        starts, held = self._starts, self.held
+        while starts and ((found := held.get(starts[0][1])) is None or found.offsets.start > starts[0][0]):
+            heapq.heappop(starts)
 
     def held_messages(self) -> int:
         """Finished messages whose rows are not safe yet; one that waits for several segments counts for each."""
@@ -109,7 +121,7 @@ class Ledger:
 
     def lose(self, start: int, end: int) -> None:
         """Nobody will finish `[start, end)` in this assignment: the next owner has it."""
-        self.lost.add(start, end)
+        self.lost.add(self._own(start, end), end)
 
     def lose_rows(self, token: Token) -> int:
         """The segment is gone with the rows that it held: their messages are not done; how many those were."""

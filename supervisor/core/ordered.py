@@ -218,6 +218,8 @@ class Ordered(Dispatching):
         """Count the attempt, or send the first message back and keep what is behind it; what is to be kept."""
         order, first = self.order_of(pq), rest.offsets[0]
         self.s.counters.failed_messages += failed
+        if self.s.charges.noted:
+            self.quarantine.survived(pq, rest.offsets[:failed])
         at_limit = self._at_limit(rest, order.attempts.get(first, 0))
         given_up = failure.cause is Cause.GIVEN_UP
         gone = at_limit or given_up or self.gives_up()

@@ -13,7 +13,7 @@ not run again: it goes to the dead-letter topic with the facts of the crash.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ...durable.intervals import Intervals
 from ...remoting.errors import ProtocolError
@@ -156,7 +156,17 @@ class Quarantine:
     def careful(self) -> bool:
         """One message at a time is in hand in this member, see charges.py."""
         s = self.s
-        return bool(s.charges.noted) and s.charges.careful(s.config.max_worker_deaths, s.by_mq)
+        return bool(s.charges.noted) and s.charges.careful(s.config.max_worker_deaths, self._pulled_to)
+
+    def _pulled_to(self, mq: MessageQueue) -> int:
+        pq = self.s.by_mq.get(mq)
+        return pq.next_offset if pq is not None else 0
+
+    def survived(self, pq: ProcessQueue, offsets: Iterable[int]) -> None:
+        """These were tried and failed, and their worker lives."""
+        known = [offset for offset in offsets if self.s.charges.survived(pq.mq, offset)]
+        if known:
+            self.s.out.append(ChargesChanged())
 
     def closed(self) -> bool:
         """Nothing may be handed out before what is in hand is over."""

@@ -433,3 +433,4 @@ class Settling:
             if self.s.stopping:
                 self.s.unsealed_at_stop += messages  # nobody reads the queue again before the next start
             self._restart(pq, now)
+            self._progress(pq, now)  # one that leaves waits for nothing of it any more

@@ -214,7 +214,13 @@ class Coroner:
     def careful(self) -> None:
         """Something was handed out: while a record was in hand at too many deaths of runs, that is the only thing in hand."""
         state = self._member.core.state
-        noted = [one for one in state.charges.noted.values() if one.runs >= MAX_WORKER_DEATHS and one.mq in state.by_mq]
+        noted = [
+            one
+            for one in state.charges.noted.values()
+            if one.runs >= MAX_WORKER_DEATHS
+            and (pq := state.by_mq.get(one.mq)) is not None
+            and one.offset < pq.next_offset
+        ]
         if not noted or not self._member.script.auto_commit:
             return
         self._world.note("one message at a time")

@@ -539,3 +539,58 @@ def test_a_look_up_that_is_never_answered_is_given_up(bench: Bench) -> None:
     bench.none(act.FetchAssignment)
     bench.pass_ms(1_000 * LOOK_UP_MAX_S)
     bench.one(act.FetchAssignment)
+
+
+def _with_a_passed_gap(make: type[Bench]) -> tuple[Bench, int]:
+    """An assignment before has passed 12 to 14, the end of a pull; this one finishes 10 and 11, and has 15 in hand."""
+    bench = make()
+    bench.core.recover({bench.queue(): (10, Intervals([(12, 15)]))})
+    bench.worker("w1", "w2")
+    (handle,) = bench.open(0, offset=10)
+    bench.found(handle, [10, 11, 15])
+    chunks = {chunk.offsets[0]: chunk for chunk in bench.dispatched()}
+    for offset in (10, 11):
+        bench.done(chunks[offset], seq=1)
+        chunks |= {chunk.offsets[0]: chunk for chunk in bench.dispatched()}
+    return bench, handle
+
+
+def test_a_record_that_is_given_up_takes_no_gap_before_it_back(make: type[Bench]) -> None:
+    bench, handle = _with_a_passed_gap(make)
+    pq = bench.pq(handle)
+    (chunk,) = pq.open.values()
+    bench.revoke()
+    for worker in ("w1", "w2"):
+        if worker != chunk.worker_id:
+            bench.sealed(worker, 1)
+    bench.core.handle(ev.WorkerDied(chunk.worker_id), bench.now)
+    bench.core.handle(ev.SalvageComplete(chunk.worker_id), bench.now)
+    assert bench.counters.invariant_violations == 0
+
+
+def test_rows_of_a_record_hold_no_gap_before_it(make: type[Bench]) -> None:
+    bench, handle = _with_a_passed_gap(make)
+    for worker in ("w1", "w2"):
+        bench.sealed(worker, 1)
+    assert bench.persist() == [15]
+    (chunk,) = bench.pq(handle).open.values()
+    bench.done(chunk, seq=2)
+    assert bench.pq(handle).head_offset == 15
+    bench.pass_ms(31_000)
+    bench.persist()
+    assert bench.counters.invariant_violations == 0
+
+
+def test_a_queue_that_leaves_does_not_wait_for_rows_that_are_lost(make: type[Bench]) -> None:
+    bench = make()
+    bench.worker("w1")
+    (handle,) = bench.open(0, offset=10)
+    bench.found(handle, [10])
+    (chunk,) = bench.dispatched()
+    bench.done(chunk, seq=1)
+    bench.revoke()
+    bench.commits()
+    bench.core.handle(ev.WorkerDied("w1"), bench.now)
+    bench.core.handle(ev.SalvageComplete("w1"), bench.now)
+    bench.commits()
+    assert handle not in bench.core.state.queues

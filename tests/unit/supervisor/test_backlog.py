@@ -198,6 +198,27 @@ def test_what_comes_and_goes_is_known_without_listing(bench: Bench, segments: Pa
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_folder_that_was_replaced_is_watched_like_the_one_before(bench: Bench, segments: Path, moved: bool) -> None:
+    async def run() -> None:
+        ready = segments / "ready"
+        backlog = await noticed(bench, segments)
+        if moved:
+            ready.rename(segments / "ready-before")
+        else:
+            ready.rmdir()
+        ready.mkdir()
+        backlog.look()
+        listings = backlog.listings
+        (ready / name_of(1)).write_bytes(b"x")
+        backlog.look()
+        assert backlog.waiting.segments == 1
+        assert backlog.listings == listings
+        await backlog.stop()
+
+    asyncio.run(run())
+
+
 def test_the_oldest_is_known_when_older_ones_go(bench: Bench, segments: Path) -> None:
     async def run() -> None:
         now = time.time()

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.blame import InHand
-from rocketcrew.supervisor.core.charges import Charges, Left
+from rocketcrew.supervisor.core.charges import NOTED_MAX, Charges, Left
 from rocketcrew.supervisor.core.chunks import Chunk
+from rocketcrew.workers.failures import asked
 
 from .conftest import Bench
 
@@ -100,3 +102,38 @@ def test_what_the_committed_offset_passed_is_forgotten(make: Make) -> None:
     again.add_json(charges.to_json(), "deaths")
     again.add_json(charges.to_json(), "deaths")
     assert again.noted == charges.noted
+
+
+def test_a_message_that_fails_and_leaves_its_worker_alive_is_no_suspect_any_more(make: Make) -> None:
+    """In order it is tried again and again, by default without end: the others do not wait for that."""
+    bench = make(order="queue")
+    kill_runs(bench, 3)
+    bench.worker("w1", "w2")
+    (handle,) = bench.open(0)
+    bench.found(handle, [SUSPECT])
+    (chunk,) = handed(bench)
+    bench.core.handle(ev.Returned("w1", chunk.chunk_id, 0, 1, asked(0, "no"), 10), bench.now)
+    assert (bench.queue(), SUSPECT) not in bench.core.state.charges.noted
+
+
+def test_a_note_beyond_what_was_pulled_makes_nobody_careful(make: Make) -> None:
+    """The topic was made anew, or its offset moved back: that record may never come."""
+    bench = make()
+    kill_runs(bench, 3)
+    bench.worker("w1", "w2", "w3")
+    (handle,) = bench.open(0)
+    bench.found(handle, range(SUSPECT))
+    assert len(bench.dispatched()) == SUSPECT
+
+
+@pytest.mark.parametrize("others", [32, 255])
+def test_it_is_found_however_many_were_in_hand_beside_it(make: Make, others: int) -> None:
+    charges, queue, fresh = Charges(), make().queue(), 100
+    for run in range(4):
+        left = [Left(queue, InHand(1, SUSPECT, SUSPECT, 1, mark=f"{run}"), {})]
+        for index in range(others):
+            left.append(Left(queue, InHand(1, fresh, fresh + 31, 32, mark=f"{run}:{index}"), {}))
+            fresh += 32
+        charges.run_died(left, stopping=False)
+    assert charges.noted[queue, SUSPECT].runs >= 3
+    assert len(charges.noted) <= NOTED_MAX

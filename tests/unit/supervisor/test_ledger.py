@@ -36,7 +36,6 @@ class LedgerMachine(RuleBasedStateMachine):
         self.done: set[int] = set(recovered)
         self.passed: set[int] = set()
         self.held: dict[Token, set[int]] = {}
-        self.gone: set[Token] = set()
 
     @rule(gap=st.integers(0, 3), length=st.integers(1, 4), after=st.integers(0, 2))
     def pull(self, gap: int, length: int, after: int) -> None:
@@ -57,18 +56,26 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(data=st.data(), token=st.none() | st.sampled_from(TOKENS))
     def finish(self, data: st.DataObject, token: Token | None) -> None:
         start, end = self.open.pop(data.draw(st.integers(0, len(self.open) - 1)))
-        if token is not None and token not in self.gone:
+        if token is not None:
             self.ledger.hold(token, start, end, 1)
+            while start < end - 1 and start in self.done:
+                start += 1  # a gap that was passed before waits for no segment
             self.held.setdefault(token, set()).update(range(start, end))
         self.ledger.finish(start, end)
         self.done.update(range(start, end))
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data())
+    def lose(self, data: st.DataObject) -> None:
+        """A message is given up; what is done stays below what is lost."""
+        self.ledger.lose(*self.open.pop(data.draw(st.integers(0, len(self.open) - 1))))
+        assert self.ledger.first_open <= self.ledger.lost.start
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
         token = data.draw(st.sampled_from(sorted(self.held)))
         self.ledger.release(token)
-        self.gone.add(token)
         del self.held[token]
 
     @precondition(lambda self: self.held)
@@ -76,7 +83,6 @@ class LedgerMachine(RuleBasedStateMachine):
     def lose_rows(self, data: st.DataObject) -> None:
         token = data.draw(st.sampled_from(sorted(self.held)))
         self.ledger.lose_rows(token)
-        self.gone.add(token)
         self.done -= self.held.pop(token)
 
     @precondition(lambda self: self.open)
