@@ -236,7 +236,7 @@ class DemoRun:
         # A process of its own: pyspark puts in a handler for Ctrl-C of its own, and while Spark starts it may lose one.
         out = self._folder / "answer.json"
         child = self._child("query", [
-            "query", "--json", "--target", str(self._table), "--set", LIGHT_JVM,
+            "query", "--json", "--engine", "spark", "--target", str(self._table), "--set", LIGHT_JVM,
             COUNT_SQL, TOP_SQL, PACKAGES_SQL,
         ], out=out)  # fmt: skip
         child.wait(ANSWER_TIMEOUT_S)
