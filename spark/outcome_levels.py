@@ -5,8 +5,12 @@
 
 Merged files cover the numbers from the lowest up without a hole, so a commit's own file counts exactly when its number is
 above all of them. A merged file is on the disk under its name before the first of its parts is deleted: whoever dies leaves
-parts that nobody reads, and the next pass deletes them. Two loaders that merge the same parts write the same file, so there
-is no lock. A reader that finds a part gone lists anew.
+parts that nobody reads, and the next pass deletes them.
+
+There is no lock. A commit of before outcomes were has no file, so a file that was merged away must not look like one that
+never was: who lists the commits' own files looks at the merged ones again after it, and begins anew when they have changed.
+So two loaders that merge the same parts write the same file, or one of them writes none. A reader that finds a listed part
+gone lists anew.
 """
 
 from __future__ import annotations
@@ -74,16 +78,24 @@ class OutcomeLevels:
         self._fan = fan
 
     def parts(self) -> list[Part]:
-        """What is to be read, in order of the numbers."""
+        """What is to be read, in order of the numbers. Raises LoaderError."""
         merged, _ = self._merged()
-        return [*merged, *self._singles(merged[-1].last if merged else 0)]
+        for _ in range(READS_MAX):
+            own = list(self._singles(merged[-1].last if merged else 0))
+            before, (merged, _) = merged, self._merged()
+            if merged == before:  # else a file that seems to lack may have been merged away meanwhile
+                return [*merged, *own]
+        raise self._restless()
 
     def read(self) -> list[BatchOutcomes]:
         """All outcomes that are kept; rows None: of commits of before outcomes were. Raises LoaderError."""
         for _ in range(READS_MAX):
             with contextlib.suppress(FileNotFoundError):
                 return [read_part(part) for part in self.parts()]
-        raise LoaderError(f"{self._folder} changes faster than it can be read: try again")
+        raise self._restless()
+
+    def _restless(self) -> LoaderError:
+        return LoaderError(f"{self._folder} changes faster than it can be read: try again")
 
     def tidy(self, now_s: float, keep_s: float) -> None:
         """One pass: merge what is due, forget what is older than `keep_s`, delete what is covered. Raises OSError.

@@ -27,7 +27,7 @@ from .targets.target import TableState
 
 STATE_VERSION = 2
 OUTCOMES_SUFFIX = SUFFIX
-_SINGLE = re.compile(r"(\d+)-(?!\d+\.(?:\d+|forgotten)\.json\.gz).+\.json\.gz")
+_SINGLE = re.compile(r"(\d+)-(?!\d+\.(?:\d+|forgotten)\.json\.gz)(.+)\.json\.gz")
 """A commit's own file, `<batch>-<plan id>`; plan ids begin with the number too, but have no point in them."""
 
 
@@ -142,6 +142,14 @@ def check_partitions(table: Path, wanted: Sequence[str], there: Sequence[str]) -
 def outcomes_path(folder: Path, plan: Plan) -> Path:
     """Where the ledger in `folder` keeps the outcomes that were noted with `plan`."""
     return folder / OUTCOMES_DIR / f"{plan.batch}-{plan.id}{OUTCOMES_SUFFIX}"
+
+
+def tried_outcomes(folder: Path, batch: int) -> dict[str, Path]:
+    """The own files of a batch in the ledger `folder` by the plans that wanted its number; merged files are none."""
+    found = (
+        (_SINGLE.fullmatch(path.name), path) for path in (folder / OUTCOMES_DIR).glob(f"{batch}-*{OUTCOMES_SUFFIX}")
+    )
+    return {match[2]: path for match, path in found if match}
 
 
 def write_outcomes(folder: Path, plan: Plan, told: BatchOutcomes) -> None:

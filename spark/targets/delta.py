@@ -36,10 +36,18 @@ from ...remoting.errors import UsageError
 from ..accounts import Accounts
 from ..convert import Staged
 from ..errors import BatchTakenError, LoaderError, remedy
-from ..outcome_levels import FAN, SUFFIX
+from ..outcome_levels import FAN
 from ..plan import Plan
 from ..spark_writer import SparkWriter, numbered, partitioned
-from ..table_state import check_partitions, ledger_outcomes, outcomes_path, read_state, write_outcomes, write_state
+from ..table_state import (
+    check_partitions,
+    ledger_outcomes,
+    outcomes_path,
+    read_state,
+    tried_outcomes,
+    write_outcomes,
+    write_state,
+)
 from .target import TableState
 
 if TYPE_CHECKING:
@@ -209,8 +217,8 @@ class DeltaTarget:
         for old in range(max(1, batch - 2 * STATES_KEPT), batch - STATES_KEPT + 1):
             for state in self._states(old):
                 state.unlink(missing_ok=True)
-        for other in outcomes_path(folder, plan).parent.glob(f"{batch}-*"):  # of those who wanted the number and died
-            if other != outcomes_path(folder, plan):
+        for tried, other in tried_outcomes(folder, batch).items():
+            if tried != plan.id:  # of those who wanted the number and died
                 other.unlink(missing_ok=True)
         if batch % FAN == 0:
             ledger_outcomes(folder, batch).tidy(time.time(), self._keep_outcomes_s)
@@ -225,16 +233,13 @@ class DeltaTarget:
         A plan of a loader that died after its commit is found again when others have gone on: its outcomes count.
         """
         self._state_path(plan.batch, plan.id).unlink(missing_ok=True)
-        own = outcomes_path(self.path / STATE_DIR, plan)
-        if plan.batch > self._refresh() or self._outcomes_of_another(plan, own):
-            own.unlink(missing_ok=True)
+        if plan.batch > self._refresh() or self._outcomes_of_another(plan):
+            outcomes_path(self.path / STATE_DIR, plan).unlink(missing_ok=True)
 
-    def _outcomes_of_another(self, plan: Plan, own: Path) -> bool:
+    def _outcomes_of_another(self, plan: Plan) -> bool:
         """Whether the plan's number is another plan's. Who commits has written outcomes before: a single file is the
         winner's."""
-        tried = [
-            path.name.removesuffix(SUFFIX).partition("-")[2] for path in own.parent.glob(f"{plan.batch}-*{SUFFIX}")
-        ]
+        tried = tried_outcomes(self.path / STATE_DIR, plan.batch)
         try:
             return len(tried) > 1 and self._logged(plan.batch, tried) != plan.id
         except LoaderError:

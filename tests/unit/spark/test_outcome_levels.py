@@ -99,6 +99,59 @@ def test_two_loaders_that_merge_at_once_write_the_same(tmp_path: Path) -> None:
     assert joined(table.levels().read()) == table.expected()
 
 
+def unmerged(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
+    """A table whose first files are due for a merge, and are merged by another loader after the next look at merged ones."""
+    table = Table(folder)
+    for number in range(1, FAN + 1):
+        table.newest = number
+        (table.folder / f"{number}-{number:08d}-ab12.json.gz").write_bytes(told(number).pack())
+    look, other = OutcomeLevels._merged, [table.levels()]
+
+    def look_and_let_merge(self: OutcomeLevels) -> Any:
+        found = look(self)
+        if other and self is not other[0]:
+            other.pop().tidy(10**9, 30.0)
+        return found
+
+    monkeypatch.setattr(OutcomeLevels, "_merged", look_and_let_merge)
+    return table
+
+
+def test_files_that_are_merged_between_two_listings_are_not_taken_for_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = unmerged(tmp_path, monkeypatch)
+    assert joined(table.levels().read()) == table.expected()
+
+
+def test_a_slow_merger_does_not_overwrite_what_another_has_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = unmerged(tmp_path, monkeypatch)
+    slow = table.levels()
+    monkeypatch.setattr(slow, "_delete_covered", lambda: None)
+    slow.tidy(10**9, 30.0)
+    assert [path.name for path in table.folder.iterdir()] == [f"1-{FAN}.1.json.gz"]
+    assert joined(table.levels().read()) == table.expected()
+
+
+def test_the_end_of_a_late_commit_spares_merged_files(
+    world: World, segments: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others have gone on, and merged, between its commit and its last look at the files of its number."""
+    world.format = "deltalake"
+    world.seal([segments.Record(1)])
+    merged_file = world.table / "_rocketcrew" / "outcomes" / f"1-{FAN}.1.json.gz"
+
+    def merge(*_: object) -> bool:
+        merged_file.write_bytes(told(1).pack())
+        return True
+
+    monkeypatch.setattr(DeltaTarget, "_is_ours", merge)
+    world.drain(world.loader())
+    assert merged_file.exists()
+
+
 def test_what_is_old_is_forgotten_but_for_rows_and_offsets(tmp_path: Path) -> None:
     table = Table(tmp_path)
     table.commit(2 * FAN, age_s=100.0)
