@@ -18,9 +18,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Final
 
@@ -57,6 +57,8 @@ class Part:
 
 Singles = Callable[[int], Iterable[Part]]
 """The commits' own files with numbers above the given one, up to the newest commit, in order."""
+Which = Callable[[Sequence[Part]], Part]
+"""Of several own files of one number, the one of the plan that became it. Raises LoaderError when that is unknown."""
 
 
 def merges(parts: Sequence[Part], fan: int = FAN) -> list[list[Part]]:
@@ -72,13 +74,23 @@ def merges(parts: Sequence[Part], fan: int = FAN) -> list[list[Part]]:
 class OutcomeLevels:
     """The outcomes of one table, in `folder`; `singles` finds what the commits wrote themselves."""
 
-    def __init__(self, folder: Path, singles: Singles, fan: int = FAN) -> None:
+    def __init__(self, folder: Path, singles: Singles, fan: int = FAN, which: Which | None = None) -> None:
+        """`which` is asked where a plan that lost its number may have left a file."""
         self._folder = folder
         self._singles = singles
         self._fan = fan
+        self._which = which
 
     def parts(self) -> list[Part]:
         """What is to be read, in order of the numbers. Raises LoaderError."""
+        return list(self._counting())
+
+    def _counting(self) -> Iterator[Part]:
+        for _, group in groupby(self._listed(), key=lambda part: (part.first, part.level)):
+            same = list(group)
+            yield self._which(same) if len(same) > 1 and self._which else same[0]
+
+    def _listed(self) -> list[Part]:
         merged, _ = self._merged()
         for _ in range(READS_MAX):
             own = list(self._singles(merged[-1].last if merged else 0))
@@ -104,12 +116,20 @@ class OutcomeLevels:
         """
         self._delete_covered()
         with contextlib.suppress(FileNotFoundError, LoaderError):
-            for group in chain.from_iterable(merges(self.parts(), self._fan) for _ in range(LEVEL_MAX)):
+            for group in chain.from_iterable(merges(self._sure(), self._fan) for _ in range(LEVEL_MAX)):
                 told = [read_part(part) for part in group]
                 check_whole(told)
                 self._replace(group, f"{group[0].first}-{group[-1].last}.{group[0].level + 1}", joined(told))
         with contextlib.suppress(FileNotFoundError, LoaderError):
             self._forget(now_s - keep_s)
+
+    def _sure(self) -> list[Part]:
+        """What is to be read, up to the first number of which it is unknown what is."""
+        found: list[Part] = []
+        with contextlib.suppress(LoaderError):
+            for part in self._counting():
+                found.append(part)  # noqa: PERF402 -- what was found before it raises is kept
+        return found
 
     def _forget(self, before_s: float) -> None:
         merged, _ = self._merged()

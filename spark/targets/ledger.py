@@ -32,7 +32,7 @@ from ..errors import LoaderError
 from ..outcome_levels import FAN
 from ..plan import Plan
 from ..spark_writer import SparkWriter, numbered, partitioned
-from ..table_state import ledger_outcomes, read_state, write_outcomes, write_state
+from ..table_state import ledger_outcomes, read_state, tried_outcomes, write_outcomes, write_state
 from .target import TableState
 
 if TYPE_CHECKING:
@@ -130,6 +130,8 @@ class LedgerTarget:
         self._writer.run(self._staged.files, plan.columns, f"batch {plan.batch} to {self._destination}", deliver)
         self._staged = None
         make_folders(self._folder)
+        for other in tried_outcomes(self._folder, plan.batch).values():  # of plans that never came to an end
+            other.unlink()
         write_outcomes(self._folder, plan, told)
         write_state(self._state_path, plan, accounts, told.rows or 0, durable=True)
         if plan.batch % FAN == 0:

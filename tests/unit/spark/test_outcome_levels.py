@@ -152,6 +152,51 @@ def test_the_end_of_a_late_commit_spares_merged_files(
     assert merged_file.exists()
 
 
+@pytest.mark.parametrize("count", [3, FAN])
+def test_outcomes_of_a_plan_that_lost_its_number_do_not_count(world: World, segments: Any, count: int) -> None:
+    """Its loader was killed when it had written them: what they speak of is not in the table, and comes again."""
+    world.format = "deltalake"
+    loader = world.loader()
+    for offset in range(count):
+        if offset == 3:
+            leave_behind(world)
+        world.seal([segments.Record(2 * offset)])
+        world.drain(loader)
+    if count == 3:
+        leave_behind(world)
+    together = joined(list(world.target().outcomes()))
+    assert together.rows == count
+    assert together.outcomes.of_queue(ROWS, QUEUE).pieces[-1] == (2 * count - 2, 2 * count - 1)
+    facts, _ = table_facts(world.table, world.roots)
+    assert facts.rows == (count, count)
+
+
+def leave_behind(world: World) -> None:
+    """A file of a plan that was to become batch 3, and did not."""
+    (world.table / "_rocketcrew" / "outcomes" / "3-00000003-0.json.gz").write_bytes(told(99).pack())
+
+
+def test_a_number_of_which_it_is_unknown_whose_it_is_is_not_merged(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    table.commit(FAN - 1)
+    (table.folder / "9-00000009-other.json.gz").write_bytes(told(99).pack())
+    table.newest = FAN
+    (table.folder / f"{FAN}-x.json.gz").write_bytes(told(FAN).pack())
+
+    def unknown(_: int, __: object) -> str:
+        raise LoaderError("nobody knows")
+
+    levels = ledger_outcomes(tmp_path, FAN, 4, unknown)
+    levels.tidy(10**9, 30.0)
+    assert sorted(path.name for path in table.folder.glob("*.1.json.gz")) == ["1-4.1.json.gz", "5-8.1.json.gz"]
+    with pytest.raises(LoaderError, match="nobody knows"):
+        levels.read()
+    known = ledger_outcomes(tmp_path, FAN, 4, lambda _, plans: next(plan for plan in plans if plan != "00000009-other"))
+    assert joined(known.read()) == table.expected()
+    known.tidy(10**9, 30.0)
+    assert joined(ledger_outcomes(tmp_path, FAN, 4).read()) == table.expected()
+
+
 def test_what_is_old_is_forgotten_but_for_rows_and_offsets(tmp_path: Path) -> None:
     table = Table(tmp_path)
     table.commit(2 * FAN, age_s=100.0)
