@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...durable.files import make_folders, try_shared_lock, write_atomically
 from ...durable.intervals import OffsetSet
-from ...durable.outcomes import PASSED, BatchOutcomes
+from ...durable.outcomes import CLOSED, EXACT, PASSED, BatchOutcomes, Outcomes
 from ...remoting.errors import UsageError
-from ..accounts import Accounts
+from ..accounts import Accounts, detail_of
 from ..convert import Staged
 from ..errors import LoaderError
 from ..outcome_levels import FAN
@@ -122,7 +122,7 @@ class LedgerTarget:
         """Deliver the rows, then note it."""
         if self._staged is None:
             raise RuntimeError("write() comes before commit()")
-        ranges = _ranges_of(accounts.loaded - self.state().loaded - told.outcomes.of_kind(PASSED))
+        ranges = _ranges_of(self._new_with(accounts, told.outcomes))
 
         def deliver(frame: DataFrame) -> None:
             self._deliver(frame, plan.batch, ranges)
@@ -136,6 +136,16 @@ class LedgerTarget:
         write_state(self._state_path, plan, accounts, told.rows or 0, durable=True)
         if plan.batch % FAN == 0:
             ledger_outcomes(self._folder, plan.batch).tidy(time.time(), self._keep_outcomes_s)
+
+    def _new_with(self, accounts: Accounts, noted: Outcomes) -> OffsetSet:
+        """What counts as loaded with this batch, also what lies in a hole that the floor had passed."""
+        state = self.state()
+        new = accounts.loaded - state.loaded - noted.of_kind(PASSED)
+        late = OffsetSet.union(noted.of_kind(kind) for kind in (*EXACT, CLOSED)) & state.holes
+        if not late:
+            return new
+        outcomes = Outcomes.union(one.outcomes.within(state.holes) for one in self.outcomes())
+        return new | (late & detail_of(state.holes, outcomes).open)
 
     def outcomes(self) -> Iterator[BatchOutcomes]:
         """What is kept of all commits."""
