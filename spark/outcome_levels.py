@@ -25,9 +25,8 @@ from pathlib import Path
 from typing import Final
 
 from ..durable.files import make_folders, sync_path
-from ..durable.intervals import OffsetSet
+from ..durable.intervals import IntervalSet, OffsetSet
 from ..durable.outcomes import FORGOTTEN, PASSED, BatchOutcomes, Outcomes
-from .accounts import shrunk
 from .errors import LoaderError
 
 SUFFIX: Final = ".json.gz"
@@ -38,7 +37,7 @@ LEVEL_MAX: Final = 2
 GROUPS_A_PASS_MAX: Final = 8
 """Merges of one pass, so that a table of before, with many files, holds up no commit for long."""
 FORGOTTEN_PIECES_MAX: Final = 1024
-"""Intervals of one queue that are kept of what was forgotten."""
+"""Intervals of one queue that are kept of what was forgotten, the highest ones. Joined, they would name what nobody did."""
 READS_MAX: Final = 5
 """Listings of one reading, each because a part was merged away under it."""
 _FORGOTTEN_LEVEL: Final = LEVEL_MAX + 1
@@ -202,8 +201,8 @@ def check_whole(told: Iterable[BatchOutcomes]) -> None:
 def forgotten(told: BatchOutcomes) -> BatchOutcomes:
     """Of these outcomes, what outlives them: the number of rows, and the offsets that they were about."""
     about = OffsetSet.union(records for kind, records in told.outcomes.kinds.items() if kind != PASSED)
-    accounts, _ = shrunk(about, OffsetSet(), FORGOTTEN_PIECES_MAX)
-    return BatchOutcomes(told.rows, Outcomes.of([(FORGOTTEN, accounts.loaded)]))
+    kept = ((key, IntervalSet(offsets.pieces[-FORGOTTEN_PIECES_MAX:])) for key, offsets in about.queues.items())
+    return BatchOutcomes(told.rows, Outcomes.of([(FORGOTTEN, OffsetSet.of(kept))]))
 
 
 def joined(told: Sequence[BatchOutcomes]) -> BatchOutcomes:

@@ -15,7 +15,17 @@ from rocketcrew.durable.outcomes import FORGOTTEN, NO_ROWS, PASSED, ROWS, BatchO
 from rocketcrew.spark.accounts import PIECES_MAX
 from rocketcrew.spark.compaction import compact
 from rocketcrew.spark.errors import LoaderError
-from rocketcrew.spark.outcome_levels import FAN, LEVEL_MAX, OutcomeLevels, Part, check_whole, joined, merges
+from rocketcrew.spark.outcome_levels import (
+    FAN,
+    FORGOTTEN_PIECES_MAX,
+    LEVEL_MAX,
+    OutcomeLevels,
+    Part,
+    check_whole,
+    forgotten,
+    joined,
+    merges,
+)
 from rocketcrew.spark.reconciling import Fate, reconcile
 from rocketcrew.spark.table_keys import table_facts
 from rocketcrew.spark.table_state import ledger_outcomes
@@ -209,6 +219,15 @@ def test_what_is_old_is_forgotten_but_for_rows_and_offsets(tmp_path: Path) -> No
     table.commit(FAN - 3, age_s=50.0)
     assert [part.first for part in table.levels().parts()] == [0], "forgotten together with what was before"
     assert joined(table.levels().read()).rows == table.newest
+
+
+def test_what_is_forgotten_names_no_offset_that_nobody_named() -> None:
+    closed, newest = ((5 * n, 5 * n + 1) for n in range(2)), QUEUE.in_epoch(2)
+    many = IntervalSet.of((3 * n, 3 * n + 1) for n in range(FORGOTTEN_PIECES_MAX + 6))
+    about = OffsetSet({QUEUE: IntervalSet.of(closed), newest: many})
+    found = forgotten(BatchOutcomes(1, Outcomes.of([(ROWS, about)]))).outcomes.of_kind(FORGOTTEN)
+    assert found.of_queue(QUEUE) == about.of_queue(QUEUE)
+    assert found.of_queue(newest).pieces == many.pieces[6:]
 
 
 def test_a_damaged_file_is_named_and_kept(tmp_path: Path) -> None:
