@@ -16,6 +16,7 @@ gone lists anew.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,6 +24,8 @@ from dataclasses import dataclass
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Final
+
+import structlog
 
 from ..durable.files import make_folders, sync_path
 from ..durable.intervals import IntervalSet, OffsetSet
@@ -38,6 +41,8 @@ GROUPS_A_PASS_MAX: Final = 8
 """Merges of one pass, so that a table of before, with many files, holds up no commit for long."""
 FORGOTTEN_PIECES_MAX: Final = 1024
 """Intervals of one queue that are kept of what was forgotten, the highest ones. Joined, they would name what nobody did."""
+DRAFT_S: Final = 3600.0
+"""Age at which the draft of a file is nobody's any more."""
 READS_MAX: Final = 5
 """Listings of one reading, each because a part was merged away under it."""
 _FORGOTTEN_LEVEL: Final = LEVEL_MAX + 1
@@ -114,20 +119,30 @@ class OutcomeLevels:
         `now_s` is wall-clock time. What is damaged stays as it is, for whoever reads it to name.
         """
         self._delete_covered()
-        with contextlib.suppress(FileNotFoundError, LoaderError):
-            for group in chain.from_iterable(merges(self._sure(), self._fan) for _ in range(LEVEL_MAX)):
-                told = [read_part(part) for part in group]
-                check_whole(told)
-                self._replace(group, f"{group[0].first}-{group[-1].last}.{group[0].level + 1}", joined(told))
+        self._delete_drafts(now_s - DRAFT_S)
+        try:
+            self._merge()
+        except FileNotFoundError:
+            pass  # another loader was faster
+        except LoaderError as error:
+            _warn_once(str(self._folder), str(error))
         with contextlib.suppress(FileNotFoundError, LoaderError):
             self._forget(now_s - keep_s)
+
+    def _merge(self) -> None:
+        for group in chain.from_iterable(merges(self._sure(), self._fan) for _ in range(LEVEL_MAX)):
+            told = [read_part(part) for part in group]
+            check_whole(told)
+            self._replace(group, f"{group[0].first}-{group[-1].last}.{group[0].level + 1}", joined(told))
 
     def _sure(self) -> list[Part]:
         """What is to be read, up to the first number of which it is unknown what is."""
         found: list[Part] = []
-        with contextlib.suppress(LoaderError):
+        try:
             for part in self._counting():
                 found.append(part)  # noqa: PERF402 -- what was found before it raises is kept
+        except LoaderError as error:
+            _warn_once(str(self._folder), str(error))
         return found
 
     def _forget(self, before_s: float) -> None:
@@ -166,6 +181,13 @@ class OutcomeLevels:
                 if part.path is not None and part.last <= merged[-1].last:
                     part.path.unlink(missing_ok=True)
 
+    def _delete_drafts(self, before_s: float) -> None:
+        """What a kill left of a file. By the time of its last change: drafts of merged files are dated back."""
+        for draft in self._folder.glob(".*.new"):
+            with contextlib.suppress(FileNotFoundError):
+                if draft.stat().st_ctime < before_s:
+                    draft.unlink()
+
     def _merged(self) -> tuple[list[Part], list[Part]]:
         """The merged files that count, and those that lie in others."""
         found: list[Part] = []
@@ -183,6 +205,11 @@ class OutcomeLevels:
         for part in sorted(found, key=lambda one: (one.first, -one.last, -one.level)):
             (covered if counting and part.last <= counting[-1].last else counting).append(part)
         return counting, covered
+
+
+@functools.cache
+def _warn_once(folder: str, said: str) -> None:
+    structlog.get_logger().warning("outcomes_not_merged", folder=folder, error=said)
 
 
 def check_whole(told: Iterable[BatchOutcomes]) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from loader_world import World
+from structlog.testing import capture_logs
 
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.durable.outcomes import FORGOTTEN, NO_ROWS, PASSED, ROWS, BatchOutcomes, Outcomes
@@ -16,6 +19,7 @@ from rocketcrew.spark.accounts import PIECES_MAX
 from rocketcrew.spark.compaction import compact
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.outcome_levels import (
+    DRAFT_S,
     FAN,
     FORGOTTEN_PIECES_MAX,
     LEVEL_MAX,
@@ -239,6 +243,29 @@ def test_a_damaged_file_is_named_and_kept(tmp_path: Path) -> None:
     with pytest.raises(LoaderError, match=r"7-00000007-ab12\.json\.gz can't be used"):
         table.levels().read()
     assert len(list(table.folder.iterdir())) == FAN, "nothing was merged, nothing deleted"
+
+
+def test_what_ends_merging_is_logged_once(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    table.commit(FAN - 1)
+    (table.folder / f"7-{7:08d}-ab12.json.gz").write_bytes(b"nonsense")
+    with capture_logs() as logs:
+        table.commit(1)
+        table.levels().tidy(10**9, 30.0)
+    (entry,) = logs
+    assert entry["event"] == "outcomes_not_merged"
+    assert "7-00000007-ab12.json.gz" in entry["error"]
+
+
+def test_drafts_that_a_kill_left_go_when_they_are_old(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    table.commit(1)
+    for name in (".1-32.1.json.gz.7.new", ".1-00000001-ab12.json.gz.new"):
+        (table.folder / name).write_bytes(b"half")
+    table.levels().tidy(time.time(), math.inf)
+    assert len(list(table.folder.iterdir())) == 3
+    table.levels().tidy(time.time() + DRAFT_S + 60.0, math.inf)
+    assert [path.name for path in table.folder.iterdir()] == ["1-00000001-ab12.json.gz"]
 
 
 def test_lost_outcomes_are_not_guessed() -> None:
