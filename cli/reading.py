@@ -1,6 +1,7 @@
 """Reading a table without Spark: as a dataset of Arrow, and by DuckDB.
 
-The views are those of spark/views.py. Parquet is read by pyarrow, which verifies the checksums of pages; DuckDB would not.
+The views are those of spark/views.py. Parquet is read by pyarrow. For Parquet folders it verifies the checksums of pages,
+which DuckDB would not; for Delta tables it does not, as delta-rs says how their files are read.
 """
 
 from __future__ import annotations
@@ -48,10 +49,18 @@ def dataset(table: Path) -> Any:
 def _delta(table: Path) -> Any:
     try:
         from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
     except ImportError:
         raise UsageError(f"{table} is a Delta table: pip install 'rocketcrew[delta]' to read it") from None
-    delta: Any = DeltaTable(str(table))  # its types are partial
-    return delta.to_pyarrow_dataset()
+    try:
+        delta: Any = DeltaTable(str(table))  # its types are partial
+        return delta.to_pyarrow_dataset()
+    except DeltaError as error:
+        said = str(error).partition("\n")[0]  # what follows are the stacks of delta-rs
+        raise LoaderError(
+            f"the Delta table {table} can't be read: {said}. Look at its log ({table / '_delta_log'}), and put back what is"
+            " damaged or gone; --engine spark asks Spark, which knows more of Delta's features"
+        ) from None
 
 
 class DuckViews:

@@ -235,16 +235,21 @@ class Loader:
         """A plan for the oldest segments that fit; None when it has nothing new, and its segments are deleted."""
         columns, fitting = self._fit_columns(state, segments)
         request = self._staging.epoch_request()
-        stretch = next_stretch(fitting, state.loaded, state.tops, request)
+        most = first_fitting(fitting, self._limits)
+        newest = [key.in_epoch(epoch) for key, epoch in state.epochs.items()]
+        # Before epochs are looked for: a late record of a hole that was passed is no queue that begins anew.
+        detail = self._detail_of(state, (in_epochs(segment, newest).offsets for segment in fitting[:most]))
+        exact = state if detail is None else state.exactly(detail.open)
+        stretch = next_stretch(fitting, exact.loaded, state.tops, request)
         for opening in stretch.openings:
             self._open_epoch(opening)
-        count = min(stretch.length, first_fitting(fitting, self._limits))
+        count = min(stretch.length, most)
         chosen = [in_epochs(segment, stretch.epochs) for segment in fitting[:count]]
         begun_anew = {key.in_epoch(0) for key in (*stretch.epochs, *request.queues)} | state.epochs.keys()
         settled = settled.without(begun_anew)
         noted = self._staging.noted()
         told = OffsetSet.union([settled, *(noted.of_kind(kind).without(begun_anew) for kind in SETTLING)])
-        detail = self._detail_of(state, [told, *(segment.offsets for segment in chosen)])
+        detail = detail or self._detail_of(state, [told, *(segment.offsets for segment in chosen)])
         if detail is not None:
             state = state.exactly(detail.open)
         takes = make_takes(chosen, state.loaded)

@@ -5,25 +5,31 @@
 
 Merged files cover the numbers from the lowest up without a hole, so a commit's own file counts exactly when its number is
 above all of them. A merged file is on the disk under its name before the first of its parts is deleted: whoever dies leaves
-parts that nobody reads, and the next pass deletes them. Two loaders that merge the same parts write the same file, so there
-is no lock. A reader that finds a part gone lists anew.
+parts that nobody reads, and the next pass deletes them.
+
+There is no lock. A commit of before outcomes were has no file, so a file that was merged away must not look like one that
+never was: who lists the commits' own files looks at the merged ones again after it, and begins anew when they have changed.
+So two loaders that merge the same parts write the same file, or one of them writes none. A reader that finds a listed part
+gone lists anew.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Final
 
+import structlog
+
 from ..durable.files import make_folders, sync_path
-from ..durable.intervals import OffsetSet
+from ..durable.intervals import IntervalSet, OffsetSet
 from ..durable.outcomes import FORGOTTEN, PASSED, BatchOutcomes, Outcomes
-from .accounts import shrunk
 from .errors import LoaderError
 
 SUFFIX: Final = ".json.gz"
@@ -34,7 +40,9 @@ LEVEL_MAX: Final = 2
 GROUPS_A_PASS_MAX: Final = 8
 """Merges of one pass, so that a table of before, with many files, holds up no commit for long."""
 FORGOTTEN_PIECES_MAX: Final = 1024
-"""Intervals of one queue that are kept of what was forgotten."""
+"""Intervals of one queue that are kept of what was forgotten, the highest ones. Joined, they would name what nobody did."""
+DRAFT_S: Final = 3600.0
+"""Age at which the draft of a file is nobody's any more."""
 READS_MAX: Final = 5
 """Listings of one reading, each because a part was merged away under it."""
 _FORGOTTEN_LEVEL: Final = LEVEL_MAX + 1
@@ -53,6 +61,8 @@ class Part:
 
 Singles = Callable[[int], Iterable[Part]]
 """The commits' own files with numbers above the given one, up to the newest commit, in order."""
+Which = Callable[[Sequence[Part]], Part]
+"""Of several own files of one number, the one of the plan that became it. Raises LoaderError when that is unknown."""
 
 
 def merges(parts: Sequence[Part], fan: int = FAN) -> list[list[Part]]:
@@ -68,22 +78,40 @@ def merges(parts: Sequence[Part], fan: int = FAN) -> list[list[Part]]:
 class OutcomeLevels:
     """The outcomes of one table, in `folder`; `singles` finds what the commits wrote themselves."""
 
-    def __init__(self, folder: Path, singles: Singles, fan: int = FAN) -> None:
+    def __init__(self, folder: Path, singles: Singles, fan: int = FAN, which: Which | None = None) -> None:
+        """`which` is asked where a plan that lost its number may have left a file."""
         self._folder = folder
         self._singles = singles
         self._fan = fan
+        self._which = which
 
     def parts(self) -> list[Part]:
-        """What is to be read, in order of the numbers."""
+        """What is to be read, in order of the numbers. Raises LoaderError."""
+        return list(self._counting())
+
+    def _counting(self) -> Iterator[Part]:
+        for _, group in groupby(self._listed(), key=lambda part: (part.first, part.level)):
+            same = list(group)
+            yield self._which(same) if len(same) > 1 and self._which else same[0]
+
+    def _listed(self) -> list[Part]:
         merged, _ = self._merged()
-        return [*merged, *self._singles(merged[-1].last if merged else 0)]
+        for _ in range(READS_MAX):
+            own = list(self._singles(merged[-1].last if merged else 0))
+            before, (merged, _) = merged, self._merged()
+            if merged == before:  # else a file that seems to lack may have been merged away meanwhile
+                return [*merged, *own]
+        raise self._restless()
 
     def read(self) -> list[BatchOutcomes]:
         """All outcomes that are kept; rows None: of commits of before outcomes were. Raises LoaderError."""
         for _ in range(READS_MAX):
             with contextlib.suppress(FileNotFoundError):
                 return [read_part(part) for part in self.parts()]
-        raise LoaderError(f"{self._folder} changes faster than it can be read: try again")
+        raise self._restless()
+
+    def _restless(self) -> LoaderError:
+        return LoaderError(f"{self._folder} changes faster than it can be read: try again")
 
     def tidy(self, now_s: float, keep_s: float) -> None:
         """One pass: merge what is due, forget what is older than `keep_s`, delete what is covered. Raises OSError.
@@ -91,13 +119,31 @@ class OutcomeLevels:
         `now_s` is wall-clock time. What is damaged stays as it is, for whoever reads it to name.
         """
         self._delete_covered()
-        with contextlib.suppress(FileNotFoundError, LoaderError):
-            for group in chain.from_iterable(merges(self.parts(), self._fan) for _ in range(LEVEL_MAX)):
-                told = [read_part(part) for part in group]
-                check_whole(told)
-                self._replace(group, f"{group[0].first}-{group[-1].last}.{group[0].level + 1}", joined(told))
+        self._delete_drafts(now_s - DRAFT_S)
+        try:
+            self._merge()
+        except FileNotFoundError:
+            pass  # another loader was faster
+        except LoaderError as error:
+            _warn_once(str(self._folder), str(error))
         with contextlib.suppress(FileNotFoundError, LoaderError):
             self._forget(now_s - keep_s)
+
+    def _merge(self) -> None:
+        for group in chain.from_iterable(merges(self._sure(), self._fan) for _ in range(LEVEL_MAX)):
+            told = [read_part(part) for part in group]
+            check_whole(told)
+            self._replace(group, f"{group[0].first}-{group[-1].last}.{group[0].level + 1}", joined(told))
+
+    def _sure(self) -> list[Part]:
+        """What is to be read, up to the first number of which it is unknown what is."""
+        found: list[Part] = []
+        try:
+            for part in self._counting():
+                found.append(part)  # noqa: PERF402 -- what was found before it raises is kept
+        except LoaderError as error:
+            _warn_once(str(self._folder), str(error))
+        return found
 
     def _forget(self, before_s: float) -> None:
         merged, _ = self._merged()
@@ -135,6 +181,13 @@ class OutcomeLevels:
                 if part.path is not None and part.last <= merged[-1].last:
                     part.path.unlink(missing_ok=True)
 
+    def _delete_drafts(self, before_s: float) -> None:
+        """What a kill left of a file. By the time of its last change: drafts of merged files are dated back."""
+        for draft in self._folder.glob(".*.new"):
+            with contextlib.suppress(FileNotFoundError):
+                if draft.stat().st_ctime < before_s:
+                    draft.unlink()
+
     def _merged(self) -> tuple[list[Part], list[Part]]:
         """The merged files that count, and those that lie in others."""
         found: list[Part] = []
@@ -154,6 +207,11 @@ class OutcomeLevels:
         return counting, covered
 
 
+@functools.cache
+def _warn_once(folder: str, said: str) -> None:
+    structlog.get_logger().warning("outcomes_not_merged", folder=folder, error=said)
+
+
 def check_whole(told: Iterable[BatchOutcomes]) -> None:
     """Raise LoaderError when outcomes of a batch are gone that may say that a hole was filled. In order of the batches."""
     passed = False
@@ -170,8 +228,8 @@ def check_whole(told: Iterable[BatchOutcomes]) -> None:
 def forgotten(told: BatchOutcomes) -> BatchOutcomes:
     """Of these outcomes, what outlives them: the number of rows, and the offsets that they were about."""
     about = OffsetSet.union(records for kind, records in told.outcomes.kinds.items() if kind != PASSED)
-    accounts, _ = shrunk(about, OffsetSet(), FORGOTTEN_PIECES_MAX)
-    return BatchOutcomes(told.rows, Outcomes.of([(FORGOTTEN, accounts.loaded)]))
+    kept = ((key, IntervalSet(offsets.pieces[-FORGOTTEN_PIECES_MAX:])) for key, offsets in about.queues.items())
+    return BatchOutcomes(told.rows, Outcomes.of([(FORGOTTEN, OffsetSet.of(kept))]))
 
 
 def joined(told: Sequence[BatchOutcomes]) -> BatchOutcomes:

@@ -31,8 +31,8 @@ from .reconciling import TableFacts
 from .segments import intervals_of, read_facts, readable_offsets
 from .staging import Staging
 from .table_lock import locked_table
-from .table_state import ledger_outcomes, read_state
-from .targets.delta import STATE_DIR, DeltaTarget, append_by_delta_rs, delta_rs
+from .table_state import read_state
+from .targets.delta import DeltaTarget, append_by_delta_rs, delta_rs
 from .targets.parquet import STATE_FILE, TABLE_LOCK_WAIT_S, batch_folders, data_files, folder_outcomes
 from .targets.target import TableState
 
@@ -174,10 +174,11 @@ def _opened(table: Path) -> tuple[Ledger, list[Path]]:
 
 
 def _delta(table: Path) -> tuple[Ledger, list[Path]]:
-    state = DeltaTarget(table, append_by_delta_rs, lambda: None).state()
+    target = DeltaTarget(table, append_by_delta_rs, lambda: None)
+    state = target.state()
     if not state.batch:
         raise UsageError(f"{table} holds no batch yet: nothing to reconcile")
-    ledger = _ledger(state, ledger_outcomes(table / STATE_DIR, state.batch).read())
+    ledger = _ledger(state, list(target.outcomes()))
     # Not file_uris(): that has the table's folder encoded as a URI and what is below it as the disk has it.
     log: Any = pa.table(delta_rs().DeltaTable(str(table)).get_add_actions())
     return ledger, [table / unquote(path) for path in log.column("path").to_pylist()]

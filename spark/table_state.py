@@ -27,7 +27,7 @@ from .targets.target import TableState
 
 STATE_VERSION = 2
 OUTCOMES_SUFFIX = SUFFIX
-_SINGLE = re.compile(r"(\d+)-(?!\d+\.(?:\d+|forgotten)\.json\.gz).+\.json\.gz")
+_SINGLE = re.compile(r"(\d+)-(?!\d+\.(?:\d+|forgotten)\.json\.gz)(.+)\.json\.gz")
 """A commit's own file, `<batch>-<plan id>`; plan ids begin with the number too, but have no point in them."""
 
 
@@ -144,6 +144,18 @@ def outcomes_path(folder: Path, plan: Plan) -> Path:
     return folder / OUTCOMES_DIR / f"{plan.batch}-{plan.id}{OUTCOMES_SUFFIX}"
 
 
+Winner = Callable[[int, Sequence[str]], str]
+"""Which of several plans that wanted a number became that batch. Raises LoaderError when it is unknown."""
+
+
+def tried_outcomes(folder: Path, batch: int) -> dict[str, Path]:
+    """The own files of a batch in the ledger `folder` by the plans that wanted its number; merged files are none."""
+    found = (
+        (_SINGLE.fullmatch(path.name), path) for path in (folder / OUTCOMES_DIR).glob(f"{batch}-*{OUTCOMES_SUFFIX}")
+    )
+    return {match[2]: path for match, path in found if match}
+
+
 def write_outcomes(folder: Path, plan: Plan, told: BatchOutcomes) -> None:
     """Keep the outcomes in the ledger `folder`, on disk when this returns. Raises OSError."""
     path = outcomes_path(folder, plan)
@@ -155,8 +167,8 @@ def write_outcomes(folder: Path, plan: Plan, told: BatchOutcomes) -> None:
     sync_path(path.parent)
 
 
-def ledger_outcomes(folder: Path, newest: int, fan: int = FAN) -> OutcomeLevels:
-    """The outcomes in the ledger `folder` of the batches up to `newest`."""
+def ledger_outcomes(folder: Path, newest: int, fan: int = FAN, winner: Winner | None = None) -> OutcomeLevels:
+    """The outcomes in the ledger `folder` of the batches up to `newest`. `winner` None: no plan ever loses its number."""
     place = folder / OUTCOMES_DIR
 
     def singles(above: int) -> Iterator[Part]:
@@ -168,4 +180,9 @@ def ledger_outcomes(folder: Path, newest: int, fan: int = FAN) -> OutcomeLevels:
             if above < number <= newest:
                 yield Part(number, number, 0, path)
 
-    return OutcomeLevels(place, singles, fan)
+    def which(parts: Sequence[Part]) -> Part:
+        assert winner is not None
+        by_plan = {match[2]: part for part in parts if part.path and (match := _SINGLE.fullmatch(part.path.name))}
+        return by_plan[winner(parts[0].first, list(by_plan))]
+
+    return OutcomeLevels(place, singles, fan, None if winner is None else which)

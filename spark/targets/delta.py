@@ -29,6 +29,7 @@ import pyarrow
 import pyarrow.dataset
 
 from ...conf.columns import BATCH_COLUMN, check_partition_columns, plain_schema
+from ...conf.segment_format import OUTCOMES_DIR
 from ...durable.files import make_folders, spark_path
 from ...durable.intervals import OffsetSet
 from ...durable.outcomes import BatchOutcomes
@@ -36,10 +37,18 @@ from ...remoting.errors import UsageError
 from ..accounts import Accounts
 from ..convert import Staged
 from ..errors import BatchTakenError, LoaderError, remedy
-from ..outcome_levels import FAN, SUFFIX
+from ..outcome_levels import FAN, OutcomeLevels
 from ..plan import Plan
 from ..spark_writer import SparkWriter, numbered, partitioned
-from ..table_state import check_partitions, ledger_outcomes, outcomes_path, read_state, write_outcomes, write_state
+from ..table_state import (
+    check_partitions,
+    ledger_outcomes,
+    outcomes_path,
+    read_state,
+    tried_outcomes,
+    write_outcomes,
+    write_state,
+)
 from .target import TableState
 
 if TYPE_CHECKING:
@@ -149,15 +158,21 @@ class DeltaTarget:
         return [path.name.partition("-")[2].removesuffix(".json") for path in self._states(batch)]
 
     def _logged(self, batch: int, tried: Iterable[str]) -> str:
+        found = self._in_log(tried)
+        if found is not None:
+            return found
+        raise LoaderError(
+            f"the log of {self.path} does not say which plan became batch {batch}, so it is unknown what is in the table:"
+            f" keep one file {batch}-*.json in {self.path / STATE_DIR}"
+        )
+
+    def _in_log(self, tried: Iterable[str]) -> str | None:
         for limit in (HISTORY_FIRST, None):
             for commit in self._snapshot.history(limit):
                 plan = str(commit.get(MARK) or "") or _plan_of(str(commit.get("userMetadata") or ""))
                 if plan in tried:
                     return plan
-        raise LoaderError(
-            f"the log of {self.path} does not say which plan became batch {batch}, so it is unknown what is in the table:"
-            f" keep one file {batch}-*.json in {self.path / STATE_DIR}"
-        )
+        return None
 
     def has(self, plan: Plan) -> bool:
         """Whether the plan is the table's newest batch. An older one is answered by its records: they are loaded."""
@@ -209,15 +224,28 @@ class DeltaTarget:
         for old in range(max(1, batch - 2 * STATES_KEPT), batch - STATES_KEPT + 1):
             for state in self._states(old):
                 state.unlink(missing_ok=True)
-        for other in outcomes_path(folder, plan).parent.glob(f"{batch}-*"):  # of those who wanted the number and died
-            if other != outcomes_path(folder, plan):
+        for tried, other in tried_outcomes(folder, batch).items():
+            if tried != plan.id:  # of those who wanted the number and died
                 other.unlink(missing_ok=True)
         if batch % FAN == 0:
-            ledger_outcomes(folder, batch).tidy(time.time(), self._keep_outcomes_s)
+            self._outcomes(batch).tidy(time.time(), self._keep_outcomes_s)
 
     def outcomes(self) -> Iterator[BatchOutcomes]:
         """What is kept of all commits."""
-        return iter(ledger_outcomes(self.path / STATE_DIR, self._refresh()).read())
+        return iter(self._outcomes(self._refresh()).read())
+
+    def _outcomes(self, batch: int) -> OutcomeLevels:
+        return ledger_outcomes(self.path / STATE_DIR, batch, winner=self._winner_of_outcomes)
+
+    def _winner_of_outcomes(self, batch: int, tried: Sequence[str]) -> str:
+        """A plan that lost its number, and whose loader died, leaves outcomes of records that are not in the table."""
+        found = self._in_log(tried)
+        if found is None:
+            raise LoaderError(
+                f"the log of {self.path} does not say which plan became batch {batch}, so it is unknown which outcomes"
+                f" count: keep one file {batch}-<plan>.json.gz in {self.path / STATE_DIR / OUTCOMES_DIR}"
+            )
+        return found
 
     def discard(self, plan: Plan) -> None:
         """Delete the state file of a plan that won't be committed, and its outcomes unless it was, long ago.
@@ -225,16 +253,13 @@ class DeltaTarget:
         A plan of a loader that died after its commit is found again when others have gone on: its outcomes count.
         """
         self._state_path(plan.batch, plan.id).unlink(missing_ok=True)
-        own = outcomes_path(self.path / STATE_DIR, plan)
-        if plan.batch > self._refresh() or self._outcomes_of_another(plan, own):
-            own.unlink(missing_ok=True)
+        if plan.batch > self._refresh() or self._outcomes_of_another(plan):
+            outcomes_path(self.path / STATE_DIR, plan).unlink(missing_ok=True)
 
-    def _outcomes_of_another(self, plan: Plan, own: Path) -> bool:
+    def _outcomes_of_another(self, plan: Plan) -> bool:
         """Whether the plan's number is another plan's. Who commits has written outcomes before: a single file is the
         winner's."""
-        tried = [
-            path.name.removesuffix(SUFFIX).partition("-")[2] for path in own.parent.glob(f"{plan.batch}-*{SUFFIX}")
-        ]
+        tried = tried_outcomes(self.path / STATE_DIR, plan.batch)
         try:
             return len(tried) > 1 and self._logged(plan.batch, tried) != plan.id
         except LoaderError:

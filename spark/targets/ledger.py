@@ -24,15 +24,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...durable.files import make_folders, try_shared_lock, write_atomically
 from ...durable.intervals import OffsetSet
-from ...durable.outcomes import PASSED, BatchOutcomes
+from ...durable.outcomes import CLOSED, EXACT, PASSED, BatchOutcomes, Outcomes
 from ...remoting.errors import UsageError
-from ..accounts import Accounts
+from ..accounts import Accounts, detail_of
 from ..convert import Staged
 from ..errors import LoaderError
 from ..outcome_levels import FAN
 from ..plan import Plan
 from ..spark_writer import SparkWriter, numbered, partitioned
-from ..table_state import ledger_outcomes, read_state, write_outcomes, write_state
+from ..table_state import ledger_outcomes, read_state, tried_outcomes, write_outcomes, write_state
 from .target import TableState
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class LedgerTarget:
         """Deliver the rows, then note it."""
         if self._staged is None:
             raise RuntimeError("write() comes before commit()")
-        ranges = _ranges_of(accounts.loaded - self.state().loaded - told.outcomes.of_kind(PASSED))
+        ranges = _ranges_of(self._new_with(accounts, told.outcomes))
 
         def deliver(frame: DataFrame) -> None:
             self._deliver(frame, plan.batch, ranges)
@@ -130,10 +130,22 @@ class LedgerTarget:
         self._writer.run(self._staged.files, plan.columns, f"batch {plan.batch} to {self._destination}", deliver)
         self._staged = None
         make_folders(self._folder)
+        for other in tried_outcomes(self._folder, plan.batch).values():  # of plans that never came to an end
+            other.unlink()
         write_outcomes(self._folder, plan, told)
         write_state(self._state_path, plan, accounts, told.rows or 0, durable=True)
         if plan.batch % FAN == 0:
             ledger_outcomes(self._folder, plan.batch).tidy(time.time(), self._keep_outcomes_s)
+
+    def _new_with(self, accounts: Accounts, noted: Outcomes) -> OffsetSet:
+        """What counts as loaded with this batch, also what lies in a hole that the floor had passed."""
+        state = self.state()
+        new = accounts.loaded - state.loaded - noted.of_kind(PASSED)
+        late = OffsetSet.union(noted.of_kind(kind) for kind in (*EXACT, CLOSED)) & state.holes
+        if not late:
+            return new
+        outcomes = Outcomes.union(one.outcomes.within(state.holes) for one in self.outcomes())
+        return new | (late & detail_of(state.holes, outcomes).open)
 
     def outcomes(self) -> Iterator[BatchOutcomes]:
         """What is kept of all commits."""

@@ -99,6 +99,17 @@ def test_a_topic_made_again_stops_the_loader_loudly(world: World, segments: Any)
 
 
 @pytest.mark.parametrize("setting", [False, True])
+def test_a_late_record_of_a_hole_that_was_passed_is_no_new_epoch(world: World, segments: Any, setting: bool) -> None:
+    """The state counts it as loaded, and its store time is above the top's: the broker's clock went back after it."""
+    world.seal([segments.Record(10 * n) for n in range(5)])
+    world.drain(world.loader(pieces_max=2))
+    world.seal([later(segments.Record(5), 1)])
+    world.drain(world.loader(pieces_max=2, epoch_on_recreated=setting))
+    assert [offset for offset, _ in world_rows(world)] == [0, 5, 10, 20, 30, 40]
+    assert world.target().state().epochs == {}
+
+
+@pytest.mark.parametrize("setting", [False, True])
 def test_the_process_goes_by_its_setting(world: World, segments: Any, setting: bool) -> None:
     world.seal([segments.Record(n) for n in range(5)])
     world.drain(world.loader())

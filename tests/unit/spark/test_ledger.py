@@ -65,6 +65,16 @@ def test_the_ranges_of_two_epochs_of_a_queue_are_told_apart(world: World, segmen
     assert calls[0][1] != calls[1][1]
 
 
+def test_a_late_record_in_a_hole_that_was_passed_is_in_the_ranges(world: World, segments: Any, tmp_path: Path) -> None:
+    calls: list[tuple[int, list[Range]]] = []
+    loader = world.loader(target=ledger(tmp_path / "ledger", calls), pieces_max=2)
+    for offsets in ((0, 10, 20, 30), (13,), (7, 40), (16,)):
+        world.seal([segments.Record(offset, [] if offset == 16 else ["x"]) for offset in offsets])
+        world.drain(loader)
+    pieces = [(one.start, one.end) for _, ranges in calls for one in ranges]
+    assert pieces[:3] == [(0, 31), (13, 14), (7, 41)]
+
+
 NUMBERED = ("selectExpr", "*", "cast(7 as bigint) as batch_id")
 
 

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from loader_world import World
+from structlog.testing import capture_logs
 
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.durable.outcomes import FORGOTTEN, NO_ROWS, PASSED, ROWS, BatchOutcomes, Outcomes
 from rocketcrew.spark.accounts import PIECES_MAX
 from rocketcrew.spark.compaction import compact
 from rocketcrew.spark.errors import LoaderError
-from rocketcrew.spark.outcome_levels import FAN, LEVEL_MAX, OutcomeLevels, Part, check_whole, joined, merges
+from rocketcrew.spark.outcome_levels import (
+    DRAFT_S,
+    FAN,
+    FORGOTTEN_PIECES_MAX,
+    LEVEL_MAX,
+    OutcomeLevels,
+    Part,
+    check_whole,
+    forgotten,
+    joined,
+    merges,
+)
 from rocketcrew.spark.reconciling import Fate, reconcile
 from rocketcrew.spark.table_keys import table_facts
 from rocketcrew.spark.table_state import ledger_outcomes
@@ -99,6 +113,104 @@ def test_two_loaders_that_merge_at_once_write_the_same(tmp_path: Path) -> None:
     assert joined(table.levels().read()) == table.expected()
 
 
+def unmerged(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
+    """A table whose first files are due for a merge, and are merged by another loader after the next look at merged ones."""
+    table = Table(folder)
+    for number in range(1, FAN + 1):
+        table.newest = number
+        (table.folder / f"{number}-{number:08d}-ab12.json.gz").write_bytes(told(number).pack())
+    look, other = OutcomeLevels._merged, [table.levels()]
+
+    def look_and_let_merge(self: OutcomeLevels) -> Any:
+        found = look(self)
+        if other and self is not other[0]:
+            other.pop().tidy(10**9, 30.0)
+        return found
+
+    monkeypatch.setattr(OutcomeLevels, "_merged", look_and_let_merge)
+    return table
+
+
+def test_files_that_are_merged_between_two_listings_are_not_taken_for_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = unmerged(tmp_path, monkeypatch)
+    assert joined(table.levels().read()) == table.expected()
+
+
+def test_a_slow_merger_does_not_overwrite_what_another_has_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = unmerged(tmp_path, monkeypatch)
+    slow = table.levels()
+    monkeypatch.setattr(slow, "_delete_covered", lambda: None)
+    slow.tidy(10**9, 30.0)
+    assert [path.name for path in table.folder.iterdir()] == [f"1-{FAN}.1.json.gz"]
+    assert joined(table.levels().read()) == table.expected()
+
+
+def test_the_end_of_a_late_commit_spares_merged_files(
+    world: World, segments: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others have gone on, and merged, between its commit and its last look at the files of its number."""
+    world.format = "deltalake"
+    world.seal([segments.Record(1)])
+    merged_file = world.table / "_rocketcrew" / "outcomes" / f"1-{FAN}.1.json.gz"
+
+    def merge(*_: object) -> bool:
+        merged_file.write_bytes(told(1).pack())
+        return True
+
+    monkeypatch.setattr(DeltaTarget, "_is_ours", merge)
+    world.drain(world.loader())
+    assert merged_file.exists()
+
+
+@pytest.mark.parametrize("count", [3, FAN])
+def test_outcomes_of_a_plan_that_lost_its_number_do_not_count(world: World, segments: Any, count: int) -> None:
+    """Its loader was killed when it had written them: what they speak of is not in the table, and comes again."""
+    world.format = "deltalake"
+    loader = world.loader()
+    for offset in range(count):
+        if offset == 3:
+            leave_behind(world)
+        world.seal([segments.Record(2 * offset)])
+        world.drain(loader)
+    if count == 3:
+        leave_behind(world)
+    together = joined(list(world.target().outcomes()))
+    assert together.rows == count
+    assert together.outcomes.of_queue(ROWS, QUEUE).pieces[-1] == (2 * count - 2, 2 * count - 1)
+    facts, _ = table_facts(world.table, world.roots)
+    assert facts.rows == (count, count)
+
+
+def leave_behind(world: World) -> None:
+    """A file of a plan that was to become batch 3, and did not."""
+    (world.table / "_rocketcrew" / "outcomes" / "3-00000003-0.json.gz").write_bytes(told(99).pack())
+
+
+def test_a_number_of_which_it_is_unknown_whose_it_is_is_not_merged(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    table.commit(FAN - 1)
+    (table.folder / "9-00000009-other.json.gz").write_bytes(told(99).pack())
+    table.newest = FAN
+    (table.folder / f"{FAN}-x.json.gz").write_bytes(told(FAN).pack())
+
+    def unknown(_: int, __: object) -> str:
+        raise LoaderError("nobody knows")
+
+    levels = ledger_outcomes(tmp_path, FAN, 4, unknown)
+    levels.tidy(10**9, 30.0)
+    assert sorted(path.name for path in table.folder.glob("*.1.json.gz")) == ["1-4.1.json.gz", "5-8.1.json.gz"]
+    with pytest.raises(LoaderError, match="nobody knows"):
+        levels.read()
+    known = ledger_outcomes(tmp_path, FAN, 4, lambda _, plans: next(plan for plan in plans if plan != "00000009-other"))
+    assert joined(known.read()) == table.expected()
+    known.tidy(10**9, 30.0)
+    assert joined(ledger_outcomes(tmp_path, FAN, 4).read()) == table.expected()
+
+
 def test_what_is_old_is_forgotten_but_for_rows_and_offsets(tmp_path: Path) -> None:
     table = Table(tmp_path)
     table.commit(2 * FAN, age_s=100.0)
@@ -113,6 +225,15 @@ def test_what_is_old_is_forgotten_but_for_rows_and_offsets(tmp_path: Path) -> No
     assert joined(table.levels().read()).rows == table.newest
 
 
+def test_what_is_forgotten_names_no_offset_that_nobody_named() -> None:
+    closed, newest = ((5 * n, 5 * n + 1) for n in range(2)), QUEUE.in_epoch(2)
+    many = IntervalSet.of((3 * n, 3 * n + 1) for n in range(FORGOTTEN_PIECES_MAX + 6))
+    about = OffsetSet({QUEUE: IntervalSet.of(closed), newest: many})
+    found = forgotten(BatchOutcomes(1, Outcomes.of([(ROWS, about)]))).outcomes.of_kind(FORGOTTEN)
+    assert found.of_queue(QUEUE) == about.of_queue(QUEUE)
+    assert found.of_queue(newest).pieces == many.pieces[6:]
+
+
 def test_a_damaged_file_is_named_and_kept(tmp_path: Path) -> None:
     table = Table(tmp_path)
     table.commit(FAN - 1)
@@ -122,6 +243,29 @@ def test_a_damaged_file_is_named_and_kept(tmp_path: Path) -> None:
     with pytest.raises(LoaderError, match=r"7-00000007-ab12\.json\.gz can't be used"):
         table.levels().read()
     assert len(list(table.folder.iterdir())) == FAN, "nothing was merged, nothing deleted"
+
+
+def test_what_ends_merging_is_logged_once(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    table.commit(FAN - 1)
+    (table.folder / f"7-{7:08d}-ab12.json.gz").write_bytes(b"nonsense")
+    with capture_logs() as logs:
+        table.commit(1)
+        table.levels().tidy(10**9, 30.0)
+    (entry,) = logs
+    assert entry["event"] == "outcomes_not_merged"
+    assert "7-00000007-ab12.json.gz" in entry["error"]
+
+
+def test_drafts_that_a_kill_left_go_when_they_are_old(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    table.commit(1)
+    for name in (".1-32.1.json.gz.7.new", ".1-00000001-ab12.json.gz.new"):
+        (table.folder / name).write_bytes(b"half")
+    table.levels().tidy(time.time(), math.inf)
+    assert len(list(table.folder.iterdir())) == 3
+    table.levels().tidy(time.time() + DRAFT_S + 60.0, math.inf)
+    assert [path.name for path in table.folder.iterdir()] == ["1-00000001-ab12.json.gz"]
 
 
 def test_lost_outcomes_are_not_guessed() -> None:

@@ -74,3 +74,12 @@ def test_a_flipped_byte_is_an_error_with_its_remedy_and_no_wrong_row(world: Worl
     flip_a_value(next(world.table.rglob("*.parquet")))
     with pytest.raises(LoaderError, match="rocketcrew reconcile"):
         answers(world.table, "SELECT * FROM results")
+
+
+def test_a_damaged_log_of_a_delta_table_is_an_error_in_words(world: World, segments: Any) -> None:
+    world.seal([segments.Record(1)])
+    loaded(world, "deltalake")
+    for entry in (world.table / "_delta_log").glob("*.json"):
+        entry.write_text("{bad")
+    with pytest.raises(LoaderError, match=r"the Delta table .*table can't be read: .*_delta_log"):
+        DuckViews(world.table)
