@@ -127,7 +127,10 @@ class DiskFile:
         if self.is_buffered:
             self._buffer += data
             if len(self._buffer) > BUFFER_MAX_BYTES:
-                self.flush()
+                with contextlib.suppress(
+                    StorageError
+                ):  # the bytes stay in the buffer; who asks for a flush hears of it
+                    self.flush()
         else:
             self._write(data)
         return position
@@ -239,7 +242,7 @@ class DiskFile:
 
     def flush(self) -> None:
         if self._buffer:
-            self._write(self._buffer)
+            self._write(bytes(self._buffer))  # a copy: what a failed write still refers to could not grow
             self._buffer = bytearray()
 
     def truncate(self, end: int) -> None:
