@@ -620,8 +620,7 @@ class MessageStore:
         self._stored_ms = max(stored_ms_in(checkpoint), self.found.stored_ms)
         for queue in self._queues.values():
             queue.drop_records_below(self._log.start)
-        if self._waits_for_disk:  # a killed broker may have left what is not on the disk yet
-            self._log.settle(begin)
+        self._log.settle(begin)  # a killed broker may have left what is not on the disk yet
         self._flushed = self._log.end
         self._index.start()
         self._storage.begin()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from rocketcrew.broker.disk import DiskStorage
+from rocketcrew.broker.state import DELAYS_TABLE
 from rocketcrew.broker.storage import DiskFailed, MemoryStorage
 from rocketcrew.broker.syncing import DiskCalls, Syncer
+from rocketcrew.broker.transactions import GROUP, HALF_TOPIC
 from rocketcrew.remoting.admin_headers import CreateTopic
 from rocketcrew.remoting.codes import RequestCode
-from rocketcrew.remoting.headers import MaxOffset, SendRequestV2
+from rocketcrew.remoting.headers import EndTransaction, MaxOffset, SendRequestV2
 from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.stored import decode_messages
 
@@ -105,6 +107,51 @@ def test_a_delayed_message_and_its_delivery_both_wait(slow, tools):
     finish(slow)
     assert end_of(slow) == "1"
     assert b'"offsetTable":{1:1}' in slow.storage.load("config/delayOffset.json")
+
+
+@pytest.mark.parametrize("flush", ["async", "sync"])
+def test_how_far_delivery_came_is_saved_when_the_disk_has_what_was_delivered(make, flush):
+    """Else a power cut loses what was delivered, though the disk has had its first record for long."""
+    broker = make(SlowStorage(), flush=flush)
+    send(broker, properties={"DELAY": "3"})
+    broker.core.begin_flush()
+    broker.later(500)
+    finish(broker)
+    broker.later(600)
+    assert broker.storage.load(DELAYS_TABLE) is None
+    broker.later(1_000)
+    assert broker.storage.load(DELAYS_TABLE) is None
+    finish(broker)
+    broker.later(1_000)
+    finish(broker)
+    assert broker.storage.load(DELAYS_TABLE) == b'{"offsetTable":{3:1}}'
+
+
+@pytest.mark.parametrize("flush", ["async", "sync"])
+def test_a_transaction_is_behind_us_when_the_disk_has_its_end(make, flush):
+    broker = make(SlowStorage(), flush=flush)
+    properties = encode_properties({"TRAN_MSG": "true", "PGROUP": "pg", "UNIQ_KEY": "U1"})
+    header = SendRequestV2(
+        producer_group="pg", topic="T", default_topic="TBW102", default_topic_queue_nums=4, queue_id=0, sys_flag=4,
+        born_timestamp=broker.now_ms, flag=0, properties=properties,
+    )  # fmt: skip
+    broker.request(RequestCode.SEND_MESSAGE_V2, header, b"x")
+    broker.core.begin_flush()
+    broker.later(1_000)
+    finish(broker)
+    broker.request(RequestCode.END_TRANSACTION, EndTransaction("pg", 0, 0, 8, "U1", topic="T"))
+    for _ in range(20):
+        broker.later(1_000)
+    assert half_position(broker) in {None, 0}
+    finish(broker)
+    for _ in range(20):
+        broker.later(1_000)
+        finish(broker)
+    assert half_position(broker) == 1
+
+
+def half_position(broker):
+    return broker.core.state.offsets.query(HALF_TOPIC, GROUP, 0)
 
 
 def test_a_new_topic_is_acknowledged_when_the_disk_has_it(slow, tools):
