@@ -136,6 +136,10 @@ class DiskFile:
         return position
 
     @property
+    def segment_bytes(self) -> int:
+        return self._segment_bytes
+
+    @property
     def room(self) -> int:
         return self._limit - self.end
 
