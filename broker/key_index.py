@@ -239,7 +239,8 @@ class KeyIndex:
         return file
 
     def drop_before(self, position: int) -> None:
-        """Remove the files all of whose records are below `position`; the last one stays."""
+        """The log begins at `position` now: remove the files all of whose records are below it; the last one stays."""
+        self._at = max(self._at, position)
         for name, file in list(self._files.items())[:-1]:
             if file.end < position:
                 self._storage.remove_plain(name)

@@ -527,7 +527,12 @@ class MessageStore:
 
     def rebuild_some(self) -> None:
         """Read the log a little further for the index, and for the first queue that is built anew. Raises StorageError."""
-        self._index.catch_up(INDEX_STEP_BYTES)
+        try:
+            self._index.catch_up(INDEX_STEP_BYTES)
+        finally:  # queues matter more
+            self._rebuild_a_queue()
+
+    def _rebuild_a_queue(self) -> None:
         key = next(iter(self._rebuilds), None)
         if key is None:
             return
