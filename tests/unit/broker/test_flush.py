@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from rocketcrew.broker import syncing
 from rocketcrew.broker.disk import DiskStorage
 from rocketcrew.broker.state import DELAYS_TABLE
-from rocketcrew.broker.storage import DiskFailed, MemoryStorage
+from rocketcrew.broker.storage import DiskFailed, MemoryStorage, StorageError
 from rocketcrew.broker.syncing import DiskCalls, Syncer
 from rocketcrew.broker.transactions import GROUP, HALF_TOPIC
 from rocketcrew.remoting.admin_headers import CreateTopic
@@ -218,3 +219,45 @@ def test_a_start_brings_what_a_killed_broker_left_to_the_disk_first(tmp_path, ma
     make(storage)
     assert str(tmp_path / "commitlog" / f"{0:020d}") in synced
     storage.abandon()
+
+
+@pytest.mark.parametrize("flush", [True, False])
+def test_a_want_of_descriptors_is_no_failed_disk(tmp_path, flush):
+    synced = []
+    starved = [True]
+
+    class Calls(DiskCalls):
+        def open(self, path, flags):
+            if starved:
+                raise OSError(24, "Too many open files", path)
+            synced.append(path)
+            return super().open(path, flags)
+
+    path = tmp_path / "log"
+    path.write_bytes(b"x")
+    syncer = Syncer(Calls(), has_thread=False)
+    ticket = syncer.submit([str(path)], flush=flush)
+    syncer.work()
+    with pytest.raises(StorageError, match="Too many open files") as caught:
+        syncer.is_done(ticket)
+    assert not isinstance(caught.value, DiskFailed)
+    starved.clear()
+    syncer.work()
+    assert (syncer.is_done(ticket), synced) == (True, [str(path)])
+
+
+def test_the_thread_tries_again_by_itself_when_there_are_descriptors(tmp_path, monkeypatch):
+    monkeypatch.setattr(syncing, "RETRY_S", 0.001)
+    tries = []
+
+    class Calls(DiskCalls):
+        def open(self, path, flags):
+            tries.append(path)
+            if len(tries) < 3:
+                raise OSError(24, "Too many open files", path)
+            return super().open(path, flags)
+
+    syncer = Syncer(Calls())
+    syncer.wait(syncer.submit([str(tmp_path)], flush=True))
+    assert len(tries) == 3
+    syncer.close()
