@@ -261,3 +261,20 @@ def test_the_thread_tries_again_by_itself_when_there_are_descriptors(tmp_path, m
     syncer.wait(syncer.submit([str(tmp_path)], flush=True))
     assert len(tries) == 3
     syncer.close()
+
+
+def test_a_delayed_message_that_fits_no_segment_any_more_holds_up_no_others(make):
+    broker = make(mapped_file_size_commit_log=5_000)
+    topic = "L" * 127
+    size = next(
+        size for size in range(5_000, 0, -10) if broker.send(topic, b"p" * size, properties={"DELAY": "1"}).code == 0
+    )
+    assert size > 4_500  # with its topic, which is the longer one, it does not fit
+    assert broker.send("N", b"ok", properties={"DELAY": "1"}).code == 0
+    broker.later(1_000)
+    broker.later(1_000)
+    store = broker.core.state.store
+    assert (store.max_offset(topic, 0), store.max_offset("N", 0)) == (0, 1)
+    ((event, fields),) = store.events
+    assert (event, fields["level"]) == ("store.delayed_message_not_delivered", 1)
+    assert store.message_at(fields["position"]).body == b"p" * size
