@@ -172,3 +172,38 @@ def test_a_queue_is_built_anew_whatever_becomes_of_the_index(storage, monkeypatc
         with pytest.raises(StorageError, match="no index"):
             store.rebuild_some()
     assert store.get("T", 0, 0, 1).count == 1
+
+
+@pytest.mark.parametrize("damage", [b"\x40", b"\xc0"])
+def test_a_damaged_store_time_stops_no_send_and_hides_no_other(tmp_path, damage):
+    storage = DiskStorage(tmp_path)
+    store = opened(storage)
+    for number in range(3):
+        put(store, number)
+    store.checkpoint_now()
+    storage.close()
+    shutil.rmtree(tmp_path / "index")
+    with open(tmp_path / "commitlog" / f"{0:020d}", "r+b") as log:
+        log.seek(56)
+        log.write(damage)
+    storage = DiskStorage(tmp_path)
+    store = opened(storage)
+    store.rebuild_some()
+    store.checkpoint_now()
+    for number in range(3, 2 * BATCH_MAX):
+        put(store, number)
+    assert store.max_offset("T", 0) == 2 * BATCH_MAX
+    assert find(store, "k1", begin_ms=T0 - 1_000, end_ms=T0 + 10_000) == [1]
+    storage.close()
+
+
+def test_what_goes_wrong_in_the_index_concerns_no_sender(monkeypatch):
+    store = opened(MemoryStorage())
+
+    def broken(keys):
+        raise OverflowError("date value out of range")
+
+    monkeypatch.setattr(store._index, "_file_for", broken)
+    for number in range(BATCH_MAX + 1):
+        put(store, number)
+    assert store.max_offset("T", 0) == BATCH_MAX + 1
