@@ -11,6 +11,7 @@ from rocketcrew.broker.disk import DiskStorage
 from rocketcrew.broker.key_index import BATCH_MAX, ENTRIES_MAX, SLOTS, key_hash
 from rocketcrew.broker.message_store import MessageStore, QueueRebuilding, StoreLimits, message_tags_code
 from rocketcrew.broker.storage import MemoryStorage, StorageError
+from rocketcrew.broker.syncing import DiskCalls
 from rocketcrew.remoting.hashing import java_hash
 from rocketcrew.remoting.stored import StoredMessage, decode_message
 
@@ -207,3 +208,25 @@ def test_what_goes_wrong_in_the_index_concerns_no_sender(monkeypatch):
     for number in range(BATCH_MAX + 1):
         put(store, number)
     assert store.max_offset("T", 0) == BATCH_MAX + 1
+
+
+def test_a_clean_stop_brings_the_index_to_the_disk_before_it_says_so(tmp_path):
+    calls = []
+
+    class Calls(DiskCalls):
+        def sync(self, path):
+            calls.append(path)
+            super().sync(path)
+
+        def unlink(self, path):
+            calls.append(path)
+            super().unlink(path)
+
+    storage = DiskStorage(tmp_path, calls=Calls())
+    store = opened(storage)
+    put(store, 1)
+    store.checkpoint_now()
+    (file,) = (tmp_path / "index").iterdir()
+    calls.clear()
+    storage.close()
+    assert calls.index(str(file)) < calls.index(str(tmp_path / "index")) < calls.index(str(tmp_path / "abort"))
