@@ -5,8 +5,8 @@ real topic and queue in properties. When the time has come, it is stored a secon
 string unchanged (so REAL_TOPIC and DELAY stay in it). Within a level, delivery times ascend with the queue, so the head
 is all that has to be looked at.
 
-How far each level has come is saved after every delivery round, in the shape of `config/delayOffset.json`. A kill between
-a delivery and that save delivers once more: at least once, as everything here.
+How far each level has come is saved when the disk has what was delivered, in the shape of `config/delayOffset.json`. A kill
+between a delivery and that save delivers once more: at least once, as everything here.
 """
 
 from __future__ import annotations
