@@ -126,9 +126,13 @@ class BrokerCore:
     # Waiting for the disk
 
     def begin_flush(self) -> None:
-        """Start to bring what was written to the disk, unless that is under way."""
+        """Start to bring what was written to the disk, unless that is under way or nobody waits for it."""
+        if self.state.waits_for_disk:
+            self._begin_flush()
+
+    def _begin_flush(self) -> None:
         state = self.state
-        if state.waits_for_disk and self._flush is None and state.written > self._flushed and self.failed is None:
+        if self._flush is None and state.written > self._flushed and self.failed is None:
             self._flush = state.begin_flush(), state.store.log_end, state.written
 
     def flushed(self, now_ms: int) -> list[Effect]:
@@ -144,7 +148,8 @@ class BrokerCore:
             self._note(error)
             return []
         self._flush, self._flushed = None, written
-        state.store.flushed_to(log_end)
+        if state.waits_for_disk:  # else it is shown already, and more
+            state.store.flushed_to(log_end)
         effects: list[Effect] = []
         while self._unanswered and self._unanswered[0][0] <= written:
             effects.append(self._unanswered.popleft()[1])
@@ -215,7 +220,7 @@ class BrokerCore:
         """Save how far delivery has come, once the disk has what was delivered: else a crash could lose it for good."""
         try:
             waiting, text = self._delays_to_save, None
-            while waiting and (not self.state.waits_for_disk or waiting[0][0] <= self._flushed):
+            while waiting and (not self.state.storage.has_disk or waiting[0][0] <= self._flushed):
                 text = waiting.popleft()[1]
             if text is not None:
                 self.state.storage.replace(DELAYS_TABLE, text)
@@ -228,18 +233,16 @@ class BrokerCore:
         try:
             if now_ms >= self._next_offsets_ms:
                 self._next_offsets_ms = now_ms + config.offset_flush_interval_ms
-                state.save_tables()
+                state.save_tables(self._flushed)
             if now_ms >= self._next_checkpoint_ms:
                 self._next_checkpoint_ms = now_ms + config.checkpoint_interval_ms
-                self._next_flush_ms = now_ms + config.flush_interval_ms
                 state.save_topics()
                 state.store.begin_checkpoint()
                 state.store.drop_older_than(now_ms - config.retention_ms)
                 self.trouble = None
-            elif now_ms >= self._next_flush_ms:
+            if now_ms >= self._next_flush_ms:
                 self._next_flush_ms = now_ms + config.flush_interval_ms
-                if not state.waits_for_disk:
-                    state.begin_flush()
+                self._begin_flush()
             state.store.end_checkpoint()
             state.store.rebuild_some()
         except StorageError as error:
@@ -313,6 +316,6 @@ class BrokerCore:
         state.store.flushed_to(state.store.log_end)
         self._flushed = state.written
         state.save_topics()
-        state.save_tables()
+        state.save_tables(self._flushed)
         self._save_delays()
         state.store.checkpoint_now()

@@ -5,8 +5,8 @@ real topic and queue in properties. When the time has come, it is stored a secon
 string unchanged (so REAL_TOPIC and DELAY stay in it). Within a level, delivery times ascend with the queue, so the head
 is all that has to be looked at.
 
-How far each level has come is saved after every delivery round, in the shape of `config/delayOffset.json`. A kill between
-a delivery and that save delivers once more: at least once, as everything here.
+How far each level has come is saved when the disk has what was delivered, in the shape of `config/delayOffset.json`. A kill
+between a delivery and that save delivers once more: at least once, as everything here.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..remoting.body import Body
+from ..remoting.errors import UsageError
 from ..remoting.properties import (
     PROPERTY_DELAY,
     PROPERTY_REAL_QUEUE_ID,
@@ -91,6 +92,7 @@ class DelayLevels:
         """Hand every message that is due, at most `batch_max`, to `store_again`; returns how many there were.
 
         What `store_again` raises ends the round; that message stays the head of its level and is due again a little later.
+        One that it refuses (UsageError) is passed over: it stays in the log, and an event says where.
         """
         count = 0
         if now_ms < self._paused_until_ms:
@@ -115,7 +117,11 @@ class DelayLevels:
         self._paused_until_ms = now_ms + FAILURE_PAUSE_MS  # unless all goes well
         message = store.message_in(SCHEDULE_TOPIC, level - 1, offset)
         if message is not None:
-            store_again(real_message(message))
+            try:
+                store_again(real_message(message))
+            except UsageError as error:  # it would not be taken tomorrow either, and others wait behind it
+                fields: dict[str, object] = {"position": message.physical_offset, "level": level, "reason": str(error)}
+                store.events.append(("store.delayed_message_not_delivered", fields))
         self._paused_until_ms = 0
         self._delivered[level] = offset + 1
         self._changed = True

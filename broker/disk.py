@@ -127,10 +127,17 @@ class DiskFile:
         if self.is_buffered:
             self._buffer += data
             if len(self._buffer) > BUFFER_MAX_BYTES:
-                self.flush()
+                with contextlib.suppress(
+                    StorageError
+                ):  # the bytes stay in the buffer; who asks for a flush hears of it
+                    self.flush()
         else:
             self._write(data)
         return position
+
+    @property
+    def segment_bytes(self) -> int:
+        return self._segment_bytes
 
     @property
     def room(self) -> int:
@@ -239,7 +246,7 @@ class DiskFile:
 
     def flush(self) -> None:
         if self._buffer:
-            self._write(self._buffer)
+            self._write(bytes(self._buffer))  # a copy: what a failed write still refers to could not grow
             self._buffer = bytearray()
 
     def truncate(self, end: int) -> None:
@@ -330,9 +337,11 @@ class DiskFile:
 class DiskPlainFile:
     """A PlainFile."""
 
-    def __init__(self, path: str, pool: DescriptorPool) -> None:
+    def __init__(self, path: str, pool: DescriptorPool, dirty: dict[str, None]) -> None:
+        """`dirty` is told of each write: its path, which the disk may not have then."""
         self._path = path
         self._pool = pool
+        self._dirty = dirty
 
     def read(self, position: int, length_bytes: int) -> bytes:
         try:
@@ -341,6 +350,7 @@ class DiskPlainFile:
             raise StorageError(f"cannot read {self._path}: {error.strerror}") from error
 
     def write(self, position: int, data: bytes) -> None:
+        self._dirty[self._path] = None
         try:
             self._pool.calls.write(self._pool.get(self._path), data, position)
         except OSError as error:
@@ -431,6 +441,7 @@ class DiskStorage:
             raise UsageError(f"broker data folder {folder} cannot be used: {error.strerror}") from error
         self._take_lock()
         self._files: dict[str, DiskFile] = {}
+        self._plain_dirty: dict[str, None] = {}  # of plain files; only a clean stop waits for those
         self._pool = DescriptorPool(open_files_max, self._calls)
         self.syncer = Syncer(self._calls, has_thread=has_thread)
         for path in [*made, str(folder)]:
@@ -562,8 +573,8 @@ class DiskStorage:
         )
 
     def open_plain(self, name: str) -> DiskPlainFile:
-        make_folder((self._folder / name).parent, self._calls)
-        return DiskPlainFile(str(self._folder / name), self._pool)
+        self._plain_dirty |= dict.fromkeys(make_folder((self._folder / name).parent, self._calls))
+        return DiskPlainFile(str(self._folder / name), self._pool, self._plain_dirty)
 
     def remove_plain(self, name: str) -> None:
         path = str(self._folder / name)
@@ -594,6 +605,8 @@ class DiskStorage:
         try:
             self.sync_now()
             if self._abort is not None:
+                folders = [os.path.dirname(path) for path in self._plain_dirty]
+                self.syncer.wait(self.syncer.submit(dict.fromkeys([*self._plain_dirty, *folders]), flush=False))
                 self._calls.unlink(self._abort)
         finally:
             self.abandon()

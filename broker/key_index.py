@@ -16,6 +16,7 @@ Rules:
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from struct import Struct
@@ -38,6 +39,7 @@ _HEADER = Struct(">qqqqii")
 _ENTRY = Struct(">iqii")
 _SLOT = Struct(">i")
 _INT_MAX = 0x7FFFFFFF
+_TIME_MAX_MS = 4_102_444_800_000  # the year 2100
 
 Key = tuple[int, int, int]  # hash, position, store time
 
@@ -58,6 +60,11 @@ def keys_of(message: StoredMessage) -> list[str]:
     if given:
         found += [key for key in given.split(b" ") if key]
     return [key.decode(errors="replace") for key in found]
+
+
+def _begin_ms(keys: list[Key]) -> int:
+    """The time that a file begins with: the first store time, unless that is damaged."""
+    return min(max(min(key[2] for key in keys), 0), _TIME_MAX_MS)
 
 
 class _IndexFile:
@@ -87,7 +94,7 @@ class _IndexFile:
     def write(self, keys: list[Key]) -> None:
         """Add the keys, which fit and are in the order of the log. Raises StorageError."""
         if self.count == 1:
-            self.begin, self.begin_ms = keys[0][1], keys[0][2]
+            self.begin, self.begin_ms = keys[0][1], _begin_ms(keys)
         entries: list[bytes] = []
         newest: dict[int, int] = {}
         used = 0
@@ -204,11 +211,14 @@ class KeyIndex:
         self._flush(1)
 
     def _flush(self, count_min: int) -> None:
-        """Write what waits, when it is so much. Where the disk does not take it, it is read from the log again later."""
+        """Write what waits, when it is so much. Where that fails, it is read from the log again later.
+
+        Whatever goes wrong here concerns no sender: the message is in the log.
+        """
         try:
             while len(self._waiting) >= count_min:
                 self._write(BATCH_MAX)
-        except StorageError:
+        except (StorageError, ArithmeticError, ValueError, struct.error):
             self._live, self._failed = False, True
             self._at = max(self._indexed, self._log.start)
             self._waiting.clear()
@@ -229,7 +239,7 @@ class KeyIndex:
         name, last = next(reversed(self._files.items()), ("", None))
         if last is not None and last.room >= len(keys):
             return last
-        made = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=keys[0][2])
+        made = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=_begin_ms(keys))
         fresh = f"{FOLDER}/{made:%Y%m%d%H%M%S}{made.microsecond // 1000:03d}"
         if fresh <= name:  # two in one millisecond
             fresh = f"{FOLDER}/{int(name.rpartition('/')[2]) + 1}"
@@ -239,7 +249,8 @@ class KeyIndex:
         return file
 
     def drop_before(self, position: int) -> None:
-        """Remove the files all of whose records are below `position`; the last one stays."""
+        """The log begins at `position` now: remove the files all of whose records are below it; the last one stays."""
+        self._at = max(self._at, position)
         for name, file in list(self._files.items())[:-1]:
             if file.end < position:
                 self._storage.remove_plain(name)

@@ -20,6 +20,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from enum import Enum
+from struct import Struct
 from typing import NamedTuple
 
 from ..remoting.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_STORE_HOST_V6
@@ -40,8 +41,14 @@ CHUNK_BYTES = 1 << 20
 _MAGIC = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
 _MAGIC_BYTES = 4
 BLANK_MIN_BYTES = 8
+_BLANK = Struct(">ii")
 _OWN_POSITION_AT = 28
 _BODY_LENGTH_AT = 84  # with two IPv4 hosts; each IPv6 one puts it 12 bytes further
+
+
+def blank(room: int) -> bytes:
+    """What fills a segment's end; where there is no room for a BLANK, zeros, which are read as one."""
+    return _BLANK.pack(room, BLANK_MAGIC) if room >= BLANK_MIN_BYTES else bytes(room)
 
 
 class Kind(Enum):
@@ -203,4 +210,4 @@ class LogScan:
         return len(body) < body_bytes or crc32_body(body) == int.from_bytes(known[8:12], "big")
 
 
-__all__ = ["Kind", "LogScan", "Part"]
+__all__ = ["Kind", "LogScan", "Part", "blank"]

@@ -31,7 +31,6 @@ from ..remoting.errors import ProtocolError, RocketcrewError, UsageError
 from ..remoting.hashing import java_hash
 from ..remoting.properties import PROPERTY_TAGS
 from ..remoting.stored import (
-    BLANK_MAGIC,
     MAGIC_V1,
     MAGIC_V2,
     RECORD_MIN_BYTES,
@@ -52,7 +51,7 @@ from .checkpoint import (
 )
 from .consume_queue import SEGMENT_BYTES, ConsumeQueue
 from .key_index import KeyIndex
-from .log_scan import BLANK_MIN_BYTES
+from .log_scan import BLANK_MIN_BYTES, blank
 from .recovery import Found, Key, Rebuild, Recovery
 from .storage import Storage, StorageError
 from .wanted import EVERYTHING, Wanted
@@ -66,7 +65,6 @@ RECORD_HEAD_BYTES = 76  # up to and with the store time, also behind an IPv6 bor
 
 # What says which record one is: size, magic, queue id, queue offset, own position, sysFlag.
 _IDENTITY = Struct(">ii4xi4xqqi")
-_BLANK = Struct(">ii")
 _BODY_AT = {
     0: 88,
     SYSFLAG_BORN_HOST_V6: 100,
@@ -185,14 +183,15 @@ class MessageStore:
         records = encode_at(messages, self._log.end)
         position = self._log.end
         length_bytes = sum(map(len, records))
-        if 0 < self._log.room < length_bytes + BLANK_MIN_BYTES:
-            if length_bytes + BLANK_MIN_BYTES > self._limits.segment_bytes:
+        if self._log.room < length_bytes + BLANK_MIN_BYTES:
+            if length_bytes + BLANK_MIN_BYTES > self._log.segment_bytes:
                 raise UsageError(
-                    f"{length_bytes} bytes to be stored at once do not fit into a segment of {self._limits.segment_bytes} "
-                    "(mapped_file_size_commit_log)"
+                    f"{length_bytes} bytes to be stored at once do not fit into a segment of {self._log.segment_bytes} "
+                    "(mapped_file_size_commit_log, or what the log has already)"
                 )
-            position += self._log.room
-            self._log.roll(_BLANK.pack(self._log.room, BLANK_MAGIC)[: self._log.room])
+            if self._log.room > 0:
+                position += self._log.room
+                self._log.roll(blank(self._log.room))
             records = encode_at(messages, position)
         self._log.append(records[0] if len(records) == 1 else b"".join(records))
         position += length_bytes
@@ -528,7 +527,12 @@ class MessageStore:
 
     def rebuild_some(self) -> None:
         """Read the log a little further for the index, and for the first queue that is built anew. Raises StorageError."""
-        self._index.catch_up(INDEX_STEP_BYTES)
+        try:
+            self._index.catch_up(INDEX_STEP_BYTES)
+        finally:  # queues matter more
+            self._rebuild_a_queue()
+
+    def _rebuild_a_queue(self) -> None:
         key = next(iter(self._rebuilds), None)
         if key is None:
             return
@@ -620,8 +624,7 @@ class MessageStore:
         self._stored_ms = max(stored_ms_in(checkpoint), self.found.stored_ms)
         for queue in self._queues.values():
             queue.drop_records_below(self._log.start)
-        if self._waits_for_disk:  # a killed broker may have left what is not on the disk yet
-            self._log.settle(begin)
+        self._log.settle(begin)  # a killed broker may have left what is not on the disk yet
         self._flushed = self._log.end
         self._index.start()
         self._storage.begin()

@@ -33,7 +33,7 @@ from .name_server import NameServerCore, Registration
 from .offset_table import OffsetTable
 from .storage import Storage, StorageError
 from .topic_table import SCHEDULE_TOPIC, TopicTable, illegal_topic, system_topics
-from .transactions import Transactions, half_of
+from .transactions import Transactions, commit_positions, half_of
 
 TOPICS_TABLE = "config/topics.json"
 TOPICS_JOURNAL = "config/topics.journal"
@@ -111,6 +111,7 @@ class BrokerState:
         self._opaque = 0
         self._saved_groups = -1
         self._saved_offsets = -1
+        self._positions: tuple[int, int, int] | None = None  # what has to be flushed for them; where a start must read
 
     # Start and keeping
 
@@ -238,15 +239,28 @@ class BrokerState:
                 ),
             )
 
-    def save_tables(self) -> None:
-        """Save groups and offsets if they changed since they were saved."""
-        self.transactions.keep_positions(self.store, self.offsets)
+    def save_tables(self, flushed: int) -> None:
+        """Save groups and offsets if they changed since they were saved; the disk has `flushed` of what was `written`."""
+        self._keep_positions(flushed)
         if self.groups.changes != self._saved_groups:
             self.storage.replace(GROUPS_TABLE, self.groups.table().encode())
             self._saved_groups = self.groups.changes
         if self.offsets.changes != self._saved_offsets:
             self.storage.replace(OFFSETS_TABLE, self.offsets.dump())
             self._saved_offsets = self.offsets.changes
+
+    def _keep_positions(self, flushed: int) -> None:
+        """Say from where a start must read for transactions, once the disk has the ends that this counts on."""
+        self._commit_positions(flushed)
+        if self._positions is None:
+            found = self.transactions.positions(self.store)
+            self._positions = None if found is None else (self.written, *found)
+            self._commit_positions(flushed)
+
+    def _commit_positions(self, flushed: int) -> None:
+        if self._positions is not None and (self._positions[0] <= flushed or not self.storage.has_disk):
+            commit_positions(self.offsets, *self._positions[1:])
+            self._positions = None
 
     # Topics
 

@@ -50,6 +50,11 @@ class StoredFile(Protocol):
         ...
 
     @property
+    def segment_bytes(self) -> int:
+        """Size of a segment that is begun now; what is there may have another one than was asked for."""
+        ...
+
+    @property
     def room(self) -> int:
         """Bytes that the last segment has left, 0 when the next append begins a new one."""
         ...
@@ -217,6 +222,10 @@ class MemoryFile:
     @property
     def end(self) -> int:
         return self._start + len(self._data)
+
+    @property
+    def segment_bytes(self) -> int:
+        return self._segment_bytes
 
     @property
     def room(self) -> int:

@@ -10,22 +10,25 @@ Three kinds of work come to it, the first that waits goes first:
 
 The thread opens paths itself and shares nothing with the owner but tickets; a path that was removed meanwhile needs no sync.
 After a failed fsync the kernel may have dropped what was to be written, and a second one would succeed: so the first failure
-is the last word, and every question for a ticket is answered with it.
+is the last word, and every question for a ticket is answered with it. Where there was no descriptor left to open the file
+with, nothing is lost: the work waits, and is tried again a little later.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
-from .storage import DiskFailed
+from .storage import DiskFailed, StorageError
 
 FILE_MODE = 0o600  # messages are nobody else's business
 FOLDER_MODE = 0o700
+RETRY_S = 0.5  # while there are no descriptors left
 PREVIOUS = ".bak"  # of a table: its generation before, as the genuine broker calls it
 
 
@@ -128,6 +131,7 @@ class Syncer:
         self._open: set[int] = set()  # tickets of what is not done
         self._ticket = 0
         self._failed: DiskFailed | None = None
+        self._starved: str | None = None  # why what waits cannot be begun now
         self.on_flush: Callable[[], None] | None = None  # called in the thread after each flush, also a failed one
         self.table_trouble: str | None = None  # why a table cannot be written
         self._thread = threading.Thread(target=self._run, name="broker-sync", daemon=True) if has_thread else None
@@ -162,10 +166,12 @@ class Syncer:
             self._tables.pop(path, None)
 
     def is_done(self, ticket: int) -> bool:
-        """Raises DiskFailed, from the first failure on."""
+        """Raises DiskFailed, from the first failure on; StorageError while that cannot be begun."""
         if self._failed is not None:
             raise self._failed
         with self._lock:
+            if ticket in self._open and self._starved is not None:
+                raise StorageError(self._starved)
             return ticket not in self._open
 
     def wait(self, ticket: int) -> None:
@@ -185,18 +191,24 @@ class Syncer:
             self._thread.join()
 
     def _run(self) -> None:
-        while self._wakes.get():
+        goes_on = True
+        while goes_on:
+            with contextlib.suppress(Empty):
+                goes_on = self._wakes.get(timeout=None if self._starved is None else RETRY_S)
             self.work()
-        self.work()
 
     def work(self) -> None:
         """Do all that waits; nothing any more after a failure."""
         try:
             while self._failed is None and self._step():
                 pass
+            self._starved = None
         except DiskFailed as error:
             self._fail(error)
         except OSError as error:  # fsync of what cannot be opened any more
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                self._starved = f"cannot bring what was written to the disk yet: {error.strerror}"
+                return
             self._fail(DiskFailed(f"cannot bring {error.filename} to the disk: {error.strerror}"))
 
     def _fail(self, error: DiskFailed) -> None:
@@ -213,8 +225,12 @@ class Syncer:
             table = next((item for item in self._tables.items() if item[0] not in self._refused), None)
             in_round = self._rounds[0] if self._rounds else None
         if flush is not None:
-            for path in flush[1]:
-                self._calls.sync(path)
+            try:
+                for path in flush[1]:
+                    self._calls.sync(path)
+            except OSError:
+                self._flushes.appendleft(flush)  # there is at most one
+                raise
             self._done(flush[0])
             if self.on_flush is not None:
                 self.on_flush()
@@ -222,7 +238,8 @@ class Syncer:
             self._write_table(*table)
         elif in_round is not None:
             if in_round[1]:
-                self._calls.sync(in_round[1].popleft())
+                self._calls.sync(in_round[1][0])
+                in_round[1].popleft()
             else:
                 self._rounds.popleft()
                 self._done(in_round[0])

@@ -141,17 +141,17 @@ class Transactions:
         self._open.pop(half.queue_offset, None)
         self._ended[half.queue_offset] = op.queue_offset
 
-    def keep_positions(self, store: MessageStore, offsets: OffsetTable) -> None:
-        """Say from where a start must read; of ended halves only those above the first open one are remembered."""
+    def positions(self, store: MessageStore) -> tuple[int, int] | None:
+        """From where a start must read halves and ends, for `commit_positions` when the disk has all that is stored now; of
+        ended halves only those above the first open one are remembered."""
         if store.queue(HALF_TOPIC, 0) is None:
-            return
+            return None
         shown = store.max_offset(OP_TOPIC, 0)  # an end that the disk does not have yet is none
         unsure = (half for half, op in self._ended.items() if op >= shown)
         half_floor = min((*self._open, *unsure), default=store.max_offset(HALF_TOPIC, 0))
         for offset in [offset for offset in self._ended if offset < half_floor]:
             del self._ended[offset]
-        offsets.commit(HALF_TOPIC, GROUP, 0, half_floor)
-        offsets.commit(OP_TOPIC, GROUP, 0, min(self._ended.values(), default=shown))
+        return half_floor, min(self._ended.values(), default=shown)
 
     def next_due_ms(self) -> int | None:
         while self._due and not self._is_current(*self._due[0]):
@@ -183,6 +183,11 @@ class Transactions:
             else:
                 entry.checks += 1
                 yield _question(half, entry.checks)
+
+
+def commit_positions(offsets: OffsetTable, half_offset: int, op_offset: int) -> None:
+    offsets.commit(HALF_TOPIC, GROUP, 0, half_offset)
+    offsets.commit(OP_TOPIC, GROUP, 0, op_offset)
 
 
 def _question(half: StoredMessage, times: int) -> Question:

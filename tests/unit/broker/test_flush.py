@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from rocketcrew.broker import syncing
 from rocketcrew.broker.disk import DiskStorage
-from rocketcrew.broker.storage import DiskFailed, MemoryStorage
+from rocketcrew.broker.state import DELAYS_TABLE
+from rocketcrew.broker.storage import DiskFailed, MemoryStorage, StorageError
 from rocketcrew.broker.syncing import DiskCalls, Syncer
+from rocketcrew.broker.transactions import GROUP, HALF_TOPIC
 from rocketcrew.remoting.admin_headers import CreateTopic
 from rocketcrew.remoting.codes import RequestCode
-from rocketcrew.remoting.headers import MaxOffset, SendRequestV2
+from rocketcrew.remoting.headers import EndTransaction, MaxOffset, SendRequestV2
 from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.stored import decode_messages
 
@@ -107,6 +110,51 @@ def test_a_delayed_message_and_its_delivery_both_wait(slow, tools):
     assert b'"offsetTable":{1:1}' in slow.storage.load("config/delayOffset.json")
 
 
+@pytest.mark.parametrize("flush", ["async", "sync"])
+def test_how_far_delivery_came_is_saved_when_the_disk_has_what_was_delivered(make, flush):
+    """Else a power cut loses what was delivered, though the disk has had its first record for long."""
+    broker = make(SlowStorage(), flush=flush)
+    send(broker, properties={"DELAY": "3"})
+    broker.core.begin_flush()
+    broker.later(500)
+    finish(broker)
+    broker.later(600)
+    assert broker.storage.load(DELAYS_TABLE) is None
+    broker.later(1_000)
+    assert broker.storage.load(DELAYS_TABLE) is None
+    finish(broker)
+    broker.later(1_000)
+    finish(broker)
+    assert broker.storage.load(DELAYS_TABLE) == b'{"offsetTable":{3:1}}'
+
+
+@pytest.mark.parametrize("flush", ["async", "sync"])
+def test_a_transaction_is_behind_us_when_the_disk_has_its_end(make, flush):
+    broker = make(SlowStorage(), flush=flush)
+    properties = encode_properties({"TRAN_MSG": "true", "PGROUP": "pg", "UNIQ_KEY": "U1"})
+    header = SendRequestV2(
+        producer_group="pg", topic="T", default_topic="TBW102", default_topic_queue_nums=4, queue_id=0, sys_flag=4,
+        born_timestamp=broker.now_ms, flag=0, properties=properties,
+    )  # fmt: skip
+    broker.request(RequestCode.SEND_MESSAGE_V2, header, b"x")
+    broker.core.begin_flush()
+    broker.later(1_000)
+    finish(broker)
+    broker.request(RequestCode.END_TRANSACTION, EndTransaction("pg", 0, 0, 8, "U1", topic="T"))
+    for _ in range(20):
+        broker.later(1_000)
+    assert half_position(broker) in {None, 0}
+    finish(broker)
+    for _ in range(20):
+        broker.later(1_000)
+        finish(broker)
+    assert half_position(broker) == 1
+
+
+def half_position(broker):
+    return broker.core.state.offsets.query(HALF_TOPIC, GROUP, 0)
+
+
 def test_a_new_topic_is_acknowledged_when_the_disk_has_it(slow, tools):
     assert slow.request(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopic("N", "TBW102", 1, 1, 6, "SINGLE_TAG")) == []
     slow.core.begin_flush()
@@ -171,3 +219,62 @@ def test_a_start_brings_what_a_killed_broker_left_to_the_disk_first(tmp_path, ma
     make(storage)
     assert str(tmp_path / "commitlog" / f"{0:020d}") in synced
     storage.abandon()
+
+
+@pytest.mark.parametrize("flush", [True, False])
+def test_a_want_of_descriptors_is_no_failed_disk(tmp_path, flush):
+    synced = []
+    starved = [True]
+
+    class Calls(DiskCalls):
+        def open(self, path, flags):
+            if starved:
+                raise OSError(24, "Too many open files", path)
+            synced.append(path)
+            return super().open(path, flags)
+
+    path = tmp_path / "log"
+    path.write_bytes(b"x")
+    syncer = Syncer(Calls(), has_thread=False)
+    ticket = syncer.submit([str(path)], flush=flush)
+    syncer.work()
+    with pytest.raises(StorageError, match="Too many open files") as caught:
+        syncer.is_done(ticket)
+    assert not isinstance(caught.value, DiskFailed)
+    starved.clear()
+    syncer.work()
+    assert (syncer.is_done(ticket), synced) == (True, [str(path)])
+
+
+def test_the_thread_tries_again_by_itself_when_there_are_descriptors(tmp_path, monkeypatch):
+    monkeypatch.setattr(syncing, "RETRY_S", 0.001)
+    tries = []
+
+    class Calls(DiskCalls):
+        def open(self, path, flags):
+            tries.append(path)
+            if len(tries) < 3:
+                raise OSError(24, "Too many open files", path)
+            return super().open(path, flags)
+
+    syncer = Syncer(Calls())
+    syncer.wait(syncer.submit([str(tmp_path)], flush=True))
+    assert len(tries) == 3
+    syncer.close()
+
+
+def test_a_delayed_message_that_fits_no_segment_any_more_holds_up_no_others(make):
+    broker = make(mapped_file_size_commit_log=5_000)
+    topic = "L" * 127
+    size = next(
+        size for size in range(5_000, 0, -10) if broker.send(topic, b"p" * size, properties={"DELAY": "1"}).code == 0
+    )
+    assert size > 4_500  # with its topic, which is the longer one, it does not fit
+    assert broker.send("N", b"ok", properties={"DELAY": "1"}).code == 0
+    broker.later(1_000)
+    broker.later(1_000)
+    store = broker.core.state.store
+    assert (store.max_offset(topic, 0), store.max_offset("N", 0)) == (0, 1)
+    ((event, fields),) = store.events
+    assert (event, fields["level"]) == ("store.delayed_message_not_delivered", 1)
+    assert store.message_at(fields["position"]).body == b"p" * size

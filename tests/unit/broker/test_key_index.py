@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
 
 import pytest
 
 from rocketcrew.broker.disk import DiskStorage
 from rocketcrew.broker.key_index import BATCH_MAX, ENTRIES_MAX, SLOTS, key_hash
-from rocketcrew.broker.message_store import MessageStore, StoreLimits, message_tags_code
-from rocketcrew.broker.storage import MemoryStorage
+from rocketcrew.broker.message_store import MessageStore, QueueRebuilding, StoreLimits, message_tags_code
+from rocketcrew.broker.storage import MemoryStorage, StorageError
+from rocketcrew.broker.syncing import DiskCalls
 from rocketcrew.remoting.hashing import java_hash
 from rocketcrew.remoting.stored import StoredMessage, decode_message
 
@@ -23,9 +25,9 @@ def opened(storage):
     return store
 
 
-def put(store, number, topic="T", queue_id=0):
+def put(store, number, topic="T", queue_id=0, body=b""):
     raw = f"KEYS\x01k{number} many\x02UNIQ_KEY\x01U{number}\x02".encode()
-    store.put(T0 + number, StoredMessage(topic, b"%d" % number, raw, queue_id=queue_id), 0)
+    store.put(T0 + number, StoredMessage(topic, body or b"%d" % number, raw, queue_id=queue_id), 0)
 
 
 def find(store, key, topic="T", begin_ms=0, end_ms=T0 * 2):
@@ -135,3 +137,96 @@ def test_the_file_is_as_a_genuine_broker_makes_it(tmp_path):
     assert (begin_ms, end_ms, begin, count) == (T0, T0 + 2, 0, 10)
     assert end > 0
     assert first == (key_hash("T", "U0"), 0, 0, 0)
+
+
+def test_retention_overtakes_an_index_that_is_made_anew(tmp_path):
+    storage = DiskStorage(tmp_path)
+    store = opened(storage)
+    for number in range(8):
+        put(store, number, body=bytes(600_000))
+    store.checkpoint_now()
+    storage.close()
+    shutil.rmtree(tmp_path / "index")
+    storage = DiskStorage(tmp_path)
+    store = opened(storage)
+    store.rebuild_some()
+    store.drop_older_than(T0 + 6)
+    assert store.log_start > 0
+    put(store, 8)
+    while store.is_rebuilding:
+        store.rebuild_some()
+    assert [len(list(store.find("T", f"k{number}", 0, T0 * 2))) for number in (0, 7, 8)] == [0, 1, 1]
+    storage.close()
+
+
+def test_a_queue_is_built_anew_whatever_becomes_of_the_index(storage, monkeypatch):
+    store = opened(storage)
+    put(store, 1)
+
+    def broken(bytes_max):
+        raise StorageError("no index")
+
+    monkeypatch.setattr(store._index, "catch_up", broken)
+    with pytest.raises(QueueRebuilding):
+        store._begin_rebuild(store.queue("T", 0))
+    for _ in range(3):
+        with pytest.raises(StorageError, match="no index"):
+            store.rebuild_some()
+    assert store.get("T", 0, 0, 1).count == 1
+
+
+@pytest.mark.parametrize("damage", [b"\x40", b"\xc0"])
+def test_a_damaged_store_time_stops_no_send_and_hides_no_other(tmp_path, damage):
+    storage = DiskStorage(tmp_path)
+    store = opened(storage)
+    for number in range(3):
+        put(store, number)
+    store.checkpoint_now()
+    storage.close()
+    shutil.rmtree(tmp_path / "index")
+    with open(tmp_path / "commitlog" / f"{0:020d}", "r+b") as log:
+        log.seek(56)
+        log.write(damage)
+    storage = DiskStorage(tmp_path)
+    store = opened(storage)
+    store.rebuild_some()
+    store.checkpoint_now()
+    for number in range(3, 2 * BATCH_MAX):
+        put(store, number)
+    assert store.max_offset("T", 0) == 2 * BATCH_MAX
+    assert find(store, "k1", begin_ms=T0 - 1_000, end_ms=T0 + 10_000) == [1]
+    storage.close()
+
+
+def test_what_goes_wrong_in_the_index_concerns_no_sender(monkeypatch):
+    store = opened(MemoryStorage())
+
+    def broken(keys):
+        raise OverflowError("date value out of range")
+
+    monkeypatch.setattr(store._index, "_file_for", broken)
+    for number in range(BATCH_MAX + 1):
+        put(store, number)
+    assert store.max_offset("T", 0) == BATCH_MAX + 1
+
+
+def test_a_clean_stop_brings_the_index_to_the_disk_before_it_says_so(tmp_path):
+    calls = []
+
+    class Calls(DiskCalls):
+        def sync(self, path):
+            calls.append(path)
+            super().sync(path)
+
+        def unlink(self, path):
+            calls.append(path)
+            super().unlink(path)
+
+    storage = DiskStorage(tmp_path, calls=Calls())
+    store = opened(storage)
+    put(store, 1)
+    store.checkpoint_now()
+    (file,) = (tmp_path / "index").iterdir()
+    calls.clear()
+    storage.close()
+    assert calls.index(str(file)) < calls.index(str(tmp_path / "index")) < calls.index(str(tmp_path / "abort"))

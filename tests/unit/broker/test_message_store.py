@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from rocketcrew.broker.disk import DiskStorage
 from rocketcrew.broker.message_store import GetStatus, MessageStore, StoreLimits, message_tags_code
-from rocketcrew.broker.storage import MemoryStorage
+from rocketcrew.broker.storage import MemoryStorage, StorageError
+from rocketcrew.broker.syncing import DiskCalls
 from rocketcrew.broker.wanted import Wanted
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.hashing import java_hash
@@ -391,3 +392,57 @@ def test_what_fits_into_no_segment_is_refused_and_nothing_is_stored():
     with pytest.raises(UsageError, match="mapped_file_size_commit_log"):
         put(store, b"x" * 1_000)
     assert (store.log_end, store.max_offset("T", 0)) == (end, 1)
+
+
+def test_no_record_spans_two_segments_after_the_setting_was_raised(tmp_path):
+    """The log goes on in the size that its segments have."""
+    storage = DiskStorage(tmp_path)
+    store, _ = new_store(storage, StoreLimits(32, 262_144, 800, 1_000))
+    for _ in range(3):
+        put(store, b"x" * 500)
+    store.checkpoint_now()
+    storage.close()
+    storage = DiskStorage(tmp_path)
+    store, _ = new_store(storage)
+    with pytest.raises(UsageError, match="segment of 1000"):
+        put(store, b"y" * 2_000)
+    put(store, b"after")
+    assert bodies(store.get("T", 0, 3, 32)) == [b"after"]
+    storage.close()
+
+
+def test_no_record_spans_two_segments_after_an_append_that_failed_behind_a_blank(tmp_path):
+    full = []
+
+    class Calls(DiskCalls):
+        def pwrite(self, fd, data, position):
+            if full and position == 0:
+                raise OSError(28, "No space left on device")
+            return super().pwrite(fd, data, position)
+
+    storage = DiskStorage(tmp_path, calls=Calls())
+    store, _ = new_store(storage, StoreLimits(32, 262_144, 800, 1_000))
+    put(store, b"x" * 700)
+    full.append(True)
+    with pytest.raises(StorageError, match="No space left"):
+        put(store, b"x" * 700)
+    full.clear()
+    with pytest.raises(UsageError, match="segment of 1000"):
+        put(store, b"y" * 2_000)
+    put(store, b"after")
+    assert bodies(store.get("T", 0, 1, 32)) == [b"after"]
+    storage.close()
+
+
+def test_a_segment_without_room_for_a_blank_ends_with_zeros(tmp_path):
+    storage = DiskStorage(tmp_path)
+    limits = StoreLimits(32, 262_144, 800, 1_000)
+    store, _ = new_store(storage, limits)
+    first = put(store, b"")
+    storage.open("commitlog", 1_000, buffered=False).append(
+        bytes(1_000 - 5 - store.log_end)
+    )  # as an older broker could
+    put(store, b"after")
+    assert (tmp_path / "commitlog" / f"{0:020d}").read_bytes()[-5:] == bytes(5)
+    assert first.queue_offset == 0
+    storage.abandon()

@@ -272,6 +272,29 @@ def test_a_failed_write_appends_nothing(tmp_path):
     storage.close()
 
 
+def test_a_full_disk_stops_no_append_to_a_buffer(tmp_path):
+    """The commit log has the record by then: an append that raised would hide a message that is stored."""
+    full = []
+
+    class Calls(DiskCalls):
+        def pwrite(self, fd, data, position):
+            if full:
+                raise OSError(28, "No space left on device")
+            return super().pwrite(fd, data, position)
+
+    storage = DiskStorage(tmp_path, calls=Calls())
+    file = storage.open("queue", 1 << 20, buffered=True)
+    full.append(True)
+    assert [file.append(b"x" * BUFFER_MAX_BYTES), file.append(b"yy")] == [0, BUFFER_MAX_BYTES]
+    with pytest.raises(StorageError, match="No space left"):
+        file.flush()
+    full.clear()
+    assert file.append(b"z") == BUFFER_MAX_BYTES + 2
+    file.flush()
+    assert (tmp_path / "queue" / f"{0:020d}").read_bytes().rstrip(b"\0") == b"x" * BUFFER_MAX_BYTES + b"yyz"
+    storage.close()
+
+
 def test_few_descriptors_serve_many_files(tmp_path):
     storage = DiskStorage(tmp_path, open_files_max=4)
     files = [storage.open(f"q/{number}", 100, buffered=False) for number in range(20)]
