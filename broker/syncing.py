@@ -119,9 +119,10 @@ class DiskCalls:
 class Syncer:
     """The thread, and what waits for it."""
 
-    def __init__(self, calls: DiskCalls, *, has_thread: bool = True) -> None:
+    def __init__(self, calls: DiskCalls, *, has_thread: bool = True, retry_s: float = RETRY_S) -> None:
         """Without a thread of its own (tests) the work is done where `work` is called."""
         self._calls = calls
+        self._retry_s = retry_s
         self._wakes: SimpleQueue[bool] = SimpleQueue()  # False ends the thread
         self._lock = threading.Condition()  # for what waits; held for a look-up
         self._flushes: deque[tuple[int, list[str]]] = deque()
@@ -194,7 +195,7 @@ class Syncer:
         goes_on = True
         while goes_on:
             with contextlib.suppress(Empty):
-                goes_on = self._wakes.get(timeout=None if self._starved is None else RETRY_S)
+                goes_on = self._wakes.get(timeout=None if self._starved is None else self._retry_s)
             self.work()
 
     def work(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from rocketcrew.broker import syncing
 from rocketcrew.broker.disk import DiskStorage
 from rocketcrew.broker.state import DELAYS_TABLE
 from rocketcrew.broker.storage import DiskFailed, MemoryStorage, StorageError
@@ -246,8 +245,7 @@ def test_a_want_of_descriptors_is_no_failed_disk(tmp_path, flush):
     assert (syncer.is_done(ticket), synced) == (True, [str(path)])
 
 
-def test_the_thread_tries_again_by_itself_when_there_are_descriptors(tmp_path, monkeypatch):
-    monkeypatch.setattr(syncing, "RETRY_S", 0.001)
+def test_the_thread_tries_again_by_itself_when_there_are_descriptors(tmp_path):
     tries = []
 
     class Calls(DiskCalls):
@@ -257,7 +255,7 @@ def test_the_thread_tries_again_by_itself_when_there_are_descriptors(tmp_path, m
                 raise OSError(24, "Too many open files", path)
             return super().open(path, flags)
 
-    syncer = Syncer(Calls())
+    syncer = Syncer(Calls(), retry_s=0.001)
     syncer.wait(syncer.submit([str(tmp_path)], flush=True))
     assert len(tries) == 3
     syncer.close()

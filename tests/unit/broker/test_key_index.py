@@ -159,14 +159,14 @@ def test_retention_overtakes_an_index_that_is_made_anew(tmp_path):
     storage.close()
 
 
-def test_a_queue_is_built_anew_whatever_becomes_of_the_index(storage, monkeypatch):
+def test_a_queue_is_built_anew_whatever_becomes_of_the_index(storage):
     store = opened(storage)
     put(store, 1)
 
     def broken(bytes_max):
         raise StorageError("no index")
 
-    monkeypatch.setattr(store._index, "catch_up", broken)
+    store._index.catch_up = broken
     with pytest.raises(QueueRebuilding):
         store._begin_rebuild(store.queue("T", 0))
     for _ in range(3):
@@ -198,13 +198,13 @@ def test_a_damaged_store_time_stops_no_send_and_hides_no_other(tmp_path, damage)
     storage.close()
 
 
-def test_what_goes_wrong_in_the_index_concerns_no_sender(monkeypatch):
+def test_what_goes_wrong_in_the_index_concerns_no_sender():
     store = opened(MemoryStorage())
 
     def broken(keys):
         raise OverflowError("date value out of range")
 
-    monkeypatch.setattr(store._index, "_file_for", broken)
+    store._index._file_for = broken
     for number in range(BATCH_MAX + 1):
         put(store, number)
     assert store.max_offset("T", 0) == BATCH_MAX + 1
