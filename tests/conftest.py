@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 import rocketcrew
@@ -24,6 +26,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--full-numbers", action="store_true", help="Long forms of fault tests, as bench/soak.py runs them."
     )
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    """A command that ran in this process has set the level; the next test wants to see every line."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ from rocketcrew.spark.outcome_levels import (
     joined,
     merges,
 )
+from rocketcrew.spark.plan import Plan
 from rocketcrew.spark.reconciling import Fate, reconcile
 from rocketcrew.spark.table_keys import table_facts
 from rocketcrew.spark.table_state import ledger_outcomes
@@ -113,56 +114,60 @@ def test_two_loaders_that_merge_at_once_write_the_same(tmp_path: Path) -> None:
     assert joined(table.levels().read()) == table.expected()
 
 
-def unmerged(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
-    """A table whose first files are due for a merge, and are merged by another loader after the next look at merged ones."""
+class Overtaken(OutcomeLevels):
+    """Another loader merges right after its first look at merged files."""
+
+    def __init__(self, levels: OutcomeLevels, other: OutcomeLevels) -> None:
+        super().__init__(levels._folder, levels._singles)
+        self._other = [other]
+
+    def _merged(self) -> Any:
+        found = super()._merged()
+        if self._other:
+            self._other.pop().tidy(10**9, 30.0)
+        return found
+
+    def _delete_covered(self) -> None:
+        """It has looked there before the other merged."""
+
+
+def unmerged(folder: Path) -> Table:
+    """A table whose first files are due for a merge."""
     table = Table(folder)
     for number in range(1, FAN + 1):
         table.newest = number
         (table.folder / f"{number}-{number:08d}-ab12.json.gz").write_bytes(told(number).pack())
-    look, other = OutcomeLevels._merged, [table.levels()]
-
-    def look_and_let_merge(self: OutcomeLevels) -> Any:
-        found = look(self)
-        if other and self is not other[0]:
-            other.pop().tidy(10**9, 30.0)
-        return found
-
-    monkeypatch.setattr(OutcomeLevels, "_merged", look_and_let_merge)
     return table
 
 
 def test_files_that_are_merged_between_two_listings_are_not_taken_for_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    table = unmerged(tmp_path, monkeypatch)
-    assert joined(table.levels().read()) == table.expected()
+    table = unmerged(tmp_path)
+    assert joined(Overtaken(table.levels(), table.levels()).read()) == table.expected()
 
 
 def test_a_slow_merger_does_not_overwrite_what_another_has_merged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    table = unmerged(tmp_path, monkeypatch)
-    slow = table.levels()
-    monkeypatch.setattr(slow, "_delete_covered", lambda: None)
-    slow.tidy(10**9, 30.0)
+    table = unmerged(tmp_path)
+    Overtaken(table.levels(), table.levels()).tidy(10**9, 30.0)
     assert [path.name for path in table.folder.iterdir()] == [f"1-{FAN}.1.json.gz"]
     assert joined(table.levels().read()) == table.expected()
 
 
-def test_the_end_of_a_late_commit_spares_merged_files(
-    world: World, segments: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_end_of_a_late_commit_spares_merged_files(world: World, segments: Any) -> None:
     """Others have gone on, and merged, between its commit and its last look at the files of its number."""
     world.format = "deltalake"
     world.seal([segments.Record(1)])
     merged_file = world.table / "_rocketcrew" / "outcomes" / f"1-{FAN}.1.json.gz"
 
-    def merge(*_: object) -> bool:
-        merged_file.write_bytes(told(1).pack())
-        return True
+    class Overtaken(DeltaTarget):
+        def _is_ours(self, plan: Plan) -> bool:
+            merged_file.write_bytes(told(1).pack())
+            return True
 
-    monkeypatch.setattr(DeltaTarget, "_is_ours", merge)
-    world.drain(world.loader())
+    world.drain(world.loader(target=Overtaken(world.table, append_by_delta_rs, lambda: None)))
     assert merged_file.exists()
 
 
