@@ -13,13 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset
 
-from ..conf.columns import BATCH_COLUMN, Column, ddl
+from ..conf.columns import BATCH_COLUMN
 from ..conf.segment_format import EPOCH
 from ..remoting.errors import UsageError
 from ..spark.errors import LoaderError
-from ..spark.table_state import read_state
-from ..spark.targets.parquet import STATE_FILE, batch_folder, last_batch
-from ..spark.views import UNREADABLE_REMEDY, is_delta, latest_of
+from ..spark.views import UNREADABLE_REMEDY, is_delta, latest_of, newest_state, table_ddl
 from ..workers.ddl import table_schema
 
 ds: Any = pyarrow.dataset
@@ -32,11 +30,8 @@ def dataset(table: Path) -> Any:
     """
     if is_delta(table):
         return _delta(table)
-    batch = last_batch(table)
-    if not batch:
-        raise UsageError(f"{table} holds no batch yet: nothing was loaded")
-    state = read_state(batch_folder(table, batch) / STATE_FILE)
-    schema: Any = table_schema(ddl([*state.columns, Column(BATCH_COLUMN, "bigint")]))
+    state = newest_state(table)
+    schema: Any = table_schema(table_ddl(state))
     folders = pa.schema([schema.field(name) for name in (BATCH_COLUMN, *state.partition_by)])
     files = [file for file in sorted(table.glob("batch_id=*/**/*.parquet")) if not file.name.startswith(("_", "."))]
     parquet = ds.ParquetFileFormat(

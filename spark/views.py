@@ -17,6 +17,7 @@ from ..remoting.errors import UsageError
 from .errors import LoaderError
 from .table_state import read_state
 from .targets.parquet import STATE_FILE, batch_folder, last_batch
+from .targets.target import TableState
 
 UNREAD: Final = "FAILED_READ_FILE"
 """How Spark names the error of a file that it can't read."""
@@ -43,11 +44,20 @@ def open_table(spark: SparkSession, table: Path) -> DataFrame:
     """The table as a DataFrame, with the schema that it has itself written down. Raises UsageError when it is empty."""
     if is_delta(table):
         return spark.read.format("delta").load(spark_path(table))
+    return spark.read.schema(table_ddl(newest_state(table))).parquet(spark_path(table))
+
+
+def newest_state(table: Path) -> TableState:
+    """What the newest batch of a Parquet folder says of the table. Raises UsageError when it is empty, LoaderError."""
     batch = last_batch(table)
     if not batch:
         raise UsageError(f"{table} holds no batch yet: nothing was loaded")
-    columns = [*read_state(batch_folder(table, batch) / STATE_FILE).columns, Column(BATCH_COLUMN, "bigint")]
-    return spark.read.schema(ddl(columns)).parquet(spark_path(table))
+    return read_state(batch_folder(table, batch) / STATE_FILE)
+
+
+def table_ddl(state: TableState) -> str:
+    """The columns of the whole table as Spark DDL: those of its files, and the batch's number."""
+    return ddl([*state.columns, Column(BATCH_COLUMN, "bigint")])
 
 
 def is_delta(table: Path) -> bool:
