@@ -153,7 +153,7 @@ class Core:
             ev.Stop: lambda _, now: assigning.stop(now),
             ev.Pause: lambda e, _: pulling.pause(e.reason),
             ev.Resume: self._resume,
-            ev.Rebalance: lambda _, now: assigning.rebalance(now),
+            ev.Rebalance: lambda _, now: self._rebalance(now),
             ev.Members: lambda e, now: assigning.members(e.topic, e.queues, e.members, now, e.mine),
             ev.Subscribe: lambda e, now: assigning.subscribe(e.topic, now),
             ev.Unsubscribe: lambda e, now: assigning.unsubscribe(e.topic, now),
@@ -233,6 +233,12 @@ class Core:
     def _sample(self, window: Window, now: float) -> None:
         self.state.at(now + window.interval_s, lambda at: self._sample(window, at))
         self.state.stats.sample(window, now)
+
+    def _rebalance(self, now: float) -> None:
+        """A broker's notice can come before the answer to our first heartbeat: nothing is opened by a start that may yet
+        fail, and the start itself rebalances."""
+        if self._started:
+            self.assigning.rebalance(now)
 
     def _rebalance_timer(self, now: float) -> None:
         # First the next time: it comes also when this one fails.

@@ -54,7 +54,7 @@ class Resume:
 
 @dataclass(slots=True, eq=False)
 class Rebalance:
-    """The broker says that the group's members changed, or a route changed: look again at once."""
+    """The broker says that the group's members changed, or a route changed: look again at once. Nothing before `Start`."""
 
 
 @dataclass(slots=True, eq=False)

@@ -81,12 +81,14 @@ class Terminal:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
+    def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
+        code = self.process.poll()
+        rest = ""
+        if code is None:
             self.process.terminate()
-            try:
-                self.process.communicate(timeout=LIMIT_S)
-            finally:
-                self.process.kill()
-        if self.process.stdout is not None:
-            self.process.stdout.close()
+        try:
+            rest, _ = self.process.communicate(timeout=LIMIT_S)
+        finally:
+            self.process.kill()
+            if failed is not None:  # pytest shows what is written beside the failure
+                sys.stdout.write(f"{self.process.args}\nhad ended with {code}; it said:\n{self.text}{rest}\n")

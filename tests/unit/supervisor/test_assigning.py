@@ -412,6 +412,8 @@ def test_a_queue_that_leaves_is_its_new_owners_to_reset(bench: Bench) -> None:
 
 
 def test_a_stop_without_queues_is_finished_at_once(bench: Bench) -> None:
+    bench.core.handle(ev.Start(), 0.0)
+    bench.one(act.FetchAssignment)
     bench.core.handle(ev.Stop(), 0.0)
     bench.core.handle(ev.Stop(), 0.0)
     finished = bench.one(act.Finished)
@@ -518,6 +520,7 @@ def test_notices_that_come_at_once_are_two_look_ups_a_topic(make: Callable[..., 
     """50 members join, and each of 20 brokers says so each time: one look-up is under way, one comes after it."""
     topics = tuple(f"t{number}" for number in range(10))
     bench = make(topics=topics)
+    bench.core.handle(ev.Start(), bench.now)
     for _ in range(notices):
         bench.core.handle(ev.Rebalance(), bench.now)
     assert [look_up.topic for look_up in bench.take(act.FetchAssignment)] == list(topics)

@@ -151,3 +151,11 @@ def test_an_outcome_out_of_order_kills_the_worker(bench: Bench) -> None:
     assert bench.persist() == []
     bench.core.handle(ev.Outcome("w2", chunk.chunk_id, 0, 1, 0, 1, 1, 0, ()), 0.0)
     assert bench.counters.late_outcomes == 1
+
+
+def test_a_notice_before_the_start_opens_nothing(bench: Bench) -> None:
+    """A broker tells its members of us before it answers our first heartbeat."""
+    bench.core.handle(ev.Rebalance(), 0.0)
+    bench.none(act.FetchAssignment)
+    bench.core.handle(ev.Start(), 0.0)
+    assert bench.one(act.FetchAssignment).topic == "orders"

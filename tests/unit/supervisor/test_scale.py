@@ -242,6 +242,7 @@ def test_members_that_join_cost_a_look_up_at_a_time(make: Make) -> None:
     """10 topics, 20 brokers, 50 members: each broker sends a notice of each member, faster than look-ups are answered."""
     topics = tuple(f"t{number}" for number in range(10))
     bench = make(topics=topics)
+    bench.core.handle(ev.Start(), bench.now)
     look_ups = 0
     for _ in range(50):
         for _ in range(20):

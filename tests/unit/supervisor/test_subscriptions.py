@@ -102,6 +102,7 @@ def test_an_answer_by_the_old_filter_is_dropped(bench: Any) -> None:
 
 
 def test_a_topic_that_is_subscribed_while_running_is_looked_up(bench: Any) -> None:
+    bench.core.handle(ev.Start(), bench.now)
     bench.open(0)
     bench.take(act.FetchAssignment)
     bench.core.handle(ev.Subscribe("more"), bench.now)
