@@ -74,10 +74,10 @@ class CoreCollector(Collector):
     def _queues(data: dict[str, Any]) -> Metric:
         family = GaugeMetricFamily(
             "rocketcrew_queue_unfinished_messages",
-            "pulled and not finished, per message queue",
+            "pulled or popped and not finished, per message queue",
             labels=["group", "topic", "broker", "queue_id"],
         )
-        for queue in data["queues"]:
+        for queue in (*data["queues"], *data["popped"]):
             family.add_metric(
                 [data["group"], queue["topic"], queue["broker"], str(queue["queue_id"])], queue["unfinished"]
             )

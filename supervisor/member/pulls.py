@@ -69,7 +69,7 @@ class Pulls:
         self._refused = refused
 
     async def pull(self, action: Pull) -> None:
-        """One pull, answered by `Pulled` or `PullFailed`."""
+        """One pull, answered by `Pulled` or `NoAnswer`."""
         landing = Landing(self._core, self._view, action.handle)
         try:
             address, is_master = await self._where(action.mq)
@@ -83,7 +83,7 @@ class Pulls:
                 result.next_offset = await self._corrected(action, result.next_offset)
         except RocketcrewError as error:
             log.warning("pull_failed", queue=tuple(action.mq), offset=action.offset, error=str(error))
-            self._core.handle(ev.PullFailed(action.handle, landing.slot), self._now())
+            self._core.handle(ev.NoAnswer(action.handle, landing.slot), self._now())
         except BaseException:
             landing.give_back()
             raise
