@@ -23,13 +23,12 @@ from .dispatching import Dispatching, Links
 from .lanes import Lanes
 from .locking import Locking
 from .order import Order
-from .ordered import Ordered
+from .ordered import Ordered, Returning
 from .orderly import Orderly
 from .popping import Popping
 from .process_queue import ProcessQueue, PulledQueue
 from .pulling import Pulling
 from .reclaiming import Reclaiming
-from .returning import Returning
 from .settling import Settling
 from .slab import Slab, Slot
 from .state import CoreConfig, State

@@ -8,20 +8,20 @@ unread: the answers that would free slots may stand behind it).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from ...durable.outcomes import FILTERED
 from ...remoting.codes import ResponseCode
 from ...remoting.errors import ProtocolError
 from ...remoting.stored import walk
 from .actions import Heartbeat, Pull
-from .chunks import PullRun
+from .chunks import Chunk, PullRun
 from .process_queue import ProcessQueue, PulledQueue
 from .slab import UNIT_BYTES, Slot
 from .state import State
 from .states import Queue
-from .trimming import trim
 
 ANSWERED = (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
 REFUSALS_LOGGED_EVERY = 60
@@ -312,6 +312,40 @@ class Pulling:
             q.pull_pending = True
             self._later(q, now + delay_ms / 1000)
         self.feed_starved(now)
+
+
+def trim(state: State) -> int:
+    """Cut down every slot that can be, when bytes run short; the units that came free.
+
+    A pull's body is one slot, and chunks of it finish at different times: a message that takes minutes would hold all of
+    what was pulled with it. Bytes are needed by a pull run that waits, or by a chunk that a worker may read or whose failed
+    messages are to be sent back. A slot all of whose references are found this way is cut down to their units; one with a
+    reference that is not found (a body that is just being received) is left alone.
+    """
+    state.slab.worn = False
+    held: dict[Slot, list[tuple[int, int]]] = {}
+    for slot, start, end in chain(_waiting(state), _in_use(state)):
+        if slot.units > 1:
+            held.setdefault(slot, []).append((start, end))
+    freed = sum(state.slab.trim(slot, ranges) for slot, ranges in held.items() if len(ranges) == slot.refs)
+    state.counters.trimmed_units += freed
+    return freed
+
+
+def _waiting(state: State) -> Iterator[tuple[Slot, int, int]]:
+    for pq in state.queues.values():
+        for run in pq.waiting:
+            yield run.slot, run.positions[run.at], run.positions[run.end]
+
+
+def _in_use(state: State) -> Iterator[tuple[Slot, int, int]]:
+    chunks: dict[int, Chunk] = {}
+    queues = (pq.open.values() for pq in state.queues.values())
+    for chunk in chain(state.chunks.values(), state.redo, state.quarantine, *queues):
+        chunks[id(chunk)] = chunk
+    for chunk in chunks.values():
+        if chunk.held:
+            yield chunk.slot, chunk.positions[0], chunk.positions[-1]
 
 
 def thresholds(state: State, pq: ProcessQueue) -> tuple[int, int]:

@@ -40,7 +40,7 @@ from ..core.actions import Ack, Pop, Renew, SendBack
 from ..core.decisions import Core
 from ..core.popping import PopResult
 from ..core.slab import Slot
-from .landing import Landing
+from .pulls import Landing
 from .send_back import SendBacks
 
 POLL_MS = 15_000

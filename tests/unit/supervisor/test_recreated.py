@@ -17,8 +17,8 @@ from rocketcrew.remoting.admin_bodies import TopicConfig
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import StoredMessage, encode_message
 from rocketcrew.supervisor.core.process_queue import ProcessQueue
-from rocketcrew.supervisor.core.recreated import LastBodies, deleted_queues
 from rocketcrew.supervisor.core.states import Queue
+from rocketcrew.supervisor.member.recreated import LastBodies, deleted_queues
 
 from .conftest import Bench
 
