@@ -15,7 +15,9 @@ PAGE = Path(__file__).parents[3] / "docs/how-to/send.md"
 def test_each_block_runs_and_its_messages_arrive(served):
     name_server = served.broker.name_server
     known = {"is_paid": lambda _: True, "pay": lambda _: LocalTransactionState.COMMIT_MESSAGE}
-    found = [block for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if "secret" not in block]
+    found = [
+        block for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if "secret" not in block
+    ]
     assert len(found) >= 2
     for block in found:
         assert "10.0.0.5:9876" in block
