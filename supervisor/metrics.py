@@ -98,7 +98,8 @@ def _of_rocketmq(data: Mapping[str, Any]) -> Iterator[Metric]:
     yield _counter("rocketmq_send_to_dlq_messages", "messages sent to the dead letters", [(who, dead)], labels[:2])
     times = HistogramMetricFamily("rocketmq_process_time", "ms that calls of the handler took", labels=labels)
     for topic, stats in data["stats"].items():
-        counted, buckets = 0, []
+        counted = 0
+        buckets: list[tuple[str, float]] = []
         for bound, count in stats["process_time"]["buckets"]:
             counted += count
             buckets.append((bound, counted))
@@ -108,12 +109,13 @@ def _of_rocketmq(data: Mapping[str, Any]) -> Iterator[Metric]:
 
 def _of_loader(data: Mapping[str, Any], group: Labels) -> Iterator[Metric]:
     """What the loader's status file says, and what waits for it; nothing where no loader runs."""
-    loader, backlog = data.get("loader") or {}, data.get("backlog") or {}
+    loader: dict[str, Any] = data.get("loader") or {}
+    backlog: dict[str, Any] = data.get("backlog") or {}
     for name, key in (("rows", "rows_total"), ("batches", "batches_total"), ("restarts", "restarts")):
         if key in loader:
             yield _counter(f"rocketcrew_loader_{name}", f"{name} of the loader", [(group, loader[key])])
-    if "commit_s" in loader.get("last", {}):
-        last = loader["last"]
+    last: dict[str, Any] = loader.get("last") or {}
+    if "commit_s" in last:
         yield _gauge("rocketcrew_loader_last_commit_seconds", "the newest commit", [(group, last["commit_s"])])
         yield _gauge("rocketcrew_loader_last_batch_seconds", "the newest batch, whole", [(group, last["seconds"])])
     for name, key, text in (

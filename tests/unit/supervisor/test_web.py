@@ -8,11 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as openmetrics,  # pyright: ignore[reportUnknownVariableType]
+)
 from prometheus_client.parser import text_string_to_metric_families as prometheus
 
 from rocketcrew.conf.settings import MetricsSettings
 from rocketcrew.remoting.errors import UsageError
+from rocketcrew.supervisor.control import Command
 from rocketcrew.supervisor.core.stats import ConsumerStats
 from rocketcrew.supervisor.health import SLACK_S, Health
 from rocketcrew.supervisor.web import Request, Response, Site, WebServer, page_html, read_request
@@ -57,7 +60,7 @@ def site(asked: list[Any] | None = None, *, found: Callable[[], dict[str, Any]] 
     async def stacks(_request: Any) -> dict[str, Any]:
         return {"processes": []}
 
-    commands = {"scale": scale, "stacks": stacks, "pause": lambda _: {}, "resume": lambda _: {}, "stop": lambda _: {}}
+    commands: dict[str, Command] = {"scale": scale, "stacks": stacks}
     return Site(
         MetricsSettings(**chosen), found, commands, Health(900), lambda: 0.0, lambda: [{"event": "pull_failed"}]
     )
@@ -71,9 +74,13 @@ def answer(where: Site, method: str, target: str, **headers: str) -> Response:
 # --- metrics --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("accept", "parse"), [("", prometheus), ("application/openmetrics-text; version=1.0.0", openmetrics)]
-)
+PARSERS: list[tuple[str, Callable[[str], Any]]] = [
+    ("", prometheus),
+    ("application/openmetrics-text; version=1.0.0", openmetrics),
+]
+
+
+@pytest.mark.parametrize(("accept", "parse"), PARSERS)
 def test_metrics_are_read_by_the_parsers_of_prometheus(accept: str, parse: Callable[[str], Any]) -> None:
     page = answer(site(), "GET", "/metrics", Accept=accept)
     assert page.status == 200
