@@ -39,7 +39,7 @@ def picture(**more: Any) -> dict[str, Any]:
         "service": "RUNNING", "paused": [], "group": "crew", "client_id": "me", "ready_workers": 2, "waiting_messages": 0,
         "counters": {**counters, "done_messages": 42, "dead_letter_messages": 3, "busy_us": 1_500_000},
         "workers": [{"worker_id": "w.1", "index": 0, "messages": 1, "rss_bytes": 1 << 20}],
-        "queues": [QUEUE, {**QUEUE, "queue_id": 1}], "stats": stats().picture(), "memory": {"slab_bytes": 64},
+        "popped": [], "queues": [QUEUE, {**QUEUE, "queue_id": 1}], "stats": stats().picture(), "memory": {"slab_bytes": 64},
         "open_send_backs": 0, "unsealed_segments": 0, "staff": {"workers": 2, "counts": {"started": 3}},
         "loader": {"rows_total": 7, "batches_total": 2, "restarts": 0, "last": {"commit_s": 0.01, "seconds": 0.5}},
         "backlog": {"segments": 1, "bytes": 99, "oldest_s": 2.5},
