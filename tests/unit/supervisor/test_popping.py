@@ -29,7 +29,7 @@ from rocketcrew.supervisor.core.slab import SLAB_BYTES_MIN, Slab
 from rocketcrew.supervisor.core.state import CoreConfig
 from rocketcrew.supervisor.core.states import Service
 from rocketcrew.supervisor.member.running_info import Clocks, offsets_of, running_info
-from rocketcrew.supervisor.metrics import CoreCollector
+from rocketcrew.supervisor.metrics import PictureCollector
 from rocketcrew.supervisor.status import picture
 from rocketcrew.workers.failures import asked, pop_delay_ms
 
@@ -303,7 +303,7 @@ def test_what_several_pops_brought_of_one_queue_is_one_entry_of_the_status():
     assert found["queues"] == []
     (popped,) = found["popped"]
     assert (popped["topic"], popped["queue_id"], popped["unfinished"]) == ("T", 0, 6)
-    (family,) = [family for family in CoreCollector(lambda: found).collect() if "unfinished" in family.name]
+    (family,) = [family for family in PictureCollector(lambda: found).collect() if "unfinished" in family.name]
     assert [sample.value for sample in family.samples] == [6]
     assert "lag 6 " in f"{progress_line(found, 0.0)} "
 
