@@ -9,7 +9,7 @@ in there has to read outcomes. See docs/table-records.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
@@ -27,26 +27,47 @@ OPEN_EPOCHS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Accounts:
-    """What counts as loaded, and per queue the interval that spans the holes which the floor has passed."""
+    """What counts as loaded, and per queue the interval that spans the holes which the floor has passed.
+
+    `new`: what counts as loaded since the commit that these accounts belong to, and did not before.
+    """
 
     loaded: OffsetSet
     holes: OffsetSet = field(default_factory=OffsetSet)
+    new: OffsetSet = field(default_factory=OffsetSet)
 
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """What outcomes say of the offsets in `holes`: those that are `open` still, and all that was `noted` of them."""
+    """What outcomes say beyond the state of a table: which passed holes are `open` still.
+
+    `noted`: all that they say of open holes and of records that are not loaded. `ended`: those among the latter of which an
+    exact outcome was noted, so that the floor passes no hole when it gets there.
+    """
 
     open: OffsetSet = field(default_factory=OffsetSet)
     noted: OffsetSet = field(default_factory=OffsetSet)
+    ended: OffsetSet = field(default_factory=OffsetSet)
 
 
-def detail_of(holes: OffsetSet, outcomes: Outcomes) -> Detail:
-    """Which of the holes nobody has ended since they were passed."""
-    within = {kind: records & holes for kind, records in outcomes.kinds.items()}
-    ended = OffsetSet.union(within[kind] for kind in (*EXACT, CLOSED) if kind in within)
-    noted = OffsetSet.union(records for kind, records in within.items() if kind not in NOT_ACCOUNTED)
-    return Detail(within.get(PASSED, OffsetSet()) - ended, noted)
+NO_DETAIL: Final = Detail()
+
+
+def detail_after(before: Detail, loaded: OffsetSet, holes: OffsetSet, told: Iterable[Outcomes]) -> Detail:
+    """The detail of a table whose state has `loaded` and `holes`, by the outcomes since `before`.
+
+    Outcomes of earlier commits may be among `told`, as merged files have them: each part is whole, so a hole comes with its
+    end. What is loaded for sure is dropped at once, so the detail is as large as what is unknown, whatever the table's age.
+    """
+    sure = loaded - holes
+    parts = [Outcomes.of((kind, records - sure) for kind, records in one.kinds.items()) for one in told]
+    ended = OffsetSet.union([before.ended, *(one.of_kind(kind) for one in parts for kind in (*EXACT, CLOSED))])
+    passed = OffsetSet.union([before.open, *(one.of_kind(PASSED) for one in parts)])
+    noted = OffsetSet.union(
+        [before.noted, *(one.of_kind(kind) for one in parts for kind in one.kinds if kind not in NOT_ACCOUNTED)]
+    )
+    still = (passed & holes) - ended
+    return Detail(still, noted - (loaded - still), ended - loaded)
 
 
 def shrunk(loaded: OffsetSet, holes: OffsetSet, pieces_max: int = PIECES_MAX) -> tuple[Accounts, OffsetSet]:

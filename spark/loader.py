@@ -23,6 +23,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import replace
 from itertools import islice
 
 import structlog
@@ -31,14 +32,14 @@ from ..conf.columns import Column, ColumnConflictError, merged
 from ..conf.segment_format import EPOCH
 from ..durable.intervals import OffsetSet
 from ..durable.outcomes import CLOSED, NO_ROWS, PASSED, ROWS, SETTLING, BatchOutcomes, Outcomes
-from .accounts import PIECES_MAX, Accounts, Detail, detail_of, shrunk
+from .accounts import NO_DETAIL, PIECES_MAX, Accounts, Detail, detail_after, shrunk
 from .convert import FILE_BYTES, DamagedSegmentError, Staged, stage
 from .costs import Costs
 from .dropping import Dropped
 from .epochs import Opening, in_epochs, next_stretch, tops_after
 from .errors import BadSegmentError, BatchTakenError, LoaderError
 from .gaps import Gaps
-from .outcome_levels import check_whole
+from .outcome_levels import SPAN, check_whole
 from .plan import Early, Limits, Plan, SegmentFacts, Take, Trigger, first_fitting, make_takes, settled_to_fold
 from .progress import COMMITTING, WRITING, Progress
 from .reports import BatchReport, Totals, Waiting
@@ -91,8 +92,8 @@ class Loader:
         self._epoch_on_recreated = epoch_on_recreated
         self._gaps = Gaps(staging, leave=leave_gaps)
         self._pieces_max = pieces_max
-        self._detail: tuple[str, Detail] | None = None
-        """What outcomes say of holes, by the plan that the table was read after."""
+        self._detail: tuple[TableState, Detail] | None = None
+        """What outcomes say of holes, and the state of the table by which that is so."""
         self._started = False
         self._early = Early()
         self._known_batch = 0
@@ -270,12 +271,19 @@ class Loader:
         """What the table's outcomes say of the holes that its floors have passed, if any of `touched` is among them."""
         if not state.holes or not any(one & state.holes for one in touched):
             return None
-        if self._detail is None or self._detail[0] != state.plan_id:
-            told = list(self._target.outcomes())
-            check_whole(told)
-            outcomes = Outcomes.union(one.outcomes.within(state.holes) for one in told)
-            self._detail = (state.plan_id, detail_of(state.holes, outcomes))
+        if self._detail is None or self._detail[0].plan_id != state.plan_id:
+            self._detail = (state, self._read_detail(state))
         return self._detail[1]
+
+    def _read_detail(self, state: TableState) -> Detail:
+        """Only what was committed since the last time is read; from time to time all, as old outcomes are forgotten."""
+        known, before = self._detail or (None, NO_DETAIL)
+        above = 0 if known is None or known.batch > state.batch else known.batch
+        if above // SPAN != state.batch // SPAN:
+            above = 0
+        told = list(self._target.outcomes(above))
+        check_whole(told, passed=bool(above))
+        return detail_after(before if above else NO_DETAIL, state.loaded, state.holes, (one.outcomes for one in told))
 
     def _open_epoch(self, opening: Opening) -> None:
         key, ends, top = opening
@@ -395,9 +403,11 @@ class Loader:
         taken, finished = plan.taken(facts), plan.finished(facts)
         detail = self._detail_of(state, (taken, finished, plan.settled))
         before = OffsetSet() if detail is None else detail.open
-        loaded = OffsetSet.union((state.loaded - before, taken, finished, plan.settled))
+        was = state.loaded - before
+        loaded = OffsetSet.union((was, taken, finished, plan.settled))
         holes = state.holes if detail is None else (before - loaded).hull()
         accounts, passed = shrunk(loaded, holes, self._pieces_max)
+        accounts = replace(accounts, new=loaded - was)
         closed = before & (plan.settled - taken - finished)
         told = [(ROWS, taken), (NO_ROWS, finished), (CLOSED, closed), (PASSED, passed - before)]
         return accounts, Outcomes.of(told)

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...durable.files import make_folders, try_shared_lock, write_atomically
 from ...durable.intervals import OffsetSet
-from ...durable.outcomes import CLOSED, EXACT, PASSED, BatchOutcomes, Outcomes
+from ...durable.outcomes import BatchOutcomes
 from ...remoting.errors import UsageError
-from ..accounts import Accounts, detail_of
+from ..accounts import Accounts
 from ..convert import Staged
 from ..errors import LoaderError
 from ..outcome_levels import FAN
@@ -122,7 +122,7 @@ class LedgerTarget:
         """Deliver the rows, then note it."""
         if self._staged is None:
             raise RuntimeError("write() comes before commit()")
-        ranges = _ranges_of(self._new_with(accounts, told.outcomes))
+        ranges = _ranges_of(accounts.new)
 
         def deliver(frame: DataFrame) -> None:
             self._deliver(frame, plan.batch, ranges)
@@ -137,19 +137,9 @@ class LedgerTarget:
         if plan.batch % FAN == 0:
             ledger_outcomes(self._folder, plan.batch).tidy(time.time(), self._keep_outcomes_s)
 
-    def _new_with(self, accounts: Accounts, noted: Outcomes) -> OffsetSet:
-        """What counts as loaded with this batch, also what lies in a hole that the floor had passed."""
-        state = self.state()
-        new = accounts.loaded - state.loaded - noted.of_kind(PASSED)
-        late = OffsetSet.union(noted.of_kind(kind) for kind in (*EXACT, CLOSED)) & state.holes
-        if not late:
-            return new
-        outcomes = Outcomes.union(one.outcomes.within(state.holes) for one in self.outcomes())
-        return new | (late & detail_of(state.holes, outcomes).open)
-
-    def outcomes(self) -> Iterator[BatchOutcomes]:
+    def outcomes(self, above: int = 0) -> Iterator[BatchOutcomes]:
         """What is kept of all commits."""
-        return iter(ledger_outcomes(self._folder, self.state().batch).read())
+        return iter(ledger_outcomes(self._folder, self.state().batch).read(above))
 
     def discard(self, plan: Plan) -> None:
         """Nothing of a plan is left anywhere but at the destination."""

@@ -82,10 +82,10 @@ class Target(Protocol):
         """
         ...
 
-    def outcomes(self) -> Iterator[BatchOutcomes]:
-        """What all commits have noted and is still kept, in any order: read from files, so asked for when it is needed.
+    def outcomes(self, above: int = 0) -> Iterator[BatchOutcomes]:
+        """What the commits after batch `above` have noted and is still kept, in order: read from files when it is needed.
 
-        Raises LoaderError.
+        Where files have been merged, earlier ones may be among them. Raises LoaderError.
         """
         ...
 

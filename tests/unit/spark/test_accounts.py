@@ -6,7 +6,7 @@ import random
 import sys
 import tarfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,19 @@ import pytest
 from loader_world import World
 
 from rocketcrew.durable.intervals import Intervals, IntervalSet, OffsetSet, QueueKey
-from rocketcrew.durable.outcomes import DEAD_LETTER, NO_ROWS, PASSED, ROWS, SENT_BACK, Outcomes, notes_to_json
-from rocketcrew.spark.accounts import PIECES_MAX, Accounts, detail_of, open_tops, shrunk
+from rocketcrew.durable.outcomes import (
+    DEAD_LETTER,
+    NO_ROWS,
+    PASSED,
+    ROWS,
+    SENT_BACK,
+    BatchOutcomes,
+    Outcomes,
+    notes_to_json,
+)
+from rocketcrew.spark.accounts import NO_DETAIL, PIECES_MAX, Accounts, detail_after, open_tops, shrunk
 from rocketcrew.spark.loader import POINTS
+from rocketcrew.spark.outcome_levels import FAN
 from rocketcrew.spark.plan import Plan, Top
 from rocketcrew.spark.reconciling import reconcile
 from rocketcrew.spark.table_keys import table_facts
@@ -55,17 +65,23 @@ def test_an_epoch_with_two_newer_ones_is_one_interval() -> None:
 def test_state_and_outcomes_together_know_each_offset(seed: int) -> None:
     """Offsets in random order, with few intervals allowed: what the state takes for loaded and nobody has, outcomes name."""
     rng = random.Random(seed)
-    exact, accounts, outcomes = OffsetSet(), Accounts(OffsetSet()), Outcomes()
+    exact, accounts = OffsetSet(), Accounts(OffsetSet())
+    told: list[Outcomes] = []
+    known = NO_DETAIL
     offsets = list(range(400))
     offsets.sort(key=lambda offset: offset + rng.randrange(120))
     for at in range(0, 360, 6):
         brought = of(*((offset, offset + 1) for offset in offsets[at : at + 6]))
-        detail = detail_of(accounts.holes, outcomes)
-        assert accounts.loaded - detail.open == exact
+        detail = detail_after(NO_DETAIL, accounts.loaded, accounts.holes, told)
+        known = detail_after(known, accounts.loaded, accounts.holes, told[-1 - rng.randrange(3) :])
+        assert known == detail, "whether all is read again or the newest alone, some of it twice"
+        ended = OffsetSet.union(one.of_kind(NO_ROWS) for one in told)
+        assert (accounts.loaded - detail.open) - ended == exact - ended
         assert not detail.open - accounts.holes
-        exact |= brought
+        exact = (accounts.loaded - detail.open) | brought
         after, passed = shrunk(exact, (detail.open - brought).hull(), 3)
-        outcomes = Outcomes.union([outcomes, Outcomes.of([(ROWS, brought), (PASSED, passed - detail.open)])])
+        noted = of((offsets[at + 9], offsets[at + 9] + 1)) if rng.random() < 0.5 else OffsetSet()
+        told.append(Outcomes.of([(ROWS, brought), (PASSED, passed - detail.open), (NO_ROWS, noted)]))
         accounts = after
         assert accounts.loaded.piece_count() <= 3
 
@@ -113,6 +129,45 @@ def holed(world: World, segments: Any, count: int = PIECES_MAX + 5) -> None:
     state = world.target().state()
     assert state.holes
     assert state.loaded.piece_count() == PIECES_MAX
+
+
+class Counted:
+    """A table that counts the files of outcomes that are read."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+        self.read = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._target, name)
+
+    def outcomes(self, above: int = 0) -> Iterator[BatchOutcomes]:
+        for told in self._target.outcomes(above):
+            self.read += 1
+            yield told
+
+
+@pytest.mark.parametrize("fewer", [1, 2], ids=["one loader", "two loaders"])
+def test_a_commit_reads_the_outcomes_since_the_last_however_many_there_were(
+    world: World, segments: Any, fewer: int
+) -> None:
+    """Two holes stay, and with each commit a record between them comes again."""
+    reads: dict[int, int] = {}
+    targets = [Counted(world.target()) for _ in range(fewer)]
+    loaders = [world.loader(at, target=target, pieces_max=1) for at, target in enumerate(targets)]
+    world.seal([segments.Record(offset) for offset in (0, 2, 4)])
+    world.drain(loaders[0])
+    for commit in range(2, 3 * FAN + 1):
+        at = commit % fewer
+        world.seal([segments.Record(2), segments.Record(commit + 3)], at=at)
+        before = targets[at].read
+        (report,) = world.drain(loaders[at])
+        assert (report.batch, report.rows) == (commit, 1)
+        reads[commit] = targets[at].read - before
+    usual = [count for commit, count in reads.items() if commit > 2 * fewer]
+    assert max(usual) <= fewer
+    assert sum(usual[-FAN:]) <= sum(usual[:FAN]), "the last commits read no more than the first ones"
+    assert world.target().state().holes.count() == 3
 
 
 @every_point
