@@ -94,6 +94,10 @@ KEPT_FILE: Final = "kept.json"
 EPOCH_FILE: Final = "epochs.json"
 """A request for new epochs, written by `rocketcrew reset --reprocess` (spark/epochs.py)."""
 LOADER_STATUS_FILE: Final = "loader.json"
+LEDGER_DIR, LEDGER_STATE, LEDGER_ID = "ledger", "state.json", "id"
+"""Folder and files of the loaded set of a target that keeps none itself (spark/targets/ledger.py)."""
+LEDGER_AT: Final = "ledger.at"
+"""Of a staging folder whose ledger is in another one: where that is."""
 
 SEGMENT_SUFFIX: Final = ".arrows"
 SEGMENT_NAME: Final = re.compile(r"(?P<worker>[A-Za-z0-9._]+(?:-[A-Za-z0-9._]+)*)-(?P<seq>\d+)\.arrows")

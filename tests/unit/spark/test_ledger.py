@@ -49,7 +49,7 @@ class Writer:
 def ledger(folder: Path, calls: list[tuple[int, list[Range]]]) -> LedgerTarget:
     """Deliveries are noted in `calls`."""
     writer: Any = Writer()
-    return LedgerTarget(folder, str(folder), writer, lambda _, batch, ranges: calls.append((batch, ranges)))
+    return LedgerTarget(folder, str(folder), writer, lambda _, batch, ranges, _id: calls.append((batch, ranges)))
 
 
 def test_the_ranges_of_two_epochs_of_a_queue_are_told_apart(world: World, segments: Any, tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ NUMBERED = ("selectExpr", "*", "cast(7 as bigint) as batch_id")
 
 def delivered(format_: str, target: str, options: dict[str, str], partition_by: tuple[str, ...] = ()) -> Frame:
     frame: Any = Frame()
-    deliver_by_format(format_, target, options, partition_by)(frame, 7, [])
+    deliver_by_format(format_, target, options, partition_by)(frame, 7, [], "ledger")
     found: Frame = frame
     return found
 
