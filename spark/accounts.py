@@ -2,7 +2,8 @@
 
 `[start, floor)` and a set above the floor is what a state file has: at most PIECES_MAX intervals. A hole is an offset between
 them that nobody has accounted for yet: its message failed and waits, another member has it, or a broker left it out without
-saying so. Where there are too many, the floor *passes* the lowest ones. They are not taken for loaded: the commit notes
+saying so. Where there are too many, the floor *passes* the lowest ones, and those at once that have an end: lost, or skipped
+by a reset. They are not taken for loaded: the commit notes
 them as `passed` among its outcomes, and the state keeps one interval that spans them, so that only who brings a record from
 in there has to read outcomes. See docs/table-records.md.
 """
@@ -23,6 +24,9 @@ PIECES_MAX: Final = 16
 """Intervals of one queue in its newest epoch or the one before: 16 take about 130 bytes, and 64 such queues 20 KiB."""
 OPEN_EPOCHS: Final = 2
 """Epochs of a queue, from the newest down, that segments may still be of (epochs.py); older ones are closed."""
+
+
+NOTHING: Final = OffsetSet()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +74,15 @@ def detail_after(before: Detail, loaded: OffsetSet, holes: OffsetSet, told: Iter
     return Detail(still, noted - (loaded - still), ended - loaded)
 
 
-def shrunk(loaded: OffsetSet, holes: OffsetSet, pieces_max: int = PIECES_MAX) -> tuple[Accounts, OffsetSet]:
-    """The accounts of `loaded` with few intervals, and the holes that were passed for it."""
+def shrunk(
+    loaded: OffsetSet, holes: OffsetSet, pieces_max: int = PIECES_MAX, ended: OffsetSet = NOTHING
+) -> tuple[Accounts, OffsetSet]:
+    """The accounts of `loaded` with few intervals, and the holes that were passed for it.
+
+    `ended`: holes of which it is known that nobody will fill them; they are passed at once, however few there are.
+    """
+    ended = ended - loaded
+    loaded = loaded | ended
     newest = opened(loaded)
     kept: dict[QueueKey, IntervalSet] = {}
     passed: dict[QueueKey, IntervalSet] = {}
@@ -80,7 +91,7 @@ def shrunk(loaded: OffsetSet, holes: OffsetSet, pieces_max: int = PIECES_MAX) ->
         kept[key], gaps = _joined_below(offsets, most)
         if gaps:
             passed[key] = gaps
-    found = OffsetSet(passed)
+    found = OffsetSet(passed) | ended
     return Accounts(OffsetSet(kept), OffsetSet.union([holes, found]).hull()), found
 
 

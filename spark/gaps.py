@@ -19,7 +19,7 @@ from collections.abc import Iterable
 import structlog
 
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
-from ..durable.outcomes import ROWS, Outcomes
+from ..durable.outcomes import ENDS, ROWS, Outcomes
 from .errors import LoaderError
 from .plan import SegmentFacts
 from .staging import Staging
@@ -69,9 +69,10 @@ class Gaps:
 
 
 def known(segments: Iterable[SegmentFacts], bad: OffsetSet, noted: Outcomes) -> OffsetSet:
-    """What the staging folder can account for."""
+    """What the staging folder can account for. That records were lost or skipped names ranges in which others finished."""
+    sure = [records for kind, records in noted.kinds.items() if kind not in ENDS]
     return OffsetSet.union(
-        [bad, *noted.kinds.values(), *(part for segment in segments for part in (segment.offsets, segment.finished))]
+        [bad, *sure, *(part for segment in segments for part in (segment.offsets, segment.finished))]
     )
 
 

@@ -31,7 +31,7 @@ import structlog
 from ..conf.columns import Column, ColumnConflictError, merged
 from ..conf.segment_format import EPOCH
 from ..durable.intervals import OffsetSet
-from ..durable.outcomes import CLOSED, NO_ROWS, PASSED, ROWS, SETTLING, BatchOutcomes, Outcomes
+from ..durable.outcomes import CLOSED, ENDS, NO_ROWS, PASSED, ROWS, SETTLING, BatchOutcomes, Outcomes
 from .accounts import NO_DETAIL, PIECES_MAX, Accounts, Detail, detail_after, shrunk
 from .convert import FILE_BYTES, DamagedSegmentError, Staged, stage
 from .costs import Costs
@@ -250,7 +250,8 @@ class Loader:
         settled = settled.without(begun_anew)
         noted = self._staging.noted()
         told = OffsetSet.union([settled, *(noted.of_kind(kind).without(begun_anew) for kind in SETTLING)])
-        detail = detail or self._detail_of(state, [told, *(segment.offsets for segment in chosen)])
+        ended = OffsetSet.union(noted.of_kind(kind).without(begun_anew) for kind in ENDS)
+        detail = detail or self._detail_of(state, [told, ended, *(segment.offsets for segment in chosen)])
         if detail is not None:
             state = state.exactly(detail.open)
         takes = make_takes(chosen, state.loaded)
@@ -259,13 +260,16 @@ class Loader:
             return None
         _, bad = self._staging.bad_segments()
         fold = settled_to_fold(told - state.loaded, fitting[count:], bad)
+        ended = settled_to_fold(ended - state.loaded, fitting[count:], bad)
+        if detail is not None:
+            ended -= detail.open  # they were passed before
         known = noted if detail is None else Outcomes.union([noted, Outcomes.of([(NO_ROWS, detail.noted)])])
         fold -= self._gaps.find(state, settled - state.loaded, fitting, bad, known)
         if stretch.epochs:
             columns = merged(columns, (Column(EPOCH, "bigint"),))
         batch = state.batch + 1
         tops = tops_after(state.tops, chosen, stretch.openings)
-        return Plan(self._new_id(batch), batch, takes, fold, columns, stretch.epochs, tops, state.plan_id)
+        return Plan(self._new_id(batch), batch, takes, fold, columns, stretch.epochs, tops, ended, state.plan_id)
 
     def _detail_of(self, state: TableState, touched: Iterable[OffsetSet]) -> Detail | None:
         """What the table's outcomes say of the holes that its floors have passed, if any of `touched` is among them."""
@@ -401,15 +405,15 @@ class Loader:
         """What counts as loaded after the plan, and the outcomes that it adds of itself."""
         facts = self._facts_of(plan)
         taken, finished = plan.taken(facts), plan.finished(facts)
-        detail = self._detail_of(state, (taken, finished, plan.settled))
+        detail = self._detail_of(state, (taken, finished, plan.settled, plan.ended))
         before = OffsetSet() if detail is None else detail.open
-        was = state.loaded - before
-        loaded = OffsetSet.union((was, taken, finished, plan.settled))
-        holes = state.holes if detail is None else (before - loaded).hull()
-        accounts, passed = shrunk(loaded, holes, self._pieces_max)
-        accounts = replace(accounts, new=loaded - was)
+        brought = OffsetSet.union((taken, finished, plan.settled))
+        holes = state.holes if detail is None else (before - brought).hull()
+        # Holes that were passed stay so: the floor never goes back.
+        accounts, passed = shrunk(state.loaded | before | brought, holes, self._pieces_max, plan.ended)
+        accounts = replace(accounts, new=brought - (state.loaded - before))
         closed = before & (plan.settled - taken - finished)
-        told = [(ROWS, taken), (NO_ROWS, finished), (CLOSED, closed), (PASSED, passed - before)]
+        told = [(ROWS, taken), (NO_ROWS, finished), (CLOSED, closed), (PASSED, passed)]
         return accounts, Outcomes.of(told)
 
     def _report(self, plan: Plan, staged: Staged, begun: float, stage_s: float, job_s: float) -> BatchReport:

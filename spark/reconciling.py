@@ -7,7 +7,9 @@
                  its batch is older than spark.keep_outcomes_days, and nothing more is known of it
     filtered     its tag was not asked for
     waiting      its rows are sealed and not loaded yet, or the group has not committed it yet
-    before       the group began behind it, or the broker deleted it unread
+    skipped      the group was reset past it
+    lost         the broker had deleted it before the group read it; nothing can bring it back, and the report says so
+    before       the group began after it, or the broker deleted it unread before that
 
 Unexplained is what none of these says:
 
@@ -32,11 +34,13 @@ from ..durable.outcomes import (
     FILTERED,
     FORGOTTEN,
     KINDS,
+    LOST,
     NO_ROWS,
     NOT_ACCOUNTED,
     RECOVERED,
     ROWS,
     SENT_BACK,
+    SKIPPED,
     Outcomes,
 )
 
@@ -50,6 +54,8 @@ class Fate(StrEnum):
     NO_ROWS = "no_rows"
     FILTERED = "filtered"
     WAITING = "waiting"
+    SKIPPED = "skipped"
+    LOST = "lost"
     BEFORE = "before"
     MISSING = "missing"
     UNKNOWN = "unknown"
@@ -122,6 +128,11 @@ class Report:
         """Whether everything is explained."""
         return self.rows is None and not any(queue.unexplained for queue in self.queues)
 
+    @property
+    def lost(self) -> int:
+        """How many messages the brokers had deleted before the group read them."""
+        return sum(queue.fates[Fate.LOST].count() for queue in self.queues if Fate.LOST in queue.fates)
+
     def to_run_again(self) -> OffsetSet:
         """What is not in the table and should be: missing, unknown and quarantined records, of each queue's newest epoch.
 
@@ -184,6 +195,9 @@ def _queue(table: TableFacts, key: QueueKey, ends: QueueEnds | None) -> QueueRep
         # A batch of before outcomes were noted: nothing can be said of its records without rows.
         (Fate.NO_ROWS, loaded if table.rows is None else IntervalSet()),
         (Fate.WAITING, _from(ends)),
+        # Ranges, in which messages may have been in hand: what a supervisor says is finished was not skipped.
+        (Fate.SKIPPED, noted[SKIPPED] - settled),
+        (Fate.LOST, noted[LOST] - settled),
         (Fate.BEFORE, _before(known, waiting | aside, ends)),
     ):
         fates[fate] = fates.get(fate, IntervalSet()) | (rest & some)

@@ -77,7 +77,8 @@ class Move:
 @click.option("--reprocess", is_flag=True, help="Load the rows once more, in a new epoch (column _epoch).")
 @click.option("--target", metavar="PATH", help="The table's folder, for --reprocess.")
 @click.option("--staging", "stagings", metavar="DIR", multiple=True, type=FOLDER,
-              help="For --reprocess: a folder of segments. Otherwise all of the group in supervisor.data_dir.")  # fmt: skip
+              help="A folder of segments, where what is skipped or loaded once more is noted. Otherwise all of the group"
+                   " in supervisor.data_dir.")  # fmt: skip
 @with_settings(group="consumer.group", target="spark.target")
 def reset(
     settings: Settings, topics: tuple[str, ...], where: str, dry_run: bool, yes: bool, new_group: bool, as_json: bool,
@@ -130,6 +131,8 @@ def reset(
             remove_tree(checkpoint)  # before the offsets move: in between it would begin where it stands
             click.echo(f"removed {checkpoint}: the engine begins at the group's offsets", err=True)
         offsets.move(moves, where, time_ms, online=bool(members))
+        if not (members or reprocess):
+            _note_skipped(settings, list(stagings) or staging_folders(settings), moves, offsets.access)
     _report(moves, group, members, as_json=as_json, done=True)
 
 
@@ -266,6 +269,25 @@ async def _offset(cluster: Cluster, operations: Operations, mq: MessageQueue, wh
         return await store_times(cluster, operations, TOOLS_GROUP, mq, start, end)
 
     return await exact_offset(await operations.search_offset(mq, time_ms), low, high, time_ms, times)
+
+
+def _note_skipped(settings: Settings, folders: list[Path], moves: list[Move], access: Access) -> None:
+    """Note what the reset skips, so that `reconcile` can name it. Members that run note it themselves."""
+    from ...durable.intervals import IntervalSet, OffsetSet, QueueKey
+    from ...durable.outcomes import SKIPPED, Outcomes
+    from ...spark.staging import Staging
+
+    group = group_in_keys(settings)
+    skipped = OffsetSet.of(
+        (
+            QueueKey(group, access.wrap(move.topic), move.broker, move.queue_id),
+            IntervalSet.of([(move.old, move.new)]),
+        )
+        for move in moves
+        if move.old is not None
+    )
+    if skipped and folders:
+        Staging(folders[0]).note(f"{time.time_ns():020d}-reset", Outcomes.of([(SKIPPED, skipped)]))
 
 
 def _ask_for_epochs(settings: Settings, folders: list[Path], queues: list[MessageQueue]) -> None:

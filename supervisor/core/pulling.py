@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...durable.outcomes import FILTERED
+from ...durable.outcomes import FILTERED, LOST
 from ...remoting.codes import ResponseCode
 from ...remoting.errors import ProtocolError
 from ...remoting.stored import walk
@@ -272,6 +272,7 @@ class Pulling:
             self.s.log(
                 "warning", "pull_offset_illegal", queue=pq.mq, offset=pq.next_offset, corrected=result.next_offset
             )
+            self.s.outcomes.add(LOST, pq.mq, pq.next_offset, result.next_offset)
             self._moved(pq, result.next_offset, now)
             return
         self.s.counters.pull_errors += 1

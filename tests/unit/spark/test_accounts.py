@@ -16,19 +16,24 @@ from loader_world import World
 from rocketcrew.durable.intervals import Intervals, IntervalSet, OffsetSet, QueueKey
 from rocketcrew.durable.outcomes import (
     DEAD_LETTER,
+    ENDS,
+    LOST,
     NO_ROWS,
     PASSED,
     ROWS,
     SENT_BACK,
+    SKIPPED,
     BatchOutcomes,
     Outcomes,
     notes_to_json,
 )
 from rocketcrew.spark.accounts import NO_DETAIL, PIECES_MAX, Accounts, detail_after, open_tops, shrunk
+from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.loader import POINTS
 from rocketcrew.spark.outcome_levels import FAN
-from rocketcrew.spark.plan import Plan, Top
+from rocketcrew.spark.plan import Limits, Plan, Top
 from rocketcrew.spark.reconciling import reconcile
+from rocketcrew.spark.staging import Staging
 from rocketcrew.spark.table_keys import table_facts
 from rocketcrew.spark.table_state import read_state, write_state
 
@@ -48,6 +53,13 @@ def test_the_floor_passes_the_lowest_holes_and_says_which() -> None:
     assert passed == of((2, 3), (4, 5))
     assert accounts.holes == of((2, 5))
     assert shrunk(accounts.loaded, accounts.holes) == (accounts, OffsetSet()), "a second time changes nothing"
+
+
+def test_the_floor_passes_a_hole_with_an_end_at_once() -> None:
+    accounts, passed = shrunk(of((0, 5), (9, 12), (20, 21)), OffsetSet(), ended=of((4, 10), (30, 33)))
+    assert accounts.loaded == of((0, 12), (20, 21), (30, 33))
+    assert passed == of((5, 9), (30, 33))
+    assert accounts.holes == of((5, 33))
 
 
 def test_an_epoch_with_two_newer_ones_is_one_interval() -> None:
@@ -79,9 +91,10 @@ def test_state_and_outcomes_together_know_each_offset(seed: int) -> None:
         assert (accounts.loaded - detail.open) - ended == exact - ended
         assert not detail.open - accounts.holes
         exact = (accounts.loaded - detail.open) | brought
-        after, passed = shrunk(exact, (detail.open - brought).hull(), 3)
+        after, passed = shrunk(accounts.loaded | brought, (detail.open - brought).hull(), 3)
+        assert not passed & detail.open
         noted = of((offsets[at + 9], offsets[at + 9] + 1)) if rng.random() < 0.5 else OffsetSet()
-        told.append(Outcomes.of([(ROWS, brought), (PASSED, passed - detail.open), (NO_ROWS, noted)]))
+        told.append(Outcomes.of([(ROWS, brought), (PASSED, passed), (NO_ROWS, noted)]))
         accounts = after
         assert accounts.loaded.piece_count() <= 3
 
@@ -210,9 +223,61 @@ def test_a_hole_that_is_settled_later_is_closed(world: World, segments: Any) -> 
     assert world.rows() == before
 
 
-def test_a_segment_that_is_lost_within_passed_holes_is_a_gap_all_the_same(world: World, segments: Any) -> None:
-    from rocketcrew.spark.errors import LoaderError
+@pytest.mark.parametrize("kind", ENDS)
+def test_what_was_lost_or_skipped_is_no_hole_and_is_loaded_should_it_come(
+    world: World, segments: Any, kind: str
+) -> None:
+    world.seal([segments.Record(offset) for offset in (0, 1, 8)])
+    note(world, Outcomes.of([(kind, of((2, 8)))]))
+    world.drain(world.loader())
+    state = world.target().state()
+    assert (state.loaded, state.holes) == (of((0, 9)), of((2, 8)))
+    facts, _ = table_facts(world.table, world.roots[:1])
+    report = reconcile(facts, None)
+    assert {fate.value: offsets.count() for fate, offsets in report.queues[0].fates.items()} == {"loaded": 3, kind: 6}
+    assert report.fine
+    assert report.lost == (6 if kind == LOST else 0)
+    world.seal([segments.Record(5), segments.Record(9)], at=1)
+    world.drain(world.loader(1))
+    facts, _ = table_facts(world.table, world.roots[:1])
+    report = reconcile(facts, None)
+    assert {fate.value: offsets.count() for fate, offsets in report.queues[0].fates.items()} == {"loaded": 5, kind: 5}
+    world.assert_exact()
 
+
+def test_what_waits_in_a_segment_is_not_passed_as_skipped(world: World, segments: Any) -> None:
+    world.seal([segments.Record(0), segments.Record(9)])
+    world.seal([segments.Record(5)])
+    note(world, Outcomes.of([(SKIPPED, of((1, 20)))]))
+    world.drain(world.loader(limits=Limits(2, 10**9)))
+    world.assert_exact()
+    assert world.target().state().loaded == of((0, 20))
+
+
+@every_point
+def test_an_end_is_passed_once_whatever_dies(world: World, segments: Any, point: str) -> None:
+    world.seal([segments.Record(0), segments.Record(9)])
+    note(world, Outcomes.of([(SKIPPED, of((1, 9)))]))
+    world.drain_with_crash(point)
+    world.seal([segments.Record(3), segments.Record(10)])
+    world.drain(world.loader())
+    world.assert_exact()
+    assert world.target().state().loaded == of((0, 11))
+
+
+def test_a_segment_that_is_lost_in_a_skipped_range_is_a_gap_all_the_same(world: World, segments: Any) -> None:
+    note(world, Outcomes.of([(SKIPPED, of((1, 9)))]))
+    segments.settle(world.roots[0], (*QUEUE[:4], 0, 4))
+    world.seal([segments.Record(0), segments.Record(3), segments.Record(101)])
+    with pytest.raises(LoaderError, match=r"orders broker-a 0: 1-2\."):
+        world.drain(world.loader())
+
+
+def note(world: World, outcomes: Outcomes) -> None:
+    Staging(world.roots[0]).note("00000000000000000001", outcomes)
+
+
+def test_a_segment_that_is_lost_within_passed_holes_is_a_gap_all_the_same(world: World, segments: Any) -> None:
     holed(world, segments)
     segments.settle(world.roots[0], (*QUEUE[:4], 1, 6))
     world.seal([segments.Record(101)])

@@ -20,10 +20,13 @@ from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.durable.outcomes import (
     DEAD_LETTER,
     FILTERED,
+    KINDS,
+    LOST,
     NO_ROWS,
     RECOVERED,
     ROWS,
     SENT_BACK,
+    SKIPPED,
     Outcomes,
     notes_to_json,
 )
@@ -63,6 +66,8 @@ def test_every_offset_gets_its_word() -> None:
                 (SENT_BACK, offsets((14, 15))),
                 (DEAD_LETTER, offsets((15, 16))),
                 (NO_ROWS, offsets((16, 18))),
+                (LOST, offsets((25, 31), (44, 46))),
+                (SKIPPED, offsets((35, 37), (48, 50))),
             ]
         ),
         waiting=offsets((32, 35)),
@@ -76,10 +81,12 @@ def test_every_offset_gets_its_word() -> None:
         "no_rows": ((16, 18),),
         "filtered": ((18, 30),),
         "waiting": ((32, 35), (40, 50)),
-        "unknown": ((30, 32), (35, 40)),
+        "skipped": ((35, 37),),
+        "lost": ((30, 31),),
+        "unknown": ((31, 32), (37, 40)),
     }
     assert not report.fine
-    assert report.to_run_again() == offsets((30, 32), (35, 40))
+    assert report.to_run_again() == offsets((31, 32), (37, 40))
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -94,7 +101,7 @@ def test_no_offset_has_two_words_and_none_is_left_out(seed: int) -> None:
         )
 
     present, loaded = some(), some()
-    outcomes = Outcomes.of((kind, some()) for kind in (ROWS, FILTERED, SENT_BACK, DEAD_LETTER, NO_ROWS))
+    outcomes = Outcomes.of((kind, some()) for kind in KINDS)
     facts = TableFacts(present, OffsetSet(), loaded, outcomes, some())
     found = reconcile(facts, {QUEUE: QueueEnds(5, 90, rng.randrange(90))}).queues[0].fates
     assert (
