@@ -63,7 +63,7 @@ ORIGIN_MESSAGE_ID: Final = "_origin_message_id"
 RECONSUME_TIMES: Final = "_reconsume_times"
 STORE_TIME: Final = "_store_time"
 EPOCH: Final = "_epoch"
-"""Not in segments: a column that a table gets with the first new epoch of a queue (null = 0)."""
+"""Not in segments: a column of tables, how often the queue's offsets began anew (null = 0)."""
 
 KEY_COLUMNS: Final = (
     GROUP,

@@ -71,10 +71,12 @@ class Loader:
         epoch_on_recreated: bool = False,
         leave_gaps: bool = False,
         pieces_max: int = PIECES_MAX,
+        epoch_column: bool = False,
     ) -> None:
         """`threads` read and convert, for `cores` tasks of Spark at once; `new_id` makes an unused plan id.
 
-        `pieces_max`: intervals of one queue in the table's state (accounts.py).
+        `pieces_max`: intervals of one queue in the table's state (accounts.py). `epoch_column`: a new table has the column
+        `_epoch` from its first file on, by which many a reader of Parquet folders decides what columns there are.
         """
         self.waiting = Waiting()
         self.totals = Totals()
@@ -92,6 +94,7 @@ class Loader:
         self._epoch_on_recreated = epoch_on_recreated
         self._gaps = Gaps(staging, leave=leave_gaps)
         self._pieces_max = pieces_max
+        self._epoch_column = epoch_column
         self._detail: tuple[TableState, Detail] | None = None
         """What outcomes say of holes, and the state of the table by which that is so."""
         self._started = False
@@ -265,7 +268,7 @@ class Loader:
             ended -= detail.open  # they were passed before
         known = noted if detail is None else Outcomes.union([noted, Outcomes.of([(NO_ROWS, detail.noted)])])
         fold -= self._gaps.find(state, settled - state.loaded, fitting, bad, known)
-        if stretch.epochs:
+        if stretch.epochs or (self._epoch_column and not state.batch):
             columns = merged(columns, (Column(EPOCH, "bigint"),))
         batch = state.batch + 1
         tops = tops_after(state.tops, chosen, stretch.openings)

@@ -56,10 +56,11 @@ def reconcile(
     """Compare the table with the brokers, the group's offsets and the list of outcomes.
 
     Every offset is loaded, without rows, filtered, sent back (to which retry topic; it is looked at too), dead-lettered,
-    waiting, skipped by a reset, lost (the broker had deleted it unread), or from before the group began. What is none of
-    these is named, and so is what is in the table twice: then the exit code is 1, and so it is where segments were set aside
-    (quarantined) or files can't be read. Every page of the table is looked at. Needs no Spark. Run it while the consumer
-    rests or runs; what is on its way counts as waiting.
+    recovered (finished just before a kill, which took the notes along), forgotten (of long ago), waiting, skipped by a reset,
+    lost (the broker had deleted it unread), or from before the group began. What is none of these is named, and so is what is
+    in the table twice: then the exit code is 1, and so it is where segments were set aside (quarantined) or files can't be
+    read. Every page of the table is looked at. Needs no Spark. Run it while the consumer rests or runs; what is on its way
+    counts as waiting.
 
     With --rerun the missing messages are pulled again, run through the handler in this process and loaded, each once; the
     group's offsets stay as they are.

@@ -92,8 +92,8 @@ def reset(
     What is consumed again is dropped where it is in the table already: each record is in it once. A message that fails anew
     goes to the retry topic as a new record, whose rows are added (the view `latest` shows one set for each message). With
     --reprocess its rows are loaded beside the first ones, with the number of the new epoch in the column _epoch (null is the
-    first). Segments that were sealed before belong to the epoch before. Where members have their state on several hosts, name
-    all of their folders.
+    first); so are those of messages of the re-run that fail and are retried. Segments that were sealed before belong to the
+    epoch before. Where members have their state on several hosts, name all of their folders.
 
     Of `run --engine spark` the checkpoint in supervisor.data_dir is removed, so that its next start begins at the offsets
     that are set here, for its other topics at what it has reported; what it had sealed stays.
@@ -300,7 +300,11 @@ def _ask_for_epochs(settings: Settings, folders: list[Path], queues: list[Messag
     if not folders:
         raise UsageError("no folder of segments was found: name them with --staging")
     epochs = _table_epochs(table_folder(settings))
-    keys = [QueueKey(group_in_keys(settings), mq.topic, mq.broker_name, mq.queue_id) for mq in queues]
+    group = group_in_keys(settings)
+    keys = [QueueKey(group, mq.topic, mq.broker_name, mq.queue_id) for mq in queues]
+    # Also of the retry topic: a message of the re-run that fails comes again as a record there.
+    known = {key for key in (key.in_epoch(0) for key in epochs) if key.topic == RETRY_PREFIX + group}
+    keys += sorted(known | {QueueKey(group, RETRY_PREFIX + group, mq.broker_name, 0) for mq in queues})
     stagings = [Staging(folder) for folder in folders]
     for staging in stagings:
         if staging.epoch_request().segments & staging.unloaded_names():
@@ -309,7 +313,9 @@ def _ask_for_epochs(settings: Settings, folders: list[Path], queues: list[Messag
             )
     asked = {key for staging in stagings for key in staging.epoch_request().queues}
     pending = {key.in_epoch(0): key.epoch for key in sorted(asked)}
-    wanted = [key.in_epoch(max(epochs.get(key, 0), pending.get(key, 0)) + 1) for key in keys]
+    # One number for all of them, so that a retried message's rows have that of its origin.
+    newest = max(max(epochs.get(key, 0), pending.get(key, 0)) for key in keys)
+    wanted = [key.in_epoch(newest + 1) for key in keys]
     others = [key for key in sorted(asked) if key.in_epoch(0) not in keys]
     for staging in stagings:
         request = EpochRequest((*others, *wanted), frozenset(staging.unloaded_names()))

@@ -111,6 +111,18 @@ def test_no_offset_has_two_words_and_none_is_left_out(seed: int) -> None:
     assert not IntervalSet.of([(5, 90)]) - IntervalSet.of(p for o in found.values() for p in o.pieces)
 
 
+def test_what_an_earlier_epoch_has_of_a_retry_topic_is_not_looked_for_in_the_newest() -> None:
+    """A re-run of the group opens an epoch of its retry topic, whose offsets go on; those of a topic are read again."""
+    retry, topic = (QUEUE._replace(topic=name) for name in ("%RETRY%g", "orders"))
+    for key, unknown in ((retry, ()), (topic, ((0, 10),))):
+        loaded = OffsetSet({key: IntervalSet.of([(0, 10)]), key.in_epoch(1): IntervalSet.of([(10, 20)])})
+        settled = OffsetSet({key.in_epoch(1): IntervalSet.of([(0, 20)])})
+        facts = TableFacts(loaded, OffsetSet(), loaded, Outcomes.of([(ROWS, loaded)]), settled=settled)
+        report = reconcile(facts, {key: QueueEnds(0, 20, 20)})
+        assert fates(report, key.in_epoch(1)).get("unknown", ()) == unknown
+        assert fates(report, key) == {"loaded": ((0, 10),)}
+
+
 def test_a_new_group_and_an_unknown_queue_are_no_gap() -> None:
     nothing = TableFacts(OffsetSet(), OffsetSet(), OffsetSet(), Outcomes())
     assert fates(reconcile(nothing, {QUEUE: QueueEnds(3, 9, None)})) == {"waiting": ((3, 9),)}
@@ -228,13 +240,13 @@ def test_of_a_segment_that_vanished_before_it_was_loaded_exactly_its_offsets_are
         assert not report.fine
 
 
-def test_what_a_kill_took_the_notes_of_is_without_rows_and_only_that() -> None:
+def test_what_a_kill_took_the_notes_of_is_recovered_and_only_that() -> None:
     noted = Outcomes.of([(ROWS, offsets((0, 5))), (RECOVERED, offsets((4, 8)))])
     facts = TableFacts(
         offsets((0, 5)), OffsetSet(), offsets((0, 5)), noted, rows=(5, 5), settled=offsets((0, 6), (8, 10))
     )
     report = reconcile(facts, None)
-    assert fates(report) == {"loaded": ((0, 5),), "no_rows": ((5, 8),), "unknown": ((8, 10),)}
+    assert fates(report) == {"loaded": ((0, 5),), "recovered": ((5, 8),), "unknown": ((8, 10),)}
     old = TableFacts(offsets((0, 5)), OffsetSet(), offsets((0, 9)), Outcomes())
     assert fates(reconcile(old, None)) == {"loaded": ((0, 5),), "no_rows": ((5, 9),)}, "before outcomes were noted"
 
