@@ -213,7 +213,12 @@ def _ranges_of(taken: OffsetSet) -> list[Range]:
 
 def deliver_by_function(name: str) -> Deliver:
     """The user's function `module:function(df, batch_id[, ranges[, ledger_id]])`. Raises UsageError."""
-    function = _found(name)
+    return deliver_to(_found(name), name)
+
+
+def deliver_to(function: Callable[..., Any], name: str) -> Deliver:
+    """Delivers to `function`, with as many arguments as it takes. A fourth one with a default is the user's own unless it is
+    called ledger_id. Raises UsageError for a function that takes fewer than two."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
@@ -224,7 +229,8 @@ def deliver_by_function(name: str) -> Deliver:
         raise UsageError(
             f"spark.function {name} must take (df, batch_id), (df, batch_id, ranges) or (df, batch_id, ranges, ledger_id)"
         )
-    count = 4 if takes_all else len(positional)
+    wants_id = takes_all or any(one.name == "ledger_id" or one.default is one.empty for one in positional[3:4])
+    count = 4 if wants_id else 3 if len(positional) > 2 else 2
 
     def deliver(frame: DataFrame, batch: int, ranges: list[Range], ledger_id: str) -> None:
         function(*(frame, batch, ranges, ledger_id)[:count])

@@ -13,7 +13,7 @@ from rocketcrew.durable.intervals import QueueKey
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.epochs import EpochRequest
 from rocketcrew.spark.session import delta_conf
-from rocketcrew.spark.targets.ledger import LedgerTarget, Range, deliver_by_format
+from rocketcrew.spark.targets.ledger import LedgerTarget, Range, deliver_by_format, deliver_to
 
 QUEUE = QueueKey("g", "orders", "broker-a", 0)
 
@@ -73,6 +73,41 @@ def test_a_late_record_in_a_hole_that_was_passed_is_in_the_ranges(world: World, 
         world.drain(loader)
     pieces = [(one.start, one.end) for _, ranges in calls for one in ranges]
     assert pieces[:3] == [(0, 31), (13, 14), (7, 41)]
+
+
+def takes_two(df: object, batch_id: object) -> None:
+    given.append((df, batch_id))
+
+
+def takes_three(df: object, batch_id: object, ranges: object, own: str = "own") -> None:
+    given.append((df, batch_id, ranges, own))
+
+
+def takes_four(df: object, batch_id: object, ranges: object, ledger_id: str = "") -> None:
+    given.append((df, batch_id, ranges, ledger_id))
+
+
+def takes_all(*every: object) -> None:
+    given.append(every)
+
+
+given: list[tuple[object, ...]] = []
+
+
+@pytest.mark.parametrize(
+    ("function", "gets"),
+    [(takes_two, ("df", 7)), (takes_three, ("df", 7, [], "own")), (takes_four, ("df", 7, [], "id")),
+     (takes_all, ("df", 7, [], "id"))],
+)  # fmt: skip
+def test_a_function_gets_what_it_takes(function: Any, gets: tuple[object, ...]) -> None:
+    frame: Any = "df"
+    deliver_to(function, "app:function")(frame, 7, [], "id")
+    assert given.pop() == gets
+
+
+def test_a_function_that_takes_no_number_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"app:one must take \(df, batch_id\)"):
+        deliver_to(lambda df: df, "app:one")
 
 
 NUMBERED = ("selectExpr", "*", "cast(7 as bigint) as batch_id")
