@@ -20,8 +20,8 @@ def sync_path(path: Path) -> None:
 
 
 def spark_path(path: Path) -> str:
-    """A local file or folder as Spark is told it. Hadoop takes the text as it stands: in a URI's own form, a space or a % in
-    a folder's name would name another folder."""
+    """A local file or folder as a path for Spark. Hadoop takes the text as it is: in a URI's own form, a space or a % in a
+    folder's name would name another folder."""
     return f"file://{path.absolute()}"
 
 

@@ -7,8 +7,8 @@
     dead_letter  it failed for good, and is in %DLQ%<group>       the same
     recovered    finished, the journal says, but a killed         the supervisor, when it starts after a kill -9
                  process took its last notes with it
-    lost         the broker had deleted it unread              the supervisor, when a pull is answered with a later offset
-    skipped      the group was reset past it                   `rocketcrew reset`, or the member that is told of it
+    lost         the broker had deleted it unread                 the supervisor, when a pull is answered with a later offset
+    skipped      the group was reset past it                      `rocketcrew reset`, or the member that it reaches
     passed       nobody had said anything of it when the floor    the loader, with a commit (spark/accounts.py)
                  of its queue passed it: no outcome, but a hole
     closed       it was passed, and is settled since              the loader
@@ -17,7 +17,7 @@
 Kinds may overlap, and the first of this order that names a record counts: so `filtered` may name whole ranges ("what has no
 other outcome in here was filtered"), which stays a few numbers where a tag matches one message in ten. Of messages that were
 reported together some may have rows: then their segment says which were finished, and the loader notes all of these as
-`no_rows`, behind `rows`. Sets are joined, never subtracted: noting the same outcome twice changes nothing, and that is why
+`no_rows`, after `rows`. Sets are joined, never subtracted: noting the same outcome twice changes nothing, and that is why
 no crash point matters here.
 
 The supervisor keeps the list in the staging folder (outcomes/<n>.json), the loader moves it into the ledger of the table,
@@ -130,7 +130,7 @@ class BatchOutcomes:
     outcomes: Outcomes
 
     def pack(self) -> bytes:
-        """As it stands in the ledger: compressed JSON of short numbers, without a time in it."""
+        """As it is stored in the ledger: compressed JSON of short numbers, without a time in it."""
         text = json.dumps(
             {"version": OUTCOMES_VERSION, "rows": self.rows, "outcomes": self.outcomes.to_json()}, separators=(",", ":")
         )

@@ -103,7 +103,7 @@ def stage(
 ) -> Staged:
     """Write the plan's rows into `folder` (made anew). Raises DamagedSegmentError, or OSError (disk full).
 
-    `progress` is told of each segment.
+    `progress` counts each segment.
     """
     progress = progress or Progress()
     folder.mkdir(parents=True)

@@ -163,7 +163,7 @@ def _with(gone: OffsetSet, taken: OffsetSet) -> OffsetSet:
 
 
 def settled_to_fold(settled: OffsetSet, held: Iterable[SegmentFacts], bad: OffsetSet) -> OffsetSet:
-    """The settled records that may count as loaded after a commit that leaves `held` segments and `bad` files behind."""
+    """The settled records that may count as loaded after a commit that leaves `held` segments and `bad` files."""
     return settled - OffsetSet.union([bad, *(segment.offsets.hull() for segment in held)])
 
 
