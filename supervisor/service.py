@@ -61,7 +61,7 @@ from .pool.pool_member import HandlerError
 from .pool.stacks import ProcessStack, as_text, own_stack, worker_facts
 from .pool.watching import Watch
 from .pool.worker_pool import Pool
-from .slot import adopt, lock_client, note_sockets, sweep_sockets, take_slot, unlock_client
+from .slot import adopt, lock_client, note_sockets, slot_mode, sweep_sockets, take_slot, unlock_client
 from .status import picture, staff_picture
 from .web import Site, WebServer
 from .wiring import (
@@ -124,7 +124,8 @@ class Supervisor:
             self._loop.add_signal_handler(number, self._signal, number)
         self.client_id = own_client_id(self.settings)
         data_dir, group = Path(self.settings.supervisor.data_dir), self.settings.consumer.group
-        self._slot = take_slot(data_dir, group, self.client_id if is_broadcasting(self.settings) else "")
+        member = self.client_id if is_broadcasting(self.settings) else ""
+        self._slot = take_slot(data_dir, group, member, mode=slot_mode(self.settings.spark.master))
         lock: int | None = None
         try:
             lock = lock_client(data_dir, group, self.client_id)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...durable.intervals import Intervals
+from ...durable.outcomes import SKIPPED
 from ...remoting.queues import MessageQueue
 from .actions import (
     ChargesChanged,
@@ -225,6 +226,7 @@ class Assigning:
             q = self.s.pulled[pq.handle]
             self.s.log("warning", "offset_reset_by_admin", queue=mq, offset=offset, was=pq.head_offset)
             if pq.state is Queue.ASSIGNED:
+                self.s.outcomes.add(SKIPPED, mq, pq.head_offset, offset)
                 self.moved(q, offset, now)
             elif pq.state is Queue.OPENING:
                 self.s.out.append(Commit(pq.handle, mq, offset, guarded=False))

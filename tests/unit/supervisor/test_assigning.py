@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rocketcrew.durable.intervals import Intervals
+from rocketcrew.durable.outcomes import LOST, SKIPPED
 from rocketcrew.remoting.codes import ResponseCode
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
@@ -354,6 +355,27 @@ def test_a_moved_offset_holds_although_what_runs_is_too_slow(bench: Bench) -> No
     assert bench.counters.late_answers == 1
 
 
+def test_what_the_broker_had_deleted_unread_is_noted_as_lost(bench: Bench) -> None:
+    (handle,) = bench.open(0, offset=100)
+    bench.worker("w1")
+    bench.found(handle, [100])
+    bench.dispatched()
+    bench.answer(handle, ResponseCode.PULL_OFFSET_MOVED, 140)
+    assert noted(bench) == {LOST: [(101, 140)]}
+
+
+def test_an_offset_that_is_corrected_backwards_loses_nothing(bench: Bench) -> None:
+    (handle,) = bench.open(0, offset=100)
+    bench.answer(handle, ResponseCode.PULL_OFFSET_MOVED, 40)
+    assert noted(bench) == {}
+
+
+def noted(bench: Bench) -> dict[str, list[tuple[int, int]]]:
+    """What became of messages of queue 0, as far as that was noted."""
+    notes = bench.core.state.outcomes.take("g")
+    return {kind: [*one.pieces] for kind, records in notes.kinds.items() for one in records.queues.values()}
+
+
 # --- reset by an administrator ----------------------------------------------------------------------------------
 
 
@@ -373,6 +395,22 @@ def test_a_reset_lets_what_runs_finish_commits_and_begins_there(bench: Bench) ->
     bench.take(act.Pull)
     bench.open(0, offset=7)
     assert bench.one(act.Pull).offset == 7
+
+
+def test_what_a_reset_passes_over_is_noted_as_skipped(bench: Bench) -> None:
+    (handle,) = bench.open(0, offset=100)
+    bench.worker("w1")
+    bench.found(handle, [100, 101])
+    bench.dispatched()
+    bench.core.handle(ev.ResetOffsets({bench.queue(0): 150}), bench.now)
+    assert noted(bench) == {SKIPPED: [(100, 150)]}
+    assert bench.pq(handle).state is Queue.DRAINING
+
+
+def test_a_reset_backwards_skips_nothing(bench: Bench) -> None:
+    bench.open(0, offset=100)
+    bench.core.handle(ev.ResetOffsets({bench.queue(0): 7}), bench.now)
+    assert noted(bench) == {}
 
 
 def test_a_second_reset_replaces_one_under_way(bench: Bench) -> None:
