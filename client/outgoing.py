@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypedDict
+from typing import Any, TypedDict, cast
 
 from ..remoting.batch import encode_batch
 from ..remoting.codes import SYSFLAG_TRANSACTION_PREPARED, RequestCode
@@ -50,6 +50,7 @@ INT64_MAX = (1 << 63) - 1
 
 
 Body = bytes | bytearray | memoryview | str
+BYTES = (bytes, bytearray, memoryview)
 
 
 class MessageFields(TypedDict, total=False):
@@ -98,7 +99,7 @@ class OutgoingMessage:
 
     def __post_init__(self) -> None:
         """Raises UsageError naming the field that is of a wrong type."""
-        _check_types(self)
+        _check_types(self.topic, self.body, self.tags, self.keys, self.properties)
 
     @property
     def body_bytes(self) -> bytes | bytearray | memoryview:
@@ -165,27 +166,27 @@ def as_message(message: OutgoingMessage | str, body: Body | None, fields: Messag
     return message
 
 
-def _check_types(message: OutgoingMessage) -> None:
+def _check_keys(where: str, keys: Any) -> None:
+    each: list[object] = (
+        [keys] if isinstance(keys, BYTES) or not isinstance(keys, Sequence) else list(cast("Sequence[object]", keys))
+    )
+    wrong: list[object] = [key for key in each if not isinstance(key, str)]
+    if wrong:
+        raise UsageError(f"keys {where}: {wrong[0]!r} is of type {type(wrong[0]).__name__}: give a str, or several")
+
+
+def _check_types(topic: str, body: Any, tags: Any, keys: Any, properties: Mapping[Any, Any]) -> None:
     """Raise UsageError naming the field: nothing is guessed from what Python makes of it as text."""
-    where = f"of a message for topic {message.topic}"
-    body: object = message.body
-    if not isinstance(body, bytes | bytearray | memoryview | str):
+    where = f"of a message for topic {topic}"
+    if not isinstance(body, (*BYTES, str)):
         raise UsageError(f"the body {where} is of type {type(body).__name__}: give bytes, or a str")
-    tags: object = message.tags
     if not isinstance(tags, str):
         raise UsageError(f"tags {where} is of type {type(tags).__name__}: a message has one tag, give a str")
-    keys: object = message.keys
-    single = isinstance(keys, bytes) or not isinstance(keys, Sequence)
-    wrong: object = keys if single else next((key for key in message.keys if not _is_text(key)), "")
-    if not _is_text(wrong):
-        raise UsageError(f"keys {where}: {wrong!r} is of type {type(wrong).__name__}: give a str, or several")
-    for name, value in message.properties.items():
-        if not (_is_text(name) and _is_text(value)):
+    if not isinstance(keys, str):
+        _check_keys(where, keys)
+    for name, value in properties.items():
+        if not (isinstance(name, str) and isinstance(value, str)):
             raise UsageError(f"properties {where}: {name!r} with {value!r}: both must be str")
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
 
 
 @dataclass(frozen=True, slots=True)
