@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count, islice
 
@@ -25,7 +25,7 @@ from .sizing import ChunkSizer
 from .slab import Slab, Slot
 from .states import LIVING, WORKER, Queue, Seen, Worker, WorkerEvent, move
 from .stats import ConsumerStats
-from .topic_limits import TopicLimits
+from .topic_limits import InHand, TopicLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,13 +162,13 @@ class WorkerView:
 class Crew:
     """What the core knows of its workers, and what they have in hand. Kept so that no event looks at all of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, in_hand: Callable[[], Iterable[InHand[WorkerView]]]) -> None:
         self.workers: dict[str, WorkerView] = {}
         self.busy: dict[str, WorkerView] = {}
         """Those that have something in hand and answer for it."""
         self.places: Places[WorkerView] = Places()
         """Where the next chunk may go; not used by the ordered modes, which have a window of their own."""
-        self.limits: TopicLimits[WorkerView] = TopicLimits()
+        self.limits: TopicLimits[WorkerView] = TopicLimits(in_hand)
         self.isolated: str | None = None
         """The worker that is kept for the quarantine."""
         self.chunks: dict[int, Chunk] = {}
@@ -194,7 +194,9 @@ class Crew:
         worker.in_flight[chunk.chunk_id] = chunk
         worker.in_flight_messages += chunk.count
         worker.in_flight_bytes += chunk.length_bytes
-        self.limits.handed(chunk.chunk_id, topic, chunk.count - chunk.reported, worker, side_by_side=worker.window > 0)
+        if self.limits.counts:
+            messages, side_by_side = chunk.count - chunk.reported, worker.window > 0
+            self.limits.handed(chunk.chunk_id, topic, messages, worker, side_by_side=side_by_side)
         self.place(worker)
 
     def unhand(self, worker: WorkerView, chunk: Chunk) -> None:
@@ -205,7 +207,8 @@ class Crew:
         worker.in_flight_bytes -= chunk.length_bytes
         if not worker.in_flight:
             worker.in_flight_messages = worker.in_flight_bytes = 0  # what came back of ordered chunks counted whole
-        self.limits.over(chunk.chunk_id)
+        if self.limits.counts:
+            self.limits.over(chunk.chunk_id)
         self.place(worker)
 
     def hold_up(self, worker: WorkerView, held_up: bool) -> None:
@@ -229,7 +232,7 @@ class State(Crew):
     """All mutable state of the core. `view` is the slab's memory, indexed by the slots' starts."""
 
     def __init__(self, config: CoreConfig, slab: Slab, view: memoryview | bytearray) -> None:
-        super().__init__()
+        super().__init__(self._in_hand)
         self.config = config
         self.slab = slab
         self.view = view
@@ -358,6 +361,15 @@ class State(Crew):
     def finishes(self, pq: ProcessQueue) -> bool:
         """What was handed out of it is handed out again when its worker dies: not once it was taken away."""
         return pq.state is Queue.ASSIGNED or (self.stopping and pq.send_failures)
+
+    def _in_hand(self) -> Iterator[InHand[WorkerView]]:
+        """What workers have of queues that are assigned."""
+        for worker in self.workers.values():
+            for chunk in worker.in_flight.values() if worker.state in LIVING else ():
+                pq = self.queues.get(chunk.handle)
+                if pq is not None:
+                    messages = chunk.count - chunk.reported
+                    yield InHand(chunk.chunk_id, worker, pq.mq.topic, messages, worker.window > 0)
 
     # --- queues -------------------------------------------------------------------------------------------------
 
