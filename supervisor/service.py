@@ -291,7 +291,7 @@ class Supervisor:
         self._acting.perform(self._pool.performs)
         self._acting.perform(OrderedFeed(self._pool, self._view, self._transport).performs)
         self._to_end.append(self._pool.kill)
-        watch = Watch(self._cells, self._pool.members.values, self.core.is_busy, settings.workers.stall_timeout_ms)
+        watch = Watch(self._cells, self._pool.members, self.core.busy_workers, settings.workers.stall_timeout_ms)
         watch.start()
         self._to_end.append(watch.stop)
         await self._pool.start()

@@ -131,14 +131,13 @@ class Core:
         """By which workers may be told of queues from now on."""
         return self.state.queues.keys() | self.popping.info_handles()
 
-    def is_busy(self, worker_id: str) -> bool:
-        """The worker has chunks that it has not reported on, or had some and did not begin them, or is asked for keys: its
-        loop should move."""
-        worker = self.state.workers.get(worker_id)
-        if worker is None:
-            return False
-        asked = isinstance(self.dispatching, Lanes) and self.dispatching.asks(worker_id)
-        return bool(worker.in_flight) or worker.held_up or asked
+    def busy_workers(self) -> set[str]:
+        """Workers that have chunks that they have not reported on, or had some and did not begin them, or are asked for keys:
+        their loops should move."""
+        found = {*self.state.busy, *self.state.held_up}
+        if isinstance(self.dispatching, Lanes):
+            found.update(self.dispatching.asked())
+        return found
 
     def unexpected_error(self) -> None:
         """Something of the edge failed that nobody expected to: it is counted."""

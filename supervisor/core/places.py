@@ -149,8 +149,7 @@ class Places(Generic[W]):
         best, best_load = None, -1
         for own, line in self._lines.items():
             load = (own or window) - 1
-            if line.high < load:
-                load = line.high
+            load = min(load, line.high)
             while load > best_load and load >= line.low:
                 worker = _first(line.at.get(load), but)
                 if worker is not None:

@@ -115,6 +115,7 @@ class WorkerView:
     __slots__ = (
         "asked_at",
         "blamed",
+        "hand_overs",
         "held_up",
         "in_flight",
         "in_flight_bytes",
@@ -137,6 +138,8 @@ class WorkerView:
         """Chunks it can have in hand, 0 = as configured."""
         self.in_flight: dict[int, Chunk] = {}
         """Chunks handed to it and not reported to the end, in the order of hand-over; Crew.hand and Crew.unhand change it."""
+        self.hand_overs = 0
+        """With order = "key": hand-overs of which something is in flight."""
         self.in_flight_messages = 0
         """Of these chunks, those included that are reported."""
         self.in_flight_bytes = 0
@@ -166,8 +169,14 @@ class Crew:
         self.workers: dict[str, WorkerView] = {}
         self.busy: dict[str, WorkerView] = {}
         """Those that have something in hand and answer for it."""
+        self.held_up: set[str] = set()
+        """Those that are held up, and may have nothing in hand."""
         self.places: Places[WorkerView] = Places()
-        """Where the next chunk may go; not used by the ordered modes, which have a window of their own."""
+        """Where the next chunk may go, or the next hand-over; order = "queue" keeps lines of its own."""
+        self.by_hand_overs = False
+        """The load of a worker is its hand-overs, and not its chunks."""
+        self.changes = 0
+        """How often a worker's state changed."""
         self.limits: TopicLimits[WorkerView] = TopicLimits(in_hand)
         self.isolated: str | None = None
         """The worker that is kept for the quarantine."""
@@ -182,7 +191,9 @@ class Crew:
 
     def move_worker(self, worker: WorkerView, event: WorkerEvent) -> None:
         worker.state = move(WORKER, worker.state, event, self.seen)
+        self.changes += 1
         if worker.state is Worker.DEAD:
+            self.held_up.discard(worker.worker_id)
             for chunk_id in worker.in_flight:
                 self.limits.over(chunk_id)
         self.place(worker)
@@ -214,12 +225,19 @@ class Crew:
     def hold_up(self, worker: WorkerView, held_up: bool) -> None:
         """Whether the worker is given nothing for now."""
         worker.held_up = held_up
+        if held_up:
+            self.held_up.add(worker.worker_id)
+        else:
+            self.held_up.discard(worker.worker_id)
         self.place(worker)
 
     def place(self, worker: WorkerView) -> None:
         """Something of it has changed: note whether it may be given something, and after how many others."""
         if worker.state is Worker.READY and not worker.held_up:
-            self.places.put(worker, len(worker.in_flight), worker.window)
+            if self.by_hand_overs:
+                self.places.put(worker, worker.hand_overs)
+            else:
+                self.places.put(worker, len(worker.in_flight), worker.window)
         else:
             self.places.leave(worker)
         if worker.in_flight and worker.state in LIVING:

@@ -190,7 +190,7 @@ class SimWorker:
         if not self.alive or not self.stalled:
             return
         if self.call is None and self.member.alive:
-            if self.member.core.is_busy(self.worker_id):
+            if self.worker_id in self.member.core.busy_workers():
                 self.ended = True
                 self.die()
                 return

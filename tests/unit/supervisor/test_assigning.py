@@ -11,7 +11,7 @@ from rocketcrew.durable.intervals import Intervals
 from rocketcrew.remoting.codes import ResponseCode
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
-from rocketcrew.supervisor.core.assigning import LOOK_UP_MAX_S
+from rocketcrew.supervisor.core.assigning import LOOK_UP_MAX_S, SETTLED_MAX
 from rocketcrew.supervisor.core.states import Queue
 
 if TYPE_CHECKING:
@@ -597,3 +597,20 @@ def test_a_queue_that_leaves_does_not_wait_for_rows_that_are_lost(make: type[Ben
     bench.core.handle(ev.SalvageComplete("w1"), bench.now)
     bench.commits()
     assert handle not in bench.core.state.queues
+
+
+def test_what_is_published_as_settled_of_a_queue_that_comes_and_goes_is_bounded(bench: Bench) -> None:
+    bench.worker("w")
+    times = SETTLED_MAX + 10
+    for number in range(times):
+        offset = 10 * number  # another member has consumed what lies between
+        (handle,) = bench.open(0, offset=offset)
+        bench.found(handle, [offset])
+        for chunk in bench.dispatched():
+            bench.done(chunk)
+        bench.revoke()
+        bench.commits()
+        assert handle not in bench.core.state.queues
+        bench.core.handle(ev.Members("orders", None, None), bench.now)
+    settled = bench.core.state.settled[bench.queue()].pairs()
+    assert settled == [(10 * number, 10 * number + 1) for number in range(10, times)]
