@@ -34,7 +34,7 @@ class PopLoop:
 class PopQueue(ProcessQueue):
     """The messages that one pop brought from one queue."""
 
-    __slots__ = ("_info_handle", "acking", "checks", "invisible_s", "loop", "renewing")
+    __slots__ = ("_info_handle", "acking", "checks", "invisible_s", "loop", "renewing", "suspects")
 
     pops = True
 
@@ -55,6 +55,8 @@ class PopQueue(ProcessQueue):
         """Acknowledgements under way."""
         self.renewing: set[int] = set()
         """Offsets whose invisible time is being changed: they are not acknowledged with the check point that is replaced."""
+        self.suspects: list[int] = []
+        """Offsets that may have killed whole runs (charges.py)."""
 
     @property
     def info_handle(self) -> int:

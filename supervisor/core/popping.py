@@ -22,12 +22,13 @@ from ...remoting.codes import ResponseCode
 from ...remoting.errors import ProtocolError
 from ...remoting.pop_headers import PopResponse
 from ...remoting.queues import MessageQueue
-from ...remoting.stored import walk
-from .actions import Ack, Pop, Renew
+from ...remoting.stored import record_info, walk
+from .actions import Ack, ChargesChanged, Pop, Renew
 from .chunks import PullRun
 from .ledger import Ledger
 from .pop_queue import PopLoop, PopQueue
 from .process_queue import RESERVE_BYTES_MAX, RESERVE_BYTES_MIN
+from .quarantine import unique_id_of
 from .slab import Slot
 from .state import State
 from .states import QUEUE, Queue, QueueEvent, move
@@ -199,10 +200,23 @@ class Popping:
         pq.unfinished = end - start
         pq.unfinished_bytes = positions[end] - positions[start]
         s.waiting_messages += end - start
+        if s.charges.asks_for_ids:
+            self._look_for_killers(pq, positions[start : end + 1], offsets)
         s.queues[pq.handle] = pq
         s.ready.append(pq)
         loop.in_hand += end - start
         s.at(now + invisible_s / 2, lambda at: self._renew(pq, at))
+
+    def _look_for_killers(self, pq: PopQueue, positions: Sequence[int], offsets: Sequence[int]) -> None:
+        """What is known of messages by their ids is now of these records; see charges.py. It is written before they run."""
+        s, changed = self.s, False
+        for (start, end), offset in zip(pairwise(positions), offsets, strict=True):
+            unique_id, times = unique_id_of(s.view, start, end), record_info(s.view, start, end).reconsume_times
+            changed |= s.charges.popped(pq.mq, offset, unique_id, times, s.config.max_worker_deaths)
+            if s.charges.is_popped(pq.mq, offset):
+                pq.suspects.append(offset)
+        if changed:
+            s.out.append(ChargesChanged())
 
     # --- invisible times ----------------------------------------------------------------------------------------
 
@@ -272,6 +286,9 @@ class Popping:
             pq.state = move(QUEUE, pq.state, event, s.seen)
             pq.loop.in_hand -= len(pq.checks)
             pq.checks.clear()
+            over = [offset for offset in pq.suspects if s.charges.popped_over(pq.mq, offset)]
+            if over:
+                s.out.append(ChargesChanged())
             del s.queues[pq.handle]
             self._ended()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -29,7 +29,7 @@ class Process:
 
 
 @contextmanager
-def crew(folder: Path, workers: int) -> Iterator[tuple[Watch, dict[str, Member], CellFile, set[str]]]:
+def crew(folder: Path, workers: int) -> Generator[tuple[Watch, dict[str, Member], CellFile, set[str]]]:
     """A watch over so many workers that are ready; the set has those that are busy."""
     cells = CellFile(folder / f"cells{workers}", workers)
     members = {
