@@ -44,6 +44,7 @@ from .core import events as ev
 from .core.checks import check_consumer, subscriptions
 from .core.decisions import Core
 from .core.journal import Entry
+from .core.pauses import StopSignals, StopWish
 from .core.slab import SLAB_BYTES_MIN, Slab
 from .core.states import Service, ServiceEvent, move_service
 from .journal_file import JournalFile
@@ -54,7 +55,7 @@ from .member.group_member import GroupMember
 from .member.left_locks import LeftLocks
 from .member.route_keeper import ROUTES_FILE
 from .metrics import MetricsServer
-from .operating import Operator, StopSignals, StopWish, hold_signals
+from .operating import Operator, hold_signals
 from .outcome_files import Published
 from .pool.charges_file import charge_left_cells, read_charges, write_charges
 from .pool.ordered_feed import OrderedFeed, OrderKept
