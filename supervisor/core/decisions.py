@@ -39,6 +39,8 @@ from .stats import Window
 
 DISPATCHING: Mapping[str, type[Dispatching]] = {"concurrent": Dispatching, "queue": Orderly, "key": Lanes}
 Handler = Callable[[Any, float], object]
+NOTICES_S = 0.05
+"""The brokers of a cluster hear of a member within some milliseconds of each other. Java waits up to a second."""
 
 
 class Core:
@@ -61,7 +63,7 @@ class Core:
     ) -> None:
         self.state = State(config, slab, view)
         self.recover(recovered or {})
-        self._started = False
+        self._started = self._noticed = False
         self._build()
 
     def _build(self) -> None:
@@ -235,9 +237,15 @@ class Core:
 
     def _rebalance(self, now: float) -> None:
         """A broker's notice can come before the answer to our first heartbeat: nothing is opened by a start that may yet
-        fail, and the start itself rebalances."""
-        if self._started:
-            self.assigning.rebalance(now)
+        fail, and the start itself rebalances. Each broker sends one for each member that joins: one look-up for all that come
+        within a moment, and after the last of them, so that it finds what they tell of."""
+        if self._started and not self._noticed:
+            self._noticed = True
+            self.state.at(now + NOTICES_S, self._rebalance_noticed)
+
+    def _rebalance_noticed(self, now: float) -> None:
+        self._noticed = False
+        self.assigning.rebalance(now)
 
     def _rebalance_timer(self, now: float) -> None:
         # First the next time: it comes also when this one fails.
