@@ -108,7 +108,8 @@ class Quarantine:
         origin = self._origin(chunk, index)
         if origin:
             facts["origin_message_id"] = origin
-        known_as = unique_id_of(s.view, chunk.positions[index], chunk.positions[index + 1]) if pq.pops else origin
+        popped = pq.owner.check_of(pq, chunk.offsets[index]) is not None
+        known_as = unique_id_of(s.view, chunk.positions[index], chunk.positions[index + 1]) if popped else origin
         charge = s.charges.charge(pq.mq, chunk.offsets[index], mark, facts, known_as)
         s.out.append(ChargesChanged())
         return charge
