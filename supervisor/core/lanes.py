@@ -1,7 +1,7 @@
 """order = "key": equal keys in order, different keys in parallel over all workers.
 
 Each key of a queue is a lane. Messages enter their lanes in the order of their offsets, as chunks of one, so that each is
-settled by itself; a hand-over to a worker takes the next messages of as many lanes as make its share, and lanes that are in
+settled by itself; a dispatch to a worker takes the next messages of as many lanes as make its share, and lanes that are in
 somebody's hands wait. A message without a key is in no order: its lane is its own. A record that holds several messages (an
 inner batch) is handled as one, under its own key.
 
@@ -43,10 +43,10 @@ class Lanes(Ordered):
 
     def __init__(self, state: State, links: Links) -> None:
         super().__init__(state, links)
-        state.by_hand_overs = True
+        state.by_dispatches = True
         self._line: deque[Lane] = deque()
         self._groups: dict[int, list[int]] = {}
-        """By chunk: how many chunks of its hand-over are still out, shared by all of them."""
+        """By chunk: how many chunks of its dispatch are still out, shared by all of them."""
         self._property = state.config.order_key.encode()
         self._asked: dict[int, str] = {}
         """By handle: the worker that was asked for keys."""
@@ -139,7 +139,7 @@ class Lanes(Ordered):
         return self._asked.values()
 
     def worker_died(self, worker_id: str, death: Death) -> None:
-        """Was it over a key? What it was asked, another one is asked."""
+        """Did it die over a key? What it was asked, another one is asked."""
         in_hand = death.in_hand
         if in_hand is not None and death.verdict in (Verdict.CHARGED, Verdict.TIMED_OUT):
             handle = in_hand.chunk_id - KEYS_OF
@@ -192,7 +192,7 @@ class Lanes(Ordered):
             self._hand_share(worker, -(-len(self._line) // free))
 
     def _choose_worker(self) -> tuple[WorkerView | None, int]:
-        """The worker with the fewest hand-overs that still has a place, and how many workers have one."""
+        """The worker with the fewest dispatches out that still has a place, and how many workers have one."""
         window = self.s.config.chunks_in_flight
         return self.s.places.least(window, None), self.s.places.free(window, None)
 
@@ -217,7 +217,7 @@ class Lanes(Ordered):
         if handed:
             left = [len(handed)]
             self._groups.update((chunk_id, left) for chunk_id in handed)
-            worker.hand_overs += 1
+            worker.dispatches += 1
             self.s.place(worker)
 
     # --- what is not under way any more -------------------------------------------------------------------------
@@ -233,7 +233,7 @@ class Lanes(Ordered):
         group[0] -= 1
         worker = self.s.workers.get(chunk.worker_id or "")
         if not group[0] and worker is not None:
-            worker.hand_overs -= 1
+            worker.dispatches -= 1
             self.s.place(worker)
 
     def finished(self, chunk: Chunk, pq: ProcessQueue | None) -> None:

@@ -64,7 +64,7 @@ class _Line(Generic[W]):
 
 
 class Places(Generic[W]):
-    """The lines. A load is a number of chunks, or of hand-overs."""
+    """The lines. A load is a number of chunks, or of dispatches."""
 
     __slots__ = ("_lines", "_where")
 

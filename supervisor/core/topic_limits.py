@@ -50,7 +50,7 @@ class _Calls(Generic[W]):
 
 
 class TopicLimits(Generic[W]):
-    """Asked before each hand-over. `limits` (calls by topic) come with each question, as a reload may change them."""
+    """Asked before each dispatch. `limits` (calls by topic) come with each question, as a reload may change them."""
 
     def __init__(self, in_hand: Callable[[], Iterable[InHand[W]]]) -> None:
         """`in_hand()` is all that workers have, for a count anew."""
