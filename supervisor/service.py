@@ -44,6 +44,7 @@ from .core import events as ev
 from .core.checks import check_consumer, subscriptions
 from .core.decisions import Core
 from .core.journal import Entry
+from .core.pauses import StopSignals, StopWish
 from .core.slab import SLAB_BYTES_MIN, Slab
 from .core.states import Service, ServiceEvent, move_service
 from .health import Health
@@ -53,7 +54,7 @@ from .member.access import in_namespace
 from .member.group_member import GroupMember
 from .member.route_keeper import ROUTES_FILE
 from .member.stale_locks import StaleLocks
-from .operating import Operator, StopSignals, StopWish, hold_signals
+from .operating import Operator, hold_signals
 from .outcome_files import Published
 from .pool.charges_file import charge_left_cells, read_charges, write_charges
 from .pool.ordered_feed import OrderedFeed, OrderKept
@@ -293,7 +294,7 @@ class Supervisor:
         self._acting.perform(self._pool.performs)
         self._acting.perform(OrderedFeed(self._pool, self._view, self._transport).performs)
         self._to_end.append(self._pool.kill)
-        watch = Watch(self._cells, self._pool.members.values, self.core.is_busy, settings.workers.stall_timeout_ms)
+        watch = Watch(self._cells, self._pool.members, self.core.busy_workers, settings.workers.stall_timeout_ms)
         watch.start()
         self._to_end.append(watch.stop)
         await self._pool.start()

@@ -12,7 +12,8 @@ from rocketcrew.durable.outcomes import LOST, SKIPPED
 from rocketcrew.remoting.codes import ResponseCode
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
-from rocketcrew.supervisor.core.assigning import LOOK_UP_MAX_S
+from rocketcrew.supervisor.core.assigning import LOOK_UP_MAX_S, SETTLED_MAX
+from rocketcrew.supervisor.core.decisions import NOTICES_S
 from rocketcrew.supervisor.core.states import Queue
 
 if TYPE_CHECKING:
@@ -554,14 +555,17 @@ def test_what_is_finished_in_order_is_kept_too_where_the_last_commit_fails(bench
 
 
 @pytest.mark.parametrize("notices", [10, 1_000])
-def test_notices_that_come_at_once_are_two_look_ups_a_topic(make: Callable[..., Bench], notices: int) -> None:
-    """50 members join, and each of 20 brokers says so each time: one look-up is under way, one comes after it."""
+def test_notices_that_come_together_are_one_look_up_a_topic(make: Callable[..., Bench], notices: int) -> None:
+    """50 members join, and each of 20 brokers says so each time: the look-up comes after the last of them, and after the one
+    that is under way."""
     topics = tuple(f"t{number}" for number in range(10))
     bench = make(topics=topics)
     bench.core.handle(ev.Start(), bench.now)
     for _ in range(notices):
         bench.core.handle(ev.Rebalance(), bench.now)
-    assert [look_up.topic for look_up in bench.take(act.FetchAssignment)] == list(topics)
+    assert [look_up.topic for look_up in bench.take(act.FetchAssignment)] == list(topics), "that of the start"
+    bench.pass_ms(1000 * NOTICES_S)
+    bench.none(act.FetchAssignment)
     for topic in topics:
         bench.core.handle(ev.Members(topic, None, None), bench.now)
     assert [look_up.topic for look_up in bench.take(act.FetchAssignment)] == list(topics)
@@ -569,7 +573,8 @@ def test_notices_that_come_at_once_are_two_look_ups_a_topic(make: Callable[..., 
         bench.core.handle(ev.Members(topic, None, None), bench.now)
     bench.none(act.FetchAssignment)
     bench.core.handle(ev.Rebalance(), bench.now)
-    assert len(bench.take(act.FetchAssignment)) == len(topics), "the next notice asks at once"
+    bench.pass_ms(1000 * NOTICES_S)
+    assert len(bench.take(act.FetchAssignment)) == len(topics)
 
 
 def test_a_look_up_that_is_never_answered_is_given_up(bench: Bench) -> None:
@@ -577,6 +582,7 @@ def test_a_look_up_that_is_never_answered_is_given_up(bench: Bench) -> None:
     bench.one(act.FetchAssignment)
     bench.pass_ms(1_000)
     bench.core.handle(ev.Rebalance(), bench.now)
+    bench.pass_ms(1000 * NOTICES_S)
     bench.none(act.FetchAssignment)
     bench.pass_ms(1_000 * LOOK_UP_MAX_S)
     bench.one(act.FetchAssignment)
@@ -635,3 +641,20 @@ def test_a_queue_that_leaves_does_not_wait_for_rows_that_are_lost(make: type[Ben
     bench.core.handle(ev.SalvageComplete("w1"), bench.now)
     bench.commits()
     assert handle not in bench.core.state.queues
+
+
+def test_what_is_published_as_settled_of_a_queue_that_comes_and_goes_is_bounded(bench: Bench) -> None:
+    bench.worker("w")
+    times = SETTLED_MAX + 10
+    for number in range(times):
+        offset = 10 * number  # another member has consumed what lies between
+        (handle,) = bench.open(0, offset=offset)
+        bench.found(handle, [offset])
+        for chunk in bench.dispatched():
+            bench.done(chunk)
+        bench.revoke()
+        bench.commits()
+        assert handle not in bench.core.state.queues
+        bench.core.handle(ev.Members("orders", None, None), bench.now)
+    settled = bench.core.state.settled[bench.queue()].pairs()
+    assert settled == [(10 * number, 10 * number + 1) for number in range(10, times)]
