@@ -55,6 +55,7 @@ class BrokerConfig:
     offset_flush_interval_ms: int = 1_000  # genuine: 5 s; shorter, so that a kill -9 repeats less
     mapped_file_size_commit_log: int = 64 << 20  # bytes, RocketMQ's name; genuine: 1 GiB; ours is the step of retention
     retention_ms: int = 72 * 3_600_000
+    disk_max_used_space_ratio: int = 75  # percent of the disk that the log may take, RocketMQ's name and default
 
     default_queues_max: int = 8  # TBW102's queues, upper bound for a topic made on first use
     auto_create_topic: bool = True
@@ -90,6 +91,10 @@ class BrokerConfig:
                 raise UsageError(f"broker {field} = {value!r}: 1 to 127 characters of [%|a-zA-Z0-9_-] are possible")
         if self.flush not in FLUSHES:
             raise UsageError(f"broker flush = {self.flush!r}: one of {', '.join(FLUSHES)} is possible")
+        if not 1 <= self.disk_max_used_space_ratio <= 95:
+            raise UsageError(
+                f"broker disk_max_used_space_ratio = {self.disk_max_used_space_ratio}: 1 to 95 (percent) are possible"
+            )
         for field in ("name_server_port", "port"):
             value = getattr(self, field)
             if not 0 <= value <= 65_535:

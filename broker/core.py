@@ -69,6 +69,7 @@ class BrokerCore:
         self._delays_to_save: deque[tuple[int, bytes]] = deque(maxlen=DELAYS_MAX)  # likewise
         self._next_flush_ms = now_ms + config.flush_interval_ms
         self._next_checkpoint_ms = now_ms + config.checkpoint_interval_ms
+        self._checkpoint_due = False
         self._next_offsets_ms = now_ms + config.offset_flush_interval_ms
         self._next_sweep_ms = now_ms + config.hold_sweep_interval_ms
         self._next_expiry_ms = now_ms + config.expiry_scan_interval_ms
@@ -148,6 +149,7 @@ class BrokerCore:
             self._note(error)
             return []
         self._flush, self._flushed = None, written
+        state.end_flush()
         if state.waits_for_disk:  # else it is shown already, and more
             state.store.flushed_to(log_end)
         effects: list[Effect] = []
@@ -237,12 +239,17 @@ class BrokerCore:
             if now_ms >= self._next_checkpoint_ms:
                 self._next_checkpoint_ms = now_ms + config.checkpoint_interval_ms
                 state.save_topics()
-                state.store.begin_checkpoint()
+                self._checkpoint_due = True
                 state.store.drop_older_than(now_ms - config.retention_ms)
+                state.store.drop_beyond(config.disk_max_used_space_ratio / 100)
                 self.trouble = None
             if now_ms >= self._next_flush_ms:
                 self._next_flush_ms = now_ms + config.flush_interval_ms
                 self._begin_flush()
+            if self._checkpoint_due and state.topics_are_kept:
+                self._checkpoint_due = False
+                state.store.begin_checkpoint()
+            state.end_journal()
             state.store.end_checkpoint()
             state.store.rebuild_some()
         except StorageError as error:
@@ -315,7 +322,8 @@ class BrokerCore:
         state.storage.sync_now()  # the tables must not be ahead of the log
         state.store.flushed_to(state.store.log_end)
         self._flushed = state.written
-        state.save_topics()
+        state.save_topics(sync=True)
+        state.end_journal()
         state.save_tables(self._flushed)
         self._save_delays()
         state.store.checkpoint_now()

@@ -21,6 +21,7 @@ from ..remoting.ids import UniqueIds
 from ..remoting.names import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX
 from ..remoting.properties import PROPERTY_TAGS
 from ..remoting.stored import StoredMessage
+from .checkpoint import REMOVED
 from .client_table import ClientTable
 from .config import BrokerConfig
 from .delay import DelayLevels, delay_level, redirect_to_schedule
@@ -109,6 +110,8 @@ class BrokerState:
         self.put_count = 0
         self.get_count = 0
         self._opaque = 0
+        self._journal_flushing = self._journal_flushed = -1  # the journal's end as the last flush took it
+        self._journal_saved = -1  # what the table of topics that was written last has of the journal
         self._saved_groups = -1
         self._saved_offsets = -1
         self._positions: tuple[int, int, int] | None = None  # what has to be flushed for them; where a start must read
@@ -120,12 +123,14 @@ class BrokerState:
         self.started_ms = now_ms
         known = self._load(TOPICS_TABLE, self.topics.load) and not self.events  # not of the generation before
         lines = self._journal.read(self._journal.start, self._journal.content_end - self._journal.start)
-        self.topics.replay(lines.rstrip(b"\0"))
+        removals = self.topics.replay(lines.rstrip(b"\0"))
         self._load(GROUPS_TABLE, self.groups.load)
         self._load(OFFSETS_TABLE, self.offsets.load)
         self._load(DELAYS_TABLE, self.delays.load)
         self._saved_groups, self._saved_offsets = self.groups.changes, self.offsets.changes
-        count = self.store.recover(self.topics.__contains__, self._tags_code, self._revivable, topics_lost=not known)
+        count = self.store.recover(
+            self.topics.__contains__, self._tags_code, self._revivable, topics_lost=not known, removals=removals
+        )
         self.store.believe_times_until(now_ms + CLOCK_AHEAD_MAX_MS)
         self._revive(now_ms)
         self._clamp()
@@ -210,7 +215,7 @@ class BrokerState:
         A line of the journal each; `save_topics` writes the whole table once in a while.
         """
         for name in names:
-            self._journal.append(self.topics.journal_line(name))
+            self._journal.append(self.topics.journal_line(name, self.store.log_end))
         key = self.config.cluster, self.config.address
         server = self.name_server
         if server is not None and not all(
@@ -218,10 +223,16 @@ class BrokerState:
         ):
             self.register(now_ms)
 
-    def save_topics(self) -> None:
-        """Write the whole table of topics if the journal has lines, and begin the journal anew."""
+    def save_topics(self, *, sync: bool = False) -> None:
+        """Write the whole table of topics if the journal has lines; when it is on the disk, `end_journal` empties it."""
         if self._journal.end > self._journal.start:
-            self.storage.replace(TOPICS_TABLE, self.topics.table().encode(), sync=True)
+            self.storage.replace(TOPICS_TABLE, self.topics.table().encode(), sync=sync)
+            self._journal_saved = self._journal.end
+
+    def end_journal(self) -> None:
+        """Begin the journal anew if the tables have all that it says."""
+        if self._journal_saved == self._journal.end and self.storage.is_saved(TOPICS_TABLE, REMOVED):
+            self._journal_saved = -1
             self._journal.reset(self._journal.end)
 
     def register(self, now_ms: int) -> None:
@@ -350,7 +361,18 @@ class BrokerState:
 
     def begin_flush(self) -> int:
         """Start to bring log and journal to the disk; returns the ticket."""
+        self._journal_flushing = self._journal.end
         return self.storage.sync(LOG, TOPICS_JOURNAL)
+
+    def end_flush(self) -> None:
+        """That is done."""
+        self._journal_flushed = self._journal_flushing
+
+    @property
+    def topics_are_kept(self) -> bool:
+        """Whether the disk has all topics: else their queues must not be there first."""
+        journal = self._journal
+        return not self.storage.has_disk or journal.end in (journal.start, self._journal_flushed)
 
     # Speaking first
 

@@ -118,26 +118,35 @@ class TopicTable:
         """All topics with the version of this table, as topics.json and admin tools (request 21) have them."""
         return TopicConfigTable(dict(self._topics), self.version)
 
-    def journal_line(self, name: str) -> bytes:
-        """What the journal says after a change of the topic `name`: what it is now, or that it is gone."""
+    def journal_line(self, name: str, log_end: int) -> bytes:
+        """What the journal says after a change of the topic `name`: what it is now, or that it is gone, and where the log
+        ended then."""
         topic = self._topics.get(name)
         table = TopicConfigTable({} if topic is None else {name: topic}, self.version)
-        return name.encode() + b"\t" + table.encode() + b"\n"
+        return b"%s\t%s\t%020d\n" % (name.encode(), table.encode(), log_end)
 
-    def replay(self, journal: bytes) -> None:
-        """Take over the lines of a journal; what a kill left of the last one does not count, nor does a damaged one."""
+    def replay(self, journal: bytes) -> dict[str, int]:
+        """Take over the lines of a journal; what a kill left of the last one does not count, nor does a damaged one.
+
+        Returns the topics that were deleted, and where the log ended then.
+        """
+        removals: dict[str, int] = {}
         for line in journal.split(b"\n")[:-1]:
             name, tab, text = line.partition(b"\t")
+            text, _, log_end = text.partition(b"\t")  # lines of before have no position
             try:
                 table = TopicConfigTable.decode(text)
             except ProtocolError:
                 continue
             if not tab or name.decode(errors="replace") in self._system:
                 continue
+            if not table.topic_config_table and log_end.isdigit():
+                removals[name.decode(errors="replace")] = int(log_end)
             self.changes = max(self.changes, table.data_version.counter)
             self.changed_ms = max(self.changed_ms, table.data_version.timestamp)
             self._topics.pop(name.decode(errors="replace"), None)
             self._topics.update(table.topic_config_table)
+        return removals
 
     def load(self, text: bytes) -> None:
         """Take over what `table().encode()` wrote, system topics on top. Raises ProtocolError when it is something else."""

@@ -227,6 +227,7 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
         "flush": Choice(("sync", "async")),
         "flush_interval_ms": _ms(1, 60_000),
         "mapped_file_size_commit_log": Whole(1 << 20, 1 << 30),  # RocketMQ's name, so without its unit
+        "disk_max_used_space_ratio": Whole(1, 95),
     },
 }
 

@@ -233,6 +233,7 @@ class BrokerSettings:
     flush: str
     flush_interval_ms: int
     mapped_file_size_commit_log: int
+    disk_max_used_space_ratio: int
 
 
 @dataclass(frozen=True, slots=True)
