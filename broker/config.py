@@ -71,6 +71,8 @@ class BrokerConfig:
     held_pulls_max: int = 100_000
     hold_timeout_max_ms: int = 60_000  # genuine: none; a client that asks for more gets this
     hold_sweep_interval_ms: int = 5_000
+    long_polling_enable: bool = True  # False: a pull is looked at once more after short_polling_ms, and not woken
+    short_polling_ms: int = 1_000
 
     channel_expiry_ms: int = 120_000
     expiry_scan_interval_ms: int = 10_000
@@ -81,6 +83,8 @@ class BrokerConfig:
     transaction_check_interval_ms: int = 30_000
     transaction_checks_max: int = 15
     transactions_max: int = 100_000  # open half messages; genuine: no bound
+    timer_max_delay_sec: int = 259_200  # RocketMQ's timerMaxDelaySec: three days
+    timers_max: int = 100_000  # messages that wait for their time; genuine: a bound for each slot of its wheel
     deliver_batch_max: int = 1_000  # delayed messages delivered in one tick, so that one tick stays short
 
     def __post_init__(self) -> None:

@@ -34,7 +34,7 @@ from .name_server import NameServerCore
 from .refusal import Refused
 from .requests import end_transaction, forward, pull, send
 from .requests.table import HANDLERS
-from .state import DELAYS_TABLE, BrokerState, Call
+from .state import DELAYS_TABLE, TIMERS_TABLE, BrokerState, Call
 from .storage import DiskFailed, Storage, StorageError
 
 DELAYS_MAX = 1_000  # states of the delay levels that wait for a flush; of more, the oldest are not saved
@@ -57,7 +57,6 @@ class BrokerCore:
         `random` chooses queues and makes ids; give a seeded one for a repeatable run (default: seed 0). Raises UsageError
         when the storage holds something that is no broker's data.
         """
-        self.config = config
         self.state = BrokerState(config, storage, random or Random(0), name_server)
         self.intercepts: list[Intercept] = []
         self.trouble: str | None = None  # why the disk does not take data; sends are refused meanwhile
@@ -67,6 +66,7 @@ class BrokerCore:
         self._flushed = self.state.written  # what the disk has of it
         self._unanswered: deque[tuple[int, Reply]] = deque()  # what has to be flushed for them; ascending
         self._delays_to_save: deque[tuple[int, bytes]] = deque(maxlen=DELAYS_MAX)  # likewise
+        self._timers_to_save: tuple[int, bytes] | None = None  # likewise
         self._next_flush_ms = now_ms + config.flush_interval_ms
         self._next_checkpoint_ms = now_ms + config.checkpoint_interval_ms
         self._checkpoint_due = False
@@ -74,6 +74,11 @@ class BrokerCore:
         self._next_sweep_ms = now_ms + config.hold_sweep_interval_ms
         self._next_expiry_ms = now_ms + config.expiry_scan_interval_ms
         self._next_registration_ms = now_ms + config.registration_interval_ms
+
+    @property
+    def config(self) -> BrokerConfig:
+        """As an administrator changed it, perhaps."""
+        return self.state.config
 
     # A frame arrived
 
@@ -84,6 +89,7 @@ class BrokerCore:
             return []  # nothing more is promised
         if command.is_response:
             return [*forward.answered(state, command)]
+        state.now_ms = now_ms
         before = state.written
         response = intercepted(self.intercepts, command) if self.intercepts else None
         if response is None:
@@ -168,7 +174,8 @@ class BrokerCore:
         state, config = self.state, self.config
         if self.failed is not None:
             return []
-        effects: list[Effect] = [*self.flushed(now_ms), *self._deliver_delayed(now_ms)]
+        state.now_ms = now_ms
+        effects: list[Effect] = [*self.flushed(now_ms), *self._deliver_delayed(now_ms), *self._deliver_timers(now_ms)]
         self._ask_after_transactions(now_ms)
         effects += pull.wake_due(state, now_ms)
         if now_ms >= self._next_sweep_ms:
@@ -205,6 +212,19 @@ class BrokerCore:
         self._save_delays()
         return pull.wake_arrived(state)
 
+    def _deliver_timers(self, now_ms: int) -> list[Reply]:
+        state = self.state
+        due_ms = state.timers.next_due_ms()
+        if due_ms is None or due_ms > now_ms:
+            return []
+        try:
+            state.timers.deliver(now_ms, state.store, partial(state.store_again, now_ms), self.config.deliver_batch_max)
+        except QueueRebuilding:
+            pass  # in a while
+        except StorageError as error:
+            self._note(error)
+        return pull.wake_arrived(state)
+
     def _ask_after_transactions(self, now_ms: int) -> None:
         try:
             end_transaction.ask_due(self.state, now_ms)
@@ -226,8 +246,18 @@ class BrokerCore:
                 text = waiting.popleft()[1]
             if text is not None:
                 self.state.storage.replace(DELAYS_TABLE, text)
+            timers = self._timers_to_save
+            if timers is not None and (not self.state.storage.has_disk or timers[0] <= self._flushed):
+                self._timers_to_save = None
+                self.state.storage.replace(TIMERS_TABLE, timers[1])
         except StorageError as error:
             self._note(error)
+
+    def _dump_timers(self) -> None:
+        """Note which timer messages were delivered, unless an earlier note still waits for the disk."""
+        text = self.state.timers.dump_if_changed() if self._timers_to_save is None else None
+        if text is not None:
+            self._timers_to_save = self.state.written, text
 
     def _keep(self, now_ms: int) -> None:
         """Save and sync what is due; a disk that refuses becomes `trouble`, and is tried again at the next interval."""
@@ -236,6 +266,8 @@ class BrokerCore:
             if now_ms >= self._next_offsets_ms:
                 self._next_offsets_ms = now_ms + config.offset_flush_interval_ms
                 state.save_tables(self._flushed)
+                self._dump_timers()
+                self._save_delays()
             if now_ms >= self._next_checkpoint_ms:
                 self._next_checkpoint_ms = now_ms + config.checkpoint_interval_ms
                 state.save_topics()
@@ -272,15 +304,14 @@ class BrokerCore:
         ]
         if self.state.store.is_rebuilding:
             return 0  # at once
-        held_ms, delayed_ms = self.state.held.next_deadline_ms(), self.state.delays.next_due_ms()
-        if held_ms is not None:
-            deadlines.append(held_ms)
-        if delayed_ms is not None:
-            deadlines.append(delayed_ms)
-        asked_ms = self.state.transactions.next_due_ms()
-        if asked_ms is not None:
-            deadlines.append(asked_ms)
-        return min(deadlines)
+        state = self.state
+        waiting = (
+            state.held.next_deadline_ms(),
+            state.delays.next_due_ms(),
+            state.timers.next_due_ms(),
+            state.transactions.next_due_ms(),
+        )
+        return min(*deadlines, *(due_ms for due_ms in waiting if due_ms is not None))
 
     # A connection is gone
 
@@ -325,5 +356,7 @@ class BrokerCore:
         state.save_topics(sync=True)
         state.end_journal()
         state.save_tables(self._flushed)
-        self._save_delays()
+        for _ in range(2):  # what waited, then the newest
+            self._dump_timers()
+            self._save_delays()
         state.store.checkpoint_now()

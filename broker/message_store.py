@@ -135,15 +135,13 @@ class MessageStore:
         self._log = storage.open(LOG, limits.segment_bytes, buffered=False)
         self._index = KeyIndex(storage, self._log)
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
-        self._pending_checkpoint: tuple[int, tuple[int, bytes]] | None = None  # ticket of the sync, what to write
+        self._pending_checkpoint: tuple[int, tuple[int, bytes]] | None = None  # ticket, what to write
         self._checkpoint = -1
         self._stored_ms = 0  # newest store time
         self._removed: dict[str, int] = {}  # deleted topic -> where the log ended then: older records are not its own
         self._rebuilds: dict[Key, Rebuild] = {}
         self._rebuild: Callable[[Key], Rebuild] | None = None
-        self._hidden: deque[tuple[int, ConsumeQueue, StoredMessage, int]] = (
-            deque()
-        )  # log end, queue, message, tags code
+        self._hidden: deque[tuple[int, ConsumeQueue, StoredMessage, int]] = deque()  # log end, queue, message, code
         self._flushed = 0
         self.arrived: Callable[[StoredMessage, int], None] = lambda _message, _tags_code: None
         """Called with each message and its tags code when it can be read."""
@@ -236,8 +234,7 @@ class MessageStore:
         return sorted(queue_id for name, queue_id in self._queues if name == topic)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        queue = self._queues.get((topic, queue_id))
-        return queue.min_offset if queue else 0
+        return queue.min_offset if (queue := self._queues.get((topic, queue_id))) else 0
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         queue = self._queues.get((topic, queue_id))
@@ -338,11 +335,7 @@ class MessageStore:
 
     def message_in(self, topic: str, queue_id: int, offset: int) -> StoredMessage | None:
         """As `record_in`, decoded; None also when its body is not what was stored. Raises QueueRebuilding."""
-        record = self.record_in(topic, queue_id, offset)
-        try:
-            return None if record is None else decode_message(record)
-        except ProtocolError:
-            return None
+        return _decoded(self.record_in(topic, queue_id, offset))
 
     def record_at(self, position: int) -> bytes | None:
         """The whole record that begins at `position` of the commit log, None when none does."""
@@ -372,12 +365,8 @@ class MessageStore:
                 yield record
 
     def message_at(self, position: int) -> StoredMessage | None:
-        """The message that begins at `position` of the commit log, None when none does."""
-        record = self.record_at(position)
-        try:
-            return None if record is None else decode_message(record)
-        except ProtocolError:  # its body is not what was stored
-            return None
+        """As `record_at`, decoded."""
+        return _decoded(self.record_at(position))
 
     def store_time_ms(self, topic: str, queue_id: int, offset: int) -> int | None:
         """When the message at `offset` was stored, None when there is none."""
@@ -490,9 +479,13 @@ class MessageStore:
         if was := keep > self._log.start:
             self._log.drop_before(keep)
             self._index.drop_before(keep)
-            for queue in self._queues.values():
-                queue.drop_records_below(self._log.start)
+            self.drop_expired_entries()
         return was
+
+    def drop_expired_entries(self) -> None:
+        """Let queues begin at their first record that is still in the log."""
+        for queue in self._queues.values():
+            queue.drop_records_below(self._log.start)
 
     def remove_topic(self, topic: str) -> None:
         """Forget the queues of a topic. Its records stay in the log until retention drops them."""
@@ -629,8 +622,7 @@ class MessageStore:
         if lives_known:
             self._end_lives(strays - {topic for topic, _ in self._queues})
         self._stored_ms = max(stored_ms_in(checkpoint), self.found.stored_ms)
-        for queue in self._queues.values():
-            queue.drop_records_below(self._log.start)
+        self.drop_expired_entries()
         self._log.settle(begin)  # a killed broker may have left what is not on the disk yet
         self._flushed = self._log.end
         self._index.start()
@@ -693,6 +685,13 @@ def encode_at(messages: list[StoredMessage], position: int) -> list[bytes]:
         records.append(encode_message(message))
         position += len(records[-1])
     return records
+
+
+def _decoded(record: bytes | None) -> StoredMessage | None:
+    try:
+        return None if record is None else decode_message(record)
+    except ProtocolError:  # its body is not what was stored
+        return None
 
 
 def message_tags_code(message: StoredMessage) -> int:

@@ -33,7 +33,7 @@ from .core import BrokerCore
 from .disk import DiskStorage
 from .edge import Clock, Edge, WallClock
 from .effects import SILENCE, Intercept
-from .name_server import NameServerCore
+from .name_server import KV_TABLE, NameServerCore
 from .storage import DiskFailed, MemoryStorage, Storage
 
 BACKLOG = 1_024
@@ -126,7 +126,7 @@ class EmbeddedBroker:
             raise
 
     async def _serve(self, storage: Storage, name_server_socket: socket.socket, broker_socket: socket.socket) -> None:
-        name_server = NameServerCore()
+        name_server = NameServerCore(storage, self._name_server_config())
         core = BrokerCore(self.config, storage, self._random, name_server, self._clock_ms())
         for event, fields in [*core.state.store.found.events(), *core.state.events]:
             _log.warning(event, dir=self.config.dir or None, **fields)
@@ -149,6 +149,14 @@ class EmbeddedBroker:
             dir=self.config.dir or None,
             records_read=core.recovered_records,
         )
+
+    def _name_server_config(self) -> dict[str, str]:
+        config = self.config
+        return {
+            "listenPort": str(config.name_server_port),
+            "bindAddress": config.host,
+            "kvConfigPath": f"{config.dir}/{KV_TABLE}" if config.dir else "",
+        }
 
     async def stopped_or_failed(self, stop: asyncio.Event) -> None:
         """Wait for `stop`. Raises StorageError as soon as the disk did not keep what it had taken."""

@@ -17,13 +17,14 @@ from ..remoting.names import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
 OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
+TIMER_TOPIC = "rmq_sys_wheel_timer"
 TRANSACTION_TOPICS = ("RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC")
 TOPIC_MAX_CHARS = 127
 RETRY_TOPIC_MAX_CHARS = 255
 READ_WRITE = PERM_READ | PERM_WRITE
 
-# Nobody may send to these (TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET).
-CLOSED_TOPICS = frozenset({SCHEDULE_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC, *TRANSACTION_TOPICS})
+# Nobody may send to these (TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET, and that of the timers).
+CLOSED_TOPICS = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC, *TRANSACTION_TOPICS})
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
@@ -56,6 +57,7 @@ def system_topics(broker: str, cluster: str, delay_levels: int, auto_create: boo
         TopicConfig(broker, 1, 1, PERM_INHERIT | READ_WRITE),
         TopicConfig(OFFSET_MOVED_TOPIC, 1, 1),
         TopicConfig(SCHEDULE_TOPIC, delay_levels, delay_levels),
+        TopicConfig(TIMER_TOPIC, 1, 1),
         TopicConfig(f"{cluster}_REPLY_TOPIC", 1, 1),
         *(TopicConfig(name, 1, 1) for name in TRANSACTION_TOPICS),
     ]
