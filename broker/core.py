@@ -265,12 +265,12 @@ class BrokerCore:
         try:
             if now_ms >= self._next_offsets_ms:
                 self._next_offsets_ms = now_ms + config.offset_flush_interval_ms
+                state.save_topics()  # also for a genuine broker that opens the store after a kill: it knows no journal
                 state.save_tables(self._flushed)
                 self._dump_timers()
                 self._save_delays()
             if now_ms >= self._next_checkpoint_ms:
                 self._next_checkpoint_ms = now_ms + config.checkpoint_interval_ms
-                state.save_topics()
                 self._checkpoint_due = True
                 state.store.drop_older_than(now_ms - config.retention_ms)
                 state.store.drop_beyond(config.disk_max_used_space_ratio / 100)

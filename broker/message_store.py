@@ -44,9 +44,9 @@ from .checkpoint import (
     CHECKPOINT_OF_GENUINE,
     REMOVED,
     Counts,
+    all_removed,
     checkpoint_in,
     for_genuine,
-    removed_topics,
     stored_ms_in,
 )
 from .consume_queue import SEGMENT_BYTES, ConsumeQueue
@@ -575,13 +575,8 @@ class MessageStore:
         """
         if self._log.end == 0:  # a new store: from now on each deletion is noted
             self._storage.replace(REMOVED, b"{}", sync=True)
-        removed = removed_topics(self._storage.load(REMOVED))
-        if removed is None:
-            removed = removed_topics(self._storage.load_previous(REMOVED))
-        self._removed = removed or {}
-        for topic, position in (removals or {}).items():
-            self._removed[topic] = max(position, self._removed.get(topic, 0))
-        lives_known = removed is not None
+        saved = self._storage.load(REMOVED), self._storage.load_previous(REMOVED)
+        self._removed, lives_known = all_removed(saved, removals or {})
 
         strays: set[str] = set()  # topics with records that nobody knows: a crash came before they were answered for
 

@@ -234,7 +234,7 @@ class BrokerState:
 
     def save_topics(self, *, sync: bool = False) -> None:
         """Write the whole table of topics if the journal has lines; when it is on the disk, `end_journal` empties it."""
-        if self._journal.end > self._journal.start:
+        if self._journal.end > self._journal.start and (sync or self._journal.end != self._journal_saved):
             self.storage.replace(TOPICS_TABLE, self.topics.table().encode(), sync=sync)
             self._journal_saved = self._journal.end
 

@@ -2,7 +2,7 @@
 
 The text form is `config/topics.json` as the genuine broker writes it. Every change is a line of a journal at once, before the
 message that caused it is stored: a record in the log whose topic is not known belongs to a deleted topic. The table takes
-the lines over at each checkpoint.
+the lines over each second.
 """
 
 from __future__ import annotations

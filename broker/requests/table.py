@@ -8,6 +8,7 @@ from ...remoting.codes import RequestCode
 from ...remoting.command import Command
 from ..state import BrokerState, Call
 from . import (
+    assignment,
     broker_config,
     broker_info,
     client_config,
@@ -52,6 +53,7 @@ def table_of(*entries: tuple[tuple[RequestCode, ...], Handler]) -> dict[int, Han
 
 
 HANDLERS: dict[int, Handler] = table_of(
+    (assignment.CODES, assignment.handle),
     (broker_config.CODES, broker_config.handle),
     (broker_info.CODES, broker_info.handle),
     (client_config.CODES, client_config.handle),
