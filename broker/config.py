@@ -78,6 +78,7 @@ class BrokerConfig:
     expiry_scan_interval_ms: int = 10_000
     lock_expiry_ms: int = 60_000
     registration_interval_ms: int = 30_000
+    register_with: tuple[str, ...] = ()  # name servers of others, each "host:port"
     forward_timeout_ms: int = 10_000
     transaction_timeout_ms: int = 6_000  # how old a half message is when its producers are asked for the first time
     transaction_check_interval_ms: int = 30_000

@@ -34,6 +34,7 @@ from .disk import DiskStorage
 from .edge import Clock, Edge, WallClock
 from .effects import SILENCE, Intercept
 from .name_server import KV_TABLE, NameServerCore
+from .registering import Registering
 from .storage import DiskFailed, MemoryStorage, Storage
 
 BACKLOG = 1_024
@@ -78,6 +79,7 @@ class EmbeddedBroker:
         self._core: BrokerCore | None = None
         self._edge: Edge | None = None
         self._servers: list[asyncio.Server] = []
+        self._registering: Registering | None = None
 
     @property
     def core(self) -> BrokerCore:
@@ -142,6 +144,8 @@ class EmbeddedBroker:
             storage.syncer.on_flush = partial(_wake, loop, edge)
         edge.start()
         self._core, self._edge = core, edge
+        if self.config.register_with:
+            self._registering = Registering(core.state, self.config.register_with)
         _log.info(
             "broker.ready",
             name_server=self.name_server,
@@ -190,7 +194,7 @@ class EmbeddedBroker:
 
         `start` again, or a new EmbeddedBroker on the same folder or `storage`, finds what is left.
         """
-        await self._close_connections()
+        await self._close_connections(says_goodbye=False)
         self._core = None
         if isinstance(self._storage, MemoryStorage):
             self._storage.crash()
@@ -198,7 +202,10 @@ class EmbeddedBroker:
             self._storage.abandon()
             self._storage = None
 
-    async def _close_connections(self) -> None:
+    async def _close_connections(self, *, says_goodbye: bool = True) -> None:
+        if self._registering is not None:
+            await self._registering.stop(says_goodbye=says_goodbye)
+            self._registering = None
         for server in self._servers:
             server.close()
         if self._edge is not None:

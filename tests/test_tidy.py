@@ -53,7 +53,7 @@ TEST_FILE_LINES_MAX = 700
 
 EDGES: dict[str, frozenset[str]] = {
     "remoting": frozenset(),
-    "broker": frozenset({"converting", "disk", "edge", "server", "syncing"}),
+    "broker": frozenset({"converting", "disk", "edge", "registering", "server", "syncing"}),
     "source": frozenset(
         {
             "access_options",

@@ -13,12 +13,24 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
-from harness import Broker, send_numbers
-from servers import CLIENT_OPTIONS, VERSIONS, Java, mqadmin
+from harness import WAIT_S, Broker, send_numbers, wait_until
+from servers import (
+    CLIENT_OPTIONS,
+    JAVA_OPTIONS,
+    VERSIONS,
+    Java,
+    broker_ports,
+    broker_settings,
+    class_path,
+    mqadmin,
+    write_logging,
+)
 
+from rocketcrew.cli.children import Child, free_ports, listens
 from rocketcrew.client.cluster import Cluster
 from rocketcrew.client.operations import Operations
 from rocketcrew.client.sync import run_with_cluster
+from rocketcrew.remoting.errors import RocketcrewError
 from rocketcrew.remoting.queues import MessageQueue
 
 TOPIC, GROUP = "features", "features-group"
@@ -92,3 +104,50 @@ def test_mqadmin_looks_cleans_and_changes(
     found = json.loads((export / "metadata.json").read_text())
     assert TOPIC in found["topicConfigTable"], text
     assert GROUP in found["subscriptionGroupTable"], text
+
+
+def brokers_of(name_server: str) -> dict[str, int]:
+    """The brokers that a name server knows, and how many queues of BenchmarkTest each has."""
+
+    async def ask(cluster: Cluster) -> dict[str, int]:
+        route = await cluster.route("BenchmarkTest")
+        return {data.broker_name: data.read_queue_nums for data in route.queue_datas}
+
+    try:
+        return run_with_cluster(name_server, ask)
+    except RocketcrewError:
+        return {}
+
+
+def test_a_genuine_broker_is_a_member_of_our_cluster_and_ours_of_a_genuine_one(broker: Broker, tmp_path: Path) -> None:
+    """Its registrations come compressed."""
+    classes, home = class_path("5.5.0"), tmp_path / "genuine"
+    home.mkdir()
+    write_logging(home)
+    (name_server_port,) = free_ports(1)
+    (home / "namesrv.conf").write_text(f"listenPort={name_server_port}\nbindAddress=127.0.0.1\n")
+    settings = broker_settings(home, broker.name_server_port, *broker_ports())
+    (home / "broker.conf").write_text(f"{settings}brokerName=genuine\ncompressedRegister=true\n")
+    startup = "org.apache.rocketmq"
+    name_server = Java(
+        "namesrv", home, classes, [f"{startup}.namesrv.NamesrvStartup", "-c", "namesrv.conf"], JAVA_OPTIONS
+    )
+    theirs = Java("broker", home, classes, [f"{startup}.broker.BrokerStartup", "-c", "broker.conf"], JAVA_OPTIONS)
+    other = f"127.0.0.1:{name_server_port}"
+    ours = None
+    try:
+        wanted = {"broker-a": 1024, "genuine": 1024}
+        wait_until(lambda: brokers_of(broker.name_server) == wanted, 2 * WAIT_S, "the genuine broker in our cluster")
+        name_server.wait_for(lambda: listens(name_server_port), "listen")
+        words = ["broker", "--set", f"broker.dir={tmp_path / 'second'}", "--set", "broker.name=ours",
+                 "--set", "broker.name_server_port=0", "--set", "broker.port=0",
+                 "--set", f"broker.register_with={other}"]  # fmt: skip
+        ours = Child("ours", words, log=tmp_path / "ours.log")
+        wait_until(lambda: brokers_of(other) == {"ours": 1024}, 2 * WAIT_S, "our broker in the genuine cluster")
+        ours.stop(WAIT_S)
+        wait_until(lambda: brokers_of(other) == {}, WAIT_S, "our broker out of it")
+    finally:
+        if ours is not None:
+            ours.stop(WAIT_S)
+        theirs.stop(0)
+        name_server.stop(0)

@@ -244,7 +244,7 @@ def calls_of(action):
 
 
 def test_ten_thousand_held_pulls_cost_an_idle_tick_what_none_cost(make, tools):
-    """Over five seconds, with the sweep, the saving and the checkpoint in them; and an arrival costs its own queue's pulls."""
+    """Over five seconds, with sweep, saving and checkpoint in them; and an arrival costs its own queue's pulls."""
     idle, arrivals = [], []
     for held_each in (0, 1, 10):
         broker = crowded(make, held_each)
