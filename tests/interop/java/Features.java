@@ -42,7 +42,13 @@ public class Features {
         consumer.start();
         take("first");
         Message asked = new Message(args[1], "ask", "question".getBytes(StandardCharsets.UTF_8));
-        System.out.println("REPLY " + text(producer.request(asked, 30_000)));
+        // A client of its own, that knows no route: only then a producer sends its heartbeat before it asks.
+        DefaultMQProducer asking = new DefaultMQProducer("features_asking");
+        asking.setNamesrvAddr(args[0]);
+        asking.setInstanceName("asking");
+        asking.start();
+        System.out.println("REPLY " + text(asking.request(asked, 30_000)));
+        asking.shutdown();
         if (args.length > 2) {
             timers(producer, args[1]);
         }
