@@ -50,7 +50,7 @@ from ..remoting.errors import ProtocolError, UsageError
 from ..remoting.fastjson import dumps_object_keys
 from ..remoting.headers import GetRoute
 from ..remoting.names import MASTER_ID
-from ..remoting.registration import decode_compressed_registration
+from ..remoting.registration import DEFLATED, decode_compressed_registration
 from .effects import SILENCE, CloseChannel, Effect, Intercept, Reply, intercepted
 from .refusal import FAQ, Refused
 from .storage import Storage, StorageError
@@ -254,7 +254,8 @@ class NameServerCore:
         body = bytes(command.body)
         if request.body_crc32 and request.body_crc32 != zlib.crc32(body) & 0x7FFFFFFF:
             raise Refused(ResponseCode.SYSTEM_ERROR, "crc32 not match")
-        if request.compressed and body:
+        # Brokers since 5.0 say `compressed=false` of every body (BrokerOuterAPI.java), so its first byte is looked at too.
+        if body and (request.compressed or body.startswith(DEFLATED)):
             table = decode_compressed_registration(body).topic_config_serialize_wrapper
         else:
             table = RegisterBrokerBody.decode(body).topic_config_serialize_wrapper if body else TopicConfigTable()

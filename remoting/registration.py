@@ -15,6 +15,8 @@ from .fastjson import is_object, loads
 
 INFLATED_MAX_BYTES = 64 << 20  # of 10,000 topics: some 3 MB
 TOPICS_MAX = 1_000_000
+DEFLATED = b"\x78"
+"""Its first byte; a plain body is a JSON object."""
 _WHAT = "compressed registration"
 
 
