@@ -73,8 +73,11 @@ class PictureCollector(Collector):
             ("group", "worker"),
         )  # fmt: skip
         yield _gauge(
-            "rocketcrew_queue_unfinished_messages", "pulled and not finished, per message queue",
-            [((*group, q["topic"], q["broker"], str(q["queue_id"])), q["unfinished"]) for q in data["queues"]],
+            "rocketcrew_queue_unfinished_messages", "pulled or popped and not finished, per message queue",
+            [
+                ((*group, q["topic"], q["broker"], str(q["queue_id"])), q["unfinished"])
+                for q in (*data["queues"], *data["popped"])
+            ],
             ("group", "topic", "broker", "queue_id"),
         )  # fmt: skip
         for name, text in TOPIC_RATES.items():
@@ -87,10 +90,10 @@ def _of_rocketmq(data: Mapping[str, Any]) -> Iterator[Metric]:
     labels = ("consumer_group", "client_id", "topic")
     who = (data["group"], data["client_id"])
     topics: dict[str, dict[str, int]] = {}
-    for queue in data["queues"]:
+    for queue in (*data["queues"], *data["popped"]):
         sums = topics.setdefault(queue["topic"], dict.fromkeys(OF_ROCKETMQ, 0))
         for key in ("lag", "unfinished", "unfinished_bytes"):
-            sums[key] += queue[key]
+            sums[key] += queue.get(key, 0)  # of popped ones only the broker knows the lag
         sums["cached"] += queue["unfinished"]
     for key, (name, text) in OF_ROCKETMQ.items():
         yield _gauge(name, text, [((*who, topic), sums[key]) for topic, sums in topics.items()], labels)
