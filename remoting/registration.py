@@ -66,6 +66,6 @@ def _topic(text: bytes) -> TopicConfig:
         numbers = int(read), int(write), int(perm)
     except ValueError:
         raise ProtocolError(f"{text!r:.200} is no topic", _WHAT) from None
-    found = loads(words[5].encode(), _WHAT) if len(words) > 5 and words[5] else {}
+    found: object = loads(words[5].encode(), _WHAT) if len(words) > 5 and words[5] else None
     attributes = {str(key): str(value) for key, value in found.items()} if is_object(found) else {}
     return TopicConfig(name, *numbers, topic_filter_type=filter_type, attributes=attributes)

@@ -32,6 +32,18 @@ def _bool(value: object) -> str:
     return str(value).lower()
 
 
+def _flush(value: object) -> str:
+    return "SYNC_FLUSH" if value == "sync" else "ASYNC_FLUSH"
+
+
+def _hours(ms: int) -> int:
+    return ms // HOUR_MS
+
+
+def _read_hours(text: str) -> int:
+    return int(text) * HOUR_MS
+
+
 def _read_bool(text: str) -> bool:
     if text not in ("true", "false"):
         raise ValueError(text)
@@ -44,11 +56,11 @@ NAMES = {
     "listenPort": _Name("port"),
     "storePathRootDir": _Name("dir"),
     "messageDelayLevel": _Name("message_delay_level"),
-    "flushDiskType": _Name("flush", lambda flush: "SYNC_FLUSH" if flush == "sync" else "ASYNC_FLUSH"),
+    "flushDiskType": _Name("flush", _flush),
     "flushIntervalCommitLog": _Name("flush_interval_ms", str, int),
     "flushConsumerOffsetInterval": _Name("offset_flush_interval_ms", str, int),
     "mappedFileSizeCommitLog": _Name("mapped_file_size_commit_log"),
-    "fileReservedTime": _Name("retention_ms", lambda ms: ms // HOUR_MS, lambda text: int(text) * HOUR_MS),
+    "fileReservedTime": _Name("retention_ms", _hours, _read_hours),
     "diskMaxUsedSpaceRatio": _Name("disk_max_used_space_ratio", str, int),
     "autoCreateTopicEnable": _Name("auto_create_topic", _bool),
     "autoCreateSubscriptionGroup": _Name("auto_create_group", _bool),
