@@ -7,6 +7,7 @@ there. `checkpoint` says the same to a genuine broker in its own words: store ti
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from struct import Struct
 
 CHECKPOINT = "config/checkpoint.json"
@@ -53,3 +54,10 @@ def removed_topics(text: bytes | None) -> dict[str, int] | None:
         return {str(topic): int(position) for topic, position in json.loads(text or b"").items()}
     except (ValueError, TypeError, AttributeError):
         return None
+
+
+def all_removed(saved: Iterable[bytes | None], journal: Mapping[str, int]) -> tuple[dict[str, int], bool]:
+    """Deleted topics by the first table that can be read and by the topics' journal, and whether there was such a table."""
+    tables = [table for table in map(removed_topics, saved) if table is not None]
+    removed = tables[0] if tables else {}
+    return removed | {topic: max(at, removed.get(topic, 0)) for topic, at in journal.items()}, bool(tables)

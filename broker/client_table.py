@@ -76,6 +76,7 @@ class ClientTable:
         self._expiry_ms = expiry_ms
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[int, ClientChannel]] = {}
+        self._producer_ids: dict[str, ClientChannel] = {}
         self._groups_of: dict[int, tuple[set[str], set[str]]] = {}  # channel -> consumer groups, producer groups
 
     def consumer_group(self, name: str) -> ConsumerGroup | None:
@@ -83,6 +84,10 @@ class ClientTable:
 
     def consumer_groups(self) -> list[ConsumerGroup]:
         return list(self._consumers.values())
+
+    def producer_of(self, client_id: str) -> ClientChannel | None:
+        """The connection on which the client announced itself last as a producer."""
+        return self._producer_ids.get(client_id)
 
     def producers(self, group: str) -> list[ClientChannel]:
         return list(self._producers.get(group, {}).values())
@@ -107,8 +112,13 @@ class ClientTable:
         return group.update_subscriptions(subscriptions) or fresh
 
     def register_producer(self, name: str, member: ClientChannel) -> None:
-        self._producers.setdefault(name, {})[member.channel] = member
+        members = self._producers.setdefault(name, {})
+        before = members.get(member.channel)
+        members[member.channel] = member
         self._index(member.channel)[1].add(name)
+        if before is not None and before.client_id != member.client_id:
+            self._forget_id(before)
+        self._producer_ids[member.client_id] = member
 
     def _index(self, channel: int) -> tuple[set[str], set[str]]:
         return self._groups_of.setdefault(channel, (set(), set()))
@@ -123,9 +133,20 @@ class ClientTable:
         return True
 
     def unregister_producer(self, name: str, channel: int) -> None:
-        if self._producers.get(name, {}).pop(channel, None) is not None:
+        member = self._producers.get(name, {}).pop(channel, None)
+        if member is not None:
             self._index(channel)[1].discard(name)
+            self._forget_id(member)
             self._forget_empty(name, channel)
+
+    def _forget_id(self, member: ClientChannel) -> None:
+        """The connection is no member under that client id any more, unless it is so in another group."""
+        known = self._producer_ids.get(member.client_id)
+        if known is None or known.channel != member.channel:
+            return
+        others = (self._producers[name][member.channel] for name in self._index(member.channel)[1])
+        if all(other.client_id != member.client_id for other in others):
+            del self._producer_ids[member.client_id]
 
     def _forget_empty(self, name: str, channel: int) -> None:
         if name in self._consumers and not self._consumers[name].channels:

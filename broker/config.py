@@ -55,6 +55,7 @@ class BrokerConfig:
     offset_flush_interval_ms: int = 1_000  # genuine: 5 s; shorter, so that a kill -9 repeats less
     mapped_file_size_commit_log: int = 64 << 20  # bytes, RocketMQ's name; genuine: 1 GiB; ours is the step of retention
     retention_ms: int = 72 * 3_600_000
+    disk_max_used_space_ratio: int = 75  # percent of the disk that the log may take, RocketMQ's name and default
 
     default_queues_max: int = 8  # TBW102's queues, upper bound for a topic made on first use
     auto_create_topic: bool = True
@@ -70,16 +71,21 @@ class BrokerConfig:
     held_pulls_max: int = 100_000
     hold_timeout_max_ms: int = 60_000  # genuine: none; a client that asks for more gets this
     hold_sweep_interval_ms: int = 5_000
+    long_polling_enable: bool = True  # False: a pull is looked at once more after short_polling_ms, and not woken
+    short_polling_ms: int = 1_000
 
     channel_expiry_ms: int = 120_000
     expiry_scan_interval_ms: int = 10_000
     lock_expiry_ms: int = 60_000
     registration_interval_ms: int = 30_000
+    register_with: tuple[str, ...] = ()  # name servers of others, each "host:port"
     forward_timeout_ms: int = 10_000
     transaction_timeout_ms: int = 6_000  # how old a half message is when its producers are asked for the first time
     transaction_check_interval_ms: int = 30_000
     transaction_checks_max: int = 15
     transactions_max: int = 100_000  # open half messages; genuine: no bound
+    timer_max_delay_sec: int = 259_200  # RocketMQ's timerMaxDelaySec: three days
+    timers_max: int = 100_000  # messages that wait for their time; genuine: a bound for each slot of its wheel
     deliver_batch_max: int = 1_000  # delayed messages delivered in one tick, so that one tick stays short
 
     def __post_init__(self) -> None:
@@ -90,6 +96,10 @@ class BrokerConfig:
                 raise UsageError(f"broker {field} = {value!r}: 1 to 127 characters of [%|a-zA-Z0-9_-] are possible")
         if self.flush not in FLUSHES:
             raise UsageError(f"broker flush = {self.flush!r}: one of {', '.join(FLUSHES)} is possible")
+        if not 1 <= self.disk_max_used_space_ratio <= 95:
+            raise UsageError(
+                f"broker disk_max_used_space_ratio = {self.disk_max_used_space_ratio}: 1 to 95 (percent) are possible"
+            )
         for field in ("name_server_port", "port"):
             value = getattr(self, field)
             if not 0 <= value <= 65_535:

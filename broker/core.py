@@ -35,7 +35,7 @@ from .name_server import NameServerCore
 from .refusal import Refused
 from .requests import end_transaction, forward, pull, send
 from .requests.table import HANDLERS
-from .state import DELAYS_TABLE, BrokerState, Call
+from .state import DELAYS_TABLE, TIMERS_TABLE, BrokerState, Call
 from .storage import DiskFailed, Storage, StorageError
 
 DELAYS_MAX = 1_000  # states of the delay levels that wait for a flush; of more, the oldest are not saved
@@ -58,7 +58,6 @@ class BrokerCore:
         `random` chooses queues and makes ids; give a seeded one for a repeatable run (default: seed 0). Raises UsageError
         when the storage holds something that is no broker's data.
         """
-        self.config = config
         self.state = BrokerState(config, storage, random or Random(0), name_server)
         self.intercepts: list[Intercept] = []
         self.trouble: str | None = None  # why the disk does not take data; sends are refused meanwhile
@@ -69,12 +68,19 @@ class BrokerCore:
         self._unanswered: deque[tuple[int, Reply]] = deque()  # what has to be flushed for them; ascending
         self._delays_to_save: deque[tuple[int, bytes]] = deque(maxlen=DELAYS_MAX)  # likewise
         self._later: list[tuple[int, Call]] = []  # requests that a test holds up: until when
+        self._timers_to_save: tuple[int, bytes] | None = None  # likewise
         self._next_flush_ms = now_ms + config.flush_interval_ms
         self._next_checkpoint_ms = now_ms + config.checkpoint_interval_ms
+        self._checkpoint_due = False
         self._next_offsets_ms = now_ms + config.offset_flush_interval_ms
         self._next_sweep_ms = now_ms + config.hold_sweep_interval_ms
         self._next_expiry_ms = now_ms + config.expiry_scan_interval_ms
         self._next_registration_ms = now_ms + config.registration_interval_ms
+
+    @property
+    def config(self) -> BrokerConfig:
+        """As an administrator changed it, perhaps."""
+        return self.state.config
 
     # A frame arrived
 
@@ -85,6 +91,7 @@ class BrokerCore:
             return []  # nothing more is promised
         if command.is_response:
             return [*forward.answered(state, command)]
+        state.now_ms = now_ms
         response = intercepted(self.intercepts, command) if self.intercepts else None
         if isinstance(response, Later):
             kept = replace(command, body=bytes(command.body))  # what it was read into is used again
@@ -159,6 +166,7 @@ class BrokerCore:
             self._note(error)
             return []
         self._flush, self._flushed = None, written
+        state.end_flush()
         if state.waits_for_disk:  # else it is shown already, and more
             state.store.flushed_to(log_end)
         effects: list[Effect] = []
@@ -177,7 +185,8 @@ class BrokerCore:
         state, config = self.state, self.config
         if self.failed is not None:
             return []
-        effects: list[Effect] = [*self.flushed(now_ms), *self._deliver_delayed(now_ms)]
+        state.now_ms = now_ms
+        effects: list[Effect] = [*self.flushed(now_ms), *self._deliver_delayed(now_ms), *self._deliver_timers(now_ms)]
         if self._later:
             effects += self._serve_later(now_ms)
         self._ask_after_transactions(now_ms)
@@ -221,6 +230,19 @@ class BrokerCore:
         self._save_delays()
         return pull.wake_arrived(state)
 
+    def _deliver_timers(self, now_ms: int) -> list[Reply]:
+        state = self.state
+        due_ms = state.timers.next_due_ms()
+        if due_ms is None or due_ms > now_ms:
+            return []
+        try:
+            state.timers.deliver(now_ms, state.store, partial(state.store_again, now_ms), self.config.deliver_batch_max)
+        except QueueRebuilding:
+            pass  # in a while
+        except StorageError as error:
+            self._note(error)
+        return pull.wake_arrived(state)
+
     def _ask_after_transactions(self, now_ms: int) -> None:
         try:
             end_transaction.ask_due(self.state, now_ms)
@@ -242,8 +264,18 @@ class BrokerCore:
                 text = waiting.popleft()[1]
             if text is not None:
                 self.state.storage.replace(DELAYS_TABLE, text)
+            timers = self._timers_to_save
+            if timers is not None and (not self.state.storage.has_disk or timers[0] <= self._flushed):
+                self._timers_to_save = None
+                self.state.storage.replace(TIMERS_TABLE, timers[1])
         except StorageError as error:
             self._note(error)
+
+    def _dump_timers(self) -> None:
+        """Note which timer messages were delivered, unless an earlier note still waits for the disk."""
+        text = self.state.timers.dump_if_changed() if self._timers_to_save is None else None
+        if text is not None:
+            self._timers_to_save = self.state.written, text
 
     def _keep(self, now_ms: int) -> None:
         """Save and sync what is due; a disk that refuses becomes `trouble`, and is tried again at the next interval."""
@@ -251,16 +283,23 @@ class BrokerCore:
         try:
             if now_ms >= self._next_offsets_ms:
                 self._next_offsets_ms = now_ms + config.offset_flush_interval_ms
+                state.save_topics()  # also for a genuine broker that opens the store after a kill: it knows no journal
                 state.save_tables(self._flushed)
+                self._dump_timers()
+                self._save_delays()
             if now_ms >= self._next_checkpoint_ms:
                 self._next_checkpoint_ms = now_ms + config.checkpoint_interval_ms
-                state.save_topics()
-                state.store.begin_checkpoint()
+                self._checkpoint_due = True
                 state.store.drop_older_than(now_ms - config.retention_ms)
+                state.store.drop_beyond(config.disk_max_used_space_ratio / 100)
                 self.trouble = None
             if now_ms >= self._next_flush_ms:
                 self._next_flush_ms = now_ms + config.flush_interval_ms
                 self._begin_flush()
+            if self._checkpoint_due and state.topics_are_kept:
+                self._checkpoint_due = False
+                state.store.begin_checkpoint()
+            state.end_journal()
             state.store.end_checkpoint()
             state.store.rebuild_some()
         except StorageError as error:
@@ -283,16 +322,15 @@ class BrokerCore:
         ]
         if self.state.store.is_rebuilding:
             return 0  # at once
-        held_ms, delayed_ms = self.state.held.next_deadline_ms(), self.state.delays.next_due_ms()
-        if held_ms is not None:
-            deadlines.append(held_ms)
         deadlines += [due_ms for due_ms, _ in self._later]
-        if delayed_ms is not None:
-            deadlines.append(delayed_ms)
-        asked_ms = self.state.transactions.next_due_ms()
-        if asked_ms is not None:
-            deadlines.append(asked_ms)
-        return min(deadlines)
+        state = self.state
+        waiting = (
+            state.held.next_deadline_ms(),
+            state.delays.next_due_ms(),
+            state.timers.next_due_ms(),
+            state.transactions.next_due_ms(),
+        )
+        return min(*deadlines, *(due_ms for due_ms in waiting if due_ms is not None))
 
     # A connection is gone
 
@@ -335,7 +373,10 @@ class BrokerCore:
         state.storage.sync_now()  # the tables must not be ahead of the log
         state.store.flushed_to(state.store.log_end)
         self._flushed = state.written
-        state.save_topics()
+        state.save_topics(sync=True)
+        state.end_journal()
         state.save_tables(self._flushed)
-        self._save_delays()
+        for _ in range(2):  # what waited, then the newest
+            self._dump_timers()
+            self._save_delays()
         state.store.checkpoint_now()

@@ -30,6 +30,7 @@ OPEN_FILES_MAX = 256  # descriptors kept open; a broker with more queues than th
 BUFFER_MAX_BYTES = 65_536  # a buffered file writes itself out beyond this, so that its loss in a kill stays small
 ZERO_STEP_BYTES = 1 << 20
 PAGE_BYTES = 4_096
+STAT_BLOCK_BYTES = 512  # of st_blocks, whatever the file system's own size is
 ASIDE = "damaged"  # folder of what could not be read
 ABORT = "abort"
 NAME_DIGITS = 20  # as RocketMQ names its segments (UtilAll.offset2FileName)
@@ -305,6 +306,12 @@ class DiskFile:
     def segment_starts(self) -> list[int]:
         return list(self._starts)
 
+    def taken_bytes(self, start: int) -> int:
+        try:
+            return os.stat(self._path(start)).st_blocks * STAT_BLOCK_BYTES
+        except FileNotFoundError:  # nothing was written to it yet
+            return 0
+
     def _unlink(self, start: int) -> None:
         path = self._path(start)
         del self._paths[start]
@@ -522,6 +529,14 @@ class DiskStorage:
             self._calls.write_table(str(self._folder / table), content)
         except OSError as error:
             raise StorageError(f"cannot write {self._folder / table}: {error.strerror}") from error
+
+    def is_saved(self, *tables: str) -> bool:
+        return all(self.syncer.pending_table(str(self._folder / table)) is None for table in tables)
+
+    @property
+    def disk_bytes(self) -> int:
+        found = os.statvfs(self._folder)
+        return found.f_blocks * found.f_frsize
 
     def set_aside(self, name: str, parts: Iterable[bytes]) -> None:
         path = self._folder / ASIDE / name

@@ -19,6 +19,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import chain, islice
 from struct import Struct
 
 from ..remoting.codes import SYSFLAG_TRANSACTION_MASK, SYSFLAG_TRANSACTION_ROLLBACK
@@ -35,6 +36,7 @@ SLOTS, ENTRIES_MAX = (
     20_000_000,
 )  # maxHashSlotNum, maxIndexNum: a genuine broker takes files of this size only
 MEMORY_SLOTS = 65_536
+LOOKED_AT_MAX = 10_000  # entries that one query looks at: some 30 ms in the loop
 _HEADER = Struct(">qqqqii")
 _ENTRY = Struct(">iqii")
 _SLOT = Struct(">i")
@@ -130,14 +132,16 @@ class _IndexFile:
         data = self._file.read(self._entries_at + number * _ENTRY.size, _ENTRY.size)
         return _ENTRY.unpack(data.ljust(_ENTRY.size, b"\0"))
 
-    def positions(self, hashed: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Positions of that hash, newest first; times are whole seconds, so one more on each side is looked at."""
+    def positions(self, hashed: int, begin_ms: int, end_ms: int) -> Iterator[int | None]:
+        """Positions of that hash, newest first, None for an entry of another hash or time; times are whole seconds, so one
+        more on each side is looked at."""
+        if self.begin_ms > end_ms + 2_000 or self.end_ms < begin_ms - 2_000:
+            return
         number = self._slot(hashed % self._slots)
         while number > 0:
             found, position, seconds, before = self._entry(number)
             stored_ms = self.begin_ms + seconds * 1000
-            if found == hashed and begin_ms - 2_000 <= stored_ms <= end_ms + 2_000:
-                yield position
+            yield position if found == hashed and begin_ms - 2_000 <= stored_ms <= end_ms + 2_000 else None
             if before >= number:
                 return
             number = before
@@ -257,13 +261,15 @@ class KeyIndex:
                 del self._files[name]
 
     def positions(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Where messages of that topic and key may be, newest first."""
+        """Where messages of that topic and key may be, newest first; of a long chain the newest LOOKED_AT_MAX entries."""
         for message in reversed(self._waiting):
             if message.topic == topic and key in keys_of(message):
                 yield message.physical_offset
         hashed = key_hash(topic, key)
-        for file in reversed(self._files.values()):
-            yield from file.positions(hashed, begin_ms, end_ms)
+        chains = (file.positions(hashed, begin_ms, end_ms) for file in reversed(self._files.values()))
+        for position in islice(chain.from_iterable(chains), LOOKED_AT_MAX):
+            if position is not None:
+                yield position
 
 
 __all__ = ["KeyIndex", "key_hash", "keys_of"]

@@ -1,7 +1,8 @@
 """NameServerCore: who has which topic, and where (NS/routeinfo/RouteInfoManager.java, NS/processor/*.java).
 
 Rules:
-- Nothing is kept over a restart: brokers register again within their interval, KV configuration has to be put again.
+- Only the KV configuration is kept over a restart (kvConfig.json, as RocketMQ writes it); brokers register again within
+  their interval.
 - A master that registers with another data version than before replaces all its topics; the same version only renews.
 - A broker is gone when its connection closes or when it was silent for longer than it announced itself. The broker that
   lives in the same process has no connection; it registers by `register`, and renews itself from its own tick.
@@ -12,12 +13,13 @@ Rules:
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from ..remoting.admin_bodies import (
     ClusterInfo,
     DataVersion,
+    KvConfig,
     KvTable,
     RegisterBrokerBody,
     TopicConfig,
@@ -44,17 +46,20 @@ from ..remoting.admin_headers import (
 from ..remoting.bodies import BrokerData, QueueData, TopicRouteData
 from ..remoting.codes import PERM_WRITE, VERSION_QUOTED_ROUTE_KEYS, RequestCode, ResponseCode
 from ..remoting.command import Command
-from ..remoting.errors import ProtocolError
+from ..remoting.errors import ProtocolError, UsageError
 from ..remoting.fastjson import dumps_object_keys
 from ..remoting.headers import GetRoute
 from ..remoting.names import MASTER_ID
+from ..remoting.registration import DEFLATED, decode_compressed_registration
 from .effects import SILENCE, CloseChannel, Effect, Intercept, Later, Reply, intercepted
 from .refusal import FAQ, Refused
+from .storage import Storage, StorageError
 
 DEFAULT_TIMEOUT_MS = 120_000
 SCAN_INTERVAL_MS = 5_000
 KV_ENTRIES_MAX = 10_000
 ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
+KV_TABLE = "config/kvConfig.json"
 
 # Topics that the genuine name server calls its own (CO/topic/TopicValidator.java, system topics).
 NAME_SERVER_TOPICS = ("SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "TBW102", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT")
@@ -99,9 +104,13 @@ class Tables:
 class NameServerCore:
     """Pure core of a name server; see `BrokerCore` for how effects and channels work."""
 
-    def __init__(self) -> None:
+    def __init__(self, storage: Storage | None = None, config: Mapping[str, str] | None = None) -> None:
+        """`storage` keeps the KV configuration; `config` is what getNamesrvConfig shows. Raises UsageError for a table that
+        cannot be read."""
         self.intercepts: list[Intercept] = []
-        self._tables = Tables()
+        self._storage = storage
+        self._config = dict(config or {})
+        self._tables = Tables(kv=self._load_kv())
         self._next_scan_ms = 0
         self._handlers: dict[int, Callable[[int, int, Command], Command]] = {
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
@@ -117,6 +126,7 @@ class NameServerCore:
             RequestCode.GET_KV_CONFIG: self._get_kv,
             RequestCode.DELETE_KV_CONFIG: self._delete_kv,
             RequestCode.GET_KVLIST_BY_NAMESPACE: self._kv_list,
+            RequestCode.GET_NAMESRV_CONFIG: self._show_config,
             RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
             RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write,
             RequestCode.ADD_WRITE_PERM_OF_BROKER: self._add_write,
@@ -141,7 +151,7 @@ class NameServerCore:
                 response = handler(now_ms, channel, command)
         except Refused as refused:
             response = command.response(refused.code, refused.fields, remark=refused.remark)
-        except ProtocolError as error:
+        except (ProtocolError, StorageError) as error:
             response = command.response(ResponseCode.SYSTEM_ERROR, remark=str(error))
         return [] if command.is_oneway or response is SILENCE else [Reply(channel, response)]
 
@@ -245,11 +255,11 @@ class NameServerCore:
         body = bytes(command.body)
         if request.body_crc32 and request.body_crc32 != zlib.crc32(body) & 0x7FFFFFFF:
             raise Refused(ResponseCode.SYSTEM_ERROR, "crc32 not match")
-        if request.compressed:
-            raise Refused(
-                ResponseCode.SYSTEM_ERROR, "compressed registration is not served, set compressedRegister=false"
-            )
-        table = RegisterBrokerBody.decode(body).topic_config_serialize_wrapper if body else TopicConfigTable()
+        # Brokers since 5.0 say `compressed=false` of every body (BrokerOuterAPI.java), so its first byte is looked at too.
+        if body and (request.compressed or body.startswith(DEFLATED)):
+            table = decode_compressed_registration(body).topic_config_serialize_wrapper
+        else:
+            table = RegisterBrokerBody.decode(body).topic_config_serialize_wrapper if body else TopicConfigTable()
         self.register(
             now_ms,
             Registration(
@@ -348,7 +358,32 @@ class NameServerCore:
         self._tables.topics.pop(TopicInNameServer.from_fields(command.fields).topic, None)
         return command.response(ResponseCode.SUCCESS)
 
+    def _show_config(self, now_ms: int, channel: int, command: Command) -> Command:
+        text = "".join(f"{name}={value}\n" for name, value in sorted(self._config.items()))
+        return command.response(ResponseCode.SUCCESS, body=text.encode())
+
     # KV configuration
+
+    def _load_kv(self) -> dict[str, dict[str, str]]:
+        """The table, or the generation before where the last one is damaged."""
+        if self._storage is None:
+            return {}
+        damaged: ProtocolError | None = None
+        for text in (self._storage.load(KV_TABLE), self._storage.load_previous(KV_TABLE)):
+            if text and text.strip(b"\0 \t\r\n"):
+                try:
+                    return {name: dict(part) for name, part in KvConfig.decode(text).config_table.items()}
+                except ProtocolError as error:
+                    damaged = damaged or error
+        if damaged is not None:
+            raise UsageError(
+                f"{KV_TABLE} in the broker's data folder cannot be read ({damaged}): put a good copy back, or remove it"
+            )
+        return {}
+
+    def _save_kv(self) -> None:
+        if self._storage is not None:
+            self._storage.replace(KV_TABLE, KvConfig(self._tables.kv).encode())
 
     def _put_kv(self, now_ms: int, channel: int, command: Command) -> Command:
         request = PutKvConfig.from_fields(command.fields)
@@ -356,6 +391,7 @@ class NameServerCore:
         if sum(map(len, kv.values())) >= KV_ENTRIES_MAX:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"the name server keeps at most {KV_ENTRIES_MAX} values")
         kv.setdefault(request.namespace, {})[request.key] = request.value
+        self._save_kv()
         return command.response(ResponseCode.SUCCESS)
 
     def _get_kv(self, now_ms: int, channel: int, command: Command) -> Command:
@@ -368,7 +404,8 @@ class NameServerCore:
 
     def _delete_kv(self, now_ms: int, channel: int, command: Command) -> Command:
         request = KvKey.from_fields(command.fields)
-        self._tables.kv.get(request.namespace, {}).pop(request.key, None)
+        if self._tables.kv.get(request.namespace, {}).pop(request.key, None) is not None:
+            self._save_kv()
         return command.response(ResponseCode.SUCCESS)
 
     def _kv_list(self, now_ms: int, channel: int, command: Command) -> Command:

@@ -33,7 +33,8 @@ from .core import BrokerCore
 from .disk import DiskStorage
 from .edge import Clock, Edge, WallClock
 from .effects import SILENCE, Intercept
-from .name_server import NameServerCore
+from .name_server import KV_TABLE, NameServerCore
+from .registering import Registering
 from .storage import DiskFailed, MemoryStorage, Storage
 
 BACKLOG = 1_024
@@ -78,6 +79,7 @@ class EmbeddedBroker:
         self._core: BrokerCore | None = None
         self._edge: Edge | None = None
         self._servers: list[asyncio.Server] = []
+        self._registering: Registering | None = None
 
     @property
     def is_running(self) -> bool:
@@ -130,7 +132,7 @@ class EmbeddedBroker:
             raise
 
     async def _serve(self, storage: Storage, name_server_socket: socket.socket, broker_socket: socket.socket) -> None:
-        name_server = NameServerCore()
+        name_server = NameServerCore(storage, self._name_server_config())
         core = BrokerCore(self.config, storage, self._random, name_server, self._clock_ms())
         for event, fields in [*core.state.store.found.events(), *core.state.events]:
             _log.warning(event, dir=self.config.dir or None, **fields)
@@ -146,6 +148,8 @@ class EmbeddedBroker:
             storage.syncer.on_flush = partial(_wake, loop, edge)
         edge.start()
         self._core, self._edge = core, edge
+        if self.config.register_with:
+            self._registering = Registering(core.state, self.config.register_with)
         _log.info(
             "broker.ready",
             name_server=self.name_server,
@@ -153,6 +157,14 @@ class EmbeddedBroker:
             dir=self.config.dir or None,
             records_read=core.recovered_records,
         )
+
+    def _name_server_config(self) -> dict[str, str]:
+        config = self.config
+        return {
+            "listenPort": str(config.name_server_port),
+            "bindAddress": config.host,
+            "kvConfigPath": f"{config.dir}/{KV_TABLE}" if config.dir else "",
+        }
 
     async def stopped_or_failed(self, stop: asyncio.Event) -> None:
         """Wait for `stop`. Raises StorageError as soon as the disk did not keep what it had taken."""
@@ -186,7 +198,7 @@ class EmbeddedBroker:
 
         `start` again, or a new EmbeddedBroker on the same folder or `storage`, finds what is left.
         """
-        await self._close_connections()
+        await self._close_connections(says_goodbye=False)
         self._core = None
         if isinstance(self._storage, MemoryStorage):
             self._storage.crash()
@@ -194,7 +206,10 @@ class EmbeddedBroker:
             self._storage.abandon()
             self._storage = None
 
-    async def _close_connections(self) -> None:
+    async def _close_connections(self, *, says_goodbye: bool = True) -> None:
+        if self._registering is not None:
+            await self._registering.stop(says_goodbye=says_goodbye)
+            self._registering = None
         for server in self._servers:
             server.close()
         if self._edge is not None:

@@ -13,14 +13,15 @@ from random import Random
 from typing import NamedTuple
 
 from ..remoting.admin_bodies import TopicConfig
-from ..remoting.codes import FLAG_ONEWAY, RequestCode
+from ..remoting.codes import FLAG_ONEWAY, RequestCode, ResponseCode
 from ..remoting.command import Command
 from ..remoting.errors import ProtocolError, UsageError
 from ..remoting.headers import ConsumerIdsChanged
 from ..remoting.ids import UniqueIds
 from ..remoting.names import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX
-from ..remoting.properties import PROPERTY_TAGS
+from ..remoting.properties import PROPERTY_TAGS, PROPERTY_TIMER_DEL_UNIQKEY
 from ..remoting.stored import StoredMessage
+from .checkpoint import REMOVED
 from .client_table import ClientTable
 from .config import BrokerConfig
 from .delay import DelayLevels, delay_level, redirect_to_schedule
@@ -31,8 +32,11 @@ from .lock_table import LockTable
 from .message_store import LOG, MessageStore, QueueRebuilding, StoreLimits, message_tags_code, tags_hash
 from .name_server import NameServerCore, Registration
 from .offset_table import OffsetTable
+from .put_get_stats import GROUP_GET_NUMS, TOPIC_PUT_NUMS, PutGetStats
+from .refusal import Refused
 from .storage import Storage, StorageError
-from .topic_table import SCHEDULE_TOPIC, TopicTable, illegal_topic, system_topics
+from .timers import GENUINE_CHECKPOINT, Timers, asks_for_timer, redirect_to_timer, timer_due_ms
+from .topic_table import SCHEDULE_TOPIC, TIMER_TOPIC, TopicTable, illegal_topic, system_topics
 from .transactions import Transactions, commit_positions, half_of
 
 TOPICS_TABLE = "config/topics.json"
@@ -42,6 +46,7 @@ CLOCK_AHEAD_MAX_MS = 86_400_000  # how far the clock may have been set back sinc
 GROUPS_TABLE = "config/subscriptionGroup.json"
 OFFSETS_TABLE = "config/consumerOffset.json"
 DELAYS_TABLE = "config/delayOffset.json"
+TIMERS_TABLE = "config/timers.json"
 
 
 class Call(NamedTuple):
@@ -84,6 +89,7 @@ class BrokerState:
         self.locks = LockTable(config.lock_expiry_ms)
         self.held = HeldPulls(config.held_pulls_max)
         self.delays = DelayLevels(levels_ms)
+        self.timers = Timers()
         self.transactions = Transactions(
             config.transaction_timeout_ms, config.transaction_check_interval_ms, config.transaction_checks_max
         )
@@ -106,9 +112,13 @@ class BrokerState:
         self.faults: deque[str] = deque(maxlen=16)  # of ours, for the log
         self.forwarded: dict[int, Forwarded] = {}
         self.started_ms = 0
+        self.now_ms = 0  # of the request or tick at hand
+        self.stats = PutGetStats()
         self.put_count = 0
         self.get_count = 0
         self._opaque = 0
+        self._journal_flushing = self._journal_flushed = -1  # the journal's end as the last flush took it
+        self._journal_saved = -1  # what the table of topics that was written last has of the journal
         self._saved_groups = -1
         self._saved_offsets = -1
         self._positions: tuple[int, int, int] | None = None  # what has to be flushed for them; where a start must read
@@ -120,18 +130,22 @@ class BrokerState:
         self.started_ms = now_ms
         known = self._load(TOPICS_TABLE, self.topics.load) and not self.events  # not of the generation before
         lines = self._journal.read(self._journal.start, self._journal.content_end - self._journal.start)
-        self.topics.replay(lines.rstrip(b"\0"))
+        removals = self.topics.replay(lines.rstrip(b"\0"))
         self._load(GROUPS_TABLE, self.groups.load)
         self._load(OFFSETS_TABLE, self.offsets.load)
         self._load(DELAYS_TABLE, self.delays.load)
+        self._load(TIMERS_TABLE, self.timers.load)
         self._saved_groups, self._saved_offsets = self.groups.changes, self.offsets.changes
-        count = self.store.recover(self.topics.__contains__, self._tags_code, self._revivable, topics_lost=not known)
+        count = self.store.recover(
+            self.topics.__contains__, self._tags_code, self._revivable, topics_lost=not known, removals=removals
+        )
         self.store.believe_times_until(now_ms + CLOCK_AHEAD_MAX_MS)
         self._revive(now_ms)
         self._clamp()
         while True:
             try:
                 self.delays.start(self.store)
+                self.timers.start(self.store, self.storage.load(GENUINE_CHECKPOINT))
                 self.transactions.start(self.store, self.offsets, now_ms)
                 break
             except QueueRebuilding:  # each queue once at most: what is made anew agrees with the log
@@ -210,7 +224,7 @@ class BrokerState:
         A line of the journal each; `save_topics` writes the whole table once in a while.
         """
         for name in names:
-            self._journal.append(self.topics.journal_line(name))
+            self._journal.append(self.topics.journal_line(name, self.store.log_end))
         key = self.config.cluster, self.config.address
         server = self.name_server
         if server is not None and not all(
@@ -218,10 +232,16 @@ class BrokerState:
         ):
             self.register(now_ms)
 
-    def save_topics(self) -> None:
-        """Write the whole table of topics if the journal has lines, and begin the journal anew."""
-        if self._journal.end > self._journal.start:
-            self.storage.replace(TOPICS_TABLE, self.topics.table().encode(), sync=True)
+    def save_topics(self, *, sync: bool = False) -> None:
+        """Write the whole table of topics if the journal has lines; when it is on the disk, `end_journal` empties it."""
+        if self._journal.end > self._journal.start and (sync or self._journal.end != self._journal_saved):
+            self.storage.replace(TOPICS_TABLE, self.topics.table().encode(), sync=sync)
+            self._journal_saved = self._journal.end
+
+    def end_journal(self) -> None:
+        """Begin the journal anew if the tables have all that it says."""
+        if self._journal_saved == self._journal.end and self.storage.is_saved(TOPICS_TABLE, REMOVED):
+            self._journal_saved = -1
             self._journal.reset(self._journal.end)
 
     def register(self, now_ms: int) -> None:
@@ -298,31 +318,59 @@ class BrokerState:
     # Storing
 
     def accept(self, now_ms: int, message: StoredMessage, properties: dict[str, str]) -> StoredMessage:
-        """Store a message that a client sent or sent back: by way of the schedule topic when it asks for a delay.
+        """Store a message that a client sent or sent back: by way of the schedule topic or that of the timers when it asks
+        for a delay.
 
-        `properties` are those of `message`, which must already be encoded in it. Raises StorageError, UsageError.
+        `properties` are those of `message`, which must already be encoded in it. Raises StorageError, UsageError, Refused.
         """
+        if asks_for_timer(properties) and self._redirect_to_timer(now_ms, message, properties):
+            self._store(now_ms, message, message_tags_code(message))
+            return message
         if delay_level(properties) > 0:
             level = redirect_to_schedule(message, properties, len(self.delays.levels_ms))
             due_ms = now_ms + self.delays.delay_ms(level)
             self.store.put(now_ms, message, due_ms)
-            self.put_count += 1
+            self._count_put(now_ms, message.topic)
             return message
         tags = properties.get(PROPERTY_TAGS)
         self._store(now_ms, message, tags_hash(tags) if tags else 0)
         return message
 
+    def _redirect_to_timer(self, now_ms: int, message: StoredMessage, properties: dict[str, str]) -> bool:
+        """False for one whose time has come already. Raises Refused."""
+        delay_max_ms = self.config.timer_max_delay_sec * 1_000
+        try:
+            due_ms = timer_due_ms(now_ms, properties)
+            is_legal = due_ms - now_ms <= delay_max_ms and (
+                due_ms > now_ms or PROPERTY_TIMER_DEL_UNIQKEY not in properties
+            )
+        except ValueError:
+            due_ms, is_legal = 0, False
+        if not is_legal:
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                "timer message illegal, the delay time should not be bigger than the max delay "
+                f"{delay_max_ms}ms; or if set del msg, the delay time should be bigger than the current time",
+            )
+        if due_ms <= now_ms:
+            return False
+        if len(self.timers) >= self.config.timers_max:
+            remark = f"timer message is under flow control, max num limit is {self.config.timers_max}"
+            raise Refused(ResponseCode.SYSTEM_ERROR, remark)
+        redirect_to_timer(message, properties, due_ms)
+        return True
+
     def accept_all(self, now_ms: int, messages: list[StoredMessage]) -> None:
         """Store the messages of a batch, all of one queue and none delayed. Raises StorageError, UsageError: then none is."""
         codes = [message_tags_code(message) for message in messages]
         self.store.put_all(now_ms, messages, codes)
-        self.put_count += len(messages)
+        self._count_put(now_ms, messages[0].topic, len(messages))
 
     def accept_half(self, now_ms: int, message: StoredMessage, properties: dict[str, str]) -> StoredMessage:
         """Store the first half of a transaction. Raises StorageError, UsageError."""
         half = self.store.put(now_ms, half_of(message, properties), 0)
         self.transactions.stored(half)
-        self.put_count += 1
+        self._count_put(now_ms, half.topic)
         return half
 
     def store_again(self, now_ms: int, message: StoredMessage) -> None:
@@ -332,13 +380,25 @@ class BrokerState:
 
     def _store(self, now_ms: int, message: StoredMessage, tags_code: int) -> None:
         self.store.put(now_ms, message, tags_code)
-        self.put_count += 1
+        self._count_put(now_ms, message.topic)
+
+    def _count_put(self, now_ms: int, topic: str, count: int = 1) -> None:
+        self.put_count += count
+        self.stats.add(now_ms, TOPIC_PUT_NUMS, topic, count)
+
+    def count_got(self, topic: str, group: str, count: int) -> None:
+        """A group was given messages of a topic."""
+        if count:
+            self.get_count += count
+            self.stats.add(self.now_ms, GROUP_GET_NUMS, f"{topic}@{group}", count)
 
     def _arrived(self, message: StoredMessage, tags_code: int) -> None:
         """A message can be read from now on."""
         if message.topic == SCHEDULE_TOPIC:
             self.delays.stored(message.queue_id + 1, tags_code)
-        if self.held.waits(message.topic, message.queue_id):
+        elif message.topic == TIMER_TOPIC:
+            self.timers.stored(message)
+        if self.config.long_polling_enable and self.held.waits(message.topic, message.queue_id):
             self.arrivals.append((message.topic, message.queue_id, tags_code, message.properties))
 
     # Flushing
@@ -350,7 +410,18 @@ class BrokerState:
 
     def begin_flush(self) -> int:
         """Start to bring log and journal to the disk; returns the ticket."""
+        self._journal_flushing = self._journal.end
         return self.storage.sync(LOG, TOPICS_JOURNAL)
+
+    def end_flush(self) -> None:
+        """That is done."""
+        self._journal_flushed = self._journal_flushing
+
+    @property
+    def topics_are_kept(self) -> bool:
+        """Whether the disk has all topics: else their queues must not be there first."""
+        journal = self._journal
+        return not self.storage.has_disk or journal.end in (journal.start, self._journal_flushed)
 
     # Speaking first
 

@@ -97,6 +97,10 @@ class StoredFile(Protocol):
         """First positions of the segments held, ascending; what `drop_before` can cut at."""
         ...
 
+    def taken_bytes(self, start: int) -> int:
+        """Room that the segment beginning at `start` takes on the disk; less than its size, as segments are sparse."""
+        ...
+
     @property
     def holes(self) -> list[tuple[int, int]]:
         """Position and length of what is missing between the segments; it reads as zeros."""
@@ -192,6 +196,15 @@ class Storage(Protocol):
         """Flush all files, and wait until they are on the disk. Raises StorageError, DiskFailed."""
         ...
 
+    def is_saved(self, *tables: str) -> bool:
+        """Whether the newest content of these tables is on the disk."""
+        ...
+
+    @property
+    def disk_bytes(self) -> int:
+        """Size of the file system below, 0 for none."""
+        ...
+
     @property
     def has_disk(self) -> bool:
         """Whether there is something to wait for: a storage in memory has none."""
@@ -279,6 +292,9 @@ class MemoryFile:
     def segment_starts(self) -> list[int]:
         return list(self._cuts)
 
+    def taken_bytes(self, start: int) -> int:
+        return min(self._segment_bytes, self.end - start)
+
     @property
     def holes(self) -> list[tuple[int, int]]:
         return []
@@ -319,6 +335,7 @@ class MemoryStorage:
     """Storage for tests and the simulation. The same object, after `crash`, is what a restarted broker finds."""
 
     has_disk = False
+    disk_bytes = 0
     kept_all = True
 
     def __init__(self) -> None:
@@ -350,6 +367,9 @@ class MemoryStorage:
 
     def load_previous(self, table: str) -> bytes | None:
         return self._previous.get(table)
+
+    def is_saved(self, *tables: str) -> bool:
+        return True
 
     def set_aside(self, name: str, parts: Iterable[bytes]) -> None:
         self._aside.setdefault(name, b"".join(parts))

@@ -29,6 +29,7 @@ from .storage import DiskFailed, StorageError
 FILE_MODE = 0o600  # messages are nobody else's business
 FOLDER_MODE = 0o700
 RETRY_S = 0.5  # while there are no descriptors left
+WAIT_TRIES_MAX = 20  # so often who has to wait for the disk waits for descriptors
 PREVIOUS = ".bak"  # of a table: its generation before, as the genuine broker calls it
 
 
@@ -133,6 +134,7 @@ class Syncer:
         self._ticket = 0
         self._failed: DiskFailed | None = None
         self._starved: str | None = None  # why what waits cannot be begun now
+        self._starved_count = 0  # how often that was so
         self.on_flush: Callable[[], None] | None = None  # called in the thread after each flush, also a failed one
         self.table_trouble: str | None = None  # why a table cannot be written
         self._thread = threading.Thread(target=self._run, name="broker-sync", daemon=True) if has_thread else None
@@ -176,11 +178,14 @@ class Syncer:
             return ticket not in self._open
 
     def wait(self, ticket: int) -> None:
-        """Return when that is done. Raises DiskFailed."""
-        if self._thread is None:
+        """Return when that is done. Raises DiskFailed; StorageError when there were no descriptors for so long."""
+        last = self._starved_count + WAIT_TRIES_MAX
+        while self._thread is None and ticket in self._open and self._failed is None and self._starved_count < last:
             self.work()
         with self._lock:
-            self._lock.wait_for(lambda: self._failed is not None or ticket not in self._open)
+            self._lock.wait_for(
+                lambda: self._failed is not None or ticket not in self._open or self._starved_count >= last
+            )
         self.is_done(ticket)
 
     def close(self) -> None:
@@ -209,6 +214,9 @@ class Syncer:
         except OSError as error:  # fsync of what cannot be opened any more
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 self._starved = f"cannot bring what was written to the disk yet: {error.strerror}"
+                with self._lock:
+                    self._starved_count += 1
+                    self._lock.notify_all()
                 return
             self._fail(DiskFailed(f"cannot bring {error.filename} to the disk: {error.strerror}"))
 

@@ -2,7 +2,7 @@
 
 The text form is `config/topics.json` as the genuine broker writes it. Every change is a line of a journal at once, before the
 message that caused it is stored: a record in the log whose topic is not known belongs to a deleted topic. The table takes
-the lines over at each checkpoint.
+the lines over each second.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from ..remoting.names import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
 OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
+TIMER_TOPIC = "rmq_sys_wheel_timer"
 TRANSACTION_TOPICS = ("RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC")
 TOPIC_MAX_CHARS = 127
 RETRY_TOPIC_MAX_CHARS = 255
 READ_WRITE = PERM_READ | PERM_WRITE
 
-# Nobody may send to these (TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET).
-CLOSED_TOPICS = frozenset({SCHEDULE_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC, *TRANSACTION_TOPICS})
+# Nobody may send to these (TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET, and that of the timers).
+CLOSED_TOPICS = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC, *TRANSACTION_TOPICS})
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
@@ -56,6 +57,7 @@ def system_topics(broker: str, cluster: str, delay_levels: int, auto_create: boo
         TopicConfig(broker, 1, 1, PERM_INHERIT | READ_WRITE),
         TopicConfig(OFFSET_MOVED_TOPIC, 1, 1),
         TopicConfig(SCHEDULE_TOPIC, delay_levels, delay_levels),
+        TopicConfig(TIMER_TOPIC, 1, 1),
         TopicConfig(f"{cluster}_REPLY_TOPIC", 1, 1),
         *(TopicConfig(name, 1, 1) for name in TRANSACTION_TOPICS),
     ]
@@ -118,26 +120,35 @@ class TopicTable:
         """All topics with the version of this table, as topics.json and admin tools (request 21) have them."""
         return TopicConfigTable(dict(self._topics), self.version)
 
-    def journal_line(self, name: str) -> bytes:
-        """What the journal says after a change of the topic `name`: what it is now, or that it is gone."""
+    def journal_line(self, name: str, log_end: int) -> bytes:
+        """What the journal says after a change of the topic `name`: what it is now, or that it is gone, and where the log
+        ended then."""
         topic = self._topics.get(name)
         table = TopicConfigTable({} if topic is None else {name: topic}, self.version)
-        return name.encode() + b"\t" + table.encode() + b"\n"
+        return b"%s\t%s\t%020d\n" % (name.encode(), table.encode(), log_end)
 
-    def replay(self, journal: bytes) -> None:
-        """Take over the lines of a journal; what a kill left of the last one does not count, nor does a damaged one."""
+    def replay(self, journal: bytes) -> dict[str, int]:
+        """Take over the lines of a journal; what a kill left of the last one does not count, nor does a damaged one.
+
+        Returns the topics that were deleted, and where the log ended then.
+        """
+        removals: dict[str, int] = {}
         for line in journal.split(b"\n")[:-1]:
             name, tab, text = line.partition(b"\t")
+            text, _, log_end = text.partition(b"\t")  # lines of before have no position
             try:
                 table = TopicConfigTable.decode(text)
             except ProtocolError:
                 continue
             if not tab or name.decode(errors="replace") in self._system:
                 continue
+            if not table.topic_config_table and log_end.isdigit():
+                removals[name.decode(errors="replace")] = int(log_end)
             self.changes = max(self.changes, table.data_version.counter)
             self.changed_ms = max(self.changed_ms, table.data_version.timestamp)
             self._topics.pop(name.decode(errors="replace"), None)
             self._topics.update(table.topic_config_table)
+        return removals
 
     def load(self, text: bytes) -> None:
         """Take over what `table().encode()` wrote, system topics on top. Raises ProtocolError when it is something else."""

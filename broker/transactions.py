@@ -164,17 +164,18 @@ class Transactions:
 
     def due(self, now_ms: int, store: MessageStore) -> Iterator[Question | StoredMessage]:
         """Those to ask for now; and, as bare messages, those to be given up. Both stay open until `end`."""
-        found: set[int] = set()
+        found: list[int] = []
         while self._due and self._due[0][0] <= now_ms:
             due_ms, offset = heappop(self._due)
             if self._is_current(due_ms, offset):
-                found.add(offset)
+                found.append(offset)
+                self._open[offset].due_ms = now_ms + self._interval_ms  # all of them, also when what follows fails
+        for offset in found:
+            heappush(self._due, (now_ms + self._interval_ms, offset))
         for offset in sorted(found):
             entry = self._open.get(offset)
             if entry is None:
                 continue
-            entry.due_ms = now_ms + self._interval_ms  # also when what follows fails
-            heappush(self._due, (entry.due_ms, offset))
             half = store.message_at(entry.physical_offset)
             if half is None:  # dropped with its segment: nobody can commit it any more
                 del self._open[offset]

@@ -230,6 +230,8 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
         "flush": Choice(("sync", "async")),
         "flush_interval_ms": _ms(1, 60_000),
         "mapped_file_size_commit_log": Whole(1 << 20, 1 << 30),  # RocketMQ's name, so without its unit
+        "disk_max_used_space_ratio": Whole(1, 95),
+        "register_with": Texts('each "host:port", a server once', formats.address, separators=";,"),
     },
 }
 

@@ -236,6 +236,8 @@ class BrokerSettings:
     flush: str
     flush_interval_ms: int
     mapped_file_size_commit_log: int
+    disk_max_used_space_ratio: int
+    register_with: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

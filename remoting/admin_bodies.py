@@ -89,6 +89,13 @@ class KvTable(Body):
 
 
 @dataclass(frozen=True, slots=True)
+class KvConfig(Body):
+    """A name server's kvConfig.json: namespace -> key -> value."""
+
+    config_table: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
+
+
+@dataclass(frozen=True, slots=True)
 class TopicOffset(Body):
     min_offset: int = 0
     max_offset: int = 0
@@ -174,3 +181,52 @@ class SubscriptionGroupTable(Body):
         default_factory=dict[str, SubscriptionGroupConfig]
     )
     data_version: DataVersion = field(default_factory=DataVersion)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeStatsList(Body):
+    """Answer to 317: group -> one ConsumeStats for each of its topics."""
+
+    consume_stats_list: tuple[dict[str, tuple[ConsumeStats, ...]], ...] = ()
+    broker_addr: str | None = None
+    total_diff: int = 0
+    total_inflight_diff: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeQueueData(Body):
+    """An entry of a consume queue."""
+
+    physic_offset: int
+    physic_size: int
+    tags_code: int
+    eval: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeQueueEntries(Body):
+    """Answer to 321."""
+
+    subscription_data: SubscriptionData | None = None
+    filter_data: str | None = None
+    queue_data: tuple[ConsumeQueueData, ...] = ()
+    max_queue_index: int = 0
+    min_queue_index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatsItem(Body):
+    """Messages in a time, and a second."""
+
+    sum: int = 0
+    tps: float = 0.0
+    avgpt: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatsData(Body):
+    """Answer to 315."""
+
+    stats_minute: BrokerStatsItem = field(default_factory=BrokerStatsItem)
+    stats_hour: BrokerStatsItem = field(default_factory=BrokerStatsItem)
+    stats_day: BrokerStatsItem = field(default_factory=BrokerStatsItem)

@@ -199,6 +199,32 @@ class GroupAndTopic(Header):
     topic: str
 
 
+@dataclass(frozen=True, slots=True)
+class ConsumeStatsInBroker(Header):
+    """317."""
+
+    is_order: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class QueryConsumeQueue(Header):
+    """321."""
+
+    topic: str
+    queue_id: Int32
+    index: Int64
+    count: Int32
+    consumer_group: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatsRequest(Header):
+    """315."""
+
+    stats_name: str
+    stats_key: str
+
+
 # --- Request and reply ---
 
 

@@ -96,6 +96,16 @@ class QueryAssignment(Body):
 
 
 @dataclass(frozen=True, slots=True)
+class SetMessageRequestMode(Body):
+    """401: whether a group pops or pulls a topic."""
+
+    topic: str
+    consumer_group: str
+    mode: str = MODE_PULL
+    pop_share_queue_num: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class QueueAssignment(Body):
     """One queue (id -1: all of its broker) and how it is read."""
 

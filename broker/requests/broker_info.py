@@ -1,9 +1,7 @@
-"""The broker about itself: runtime info 28, config 26, all consumer offsets 43, all delay offsets 45
+"""The broker about itself: runtime info 28, all consumer offsets 43, all delay offsets 45
 (BR/processor/AdminBrokerProcessor.java)."""
 
 from __future__ import annotations
-
-from dataclasses import fields
 
 from ...remoting.admin_bodies import KvTable
 from ...remoting.codes import VERSION, RequestCode, ResponseCode
@@ -12,7 +10,6 @@ from ..state import BrokerState, Call
 
 CODES = (
     RequestCode.GET_BROKER_RUNTIME_INFO,
-    RequestCode.GET_BROKER_CONFIG,
     RequestCode.GET_ALL_CONSUMER_OFFSET,
     RequestCode.GET_ALL_DELAY_OFFSET,
 )
@@ -24,9 +21,6 @@ def handle(state: BrokerState, call: Call) -> Command:
         return command.response(ResponseCode.SUCCESS, body=state.offsets.dump())
     if command.code == RequestCode.GET_ALL_DELAY_OFFSET:
         return command.response(ResponseCode.SUCCESS, body=state.delays.dump())
-    if command.code == RequestCode.GET_BROKER_CONFIG:
-        lines = [f"{field.name}={getattr(state.config, field.name)}\n" for field in fields(state.config)]
-        return command.response(ResponseCode.SUCCESS, body="".join(lines).encode())
     return command.response(ResponseCode.SUCCESS, body=KvTable(runtime_info(state, call.now_ms)).encode())
 
 

@@ -17,6 +17,7 @@ from ...remoting.codes import (
     ResponseCode,
 )
 from ...remoting.command import Command
+from ...remoting.errors import UsageError
 from ...remoting.headers import CheckTransaction, EndTransaction
 from ...remoting.properties import (
     PROPERTY_CHECK_IMMUNITY_TIME,
@@ -111,6 +112,14 @@ def ask(state: BrokerState, question: Question) -> None:
 
 
 def give_up(state: BrokerState, now_ms: int, half: StoredMessage) -> None:
-    """Nobody knew for too long (DefaultTransactionalMessageCheckListener.resolveDiscardMsg)."""
-    state.store.put(now_ms, replace(half, topic=GIVEN_UP_TOPIC, queue_id=0), 0)
+    """Nobody knew for too long (DefaultTransactionalMessageCheckListener.resolveDiscardMsg).
+
+    The copy is some bytes longer than the half message. One that fits no segment is passed over: it stays in the log, and
+    an event says where.
+    """
+    try:
+        state.store.put(now_ms, replace(half, topic=GIVEN_UP_TOPIC, queue_id=0), 0)
+    except UsageError as error:
+        fields: dict[str, object] = {"position": half.physical_offset, "reason": str(error)}
+        state.store.events.append(("store.transaction_given_up_without_a_copy", fields))
     state.transactions.end(now_ms, state.store, half)

@@ -59,7 +59,9 @@ def handle(state: BrokerState, call: Call) -> Command | None:
     if request.sys_flag & PULL_COMMIT_OFFSET and state.offsets.has_room(request.topic, request.consumer_group):
         state.offsets.commit(request.topic, request.consumer_group, request.queue_id, request.commit_offset)
     if code == ResponseCode.PULL_NOT_FOUND and request.sys_flag & PULL_SUSPEND:
-        wait_ms = min(max(request.suspend_timeout_millis, 0), state.config.hold_timeout_max_ms)
+        config = state.config
+        asked_ms = request.suspend_timeout_millis if config.long_polling_enable else config.short_polling_ms
+        wait_ms = min(max(asked_ms, 0), config.hold_timeout_max_ms)
         held = HeldPull(call.channel, call.address, call.command, request, wanted, call.now_ms + wait_ms)
         if state.held.hold(held):
             return None
@@ -136,7 +138,7 @@ def fetch(state: BrokerState, request: PullRequest, wanted: Wanted) -> Fetched:
         high = state.store.max_offset(request.topic, request.queue_id)
         return Fetched(GetStatus.OFFSET_RESET, reset, low, high)
     fetched = state.store.get(request.topic, request.queue_id, request.queue_offset, request.max_msg_nums, wanted)
-    state.get_count += fetched.count
+    state.count_got(request.topic, request.consumer_group, fetched.count)
     return fetched
 
 

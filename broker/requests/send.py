@@ -30,9 +30,6 @@ from ...remoting.properties import (
     PROPERTY_DELAY,
     PROPERTY_MSG_REGION,
     PROPERTY_POP_CK,
-    PROPERTY_TIMER_DELAY_MS,
-    PROPERTY_TIMER_DELAY_SEC,
-    PROPERTY_TIMER_DELIVER_MS,
     PROPERTY_TRACE_ON,
     PROPERTY_UNIQ_KEY,
     decode_properties,
@@ -42,12 +39,13 @@ from ...remoting.stored import StoredMessage
 from ..delay import delay_level
 from ..refusal import FAQ, Refused
 from ..state import BrokerState, Call
+from ..timers import asks_for_timer
 from ..topic_table import CLOSED_TOPICS, illegal_topic, writable
 from ..transactions import is_half
+from .recall import handle_of
 
 REGION = "DefaultRegion"
 VERSION_3_4_9 = 121  # from here on the header's maxReconsumeTimes counts
-_TIMERS = (PROPERTY_TIMER_DELAY_MS, PROPERTY_TIMER_DELAY_SEC, PROPERTY_TIMER_DELIVER_MS)
 CODES = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 
 
@@ -115,7 +113,7 @@ def send_one(state: BrokerState, call: Call, request: SendRequest, topic: TopicC
     check_sizes(state, len(body), request.properties or "")
     properties = decode_properties(request.properties or "")
     half = is_half(properties) and not is_retried(request, properties)
-    refuse_unserved(state, properties, half=half)
+    refuse_half_beyond_bound(state, half)
     message = new_message(call, request, topic, queue_id, body)
     if request.topic.startswith(RETRY_PREFIX):
         to_dlq_past_limit(state, call, request, message, properties)
@@ -130,6 +128,7 @@ def send_one(state: BrokerState, call: Call, request: SendRequest, topic: TopicC
         queue_id=queue_id,
         queue_offset=stored.queue_offset,
         transaction_id=unique,
+        recall_handle=handle_of(state, stored, unique),
         region_id=REGION,
         trace_on=True,
     )
@@ -147,8 +146,7 @@ def send_batch(state: BrokerState, call: Call, request: SendRequest, topic: Topi
     for properties in parsed:
         if is_half(properties):
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, "batch request does not support transaction messages")
-        refuse_unserved(state, properties)
-        if delay_level(properties) > 0:
+        if delay_level(properties) > 0 or asks_for_timer(properties):
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, "batch request does not support delayed messages")
     messages: list[StoredMessage] = []
     for entry, properties in zip(entries, parsed, strict=True):
@@ -213,12 +211,9 @@ def is_retried(request: SendRequest, properties: dict[str, str]) -> bool:
     return (request.reconsume_times or 0) > 0 and delay_level(properties) > 0
 
 
-def refuse_unserved(state: BrokerState, properties: dict[str, str], *, half: bool = False) -> None:
-    """Timers are not served here, and half messages are bounded; a refusal beats delivering at the wrong time."""
+def refuse_half_beyond_bound(state: BrokerState, half: bool) -> None:
     if half and len(state.transactions) >= state.config.transactions_max:
         raise Refused(ResponseCode.SYSTEM_BUSY, f"{len(state.transactions)} transactions are open already")
-    if delay_level(properties) == 0 and not properties.keys().isdisjoint(_TIMERS):
-        raise Refused(ResponseCode.SYSTEM_ERROR, "accurate timer message is not enabled, timerWheelEnable is false")
 
 
 def add_broker_properties(state: BrokerState, call: Call, properties: dict[str, str]) -> str:

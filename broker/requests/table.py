@@ -8,6 +8,8 @@ from ...remoting.codes import RequestCode
 from ...remoting.command import Command
 from ..state import BrokerState, Call
 from . import (
+    assignment,
+    broker_config,
     broker_info,
     client_config,
     connection_list,
@@ -19,10 +21,13 @@ from . import (
     forward,
     group_admin,
     heartbeat,
+    maintenance,
     pull,
     query_message,
     queue_lock,
     queue_offset,
+    recall,
+    reply,
     reset_offset,
     send,
     send_back,
@@ -48,6 +53,8 @@ def table_of(*entries: tuple[tuple[RequestCode, ...], Handler]) -> dict[int, Han
 
 
 HANDLERS: dict[int, Handler] = table_of(
+    (assignment.CODES, assignment.handle),
+    (broker_config.CODES, broker_config.handle),
     (broker_info.CODES, broker_info.handle),
     (client_config.CODES, client_config.handle),
     (connection_list.CODES, connection_list.handle),
@@ -59,8 +66,11 @@ HANDLERS: dict[int, Handler] = table_of(
     (forward.CODES, forward.handle),
     (group_admin.CODES, group_admin.handle),
     (heartbeat.CODES, heartbeat.handle),
+    (maintenance.CODES, maintenance.handle),
     (pull.CODES, pull.handle),
     (query_message.CODES, query_message.handle),
+    (recall.CODES, recall.handle),
+    (reply.CODES, reply.handle),
     (queue_lock.CODES, queue_lock.handle),
     (queue_offset.CODES, queue_offset.handle),
     (reset_offset.CODES, reset_offset.handle),

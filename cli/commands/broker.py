@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import time
 from pathlib import Path
 
 import click
 
 from ...broker.checking import check
 from ...broker.config import BrokerConfig
+from ...broker.converting import convert
 from ...broker.disk import DiskStorage
 from ...broker.message_store import LOG
 from ...broker.server import run
@@ -47,6 +49,7 @@ def broker(settings: Settings, as_json: bool) -> None:
       rocketcrew broker
       rocketcrew broker --dir /tmp/b --name-server-port 0 --port 0 --json
       rocketcrew broker check --dir /tmp/b
+      rocketcrew broker convert --dir /tmp/b
     """
     if click.get_current_context().invoked_subcommand is not None:
         return
@@ -85,3 +88,22 @@ def check_store(settings: Settings, as_json: bool) -> None:
     else:
         click.echo("\n".join(report.lines()))
     raise click.exceptions.Exit(0 if report.is_fine else 1)
+
+
+@broker.command("convert")
+@click.option("--dir", "folder", metavar="FOLDER", help="The data folder of a broker that does not run.")
+@with_settings(folder="broker.dir")
+def convert_store(settings: Settings) -> None:
+    """Give a store of an earlier version, or of a genuine broker, the log files that this one writes.
+
+    Such stores are served as they are; after the conversion a genuine broker can open them too, when its
+    mappedFileSizeCommitLog is broker.mapped_file_size_commit_log. The new store is made beside the old one and compared with
+    it; the old one stays as FOLDER.before-conversion until you remove it. A store with damage is not converted.
+    """
+    folder = Path(settings.broker.dir).absolute()
+    done = convert(folder, BrokerConfig(**dataclasses.asdict(settings.broker)), time.time_ns() // 1_000_000)
+    if done.before is None:
+        click.echo(f"{folder} has its shape already: {done.segments} files of the commit log, nothing was changed")
+        return
+    click.echo(f"{done.records} records are in {done.segments} files of the commit log in {folder}")
+    click.echo(f"the store as it was is in {done.before}: remove it when you need it no more")

@@ -1,20 +1,35 @@
-"""A genuine broker's store, of several segments and killed, opened by the embedded one: whole, with its offsets kept."""
+"""Stores of several segments, opened by the other broker: a genuine one's by ours, ours by a genuine one, whole."""
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from servers import VERSIONS, Kind, run_servers
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
+
+from harness import WAIT_S, wait_until
+from servers import VERSIONS, Kind, Member, run_servers
 
 from rocketcrew.broker.checking import check
 from rocketcrew.broker.config import BrokerConfig
+from rocketcrew.broker.converting import convert
 from rocketcrew.broker.core import BrokerCore
 from rocketcrew.broker.disk import DiskStorage
+from rocketcrew.cli.children import Child, free_ports, listens
+from rocketcrew.client.admin import Admin
 from rocketcrew.client.cluster import Cluster
 from rocketcrew.client.operations import Operations
 from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.client.sync import SyncProducer, run_with_cluster
+from rocketcrew.remoting.admin_bodies import SubscriptionGroupConfig, TopicConfig
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import StoredMessage, decode_messages
 
@@ -72,3 +87,89 @@ def test_a_killed_genuine_store_is_read_whole(kind: Kind, tmp_path: Path) -> Non
     report = check(storage)
     assert (report.damaged, report.torn_bytes, report.tables) == ([], 0, {})
     storage.abandon()
+    converted = BrokerConfig(mapped_file_size_commit_log=2 * SEGMENT_BYTES)
+    assert convert(store, converted, time.time_ns() // 1_000_000).records >= MESSAGES
+    storage = DiskStorage(store)
+    core = BrokerCore(replace(converted, message_delay_level=" ".join(["1s"] * 18)), storage)
+    again = [read(core, TOPIC, queue_id) for queue_id in range(4)]
+    assert [[message.body for message in messages] for messages in again] == [
+        [message.body for message in messages] for messages in found
+    ]
+    storage.abandon()
+
+
+OURS, KEPT_GROUP = "from-our-broker", "kept-group"
+NUMBERS = range(1_000, 4_000)
+# Of our files, as far as a genuine broker has another default or the tests' servers have.
+OUR_FILES = "mappedFileSizeConsumeQueue=6000000\nmaxIndexNum=20000000\nmaxHashSlotNum=5000000\n"
+
+
+def make_our_store(folder: Path, end: signal.Signals) -> None:
+    """Several segments of numbers, and a group's offsets; the broker is ended by the signal."""
+    name_server_port, port = free_ports(2)
+    settings = {"name_server_port": name_server_port, "port": port, "dir": folder,
+                "mapped_file_size_commit_log": SEGMENT_BYTES}  # fmt: skip
+    words = [word for name, value in settings.items() for word in ("--set", f"broker.{name}={value}")]
+    child = Child("broker", ["broker", *words], log=folder.parent / "ours.log")
+    try:
+        child.wait_for(lambda: listens(name_server_port) and listens(port), WAIT_S, "start")
+        name_server = f"127.0.0.1:{name_server_port}"
+
+        async def prepare(cluster: Cluster) -> None:
+            admin = Admin(cluster)
+            await admin.create_topic_everywhere(TopicConfig(OURS, 4, 4))
+            await admin.create_group(f"127.0.0.1:{port}", SubscriptionGroupConfig(KEPT_GROUP))
+
+        async def commit(cluster: Cluster) -> None:
+            for queue_id in range(4):
+                mq = MessageQueue(OURS, "broker-a", queue_id)
+                await Operations(cluster).update_consumer_offset(KEPT_GROUP, mq, 10 + queue_id)
+
+        run_with_cluster(name_server, prepare)
+        with SyncProducer(name_server) as producer:
+            for first in range(NUMBERS.start, NUMBERS.stop, BATCH):
+                numbers = range(first, first + BATCH)
+                producer.send_batch(
+                    [OutgoingMessage(OURS, b"%-1000d" % number, keys=[f"k{number}"]) for number in numbers]
+                )
+        run_with_cluster(name_server, commit)
+        saved = folder / "config" / "consumerOffset.json"
+        wait_until(
+            lambda: saved.exists() and f"{OURS}@{KEPT_GROUP}" in saved.read_text(), what="the offsets on the disk"
+        )
+        topics = folder / "config" / "topics.json"
+        wait_until(lambda: f'"{OURS}"' in topics.read_text(), what="the topic on the disk")
+        os.kill(child.pid, end)
+    finally:
+        child.stop(WAIT_S)
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed", "converted"])
+def test_our_store_is_read_whole_by_a_genuine_broker(
+    how: str, tmp_path: Path, java_classes: Callable[[str], str]
+) -> None:
+    store, segment_bytes = tmp_path / "store", SEGMENT_BYTES
+    make_our_store(store, signal.SIGKILL if how == "killed" else signal.SIGTERM)
+    assert len(list((store / "commitlog").iterdir())) >= 3
+    if how == "converted":
+        segment_bytes = 2 * SEGMENT_BYTES
+        config = BrokerConfig(mapped_file_size_commit_log=segment_bytes)
+        assert convert(store, config, time.time_ns() // 1_000_000).records == len(NUMBERS)
+    settings = f"mappedFileSizeCommitLog={segment_bytes}\n{OUR_FILES}"
+
+    async def kept(cluster: Cluster) -> list[int | None]:
+        queues = [MessageQueue(OURS, "broker-a", queue_id) for queue_id in range(4)]
+        return [await Operations(cluster).query_consumer_offset(KEPT_GROUP, mq) for mq in queues]
+
+    wanted = {number: 2 * (number % 50 == 7) for number in NUMBERS if number % 1000 != 999}
+    with run_servers(Kind("5.5.0"), tmp_path, settings=settings) as servers:
+        assert run_with_cluster(servers.target, kept) == [10, 11, 12, 13]
+        member = Member(tmp_path, java_classes("5.5.0"), servers.name_server, "java-reader", OURS)
+        try:
+            wait_until(lambda: len(member.done()) >= len(wanted), 2 * WAIT_S, "all messages read")
+            assert sorted(member.done()) == sorted(wanted.items())
+            member.leave()
+        finally:
+            member.java.stop()
+        found = servers.admin("queryMsgByKey", "-t", OURS, "-k", "k1234")
+        assert [line for line in found if line.strip() and not line.startswith("#")], found

@@ -205,7 +205,7 @@ def test_the_broker_about_itself(broker):
     # mqadmin clusterList of 4.9 splits these and takes the first, and adds up the totals of both mornings.
     assert all(len(table[name].split(" ")) == 3 for name in ("putTps", "getTransferedTps", "getTransferredTps"))
     assert all(table[f"msg{way}Total{day}Morning"] == "0" for way in ("Put", "Get") for day in ("Yesterday", "Today"))
-    assert b"pull_messages_max=32" in broker.call(RequestCode.GET_BROKER_CONFIG).body
+    assert b"\nmaxTransferCountOnMessageInMemory=32\n" in broker.call(RequestCode.GET_BROKER_CONFIG).body
     broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 1))
     assert broker.call(RequestCode.GET_ALL_CONSUMER_OFFSET).body == b'{"offsetTable":{"T@g":{0:1}}}'
     broker.send(properties={"DELAY": "2"})

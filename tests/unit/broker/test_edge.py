@@ -12,6 +12,8 @@ import structlog
 from rocketcrew.broker.config import BrokerConfig
 from rocketcrew.broker.edge import LAG_MS, SAY_AGAIN_MS, Edge, WallClock
 from rocketcrew.broker.server import EmbeddedBroker, usable_address
+from rocketcrew.remoting.admin_bodies import ClusterInfo
+from rocketcrew.remoting.admin_headers import CreateTopic
 from rocketcrew.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData, TopicRouteData
 from rocketcrew.remoting.codes import FLAG_ONEWAY, PULL_SUBSCRIPTION, PULL_SUSPEND, RequestCode, ResponseCode
 from rocketcrew.remoting.command import Command, Serialization
@@ -499,3 +501,40 @@ def test_the_name_server_can_be_intercepted_too():
             await client.close()
 
     run(story)
+
+
+def test_a_broker_registers_with_the_name_servers_of_others_and_leaves_them():
+    """The other one is an embedded name server too; topics that come later are known there without a further word."""
+
+    async def scenario():
+        async with EmbeddedBroker(config=BrokerConfig(name="theirs")) as theirs:
+            first, registered = asyncio.Event(), asyncio.Event()
+
+            def seen(command):
+                if command.code == RequestCode.REGISTER_BROKER:
+                    first.set()
+                    if b'"late"' in bytes(command.body):
+                        registered.set()
+
+            theirs.name_server_intercepts.append(seen)
+            config = BrokerConfig(name="ours", register_with=(theirs.name_server,))
+            asking = await Client.open(theirs.name_server)
+
+            async def brokers():
+                info = await asking.call(RequestCode.GET_BROKER_CLUSTER_INFO)
+                return sorted(ClusterInfo.decode(info.body).broker_addr_table)
+
+            async with EmbeddedBroker(config=config) as ours:
+                await first.wait()
+                assert await brokers() == ["ours", "theirs"]
+                made = CreateTopic("late", "TBW102", 2, 2, 6, "SINGLE_TAG")
+                assert (
+                    await (await Client.open(ours.address)).call(RequestCode.UPDATE_AND_CREATE_TOPIC, made)
+                ).code == 0
+                await registered.wait()
+                route = await asking.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRoute("late", True))
+                (data,) = TopicRouteData.decode(route.body).broker_datas
+                assert data.broker_addrs == {0: ours.address}
+            assert await brokers() == ["theirs"]
+
+    asyncio.run(asyncio.wait_for(scenario(), 6 * SECONDS))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from rocketcrew.broker.disk import DiskStorage
@@ -9,7 +11,7 @@ from rocketcrew.broker.state import DELAYS_TABLE
 from rocketcrew.broker.storage import DiskFailed, MemoryStorage, StorageError
 from rocketcrew.broker.syncing import DiskCalls, Syncer
 from rocketcrew.broker.transactions import GROUP, HALF_TOPIC
-from rocketcrew.remoting.admin_headers import CreateTopic
+from rocketcrew.remoting.admin_headers import CreateTopic, TopicName
 from rocketcrew.remoting.codes import RequestCode
 from rocketcrew.remoting.headers import EndTransaction, MaxOffset, SendRequestV2
 from rocketcrew.remoting.properties import encode_properties
@@ -276,3 +278,58 @@ def test_a_delayed_message_that_fits_no_segment_any_more_holds_up_no_others(make
     ((event, fields),) = store.events
     assert (event, fields["level"]) == ("store.delayed_message_not_delivered", 1)
     assert store.message_at(fields["position"]).body == b"p" * size
+
+
+@pytest.mark.parametrize("has_thread", [True, False])
+def test_who_waits_for_the_disk_does_not_wait_for_descriptors_without_end(tmp_path, has_thread):
+    class Calls(DiskCalls):
+        def open(self, path, flags):
+            raise OSError(24, "Too many open files", path)
+
+    syncer = Syncer(Calls(), has_thread=has_thread, retry_s=0.0001)
+    with pytest.raises(StorageError, match="Too many open files"):
+        syncer.wait(syncer.submit([str(tmp_path)], flush=False))
+    syncer.close()
+
+
+def test_topics_come_and_go_without_a_wait_for_the_disk_in_the_loop(tmp_path, make):
+    """The journal's line says it first; the tables follow, and only then the journal ends."""
+    synced = []
+
+    class Calls(DiskCalls):
+        def sync_open(self, fd, path):
+            synced.append(path)
+
+    storage = DiskStorage(tmp_path, calls=Calls(), has_thread=False)
+    broker = make(storage, flush="async")
+    broker.send("A")
+    broker.send("B")
+    storage.syncer.work()
+    synced.clear()
+    broker.call(RequestCode.DELETE_TOPIC_IN_BROKER, TopicName("A"))
+    broker.later(10_000)
+    assert synced == []
+    journal = storage.open("config/topics.journal", 1, buffered=False)
+    assert journal.end > journal.start
+    storage.syncer.work()
+    assert {path.rpartition("/")[2] for path in synced} >= {"topics.json", "removedTopics.json"}
+    broker.later(1)
+    assert journal.end == journal.start
+    storage.abandon()
+
+
+def test_a_kill_right_after_a_deletion_leaves_the_old_messages_hidden(tmp_path, make):
+    """The table of deleted topics was not written yet: the journal knows where the log ended."""
+    storage = DiskStorage(tmp_path, has_thread=False)
+    broker = make(storage, flush="async")
+    for body in (b"old 0", b"old 1"):
+        broker.send("A", body)
+    broker.call(RequestCode.DELETE_TOPIC_IN_BROKER, TopicName("A"))
+    copy = tmp_path.parent / (tmp_path.name + "-killed")
+    shutil.copytree(tmp_path, copy)
+    storage.abandon()
+    again = DiskStorage(copy, has_thread=False)
+    broker = make(again, flush="async")
+    assert broker.send("A", b"new").code == 0
+    assert [message.body for message in broker.read("A")] == [b"new"]
+    again.abandon()

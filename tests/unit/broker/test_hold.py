@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from functools import partial
+
 from rocketcrew.broker.storage import MemoryStorage, StorageError
+from rocketcrew.remoting.admin_headers import CreateTopic
 from rocketcrew.remoting.batch import encode_batch
 from rocketcrew.remoting.codes import RequestCode, ResponseCode
 from rocketcrew.remoting.stored import decode_messages
@@ -201,3 +205,55 @@ def test_held_pulls_of_a_peer_that_does_not_read_wait_until_it_does(broker, tool
     broker.send()
     broker.core.channel_closed(broker.now_ms, 5)
     assert (len(broker.core.state.held), broker.core.state.full) == (0, set())
+
+
+QUEUES, CONNECTIONS = 1_000, 100
+
+
+def crowded(make, held_each):
+    """A broker with a topic of QUEUES queues and `held_each` pulls on each, over CONNECTIONS connections."""
+    broker = make()
+    broker.call(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopic("T", "TBW102", QUEUES, QUEUES, 6, "SINGLE_TAG"))
+    for channel in range(CONNECTIONS):
+        broker.heartbeat(f"g{channel % 10}", client_id=f"c{channel}", channel=channel)
+    for number in range(QUEUES * held_each):
+        broker.hold(0, queue_id=number % QUEUES, channel=number % CONNECTIONS, group=f"g{number // QUEUES}")
+    broker.later(6_000)  # what the making left is saved
+    return broker
+
+
+def idle_seconds(broker, seconds):
+    for _ in range(10 * seconds):
+        broker.later(100)
+
+
+def calls_of(action):
+    """How many functions were called: what an action costs, whatever the machine does beside it."""
+    count = 0
+
+    def seen(_frame, event, _argument):
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(seen)
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_ten_thousand_held_pulls_cost_an_idle_tick_what_none_cost(make, tools):
+    """Over five seconds, with sweep, saving and checkpoint in them; and an arrival costs its own queue's pulls."""
+    idle, arrivals = [], []
+    for held_each in (0, 1, 10):
+        broker = crowded(make, held_each)
+        assert len(broker.core.state.held) == held_each * QUEUES
+        idle.append(calls_of(partial(idle_seconds, broker, 5)))
+        arrivals.append(calls_of(partial(broker.send, queue_id=7)))
+        woken = [answer for _, answer in tools.replies(broker.effects) if answer.opaque != broker.opaque]
+        assert len(woken) == held_each
+        assert len(broker.core.state.held) == held_each * (QUEUES - 1)
+    assert max(idle) - min(idle) <= 100, "looks at the next deadline alone, some calls a tick"
+    none, one, ten = arrivals
+    assert ten - none < 12 * (one - none), "ten pulls of a queue cost ten times one, and no others anything"

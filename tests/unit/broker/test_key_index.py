@@ -230,3 +230,20 @@ def test_a_clean_stop_brings_the_index_to_the_disk_before_it_says_so(tmp_path):
     calls.clear()
     storage.close()
     assert calls.index(str(file)) < calls.index(str(tmp_path / "index")) < calls.index(str(tmp_path / "abort"))
+
+
+def test_a_long_chain_of_one_key_is_looked_at_up_to_a_bound(storage):
+    """All of them have the key, none is in the time: each query looked at all there were."""
+    store = opened(storage)
+    for number in range(12):
+        put(store, number)
+    index = store._index
+    index.flush()
+    (file,) = index._files.values()
+    looked = []
+    read = file._entry
+    file._entry = lambda number: (looked.append(number), read(number))[1]
+    assert list(index.positions("T", "many", T0 + 500_000, T0 + 600_000)) == []
+    assert looked == [], "no record of the file is from that time"
+    assert len(list(index.positions("T", "many", T0, T0 + 100))) == 12
+    assert len(looked) == 12

@@ -284,6 +284,29 @@ def test_retention_drops_whole_segments_and_moves_the_queues():
     assert bodies(store.get("T", 0, 49, 1)) == [b"098"]
 
 
+def test_retention_by_share_of_the_disk_counts_what_the_log_takes(tmp_path):
+    """A sparse segment of a mebibyte with little in it takes little; others' files on the disk do not count."""
+
+    class SmallDisk(DiskStorage):
+        disk_bytes = 1 << 20
+
+    storage = SmallDisk(tmp_path)
+    store, _ = new_store(storage, StoreLimits(32, 262_144, 800, 1 << 18))
+    for number in range(30):
+        put(store, bytes([number]) * 50_000)
+    store.drop_beyond(2.0)
+    assert store.log_start == 0
+    store.drop_beyond(0.5)
+    kept = store.log_end - store.log_start
+    assert (1 << 18) < kept <= (1 << 19) + (1 << 18)
+    assert [event for event, _ in store.events] == ["store.dropped_for_room"]
+    assert store.get("T", 0, store.min_offset("T", 0), 1).count == 1
+    store.drop_beyond(0.0)
+    assert store.max_offset("T", 0) == 30
+    assert store.log_end > store.log_start, "the last segment stays"
+    storage.close()
+
+
 _events = st.lists(
     st.one_of(
         st.tuples(st.just("put"), st.integers(0, 2), st.binary(max_size=300)),

@@ -8,6 +8,7 @@ import pytest
 
 from rocketcrew.broker.effects import CloseChannel, Reply
 from rocketcrew.broker.name_server import NameServerCore
+from rocketcrew.broker.storage import MemoryStorage
 from rocketcrew.remoting.admin_bodies import (
     ClusterInfo,
     DataVersion,
@@ -33,7 +34,9 @@ from rocketcrew.remoting.admin_headers import (
 from rocketcrew.remoting.bodies import TopicRouteData
 from rocketcrew.remoting.codes import RequestCode, ResponseCode
 from rocketcrew.remoting.command import Command
+from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.headers import GetRoute
+from rocketcrew.remoting.registration import INFLATED_MAX_BYTES
 
 T0 = 1_700_000_000_000
 
@@ -146,7 +149,7 @@ def test_data_version_query(server):
 
 def test_bodies_that_cannot_be(server):
     assert server.register(["T"], body_crc32=1).remark == "crc32 not match"
-    assert server.register(["T"], compressed=True).code == ResponseCode.SYSTEM_ERROR
+    assert server.register(["T"], compressed=True).code == ResponseCode.SYSTEM_ERROR, "it is not deflated"
     body = RegisterBrokerBody().encode()
     header = RegisterBroker("b1", "1:1", "c", "", 0, body_crc32=zlib.crc32(body) & 0x7FFFFFFF)
     assert server.call(RequestCode.REGISTER_BROKER, header, body).code == 0
@@ -221,3 +224,69 @@ def test_topics_that_come_one_by_one_are_registered_as_if_at_once(make):
     assert dict(broker.name_server._tables.topics) == one_by_one
     assert [live.data_version.counter for live in broker.name_server._tables.live.values()] == [versions[0].counter]
     assert "T3" not in one_by_one
+
+
+def compressed(topics, attributes=""):
+    """As RegisterBrokerBody.encode(true) of a 5.x broker."""
+
+    def part(text):
+        return len(text).to_bytes(4, "big") + text
+
+    words = [f"{name} 4 3 6 SINGLE_TAG {attributes}".encode() for name in topics]
+    parts = [part(b'{"counter":7,"stateVersion":0,"timestamp":5}'), len(words).to_bytes(4, "big"), *map(part, words)]
+    return zlib.compress(b"".join([*parts, part(b"[]"), bytes(4)]))
+
+
+def register_compressed(server, body, said=True):
+    header = RegisterBroker("b1", "1.1.1.1:1", "c", "", 0, compressed=said, body_crc32=zlib.crc32(body) & 0x7FFFFFFF)
+    return server.call(RequestCode.REGISTER_BROKER, header, body)
+
+
+@pytest.mark.parametrize("said", [True, False])
+def test_a_compressed_registration_is_as_a_plain_one(server, said):
+    """Brokers since 5.0 say of each body that it is not compressed."""
+    assert register_compressed(server, compressed(["T", "U"], '{"message.type":"NORMAL"}'), said).code == 0
+    (queues,) = TopicRouteData.decode(server.route("T")).queue_datas
+    assert (queues.read_queue_nums, queues.write_queue_nums, queues.perm) == (4, 3, 6)
+    version = DataVersion(timestamp=5, counter=7).encode()
+    header = QueryDataVersion("b1", "1.1.1.1:1", "c", 0)
+    assert server.call(RequestCode.QUERY_DATA_VERSION, header, version).fields == {"changed": "false"}
+    assert register_compressed(server, compressed(["T"])).code == 0
+
+
+@pytest.mark.parametrize(
+    "inflated",
+    [b"", b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\0\0\0\x02{}\x7f\xff\xff\xff", b"\0\0\0\x02{}\0\0\0\1\0\0\0\1T"],
+)
+def test_a_compressed_registration_that_lies_is_refused(server, inflated):
+    answer = register_compressed(server, zlib.compress(inflated))
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "registration" in answer.remark
+
+
+def test_a_body_that_grows_beyond_measure_is_refused(server):
+    answer = register_compressed(server, zlib.compress(bytes(INFLATED_MAX_BYTES + 1)))
+    assert "more than" in answer.remark
+
+
+def test_kv_configuration_is_kept_over_a_restart():
+    storage, server = MemoryStorage(), Server()
+    server.core = NameServerCore(storage)
+    for key in ("a", "b"):
+        server.call(RequestCode.PUT_KV_CONFIG, PutKvConfig("n", key, key * 2))
+    server.call(RequestCode.DELETE_KV_CONFIG, KvKey("n", "a"))
+    server.core = NameServerCore(storage)
+    table = KvTable.decode(server.call(RequestCode.GET_KVLIST_BY_NAMESPACE, KvNamespace("n")).body)
+    assert table.table == {"b": "bb"}
+    storage.replace("config/kvConfig.json", b"{")
+    server.core = NameServerCore(storage)
+    assert server.call(RequestCode.GET_KV_CONFIG, KvKey("n", "b")).code == 0, "the generation before"
+    storage.replace("config/kvConfig.json", b"{")
+    with pytest.raises(UsageError, match=r"kvConfig\.json"):
+        NameServerCore(storage)
+
+
+def test_the_name_server_shows_its_configuration():
+    server = Server()
+    server.core = NameServerCore(config={"listenPort": "9876", "bindAddress": "127.0.0.1"})
+    assert server.call(RequestCode.GET_NAMESRV_CONFIG).body == b"bindAddress=127.0.0.1\nlistenPort=9876\n"

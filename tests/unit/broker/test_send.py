@@ -108,11 +108,6 @@ def test_properties_that_outgrow_the_record_are_refused_and_nothing_is_stored(br
     assert [message.body for message in broker.read()] == [b"first", b"last"]
 
 
-def test_timers_are_refused(broker):
-    assert broker.send(properties={"TIMER_DELAY_MS": "5"}).code == ResponseCode.SYSTEM_ERROR
-    assert broker.send(properties={"TIMER_DELAY_MS": "5", "DELAY": "1"}).code == 0, "DELAY wins"
-
-
 def test_batch(broker):
     entries = encode_batch([(1, b"a", "TAGS\x01t\x02"), (2, b"b", "UNIQ_KEY\x01K\x02")])
     answer = broker.send(

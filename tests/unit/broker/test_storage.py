@@ -324,6 +324,7 @@ def test_after_a_failed_fsync_nothing_more_is_promised(tmp_path, make):
         assert storage.is_synced(ticket)
     checkpoint = storage.load("config/checkpoint.json")
     broker.later(10_000)
+    broker.later(1)  # asks after the flush that began then
     assert broker.core.failed is not None
     assert broker.request(RequestCode.GET_BROKER_CONFIG) == []
     broker.core.stop()

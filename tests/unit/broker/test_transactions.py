@@ -8,7 +8,7 @@ import pytest
 
 from rocketcrew.broker.config import BrokerConfig
 from rocketcrew.broker.effects import Push
-from rocketcrew.broker.storage import MemoryStorage
+from rocketcrew.broker.storage import MemoryStorage, StorageError
 from rocketcrew.remoting.batch import encode_batch
 from rocketcrew.remoting.codes import FLAG_ONEWAY, RequestCode, ResponseCode
 from rocketcrew.remoting.headers import CheckTransaction, EndTransaction, SendResponse
@@ -177,3 +177,33 @@ def test_open_transactions_cost_nothing_until_they_are_due(broker):
     assert len(questions(broker.effects)) == 19
     assert questions(broker.later(29_999)) == []
     assert len(questions(broker.later(1))) == 19
+
+
+def test_a_message_that_is_given_up_and_fits_no_segment_ends_all_the_same(make):
+    """Its copy is longer than the half message was; no other half message waits for it."""
+    broker = make(mapped_file_size_commit_log=5_000, transaction_checks_max=0)
+    body = next(b"p" * size for size in range(5_000, 0, -1) if broker.send("T", b"p" * size, properties=HALF).code == 0)
+    assert broker.send("T", b"small", properties=HALF | {"UNIQ_KEY": "U2"}).code == 0
+    broker.later(6_100)
+    store = broker.core.state.store
+    ((event, fields),) = store.events
+    assert event == "store.transaction_given_up_without_a_copy"
+    assert store.message_at(fields["position"]).body == body
+    assert (len(broker.core.state.transactions), stored(broker, "TRANS_CHECK_MAX_TIME_TOPIC")) == (0, 1)
+
+
+def test_a_half_message_that_cannot_be_read_now_delays_no_other_for_good(broker):
+    """All that were due were taken from the heap before the first of them was read."""
+    for _ in range(3):
+        send_half(broker)
+    transactions = broker.core.state.transactions
+
+    class Unreadable:
+        def message_at(self, position):
+            raise StorageError("cannot read")
+
+    due_ms = transactions.next_due_ms()
+    with pytest.raises(StorageError):
+        list(transactions.due(due_ms, Unreadable()))
+    broker.heartbeat()
+    assert len(questions(broker.later(60_000))) == 3

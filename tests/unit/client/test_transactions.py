@@ -20,7 +20,7 @@ from rocketcrew.client.send_result import SendStatus
 from rocketcrew.client.sending import SendRules
 from rocketcrew.client.sync import SyncProducer
 from rocketcrew.client.transactions import LocalTransactionState
-from rocketcrew.remoting.codes import RequestCode
+from rocketcrew.remoting.codes import RequestCode, ResponseCode
 from rocketcrew.remoting.errors import BrokerError, UsageError
 
 TOPIC = "orders"
@@ -250,12 +250,12 @@ def test_handles():
             decode_handle(bad)
 
 
-async def test_a_broker_that_cannot_recall_says_so():
+async def test_a_broker_that_does_not_recall_says_why():
     async with transacting(None) as (_, producer, _):
         await producer.send(OutgoingMessage(TOPIC, b"x"))
-        with pytest.raises(BrokerError) as caught:
+        with pytest.raises(BrokerError, match="timestamp invalid") as caught:
             await producer.recall(TOPIC, handle("v1", TOPIC, "broker-a", "1700000000000", "U1"))
-        assert caught.value.code == 3
+        assert caught.value.code == ResponseCode.ILLEGAL_OPERATION
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,232 @@
+"""`rocketcrew broker convert`: a store whose log has another shape becomes one with segments of the configured size.
+
+Stores of earlier versions, and those of genuine brokers with another mappedFileSizeCommitLog, are served as they are; but a
+genuine broker opens a log only if all its segments have one size. So all records are written to a new log, in their order,
+each with its new position; queue offsets, store times and everything else stay. Message ids have the position in them, so
+ids that somebody wrote down before name nothing any more; unique keys and keys go on.
+
+- What cannot be read whole is refused: damage, missing offsets, what only some genuine brokers write (disk.refuse_foreign).
+- The new store is made beside the old one, as `<folder>.converting`, and read whole: the same records in the same order, the
+  same queues with the same ends. Only then the old folder is renamed to `<folder>.before-conversion`, and the new one takes
+  its name. Nothing of the old one is deleted, ever.
+- A kill at any moment leaves the old store where it was, or beside a whole new one; the next run goes on from there. A store
+  that has its shape already is left alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise, zip_longest
+from pathlib import Path
+
+from ..remoting.errors import UsageError
+from .checking import check
+from .checkpoint import REMOVED, removed_topics
+from .config import BrokerConfig
+from .core import BrokerCore
+from .disk import DiskStorage
+from .log_scan import BLANK_MIN_BYTES, Kind, LogScan, blank
+from .message_store import LOG
+from .recovery import Key
+from .state import TOPICS_JOURNAL
+from .storage import StoredFile
+
+DONE = "converted"  # a file in the new folder: it is whole and was compared
+CONVERTING, BEFORE = ".converting", ".before-conversion"
+WRITE_BYTES = 1 << 20
+_POSITION = slice(28, 36)  # of a record: its own place in the log
+_KEPT_OUT = (REMOVED, TOPICS_JOURNAL, "config/checkpoint.json")
+
+Ends = dict[Key, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """What was done; `before` is where the old store is now, None when there was nothing to do."""
+
+    records: int
+    segments: int
+    before: Path | None
+
+
+def convert(folder: Path, config: BrokerConfig, now_ms: int) -> Converted:
+    """Give the store in `folder` segments of `config.mapped_file_size_commit_log` bytes. Raises UsageError, StorageError."""
+    fresh, before = folder.with_name(folder.name + CONVERTING), folder.with_name(folder.name + BEFORE)
+    if (fresh / DONE).exists() and (before.exists() or not folder.exists()):
+        return _take_over(folder, fresh, before)  # a kill came between the two renames
+    if not (folder / LOG).is_dir():
+        raise UsageError(f"broker data folder {folder} has no {LOG}: there is nothing to convert")
+    if before.exists():
+        if _has_shape(folder / LOG, config.mapped_file_size_commit_log):
+            return Converted(0, len(list((folder / LOG).iterdir())), None)
+        raise UsageError(f"{before} is there from an earlier conversion: move or remove it first")
+    if _has_shape(folder / LOG, config.mapped_file_size_commit_log):
+        return Converted(0, len(list((folder / LOG).iterdir())), None)
+    if fresh.exists():
+        if not fresh.joinpath("lock").exists():
+            raise UsageError(f"{fresh} is no store that a conversion began: move or remove it first")
+        shutil.rmtree(fresh)  # an earlier conversion was cut short; the source has everything
+    config = replace(config, dir=str(folder))
+    source = DiskStorage(folder)
+    try:
+        ends, names = _settle(source, config, now_ms)
+        _refuse_if_full(folder)
+        _write(source, fresh, config.mapped_file_size_commit_log, names)
+        records = _compare(source, fresh, config, now_ms, ends)
+    finally:
+        source.close()
+    (fresh / DONE).write_text(f"{records}\n", encoding="ascii")
+    _sync_folder(fresh)
+    return _take_over(folder, fresh, before)
+
+
+def _take_over(folder: Path, fresh: Path, before: Path) -> Converted:
+    """The new folder takes the name of the old one, which is kept under another name."""
+    records = int((fresh / DONE).read_text(encoding="ascii"))
+    if folder.exists():
+        folder.rename(before)
+        _sync_folder(folder.parent)
+    fresh.rename(folder)
+    _sync_folder(folder.parent)
+    (folder / DONE).unlink()
+    return Converted(records, len(list((folder / LOG).iterdir())), before)
+
+
+def _has_shape(log: Path, segment_bytes: int) -> bool:
+    """Whether all segments have that size, and follow each other without holes."""
+    starts = sorted(int(path.name) for path in log.iterdir())
+    sizes = {path.stat().st_size for path in log.iterdir()}
+    return sizes <= {segment_bytes} and all(after - start == segment_bytes for start, after in pairwise(starts))
+
+
+def _settle(source: DiskStorage, config: BrokerConfig, now_ms: int) -> tuple[Ends, list[str]]:
+    """Start a broker on the old store and stop it, so that log and tables are whole; its queues' ends, and its tables."""
+    core = BrokerCore(config, source, now_ms=now_ms)
+    found = core.state.store.found
+    while core.state.store.is_rebuilding:
+        core.state.store.rebuild_some()
+    if found.damaged_ranges or found.missing_offsets or source.aside():
+        raise UsageError(
+            f"the store in {config.dir} has lost something ({found.damaged_ranges} damaged ranges, {found.missing_offsets} "
+            f"missing offsets, {len(source.aside())} parts in damaged/): it is served as it is, but not converted; "
+            "`rocketcrew broker check` says where"
+        )
+    ends = ends_of(core)
+    core.stop()
+    folder = Path(config.dir) / "config"
+    names = [f"config/{path.name}" for path in sorted(folder.iterdir()) if path.suffix == ".json"]
+    return ends, [name for name in names if name not in _KEPT_OUT]
+
+
+def ends_of(core: BrokerCore) -> Ends:
+    """The first and the next offset of each queue."""
+    store = core.state.store
+    return {
+        key: (store.min_offset(*key), store.max_offset(*key)) for key in store.queue_keys() if store.max_offset(*key)
+    }
+
+
+def _refuse_if_full(folder: Path) -> None:
+    """The copy needs as much room again."""
+    needed = sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
+    free = shutil.disk_usage(folder).free
+    if free < needed + (64 << 20):
+        raise UsageError(
+            f"converting {folder} needs {needed >> 20} MiB beside it, and the disk has {free >> 20} MiB free"
+        )
+
+
+def _write(source: DiskStorage, fresh: Path, segment_bytes: int, tables: list[str]) -> None:
+    target = DiskStorage(fresh)
+    try:
+        log, old = target.open(LOG, segment_bytes, buffered=False), source.open(LOG, segment_bytes, buffered=False)
+        if old.start:  # retention took the front, as the first queue offsets show
+            log.reset(max(old.start // segment_bytes, 1) * segment_bytes)
+        removals = sorted((removed_topics(source.load(REMOVED)) or {}).items(), key=lambda item: item[1])
+        moved: dict[str, int] = {}
+        waiting: list[bytes] = []
+        position = log.end
+        for at, record in records_of(old):
+            while removals and removals[0][1] <= at:
+                moved[removals.pop(0)[0]] = position
+            if len(record) + BLANK_MIN_BYTES > segment_bytes:
+                raise UsageError(
+                    f"the record at {at} has {len(record)} bytes and does not fit into a segment of {segment_bytes} "
+                    "(mapped_file_size_commit_log)"
+                )
+            room = segment_bytes - position % segment_bytes
+            if room < len(record) + BLANK_MIN_BYTES:
+                log.append(b"".join(waiting))
+                log.roll(blank(room))
+                waiting, position = [], position + room
+            waiting.append(record[: _POSITION.start] + position.to_bytes(8, "big") + record[_POSITION.stop :])
+            position += len(record)
+            if len(waiting) * len(record) > WRITE_BYTES:
+                log.append(b"".join(waiting))
+                waiting = []
+        log.append(b"".join(waiting))
+        moved |= {topic: position for topic, _ in removals}
+        for name in tables:
+            target.replace(name, source.load(name) or b"", sync=True)
+        target.replace(REMOVED, json.dumps(moved).encode(), sync=True)
+        target.sync_now()
+    finally:
+        target.close()
+
+
+def records_of(log: StoredFile) -> Iterator[tuple[int, bytes]]:
+    """Position and bytes of each record. Raises UsageError at anything that cannot be read."""
+    for part in LogScan(log, log.start, lambda _: True):
+        if part.kind is Kind.RECORD:
+            yield part.position, log.read(part.position, part.length_bytes)
+        elif part.kind is not Kind.UNWRITTEN:
+            raise UsageError(
+                f"{part.length_bytes} bytes at {part.position} of the commit log cannot be read ({part.kind.value}): "
+                "the store is served as it is, but not converted"
+            )
+
+
+def _compare(source: DiskStorage, fresh: Path, config: BrokerConfig, now_ms: int, ends: Ends) -> int:
+    """Read the new store whole beside the old one; returns how many records both have. Raises UsageError."""
+
+    def differs(what: str) -> UsageError:
+        return UsageError(f"the copy in {fresh} is not what {config.dir} has ({what}): the old store stays in use")
+
+    target = DiskStorage(fresh)
+    try:
+        core = BrokerCore(replace(config, dir=str(fresh)), target, now_ms=now_ms)
+        if ends_of(core) != ends:
+            raise differs("ends of queues")
+        core.stop()
+        count = 0
+        segment_bytes = config.mapped_file_size_commit_log
+        logs = (storage.open(LOG, segment_bytes, buffered=False) for storage in (source, target))
+        for old, new in zip_longest(*map(records_of, logs)):
+            if old is None or new is None or _without_position(old[1]) != _without_position(new[1]):
+                raise differs(f"record {count} of the log")
+            count += 1
+        report = check(target)
+        if not report.is_fine or report.records != count:
+            raise differs("; ".join(report.lines()))
+        return count
+    finally:
+        target.close()
+
+
+def _without_position(record: bytes) -> bytes:
+    return record[: _POSITION.start] + record[_POSITION.stop :]
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+__all__ = ["Converted", "convert", "ends_of", "records_of"]

@@ -1,0 +1,57 @@
+"""Queues by the broker's word (400), and a group that an operator wants to pop (401)."""
+
+from __future__ import annotations
+
+import pytest
+
+from rocketcrew.remoting.codes import RequestCode, ResponseCode
+from rocketcrew.remoting.pop_headers import QueryAssignment, QueryAssignmentResponse, SetMessageRequestMode
+
+MEMBERS = ("c1", "c2", "c3")
+
+
+@pytest.fixture
+def group(broker):
+    """A topic of eight queues and three members."""
+    broker.send(default_topic_queue_nums=8)
+    for channel, client_id in enumerate(MEMBERS, 1):
+        broker.heartbeat(client_id=client_id, channel=channel)
+    return broker
+
+
+def queues(broker, client_id, strategy="AVG", model="CLUSTERING", group="g", topic="T"):
+    body = QueryAssignment(topic, group, client_id, strategy, model).encode()
+    answer = broker.call(RequestCode.QUERY_ASSIGNMENT, body=body)
+    assert answer.code == 0, answer.remark
+    found = QueryAssignmentResponse.decode(answer.body).message_queue_assignments
+    if found is None:
+        return None
+    assert {(each.mode, each.message_queue.broker_name) for each in found} <= {("PULL", "broker-a")}
+    return [each.message_queue.queue_id for each in found]
+
+
+def test_the_queues_are_shared_out_as_java_does(group):
+    assert [queues(group, member) for member in MEMBERS] == [[0, 1, 2], [3, 4, 5], [6, 7]]
+    assert [queues(group, member, "AVG_BY_CIRCLE") for member in MEMBERS] == [[0, 3, 6], [1, 4, 7], [2, 5]]
+    assert queues(group, "c2", model="BROADCASTING") == list(range(8))
+
+
+def test_what_the_broker_does_not_know_is_no_assignment(group):
+    assert queues(group, "stranger") == []
+    assert queues(group, "c1", group="other") is None
+    assert queues(group, "c1", strategy="MINE") is None
+    assert queues(group, "c1", topic="none") == []
+
+
+@pytest.mark.parametrize(
+    ("topic", "mode", "code"),
+    [
+        ("T", "PULL", 0),
+        ("T", "POP", ResponseCode.REQUEST_CODE_NOT_SUPPORTED),
+        ("%RETRY%g", "PULL", ResponseCode.NO_PERMISSION),
+    ],
+)
+def test_a_group_that_is_to_pop_is_refused_in_words(group, topic, mode, code):
+    answer = group.call(RequestCode.SET_MESSAGE_REQUEST_MODE, body=SetMessageRequestMode(topic, "g", mode).encode())
+    assert answer.code == code
+    assert (code == 0) or answer.remark

@@ -1,0 +1,150 @@
+"""`broker convert`: stores of other shapes get ours, record by record; what is not whole is refused, nothing is deleted."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from rocketcrew.broker.config import BrokerConfig
+from rocketcrew.broker.converting import convert, records_of
+from rocketcrew.broker.disk import DiskStorage
+from rocketcrew.remoting.admin_headers import TopicName
+from rocketcrew.remoting.codes import RequestCode
+from rocketcrew.remoting.errors import UsageError
+from rocketcrew.remoting.headers import UpdateOffset
+
+T0 = 1_700_000_000_000
+OLD_BYTES, NEW_BYTES = 3_000, 5_000
+TOPICS = ("A", "B")
+NO_INDEX = shutil.ignore_patterns("index")  # 420 MB, sparse only where it was made
+
+
+def config_of(segment_bytes=NEW_BYTES):
+    return BrokerConfig(mapped_file_size_commit_log=segment_bytes, flush="async", message_delay_level="200ms 500ms")
+
+
+def contents(make, folder):
+    """All messages of the topics but their positions, and the group's offsets."""
+    storage = DiskStorage(folder)
+    broker = make(storage, flush="async", mapped_file_size_commit_log=NEW_BYTES)
+    read, found = broker.core.state.store.message_in, {}
+    for topic in TOPICS:
+        ends = (broker.core.state.store.min_offset(topic, 0), broker.core.state.store.max_offset(topic, 0))
+        messages = [read(topic, 0, offset) for offset in range(*ends)]
+        found[topic] = [(m.queue_offset, m.body, m.raw_properties, m.store_timestamp_ms) for m in messages]
+    offsets = [broker.core.state.offsets.query(topic, "g", 0) for topic in TOPICS]
+    aside = storage.aside()
+    broker.core.stop()
+    storage.close()
+    return found, offsets, aside
+
+
+@pytest.fixture
+def store(make, tmp_path):
+    """A store of several segments of another size, with a topic that was deleted and made again."""
+    folder = tmp_path / "store"
+    storage = DiskStorage(folder)
+    broker = make(storage, flush="async", mapped_file_size_commit_log=OLD_BYTES)
+    for number in range(60):
+        broker.send(TOPICS[number % 2], b"%d" % number * (number % 40 + 1), tag="t")
+        if number == 30:
+            broker.call(RequestCode.DELETE_TOPIC_IN_BROKER, TopicName("B"))
+    broker.heartbeat()
+    broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "A", 0, 7))
+    broker.core.stop()
+    storage.close()
+    return folder
+
+
+def shape_of_before(folder):
+    """As versions before wrote it: a segment ends with its last record, and the next one has the position after it."""
+    storage = DiskStorage(folder)
+    log = storage.open("commitlog", OLD_BYTES, buffered=False)
+    removed_at = json.loads(storage.load("config/removedTopics.json"))["B"]
+    segments, position, moved = [(0, bytearray())], 0, None
+    for at, record in records_of(log):
+        if at >= removed_at and moved is None:
+            moved = position
+        content = segments[-1][1]
+        if content and len(content) + len(record) > OLD_BYTES:
+            segments.append((position, content := bytearray()))
+        content += record[:28] + position.to_bytes(8, "big") + record[36:]
+        position += len(record)
+    storage.replace("config/removedTopics.json", json.dumps({"B": moved}).encode(), sync=True)
+    storage.close()
+    for name in ("consumequeue", "commitlog", "index"):
+        shutil.rmtree(folder / name)
+    (folder / "config" / "checkpoint.json").unlink()
+    (folder / "commitlog").mkdir()
+    for start, content in segments:
+        (folder / "commitlog" / f"{start:020d}").write_bytes(content)
+    assert len(segments) > 3
+
+
+@pytest.mark.parametrize("old", ["other size", "before", "retention"])
+def test_a_store_is_the_same_after_it_was_converted(make, store, old):
+    if old == "before":
+        shape_of_before(store)
+    if old == "retention":
+        storage = DiskStorage(store)
+        broker = make(storage, flush="async", mapped_file_size_commit_log=OLD_BYTES)
+        log = storage.open("commitlog", OLD_BYTES, buffered=False)
+        broker.core.state.store._keep_from(log.segment_starts()[2])
+        broker.core.stop()
+        storage.close()
+    copy = store.with_name("copy")
+    shutil.copytree(store, copy, ignore=NO_INDEX)
+    wanted = contents(make, copy)
+    done = convert(store, config_of(), T0)
+    segments = sorted((store / "commitlog").iterdir())
+    assert {path.stat().st_size for path in segments} == {NEW_BYTES}
+    assert [int(path.name) % NEW_BYTES for path in segments] == [0] * len(segments)
+    assert (done.segments, done.before) == (len(segments), store.with_name("store.before-conversion"))
+    assert contents(make, store) == wanted
+    assert contents(make, done.before) == wanted
+    assert [len(messages) for messages in wanted[0].values()][1] == 15
+    again = convert(store, config_of(), T0)
+    assert again.before is None, "nothing is left to do"
+
+
+@pytest.mark.parametrize("moment", ["before the copy was whole", "between the renames"])
+def test_a_kill_during_a_conversion_costs_nothing(make, store, moment):
+    copy = store.with_name("copy")
+    shutil.copytree(store, copy, ignore=NO_INDEX)
+    wanted = contents(make, copy)
+    if moment == "between the renames":
+        done = convert(store, config_of(), T0)
+        store.rename(store.with_name("store.converting"))
+        (store.with_name("store.converting") / "converted").write_text(f"{done.records}\n")
+    else:
+        half = store.with_name("store.converting")
+        shutil.copytree(store, half, ignore=NO_INDEX)
+        shutil.rmtree(half / "config")
+    done = convert(store, config_of(), T0)
+    assert contents(make, store) == wanted
+    assert contents(make, store.with_name("store.before-conversion")) == wanted
+
+
+def test_a_store_with_damage_is_refused_and_stays(make, store):
+    segment = sorted((store / "commitlog").iterdir())[1]
+    content = bytearray(segment.read_bytes())
+    content[300:340] = b"\xff" * 40
+    segment.write_bytes(content)
+    (store / "config" / "checkpoint.json").unlink()
+    with pytest.raises(UsageError, match="has lost something"):
+        convert(store, config_of(), T0)
+    assert segment.read_bytes() == bytes(content)
+    assert not store.with_name("store.converting").exists()
+
+
+def test_what_is_no_store_and_what_does_not_fit_is_refused(store, tmp_path):
+    with pytest.raises(UsageError, match="nothing to convert"):
+        convert(tmp_path / "nowhere", config_of(), T0)
+    with pytest.raises(UsageError, match="does not fit into a segment"):
+        convert(store, config_of(150), T0)
+    (store / "consumequeue_r").mkdir()
+    (store / "consumequeue_r" / "CURRENT").write_text("x")
+    with pytest.raises(UsageError, match="RocksDB"):
+        convert(store, config_of(), T0)
