@@ -57,13 +57,13 @@ from .metrics import MetricsServer
 from .operating import Operator, StopSignals, StopWish, hold_signals
 from .outcome_files import Published
 from .pool.charges_file import charge_left_cells, read_charges, write_charges
+from .pool.child import HandlerError
 from .pool.ordered_feed import OrderedFeed, OrderKept
-from .pool.pool_member import HandlerError
 from .pool.stacks import ProcessStack, as_text, own_stack, worker_facts
 from .pool.watching import Watch
 from .pool.worker_pool import Pool
 from .slot import adopt, take_slot
-from .status import picture, staff_picture
+from .status import picture, staffing_picture
 from .wiring import (
     CELL_SLOTS,
     Boots,
@@ -291,7 +291,7 @@ class Supervisor:
         self._acting.perform(self._pool.performs)
         self._acting.perform(OrderedFeed(self._pool, self._view, self._transport).performs)
         self._to_end.append(self._pool.kill)
-        watch = Watch(self._cells, self._pool.members.values, self.core.is_busy, settings.workers.stall_timeout_ms)
+        watch = Watch(self._cells, self._pool.children.values, self.core.is_busy, settings.workers.stall_timeout_ms)
         watch.start()
         self._to_end.append(watch.stop)
         await self._pool.start()
@@ -340,10 +340,10 @@ class Supervisor:
             "loader": self._loader.status(), "backlog": self._backlog.status(), "schema": self._pool.schema,
             "slot": str(self._slot.path),
             "pid": os.getpid(),
-            "staff": staff_picture(self._pool.staff),
+            "staff": staffing_picture(self._pool.staffing),
             **self._member.picture(),
         }  # fmt: skip
-        facts = worker_facts(self._pool.members.values(), self._pool.running)
+        facts = worker_facts(self._pool.children.values(), self._pool.running)
         return picture(self.core, self.service, facts, extra)
 
     async def stacks(self) -> list[ProcessStack]:

@@ -16,13 +16,13 @@ from abc import abstractmethod
 from ...remoting.errors import ProtocolError
 from ...remoting.stored import record_info
 from ...workers.failures import Cause, Failure
-from .actions import DispatchOrdered, OrderedChunk, Retired
+from .actions import DispatchOrdered, OrderedChunk
 from .chunks import Chunk
 from .dispatching import Dispatching, Links
 from .process_queue import ProcessQueue
 from .queue_order import Lane, QueueOrder
 from .state import State, WorkerView
-from .states import Queue, Worker
+from .states import Queue
 
 SUSPEND_MS_MIN, SUSPEND_MS_MAX = 10, 30_000
 """Bounds of a handler's suspend time (ConsumeMessageOrderlyService.submitConsumeRequestLater)."""
@@ -211,8 +211,7 @@ class Ordered(Dispatching):
         worker = self.s.workers.get(chunk.worker_id or "")
         if worker is not None:
             self.s.unhand(worker, chunk)
-            if worker.state is Worker.LEAVING and not worker.in_flight:
-                self.s.out.append(Retired(worker.worker_id))
+            self.s.let_go(worker)
 
     def _failed(self, pq: ProcessQueue, lane: Lane, rest: Chunk, failed: int, failure: Failure) -> Chunk | None:
         """Count the attempt, or send the first message back and keep what is behind it; what is to be kept."""

@@ -20,7 +20,7 @@ from ...workers.packets import QueueInfo
 from ..core.decisions import Core
 from ..core.slab import Slot
 from ..core.states import Worker
-from .pool_member import Member
+from .child import Child
 
 WAITING_MAX = 64
 """More at a time are refused: each holds bytes of the slab."""
@@ -29,15 +29,15 @@ log = structlog.get_logger("rocketcrew.direct")
 
 
 class Directing:
-    """Open requests by number. `send(member, packet, payload)` writes to a worker's link; `kill(worker_id, reason)`."""
+    """Open requests by number. `send(child, packet, payload)` writes to a worker's link; `kill(worker_id, reason)`."""
 
     def __init__(
-        self, core: Core, slab: memoryview, members: dict[str, Member],
-        send: Callable[[Member, bytes, memoryview], None], kill: Callable[[str, str], None], *, timeout_s: float,
+        self, core: Core, slab: memoryview, children: dict[str, Child],
+        send: Callable[[Child, bytes, memoryview], None], kill: Callable[[str, str], None], *, timeout_s: float,
     ) -> None:  # fmt: skip
         self._core = core
         self._slab = slab
-        self._members = members
+        self._children = children
         self._send = send
         self._kill = kill
         self._timeout_s = timeout_s
@@ -47,7 +47,7 @@ class Directing:
 
     async def consume(self, queue: QueueInfo, record: bytes) -> ConsumeDirectlyResult:
         """What a worker's handler makes of the record. Raises Refused when no worker or no bytes are free."""
-        member = self._least_loaded()
+        child = self._least_loaded()
         slot = self._core.state.slab.take(len(record)) if len(self._open) < WAITING_MAX else None
         if slot is None:
             raise Refused(f"{len(self._open)} messages are being consumed directly and the memory is used: try again")
@@ -57,25 +57,25 @@ class Directing:
         timer = self._loop.call_later(
             self._timeout_s,
             self._kill,
-            member.worker_id,
+            child.worker_id,
             f"a message consumed directly ran for {self._timeout_s:.0f} s",
         )
-        self._open[number] = (member.worker_id, answer, slot, timer)
-        log.info("consume_directly", topic=queue.topic, queue_id=queue.queue_id, worker=member.worker_id)
+        self._open[number] = (child.worker_id, answer, slot, timer)
+        log.info("consume_directly", topic=queue.topic, queue_id=queue.queue_id, worker=child.worker_id)
         packet = encode_direct(number, slot.start, len(record), queue)
-        self._send(member, packet, self._slab[slot.start : slot.start + len(record)])
+        self._send(child, packet, self._slab[slot.start : slot.start + len(record)])
         result = await answer
         return ConsumeDirectlyResult(result.result, remark=result.remark or None, spent_time_mills=result.spent_ms)
 
-    def _least_loaded(self) -> Member:
+    def _least_loaded(self) -> Child:
         ready = [
             worker
             for worker in self._core.state.workers.values()
-            if worker.state is Worker.READY and worker.worker_id in self._members
+            if worker.state is Worker.READY and worker.worker_id in self._children
         ]
         if not ready:
             raise Refused("no worker is ready")
-        return self._members[min(ready, key=lambda worker: len(worker.in_flight)).worker_id]
+        return self._children[min(ready, key=lambda worker: len(worker.in_flight)).worker_id]
 
     def done(self, result: DirectResult) -> None:
         """A worker's answer."""

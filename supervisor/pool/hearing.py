@@ -18,8 +18,8 @@ from ...workers.trace_packets import TRACES, decode_traces
 from ..core import events as ev
 from ..core.decisions import Core
 from ..core.journal import Records
+from .child import Child
 from .ordered_hearing import hear
-from .pool_member import Member
 
 LEFT_BEHIND = "left behind"
 """Stands for what earlier runs left in open/."""
@@ -31,15 +31,15 @@ class Hearing:
     """Reads packets and gives them to the core; what the pool itself must know goes to its callbacks."""
 
     def __init__(
-        self, core: Core, *, run_id: str, is_ready: Callable[[Member, packets.Ready], None],
-        boot_failed: Callable[[Member, packets.BootFailed], None], progress: Callable[[Member], None],
-        notice: Callable[[Member, dict[str, Any]], None], salvaged: Callable[[Member], None],
+        self, core: Core, *, run_id: str, is_ready: Callable[[Child, packets.Ready], None],
+        boot_failed: Callable[[Child, packets.BootFailed], None], progress: Callable[[Child], None],
+        notice: Callable[[Child, dict[str, Any]], None], salvaged: Callable[[Child], None],
         kill: Callable[[str, str], None], directed: Callable[[DirectResult], None],
         check: Callable[[packets.Ready], None], traced: Callable[[Sequence[TraceRecord]], None],
     ) -> None:  # fmt: skip
-        """`progress` is called when a worker has done `look_at_messages`; `kill(worker_id, reason)` ends one that said what
-        cannot be; `salvaged` is called when a worker has salvaged all that it was to. `check` raises UsageError where
-        a worker that is ready is not what this member can use; `traced` takes trace records."""
+        """`progress` is called when a worker has reported `look_at_messages` messages, `salvaged` when it has salvaged all
+        that it was to. `kill(worker_id, reason)` ends a worker that reported what cannot be. `check` raises UsageError
+        where a worker that is ready is not what this member can use; `traced` takes trace records."""
         self._core = core
         self._run_id = run_id
         self._is_ready = is_ready
@@ -55,64 +55,61 @@ class Hearing:
         self.leftovers: list[tuple[str, int, Records]] = []
         """What was salvaged of earlier runs: (worker id, segment, records whose rows are complete in it)."""
 
-    def packet(self, member: Member, packet: bytes) -> None:
+    def packet(self, child: Child, packet: bytes) -> None:
         now = self._loop.time()
         kind = packet[0]
         try:
             if kind == packets.OUTCOMES:
-                self._outcomes(member, packet, now)
+                self._outcomes(child, packet, now)
             elif kind == packets.SEALED:
-                self._core.handle(ev.Sealed(member.worker_id, packets.decode_sealed(packet).seq), now)
+                self._core.handle(ev.Sealed(child.worker_id, packets.decode_sealed(packet).seq), now)
             elif kind == packets.DIRECTED:
                 self._directed(decode_directed(packet))
             elif kind == TRACES:
                 self._traced(decode_traces(packet))
             elif kind == packets.READY:
-                self._ready(member, packets.decode_ready(packet), now)
+                self._ready(child, packets.decode_ready(packet), now)
             elif kind == packets.SALVAGED:
-                self._salvaged(member, packets.decode_salvaged(packet), now)
+                self._salvaged(child, packets.decode_salvaged(packet), now)
             elif kind == packets.SALVAGE_DONE:
-                self._salvage_done(member, now)
+                self._salvage_done(child, now)
             elif kind == NOTICE:
-                self._notice(member, decode_notice(packet))
+                self._notice(child, decode_notice(packet))
             elif kind == packets.BOOT_FAILED:
-                self._boot_failed(member, packets.decode_boot_failed(packet))
-            elif not hear(self._core, member.worker_id, packet, now):
+                self._boot_failed(child, packets.decode_boot_failed(packet))
+            elif not hear(self._core, child.worker_id, packet, now):
                 raise ProtocolError(f"packet kind {kind}", "worker link")
         except ProtocolError as error:
-            self._kill(member.worker_id, str(error))
+            self._kill(child.worker_id, str(error))
 
-    def _outcomes(self, member: Member, packet: bytes, now: float) -> None:
+    def _outcomes(self, child: Child, packet: bytes, now: float) -> None:
         entries, failures = packets.decode_outcomes(packet)
-        member.reports += 1
+        child.reports += 1
         at = 0
         for chunk_id, start, records, seq, busy_us, slowest_us, filtered, failed in entries:
             reports = failures[at : at + failed] if failed else ()
             at += failed
-            member.messages += records
-            member.failed += failed
             self._core.handle(
-                ev.Outcome(member.worker_id, chunk_id, start, records, seq, busy_us, slowest_us, filtered, reports), now
+                ev.Outcome(child.worker_id, chunk_id, start, records, seq, busy_us, slowest_us, filtered, reports), now
             )
-        if member.messages >= member.look_at_messages:
-            self._progress(member)
+        if child.worker.messages >= child.worker.look_at_messages:
+            self._progress(child)
 
-    def _ready(self, member: Member, ready: packets.Ready, now: float) -> None:
+    def _ready(self, child: Child, ready: packets.Ready, now: float) -> None:
         try:
             self._check(ready)
         except UsageError as error:
-            self._boot_failed(member, packets.BootFailed(str(error), ""))
-            member.killed = True
-            member.process.kill()
+            self._boot_failed(child, packets.BootFailed(str(error), ""))
+            self._core.handle(ev.WorkerKilled(child.worker_id), now)
+            child.process.kill()
             return
-        member.ready = True
         self._core.state.stats.calls_are_batches = ready.batch
-        self._core.handle(ev.WorkerReady(member.worker_id), now)
-        log.debug("worker_ready", worker=member.worker_id, pid=member.process.pid)
-        self._is_ready(member, ready)
+        self._core.handle(ev.WorkerReady(child.worker_id), now)
+        log.debug("worker_ready", worker=child.worker_id, pid=child.process.pid)
+        self._is_ready(child, ready)
 
-    def _salvaged(self, member: Member, part: packets.Salvaged, now: float) -> None:
-        found = member.salvaged.setdefault(part.file, [])
+    def _salvaged(self, child: Child, part: packets.Salvaged, now: float) -> None:
+        found = child.salvaged.setdefault(part.file, [])
         found.extend(part.messages)
         if not part.last or part.sealed_name is None:
             return
@@ -122,12 +119,11 @@ class Hearing:
             self._core.handle(ev.Salvaged(part.worker, part.seq, records), now)
         else:
             self.leftovers.append((part.worker, part.seq, records))
-        del member.salvaged[part.file]
+        del child.salvaged[part.file]
 
-    def _salvage_done(self, member: Member, now: float) -> None:
+    def _salvage_done(self, child: Child, now: float) -> None:
         """Its set-up may take long, and may fail: what the dead had in hand need not wait for that."""
-        for dead in member.salvage_of:
+        for dead in child.worker.salvages:
             if dead != LEFT_BEHIND:
                 self._core.handle(ev.SalvageComplete(dead), now)
-        self._all_salvaged(member)
-        member.salvage_of = ()
+        self._all_salvaged(child)

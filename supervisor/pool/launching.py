@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 
 from ...workers.spawn import Forkserver, WorkerProcess, WorkerStartError
-from .pool_member import BootMaker, NewWorker
+from .child import BootMaker, NewWorker
 from .stacks import Helper
 
 SPARE_DELAY_S = 0.1

@@ -71,14 +71,14 @@ class OrderedFeed:
     def _send(self, worker_id: str, queues: Mapping[int, MessageQueue], packet: bytes, bodies: list[slice]) -> None:
         """A packet, the queues it names before it, and on a stream its bodies behind it; a worker that is gone is noticed
         by its own event."""
-        member = self._pool.members.get(worker_id)
-        if member is None:
+        child = self._pool.children.get(worker_id)
+        if child is None:
             return
         payload = b"".join(self._slab[body] for body in bodies) if self._inline else None
         with contextlib.suppress(LinkClosedError):
-            self._pool.introduce(member, queues)
-            if not member.link.send(packet, payload):
-                self._loop.add_writer(member.link.fileno(), self._pool.writable, member)
+            self._pool.introduce(child, queues)
+            if not child.link.send(packet, payload):
+                self._loop.add_writer(child.link.fileno(), self._pool.writable, child)
 
     def dispatch(self, action: DispatchOrdered) -> None:
         """One hand-over. The core's clock is the monotonic one of this machine, which workers read too."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from ...workers.stack_dump import STACK_SIGNAL, StackFile, catches_stack_signal
-from .pool_member import Member
+from .child import Child
 
 STACK_TIMEOUT_S: Final = 1.0
 """A worker that runs answers within a millisecond."""
@@ -114,12 +114,12 @@ class _Asked:
 
 
 async def crew_stacks(
-    members: Sequence[Member], running: Callable[[Member], Running | None], helpers: Callable[[], Sequence[Helper]],
+    children: Sequence[Child], running: Callable[[Child], Running | None], helpers: Callable[[], Sequence[Helper]],
     *, timeout_s: float = STACK_TIMEOUT_S,
 ) -> list[ProcessStack]:  # fmt: skip
-    """The stacks of all `members` and `helpers`, asked at the same time; `running` says what each has in hand. At most
+    """The stacks of all `children` and `helpers`, asked at the same time; `running` says what each has in hand. At most
     `timeout_s`."""
-    asked = [_ask_member(member, running(member)) for member in members]
+    asked = [_ask_child(child, running(child)) for child in children]
     asked += [_ask_helper(helper, helpers) for helper in helpers()]
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
@@ -130,12 +130,10 @@ async def crew_stacks(
     return [each.answer() for each in asked]
 
 
-def _ask_member(member: Member, running: Running | None) -> _Asked:
-    member.stack_file.forget()
-    member.process.kill(STACK_SIGNAL)
-    return _Asked(
-        "worker", member.worker_id, member.process.pid, running, member.stack_file, ended=lambda: member.ended
-    )
+def _ask_child(child: Child, running: Running | None) -> _Asked:
+    child.stack_file.forget()
+    child.process.kill(STACK_SIGNAL)
+    return _Asked("worker", child.worker_id, child.process.pid, running, child.stack_file, ended=lambda: child.ended)
 
 
 def _ask_helper(helper: Helper, helpers: Callable[[], Sequence[Helper]]) -> _Asked:
@@ -158,22 +156,20 @@ def _kernel_state(pid: int) -> str:
     return next((f"state: {line[6:].strip()}" for line in lines if line.startswith("State:")), "")
 
 
-def worker_facts(
-    members: Iterable[Member], running: Callable[[Member], Running | None]
-) -> dict[str, dict[str, object]]:
+def worker_facts(children: Iterable[Child], running: Callable[[Child], Running | None]) -> dict[str, dict[str, object]]:
     """What is known of each worker without asking it, by its id: JSON types."""
     facts: dict[str, dict[str, object]] = {}
-    for member in members:
-        found = running(member)
-        facts[member.worker_id] = {
-            "pid": member.process.pid,
-            "index": member.index,
-            "generation": member.generation,
-            "done": member.messages,
-            "failed": member.failed,
-            "rss_bytes": _resident_bytes(member.process.pid),
+    for child in children:
+        found = running(child)
+        facts[child.worker_id] = {
+            "pid": child.process.pid,
+            "index": child.worker.index,
+            "generation": child.worker.generation,
+            "done": child.worker.messages,
+            "failed": child.worker.failed,
+            "rss_bytes": _resident_bytes(child.process.pid),
             "running": None if found is None else str(found),
-            "progress": member.progress if found is not None else "",
+            "progress": child.progress if found is not None else "",
         }
     return facts
 

@@ -17,8 +17,9 @@ import structlog
 from ...conf.units import NS_PER_MS
 from ...workers.cells import BEATS, HARD_NS, RSS_PEAK, SOFT_NS, STARTED_NS, STATE, CellFile
 from ...workers.limits import SOFT_SIGNAL
+from ..core.states import LIVING
 from ..core.time_limits import Progress, Step
-from .pool_member import Member
+from .child import Child
 
 LOOK_MIN_S: Final = 0.002
 LOOK_MAX_S: Final = 0.1
@@ -33,10 +34,10 @@ class Watch:
     """One timer for all workers. `busy` tells whether a worker has chunks it has not reported on."""
 
     def __init__(
-        self, cells: CellFile, members: Callable[[], Iterable[Member]], busy: Callable[[str], bool], stall_ms: int
+        self, cells: CellFile, children: Callable[[], Iterable[Child]], busy: Callable[[str], bool], stall_ms: int
     ) -> None:
         self._cells = cells
-        self._members = members
+        self._children = children
         self._busy = busy
         self._stall_ns = stall_ms * NS_PER_MS
         self._loop = asyncio.get_running_loop()
@@ -46,7 +47,7 @@ class Watch:
         """Look now, and from then on when it is time."""
         delay_s = LOOK_MAX_S
         try:
-            due_ns = min((self._look(member) for member in list(self._members())), default=0)
+            due_ns = min((self._look(child) for child in list(self._children())), default=0)
             delay_s = (due_ns - time.monotonic_ns()) / 1e9 if due_ns else LOOK_MAX_S
         finally:
             self._timer = self._loop.call_later(min(max(delay_s, LOOK_MIN_S), LOOK_MAX_S), self.start)
@@ -55,24 +56,24 @@ class Watch:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _look(self, member: Member) -> int:
+    def _look(self, child: Child) -> int:
         now_ns = time.monotonic_ns()
-        if not member.ready or member.ended:
+        if child.worker.state not in LIVING:
             return now_ns + int(LOOK_MAX_S * 1e9)
-        words = self._cells.view(member.cell_slot)
+        words = self._cells.view(child.cell_slot)
         seen = Progress(
-            words[STATE], words[STARTED_NS], words[BEATS], words[SOFT_NS], words[HARD_NS], self._busy(member.worker_id)
+            words[STATE], words[STARTED_NS], words[BEATS], words[SOFT_NS], words[HARD_NS], self._busy(child.worker_id)
         )
         if seen.state and now_ns - seen.started_ns > SAMPLE_AFTER_NS:
-            sample_memory(member, seen.started_ns)
-            words[RSS_PEAK] = max(words[RSS_PEAK], member.rss_peak_bytes)  # it outlives us there
-        step, due_ns = member.look.next(seen, now_ns, self._stall_ns)
+            sample_memory(child, seen.started_ns)
+            words[RSS_PEAK] = max(words[RSS_PEAK], child.rss_peak_bytes)  # it outlives us there
+        step, due_ns = child.look.next(seen, now_ns, self._stall_ns)
         if step is not Step.NOTHING:
-            self._do(member, step, seen, now_ns)
+            self._do(child, step, seen, now_ns)
         return due_ns
 
-    def _do(self, member: Member, step: Step, seen: Progress, now_ns: int) -> None:
-        process = member.process
+    def _do(self, child: Child, step: Step, seen: Progress, now_ns: int) -> None:
+        process = child.process
         if step is Step.SOFT:
             process.kill(SOFT_SIGNAL)
             return
@@ -80,22 +81,22 @@ class Watch:
             process.kill()
             return
         if seen.state:
-            log.warning("hard_time_limit", worker=member.worker_id, pid=process.pid, limit_ms=seen.hard_ns // NS_PER_MS,
+            log.warning("hard_time_limit", worker=child.worker_id, pid=process.pid, limit_ms=seen.hard_ns // NS_PER_MS,
                         ran_ms=(now_ns - seen.started_ns) // NS_PER_MS)  # fmt: skip
         else:
-            log.error("worker_stalled", worker=member.worker_id, pid=process.pid, for_ms=self._stall_ns // NS_PER_MS)
+            log.error("worker_stalled", worker=child.worker_id, pid=process.pid, for_ms=self._stall_ns // NS_PER_MS)
         process.kill(signal.SIGABRT)
 
 
-def sample_memory(member: Member, call_ns: int) -> None:
+def sample_memory(child: Child, call_ns: int) -> None:
     """Note what the process has of memory in the call that began then, and had at most (Linux; elsewhere nothing)."""
     try:
-        status = Path(f"/proc/{member.process.pid}/status").read_text()
+        status = Path(f"/proc/{child.process.pid}/status").read_text()
     except OSError:
         return
     for line in status.splitlines():
         if line.startswith("VmHWM:"):
-            member.rss_peak_bytes = max(member.rss_peak_bytes, int(line.split()[1]) * 1024)
+            child.rss_peak_bytes = max(child.rss_peak_bytes, int(line.split()[1]) * 1024)
         elif line.startswith("VmRSS:"):
-            member.sampled_call_ns = call_ns
-            member.rss_last_bytes = int(line.split()[1]) * 1024
+            child.sampled_call_ns = call_ns
+            child.rss_last_bytes = int(line.split()[1]) * 1024

@@ -25,7 +25,7 @@ from rocketcrew.supervisor.core.blame import Death, End, InHand
 from rocketcrew.supervisor.core.decisions import Core
 from rocketcrew.supervisor.core.popping import PopResult
 from rocketcrew.supervisor.core.slab import SLAB_BYTES_MIN, Slab
-from rocketcrew.supervisor.core.state import CoreConfig
+from rocketcrew.supervisor.core.state import CoreConfig, WorkerView
 from rocketcrew.supervisor.member.running_info import Clocks, offsets_of, running_info
 from rocketcrew.workers.failures import asked, pop_delay_ms
 
@@ -129,7 +129,7 @@ class Member:
         self.act()
 
     def add_worker(self, name):
-        self.core.handle(ev.WorkerStarted(name), self.now)
+        self.core.handle(ev.WorkerStarted(WorkerView(name)), self.now)
         self.core.handle(ev.WorkerReady(name), self.now)
         self.seq[name] = 0
         self.unsealed[name] = []
