@@ -30,7 +30,7 @@ from .core.sizing import ChunkSizer
 from .core.state import OPERATOR
 from .file_watch import watch
 from .keeping import keep
-from .pool.ordered_feed import order_said
+from .pool.hearing import order_said
 from .pool.stacks import ProcessStack
 from .pool.worker_pool import Pool
 from .wiring import Boots, forkserver_for, renewed_config, staff_policy, table_spec

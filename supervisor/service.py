@@ -58,7 +58,7 @@ from .operating import Operator, StopSignals, StopWish, hold_signals
 from .outcome_files import Published
 from .pool.charges_file import charge_left_cells, read_charges, write_charges
 from .pool.child import HandlerError
-from .pool.ordered_feed import OrderedFeed, OrderKept
+from .pool.hearing import OrderKept
 from .pool.stacks import ProcessStack, as_text, own_stack, worker_facts
 from .pool.watching import Watch
 from .pool.worker_pool import Pool
@@ -289,7 +289,6 @@ class Supervisor:
         )  # fmt: skip
         self._pool.launcher.add(0, forkserver_for(self.handler, settings), self._boots)
         self._acting.perform(self._pool.performs)
-        self._acting.perform(OrderedFeed(self._pool, self._view, self._transport).performs)
         self._to_end.append(self._pool.kill)
         watch = Watch(self._cells, self._pool.children.values, self.core.is_busy, settings.workers.stall_timeout_ms)
         watch.start()

@@ -1,4 +1,4 @@
-"""What workers say: packets of one link, told to the core."""
+"""What workers report: the packets of a link, given to the core; and the order that their handler keeps."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from typing import Any
 
 import structlog
 
+from ...conf.settings import ConsumerSettings, Settings
 from ...remoting.errors import ProtocolError, UsageError
 from ...remoting.queues import MessageQueue
 from ...remoting.traces import TraceRecord
-from ...workers import packets
+from ...workers import ordered_packets, packets
 from ...workers.direct_packets import DirectResult, decode_directed
 from ...workers.notices import NOTICE, decode_notice
 from ...workers.trace_packets import TRACES, decode_traces
 from ..core import events as ev
 from ..core.decisions import Core
 from ..core.journal import Records
+from ..core.order import KEY, QUEUE, HandlerOrder, Order, check_limits, check_same, resolve
 from .child import Child
-from .ordered_hearing import hear
 
 LEFT_BEHIND = "left behind"
 """Stands for what earlier runs left in open/."""
@@ -77,7 +78,7 @@ class Hearing:
                 self._notice(child, decode_notice(packet))
             elif kind == packets.BOOT_FAILED:
                 self._boot_failed(child, packets.decode_boot_failed(packet))
-            elif not hear(self._core, child.worker_id, packet, now):
+            elif not _hear_ordered(self._core, child.worker_id, packet, now):
                 raise ProtocolError(f"packet kind {kind}", "worker link")
         except ProtocolError as error:
             self._kill(child.worker_id, str(error))
@@ -127,3 +128,54 @@ class Hearing:
             if dead != LEFT_BEHIND:
                 self._core.handle(ev.SalvageComplete(dead), now)
         self._all_salvaged(child)
+
+
+def _hear_ordered(core: Core, worker_id: str, packet: bytes, now: float) -> bool:
+    """Give the core a packet of the ordered modes; False = it is of another kind. Raises ProtocolError."""
+    kind = packet[0]
+    if kind == ordered_packets.RETURNED:
+        said = ordered_packets.decode_returned(packet)
+        core.handle(ev.Returned(worker_id, said.chunk_id, said.start, said.failed, said.failure, said.suspend_ms), now)
+    elif kind == ordered_packets.CONSUMED:
+        core.handle(ev.Consumed(worker_id, ordered_packets.decode_consumed(packet)), now)
+    elif kind == ordered_packets.KEYS:
+        core.handle(ev.Classified(worker_id, *ordered_packets.decode_keys(packet)), now)
+    else:
+        return False
+    return True
+
+
+def order_said(said: packets.Ready | None) -> HandlerOrder:
+    """The decorator's word, as a worker told it."""
+    return HandlerOrder(said.order, said.key, said.key_function, said.auto_commit) if said else HandlerOrder()
+
+
+class OrderKept:
+    """The order of the running member, once it is known; workers of later code that say otherwise are refused."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._consumer = settings.consumer
+        self._limits = settings.workers.topic_concurrency
+        self._order: Order | None = None
+
+    def check(self, said: packets.Ready) -> None:
+        """Raises UsageError for a worker that is ready and keeps another order."""
+        if self._order is not None:
+            check_same(self._order, self._consumer, order_said(said))
+
+    def begin(self, core: Core, said: packets.Ready | None) -> Order:
+        """The handler was imported, so its decorator's word is known. Raises UsageError for a contradiction."""
+        order = self._order = resolve(self._consumer, order_said(said))
+        check_limits(order, self._limits)
+        core.set_order(order)
+        _log_order(core, order, self._consumer)
+        return order
+
+
+def _log_order(core: Core, order: Order, consumer: ConsumerSettings) -> None:
+    if order.order == KEY:
+        core.state.log("info", "order_by_key", key=order.order_key or "function", on_failure=consumer.order_on_failure,
+                       others_wait_after_offsets=consumer.consume_concurrently_max_span,
+                       others_wait_after_messages=consumer.pull_threshold_for_queue)  # fmt: skip
+    elif order.order == QUEUE:
+        core.state.log("info", "order_by_queue", auto_commit=order.auto_commit, locks=order.locks)

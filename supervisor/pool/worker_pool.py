@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,24 +19,25 @@ from ...remoting.queues import MessageQueue
 from ...remoting.traces import TraceRecord
 from ...workers import packets
 from ...workers.cells import CellFile
-from ...workers.link import LinkClosedError, Transport, link_pair
+from ...workers.link import Transport, link_pair
 from ...workers.notices import LEAVES, PROGRESS, WANTS_OUT, WINDOW, progress_text
 from ...workers.packets import QueueInfo
 from ...workers.salvage import open_segments
 from ...workers.spawn import WorkerProcess, WorkerStartError
 from ...workers.stack_dump import StackFile
 from ..core import events as ev
-from ..core.actions import LOG_LEVELS, AskReport, Dispatch, KillWorker, ReadCell, Reclaim, Retired, Seal
+from ..core.actions import LOG_LEVELS, AskReport, KillWorker, ReadCell, Reclaim, Retired, Seal
 from ..core.decisions import Core
 from ..core.reloading import Reload
 from ..core.staffing import DropGeneration, GiveUp, Kill, Note, Policy, Staffing, Start
 from .child import Child, HandlerError, NewWorker
 from .direct import Directing
+from .feeding import Feeding
 from .hearing import LEFT_BEHIND, Hearing
 from .launching import Launcher
 from .post_mortem import PostMortem, seal_renamed
 from .stacks import Helper, ProcessStack, Running, crew_stacks
-from .taking_back import TakingBack
+from .watching import CellReader
 
 KILL_WAIT_S = 2.0
 """Within this a killed process is gone, unless the kernel holds it."""
@@ -68,8 +69,6 @@ class Pool:
         self._segments = segments
         self._cells = cells
         self._post_mortem = PostMortem(cells)
-        self._queue_info = queue_info
-        self._slab = slab
         self._acted = acted
         self._loop = asyncio.get_running_loop()
         self.children: dict[str, Child] = {}
@@ -78,7 +77,10 @@ class Pool:
         self._staffing_timer: asyncio.TimerHandle | None = None
         self._stopping = False
         self._reloading = False
-        self.direct = Directing(core, slab, self.children, self._send, self.kill_worker, timeout_s=direct_timeout_s)
+        self.feeding = Feeding(core, self.children, slab, transport, queue_info)
+        self.direct = Directing(
+            core, slab, self.children, self.feeding.send, self.kill_worker, timeout_s=direct_timeout_s
+        )
         """Messages that an administrator wants consumed."""
         self.failure = ""
         """Why no worker can boot."""
@@ -92,10 +94,11 @@ class Pool:
         self._carry_out: dict[type, Callable[[Any], None]] = {
             Start: self._start, Kill: self._end_boot, DropGeneration: self._drop, GiveUp: self._give_up, Note: _note,
         }  # fmt: skip
-        over_cells = self._over_cells = TakingBack(core, cells, self.children)
+        cells_read = self._cell_reader = CellReader(core, cells, self.children)
         self.performs: dict[type, Callable[[Any], None]] = {
-            Dispatch: self.dispatch, Retired: self.let_leave, Reclaim: over_cells.take,
-            ReadCell: over_cells.read, AskReport: over_cells.ask, Seal: self.seal, KillWorker: self._kill_lying,
+            **self.feeding.performs,
+            Retired: self.let_leave, Reclaim: cells_read.take, ReadCell: cells_read.read, AskReport: cells_read.ask,
+            Seal: self.seal, KillWorker: self._kill_lying,
         }  # fmt: skip
         self.changed = asyncio.Event()
         """Set whenever a worker became ready or ended."""
@@ -188,7 +191,7 @@ class Pool:
         """It has nothing in hand any more: it may seal, tear down and end."""
         child = self.children.get(action.worker_id)
         if child is not None:
-            self._send(child, packets.encode_stop())
+            self.feeding.send(child, packets.encode_stop())
             self._loop.call_later(LEAVE_S, self._end_late, child)
 
     def _end_late(self, child: Child) -> None:
@@ -196,45 +199,14 @@ class Pool:
             log.warning("worker_killed", worker=child.worker_id, pid=child.process.pid, reason="did not leave")
             child.process.kill()
 
-    # --- feeding ------------------------------------------------------------------------------------------------
-
-    def dispatch(self, action: Dispatch) -> None:
-        """Send a chunk; a worker that is gone is noticed by its own event."""
-        child = self.children.get(action.worker_id)
-        if child is None:
-            return
-        chunk = action.chunk
-        child.chunks_sent += 1
-        with contextlib.suppress(LinkClosedError):
-            handle = action.info_handle
-            if handle not in child.known_queues:
-                self.introduce(child, {handle: action.mq})
-            start, end = chunk.positions[0], chunk.positions[-1]
-            packet = packets.encode_chunk(
-                chunk.chunk_id, handle, start, end - start, chunk.count, window_open=action.window_open
-            )
-            payload = self._slab[start:end] if self._transport is Transport.STREAM else None
-            if not child.link.send(packet, payload):
-                self._loop.add_writer(child.link.fileno(), self.writable, child)
-
-    def introduce(self, child: Child, queues: Mapping[int, MessageQueue]) -> None:
-        """Tell the worker which queues these handles mean, before their first chunk; and now and then, which it may forget.
-
-        It reads packets in their order, so it has done with every chunk of a queue that it is told to forget; one that comes
-        later (popped ones keep their handle) is introduced again. Raises LinkClosedError.
-        """
-        gone, new = child.known_queues.meet(queues, self._core.known_handles)
-        for packet in packets.encode_forget(gone):
-            child.link.send(packet)
-        for handle in new:
-            child.link.send(packets.encode_queue(handle, self._queue_info(queues[handle])))
+    # --- asking and killing -------------------------------------------------------------------------------------
 
     def seal(self, action: Seal) -> None:
         """Ask the worker to seal its open segment."""
         child = self.children.get(action.worker_id)
         if child is not None:
-            self._over_cells.seal(child)
-            self._send(child, packets.encode_seal())
+            self._cell_reader.seal(child)
+            self.feeding.send(child, packets.encode_seal())
 
     def _kill_lying(self, action: KillWorker) -> None:
         self.kill_worker(action.worker_id, action.reason)
@@ -246,22 +218,6 @@ class Pool:
             log.error("worker_killed", worker=worker_id, pid=child.process.pid, reason=reason)
             self._core.handle(ev.WorkerKilled(worker_id), self._loop.time())
             child.process.kill()
-
-    def _send(self, child: Child, packet: bytes, payload: memoryview | None = None) -> None:
-        """`payload` goes along where the transport is a stream; it must stay as it is until the packet was taken."""
-        with contextlib.suppress(LinkClosedError):
-            if not child.link.send(packet, payload if self._transport is Transport.STREAM else None):
-                self._loop.add_writer(child.link.fileno(), self.writable, child)
-
-    def writable(self, child: Child) -> None:
-        """Its link has room again for what it did not take."""
-        try:
-            if not child.link.flush():
-                return
-        except LinkClosedError:
-            pass
-        if not child.ended:
-            self._loop.remove_writer(child.link.fileno())
 
     # --- hearing ------------------------------------------------------------------------------------------------
 
@@ -378,7 +334,7 @@ class Pool:
         self._stop_staffing()
         for child in self.children.values():
             self._core.handle(ev.WorkerStops(child.worker_id), self._loop.time())
-            self._send(child, packets.encode_stop())
+            self.feeding.send(child, packets.encode_stop())
         deadline = self._loop.time() + timeout_ms / 1000
         while self.children:
             if not await self._wait_changed(deadline):

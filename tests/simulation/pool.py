@@ -149,7 +149,7 @@ class SimPool:
         self._to(action.worker_id, "seal")
 
     def _reclaim(self, action: act.Reclaim) -> None:
-        """As supervisor/pool/taking_back.py: worker and edge agree on how far it has come, or it goes on meanwhile."""
+        """As supervisor/pool/watching.py: worker and edge agree on how far it has come, or it goes on meanwhile."""
         worker, member = self.workers.get(action.worker_id), self._member
         found = None if worker is None else take_back(worker.cell, worker.sent, lambda: not member.world.chance(0.2))
         if worker is None or found is None:
@@ -173,7 +173,7 @@ class SimPool:
         member.core.handle(ev.Reclaimed(action.worker_id, action.chunk_ids, *told), member.world.now)
 
     def _read_cell(self, action: act.ReadCell) -> None:
-        """As supervisor/pool/taking_back.py."""
+        """As supervisor/pool/watching.py."""
         worker, member = self.workers.get(action.worker_id), self._member
         if worker is None:
             return
