@@ -313,10 +313,11 @@ class Settling:
     def worker_ready(self, worker_id: str, now: float) -> None:
         """It may be given messages, unless its end was decided before its report was read."""
         worker = self.s.workers[worker_id]
-        if worker.state is Worker.BOOTING:
-            worker.ready_at = now
-            self.s.move_worker(worker, WorkerEvent.READY)
-            self._dispatching.run()
+        if worker.state in (Worker.STOPPING, Worker.KILLED):
+            return
+        self.s.move_worker(worker, WorkerEvent.READY)
+        worker.ready_at = now
+        self._dispatching.run()
 
     def retire(self, worker_id: str, now: float) -> None:
         """Give the worker nothing more; Retired follows when it has nothing in hand. Without effect unless it is ready."""
@@ -330,7 +331,7 @@ class Settling:
     def stops(self, worker_id: str) -> None:
         """It gets nothing more. Without effect when its end is decided already."""
         worker = self.s.workers[worker_id]
-        if worker.state in (Worker.BOOTING, Worker.READY, Worker.LEAVING):
+        if worker.state not in (Worker.STOPPING, Worker.KILLED):
             self.s.move_worker(worker, WorkerEvent.STOPPED)
 
     def killed(self, worker_id: str) -> None:

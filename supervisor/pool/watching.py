@@ -1,8 +1,9 @@
 """What the supervisor reads in the cells of workers, and the signals that it sends by it.
 
-`Watch` keeps the time limits: it looks at the cells when a limit may be over (core/time_limits.py). It also samples the
-memory of long calls, for the case that the kernel kills the worker. `CellReader` reclaims chunks that a worker has not started
-(core/reclaiming.py), and reads what the worker has finished while a call goes on (workers/unreported.py).
+- `Watch` keeps the time limits: it looks at the cells when a limit may be over (core/time_limits.py). It also samples the
+  memory of long calls, for the case that the kernel kills the worker.
+- `CellReader` reclaims chunks that a worker has not started (core/reclaiming.py), and reads what the worker has finished
+  while a call goes on (workers/unreported.py).
 """
 
 from __future__ import annotations
