@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from .cells import BETWEEN, CANCEL, STATE, TEXT, TEXT_BYTES, CellView
 from .message import Message
-from .notices import PROGRESS, encode_notice
+from .packets import PROGRESS, encode_notice
 
 PROGRESS_EVERY_S: Final = 0.2
 """More often than this nobody looks; what is said in between is dropped, the last word is not kept back."""

@@ -14,10 +14,9 @@ from ..remoting.errors import ProtocolError
 from ..remoting.stored import SYSFLAG_LOW_BYTE, record_info
 from .api import BatchResult, Handler, Retry
 from .calls import batch_results
-from .direct_packets import DirectResult
 from .loading import describe_error, user_traceback
 from .message import INNER_BATCH_BIT, Message, expand_inner_batch
-from .packets import QueueInfo, clip
+from .packets import DirectResult, QueueInfo, clip
 from .rows import RowBuffer
 
 SUCCESS: Final = "CR_SUCCESS"

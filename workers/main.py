@@ -44,9 +44,17 @@ from .link import DescriptorsClosedError, LinkClosedError, WorkerLink
 from .loading import HandlerLoadError, describe_error, load, user_traceback
 from .memory_watch import LeavingError, watch_memory
 from .message import Message
-from .notices import WINDOW, encode_notice
 from .ordered import CALLERS, NEVER
-from .packets import SALVAGE_DONE, BootFailed, Ready, encode_boot_failed, encode_ready, encode_salvaged
+from .packets import (
+    SALVAGE_DONE,
+    WINDOW,
+    BootFailed,
+    Ready,
+    encode_boot_failed,
+    encode_notice,
+    encode_ready,
+    encode_salvaged,
+)
 from .parent_death import die_with_forkserver, end_forks_as_usual, from_forkserver, keep_through_stop_signals
 from .reporter import REPORT_SIGNAL, ForkGuard, block_report_signal
 from .rows import RowBuffer

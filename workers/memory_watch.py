@@ -13,7 +13,7 @@ from resource import RUSAGE_SELF, getrusage
 from typing import Any, Final
 
 from .link import WorkerLink
-from .notices import LEAVES, WANTS_OUT, encode_notice
+from .packets import LEAVES, WANTS_OUT, encode_notice
 
 LOOK_EVERY_NS: Final = 20_000_000
 """A look costs two or three microseconds."""

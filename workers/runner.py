@@ -37,7 +37,7 @@ from ..remoting.stored import SYSFLAG_LOW_BYTE
 from .api import Handler, Retry, SoftTimeLimitExceeded
 from .boot import WorkerLimits
 from .calls import OneByOne, Wants, batch_results, chooser, messages_of, open_unit, plain_messages
-from .cells import BETWEEN, LAST, RECORDS, STARTED_NS, STATE, TAKEN, CellView
+from .cells import BETWEEN, LAST, RECORDS, STARTED_NS, STATE, TAKEN, CellView, Naming
 from .claims import Claims
 from .failures import Cause, Failure, asked
 from .fitting import RowError
@@ -45,7 +45,6 @@ from .forks import end_fork
 from .limits import CallTimedOutError
 from .loading import describe_error, user_traceback
 from .message import INNER_BATCH_BIT, Message
-from .naming import Naming
 from .packets import QueueInfo, clip
 from .rows import Kept, Prepared, RowBuffer
 from .run import FAILURES_PER_RUN_MAX, NS_PER_US, Run, records_of

@@ -44,7 +44,6 @@ from .cells import (
 )
 from .classify import classify
 from .direct import DirectRunner, offset_of
-from .direct_packets import decode_direct, encode_directed
 from .failures import Failure
 from .forks import end_fork
 from .link import DescriptorsClosedError, LinkClosedError, WorkerLink
@@ -71,10 +70,13 @@ from .packets import (
     STOP,
     Buffer,
     QueueInfo,
+    decode_direct,
     decode_forget,
     decode_queue,
+    encode_directed,
     encode_outcomes,
     encode_sealed,
+    encode_traces,
 )
 from .ranges import OffsetSets
 from .reporter import Reporter
@@ -83,7 +85,6 @@ from .run import Run
 from .runner import Place, Runner
 from .sealing import Sealer
 from .segment import SegmentWriter
-from .trace_packets import encode_traces
 from .watching import TraceLog
 
 SEGMENT_RETRY_MS: Final = 250

@@ -15,8 +15,7 @@ import structlog
 
 from ...remoting.bodies import ConsumeDirectlyResult
 from ...workers.direct import THROW_EXCEPTION
-from ...workers.direct_packets import DirectResult, Refused, encode_direct
-from ...workers.packets import QueueInfo
+from ...workers.packets import DirectResult, QueueInfo, Refused, encode_direct
 from ..core.decisions import Core
 from ..core.slab import Slot
 from ..core.states import Worker

@@ -13,9 +13,7 @@ from ...remoting.errors import ProtocolError, UsageError
 from ...remoting.queues import MessageQueue
 from ...remoting.traces import TraceRecord
 from ...workers import ordered_packets, packets
-from ...workers.direct_packets import DirectResult, decode_directed
-from ...workers.notices import NOTICE, decode_notice
-from ...workers.trace_packets import TRACES, decode_traces
+from ...workers.packets import NOTICE, TRACES, DirectResult, decode_directed, decode_notice, decode_traces
 from ..core import events as ev
 from ..core.decisions import Core
 from ..core.journal import Records

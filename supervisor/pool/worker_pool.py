@@ -20,8 +20,7 @@ from ...remoting.traces import TraceRecord
 from ...workers import packets
 from ...workers.cells import CellFile
 from ...workers.link import Transport, link_pair
-from ...workers.notices import LEAVES, PROGRESS, WANTS_OUT, WINDOW, progress_text
-from ...workers.packets import QueueInfo
+from ...workers.packets import LEAVES, PROGRESS, WANTS_OUT, WINDOW, QueueInfo, progress_text
 from ...workers.salvage import open_segments
 from ...workers.spawn import WorkerProcess, WorkerStartError
 from ...workers.stack_dump import StackFile

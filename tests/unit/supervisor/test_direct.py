@@ -9,8 +9,7 @@ import pytest
 
 from rocketcrew.supervisor.pool.child import Child
 from rocketcrew.supervisor.pool.direct import Directing
-from rocketcrew.workers.direct_packets import DirectResult, Refused, decode_direct
-from rocketcrew.workers.packets import QueueInfo
+from rocketcrew.workers.packets import DirectResult, QueueInfo, Refused, decode_direct
 
 if TYPE_CHECKING:
     from .conftest import Bench
