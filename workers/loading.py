@@ -201,9 +201,9 @@ def user_traceback(error: BaseException) -> str:
     return "".join([*head, *traceback.format_exception_only(error)])
 
 
-# Whether a handler, and the functions declared with it, can take what they will be called with. This is judged by signatures
-# alone: nothing is called, and a function without a known signature (some of C) gets the benefit of the doubt. The check is made
-# before anything joins the group: a handler that cannot take a message would send the whole backlog to the retry topic.
+# Whether a handler, and the functions declared with it, can take what they will be called with. Signatures alone decide: nothing
+# is called, and a function without a known signature (some of C) gets the benefit of the doubt. The check is made before
+# anything joins the group: a handler that cannot take a message would send the whole backlog to the retry topic.
 
 SHOWN_MAX: Final = 200
 """Characters of a signature in a message: annotations and defaults may be as long as they like."""
