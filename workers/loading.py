@@ -201,8 +201,8 @@ def user_traceback(error: BaseException) -> str:
     return "".join([*head, *traceback.format_exception_only(error)])
 
 
-# Whether a handler, and the functions declared with it, can take what they will be called with. Signatures alone decide: nothing
-# is called, and a function without a known signature (some of C) gets the benefit of the doubt. The check is made before
+# Whether a handler, and the functions declared with it, can take what they will be called with. Signatures alone decide that:
+# nothing is called, and a function without a known signature (some of C) gets the benefit of the doubt. It is checked before
 # anything joins the group: a handler that cannot take a message would send the whole backlog to the retry topic.
 
 SHOWN_MAX: Final = 200
