@@ -7,7 +7,7 @@ word, aligned 8-byte stores, the state word last; a death between two stores bla
 not running then.
 
     file      16 words of header, then the cells of CELL_BYTES each
-    header    word 0 MAGIC | word 1 STOPPING: not 0 = the supervisor has begun to stop; 0 in files that are older than it
+    header    word 0 MAGIC | word 1 STOPPING: not 0 = the supervisor is stopping; 0 in files that are older than this word
     word 0    STATE: queue offset of the (first) record in hand + 1; 0 = no handler call is under way; BETWEEN = several are,
               and none of them runs (steps.py): then the other words name none of them
     word 1    CHUNK_ID | 2 STARTED_NS, monotonic start of the call | 3 RECORDS given to this call | 4 PID
@@ -15,10 +15,10 @@ not running then.
               record whose message was taken last; 0 = none, or all were taken
     word 7    BEATS: turns of the worker's loop | 8 RSS_PEAK in bytes, as last measured by the worker itself
               between calls, by the supervisor in a long one (the only word that both write: peaks only grow)
-    word 9    SOFT_NS, 10 HARD_NS: the time limits of one call, 0 = none (told once, before the first call)
-    word 12   CANCEL: not 0 = the handler had better come to an end; written by the supervisor
-    word 13   CLAIM: what the worker is going to run | 14 ASKED, 15 ANSWERED, 16 GIVEN, 17 KEPT: what the supervisor takes
-              back, see claims.py
+    word 9    SOFT_NS, 10 HARD_NS: the time limits of one call, 0 = none (written once, before the first call)
+    word 12   CANCEL: not 0 = the handler should end its call; written by the supervisor
+    word 13   CLAIM: what the worker is going to run | 14 ASKED, 15 ANSWERED, 16 GIVEN, 17 KEPT: what the supervisor
+              reclaims, see claims.py
     word 18   HELD: the first record since the last report that only the worker can report, see unreported.py
     word 19   SEAL_WANTED: not 0 = what the worker has written is to be sealed beside the call; written by the supervisor
     word 11   TEXT_BYTES | from word 20: JSON [topic, broker, queue id] of the chunk's queue
@@ -127,7 +127,7 @@ class CellFile:
 
     @property
     def stopping(self) -> bool:
-        """Its run has begun to stop: who is killed from now on, with all that it has in hand, was to end anyway."""
+        """The run is stopping: a worker that is killed from now on, with all that it has in hand, was to end anyway."""
         return bool(self._words[STOPPING])
 
     @stopping.setter
@@ -234,7 +234,7 @@ class Naming:
         self._rss_due_ns = 0
 
     def chunk(self, chunk_id: int, queue: QueueInfo) -> None:
-        """A chunk begins; no message is in hand."""
+        """A chunk starts; no message is in hand."""
         self._cell[CHUNK_ID] = chunk_id
         self.queue(queue)
         self.memory()

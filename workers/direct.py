@@ -1,6 +1,6 @@
 """One message handed to the handler because an administrator asked for it (CONSUME_MESSAGE_DIRECTLY).
 
-It runs as any other, between two chunks, and what came out is told in RocketMQ's words (CMResult.java). Its rows are looked
+It runs as any other, between two chunks, and the result is reported in RocketMQ's words (CMResult.java). Its rows are looked
 at, so that rows which do not fit show, and thrown away: the table has this record already, or will have it.
 """
 
@@ -25,7 +25,7 @@ THROW_EXCEPTION: Final = "CR_THROW_EXCEPTION"
 
 
 def offset_of(record: bytes) -> int:
-    """Its queue offset; 0 of one that cannot be read, which its run will say."""
+    """Its queue offset; 0 of one that cannot be read; its run reports the error."""
     try:
         return record_info(record, 0, len(record)).queue_offset
     except ProtocolError:

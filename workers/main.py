@@ -3,7 +3,7 @@
 Order, and why: bind to the parent (nobody may outlive the supervisor, not even while importing); drop what was inherited;
 salvage dead workers' segments and say so (their rows are safe even if the handler cannot be imported, and what they had in
 hand goes to others however long this worker boots); import the handler and run its set-up; only then say READY. A handler
-that cannot be had is told by BOOT_FAILED and exit code EXIT_BOOT.
+that cannot be loaded is reported by BOOT_FAILED and exit code EXIT_BOOT.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ class QueueRanges(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """The worker has its handler and waits. `schema` is DDL text, None without result columns; `order` "" = not said."""
+    """The worker has its handler and waits. `schema` is DDL text, None without result columns; `order` "" = none."""
 
     pid: int
     handler: str
@@ -238,7 +238,7 @@ def encode_chunk(
 
 
 def decode_chunk(packet: Buffer) -> ChunkDescriptor:
-    """Descriptor of a CHUNK packet; an inline payload begins at CHUNK_HEAD_BYTES. Raises ProtocolError."""
+    """Descriptor of a CHUNK packet; an inline payload starts at CHUNK_HEAD_BYTES. Raises ProtocolError."""
     return ChunkDescriptor._make(_unpack(CHUNK_STRUCT, packet, "CHUNK packet")[1:])
 
 
@@ -417,11 +417,11 @@ def clip(text: str, max_bytes: int = ERROR_MAX_BYTES) -> str:
 
 
 class Refused(Exception):
-    """The message cannot be consumed directly now; the text says why."""
+    """The message cannot be consumed directly now; the text has the reason."""
 
 
 class Direct(NamedTuple):
-    """One record, `length` bytes at `slab_offset`, for a single call of the handler; on a stream it stands at
+    """One record, `length` bytes at `slab_offset`, for a single call of the handler; on a stream it is at
     `payload_at` of the packet."""
 
     request: int

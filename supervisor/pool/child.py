@@ -29,8 +29,8 @@ class HandlerError(RocketcrewError):
 
 
 class KnownQueues:
-    """Queues that a worker was told of, by handle. When they are many, those whose assignment has ended are forgotten, here
-    and in the worker: at most twice as many are known as there are."""
+    """Queues that were introduced to a worker, by handle. When they are many, those whose assignment has ended are forgotten
+    here and in the worker: at most twice as many are known as there are."""
 
     __slots__ = ("_handles", "_max")
 
@@ -45,7 +45,7 @@ class KnownQueues:
         return len(self._handles)
 
     def meet(self, handles: Collection[int], alive: Callable[[], AbstractSet[int]]) -> tuple[list[int], list[int]]:
-        """Packets about these handles are about to be sent: which ones the worker may forget, and which it is to be told of.
+        """Packets about these handles are about to be sent: which ones the worker may forget, and which are new to it.
 
         `alive()` are the handles that can still be used; it is asked now and then.
         """
@@ -98,7 +98,7 @@ class Child:
     """Packets of outcomes that were read (workers/unreported.py)."""
     known_queues: KnownQueues = field(default_factory=KnownQueues)
     progress: str = ""
-    """How far the handler says that it is with the message in hand."""
+    """How far the handler is with the message in hand, as it reported itself."""
     look: Look = field(default_factory=Look)
     """Of the time limits' watch (watching.py)."""
     rss_peak_bytes: int = 0

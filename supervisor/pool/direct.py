@@ -1,6 +1,6 @@
 """A message that an administrator wants consumed: to a real worker and back (CONSUME_MESSAGE_DIRECTLY; CMResult.java).
 
-The record gets a slot of the slab, as a pulled one; a worker that is ready and has the least in hand runs it behind what it
+The record gets a slot of the slab, as a pulled one; a worker that is ready and has the least in hand runs it after what it
 has. The broker waits 10 s and gives up; a handler that is never done with it would keep the worker for ever, so after the
 consume time-out the worker is killed, and its death handled as any other.
 """
@@ -45,11 +45,13 @@ class Directing:
         self._open: dict[int, tuple[str, asyncio.Future[DirectResult], Slot, asyncio.TimerHandle]] = {}
 
     async def consume(self, queue: QueueInfo, record: bytes) -> ConsumeDirectlyResult:
-        """What a worker's handler makes of the record. Raises Refused when no worker or no bytes are free."""
+        """The result of the record in a worker's handler. Raises Refused when no worker or no bytes are free."""
         child = self._least_loaded()
         slot = self._core.state.slab.take(len(record)) if len(self._open) < WAITING_MAX else None
         if slot is None:
-            raise Refused(f"{len(self._open)} messages are being consumed directly and the memory is used: try again")
+            raise Refused(
+                f"{len(self._open)} messages are being consumed directly, and no memory is free for another: try again later"
+            )
         self._slab[slot.start : slot.start + len(record)] = record
         number = next(self._numbers) & 0xFFFF_FFFF
         answer: asyncio.Future[DirectResult] = self._loop.create_future()
@@ -73,7 +75,7 @@ class Directing:
             if worker.state is Worker.READY and worker.worker_id in self._children
         ]
         if not ready:
-            raise Refused("no worker is ready")
+            raise Refused("no worker is ready: try again later")
         return self._children[min(ready, key=lambda worker: len(worker.in_flight)).worker_id]
 
     def done(self, result: DirectResult) -> None:
@@ -81,10 +83,12 @@ class Directing:
         self._finish(result.request, result)
 
     def died(self, worker_id: str) -> None:
-        """What it had in hand is answered: the handler has not survived it, or did not come to it."""
+        """Answer what the worker had in hand: the handler did not survive the message, or did not come to it."""
         for number, (owner, *_) in list(self._open.items()):
             if owner == worker_id:
-                self._finish(number, DirectResult(number, THROW_EXCEPTION, 0, "the worker died before it had finished"))
+                self._finish(
+                    number, DirectResult(number, THROW_EXCEPTION, 0, "the worker died before the message had ended")
+                )
 
     def _finish(self, number: int, result: DirectResult) -> None:
         found = self._open.pop(number, None)

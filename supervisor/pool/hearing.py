@@ -21,7 +21,7 @@ from ..core.order import KEY, QUEUE, HandlerOrder, Order, check_limits, check_sa
 from .child import Child
 
 LEFT_BEHIND = "left behind"
-"""Stands for what earlier runs left in open/."""
+"""In place of a worker's id: what earlier runs left in open/."""
 
 log = structlog.get_logger("rocketcrew.pool")
 
@@ -121,7 +121,7 @@ class Hearing:
         del child.salvaged[part.file]
 
     def _salvage_done(self, child: Child, now: float) -> None:
-        """Its set-up may take long, and may fail: what the dead had in hand need not wait for that."""
+        """What the dead workers had in hand goes on now: the set-up of this one may take long, and may fail."""
         for dead in child.worker.salvages:
             if dead != LEFT_BEHIND:
                 self._core.handle(ev.SalvageComplete(dead), now)
@@ -144,12 +144,12 @@ def _hear_ordered(core: Core, worker_id: str, packet: bytes, now: float) -> bool
 
 
 def order_said(said: packets.Ready | None) -> HandlerOrder:
-    """The decorator's word, as a worker told it."""
+    """The order that the decorator asks for, as a worker reported it."""
     return HandlerOrder(said.order, said.key, said.key_function, said.auto_commit) if said else HandlerOrder()
 
 
 class OrderKept:
-    """The order of the running member, once it is known; workers of later code that say otherwise are refused."""
+    """The order of the running member, once it is known; workers of later code that ask for another are refused."""
 
     def __init__(self, settings: Settings) -> None:
         self._consumer = settings.consumer
@@ -162,7 +162,7 @@ class OrderKept:
             check_same(self._order, self._consumer, order_said(said))
 
     def begin(self, core: Core, said: packets.Ready | None) -> Order:
-        """The handler was imported, so its decorator's word is known. Raises UsageError for a contradiction."""
+        """The handler was imported, so its decorator's order is known. Raises UsageError for a contradiction."""
         order = self._order = resolve(self._consumer, order_said(said))
         check_limits(order, self._limits)
         core.set_order(order)

@@ -1,6 +1,6 @@
-"""What can be said of a dead worker: how it ended, what it had in hand, its memory, its last stack.
+"""What is known of a dead worker: how it ended, what it had in hand, its memory, its last stack.
 
-Of a process that was killed outright nothing can be asked any more, so everything is read from what was laid down before:
+A process that was killed can't be asked, so everything is read from what was written before:
 its cell, the memory that was sampled, the file that faulthandler wrote into, and the kernel's count of processes that it
 killed for want of memory in our control group.
 """
@@ -91,7 +91,7 @@ def by_itself(exit_code: int | None) -> bool:
 
 
 def cause_of(exit_code: int | None) -> str:
-    """In words that people look for: the signal's name, or the exit code."""
+    """The name of the signal, or the exit code, as people search for it."""
     if exit_code is None:
         return "unknown"
     if exit_code >= 0:
@@ -112,8 +112,8 @@ def in_hand_of(cell: Cell | None, *, from_outside: bool = False) -> InHand | Non
 
 
 def oom_kills(own: Path = OWN_CGROUP, root: Path = CGROUP) -> int:
-    """How many processes of this process's control group, as told by the file `own`, the kernel has killed for want of
-    memory; 0 where it does not say.
+    """How many processes of this process's control group, as the file `own` names it, the kernel has killed for want of
+    memory; 0 where the kernel does not report it.
 
     Version 2 has the number in memory.events, version 1 in memory.oom_control. In a container without a namespace of control
     groups the path is the host's, and what is mounted is the group itself.

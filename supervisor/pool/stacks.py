@@ -2,7 +2,7 @@
 
 A worker writes its stacks by itself when it gets the signal (workers/stack_dump.py), and so do the forkservers and the
 loader; how long it takes is not ours to decide, so everything here has a deadline: one that is stopped, or waits in the
-kernel, is told as such.
+kernel, is shown as such.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TASKS_MAX: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The message that a worker has in hand: where it stands, and for how long it has been running."""
+    """The message that a worker has in hand: its place, and for how long it has been running."""
 
     topic: str
     broker: str
@@ -45,12 +45,12 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class ProcessStack:
-    """One process. `text` has its stacks, the innermost call first; empty when it did not answer, then `note` says why."""
+    """One process. `text` has its stacks, the innermost call first; empty when it did not answer: see `note`."""
 
     process: str
     """"supervisor", "worker", "forkserver", "spare" or "loader"."""
     name: str
-    """The worker's id; the supervisor's client id; of the others what they are there for."""
+    """The worker's id; the supervisor's client id; of the others, their purpose."""
     pid: int
     running: Running | None
     text: str
@@ -70,7 +70,7 @@ class ProcessStack:
 @dataclass(frozen=True, slots=True)
 class Helper:
     """A process of the crew that handles no messages: a forkserver, a spare, the loader. A child of the supervisor, or of
-    one, that is not reaped while it stands here, so that its pid is its own."""
+    one, that is not reaped while it is listed here, so that its pid is its own."""
 
     process: str
     name: str
@@ -78,12 +78,12 @@ class Helper:
     file: StackFile | None
     """Where it answers; None: it does not."""
     note: str = ""
-    """Said where it does not answer."""
+    """Why it does not answer."""
 
 
 @dataclass(slots=True)
 class _Asked:
-    """One process and its answer so far. The file may be closed while it is waited for: then it has ended."""
+    """One process and its answer so far. The file may be closed during the wait: then the process has ended."""
 
     process: str
     name: str
@@ -148,7 +148,7 @@ def _ask_helper(helper: Helper, helpers: Callable[[], Sequence[Helper]]) -> _Ask
 
 
 def _kernel_state(pid: int) -> str:
-    """What the kernel says of a process that does not answer (Linux), as in "state: T (stopped)"."""
+    """The kernel's state of a process that does not answer (Linux), as in "state: T (stopped)"."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:

@@ -40,7 +40,7 @@ log = structlog.get_logger("rocketcrew.pool")
 
 
 class Watch:
-    """One timer for all workers. `busy` tells whether a worker has chunks it has not reported on."""
+    """One timer for all workers. `busy(worker_id)`: the worker has chunks it has not reported on."""
 
     def __init__(
         self, cells: CellFile, children: Callable[[], Iterable[Child]], busy: Callable[[str], bool], stall_ms: int
@@ -53,7 +53,7 @@ class Watch:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Look now, and from then on when it is time."""
+        """Look now, and then whenever a limit may be over."""
         delay_s = LOOK_MAX_S
         try:
             due_ns = min((self._look(child) for child in list(self._children())), default=0)
@@ -98,7 +98,7 @@ class Watch:
 
 
 def sample_memory(child: Child, call_ns: int) -> None:
-    """Note what the process has of memory in the call that began then, and had at most (Linux; elsewhere nothing)."""
+    """Note the memory of the process during the call that started at `call_ns`, and its peak (Linux; elsewhere nothing)."""
     try:
         status = Path(f"/proc/{child.process.pid}/status").read_text()
     except OSError:
@@ -112,7 +112,7 @@ def sample_memory(child: Child, call_ns: int) -> None:
 
 
 class CellReader:
-    """Of all workers; `children` by worker id. Where the system has no barrier, nothing is ever taken back or read off."""
+    """Of all workers; `children` by worker id. Where the system has no barrier, nothing is ever reclaimed or read."""
 
     def __init__(self, core: Core, cells: CellFile, children: Mapping[str, Child]) -> None:
         self._core = core
@@ -122,7 +122,7 @@ class CellReader:
         self._loop = asyncio.get_running_loop()
 
     def take(self, action: Reclaim) -> None:
-        """Take back what it has not claimed; without effect when it is gone or went on in this moment."""
+        """Reclaim what the worker has not claimed; without effect when it is gone or goes on at this moment."""
         child = self._children.get(action.worker_id)
         if child is None or self._barrier is None:
             return
@@ -135,7 +135,7 @@ class CellReader:
         self._core.handle(ev.Reclaimed(action.worker_id, action.chunk_ids, unbegun, claimed), self._loop.time())
 
     def read(self, action: ReadCell) -> None:
-        """Read what it has finished; without effect when it runs nothing, or a report of it is on its way."""
+        """Read what the worker has finished; without effect when it runs nothing, or a report of it is on its way."""
         child = self._children.get(action.worker_id)
         if child is None or self._barrier is None:
             return
@@ -144,12 +144,12 @@ class CellReader:
             self._core.handle(ev.CellRead(action.worker_id, seen.chunk_id, seen.offset, seen.held), self._loop.time())
 
     def ask(self, action: AskReport) -> None:
-        """Wake its reporter's thread."""
+        """Wake the thread of the worker that reports beside its call."""
         child = self._children.get(action.worker_id)
         if child is not None:
             child.process.kill(REPORT_SIGNAL)
 
     def seal(self, child: Child) -> None:
-        """It is asked to seal, by a packet that it reads after its call: its thread shall not wait for that."""
+        """Wake the reporting thread of a worker that is asked to seal: the worker reads that packet after its call."""
         if self._cells.want_seal(child.cell_slot):
             child.process.kill(REPORT_SIGNAL)

@@ -1,7 +1,7 @@
-"""The worker processes: started, fed, heard, replaced. Edge of the core; everything is decided there.
+"""The worker processes: they are started, fed, read and replaced here; the core decides everything.
 
-A death is seen on the link or on the process, whichever comes first; what the worker had reported is read to the end
-before the core hears of it. A worker that leaves an open segment is replaced by one that salvages the segment first of
+A death is seen on the link or on the process, whichever comes first; everything that the worker had reported is read
+before the core gets the death. A worker that leaves an open segment is replaced by one that salvages the segment first of
 all; its chunks wait for that, because messages whose rows are complete must not run again, and not for its set-up.
 """
 
@@ -62,7 +62,7 @@ class Pool:
         self.staffing = Staffing(core, policy, run_id, left_behind=(LEFT_BEHIND,) if left_behind else ())
         self.launcher = Launcher()
         self._left: dict[str, list[Path]] = {LEFT_BEHIND: left_behind} if left_behind else {}
-        """Open segments of dead workers, until a worker has salvaged them all and said so."""
+        """Open segments of dead workers, until a worker has reported that it salvaged them all."""
         self._gave_up = gave_up
         self._transport = transport
         self._segments = segments
@@ -105,8 +105,8 @@ class Pool:
     # --- starting -----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start the workers and wait until each is ready, or has failed while others are. Raises HandlerError, with what
-        the last one said, when none can boot: nobody joins the group for a handler that cannot run."""
+        """Start the workers and wait until each is ready, or has failed while others are. Raises HandlerError, with the
+        error of the last one, when none can boot: nobody joins the group for a handler that cannot run."""
         self.run_staffing()
         while not self.failure and not (self.staffing.tried and self.staffing.serving()):
             await self._wait_changed(self._loop.time() + 1.0)
@@ -114,7 +114,7 @@ class Pool:
             raise HandlerError(self.failure)
 
     def run_staffing(self) -> None:
-        """Do what the staffing wants now, and be there when it wants something next."""
+        """Do what the staffing decides now, and call it again when it has something to do next."""
         now = self._loop.time()
         for action in self.staffing.run(now):
             self._carry_out[type(action)](action)
@@ -135,27 +135,27 @@ class Pool:
                 return await self.changed.wait()
         return False
 
-    def _start(self, order: Start) -> None:
+    def _start(self, action: Start) -> None:
         link, theirs = link_pair(self._transport)
         stacks, slot = StackFile(), self._cell_slots.pop()
-        files = [p for dead in order.salvages for p in self._left[dead] if dead != LEFT_BEHIND or p.exists()]
-        new = NewWorker(order.worker_id, order.index, slot, theirs, stacks.shared, tuple(files))
+        files = [p for dead in action.salvages for p in self._left[dead] if dead != LEFT_BEHIND or p.exists()]
+        new = NewWorker(action.worker_id, action.index, slot, theirs, stacks.shared, tuple(files))
 
         def launched(process: WorkerProcess | WorkerStartError) -> None:
             if isinstance(process, WorkerStartError):
                 link.close()
                 stacks.close()
                 self._cell_slots.append(slot)
-                self._not_launched(order.worker_id, str(process))
+                self._not_launched(action.worker_id, str(process))
                 return
-            child = Child(self._core.state.workers[order.worker_id], slot, process, link, stacks)
-            self.children[order.worker_id] = child
+            child = Child(self._core.state.workers[action.worker_id], slot, process, link, stacks)
+            self.children[action.worker_id] = child
             self._loop.add_reader(link.fileno(), self._readable, child)
             self._loop.add_reader(process.sentinel, self._process_ended, child)
             if self._stopping:
                 process.kill()
 
-        self.launcher.launch(order.generation, new, launched)
+        self.launcher.launch(action.generation, new, launched)
 
     def _not_launched(self, worker_id: str, error: str) -> None:
         if not self._stopping:
@@ -168,26 +168,26 @@ class Pool:
         self.changed.set()
         self._loop.call_soon(self.run_staffing)
 
-    def _end_boot(self, order: Kill) -> None:
-        log.error("worker_not_ready", worker=order.worker_id, reason=order.reason)
-        child = self.children.get(order.worker_id)
+    def _end_boot(self, action: Kill) -> None:
+        log.error("worker_not_ready", worker=action.worker_id, reason=action.reason)
+        child = self.children.get(action.worker_id)
         if child is not None:
             child.process.kill()
         else:
-            self.launcher.interrupt(self._core.state.workers[order.worker_id].generation)
+            self.launcher.interrupt(self._core.state.workers[action.worker_id].generation)
 
-    def _drop(self, order: DropGeneration) -> None:
-        self.launcher.drop(order.generation)
+    def _drop(self, action: DropGeneration) -> None:
+        self.launcher.drop(action.generation)
 
-    def _give_up(self, order: GiveUp) -> None:
-        self.failure = order.error
+    def _give_up(self, action: GiveUp) -> None:
+        self.failure = action.error
         self.changed.set()
-        self._gave_up(order.error)
+        self._gave_up(action.error)
 
     # --- leaving ------------------------------------------------------------------------------------------------
 
     def let_leave(self, action: Retired) -> None:
-        """It has nothing in hand any more: it may seal, tear down and end."""
+        """The worker has nothing in hand any more: it may seal, tear down and end."""
         child = self.children.get(action.worker_id)
         if child is not None:
             self.feeding.send(child, packets.encode_stop())
@@ -211,7 +211,7 @@ class Pool:
         self.kill_worker(action.worker_id, action.reason)
 
     def kill_worker(self, worker_id: str, reason: str) -> None:
-        """Kill a worker that said what cannot be; its death is handled as any other."""
+        """Kill a worker that reported what cannot be; its death is handled as any other."""
         child = self.children.get(worker_id)
         if child is not None:
             log.error("worker_killed", worker=worker_id, pid=child.process.pid, reason=reason)
@@ -264,7 +264,7 @@ class Pool:
     # --- deaths -------------------------------------------------------------------------------------------------
 
     def _link_ended(self, child: Child) -> None:
-        """Its end of the link is closed: it dies, or has closed what is not its own. How it ended is known with its death."""
+        """The worker's end of the link is closed: it dies, or its handler closed the descriptor. Its death follows."""
         if not child.ended:
             self._loop.remove_writer(child.link.fileno())
             self._loop.remove_reader(child.link.fileno())
@@ -272,11 +272,11 @@ class Pool:
             self._loop.call_later(KILL_WAIT_S, self._ended, child)
 
     def _process_ended(self, child: Child) -> None:
-        """The process is dead; the link may still hold what it said."""
+        """The process is dead; the link may still hold reports."""
         while not child.link.closed:
             batch = child.link.receive()
             if not batch and not child.link.closed:
-                # A forked child of the handler may hold the worker's end open: what is not there now never comes.
+                # A forked child of the handler may hold the worker's end open: what has not arrived by now never does.
                 break
             for packet in batch:
                 self.hearing.packet(child, packet)
@@ -296,7 +296,7 @@ class Pool:
         self.direct.died(child.worker_id)
         now, death = self._loop.time(), self._post_mortem.look(child)
         self._core.handle(ev.WorkerDied(child.worker_id, death), now)
-        self._acted()  # what it is charged to is written before its cell is cleared
+        self._acted()  # the charge is written before the cell is cleared
         self._cells.clear(child.cell_slot)
         self._cell_slots.append(child.cell_slot)
         seal_renamed(self._core, self._segments, child.worker_id, now)
@@ -343,12 +343,12 @@ class Pool:
         return killed
 
     def cancel_handlers(self) -> None:
-        """Tell handlers that ask that the end is wanted."""
+        """Set the flag that handlers can ask for: the call should end."""
         for child in self.children.values():
             self._cells.cancel(child.cell_slot)
 
     async def kill(self) -> None:
-        """End every worker now, and the forkserver; what they had said is still read."""
+        """End every worker now, and the forkserver; what they had reported is still read."""
         self._stop_staffing()
         for child in list(self.children.values()):
             self._core.handle(ev.WorkerStops(child.worker_id), self._loop.time())
@@ -364,5 +364,5 @@ class Pool:
             self._staffing_timer.cancel()
 
 
-def _note(order: Note) -> None:
-    log.log(LOG_LEVELS[order.level], order.event, **order.keys)
+def _note(action: Note) -> None:
+    log.log(LOG_LEVELS[action.level], action.event, **action.keys)
