@@ -73,8 +73,11 @@ class PictureCollector(Collector):
             ("group", "worker"),
         )  # fmt: skip
         yield _gauge(
-            "rocketcrew_queue_unfinished_messages", "pulled and not finished, per message queue",
-            [((*group, q["topic"], q["broker"], str(q["queue_id"])), q["unfinished"]) for q in data["queues"]],
+            "rocketcrew_queue_unfinished_messages", "pulled or popped and not finished, per message queue",
+            [
+                ((*group, q["topic"], q["broker"], str(q["queue_id"])), q["unfinished"])
+                for q in (*data["queues"], *data["popped"])
+            ],
             ("group", "topic", "broker", "queue_id"),
         )  # fmt: skip
         for name, text in TOPIC_RATES.items():
@@ -87,10 +90,10 @@ def _of_rocketmq(data: Mapping[str, Any]) -> Iterator[Metric]:
     labels = ("consumer_group", "client_id", "topic")
     who = (data["group"], data["client_id"])
     topics: dict[str, dict[str, int]] = {}
-    for queue in data["queues"]:
+    for queue in (*data["queues"], *data["popped"]):
         sums = topics.setdefault(queue["topic"], dict.fromkeys(OF_ROCKETMQ, 0))
         for key in ("lag", "unfinished", "unfinished_bytes"):
-            sums[key] += queue[key]
+            sums[key] += queue.get(key, 0)  # of popped ones only the broker knows the lag
         sums["cached"] += queue["unfinished"]
     for key, (name, text) in OF_ROCKETMQ.items():
         yield _gauge(name, text, [((*who, topic), sums[key]) for topic, sums in topics.items()], labels)
@@ -98,7 +101,8 @@ def _of_rocketmq(data: Mapping[str, Any]) -> Iterator[Metric]:
     yield _counter("rocketmq_send_to_dlq_messages", "messages sent to the dead letters", [(who, dead)], labels[:2])
     times = HistogramMetricFamily("rocketmq_process_time", "ms that calls of the handler took", labels=labels)
     for topic, stats in data["stats"].items():
-        counted, buckets = 0, []
+        counted = 0
+        buckets: list[tuple[str, float]] = []
         for bound, count in stats["process_time"]["buckets"]:
             counted += count
             buckets.append((bound, counted))
@@ -108,12 +112,13 @@ def _of_rocketmq(data: Mapping[str, Any]) -> Iterator[Metric]:
 
 def _of_loader(data: Mapping[str, Any], group: Labels) -> Iterator[Metric]:
     """What the loader's status file says, and what waits for it; nothing where no loader runs."""
-    loader, backlog = data.get("loader") or {}, data.get("backlog") or {}
+    loader: dict[str, Any] = data.get("loader") or {}
+    backlog: dict[str, Any] = data.get("backlog") or {}
     for name, key in (("rows", "rows_total"), ("batches", "batches_total"), ("restarts", "restarts")):
         if key in loader:
             yield _counter(f"rocketcrew_loader_{name}", f"{name} of the loader", [(group, loader[key])])
-    if "commit_s" in loader.get("last", {}):
-        last = loader["last"]
+    last: dict[str, Any] = loader.get("last") or {}
+    if "commit_s" in last:
         yield _gauge("rocketcrew_loader_last_commit_seconds", "the newest commit", [(group, last["commit_s"])])
         yield _gauge("rocketcrew_loader_last_batch_seconds", "the newest batch, whole", [(group, last["seconds"])])
     for name, key, text in (

@@ -38,7 +38,6 @@ from ..workers.salvage import open_segments
 from ..workers.slab_memory import SlabMemory
 from .acting import Acting
 from .backlog import Backlog
-from .client_lock import lock_client, unlock_client
 from .control import Command, ControlServer
 from .core import actions as act
 from .core import events as ev
@@ -49,7 +48,6 @@ from .core.slab import SLAB_BYTES_MIN, Slab
 from .core.states import Service, ServiceEvent, move_service
 from .health import Health
 from .journal_file import JournalFile
-from .leftovers import note, sweep
 from .loader_child import LoaderChild
 from .member.access import in_namespace
 from .member.group_member import GroupMember
@@ -63,7 +61,7 @@ from .pool.hearing import OrderKept
 from .pool.stacks import ProcessStack, as_text, own_stack, worker_facts
 from .pool.watching import Watch
 from .pool.worker_pool import Pool
-from .slot import adopt, take_slot
+from .slot import adopt, lock_client, note_sockets, sweep_sockets, take_slot, unlock_client
 from .status import picture, staffing_picture
 from .web import Site, WebServer
 from .wiring import (
@@ -151,8 +149,8 @@ class Supervisor:
     def _prepare(self) -> None:
         """Everything that needs no other process: state on disk, memory, the core."""
         settings = self.settings
-        sweep(self._slot.path)
-        note(self._slot.path)
+        sweep_sockets(self._slot.path)
+        note_sockets(self._slot.path)
         self._journal_state, settled, adopted = adopt(self._slot)
         self._published = Published(self._slot, settings.consumer.persist_consumer_offset_interval_ms)
         if adopted:

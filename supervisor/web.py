@@ -113,7 +113,8 @@ class Site:
                 return Response(200, page_html(), "text/html; charset=utf-8")
             case "":
                 return _text(200, "/metrics /livez /readyz /status; a page for people: metrics.page = true")
-        return _text(404, "there are /metrics, /livez, /readyz and /status")
+            case _:
+                return _text(404, "there are /metrics, /livez, /readyz and /status")
 
     async def _act(self, name: str, request: Request) -> Response:
         if request.method != "POST":
@@ -143,7 +144,7 @@ class Site:
 
 def page_html() -> bytes:
     """The page: one file, which asks for nothing from elsewhere."""
-    return resources.files(__package__).joinpath("page.html").read_bytes()
+    return resources.files(__name__.rpartition(".")[0]).joinpath("page.html").read_bytes()
 
 
 def _text(status: int, text: str) -> Response:

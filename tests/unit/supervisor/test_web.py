@@ -8,11 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as openmetrics,  # pyright: ignore[reportUnknownVariableType]
+)
 from prometheus_client.parser import text_string_to_metric_families as prometheus
 
 from rocketcrew.conf.settings import MetricsSettings
 from rocketcrew.remoting.errors import UsageError
+from rocketcrew.supervisor.control import Command
 from rocketcrew.supervisor.core.stats import ConsumerStats
 from rocketcrew.supervisor.health import SLACK_S, Health
 from rocketcrew.supervisor.web import Request, Response, Site, WebServer, page_html, read_request
@@ -36,7 +39,7 @@ def picture(**more: Any) -> dict[str, Any]:
         "service": "RUNNING", "paused": [], "group": "crew", "client_id": "me", "ready_workers": 2, "waiting_messages": 0,
         "counters": {**counters, "done_messages": 42, "dead_letter_messages": 3, "busy_us": 1_500_000},
         "workers": [{"worker_id": "w.1", "index": 0, "messages": 1, "rss_bytes": 1 << 20}],
-        "queues": [QUEUE, {**QUEUE, "queue_id": 1}], "stats": stats().picture(), "memory": {"slab_bytes": 64},
+        "queues": [QUEUE, {**QUEUE, "queue_id": 1}], "popped": [], "stats": stats().picture(), "memory": {"slab_bytes": 64},
         "open_send_backs": 0, "unsealed_segments": 0, "staff": {"workers": 2, "counts": {"started": 3}},
         "loader": {"rows_total": 7, "batches_total": 2, "restarts": 0, "last": {"commit_s": 0.01, "seconds": 0.5}},
         "backlog": {"segments": 1, "bytes": 99, "oldest_s": 2.5},
@@ -57,7 +60,7 @@ def site(asked: list[Any] | None = None, *, found: Callable[[], dict[str, Any]] 
     async def stacks(_request: Any) -> dict[str, Any]:
         return {"processes": []}
 
-    commands = {"scale": scale, "stacks": stacks, "pause": lambda _: {}, "resume": lambda _: {}, "stop": lambda _: {}}
+    commands: dict[str, Command] = {"scale": scale, "stacks": stacks}
     return Site(
         MetricsSettings(**chosen), found, commands, Health(900), lambda: 0.0, lambda: [{"event": "pull_failed"}]
     )
@@ -71,9 +74,13 @@ def answer(where: Site, method: str, target: str, **headers: str) -> Response:
 # --- metrics --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("accept", "parse"), [("", prometheus), ("application/openmetrics-text; version=1.0.0", openmetrics)]
-)
+PARSERS: list[tuple[str, Callable[[str], Any]]] = [
+    ("", prometheus),
+    ("application/openmetrics-text; version=1.0.0", openmetrics),
+]
+
+
+@pytest.mark.parametrize(("accept", "parse"), PARSERS)
 def test_metrics_are_read_by_the_parsers_of_prometheus(accept: str, parse: Callable[[str], Any]) -> None:
     page = answer(site(), "GET", "/metrics", Accept=accept)
     assert page.status == 200
@@ -97,6 +104,13 @@ def test_metrics_are_read_by_the_parsers_of_prometheus(accept: str, parse: Calla
         1: 2, 5: 2, 10: 2, 100: 2, 1000: 3, 10_000: 3, 60_000: 3, float("inf"): 3
     }  # fmt: skip
     assert samples["rocketmq_process_time_sum", *of_topic, ("topic", "orders")] == pytest.approx(251.6)
+
+
+def test_what_was_popped_is_in_hand_and_has_no_lag_here() -> None:
+    popped = {"topic": "popped", "broker": "b", "queue_id": -1, "unfinished": 4, "unfinished_bytes": 40}
+    page = answer(site(found=lambda: picture(queues=[], popped=[popped])), "GET", "/metrics").body.decode()
+    assert 'rocketmq_consumer_inflight_messages{client_id="me",consumer_group="crew",topic="popped"} 4.0' in page
+    assert 'rocketcrew_queue_unfinished_messages{broker="b",group="crew",queue_id="-1",topic="popped"} 4.0' in page
 
 
 def test_a_member_without_a_loader_has_metrics_too() -> None:
