@@ -7,7 +7,7 @@ pull is sent only when workers wait for it. TERM or INT during the start end it 
 Run: every event (a socket, a timer, a worker) is given to the core, and what the core wants is done before the next one:
 first the journal takes the settles, then everything else in order.
 
-Stop (TERM, INT): the core drains, commits and ends every queue within its deadline, because an offset told late is a
+Stop (TERM, INT): the core drains, commits and ends every queue within its deadline, because an offset committed late is a
 message repeated; then the workers seal and leave; then the member signs off, so that the group rebalances at once and
 finds our offsets; the loader last, since it may take its time. Another signal forces: what is unfinished will repeat.
 """
@@ -44,6 +44,7 @@ from .core import events as ev
 from .core.checks import check_consumer, subscriptions
 from .core.decisions import Core
 from .core.journal import Entry
+from .core.pauses import StopSignals, StopWish
 from .core.slab import SLAB_BYTES_MIN, Slab
 from .core.states import Service, ServiceEvent, move_service
 from .health import Health
@@ -51,9 +52,9 @@ from .journal_file import JournalFile
 from .loader_child import LoaderChild
 from .member.access import in_namespace
 from .member.group_member import GroupMember
-from .member.left_locks import LeftLocks
 from .member.route_keeper import ROUTES_FILE
-from .operating import Operator, StopSignals, StopWish, hold_signals
+from .member.stale_locks import StaleLocks
+from .operating import Operator, hold_signals
 from .outcome_files import Published
 from .pool.charges_file import charge_left_cells, read_charges, write_charges
 from .pool.child import HandlerError
@@ -61,7 +62,7 @@ from .pool.hearing import OrderKept
 from .pool.stacks import ProcessStack, as_text, own_stack, worker_facts
 from .pool.watching import Watch
 from .pool.worker_pool import Pool
-from .slot import adopt, lock_client, note_sockets, sweep_sockets, take_slot, unlock_client
+from .slot import adopt, lock_client, note_sockets, slot_mode, sweep_sockets, take_slot, unlock_client
 from .status import picture, staffing_picture
 from .web import Site, WebServer
 from .wiring import (
@@ -76,7 +77,7 @@ from .wiring import (
 )
 
 WORKER_STOP_MS = 5_000
-"""Workers have nothing left to do when they are told to leave: sealing and the user's teardown hook."""
+"""Workers have nothing left to do when they are asked to leave: sealing and the user's teardown hook."""
 
 log = structlog.get_logger("rocketcrew.supervisor")
 
@@ -124,7 +125,8 @@ class Supervisor:
             self._loop.add_signal_handler(number, self._signal, number)
         self.client_id = own_client_id(self.settings)
         data_dir, group = Path(self.settings.supervisor.data_dir), self.settings.consumer.group
-        self._slot = take_slot(data_dir, group, self.client_id if is_broadcasting(self.settings) else "")
+        member = self.client_id if is_broadcasting(self.settings) else ""
+        self._slot = take_slot(data_dir, group, member, mode=slot_mode(self.settings.spark.master))
         lock: int | None = None
         try:
             lock = lock_client(data_dir, group, self.client_id)
@@ -161,7 +163,7 @@ class Supervisor:
         self._view = self._memory.view if self._memory is not None else memoryview(bytearray(slab.size_bytes))
         self.core = Core(core_config(settings, self.client_id, tuple(self.topics)), slab, self._view)
         self.core.state.settled = settled
-        self._left_locks = LeftLocks(self._slot.path, self.client_id)
+        self._stale_locks = StaleLocks(self._slot.path, self.client_id)
         read_charges(self._slot.path, self.core.state.charges)
         charge_left_cells(self._slot.path, self.core.state.charges)
         self._acting = Acting(self.core, self._journal_entries, self._slot.journal)
@@ -229,7 +231,7 @@ class Supervisor:
         settings = self.settings
         self._member = GroupMember(
             settings, self.client_id, self.topics, self.core, self._view, self.acted,
-            self._stacks_text, self._pool.direct.consume, self._left_locks, self._slot.path / ROUTES_FILE,
+            self._stacks_text, self._pool.direct.consume, self._stale_locks, self._slot.path / ROUTES_FILE,
         )  # fmt: skip
         self._to_end.append(self._member.kill)
         self._acting.perform(self._member.performs)
@@ -291,7 +293,7 @@ class Supervisor:
         self._pool.launcher.add(0, forkserver_for(self.handler, settings), self._boots)
         self._acting.perform(self._pool.performs)
         self._to_end.append(self._pool.kill)
-        watch = Watch(self._cells, self._pool.children.values, self.core.is_busy, settings.workers.stall_timeout_ms)
+        watch = Watch(self._cells, self._pool.children, self.core.busy_workers, settings.workers.stall_timeout_ms)
         watch.start()
         self._to_end.append(watch.stop)
         await self._pool.start()
@@ -423,7 +425,7 @@ class Supervisor:
         self.acted()
         self._published.end(self.core.state)
         await self._member.stop()
-        self._left_locks.forget()
+        self._stale_locks.forget()
         await self._loader.stop(forced=self._forced)
         await self._abandon()
         self.service = move_service(self.service, ServiceEvent.STOPPED)

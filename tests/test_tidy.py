@@ -29,6 +29,7 @@ FLOORS = {
     "supervisor": 4,
     "engine": 5,
     "cli": 6,
+    "testing": 7,
 }
 """Imports go down only; rooms of one floor do not know each other."""
 

@@ -90,6 +90,10 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(f".client.{module}", __name__), name)
 
 
+def __dir__() -> list[str]:
+    return sorted([*__all__, "testing"])
+
+
 def consume(
     handler: str | Callable[..., Any],
     *,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...durable.intervals import Intervals
+from ...durable.outcomes import SKIPPED
 from ...remoting.queues import MessageQueue
 from .actions import (
     ChargesChanged,
@@ -35,12 +36,14 @@ from .states import QUEUE, Queue, QueueEvent, move
 
 LAST_COMMIT_RETRY_S = 0.5
 STOP_COMMIT_TRIES = 3
+SETTLED_MAX = 64
+"""Intervals of one queue that are published as settled, the highest ones: one for each time that it came back to us."""
 LOOK_UP_MAX_S = 20.0
 """The requests of one look-up have time-outs of a few seconds each."""
 
 
 class Assigning:
-    """Owns the life of process queues: opening, draining, ending, and the offsets told to the broker."""
+    """Owns the life of process queues: opening, draining, ending, and the offsets that are committed."""
 
     def __init__(
         self, state: State, pulling: Pulling, dispatching: Dispatching, popping: Popping, locking: Locking | None
@@ -142,7 +145,7 @@ class Assigning:
             return
         self._move(pq, QueueEvent.OPENED)
         pq.next_offset = q.committed = offset
-        # The journal learns where we stand at once: a reset must make it forget before anything new is noted.
+        # The journal learns at once where the queue begins: a reset must make it forget before anything new is noted.
         self.s.out.append(JournalCommitted(pq.mq, offset, offset))
         floor, finished = self.s.recovered.pop(pq.mq, (0, Intervals()))
         if offset >= floor:
@@ -225,6 +228,7 @@ class Assigning:
             q = self.s.pulled[pq.handle]
             self.s.log("warning", "offset_reset_by_admin", queue=mq, offset=offset, was=pq.head_offset)
             if pq.state is Queue.ASSIGNED:
+                self.s.outcomes.add(SKIPPED, mq, pq.head_offset, offset)
                 self.moved(q, offset, now)
             elif pq.state is Queue.OPENING:
                 self.s.out.append(Commit(pq.handle, mq, offset, guarded=False))
@@ -290,12 +294,12 @@ class Assigning:
             self.s.log("warning", "drain_deadline", queue=pq.mq, unfinished=pq.unfinished, unsealed=unsealed)
             if self.s.stopping:
                 self.s.unfinished_at_stop += pq.unfinished
-                # What is finished repeats too where the broker was not told: another member begins at its offset.
+                # What is finished and not committed repeats too: another member begins at its offset.
                 head = pq.head_offset
                 beyond = max(0, head - q.committed) + pq.ledger.finished_above(head).total()
                 self.s.unsealed_at_stop += unsealed + beyond
             if q.moved_to >= 0:
-                # A reset is told to us once; it must hold although what runs did not finish in time.
+                # A reset is sent to us once; it must hold although what runs did not finish in time.
                 self.s.out.append(Commit(pq.handle, pq.mq, q.moved_to, guarded=False))
             self._end(q, QueueEvent.DEADLINE, now)
 
@@ -352,8 +356,13 @@ class Assigning:
             self._commit(q, offset, guarded=pq.state is Queue.DRAINING)
 
     def _note_settled(self, pq: ProcessQueue, offset: int) -> None:
+        """For the loader, which folds it into what counts as loaded. What is forgotten is left out of that, and no more: its
+        rows are in segments, and what has none is noted (outcome_notes.py)."""
         if 0 <= pq.ledger.begin < offset:
-            self.s.settled.setdefault(pq.mq, Intervals()).add(pq.ledger.begin, offset)
+            settled = self.s.settled.setdefault(pq.mq, Intervals())
+            settled.add(pq.ledger.begin, offset)
+            if len(settled) > SETTLED_MAX:
+                settled.discard_below(settled.pairs()[-SETTLED_MAX][0])
 
     def _commit(self, q: PulledQueue, offset: int, *, guarded: bool) -> bool:
         """Ask for it; False where that would be wrong, which is logged and counted."""

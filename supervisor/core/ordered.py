@@ -6,12 +6,13 @@ until then), and a later message never begins before the earlier one is finished
 
 A failed message is held: it waits for the suspend time in front of its lane and is tried again, its count of attempts in
 memory; at `max_reconsume_times` it goes to the retry topic as Java's orderly service sends it, where brokers put it into the
-dead-letter topic. What a worker did not start (behind a failure, or too late for its lock) comes back without a count.
+dead-letter topic. What a worker did not start (after a failure, or too late for its lock) comes back without a count.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable
 
 from ...remoting.errors import ProtocolError
@@ -34,6 +35,8 @@ class Ordered(Dispatching):
     def __init__(self, state: State, links: Links) -> None:
         super().__init__(state, links)
         self._suspensions = 0
+        self._uncommitted: Counter[str] = Counter()
+        """By worker: chunks that it has consumed, and that are neither committed nor rolled back."""
 
     # --- what the modes decide ----------------------------------------------------------------------------------
 
@@ -53,6 +56,9 @@ class Ordered(Dispatching):
     def gives_up(self) -> bool:
         """Failed messages are sent back at once now, instead of held."""
 
+    def freed(self, worker_id: str) -> None:
+        """The worker may have less to run than before."""
+
     # --- handing out --------------------------------------------------------------------------------------------
 
     def order_of(self, pq: ProcessQueue) -> QueueOrder:
@@ -65,7 +71,7 @@ class Ordered(Dispatching):
         return pq is not None and pq.locked and self.s.finishes(pq)
 
     def hand_over(self, worker: WorkerView, chunks: list[tuple[Chunk, ProcessQueue, Lane]]) -> None:
-        """One hand-over to a worker, lanes numbered in the order in which they stand in it."""
+        """One dispatch to a worker, lanes numbered in their order in it."""
         s = self.s
         numbers: dict[int, int] = {}
         items: list[OrderedChunk] = []
@@ -107,6 +113,8 @@ class Ordered(Dispatching):
     # --- what is not under way any more -------------------------------------------------------------------------
 
     def finished(self, chunk: Chunk, pq: ProcessQueue | None) -> None:
+        if chunk.worker_id is not None:
+            self.freed(chunk.worker_id)
         if pq is None:
             self._linger_no_more(chunk)
             return
@@ -115,8 +123,7 @@ class Ordered(Dispatching):
             lane = self.lane_at(pq, chunk.offsets[0])
             lane.in_hand.discard(chunk.chunk_id)
             self.offer(lane)
-        if chunk in order.uncommitted:
-            order.uncommitted.remove(chunk)
+        self._committed(order, chunk)
         self._forget_attempts(order, chunk)
 
     @staticmethod
@@ -162,10 +169,35 @@ class Ordered(Dispatching):
         """All of it ran, and its handler, which commits by itself, has not committed it yet: the lane goes on."""
         order, lane = self.order_of(pq), self.lane_at(pq, chunk.offsets[0])
         lane.in_hand.discard(chunk.chunk_id)
-        order.uncommitted.append(chunk)
+        self._wait_for_commit(order, chunk)
         if pq.state is not Queue.ASSIGNED:
             self._leave_uncommitted(pq)
         self.offer(lane)
+
+    def _wait_for_commit(self, order: QueueOrder, chunk: Chunk) -> None:
+        """It was consumed, and waits for the word of its handler."""
+        order.uncommitted.append(chunk)
+        assert chunk.worker_id is not None, "a worker has it in hand"
+        self._uncommitted[chunk.worker_id] += 1
+        self.freed(chunk.worker_id)
+
+    def _committed(self, order: QueueOrder, chunk: Chunk) -> None:
+        """It does not wait for that any more, if it did."""
+        if chunk in order.uncommitted:
+            order.uncommitted.remove(chunk)
+            self._wait_no_more(chunk)
+
+    def next_uncommitted(self, order: QueueOrder) -> Chunk:
+        """The first chunk that waits for the word of its handler; it will not be waited for any more."""
+        chunk = order.uncommitted.popleft()
+        self._wait_no_more(chunk)
+        return chunk
+
+    def _wait_no_more(self, chunk: Chunk) -> None:
+        worker_id = chunk.worker_id or ""
+        self._uncommitted[worker_id] -= 1
+        if not self._uncommitted[worker_id]:
+            del self._uncommitted[worker_id]
 
     def returned(
         self,
@@ -185,14 +217,13 @@ class Ordered(Dispatching):
         """
         order, lane = self.order_of(pq), self.lane_at(pq, chunk.offsets[start])
         lane.in_hand.discard(chunk.chunk_id)
-        if chunk in order.uncommitted:
-            order.uncommitted.remove(chunk)
+        self._committed(order, chunk)
         self.s.counters.returned_messages += chunk.count - start - failed
         rest = self._cut_off(pq, chunk, start)
         if chunk is not rest:
             self._forget_attempts(order, chunk)
             if chunk.reported < chunk.count:
-                order.uncommitted.append(chunk)
+                self._wait_for_commit(order, chunk)
             else:
                 self.forget(chunk)
                 self._links.reported(chunk, pq)
@@ -211,10 +242,11 @@ class Ordered(Dispatching):
         worker = self.s.workers.get(chunk.worker_id or "")
         if worker is not None:
             self.s.unhand(worker, chunk)
+            self.freed(worker.worker_id)
             self.s.let_go(worker)
 
     def _failed(self, pq: ProcessQueue, lane: Lane, rest: Chunk, failed: int, failure: Failure) -> Chunk | None:
-        """Count the attempt, or send the first message back and keep what is behind it; what is to be kept."""
+        """Count the attempt, or send the first message back and keep what comes after it; what is to be kept."""
         order, first = self.order_of(pq), rest.offsets[0]
         self.s.counters.failed_messages += failed
         if self.s.charges.noted:
@@ -293,7 +325,7 @@ class Ordered(Dispatching):
     # --- the end of a queue -------------------------------------------------------------------------------------
 
     def drop_waiting(self, pq: ProcessQueue) -> int:
-        """Forget what stands behind everything that was started; it is not run, and for us the queue ends before it."""
+        """Forget what comes after everything that was started; it is not run, and for us the queue ends before it."""
         dropped = super().drop_waiting(pq)
         for chunk in sorted(pq.open.values(), key=lambda chunk: chunk.begin, reverse=True):
             if chunk.worker_id is not None or chunk.reported or chunk.begin < pq.ledger.finished_to:
@@ -323,12 +355,12 @@ class Ordered(Dispatching):
         order = self.order_of(pq)
         if any(lane.in_hand for lane in order.lanes.values()):
             return  # the message that runs may commit them
-        if order.uncommitted:  # and nothing behind them may run before they have run again
+        if order.uncommitted:  # and nothing after them may run before they have run again
             for lane in order.lanes.values():
                 while lane.waiting:
                     self.leave(lane.waiting.popleft())
         while order.uncommitted:
-            chunk = order.uncommitted.popleft()
+            chunk = self.next_uncommitted(order)
             self.forget(chunk)
             rest = self._cut_off(pq, chunk, chunk.reported) if chunk.reported else chunk
             if rest is not chunk:
@@ -340,6 +372,8 @@ class Ordered(Dispatching):
         left = {chunk.chunk_id for chunk in pq.open.values() if self._in_hand(chunk)}
         if left:
             self.s.lingering[pq.mq] = self.s.lingering.get(pq.mq, set()) | left
+        while pq.order is not None and pq.order.uncommitted:
+            self.next_uncommitted(pq.order)
 
     def _in_hand(self, chunk: Chunk) -> bool:
         worker = self.s.workers.get(chunk.worker_id or "")
@@ -355,7 +389,7 @@ class Ordered(Dispatching):
 
 
 def _insert(lane: Lane, chunk: Chunk) -> None:
-    """By its place in the queue; what comes back stands before what was never handed out."""
+    """By its place in the queue; what comes back goes before what was never dispatched."""
     waiting = lane.waiting
     at = 0
     while at < len(waiting) and waiting[at].begin < chunk.begin:

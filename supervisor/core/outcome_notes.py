@@ -1,4 +1,4 @@
-"""What became of messages that leave no row behind: noted by the core, kept in `outcomes/` (outcome_files.py).
+"""What became of messages that leave no row: noted by the core, kept in `outcomes/` (outcome_files.py).
 
 The list explains gaps in a table (`rocketcrew reconcile`). A kill -9 loses what was noted since the last writing: such
 messages are finished by the journal all the same, and the next start notes them as `recovered`. What was settled then needs
@@ -38,7 +38,7 @@ class OutcomeNotes:
         rows the segment says which messages were finished.
         """
         kind = FILTERED if filtered == end - start else NO_ROWS
-        for index in sorted(failed):
+        for index in sorted(failed) if failed else ():
             if start < index:
                 self.add(kind, mq, chunk.begin_of(start), chunk.begin_of(index))
             start = index + 1

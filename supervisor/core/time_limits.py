@@ -90,9 +90,13 @@ class Look:
         elif now_ns - self.beat_ns >= stall_ns:
             self.ended, self.ended_ns = (0, 0), now_ns
             return Step.ABORT, now_ns + ABORT_GRACE_NS
-        # A call that begins right behind this look is over its limit after the shorter of the two.
+        # A call that starts right after this look is over its limit after the shorter of the two.
         limits = [limit for limit in (seen.soft_ns, seen.hard_ns, stall_ns) if limit]
         return Step.NOTHING, now_ns + min(limits)
+
+    def rest(self) -> None:
+        """It has nothing to do, and is not looked at any more until it has: its loop may stand still."""
+        self.beats = -1
 
     def timed_out(self, state: int, started_ns: int) -> bool:
         """The call that it died in is the one that it was ended for, and not one that came after it."""

@@ -76,7 +76,7 @@ class Hearing:
                 self._notice(child, decode_notice(packet))
             elif kind == packets.BOOT_FAILED:
                 self._boot_failed(child, packets.decode_boot_failed(packet))
-            elif not _hear_ordered(self._core, child.worker_id, packet, now):
+            elif not hear_ordered(self._core, child.worker_id, packet, now):
                 raise ProtocolError(f"packet kind {kind}", "worker link")
         except ProtocolError as error:
             self._kill(child.worker_id, str(error))
@@ -128,7 +128,7 @@ class Hearing:
         self._all_salvaged(child)
 
 
-def _hear_ordered(core: Core, worker_id: str, packet: bytes, now: float) -> bool:
+def hear_ordered(core: Core, worker_id: str, packet: bytes, now: float) -> bool:
     """Give the core a packet of the ordered modes; False = it is of another kind. Raises ProtocolError."""
     kind = packet[0]
     if kind == ordered_packets.RETURNED:

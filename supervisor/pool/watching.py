@@ -1,7 +1,8 @@
 """What the supervisor reads in the cells of workers, and the signals that it sends by it.
 
 - `Watch` keeps the time limits: it looks at the cells when a limit may be over (core/time_limits.py). It also samples the
-  memory of long calls, for the case that the kernel kills the worker.
+  memory of long calls, for the case that the kernel kills the worker. Only workers that have something are looked at, and
+  those that are being ended: a look costs the same with any number of idle ones.
 - `CellReader` reclaims chunks that a worker has not started (core/reclaiming.py), and reads what the worker has finished
   while a call goes on (workers/unreported.py).
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -40,24 +41,30 @@ log = structlog.get_logger("rocketcrew.pool")
 
 
 class Watch:
-    """One timer for all workers. `busy(worker_id)`: the worker has chunks it has not reported on."""
+    """One timer for all workers. `busy()` are those whose loop should move: they have chunks that they have not reported on,
+    or are asked for keys."""
 
     def __init__(
-        self, cells: CellFile, children: Callable[[], Iterable[Child]], busy: Callable[[str], bool], stall_ms: int
+        self, cells: CellFile, children: Mapping[str, Child], busy: Callable[[], Collection[str]], stall_ms: int
     ) -> None:
         self._cells = cells
         self._children = children
         self._busy = busy
         self._stall_ns = stall_ms * NS_PER_MS
+        self._busy_before: set[str] = set()
+        self._ending: set[str] = set()
+        """Workers that were sent ABRT: they are looked at until they are gone."""
+        self._limit_ns = int(LOOK_MAX_S * 1e9)
+        """The shortest limit that was seen: a call that begins right after a look may be over it after so long."""
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Look now, and then whenever a limit may be over."""
+        """Look now, and from then on when it is time."""
         delay_s = LOOK_MAX_S
         try:
-            due_ns = min((self._look(child) for child in list(self._children())), default=0)
-            delay_s = (due_ns - time.monotonic_ns()) / 1e9 if due_ns else LOOK_MAX_S
+            due_ns = self.look()
+            delay_s = (due_ns - time.monotonic_ns()) / 1e9
         finally:
             self._timer = self._loop.call_later(min(max(delay_s, LOOK_MIN_S), LOOK_MAX_S), self.start)
 
@@ -65,18 +72,33 @@ class Watch:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _look(self, child: Child) -> int:
+    def look(self) -> int:
+        """Look once; when to look again at the latest (monotonic ns)."""
+        before, busy = self._busy_before, set(self._busy())
+        self._busy_before = busy
+        for worker_id in before - busy:
+            if (child := self._children.get(worker_id)) is not None:
+                child.look.rest()
+        due_ns = time.monotonic_ns() + self._limit_ns
+        for worker_id in busy | self._ending:
+            child = self._children.get(worker_id)
+            if child is None:
+                self._ending.discard(worker_id)
+            elif child.worker.state in LIVING:
+                due_ns = min(due_ns, self._look(child, busy=worker_id in busy))
+        return due_ns
+
+    def _look(self, child: Child, *, busy: bool) -> int:
         now_ns = time.monotonic_ns()
-        if child.worker.state not in LIVING:
-            return now_ns + int(LOOK_MAX_S * 1e9)
         words = self._cells.view(child.cell_slot)
-        seen = Progress(
-            words[STATE], words[STARTED_NS], words[BEATS], words[SOFT_NS], words[HARD_NS], self._busy(child.worker_id)
-        )
+        seen = Progress(words[STATE], words[STARTED_NS], words[BEATS], words[SOFT_NS], words[HARD_NS], busy)
+        self._limit_ns = min(limit for limit in (self._limit_ns, seen.soft_ns, seen.hard_ns) if limit)
         if seen.state and now_ns - seen.started_ns > SAMPLE_AFTER_NS:
             sample_memory(child, seen.started_ns)
             words[RSS_PEAK] = max(words[RSS_PEAK], child.rss_peak_bytes)  # it outlives us there
         step, due_ns = child.look.next(seen, now_ns, self._stall_ns)
+        if child.look.ended is not None:
+            self._ending.add(child.worker_id)
         if step is not Step.NOTHING:
             self._do(child, step, seen, now_ns)
         return due_ns
@@ -98,7 +120,7 @@ class Watch:
 
 
 def sample_memory(child: Child, call_ns: int) -> None:
-    """Note the memory of the process during the call that started at `call_ns`, and its peak (Linux; elsewhere nothing)."""
+    """Note what the process has of memory in the call that began then, and had at most (Linux; elsewhere nothing)."""
     try:
         status = Path(f"/proc/{child.process.pid}/status").read_text()
     except OSError:
