@@ -25,7 +25,7 @@ EXIT_INTERRUPTED: Final = 130
 # Errors of rooms that must not be imported for `--help`, by their full name.
 BY_NAME: Final = {
     "rocketcrew.workers.loading.HandlerLoadError": EXIT_HANDLER,
-    "rocketcrew.supervisor.pool.pool_member.HandlerError": EXIT_HANDLER,
+    "rocketcrew.supervisor.pool.child.HandlerError": EXIT_HANDLER,
 }
 
 

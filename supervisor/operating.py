@@ -29,7 +29,7 @@ from .core.sizing import ChunkSizer
 from .core.state import OPERATOR
 from .file_watch import watch
 from .keeping import keep
-from .pool.ordered_feed import order_said
+from .pool.hearing import order_said
 from .pool.stacks import ProcessStack
 from .pool.worker_pool import Pool
 from .wiring import Boots, forkserver_for, renewed_config, staff_policy, table_spec
@@ -131,15 +131,15 @@ class Operator:
         """Have so many workers, 1 to WORKERS_MAX. Raises UsageError."""
         if not 1 <= workers <= WORKERS_MAX:
             raise UsageError(f"{workers} workers: 1 to {WORKERS_MAX} are possible")
-        before = self._pool.staff.policy.count
+        before = self._pool.staffing.policy.count
         self._scaled = workers
-        self._pool.staff.set_policy(dataclasses.replace(self._pool.staff.policy, count=workers))
+        self._pool.staffing.set_policy(dataclasses.replace(self._pool.staffing.policy, count=workers))
         log.info("scaled", workers=workers, before=before)
-        self._pool.run_staff()
+        self._pool.run_staffing()
         return {"workers": workers, "before": before}
 
     def _scale_by_signal(self, by: int) -> None:
-        workers = self._pool.staff.policy.count + by
+        workers = self._pool.staffing.policy.count + by
         if 1 <= workers <= WORKERS_MAX:
             self.scale(workers)
 
@@ -166,10 +166,10 @@ class Operator:
         log.info("reloading", generation=self._generations, changed=list(merged.changed))
         self._pool.launcher.add(self._generations, forkserver_for(boots.handler, boots.settings), boots)
         policy = staff_policy(merged.settings)
-        count = self._pool.staff.policy.count
-        self._pool.staff.set_policy(dataclasses.replace(policy, count=count))
-        self._pool.staff.begin_reload(self._generations, self._loop.time())
-        self._pool.run_staff()
+        count = self._pool.staffing.policy.count
+        self._pool.staffing.set_policy(dataclasses.replace(policy, count=count))
+        self._pool.staffing.begin_reload(self._generations, self._loop.time())
+        self._pool.run_staffing()
         return {"reloading": True, "generation": self._generations, "changed": list(merged.changed),
                 "needs_restart": list(merged.kept)}  # fmt: skip
 
@@ -196,8 +196,8 @@ class Operator:
         if number == generation:
             self._take_over(boots)
         else:
-            count = self._pool.staff.policy.count
-            self._pool.staff.set_policy(dataclasses.replace(staff_policy(self._boots.settings), count=count))
+            count = self._pool.staffing.policy.count
+            self._pool.staffing.set_policy(dataclasses.replace(staff_policy(self._boots.settings), count=count))
         if self._again:
             self._again = False
             self._loop.call_soon(self._reload_by_signal)
@@ -208,11 +208,11 @@ class Operator:
         policy = staff_policy(settings)
         if settings.workers.count != before.settings.workers.count:
             self._scaled = None
-        self._pool.staff.set_policy(dataclasses.replace(policy, count=self._scaled or policy.count))
+        self._pool.staffing.set_policy(dataclasses.replace(policy, count=self._scaled or policy.count))
         state = self._core.state
         state.config = renewed_config(state.config, settings)
         state.sizer = ChunkSizer(state.config.chunk_target_us, state.config.chunk_messages_max)
-        self._loop.call_soon(self._pool.run_staff)
+        self._loop.call_soon(self._pool.run_staffing)
 
     # --- stacks -------------------------------------------------------------------------------------------------
 

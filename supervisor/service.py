@@ -57,13 +57,13 @@ from .member.stale_locks import StaleLocks
 from .operating import Operator, hold_signals
 from .outcome_files import Published
 from .pool.charges_file import charge_left_cells, read_charges, write_charges
-from .pool.ordered_feed import OrderedFeed, OrderKept
-from .pool.pool_member import HandlerError
+from .pool.child import HandlerError
+from .pool.hearing import OrderKept
 from .pool.stacks import ProcessStack, as_text, own_stack, worker_facts
 from .pool.watching import Watch
 from .pool.worker_pool import Pool
 from .slot import adopt, lock_client, note_sockets, slot_mode, sweep_sockets, take_slot, unlock_client
-from .status import picture, staff_picture
+from .status import picture, staffing_picture
 from .web import Site, WebServer
 from .wiring import (
     CELL_SLOTS,
@@ -292,9 +292,8 @@ class Supervisor:
         )  # fmt: skip
         self._pool.launcher.add(0, forkserver_for(self.handler, settings), self._boots)
         self._acting.perform(self._pool.performs)
-        self._acting.perform(OrderedFeed(self._pool, self._view, self._transport).performs)
         self._to_end.append(self._pool.kill)
-        watch = Watch(self._cells, self._pool.members, self.core.busy_workers, settings.workers.stall_timeout_ms)
+        watch = Watch(self._cells, self._pool.children, self.core.busy_workers, settings.workers.stall_timeout_ms)
         watch.start()
         self._to_end.append(watch.stop)
         await self._pool.start()
@@ -344,10 +343,10 @@ class Supervisor:
             "slot": str(self._slot.path),
             "pid": os.getpid(),
             "http_port": self._web.port if self._web is not None else 0,
-            "staff": staff_picture(self._pool.staff),
+            "staff": staffing_picture(self._pool.staffing),
             **self._member.picture(),
         }  # fmt: skip
-        facts = worker_facts(self._pool.members.values(), self._pool.running)
+        facts = worker_facts(self._pool.children.values(), self._pool.running)
         return picture(self.core, self.service, facts, extra)
 
     async def stacks(self) -> list[ProcessStack]:

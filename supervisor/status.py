@@ -8,20 +8,20 @@ from ..remoting.queues import MessageQueue
 from .core.decisions import Core
 from .core.process_queue import ProcessQueue, PulledQueue
 from .core.slab import UNIT_BYTES
-from .core.staffing import Staff
+from .core.staffing import Staffing
 from .core.state import State
 from .core.states import Service, Worker
 
 
-def staff_picture(staff: Staff) -> dict[str, Any]:
+def staffing_picture(staffing: Staffing) -> dict[str, Any]:
     """How many workers there should be, which code they run, and what happened to them."""
     return {
-        "workers": staff.policy.count,
-        "generation": staff.generation,
-        "reload": staff.reload.value,
-        "last_reload": staff.last_reload,
-        "last_boot_error": staff.last_boot_error,
-        "counts": dict(sorted(staff.counts.items())),
+        "workers": staffing.policy.count,
+        "generation": staffing.generation,
+        "reload": staffing.reload.value,
+        "last_reload": staffing.last_reload,
+        "last_boot_error": staffing.last_boot_error,
+        "counts": dict(sorted(staffing.counts.items())),
     }
 
 
@@ -44,6 +44,7 @@ def picture(core: Core, service: Service, facts: dict[str, dict[str, object]], e
                 **facts.get(worker.worker_id, {}),
             }
             for worker in state.workers.values()
+            if worker.state is not Worker.BOOTING or worker.worker_id in facts  # else its process is being made
         ],
         "queues": [_pulled(q) for q in state.pulled.values()],
         "popped": _popped(state),

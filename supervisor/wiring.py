@@ -23,10 +23,10 @@ from ..workers.spawn import Forkserver
 from .backlog import Marks
 from .core.allocation import strategy_of
 from .core.order import Order
-from .core.posts import Policy
+from .core.staffing import Policy
 from .core.state import CoreConfig
 from .loader_child import where
-from .pool.pool_member import NewWorker
+from .pool.child import NewWorker
 from .slot import Slot
 
 CELL_SLOTS = 512

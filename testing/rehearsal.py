@@ -37,9 +37,10 @@ from ..supervisor.core.checks import check_consumer, subscriptions
 from ..supervisor.core.decisions import Core
 from ..supervisor.core.order import HandlerOrder, resolve
 from ..supervisor.core.slab import SLAB_BYTES_MIN, Slab
+from ..supervisor.core.state import WorkerView
 from ..supervisor.core.subscriptions import Subscriptions
 from ..supervisor.member.send_back import DEFAULT_MAX_RECONSUME_TIMES
-from ..supervisor.pool.ordered_hearing import hear
+from ..supervisor.pool.hearing import hear_ordered
 from ..supervisor.wiring import core_config, worker_limits
 from ..workers import ordered_packets, packets
 from ..workers.api import Handler, as_handler
@@ -49,7 +50,7 @@ from ..workers.context import Context, enter
 from ..workers.ddl import as_schema
 from ..workers.inferring import INFER, Inferring, declared_columns
 from ..workers.link import Transport, WorkerLink, link_pair
-from ..workers.loading import HandlerLoadError, describe, find, user_traceback
+from ..workers.loading import HandlerLoadError, describe, find, refusal, user_traceback
 from ..workers.main import consume_hooks, run_hook
 from ..workers.message import Message
 from ..workers.packets import QueueInfo
@@ -57,7 +58,6 @@ from ..workers.rows import RowBuffer
 from ..workers.runner import Place
 from ..workers.sealing import Sealer
 from ..workers.segment import SegmentWriter
-from ..workers.signatures import refusal
 from ..workers.watching import watched
 from ..workers.worker import Worker
 from .inner_broker import InnerBroker, InnerEdge, WentBack
@@ -322,7 +322,7 @@ class _Member:
         self._packets = 0
         self._start_worker(handler, called)
         self.edge.heartbeat()
-        for event in (ev.WorkerStarted(WORKER), ev.WorkerReady(WORKER), ev.Start()):
+        for event in (ev.WorkerStarted(WorkerView(WORKER)), ev.WorkerReady(WORKER), ev.Start()):
             self.core.handle(event, now_s())
 
     def _start_worker(
@@ -435,7 +435,7 @@ class _Member:
         elif packet[0] == packets.SEALED:
             self.core.handle(ev.Sealed(WORKER, packets.decode_sealed(packet).seq), now)
         else:
-            heard = hear(self.core, WORKER, packet, now)
+            heard = hear_ordered(self.core, WORKER, packet, now)
             assert heard, f"a worker in a test says a packet of kind {packet[0]}"
 
     def _to_worker(self, packet: bytes) -> None:

@@ -93,7 +93,7 @@ class _Pause(Exception):
 
 
 class Suspend(_Pause):
-    """In order: try this message again after a while, and let what is behind it in its queue (or key) wait.
+    """In order: try this message again after a while, and let what follows it in its queue (or key) wait.
 
     Raised or returned by a handler with `order`, as Java's SUSPEND_CURRENT_QUEUE_A_MOMENT; any other exception does the
     same. `suspend_ms` -1 = `consumer.suspend_current_queue_time_ms`, else 10 to 30000 (Java's bounds; others are clamped).
@@ -262,7 +262,7 @@ def handler(
     schema: columns of its rows, as Spark DDL (`"module string, line int"`), pyarrow schema or dataclass.
     batch: it takes a list of messages.
     filter: called with each message before the handler is; a message for which it does not return true is not consumed and
-    counts as done. It comes behind tags and SQL92; one that raises wants the message.
+    counts as done. It is called after tags and SQL92 filters; when it raises, the handler gets the message.
     setup, teardown: called without arguments once per worker, before the first and after the last message (a set-up that
     raises is a failed start).
     soft_time_limit, hard_time_limit: seconds that one call (one message, or one batch) may take, 0 = no limit; None =

@@ -1,7 +1,7 @@
 """Handlers that are coroutine functions: many messages in hand at one time, bounded, on one event loop.
 
 Each record of a chunk becomes a task; at most `concurrency` of them are in the handler. Several chunks are in hand at
-once (the supervisor is told how many), so that a slow message holds up nobody but the reports behind it in its own chunk:
+once (the supervisor gets the number), so that a slow message holds up nothing but the reports after it in its own chunk:
 a chunk is reported in order. The cell names the call whose step runs, which is what kills a worker or blocks its loop
 (steps.py). The loop's heart beats into the cell as the start of a step: a handler that blocks the loop is over its time
 limit as one of a plain function is.

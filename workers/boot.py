@@ -14,7 +14,7 @@ from .slab_memory import SharedFd, SlabHandle
 EXIT_OK: Final = 0
 """Stopped as asked, or the supervisor's end of the link was closed."""
 EXIT_BOOT: Final = 4
-"""The handler cannot be imported or its set-up hook raised; a BOOT_FAILED packet says why."""
+"""The handler cannot be imported or its set-up hook raised; a BOOT_FAILED packet has the error."""
 EXIT_DESCRIPTORS: Final = 8
 """The handler closed the descriptors that the worker works with; its cell names the messages that may have done it."""
 
@@ -26,9 +26,9 @@ class WorkerLimits:
     batch_messages_max: int = 1
     """Messages per call of a batch handler (`consumer.consume_message_batch_max_size`), >= 1."""
     consume_timeout_min: int = 15
-    """Hooks are told of calls that took longer (`consumer.consume_timeout_min`)."""
+    """Hooks are given TIME_OUT for calls that took longer (`consumer.consume_timeout_min`)."""
     ordered: bool = False
-    """The configuration asks for an order, whatever the handler's decorator says."""
+    """The configuration asks for an order, whatever the handler's decorator asks for."""
     flush_interval_us: int = 1_000
     """Outcomes wait at most this long while work goes on."""
     seal_rows: int = 50_000

@@ -9,7 +9,7 @@ anything. A record is one message, except an inner batch, whose messages are han
 *The list of a batch handler* notes in the cell which message the handler takes, where it takes them one by one. A worker that
 dies in `for message in messages:` was most likely working on the message taken last. It is only most likely (a handler may
 collect a few before it works on them), so the rest of the batch is looked at too, see quarantine.py. An iteration that came
-to its end says nothing about who is worked on, and is noted as such.
+to its end does not show which message is worked on, and is noted as such.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ word, aligned 8-byte stores, the state word last; a death between two stores bla
 not running then.
 
     file      16 words of header, then the cells of CELL_BYTES each
-    header    word 0 MAGIC | word 1 STOPPING: not 0 = the supervisor has begun to stop; 0 in files that are older than it
+    header    word 0 MAGIC | word 1 STOPPING: not 0 = the supervisor is stopping; 0 in files that are older than this word
     word 0    STATE: queue offset of the (first) record in hand + 1; 0 = no handler call is under way; BETWEEN = several are,
               and none of them runs (steps.py): then the other words name none of them
     word 1    CHUNK_ID | 2 STARTED_NS, monotonic start of the call | 3 RECORDS given to this call | 4 PID
@@ -15,10 +15,10 @@ not running then.
               record whose message was taken last; 0 = none, or all were taken
     word 7    BEATS: turns of the worker's loop | 8 RSS_PEAK in bytes, as last measured by the worker itself
               between calls, by the supervisor in a long one (the only word that both write: peaks only grow)
-    word 9    SOFT_NS, 10 HARD_NS: the time limits of one call, 0 = none (told once, before the first call)
-    word 12   CANCEL: not 0 = the handler had better come to an end; written by the supervisor
-    word 13   CLAIM: what the worker is going to run | 14 ASKED, 15 ANSWERED, 16 GIVEN, 17 KEPT: what the supervisor takes
-              back, see claims.py
+    word 9    SOFT_NS, 10 HARD_NS: the time limits of one call, 0 = none (written once, before the first call)
+    word 12   CANCEL: not 0 = the handler should end its call; written by the supervisor
+    word 13   CLAIM: what the worker is going to run | 14 ASKED, 15 ANSWERED, 16 GIVEN, 17 KEPT: what the supervisor
+              reclaims, see claims.py
     word 18   HELD: the first record since the last report that only the worker can report, see unreported.py
     word 19   SEAL_WANTED: not 0 = what the worker has written is to be sealed beside the call; written by the supervisor
     word 11   TEXT_BYTES | from word 20: JSON [topic, broker, queue id] of the chunk's queue
@@ -29,11 +29,15 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
 from typing import Final, NamedTuple
 
 from ..remoting.errors import UsageError
 from ..remoting.queues import MessageQueue
+from .packets import QueueInfo
 
 CELLS_FILE = "cells"
 """In the slot: what each worker is running, readable after its death."""
@@ -123,7 +127,7 @@ class CellFile:
 
     @property
     def stopping(self) -> bool:
-        """Its run has begun to stop: who is killed from now on, with all that it has in hand, was to end anyway."""
+        """The run is stopping: a worker that is killed from now on, with all that it has in hand, was to end anyway."""
         return bool(self._words[STOPPING])
 
     @stopping.setter
@@ -207,3 +211,57 @@ def queue_words(topic: str, broker_name: str, queue_id: int) -> tuple[memoryview
         text = b""
     padded = text.ljust(-(-len(text) // 8) * 8)
     return memoryview(padded).cast("Q"), len(text)
+
+
+RSS_EVERY_NS: Final = 50_000_000
+"""How often the peak of resident memory is noted, between chunks: a system call of about a microsecond."""
+RSS_UNIT: Final = 1 if sys.platform == "darwin" else 1024
+
+
+class Naming:
+    """Writes what a worker is about into its own cell: the queue, a single record, and its memory.
+
+    All of it is written while no call is under way, or before one starts. `clock` is monotonic, in ns.
+    """
+
+    def __init__(self, cell: CellView, clock: Callable[[], int]) -> None:
+        self._cell = cell
+        self._clock = clock
+        self._queue: QueueInfo | None = None
+        """The queue that the cell names."""
+        self._texts: dict[QueueInfo, tuple[memoryview, int]] = {}
+        """How the cell names each queue; as many as the worker has seen, as with their handles."""
+        self._rss_due_ns = 0
+
+    def chunk(self, chunk_id: int, queue: QueueInfo) -> None:
+        """A chunk starts; no message is in hand."""
+        self._cell[CHUNK_ID] = chunk_id
+        self.queue(queue)
+        self.memory()
+
+    def queue(self, queue: QueueInfo) -> None:
+        """Name the queue."""
+        if queue is self._queue:
+            return
+        self._queue = queue
+        text = self._texts.get(queue)
+        if text is None:
+            text = self._texts[queue] = queue_words(queue.topic, queue.broker_name, queue.queue_id)
+        words, size = text
+        self._cell[TEXT : TEXT + len(words)] = words
+        self._cell[TEXT_BYTES] = size
+
+    def record(self, offset: int) -> None:
+        """The user's code is about to look at this one, outside of a call of the handler: a filter, a key function."""
+        cell = self._cell
+        cell[STARTED_NS] = self._clock()
+        cell[RECORDS] = 1
+        cell[TAKEN] = 0
+        cell[STATE] = offset + 1
+
+    def memory(self) -> None:
+        """Note the peak of resident memory, now and then."""
+        now = self._clock()
+        if now >= self._rss_due_ns:
+            self._rss_due_ns = now + RSS_EVERY_NS
+            self._cell[RSS_PEAK] = getrusage(RUSAGE_SELF).ru_maxrss * RSS_UNIT

@@ -1,7 +1,7 @@
-"""Who runs a message that was handed out and not begun: the worker claims messages before it runs them, and the supervisor
+"""Who runs a message that was dispatched and not started: the worker claims messages before it runs them, and the supervisor
 can take back what is not claimed, to give it to a worker that idles. Both sides stand here.
 
-The race: the worker is about to begin the next message while the supervisor decides that somebody else shall run it. A few
+The race: the worker is about to start the next message while the supervisor decides that somebody else shall run it. A few
 words of the cell settle it, without a lock, so that nobody can die, stop or fork while holding one:
 
     worker      CLAIM := what it is about to run; then, unless ASKED is the number that it knows: wait until ANSWERED is
@@ -10,17 +10,17 @@ words of the cell settle it, without a lock, so that nobody can die, stop or for
                 how many chunks the worker was handed so far; ANSWERED := the number
 
 Of the first GIVEN chunks the worker runs what KEPT names, and what it claimed before that, and nothing else. GIVEN and KEPT
-stay until something is taken back again, so a worker that misses an answer finds all that it said in the next one.
+stay until something is reclaimed again, so a worker that misses an answer finds all of it in the next one.
 
 Each writes first and reads then. A processor may move a read before an earlier write, so a barrier is needed between the
 two, on both sides. `membarrier` has one executed on every processor that runs a registered process: the supervisor, which
 does this seldom, pays for the worker, which does it all the time. So if the second read finds the old claim, the worker's
-next claim is made behind the barrier, and it finds the request; if it finds a new one, the request is void. Where there is
-no membarrier (Linux before 4.16, other systems), workers do not offer it, and nothing is taken back.
+next claim is made after the barrier, and it finds the request; if it finds a new one, the request is void. Where there is
+no membarrier (Linux before 4.16, other systems), workers do not offer it, and nothing is reclaimed.
 
 The old claim may itself be one whose worker has not looked at ASKED yet (it was put to sleep between its write and its
 read). The supervisor counts on it, so the worker must run it although it finds itself asked: hence KEPT. And a worker may
-sleep there while that very chunk is taken back; then it claims what is not its own, and is told so when it wakes up. Hence
+sleep there while that very chunk is reclaimed; then it claims what is not its own, and finds that out when it wakes up. Hence
 a claim names its chunk by how many the worker was handed: one of the first GIVEN chunks that is not KEPT counts for nothing.
 
 The worker claims a stride at once, about STRIDE_NS of work, one message where a call lately took long, because what is
@@ -39,7 +39,7 @@ from typing import Final
 from .cells import ANSWERED, ASKED, CLAIM, GIVEN, KEPT, STATE, CellView
 
 STRIDE_NS: Final = 20_000
-"""A claim costs about 0.2 µs. Handlers that take longer than half of this claim message by message: nothing waits behind
+"""A claim costs about 0.2 µs. Handlers that take longer than half of this claim message by message: nothing waits after
 one."""
 STRIDE_MAX: Final = 64
 LONG_NS: Final = 20_000_000
@@ -102,11 +102,11 @@ class Claims:
         """How many records to claim at once."""
 
     def offer(self) -> None:
-        """Tell the supervisor that it can take back. Before the first chunk, and only behind `obey_barriers`."""
+        """Let the supervisor reclaim. Before the first chunk, and only after `obey_barriers`."""
         self._asked = self._cell[ASKED] = FIRST_REQUEST
 
     def handed(self) -> bool:
-        """A chunk has come. False: it was taken back before it was begun."""
+        """A chunk has come. False: it was reclaimed before it was started."""
         self._handed += 1
         return self._handed > self._given_up
 
@@ -123,17 +123,17 @@ class Claims:
             self.stride = STRIDE_MAX if fits > STRIDE_MAX else fits or 1
 
     def claim(self, upto: int) -> bool:
-        """Records `[.., upto)` of the last chunk are about to run. False: they are taken back, and the rest of it too."""
+        """Records `[.., upto)` of the last chunk are about to run. False: they are reclaimed, and the rest of it too."""
         cell = self._cell
         claim = cell[CLAIM] = self._handed << RECORD_BITS | upto
         return cell[ASKED] == self._asked or self._is_mine() or claim == self._kept
 
     def mine(self) -> bool:
-        """Nobody has taken back the last chunk, of which nothing is claimed yet."""
+        """The last chunk, of which nothing is claimed yet, was not reclaimed."""
         return self._cell[ASKED] == self._asked or self._is_mine()
 
     def _is_mine(self) -> bool:
-        """Wait for the answer. What it says holds together if nothing more was asked until it was read."""
+        """Wait for the answer. It is consistent if nothing more was asked until it was read."""
         cell = self._cell
         cell[STATE] = 0  # the message before is over
         while True:
@@ -152,7 +152,7 @@ class Claims:
 def take_back(cell: CellView, handed: int, barrier: Callable[[], bool]) -> tuple[int, int] | None:
     """The supervisor's side: take what the worker has not claimed of the `handed` chunks that it was given so far.
 
-    Returns how many of them it has not begun, the last ones, and how many records of the one before these it has claimed,
+    Returns how many of them it has not started, the last ones, and how many records of the one before these it has claimed,
     0 = what it runs was settled before. None = it went on meanwhile, has nothing to give, or cannot give back.
     """
     asked, claim, given = cell[ASKED], cell[CLAIM], cell[GIVEN]

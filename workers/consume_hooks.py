@@ -41,7 +41,7 @@ SUSPEND: Final = "SUSPEND_CURRENT_QUEUE_A_MOMENT"
 COMMIT: Final = "COMMIT"
 ROLLBACK: Final = "ROLLBACK"
 CONTEXT_TYPE: Final = "ConsumeContextType"
-"""The property of the context that says how the call ended (MixAll.CONSUME_CONTEXT_TYPE)."""
+"""The property of the context that names how the call ended (MixAll.CONSUME_CONTEXT_TYPE)."""
 _NS_PER_MINUTE: Final = 60_000_000_000
 
 

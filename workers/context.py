@@ -14,15 +14,15 @@ from typing import Any, Final
 
 from .cells import BETWEEN, CANCEL, STATE, TEXT, TEXT_BYTES, CellView
 from .message import Message
-from .notices import PROGRESS, encode_notice
+from .packets import PROGRESS, encode_notice
 
 PROGRESS_EVERY_S: Final = 0.2
-"""More often than this nobody looks; what is said in between is dropped, the last word is not kept back."""
+"""Reports of progress that come faster than this are dropped; one that is dropped is not sent later."""
 TEXT_MAX: Final = 200
 
 
 class Context:
-    """One worker's. `tell(packet)` sends to the supervisor."""
+    """Of one worker. `tell(packet)` sends to the supervisor."""
 
     def __init__(self, worker_id: str, index: int, cell: CellView, tell: Callable[[bytes], None]) -> None:
         self.worker_id = worker_id

@@ -110,7 +110,7 @@ def checked(schema: pa.Schema) -> pa.Schema:
         if name.casefold() == BATCH_COLUMN:
             raise UsageError(f'schema: column "{name}" is one that every table has, the number of the batch: rename it')
         if name.lower() in seen:
-            raise UsageError(f'schema: column "{name}" stands twice (names are compared without regard to case)')
+            raise UsageError(f'schema: column "{name}" is declared twice (names are compared without regard to case)')
         seen.add(name.lower())
     return schema
 

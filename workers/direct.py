@@ -1,6 +1,6 @@
 """One message handed to the handler because an administrator asked for it (CONSUME_MESSAGE_DIRECTLY).
 
-It runs as any other, between two chunks, and what came out is told in RocketMQ's words (CMResult.java). Its rows are looked
+It runs as any other, between two chunks, and the result is reported in RocketMQ's words (CMResult.java). Its rows are looked
 at, so that rows which do not fit show, and thrown away: the table has this record already, or will have it.
 """
 
@@ -14,10 +14,9 @@ from ..remoting.errors import ProtocolError
 from ..remoting.stored import SYSFLAG_LOW_BYTE, record_info
 from .api import BatchResult, Handler, Retry
 from .calls import batch_results
-from .direct_packets import DirectResult
 from .loading import describe_error, user_traceback
 from .message import INNER_BATCH_BIT, Message, expand_inner_batch
-from .packets import QueueInfo, clip
+from .packets import DirectResult, QueueInfo, clip
 from .rows import RowBuffer
 
 SUCCESS: Final = "CR_SUCCESS"
@@ -26,7 +25,7 @@ THROW_EXCEPTION: Final = "CR_THROW_EXCEPTION"
 
 
 def offset_of(record: bytes) -> int:
-    """Its queue offset; 0 of one that cannot be read, which its run will say."""
+    """Its queue offset; 0 of one that cannot be read; its run reports the error."""
     try:
         return record_info(record, 0, len(record)).queue_offset
     except ProtocolError:

@@ -1,4 +1,4 @@
-"""What worker processes run. It stands alone so that the supervisor can name it without importing pyarrow."""
+"""What worker processes run. It is a module of its own so that the supervisor can name it without importing pyarrow."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run_worker(boot: WorkerBoot) -> None:
 
 
 def run_spare(orders: SharedFd) -> None:
-    """Wait to be told which worker this is, then run it. Ends when nobody can tell it any more, and with its forkserver.
+    """Wait for the boot of a worker, then run that worker. Ends when nobody can send one any more, and with its forkserver.
 
     No user code runs before that: the handler's set-up hook may take much memory, or ask for the worker's index.
     """

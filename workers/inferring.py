@@ -1,7 +1,7 @@
 """Columns that nobody declares, found from the first rows that a handler returns: `results.schema = "infer"`.
 
 The first worker of the group on this host that has rows decides. What it finds is frozen in a file beside the slots
-(`columns.ddl`) by one exclusive step, so that all workers, and every later start, have the same columns; the log tells it.
+(`columns.ddl`) by one exclusive step, so that all workers, and every later start, have the same columns; the log names them.
 From then on it is a declaration like any other: what does not fit is that message's failure, with the column named. Members
 on other hosts find their own; where handlers return now this and now that, declare the columns.
 """

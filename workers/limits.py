@@ -67,7 +67,7 @@ class SoftLimit:
             raise SoftTimeLimitExceeded(self._limit_ns / NS_PER_S)
 
     def _in_handler(self, frame: FrameType | None) -> bool:
-        """Somewhere between the interrupted frame and the one that called the handler stands the user's code."""
+        """Whether the user's code is between the interrupted frame and the one that called the handler."""
         users = False
         while frame is not None:
             if frame.f_code in self._never:
@@ -80,6 +80,6 @@ class SoftLimit:
 
 
 def obey(soft: SoftLimit, cell: CellView, soft_ns: int, hard_ns: int) -> None:
-    """Listen to the soft limit's signal, and only then tell the supervisor the limits: before, it would be deadly."""
+    """Handle the soft limit's signal, then write the limits for the supervisor: an earlier signal would kill the process."""
     signal.signal(SOFT_SIGNAL, soft.on_signal)
     cell[SOFT_NS], cell[HARD_NS] = soft_ns, hard_ns

@@ -102,7 +102,7 @@ class StreamFramer:
 
 
 class SupervisorLink:
-    """The supervisor's end: never blocks; register `fileno()` for reading, and for writing while `send` says False."""
+    """The supervisor's end: never blocks; register `fileno()` for reading, and for writing while `send` returns False."""
 
     def __init__(self, sock: socket.socket, transport: Transport) -> None:
         sock.setblocking(False)

@@ -3,7 +3,7 @@
 Order, and why: bind to the parent (nobody may outlive the supervisor, not even while importing); drop what was inherited;
 salvage dead workers' segments and say so (their rows are safe even if the handler cannot be imported, and what they had in
 hand goes to others however long this worker boots); import the handler and run its set-up; only then say READY. A handler
-that cannot be had is told by BOOT_FAILED and exit code EXIT_BOOT.
+that cannot be loaded is reported by BOOT_FAILED and exit code EXIT_BOOT.
 """
 
 from __future__ import annotations
@@ -44,9 +44,17 @@ from .link import DescriptorsClosedError, LinkClosedError, WorkerLink
 from .loading import HandlerLoadError, describe_error, load, user_traceback
 from .memory_watch import LeavingError, watch_memory
 from .message import Message
-from .notices import WINDOW, encode_notice
 from .ordered import CALLERS, NEVER
-from .packets import SALVAGE_DONE, BootFailed, Ready, encode_boot_failed, encode_ready, encode_salvaged
+from .packets import (
+    SALVAGE_DONE,
+    WINDOW,
+    BootFailed,
+    Ready,
+    encode_boot_failed,
+    encode_notice,
+    encode_ready,
+    encode_salvaged,
+)
 from .parent_death import die_with_forkserver, end_forks_as_usual, from_forkserver, keep_through_stop_signals
 from .reporter import REPORT_SIGNAL, ForkGuard, block_report_signal
 from .rows import RowBuffer

@@ -1,7 +1,7 @@
 """A worker's own memory, looked at between messages: it asks to be replaced before the kernel ends it.
 
-At the limit it says so and goes on until its successor is there. At one and a half times the limit waiting is no longer
-safe: it ends itself, with everything reported and sealed, and what it has not begun goes to others.
+At the limit it asks for a successor and goes on until that is ready. At one and a half times the limit waiting is no longer
+safe: it ends itself, with everything reported and sealed, and what it has not started goes to others.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from resource import RUSAGE_SELF, getrusage
 from typing import Any, Final
 
 from .link import WorkerLink
-from .notices import LEAVES, WANTS_OUT, encode_notice
+from .packets import LEAVES, WANTS_OUT, encode_notice
 
 LOOK_EVERY_NS: Final = 20_000_000
 """A look costs two or three microseconds."""

@@ -1,7 +1,7 @@
 """The message that a handler gets: immutable, small to make, decoded as far as it is looked at.
 
 A `Message` is three references: the bytes of its chunk (copied out of the slab once, never a view into it), where its
-record begins, and the queue. Body and properties are cut out, checked and decoded at the first look. So a body that does
+record starts, and the queue. Body and properties are cut out, checked and decoded at the first look. So a body that does
 not match its checksum raises a ProtocolError from `message.body`, which fails that message and no other.
 
 What was pulled and what is shown differ for a retry: it is pulled from `%RETRY%group`, and `topic` is the one that the

@@ -1,9 +1,9 @@
 """Runs the handler in order: a failed message ends its lane, and what is not finished is given back.
 
-A hand-over holds chunks of one lane or of several. When a message fails, it and everything behind it in its lane come back
-as RETURNED, and the other lanes go on; past the hand-over's time (the lock of its queue may be another member's then)
+A dispatch holds chunks of one lane or of several. When a message fails, it and everything after it in its lane come back
+as RETURNED, and the other lanes go on; past the dispatch's time (the lock of its queue may be another member's then)
 nothing is started any more. Rows are converted as they come, because a row that does not fit must be known before the next
-message begins.
+message starts.
 
 With `auto_commit=False` a message that was handled stays *staged*: its run and rows wait in this process for a Commit, and
 come back at a Rollback. The supervisor hears CONSUMED when a chunk ends with staged messages.
@@ -45,7 +45,7 @@ Consumed = int
 
 
 class OrderedWork(NamedTuple):
-    """One chunk of a hand-over, with its bytes."""
+    """One chunk of a dispatch, with its bytes."""
 
     chunk_id: int
     queue: QueueInfo
@@ -71,7 +71,7 @@ class _Verdict(NamedTuple):
 
 
 class OrderedRunner(Runner):
-    """A runner that also takes ordered hand-overs. See the module's text."""
+    """A runner that also takes ordered dispatches. See the module's text."""
 
     _auto_commit = True
     _start_before_ns = 0
@@ -84,7 +84,7 @@ class OrderedRunner(Runner):
     def run_ordered(
         self, works: Sequence[OrderedWork], start_before_ns: int, *, auto_commit: bool
     ) -> list[Returned | Consumed]:
-        """Run the chunks; what to tell of them beside their outcomes, to be sent after the next flush.
+        """Run the chunks; what to report of them beside their outcomes, to be sent after the next flush.
 
         `start_before_ns` 0 = no limit. Whatever is wrong with a chunk is a failure of its first message.
         """

@@ -1,4 +1,4 @@
-"""Packets of the ordered modes, beside those of packets.py: hand-overs, questions for keys, and what is given back.
+"""Packets of the ordered modes, beside those of packets.py: dispatches, questions for keys, and what is given back.
 
 supervisor -> worker
     ORDERED   u8 kind, u16 chunks, u64 start_before_ns (monotonic, 0 = no limit), then one entry of 30 bytes a chunk:
@@ -11,7 +11,7 @@ worker -> supervisor
     CONSUMED  u8 kind, u64 chunk_id
     KEYS      u8 kind, u32 handle, u16 count, then 16 bytes a record: a digest of its key, zeros = none
 
-An outcome never tells of a failure in these modes: what failed is given back, with everything behind it.
+An outcome never reports a failure in these modes: what failed is given back, with everything after it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _KEYS = Struct("<BIH")
 
 
 class OrderedDescriptor(NamedTuple):
-    """One chunk of a hand-over: `records` records in `length` bytes at `slab_offset`, or at that place of the payload."""
+    """One chunk of a dispatch: `records` records in `length` bytes at `slab_offset`, or at that place of the payload."""
 
     chunk_id: int
     handle: int
@@ -77,7 +77,7 @@ class Classify(NamedTuple):
 
 
 def encode_ordered(chunks: Sequence[OrderedDescriptor], start_before_ns: int) -> bytes:
-    """The hand-over; `slab_offset` is not used on a stream, where the payloads follow."""
+    """The dispatch; `slab_offset` is not used on a stream, where the payloads follow."""
     entries = [_CHUNK.pack(*chunk[:6], len(chunk.tried)) for chunk in chunks]
     tried = [count for chunk in chunks for count in chunk.tried]
     return b"".join(
@@ -86,7 +86,7 @@ def encode_ordered(chunks: Sequence[OrderedDescriptor], start_before_ns: int) ->
 
 
 def decode_ordered(packet: Buffer) -> tuple[list[OrderedDescriptor], int, int]:
-    """The chunks, start_before_ns, and where an inline payload begins. Raises ProtocolError."""
+    """The chunks, start_before_ns, and where an inline payload starts. Raises ProtocolError."""
     try:
         _, count, start_before_ns = _HEAD.unpack_from(packet)
         entries = [_CHUNK.unpack_from(packet, _HEAD.size + number * _CHUNK.size) for number in range(count)]
@@ -140,7 +140,7 @@ def encode_classify(question: Classify) -> bytes:
 
 
 def decode_classify(packet: Buffer) -> tuple[Classify, int]:
-    """The question, and where an inline payload begins. Raises ProtocolError."""
+    """The question, and where an inline payload starts. Raises ProtocolError."""
     try:
         return Classify._make(_CLASSIFY.unpack_from(packet)[1:]), _CLASSIFY.size
     except StructError as error:

@@ -9,6 +9,8 @@ supervisor -> worker
     FORGET    u8 kind, u32 handle for each queue whose assignment has ended
     SEAL      u8 kind
     STOP      u8 kind
+    DIRECT    u8 kind, u32 request, u64 slab_offset, u32 length, u16 length of what follows, a QUEUE packet (its handle means
+              nothing) [, the record inline on a stream]: a message that an administrator wants consumed
 worker -> supervisor
     READY        u8 kind, u32 pid, JSON {schema, handler, batch, order, key, key_function, auto_commit}
     BOOT_FAILED  u8 kind, JSON {error, traceback}
@@ -18,10 +20,18 @@ worker -> supervisor
                    failure  u16 entry number, u16 position, u8 cause, u8 level, u16 length, UTF-8 text
     SEALED       u8 kind, u32 seq, u64 rows, u64 bytes, UTF-8 name
     SALVAGED     u8 kind, JSON {file, worker, seq, sealed_name, rows, bytes, messages, last}
-    SALVAGE_DONE u8 kind: everything that it was to salvage is told; the handler is not imported yet
+    SALVAGE_DONE u8 kind: everything that it was to salvage is reported; the handler is not imported yet
+    DIRECTED     u8 kind, u32 request, u32 spent_ms, u8 length of the result, result, UTF-8 remark
+    NOTICE       u8 kind, JSON {"about": ..., ...}, small and rare, where "about" is one of
+                   "wants out": replace me, `reason`; I go on until my successor is ready
+                   "leaves": I end now, between two messages, for `reason`; what I have not reported goes to others
+                   "progress": how far the message in hand is: `done`, `total` or null, `text`
+                   "window": so many `chunks` I can have in hand
+    TRACES       u8 kind, JSON [[text, [key, ...]], ...]: trace records on their way to the trace topic, in as many packets as
+                 are needed; a record that fits none alone is left out
 
-Fixed entries stand together and the failures behind them, so that a packet without failures, which is nearly every one,
-is unpacked by one call. JSON is for what happens once per queue, worker or segment. Ordered modes: ordered_packets.py.
+Fixed entries come first and the failures after them, so that a packet without failures, which is nearly every one, is
+unpacked by one call. JSON is for what happens once per queue, worker or segment. Ordered modes: ordered_packets.py.
 """
 
 from __future__ import annotations
@@ -33,6 +43,7 @@ from struct import error as StructError
 from typing import Any, Final, NamedTuple, cast
 
 from ..remoting.errors import ProtocolError
+from ..remoting.traces import TraceRecord
 from .failures import Cause, Failure
 
 Buffer = bytes | bytearray | memoryview
@@ -42,7 +53,6 @@ CHUNK: Final = 2
 SEAL: Final = 3
 STOP: Final = 4
 DIRECT: Final = 5
-"""See direct_packets.py."""
 FORGET: Final = 6
 READY: Final = 16
 BOOT_FAILED: Final = 17
@@ -51,6 +61,14 @@ SEALED: Final = 19
 SALVAGED: Final = 20
 DIRECTED: Final = 21
 SALVAGE_DONE: Final = 22
+NOTICE: Final = 31
+TRACES: Final = 32
+
+WANTS_OUT: Final = "wants out"
+LEAVES: Final = "leaves"
+PROGRESS: Final = "progress"
+WINDOW: Final = "window"
+"""What a NOTICE is about."""
 
 PACKET_MAX_BYTES: Final = 60_000
 """Bound of every packet without inline payload: under 64 KiB, so that one receive buffer and the default SO_SNDBUF fit."""
@@ -71,6 +89,9 @@ _OUTCOMES_HEAD = Struct("<BHH")
 _ENTRY = Struct("<QHHIIIHH")
 _FAILURE = Struct("<HHBBH")
 _SEALED = Struct("<BIQQ")
+_DIRECT = Struct("<BIQIH")
+_DIRECTED = Struct("<BIIB")
+_TRACES_OVERHEAD_BYTES = 3  # kind and brackets
 
 
 class QueueInfo(NamedTuple):
@@ -126,7 +147,7 @@ class QueueRanges(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """The worker has its handler and waits. `schema` is DDL text, None without result columns; `order` "" = not said."""
+    """The worker has its handler and waits. `schema` is DDL text, None without result columns; `order` "" = none."""
 
     pid: int
     handler: str
@@ -217,7 +238,7 @@ def encode_chunk(
 
 
 def decode_chunk(packet: Buffer) -> ChunkDescriptor:
-    """Descriptor of a CHUNK packet; an inline payload begins at CHUNK_HEAD_BYTES. Raises ProtocolError."""
+    """Descriptor of a CHUNK packet; an inline payload starts at CHUNK_HEAD_BYTES. Raises ProtocolError."""
     return ChunkDescriptor._make(_unpack(CHUNK_STRUCT, packet, "CHUNK packet")[1:])
 
 
@@ -390,6 +411,123 @@ def clip(text: str, max_bytes: int = ERROR_MAX_BYTES) -> str:
     if len(raw) <= max_bytes:
         return raw.decode()
     return raw[: max_bytes - 3].decode("utf-8", "ignore") + "…"
+
+
+# A message that an administrator wants consumed.
+
+
+class Refused(Exception):
+    """The message cannot be consumed directly now; the text has the reason."""
+
+
+class Direct(NamedTuple):
+    """One record, `length` bytes at `slab_offset`, for a single call of the handler; on a stream it is at
+    `payload_at` of the packet."""
+
+    request: int
+    slab_offset: int
+    length: int
+    queue: QueueInfo
+    payload_at: int
+
+
+class DirectResult(NamedTuple):
+    """What the handler made of it: `result` is a name of CMResult.java, `remark` the error's text."""
+
+    request: int
+    result: str
+    spent_ms: int
+    remark: str
+
+
+def encode_direct(request: int, slab_offset: int, length: int, queue: QueueInfo) -> bytes:
+    """DIRECT packet; on a stream pair the record follows it in the same frame. Raises ProtocolError when too long."""
+    described = encode_queue(0, queue)
+    return _DIRECT.pack(DIRECT, request, slab_offset, length, len(described)) + described
+
+
+def decode_direct(packet: Buffer) -> Direct:
+    """Raises ProtocolError."""
+    try:
+        _, request, slab_offset, length, size = _DIRECT.unpack_from(packet)
+    except StructError as error:
+        raise ProtocolError(str(error), "DIRECT packet") from error
+    end = _DIRECT.size + size
+    return Direct(request, slab_offset, length, decode_queue(packet[_DIRECT.size : end])[1], end)
+
+
+def encode_directed(result: DirectResult) -> bytes:
+    """DIRECTED packet; the caller bounds the remark."""
+    name = result.result.encode()
+    head = _DIRECTED.pack(DIRECTED, result.request, min(result.spent_ms, U32_MAX), len(name))
+    return head + name + result.remark.encode("utf-8", "replace")
+
+
+def decode_directed(packet: Buffer) -> DirectResult:
+    """Raises ProtocolError."""
+    try:
+        _, request, spent_ms, size = _DIRECTED.unpack_from(packet)
+        text = bytes(packet[_DIRECTED.size :])
+        return DirectResult(request, text[:size].decode(), spent_ms, text[size:].decode("utf-8", "replace"))
+    except (StructError, UnicodeDecodeError) as error:
+        raise ProtocolError(str(error), "DIRECTED packet") from error
+
+
+# Notices and traces.
+
+
+def encode_notice(about: str, **facts: object) -> bytes:
+    """NOTICE packet."""
+    return bytes((NOTICE,)) + json.dumps({"about": about, **facts}).encode()
+
+
+def decode_notice(packet: Buffer) -> dict[str, Any]:
+    """Raises ProtocolError."""
+    try:
+        found: Any = json.loads(bytes(packet[1:]))
+        return {"about": str(found["about"]), **found}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ProtocolError(f"unusable: {error!r}", "NOTICE packet") from error
+
+
+def progress_text(notice: dict[str, Any]) -> str:
+    """How far a handler is, for people, as in "3/10 pages"."""
+    total = "" if notice.get("total") is None else f"/{notice['total']}"
+    return f"{notice.get('done')}{total} {notice.get('text', '')}".rstrip()
+
+
+def encode_traces(records: Sequence[TraceRecord], packet_max_bytes: int = PACKET_MAX_BYTES) -> list[bytes]:
+    """Packets of at most `packet_max_bytes`."""
+    found: list[bytes] = []
+    parts: list[bytes] = []
+    size = _TRACES_OVERHEAD_BYTES
+    for record in records:
+        part = json.dumps([record.text, record.keys], separators=(",", ":")).encode()
+        if len(part) + _TRACES_OVERHEAD_BYTES > packet_max_bytes:
+            continue
+        if parts and size + len(part) + 1 > packet_max_bytes:
+            found.append(_traces_packet(parts))
+            parts, size = [], _TRACES_OVERHEAD_BYTES
+        parts.append(part)
+        size += len(part) + 1
+    if parts:
+        found.append(_traces_packet(parts))
+    return found
+
+
+def _traces_packet(parts: Sequence[bytes]) -> bytes:
+    return bytes((TRACES,)) + b"[" + b",".join(parts) + b"]"
+
+
+def decode_traces(packet: Buffer) -> list[TraceRecord]:
+    """Raises ProtocolError."""
+    try:
+        return [TraceRecord(str(text), tuple(map(str, keys))) for text, keys in json.loads(bytes(packet[1:]))]
+    except (ValueError, TypeError) as error:
+        raise ProtocolError(f"not trace records: {error}", "TRACES packet") from error
+
+
+# Parts of packets.
 
 
 def _bounded(packet: bytes, where: str) -> bytes:

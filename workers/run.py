@@ -47,7 +47,7 @@ class Run:
         """When its first record began, where that is known."""
 
     def cut(self, end: int, now_ns: int) -> Run:
-        """The records before `end`, all of which have ended, as a run of their own; what is left begins there."""
+        """The records before `end`, all of which have ended, as a run of their own; what is left starts there."""
         part = Run(self.chunk_id, self.queue, self.offsets, self.start)
         part.records = end - self.start
         part.failures, self.failures = self.failures, {}

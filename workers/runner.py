@@ -3,7 +3,7 @@
 A *run* is a contiguous stretch of a chunk's records with one outcome entry. The loop over a chunk is the hot path: per
 message one small object, one store into the cell, one call, one look at the clock (the end of one call is the start of the
 next), one comparison for all that is due from time to time, no allocation on the way of a handler that returns None. What
-is rare stands apart: inner batches (one record, several messages, finished or failed as one) and batch handlers.
+is rare is apart: inner batches (one record, several messages, finished or failed as one) and batch handlers.
 
 The cell names the record that the handler is about to run, or the user's filter to look at, so that a death has one culprit,
 and since when, so that the supervisor can keep the time limits; a batch handler's list notes which message was taken last.
@@ -18,7 +18,7 @@ long calls took (SPARE_SHIFT).
 Beside a call the reporter's thread may take what has ended (`cut_ended`). So what is noted of a record is changed with `lock`
 held, and as a whole: a record that another thread sees has all of its rows or none. A message's only row is kept by one
 append to one list, which is as whole, without the lock. The thread reads the cell first and that list then: so it finds the
-rows of every record that stands before the one in the cell, and the last row that it finds is of a record that has ended.
+rows of every record before the one in the cell, and the last row that it finds is of a record that has ended.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from ..remoting.stored import SYSFLAG_LOW_BYTE
 from .api import Handler, Retry, SoftTimeLimitExceeded
 from .boot import WorkerLimits
 from .calls import OneByOne, Wants, batch_results, chooser, messages_of, open_unit, plain_messages
-from .cells import BETWEEN, LAST, RECORDS, STARTED_NS, STATE, TAKEN, CellView
+from .cells import BETWEEN, LAST, RECORDS, STARTED_NS, STATE, TAKEN, CellView, Naming
 from .claims import Claims
 from .failures import Cause, Failure, asked
 from .fitting import RowError
@@ -45,7 +45,6 @@ from .forks import end_fork
 from .limits import CallTimedOutError
 from .loading import describe_error, user_traceback
 from .message import INNER_BATCH_BIT, Message
-from .naming import Naming
 from .packets import QueueInfo, clip
 from .rows import Kept, Prepared, RowBuffer
 from .run import FAILURES_PER_RUN_MAX, NS_PER_US, Run, records_of
@@ -123,7 +122,7 @@ class Runner:
         return self._slowest_ns
 
     def forked(self) -> None:
-        """This is a child of the worker now: ask for a flush, which ends it, behind the call that is under way."""
+        """This is a child of the worker now: ask for a flush, which ends it, after the call that is under way."""
         self._forked = True
         self._lock = threading.RLock()  # the other thread is not here
         self._flush_soon()
@@ -137,7 +136,7 @@ class Runner:
         return self._lock
 
     def own(self) -> threading.RLock:
-        """The lock, taken. Who has to wait for it is not in the handler, whatever the cell says: it may be a disk's fault."""
+        """The lock, taken. A thread that waits for it is not in the handler, whatever the cell names: a disk may be slow."""
         lock = self._lock
         if not lock.acquire(blocking=False):
             self._wait_for(lock)
@@ -204,7 +203,7 @@ class Runner:
         self._cell[STATE] = 0
 
     def begin_chunk(self, chunk_id: int, queue: QueueInfo) -> None:
-        """Work on a chunk begins: what it finishes is to be reported within the flush interval."""
+        """Work on a chunk starts: what it finishes is to be reported within the flush interval."""
         if not self._runs:
             self._due_ns = self._clock() + self._interval_ns
         self._slowest_ns = 0
@@ -350,7 +349,7 @@ class Runner:
             self._flush_soon()
 
     def _after_keep(self, run: Run, index: int) -> None:
-        """The record's row was kept without the lock. Whoever reports just now has it until HELD says what is left."""
+        """The record's row was kept without the lock. Whoever reports just now has it until HELD names what is left."""
         lock = self.own()
         try:
             self._hold(run, index)
@@ -481,8 +480,8 @@ class Runner:
     def _next_call(
         self, run: Run, first: int, data: bytes, positions: list[int], wants: Wants | None
     ) -> tuple[list[Message], Sequence[int], int]:
-        """The messages of the next call, the place of each one's record, and the place behind the last record, which is
-        `first` when all the rest was taken back."""
+        """The messages of the next call, the place of each one's record, and the place after the last record, which is
+        `first` when all the rest was reclaimed."""
         total = len(positions) - 1
         if wants is None:
             end = min(first + self._limits.batch_messages_max, total)

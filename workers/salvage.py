@@ -42,7 +42,7 @@ _TORN: Final = (pa.ArrowException, OSError, EOFError, ValueError)
 
 
 class Prefix:
-    """What stands in the readable part of a segment."""
+    """The readable part of a segment."""
 
     def __init__(self) -> None:
         self.size_bytes = 0

@@ -2,8 +2,8 @@
 
 fsync of the file, rename from `open/` to `ready/`, fsync of `ready/`: that takes a disk 10 to 200 ms, in which a worker would
 run nothing. So its loop only closes the file, and a thread does the rest, one file after the other in the order of their
-numbers, since SEALED stands for every earlier segment too. The loop takes what is done and tells the supervisor, so all
-that a worker says is still said by one thread, outcomes before the seal of their rows. A worker killed in between leaves
+numbers, since SEALED stands for every earlier segment too. The loop takes what is done and reports it, so one thread
+still sends all of a worker's reports, outcomes before the seal of their rows. A worker killed in between leaves
 files in `open/` or in `ready/`, complete; salvage.py finds both.
 
 The thread lives as long as there is something to do. It opens the file anew, because a handler may close descriptors that it
@@ -49,7 +49,7 @@ class Sealer:
 
     @property
     def busy(self) -> bool:
-        """There are files that are not sealed, or that nobody was told of."""
+        """There are files that are not sealed, or whose seal is not reported."""
         return bool(self._todo or self._done)
 
     def add(self, path: Path, sealed: Sealed) -> None:
@@ -127,7 +127,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync(path: Path, flags: int) -> None:
-    """fsync what stands there."""
+    """fsync the file at that path."""
     fd = os.open(path, flags | os.O_CLOEXEC)
     try:
         os.fsync(fd)

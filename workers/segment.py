@@ -103,7 +103,7 @@ class SegmentWriter:
         sink: Any = pa.BufferOutputStream()
         writer: Any = pa.ipc.new_stream(sink, self._schema)
         writer.write_batch(batch, custom_metadata={META_BATCH_OUTCOMES: outcomes, META_BATCH_CHECK: CHECK_BLANK})
-        # The schema stands in front of every such stream; the writer isn't closed, which would add the end mark.
+        # Every such stream starts with the schema; the writer isn't closed, which would add the end mark.
         message = bytearray(memoryview(sink.getvalue())[len(self._schema_bytes) :])
         with_check(message)
         return memoryview(message)

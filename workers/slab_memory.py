@@ -1,6 +1,6 @@
 """The slab: memory that the supervisor alone writes and every worker maps read-only.
 
-An anonymous file (memfd) without a name, so nothing is left behind whatever dies, and no resource tracker is involved.
+An anonymous file (memfd) without a name, so nothing is left over whatever dies, and no resource tracker is involved.
 It reaches a forkserver's worker as a duplicated descriptor inside the pickled WorkerBoot. The descriptor that travels
 was opened read-only where /proc allows it: a worker gone wild can then not even map it writable.
 """

@@ -1,13 +1,13 @@
 """Starting workers: one forkserver per generation of user code, preloaded, and a handle for each worker.
 
 The forkserver of `multiprocess` is used as it is, with three differences from `Process.start()`:
-- a server object of our own, so that two generations of user code can stand side by side;
+- a server object of our own, so that two generations of user code can run side by side;
 - the program's `__main__` is not run again in the worker (handlers of `__main__` come by dill), which keeps a start
   at a few milliseconds and spares scripts the `if __name__ == "__main__"` guard;
 - workers are not in multiprocess' list of children, which it would join at exit for as long as a handler runs.
 
-A spare is a worker that was forked before it is needed and waits to be told what it is (entry.py): a death is made good in
-half the time, since forking and the copies of pages behind it are over.
+A spare is a worker that was forked before it is needed and waits for its boot (entry.py): a death is made good in half the
+time, since forking and the copies of pages after it are over.
 
 Start the forkserver from the main thread, before any other thread exists: its parent-death signal belongs to the thread
 that starts it. A forkserver that died is started again by the next `start_worker`; its workers died with it.
@@ -45,7 +45,7 @@ START_TIMEOUT_MS: Final = 60_000
 DYING_TIMEOUT_MS: Final = 1_000
 """Time for a forkserver that refused a connection to be dead."""
 SPARE_TIMEOUT_S: Final = 1.0
-"""A spare that does not take its orders within this is ended, and a worker is forked as usual."""
+"""A spare that does not take its boot within this is ended, and a worker is forked as usual."""
 EXIT_UNKNOWN: Final = 255
 """Exit code of a worker whose forkserver died too."""
 
@@ -55,7 +55,7 @@ class WorkerStartError(RocketcrewError):
 
 
 class WorkerProcess:
-    """One started worker. Not a child of this process: the forkserver reaps it and tells the exit code."""
+    """One started worker. Not a child of this process: the forkserver reaps it and reports the exit code."""
 
     def __init__(self, popen: _Popen, worker_id: str) -> None:
         self.worker_id = worker_id
@@ -258,7 +258,7 @@ class Forkserver:
 
     @contextlib.contextmanager
     def _orders(self) -> Generator[None]:
-        """A forkserver that is started inside finds its orders in the environment (see preload.py)."""
+        """A forkserver that is started inside finds its settings in the environment (see preload.py)."""
         if threading.current_thread() is not threading.main_thread():
             yield  # none is started here, and the environment is everybody's
             return
@@ -284,7 +284,7 @@ class _Popen(popen_forkserver.Popen):
         self.pidfd = -1
         """Names the process for good, where the kernel has such descriptors; else -1."""
         self.unattended = False
-        """The forkserver died, and nobody tells the exit code."""
+        """The forkserver died, so the exit code is unknown."""
         super().__init__(process)
 
     def poll(self, flag: int = os.WNOHANG) -> int | None:

@@ -2,7 +2,7 @@
 
 faulthandler writes it from inside the signal's own handler in C: a loop in C that holds the interpreter's lock is no
 hindrance, and nothing of the handler's program runs for it. It goes into a file that was made before the worker
-started and has no name, so that nothing is left behind; the supervisor reads its own descriptor of it.
+started and has no name, so that nothing is left over; the supervisor reads its own descriptor of it.
 
 The signal is a real-time one, which user code is not likely to claim (USR1 and USR2 are the handler's own).
 """
@@ -25,7 +25,7 @@ STACK_SIGNAL: Final[int] = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") el
 STACK_BYTES_MAX: Final = 256 * 1024
 """What is read of one answer: faulthandler writes at most 100 frames a thread."""
 FATAL_MARK: Final = "Fatal Python error: "
-"""How faulthandler begins when the process is dying."""
+"""The first words of faulthandler when the process is dying."""
 _FD_FROM: Final = 200
 """Out of the way of code that closes low descriptors and opens its own under the same numbers."""
 
@@ -51,7 +51,7 @@ class StackFile:
         """Under which a process that inherits no descriptors can open it (Linux)."""
 
     def forget(self) -> None:
-        """Drop what was said before; call it before the signal is sent."""
+        """Drop what was written before; call it before the signal is sent."""
         os.ftruncate(self._fd, 0)
 
     def last_words(self) -> str:
@@ -61,11 +61,11 @@ class StackFile:
         return text[at:].strip() if at >= 0 else ""
 
     def size(self) -> int:
-        """Bytes said so far."""
+        """Bytes written so far."""
         return os.fstat(self._fd).st_size
 
     def text(self) -> str:
-        """What was said, at most STACK_BYTES_MAX of it."""
+        """What was written, at most STACK_BYTES_MAX of it."""
         return os.pread(self._fd, STACK_BYTES_MAX, 0).decode("utf-8", "replace")
 
     def close(self) -> None:
@@ -111,7 +111,7 @@ def _ignore(_number: int, _frame: object) -> None:
 
 
 def catches_stack_signal(pid: int) -> bool:
-    """The process has said what to do with STACK_SIGNAL, which ends any other (Linux; elsewhere nobody is asked)."""
+    """The process handles STACK_SIGNAL, which ends any other (Linux; elsewhere nobody is asked)."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:

@@ -5,7 +5,7 @@ kills a worker or blocks its loop. So each step, the first too, is entered and l
 starts (gather, wait_for, a task group) work for it: they inherit its context, and are named as it is.
 
 Between two steps the loop itself is at work, or sleeps. One call under way is named all the same, as that of a plain
-function would be. Of several none is: the state word says BETWEEN. A death there was brought about by what no step can be
+function would be. Of several none is: the state word is BETWEEN. A death there was brought about by what no step can be
 blamed for, a thread or a callback of the handler's, and the supervisor looks at all of them, one by one (quarantine.py).
 """
 

@@ -2,8 +2,8 @@
 
 No user code runs in the supervisor, and this is user code. A question is {"group", "client_id", "queues": [[topic, broker,
 queue id], ...], "client_ids": [...]}, both lists sorted; the answer {"queues": [positions in the list]} or {"error": text}.
-The first line out says whether the function could be had: {"ready": name} or {"error": text}. What the user prints goes to
-stderr, so that it cannot be taken for an answer.
+The first line of output is {"ready": name}, or {"error": text} when the function could not be loaded. What the user prints
+goes to stderr, so that it cannot be taken for an answer.
 """
 
 from __future__ import annotations

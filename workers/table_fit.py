@@ -1,7 +1,7 @@
 """Whether a handler's rows go into the table, asked when a worker starts: before the first pull, and at a reload before
-anybody is replaced. Were it asked by the loader alone, offsets would be committed and the rows set aside.
+a worker is replaced. Were it asked by the loader alone, offsets would be committed and the rows set aside.
 
-What was sealed and not loaded yet has a word too: the table will have its columns.
+What is sealed and not loaded yet counts too: the table will have its columns.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ pa: Any = pyarrow
 def check_fits(schema: pyarrow.Schema, table: TableSpec, segments: Path | None) -> None:
     """Raise UsageError naming each column of `schema` that does not go into `table`, and what it can't be cut by.
 
-    `segments`: the staging folder, whose newest sealed segment stands for what is not loaded yet.
+    `segments`: the staging folder, whose newest sealed segment shows the columns of what is not loaded yet.
     """
     ours = columns_of(schema)
     check_partition_columns(table.partition_by, ours)

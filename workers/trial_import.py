@@ -16,9 +16,8 @@ from types import ModuleType
 from typing import Any, Final
 
 from .api import Handler
-from .loading import HandlerLoadError, HandlerSpec, describe, import_module, load
+from .loading import HandlerLoadError, HandlerSpec, describe, import_module, load, takes_one
 from .parent_death import die_with_parent
-from .signatures import takes_one
 
 STDERR_SHOWN_MAX: Final = 4_000
 """Characters of what a process printed that ended without an answer."""

@@ -3,29 +3,29 @@
 A worker reports between two calls. What ended a moment before a long call would wait for the end of that call, and would
 run again if the worker or the supervisor were killed meanwhile. So the supervisor helps itself, past the flush interval:
 
-- Records that succeeded and left no rows are read off the worker's cell. Whatever stands before the record in hand has
+- Records that succeeded and left no rows are read off the worker's cell. Whatever comes before the record in hand has
   ended. This costs the worker nothing per message, and works while the handler holds the interpreter's lock.
 - Rows and failures are known to the worker alone. From the first record that has some, counted since its last report, the
   supervisor takes nothing (HELD), and asks the worker by a signal to report beside the call (reporter.py).
 
 The race: the worker goes on while the supervisor reads, and a report of it may lie unread in the link. Two stores of the
 worker matter, in this order: HELD, when a record is the first with rows or a failure; then STATE, when the next record
-begins.
+starts.
 
     worker      HELD := chunk, index | ... | STATE := next record | ... | report sent; HELD := none, one report more
     supervisor  read CHUNK_ID; barrier; read STATE, and CHUNK_ID again; barrier; read HELD
 
 The first barrier makes STATE belong to CHUNK_ID, since the worker clears STATE before it changes CHUNK_ID. The second one
 shows every HELD that was stored before that STATE. A HELD that is younger does no harm: either it names a later record,
-or a report was sent meanwhile, and its number says so: HELD counts the reports, and where the supervisor has not read as
+or a report was sent meanwhile, and its number shows it: HELD counts the reports, and where the supervisor has not read as
 many of them as the worker has sent, it takes nothing and waits for the next look. So nothing is ever taken that a report
 in the link calls failed, or knows to have rows.
 
 What was taken the worker reports all the same, in its next report; the supervisor leaves out what it knows (settling.py).
 
 Nothing is taken in the ordered modes: only the worker knows what it has to give back (a lane ends at a failure). There each
-message that has ended is held, and the worker reports beside the call; not with `auto_commit=False`, where the handler says
-what is finished. Coroutines do not offer it: while they wait, the loop reports.
+message that has ended is held, and the worker reports beside the call; not with `auto_commit=False`, where the handler
+decides what is finished. Coroutines do not offer it: while they wait, the loop reports.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .cells import BETWEEN, CHUNK_ID, HELD, STATE, CellView
 
 INDEX_BITS: Final = 16
 CHUNK_BITS: Final = 24
-"""Of the chunk's id so many low bits stand in HELD: more than enough to tell apart what one worker has in hand."""
+"""HELD has so many low bits of the chunk's id: more than enough to tell apart what one worker has in hand."""
 REPORTS_BITS: Final = 23
 INDEX_MASK: Final = (1 << INDEX_BITS) - 1
 CHUNK_MASK: Final = (1 << CHUNK_BITS) - 1
@@ -47,7 +47,7 @@ OFFERED: Final = 1 << 63
 
 
 class Seen(NamedTuple):
-    """What a worker's cell says: record `offset` of chunk `chunk_id` is in hand, what was handed over before it has ended.
+    """What a worker's cell shows: record `offset` of chunk `chunk_id` is in hand, what was dispatched before it has ended.
 
     `held` = the first record that only the worker can report: low bits of its chunk's id, and its index; None = none.
     """
@@ -69,7 +69,7 @@ class Unreported:
         """Something that was finished since the last report has rows, failed or was filtered."""
 
     def offer(self) -> None:
-        """Let the supervisor read. Before the first chunk, and only behind `obey_barriers`."""
+        """Let the supervisor read. Before the first chunk, and only after `obey_barriers`."""
         self._base = self._cell[HELD] = OFFERED
 
     @property
@@ -77,7 +77,7 @@ class Unreported:
         return bool(self._base)
 
     def hold(self, chunk_id: int, index: int) -> None:
-        """From this record on only the worker can say what became of them. Before the next record begins."""
+        """From this record on only the worker can report what became of them. Before the next record starts."""
         if not self.held:
             self.held = True
             if self._base:

@@ -5,7 +5,7 @@ sent. A worker killed between the two leaves rows without an outcome; salvage.py
 other way round an offset could pass a row that exists nowhere.
 
 Outcomes are flushed as soon as no packet waits (the supervisor may be idle for want of them), and after the flush interval
-while work goes on. Where there are rows and the supervisor says that it may send more before it has a report (the window is
+while work goes on. Where there are rows and the supervisor may send more before it has a report (the window is
 open), they wait for others until the flush interval is over, or so many are kept that a block is full. Segments are sealed by
 rows, bytes, idleness or age, on SEAL and on STOP, beside the work (sealing.py); after a handler call longer than the idle
 limit the loop waits for it, because the next call may be as long and hold the interpreter's lock. During a call
@@ -44,7 +44,6 @@ from .cells import (
 )
 from .classify import classify
 from .direct import DirectRunner, offset_of
-from .direct_packets import decode_direct, encode_directed
 from .failures import Failure
 from .forks import end_fork
 from .link import DescriptorsClosedError, LinkClosedError, WorkerLink
@@ -71,10 +70,13 @@ from .packets import (
     STOP,
     Buffer,
     QueueInfo,
+    decode_direct,
     decode_forget,
     decode_queue,
+    encode_directed,
     encode_outcomes,
     encode_sealed,
+    encode_traces,
 )
 from .ranges import OffsetSets
 from .reporter import Reporter
@@ -83,7 +85,6 @@ from .run import Run
 from .runner import Place, Runner
 from .sealing import Sealer
 from .segment import SegmentWriter
-from .trace_packets import encode_traces
 from .watching import TraceLog
 
 SEGMENT_RETRY_MS: Final = 250
@@ -305,7 +306,7 @@ class Worker:
         self._stopped = True
 
     def offer_back(self) -> None:
-        """Before the first chunk: the supervisor can take back what is not begun (claims.py)."""
+        """Before the first chunk: the supervisor can reclaim what is not started (claims.py)."""
         self._runner.claims.offer()
 
     def offer_reports(self, *, thread: bool = True) -> None:
@@ -421,7 +422,7 @@ class Worker:
                 self._seal()
 
     def _seal(self, *, wait: bool = False) -> None:
-        """Have sealed what is open; every outcome of rows in it was sent before. `wait` = all is sealed and told of."""
+        """Have sealed what is open; every outcome of rows in it was sent before. `wait` = all is sealed and reported."""
         if self._segments is None or self._sealer is None:
             return
         with self._runner.lock:

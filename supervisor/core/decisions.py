@@ -177,10 +177,13 @@ class Core:
     def _of_workers(self) -> dict[type, Handler]:
         settling = self.settling
         return {
-            ev.WorkerStarted: lambda e, _: settling.worker_started(e.worker_id),
+            ev.WorkerStarted: lambda e, _: settling.worker_started(e.worker),
+            ev.WorkerNotStarted: lambda e, _: settling.worker_not_started(e.worker_id),
             ev.WorkerReady: self._worker_ready,
             ev.WorkerWindow: self._worker_window,
-            ev.RetireWorker: lambda e, _: settling.retire(e.worker_id),
+            ev.RetireWorker: lambda e, now: settling.retire(e.worker_id, now),
+            ev.WorkerStops: lambda e, _: settling.stops(e.worker_id),
+            ev.WorkerKilled: lambda e, _: settling.killed(e.worker_id),
             ev.WorkerDied: self._worker_died,
             ev.Salvaged: lambda e, now: settling.salvaged(e.worker_id, e.seq, e.records, now),
             ev.SalvageComplete: self._salvage_complete,
@@ -281,7 +284,7 @@ class Core:
         self._feed(now)
 
     def _worker_ready(self, event: ev.WorkerReady, now: float) -> None:
-        self.settling.worker_ready(event.worker_id)
+        self.settling.worker_ready(event.worker_id, now)
         self.reclaiming.watch(now)
 
     def _worker_window(self, event: ev.WorkerWindow, now: float) -> None:

@@ -17,7 +17,7 @@ from .popping import PopResult
 from .pulling import PullResult
 from .settling import FailureReport
 from .slab import Slot
-from .state import OPERATOR
+from .state import OPERATOR, WorkerView
 
 CRASHED = Death(End.CRASHED)
 """With nothing in hand: nobody is charged."""
@@ -196,7 +196,14 @@ class SentBack:
 
 @dataclass(slots=True, eq=False)
 class WorkerStarted:
-    """A process for that worker exists."""
+    """That worker is about to be started; its record begins."""
+
+    worker: WorkerView
+
+
+@dataclass(slots=True, eq=False)
+class WorkerNotStarted:
+    """No process could be made for that worker."""
 
     worker_id: str
 
@@ -219,6 +226,20 @@ class WorkerWindow:
 @dataclass(slots=True, eq=False)
 class RetireWorker:
     """Give the worker nothing more; the action Retired says when it has nothing in hand."""
+
+    worker_id: str
+
+
+@dataclass(slots=True, eq=False)
+class WorkerStops:
+    """The worker was asked to end, or reported that it ends: its end is expected."""
+
+    worker_id: str
+
+
+@dataclass(slots=True, eq=False)
+class WorkerKilled:
+    """The supervisor kills the worker for what it reported or did not do; its death follows."""
 
     worker_id: str
 
@@ -355,9 +376,12 @@ Event = (
     | Acked
     | SentBack
     | WorkerStarted
+    | WorkerNotStarted
     | WorkerReady
     | WorkerWindow
     | RetireWorker
+    | WorkerStops
+    | WorkerKilled
     | WorkerDied
     | Salvaged
     | SalvageComplete

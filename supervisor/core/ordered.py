@@ -18,12 +18,12 @@ from collections.abc import Callable
 from ...remoting.errors import ProtocolError
 from ...remoting.stored import record_info
 from ...workers.failures import Cause, Failure
-from .actions import DispatchOrdered, KillWorker, OrderedChunk, Retired
+from .actions import DispatchOrdered, KillWorker, OrderedChunk
 from .chunks import Chunk
 from .dispatching import Dispatching, Links
 from .process_queue import Lane, ProcessQueue, QueueOrder
 from .state import State, WorkerView
-from .states import Queue, Worker
+from .states import Queue
 
 SUSPEND_MS_MIN, SUSPEND_MS_MAX = 10, 30_000
 """Bounds of a handler's suspend time (ConsumeMessageOrderlyService.submitConsumeRequestLater)."""
@@ -243,8 +243,7 @@ class Ordered(Dispatching):
         if worker is not None:
             self.s.unhand(worker, chunk)
             self.freed(worker.worker_id)
-            if worker.state is Worker.LEAVING and not worker.in_flight:
-                self.s.out.append(Retired(worker.worker_id))
+            self.s.let_go(worker)
 
     def _failed(self, pq: ProcessQueue, lane: Lane, rest: Chunk, failed: int, failure: Failure) -> Chunk | None:
         """Count the attempt, or send the first message back and keep what comes after it; what is to be kept."""

@@ -104,9 +104,9 @@ class Orderly(Ordered):
         if not order.uncommitted:
             return True
         worker = self.s.workers.get(order.uncommitted[0].worker_id or "")
-        if worker is not None and worker.state is Worker.LEAVING:
+        if worker is not None and worker.state in (Worker.LEAVING, Worker.STOPPING):
             self._take_back(pq, lane)
-        return worker is not None and worker.state in (Worker.READY, Worker.LEAVING)
+        return worker is not None and worker.state in (Worker.READY, Worker.LEAVING, Worker.STOPPING)
 
     def _take_back(self, pq: ProcessQueue, lane: Lane) -> None:
         order = self.order_of(pq)

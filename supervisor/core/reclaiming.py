@@ -18,12 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from .actions import ReadCell, Reclaim, Retired
+from .actions import ReadCell, Reclaim
 from .chunks import Chunk
 from .dispatching import Dispatching
 from .process_queue import ProcessQueue
 from .state import State, WorkerView
-from .states import LIVING, Worker
+from .states import LIVING
 
 LOOK_MS_MIN = 1.0
 TRY_AGAIN_MS = 50
@@ -126,8 +126,7 @@ class Reclaiming:
             self._progress(pq, now)
         self._left.clear()
         if not worker.in_flight:
-            if chunks and worker.state is Worker.LEAVING:
-                self.s.out.append(Retired(worker_id))
+            self.s.let_go(worker)
             self.s.at(now + TRY_AGAIN_MS / 1000, lambda _now: self._try_again(worker))
         self._dispatching.run()
 

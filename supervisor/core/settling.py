@@ -14,7 +14,7 @@ from ...durable.intervals import Intervals
 from ...remoting.queues import MessageQueue
 from ...workers.failures import Failure
 from ...workers.unreported import CHUNK_MASK
-from .actions import AskReport, JournalSealed, KillWorker, Retired
+from .actions import AskReport, JournalSealed, KillWorker
 from .blame import Death, End, Lot
 from .chunks import Chunk, Token
 from .dispatching import Dispatching
@@ -56,6 +56,9 @@ class Settling:
         chunk = s.chunks.get(chunk_id)
         worker = s.workers.get(worker_id)
         end = start + count
+        if worker is not None:
+            worker.messages += count
+            worker.failed += len(failures)
         if worker is not None and chunk_id in worker.read_ahead:
             self._known(worker, chunk_id, start, end, busy_us, slowest_us, failures)
             return
@@ -178,8 +181,7 @@ class Settling:
         if not worker.in_flight:
             if worker.held_up:
                 self.s.hold_up(worker, False)
-            if worker.state is Worker.LEAVING:
-                self.s.out.append(Retired(worker.worker_id))
+            self.s.let_go(worker)
         self.reported(chunk, pq)
         self._dispatching.finished(chunk, pq)
 
@@ -299,26 +301,46 @@ class Settling:
 
     # --- workers ------------------------------------------------------------------------------------------------
 
-    def worker_started(self, worker_id: str) -> None:
-        self.s.workers[worker_id] = WorkerView(worker_id)
+    def worker_started(self, worker: WorkerView) -> None:
+        self.s.workers[worker.worker_id] = worker
 
-    def worker_ready(self, worker_id: str) -> None:
-        self.s.move_worker(self.s.workers[worker_id], WorkerEvent.READY)
+    def worker_not_started(self, worker_id: str) -> None:
+        self.s.move_worker(self.s.workers.pop(worker_id), WorkerEvent.NOT_STARTED)
+
+    def worker_ready(self, worker_id: str, now: float) -> None:
+        """It may be given messages, unless its end was decided before its report was read."""
+        worker = self.s.workers[worker_id]
+        if worker.state in (Worker.STOPPING, Worker.KILLED):
+            return
+        self.s.move_worker(worker, WorkerEvent.READY)
+        worker.ready_at = now
         self._dispatching.run()
 
-    def retire(self, worker_id: str) -> None:
+    def retire(self, worker_id: str, now: float) -> None:
         """Give the worker nothing more; Retired follows when it has nothing in hand. Without effect unless it is ready."""
         worker = self.s.workers.get(worker_id)
         if worker is None or worker.state is not Worker.READY:
             return
+        worker.leaves_at = now
         self.s.move_worker(worker, WorkerEvent.RETIRED)
-        if not worker.in_flight:
-            self.s.out.append(Retired(worker_id))
+        self.s.let_go(worker)
+
+    def stops(self, worker_id: str) -> None:
+        """It gets nothing more. Without effect when its end is decided already."""
+        worker = self.s.workers[worker_id]
+        if worker.state not in (Worker.STOPPING, Worker.KILLED):
+            self.s.move_worker(worker, WorkerEvent.STOPPED)
+
+    def killed(self, worker_id: str) -> None:
+        """It gets nothing more; what it had reported before is still read."""
+        worker = self.s.workers[worker_id]
+        if worker.state is not Worker.KILLED:
+            self.s.move_worker(worker, WorkerEvent.KILLED)
 
     def worker_died(self, worker_id: str, death: Death) -> None:
         """Its last outcomes were read. Its chunks wait until its open segment is salvaged: rows in it are done."""
         worker = self.s.workers[worker_id]
-        if worker.state in (Worker.READY, Worker.LEAVING) and death.end is not End.TOLD:
+        if worker.state in LIVING and worker.booted and death.end is not End.TOLD:
             self.s.counters.worker_deaths += 1
         self.s.move_worker(worker, WorkerEvent.DIED)
         self._dispatching.quarantine.judge(worker, death)

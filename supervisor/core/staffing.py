@@ -1,4 +1,6 @@
-"""Which workers there should be: started, replaced, recycled, reloaded, scaled. Pure: events in, orders out.
+"""Which workers there should be: started, replaced, recycled, reloaded, scaled. Pure: events in, actions out.
+
+It reads the workers' records in the core's state, and moves them by the core's events alone.
 
 Every index 0..count-1 has one worker that serves. A replacement is ready before the one that it replaces leaves; at most
 a set share is under replacement at a time, those that still leave included. A worker that died is replaced at once; one
@@ -10,24 +12,15 @@ says why.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
+from math import inf
+from zlib import crc32
 
-from .posts import (
-    POST,
-    DropGeneration,
-    GiveUp,
-    Hand,
-    Kill,
-    Note,
-    Order,
-    Policy,
-    Post,
-    PostEvent,
-    Retire,
-    Start,
-    new_hand,
-)
+from . import events as ev
+from .decisions import Core
 from .reloading import RELOAD, ROLLING_FAILURES_MAX, Reload, ReloadEvent, canary_verdict
-from .states import move
+from .state import NEVER, WorkerView
+from .states import ENDED, Worker, move
 
 BACK_OFF_MIN_S = 0.1
 BACK_OFF_MAX_S = 5.0
@@ -38,13 +31,78 @@ LEAVING_PATIENCE_S = 10.0
 """A reload goes on beside those that take longer to leave (they have a long message): recycling has time, it has not."""
 
 
-class Staff:
-    """All workers of one supervisor. Times are seconds of one monotonic clock, passed in."""
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The settings that decide; 0 = no such limit. See [workers] in conf/defaults.toml."""
 
-    def __init__(self, policy: Policy, run_id: str, *, left_behind: tuple[str, ...] = ()) -> None:
+    count: int
+    recycle_messages: int = 0
+    recycle_jitter_percent: int = 0
+    recycle_age_s: float = 0.0
+    recycle_share_percent: int = 25
+    boot_timeout_s: float = 60.0
+    canary_messages: int = 0
+    canary_s: float = 60.0
+    leave_max_s: float = 900.0
+    """So long one that leaves counts for the share; by then it has ended, unless its handler has other limits."""
+
+    @property
+    def replaced_at_once_max(self) -> int:
+        """Workers that may be under replacement at the same time."""
+        return max(1, self.count * self.recycle_share_percent // 100)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start this worker."""
+
+    worker_id: str
+    index: int
+    generation: int
+    salvages: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """End it: it does not get ready."""
+
+    worker_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DropGeneration:
+    """No worker of this generation is left, and none will be started."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """No worker can boot."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """An event for the log."""
+
+    level: str
+    event: str
+    keys: dict[str, object]
+
+
+StaffingAction = Start | Kill | DropGeneration | GiveUp | Note
+
+
+class Staffing:
+    """All workers of one supervisor. Times are seconds of the core's clock, passed in."""
+
+    def __init__(self, core: Core, policy: Policy, run_id: str, *, left_behind: tuple[str, ...] = ()) -> None:
         """`left_behind` names what earlier runs left to be salvaged; the first worker gets it."""
+        self._core = core
         self.policy = policy
-        self.hands: dict[str, Hand] = {}
         self.generation = 0
         """Of the workers that are started."""
         self.reload = Reload.IDLE
@@ -64,16 +122,27 @@ class Staff:
         self._nobody_since: float | None = None
         self._served = False
         self._stopping = False
-        self._orders: list[Order] = []
+        self._actions: list[StaffingAction] = []
 
     # --- questions ----------------------------------------------------------------------------------------------
 
-    def at(self, index: int, *posts: Post) -> list[Hand]:
-        """Those of this index in one of these posts, the oldest first."""
-        return [hand for hand in self.hands.values() if hand.index == index and hand.post in posts]
+    def workers(self) -> list[WorkerView]:
+        """Those that have not ended, the oldest first."""
+        return [worker for worker in self._core.state.workers.values() if worker.state not in ENDED]
 
-    def serving(self) -> list[Hand]:
-        return [hand for hand in self.hands.values() if hand.post is Post.SERVING]
+    def serving(self) -> list[WorkerView]:
+        """Those that are ready, the oldest first."""
+        return [worker for worker in self._core.state.workers.values() if worker.state is Worker.READY]
+
+    def _serves(self, index: int) -> list[WorkerView]:
+        return [worker for worker in self.serving() if worker.index == index]
+
+    def _boots(self, index: int) -> bool:
+        return any(worker.index == index and not worker.booted for worker in self.workers())
+
+    def _living(self, worker_id: str | None) -> WorkerView | None:
+        worker = self._core.state.workers.get(worker_id or "")
+        return None if worker is None or worker.state in ENDED else worker
 
     @property
     def tried(self) -> bool:
@@ -82,12 +151,12 @@ class Staff:
         Where none does, those that failed may still be ending; then comes a `GiveUp`, and until then no group is joined.
         """
         return bool(self.serving()) and all(
-            self.at(index, Post.SERVING) or self._failures[index] for index in range(self.policy.count)
+            self._serves(index) or self._failures[index] for index in range(self.policy.count)
         )
 
     # --- events -------------------------------------------------------------------------------------------------
 
-    def run(self, now: float) -> list[Order]:
+    def run(self, now: float) -> list[StaffingAction]:
         """What is to be done now; call it after every event, and at `next_due`."""
         if not self._stopping:
             self._end_late_boots(now)
@@ -97,8 +166,8 @@ class Staff:
             self._replace(now)
             self._finish_reload()
             self._give_up_if_nobody(now)
-        orders, self._orders = self._orders, []
-        return orders
+        actions, self._actions = self._actions, []
+        return actions
 
     def stop(self) -> None:
         """Nothing is started or replaced any more."""
@@ -106,64 +175,73 @@ class Staff:
 
     def salvaged(self, worker_id: str) -> None:
         """What it was to salvage is done: no other has to, whatever becomes of it."""
-        self.hands[worker_id].salvages = ()
+        self._core.state.workers[worker_id].salvages = ()
 
-    def ready(self, worker_id: str, now: float) -> None:
-        hand = self.hands[worker_id]
-        self._move(hand, PostEvent.READY, now)
+    def ready(self, worker_id: str) -> None:
+        """The core knows that it is ready; without effect where its end was decided before."""
+        worker = self._core.state.workers[worker_id]
+        if worker.state is not Worker.READY:
+            return
         self._served = True
         self._nobody_since = None
-        self._failures[hand.index] = 0
-        self._not_before.pop(hand.index, None)
-        if hand.generation == self._coming:
+        self._failures[worker.index] = 0
+        self._not_before.pop(worker.index, None)
+        if worker.generation == self._coming:
             self._rolling_failures = 0
         if worker_id == self._probe:
             self._move_reload(ReloadEvent.BOOTED)
+        self._look_again(worker)
 
     def boot_failed(self, worker_id: str, error: str) -> None:
         """It said why; its end follows."""
-        self.hands[worker_id].boot_error = error
+        self._core.state.workers[worker_id].boot_error = error
 
-    def ended(self, worker_id: str, now: float, *, expected: bool, charged: bool, leaves: bool) -> None:
-        """It is dead. `charged` = it had a message in hand; `leaves` = there is something to salvage."""
-        hand = self.hands.pop(worker_id)
-        self._unsalvaged.extend(hand.salvages if hand.post is Post.BOOTING else ())
+    def ended(self, worker: WorkerView, was: Worker, now: float, *, charged: bool, leaves: bool) -> None:
+        """It is dead, and was in state `was` before. `charged` = it had a message in hand; `leaves` = there is something to
+        salvage."""
+        self._unsalvaged.extend(() if worker.booted else worker.salvages)
         if leaves:
-            self._unsalvaged.append(worker_id)
+            self._unsalvaged.append(worker.worker_id)
         if self._stopping:
             return
-        if expected and hand.post is Post.SERVING:
-            self.counts["left: " + (hand.wish or "asked")] += 1
-        if hand.post is Post.BOOTING:
-            self._could_not_boot(hand, now)
-        elif not expected:
+        if not worker.booted:
+            self._could_not_boot(worker, now)
+        elif was is not Worker.STOPPING:
             self.counts["respawned"] += 1
-            self._died(hand, now, charged)
-        if worker_id == self._probe:
-            self._probe_ended(hand, expected)
-        if hand.post is Post.SERVING and not self.serving():
+            self._died(worker, now, charged)
+        if worker.worker_id == self._probe:
+            self._probe_ended(worker)
+        if worker.booted and self._nobody_since is None and not self.serving():
             self._nobody_since = now
 
-    def progress(self, worker_id: str, messages: int, failed: int) -> None:
-        """So many messages it has finished in all, and so many of them failed."""
-        hand = self.hands.get(worker_id)
-        if hand is not None:
-            hand.messages, hand.failed = messages, failed
+    def progress(self, worker_id: str) -> None:
+        """It has reported `look_at_messages` messages."""
+        self._look_again(self._core.state.workers[worker_id])
 
-    def look_at(self, worker_id: str) -> int:
-        """After so many messages of the worker, progress() and run() may have something to decide; 0 = never."""
-        hand = self.hands.get(worker_id)
-        if hand is None:
-            return 0
-        if worker_id == self._probe:
-            return hand.messages + 1
-        return hand.messages_max if hand.messages < hand.messages_max else 0
+    def _look_again(self, worker: WorkerView) -> None:
+        """After how many messages of the worker `run` may have something to decide."""
+        if worker.worker_id == self._probe:
+            worker.look_at_messages = worker.messages + 1
+        else:
+            worker.look_at_messages = worker.messages_max if worker.messages < worker.messages_max else NEVER
 
     def wants_out(self, worker_id: str, reason: str) -> None:
         """It asked to be replaced (memory), or somebody did."""
-        hand = self.hands.get(worker_id)
-        if hand is not None and not hand.wish:
-            hand.wish = reason
+        worker = self._living(worker_id)
+        if worker is not None and not worker.wish:
+            worker.wish = reason
+
+    def leaves(self, worker_id: str, reason: str, now: float) -> None:
+        """It ends by itself, for that reason, and will have reported and sealed everything."""
+        worker = self._living(worker_id)
+        if worker is None:
+            return
+        if worker.state is Worker.READY:
+            self.wants_out(worker_id, reason)
+            if self.reload is Reload.CANARY and worker_id == self._probe:
+                self._roll_back(f"the first worker left after {worker.messages} messages: {worker.wish}")
+            self._retire(worker, worker.wish, now)
+        self._core.handle(ev.WorkerStops(worker_id), now)
 
     def set_policy(self, policy: Policy) -> None:
         """New settings; limits hold for workers that are started from now on."""
@@ -185,13 +263,15 @@ class Staff:
 
     def next_due(self, now: float) -> float | None:
         """When run() has something to do by the clock alone; what is due already was looked at by run(now)."""
-        due = [hand.since + self.policy.boot_timeout_s for hand in self.hands.values() if hand.post is Post.BOOTING]
-        due += [hand.since + hand.age_max_s for hand in self.serving() if hand.age_max_s and not hand.wish]
-        leaving = [hand.since for hand in self.hands.values() if hand.post is Post.LEAVING]
+        workers = self.workers()
+        due = [worker.started_at + self.policy.boot_timeout_s for worker in workers if worker.state is Worker.BOOTING]
+        due += [worker.ready_at + worker.age_max_s for worker in self.serving() if worker.age_max_s and not worker.wish]
+        leaving = [worker.leaves_at for worker in workers if worker.leaves_at != inf]
         due += [since + patience_s for since in leaving for patience_s in (LEAVING_PATIENCE_S, self.policy.leave_max_s)]
         due += self._not_before.values()
-        if self.reload is Reload.CANARY and self._probe in self.hands:
-            due.append(self.hands[self._probe].since + self.policy.canary_s)
+        canary = self._living(self._canary())
+        if self.reload is Reload.CANARY and canary is not None:
+            due.append(canary.ready_at + self.policy.canary_s)
         if self._nobody_since is not None:
             due.append(self._nobody_since + self.policy.boot_timeout_s)
         return min((at for at in due if at > now), default=None)
@@ -199,15 +279,31 @@ class Staff:
     # --- starting -----------------------------------------------------------------------------------------------
 
     def _start(self, index: int, generation: int, now: float, successor_of: str | None = None) -> str:
+        """Its limits are a little below the policy's, each worker's another little: workers that started together and share
+        the work would otherwise all be due together."""
         self._numbers += 1
         worker_id = f"{self._run_id}.{self._numbers}"
         salvages, self._unsalvaged = tuple(self._unsalvaged), []
-        self.hands[worker_id] = new_hand(self.policy, worker_id, index, generation, now, successor_of, salvages)
-        self._orders.append(Start(worker_id, index, generation, salvages))
+        policy = self.policy
+        less = 1 - policy.recycle_jitter_percent / 100 * (crc32(worker_id.encode()) / (1 << 32))
+        worker = WorkerView(
+            worker_id,
+            index=index,
+            generation=generation,
+            started_at=now,
+            successor_of=successor_of,
+            salvages=salvages,
+            messages_max=max(1, round(policy.recycle_messages * less)) if policy.recycle_messages else 0,
+            age_max_s=policy.recycle_age_s * less,
+        )
+        self._core.handle(ev.WorkerStarted(worker), now)
+        self._actions.append(Start(worker_id, index, generation, salvages))
         return worker_id
 
     def _fill(self, now: float) -> None:
-        vacant = [i for i in range(self.policy.count) if not self.at(i, Post.BOOTING, Post.SERVING)]
+        # One that was killed keeps its index until it has ended: its successor salvages what it left.
+        taken = {worker.index for worker in self.workers() if worker.leaves_at == inf}
+        vacant = [index for index in range(self.policy.count) if index not in taken]
         for index in vacant:
             if self._may_start(index, now):
                 self._start(index, self.generation, now)
@@ -219,34 +315,36 @@ class Staff:
         return self._not_before.get(index, now) <= now
 
     def _end_late_boots(self, now: float) -> None:
-        for hand in self.hands.values():
-            if hand.post is Post.BOOTING and now >= hand.since + self.policy.boot_timeout_s and not hand.boot_error:
-                hand.boot_error = (
+        for worker in self.workers():
+            late = worker.state is Worker.BOOTING and now >= worker.started_at + self.policy.boot_timeout_s
+            if late and not worker.boot_error:
+                worker.boot_error = (
                     f"a worker was not ready within workers.boot_timeout_ms = {self.policy.boot_timeout_s * 1000:.0f}:"
                     " does the handler's module do long work when it is imported? Move it into the set-up hook, or"
                     " raise the limit"
                 )
-                self._orders.append(Kill(hand.worker_id, "not ready in time"))
+                self._core.handle(ev.WorkerKilled(worker.worker_id), now)
+                self._actions.append(Kill(worker.worker_id, "not ready in time"))
 
-    def _could_not_boot(self, hand: Hand, now: float) -> None:
+    def _could_not_boot(self, worker: WorkerView, now: float) -> None:
         self.counts["boot_failures"] += 1
-        self.last_boot_error = hand.boot_error or "it died while it booted"
-        if hand.worker_id == self._probe:
+        self.last_boot_error = worker.boot_error or "it died while it booted"
+        if worker.worker_id == self._probe:
             return
-        if hand.generation == self._coming and self.reload is Reload.ROLLING:
+        if worker.generation == self._coming and self.reload is Reload.ROLLING:
             self._rolling_failures += 1
             if self._rolling_failures >= ROLLING_FAILURES_MAX:
                 self._roll_back(self.last_boot_error)
-        self._failures[hand.index] += 1
-        self._back_off(hand.index, now, self._failures[hand.index], BACK_OFF_MAX_S)
+        self._failures[worker.index] += 1
+        self._back_off(worker.index, now, self._failures[worker.index], BACK_OFF_MAX_S)
 
-    def _died(self, hand: Hand, now: float, charged: bool) -> None:
-        if charged or now - hand.since >= QUICK_DEATH_S:
-            self._quick[hand.index] = 0
+    def _died(self, worker: WorkerView, now: float, charged: bool) -> None:
+        if charged or now - worker.ready_at >= QUICK_DEATH_S:
+            self._quick[worker.index] = 0
             return
-        self._quick[hand.index] += 1
-        if self._quick[hand.index] > QUICK_DEATHS_FREE:
-            self._back_off(hand.index, now, self._quick[hand.index] - QUICK_DEATHS_FREE, QUICK_DEATH_S)
+        self._quick[worker.index] += 1
+        if self._quick[worker.index] > QUICK_DEATHS_FREE:
+            self._back_off(worker.index, now, self._quick[worker.index] - QUICK_DEATHS_FREE, QUICK_DEATH_S)
 
     def _back_off(self, index: int, now: float, times: int, longest_s: float) -> None:
         delay = min(BACK_OFF_MIN_S * 2.0 ** min(times - 1, 20), longest_s)
@@ -254,61 +352,62 @@ class Staff:
         self._note("warning", "worker_delayed", index=index, delay_s=delay, times=times)
 
     def _give_up_if_nobody(self, now: float) -> None:
-        booting = any(hand.post is Post.BOOTING for hand in self.hands.values())
+        booting = any(not worker.booted for worker in self.workers())
         if self.serving() or booting or not self.last_boot_error:
             return
         all_failed = all(self._failures[index] for index in range(self.policy.count))
         late = self._nobody_since is not None and now >= self._nobody_since + self.policy.boot_timeout_s
         if all_failed and (late or not self._served):
             self._stopping = True
-            self._orders.append(GiveUp(self.last_boot_error))
+            self._actions.append(GiveUp(self.last_boot_error))
 
     # --- leaving ------------------------------------------------------------------------------------------------
 
     def _let_go(self, now: float) -> None:
-        """Those above the count, and those whose successor serves."""
-        for hand in self.serving():
-            if hand.index >= self.policy.count:
-                self._retire(hand, "scaled down", now)
+        """Those above the count, and those whose successor serves; not the canary, whose reload waits for it."""
+        serving = [worker for worker in self.serving() if worker.worker_id != self._canary()]
+        for worker in serving:
+            if worker.index >= self.policy.count:
+                self._retire(worker, "scaled down", now)
         for index in range(self.policy.count):
-            here = [hand for hand in self.at(index, Post.SERVING) if hand.worker_id != self._canary()]
-            for hand in here[:-1]:
-                self._retire(hand, self._reason(hand, now) or "one too many", now)
+            for worker in [worker for worker in serving if worker.index == index][:-1]:
+                self._retire(worker, self._reason(worker, now) or "one too many", now)
 
-    def _retire(self, hand: Hand, reason: str, now: float) -> None:
-        self._move(hand, PostEvent.RETIRED, now)
+    def _retire(self, worker: WorkerView, reason: str, now: float) -> None:
+        """Let it finish what it has, seal and end."""
+        self._core.handle(ev.RetireWorker(worker.worker_id), now)
         self.counts["left: " + reason] += 1
-        self._orders.append(Retire(hand.worker_id, reason))
+        self._note("info", "worker_leaves", worker=worker.worker_id, reason=reason)
 
     # --- replacing ----------------------------------------------------------------------------------------------
 
-    def _reason(self, hand: Hand, now: float) -> str:
+    def _reason(self, worker: WorkerView, now: float) -> str:
         """Why it is to be replaced; empty = it is not."""
-        if hand.generation != self.generation:
-            return "rolled back" if hand.generation == self._coming else "reload"
-        if hand.wish:
-            return hand.wish
-        if 0 < hand.messages_max <= hand.messages:
+        if worker.generation != self.generation:
+            return "rolled back" if worker.generation == self._coming else "reload"
+        if worker.wish:
+            return worker.wish
+        if 0 < worker.messages_max <= worker.messages:
             return "messages"
-        return "age" if hand.age_max_s and now >= hand.since + hand.age_max_s else ""
+        return "age" if worker.age_max_s and now >= worker.ready_at + worker.age_max_s else ""
 
     def _replace(self, now: float) -> None:
-        due = [hand for hand in self.serving() if self._reason(hand, now) and hand.worker_id != self._canary()]
-        due.sort(key=lambda hand: (not hand.wish, hand.since))
-        for hand in due:
-            patience_s = self.policy.leave_max_s if hand.generation == self.generation else LEAVING_PATIENCE_S
+        due = [worker for worker in self.serving() if self._reason(worker, now) and worker.worker_id != self._canary()]
+        due.sort(key=lambda worker: (not worker.wish, worker.ready_at))
+        for worker in due:
+            patience_s = self.policy.leave_max_s if worker.generation == self.generation else LEAVING_PATIENCE_S
             if self._under_replacement(now, patience_s) >= self.policy.replaced_at_once_max:
                 continue
-            if not self.at(hand.index, Post.BOOTING) and self._may_start(hand.index, now):
-                self._start(hand.index, self.generation, now, hand.worker_id)
+            if not self._boots(worker.index) and self._may_start(worker.index, now):
+                self._start(worker.index, self.generation, now, worker.worker_id)
 
     def _under_replacement(self, now: float, patience_s: float) -> int:
         """How many leave, those that began so long ago left out, and how many boot for one that will."""
         return sum(
-            now < hand.since + patience_s
-            if hand.post is Post.LEAVING
-            else hand.post is Post.BOOTING and hand.successor_of in self.hands
-            for hand in self.hands.values()
+            now < worker.leaves_at + patience_s
+            if worker.leaves_at != inf
+            else not worker.booted and self._living(worker.successor_of) is not None
+            for worker in self.workers()
         )
 
     # --- reload -------------------------------------------------------------------------------------------------
@@ -318,25 +417,25 @@ class Staff:
         return self._probe if self.reload in (Reload.PROBING, Reload.CANARY) else None
 
     def _watch_canary(self, now: float) -> None:
-        hand = self.hands.get(self._probe or "")
-        if self.reload is not Reload.CANARY or hand is None:
+        worker = self._living(self._probe)
+        if self.reload is not Reload.CANARY or worker is None:
             return
-        over = now >= hand.since + self.policy.canary_s
-        verdict = canary_verdict(hand.messages, hand.failed, self.policy.canary_messages, over=over)
+        over = now >= worker.ready_at + self.policy.canary_s
+        verdict = canary_verdict(worker.messages, worker.failed, self.policy.canary_messages, over=over)
         if verdict is ReloadEvent.PASSED:
             self._move_reload(verdict)
             self.generation = self._coming
             self._probe = None
         elif verdict is ReloadEvent.FAILED:
-            self._roll_back(f"{hand.failed} of the first {hand.messages} messages failed")
-            self._retire(hand, "rolled back", now)
+            self._roll_back(f"{worker.failed} of the first {worker.messages} messages failed")
+            self._retire(worker, "rolled back", now)
 
-    def _probe_ended(self, hand: Hand, expected: bool) -> None:
+    def _probe_ended(self, worker: WorkerView) -> None:
         self._probe = None
         if self.reload is Reload.PROBING:
             self._roll_back(self.last_boot_error)
-        elif self.reload is Reload.CANARY and not expected:
-            self._roll_back(f"the first worker died after {hand.messages} messages")
+        elif self.reload is Reload.CANARY:
+            self._roll_back(f"the first worker died after {worker.messages} messages")
 
     def _roll_back(self, why: str) -> None:
         """The new code is no good: everything as it was before."""
@@ -348,28 +447,20 @@ class Staff:
         self._note("error", "reload_rolled_back", generation=self._coming, back_to=old, reason=why)
 
     def _finish_reload(self) -> None:
-        others = [hand for hand in self.hands.values() if hand.generation != self.generation]
-        if self.reload in (Reload.ROLLING, Reload.ROLLING_BACK) and not any(
-            hand.post is not Post.LEAVING for hand in others
-        ):
+        others = [worker for worker in self.workers() if worker.generation != self.generation]
+        if self.reload in (Reload.ROLLING, Reload.ROLLING_BACK) and all(worker.leaves_at != inf for worker in others):
             if self.reload is Reload.ROLLING:
                 self.counts["reloaded"] += 1
                 self.last_reload = f"generation {self.generation} serves"
                 self._note("info", "reloaded", generation=self.generation, workers=len(self.serving()))
             self._move_reload(ReloadEvent.REPLACED)
         if self.reload is Reload.IDLE:
-            for generation in sorted(self._generations - {hand.generation for hand in others} - {self.generation}):
+            for generation in sorted(self._generations - {worker.generation for worker in others} - {self.generation}):
                 self._generations.discard(generation)
-                self._orders.append(DropGeneration(generation))
-
-    # --- both ---------------------------------------------------------------------------------------------------
-
-    def _move(self, hand: Hand, event: PostEvent, now: float) -> None:
-        hand.post = move(POST, hand.post, event)
-        hand.since = now
+                self._actions.append(DropGeneration(generation))
 
     def _move_reload(self, event: ReloadEvent) -> None:
         self.reload = move(RELOAD, self.reload, event)
 
     def _note(self, level: str, event: str, **keys: object) -> None:
-        self._orders.append(Note(level, event, keys))
+        self._actions.append(Note(level, event, keys))

@@ -9,10 +9,11 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count, islice
+from math import inf
 
 from ...durable.intervals import Intervals
 from ...remoting.queues import MessageQueue
-from .actions import Action, Load, Log, Seal
+from .actions import Action, Load, Log, Retired, Seal
 from .allocation import Strategy
 from .blame import Blamed
 from .charges import Charges
@@ -109,57 +110,84 @@ OPERATOR = "operator"
 """The reason of a pause that somebody asked for."""
 
 
+NEVER = 1 << 62
+
+
+@dataclass(slots=True, eq=False)
 class WorkerView:
-    """One worker process as the core sees it."""
+    """One worker: the record of its life, from the decision to start it until what it left is settled.
 
-    __slots__ = (
-        "asked_at",
-        "blamed",
-        "dispatches",
-        "held_up",
-        "in_flight",
-        "in_flight_bytes",
-        "in_flight_messages",
-        "read_ahead",
-        "salvaged",
-        "salvaged_in",
-        "seal_asked",
-        "sealed_seq",
-        "state",
-        "timed_out",
-        "window",
-        "worker_id",
+    Staffing, dispatch, settling, watching, stacks and status all read this one, and its `state` moves by the table WORKER
+    alone. The process and its link are the pool's (pool/child.py). Times are seconds of the core's clock.
+    """
+
+    worker_id: str
+    state: Worker = Worker.BOOTING
+
+    # What the staffing decided, and decides by (staffing.py).
+    index: int = 0
+    """0, 1, ...; a worker that takes the place of another gets its index."""
+    generation: int = 0
+    """Of the user's code and settings."""
+    started_at: float = 0.0
+    successor_of: str | None = None
+    """The worker that leaves when this one is ready."""
+    salvages: tuple[str, ...] = ()
+    """Dead workers whose segments it salvages before its handler is set up; empty when it has."""
+    messages_max: int = 0
+    """It is replaced after so many; 0 = never for that."""
+    age_max_s: float = 0.0
+    """It is replaced at that age; 0 = never for that."""
+    ready_at: float = inf
+    """When it became ready; inf = it never was."""
+    leaves_at: float = inf
+    """When it was retired; inf = it was not."""
+    messages: int = 0
+    """So many it has reported, failed ones included."""
+    failed: int = 0
+    look_at_messages: int = NEVER
+    """When it has reported so many, the staffing has something to decide."""
+    wish: str = ""
+    """Why it is to be replaced, as the worker or an operator said."""
+    boot_error: str = ""
+    """Why it cannot boot."""
+
+    # What it has in hand (Crew, dispatching.py, settling.py, reclaiming.py).
+    window: int = 0
+    """Chunks it can have in hand, 0 = as configured."""
+    in_flight: dict[int, Chunk] = field(default_factory=dict[int, Chunk])
+    """Chunks handed to it and not reported to the end, in the order of dispatch; Crew.hand and Crew.unhand change it."""
+    dispatches: int = 0
+    """With order = "key": dispatches of which something is in flight."""
+    in_flight_messages: int = 0
+    """Of these chunks, those included that are reported."""
+    in_flight_bytes: int = 0
+    held_up: bool = False
+    """One message has kept it so long that the others were reclaimed: it gets nothing until it has reported its own."""
+    read_ahead: dict[int, tuple[int, int, MessageQueue | None]] = field(
+        default_factory=dict[int, "tuple[int, int, MessageQueue | None]"]
     )
+    """Chunks that are over because of what was read off its cell, and that it still reports itself, by id: up to which
+    record it has, how many there are, and their queue."""
+    asked_at: tuple[int, int] | None = None
+    """The call (chunk, offset) beside which it was asked to report."""
+    seal_asked: bool = False
+    sealed_seq: int = 0
+    """Its newest segment that is known to be sealed; they are sealed in their order."""
 
-    def __init__(self, worker_id: str) -> None:
-        self.worker_id = worker_id
-        self.state = Worker.BOOTING
-        self.window = 0
-        """Chunks it can have in hand, 0 = as configured."""
-        self.in_flight: dict[int, Chunk] = {}
-        """Chunks handed to it and not reported to the end, in the order of dispatch; Crew.hand and Crew.unhand change it."""
-        self.dispatches = 0
-        """With order = "key": dispatches of which something is in flight."""
-        self.in_flight_messages = 0
-        """Of these chunks, those included that are reported."""
-        self.in_flight_bytes = 0
-        self.held_up = False
-        """One message has kept it so long that the others were reclaimed: it gets nothing until it has reported its own."""
-        self.read_ahead: dict[int, tuple[int, int, MessageQueue | None]] = {}
-        """Chunks that are over because of what was read off its cell, and that it still reports itself, by id: up to which
-        record it has, how many there are, and their queue."""
-        self.asked_at: tuple[int, int] | None = None
-        """The call (chunk, offset) beside which it was asked to report."""
-        self.seal_asked = False
-        self.sealed_seq = 0
-        """Its newest segment that is known to be sealed; they are sealed in their order."""
-        self.blamed: Blamed | None = None
-        """What its death is charged to."""
-        self.timed_out: list[tuple[ProcessQueue, Chunk]] = []
-        """What it had in hand when it was stopped at the hard time limit."""
-        self.salvaged: dict[MessageQueue, Intervals] = {}
-        """Records whose rows were found complete in the segment that it left."""
-        self.salvaged_in: list[Token] = []
+    # What it left (settling.py, quarantine.py, retries.py).
+    blamed: Blamed | None = None
+    """What its death is charged to."""
+    timed_out: list[tuple[ProcessQueue, Chunk]] = field(default_factory=list["tuple[ProcessQueue, Chunk]"])
+    """What it had in hand when it was stopped at the hard time limit."""
+    salvaged: dict[MessageQueue, Intervals] = field(default_factory=dict[MessageQueue, Intervals])
+    """Records whose rows were found complete in the segment that it left."""
+    salvaged_in: list[Token] = field(default_factory=list[Token])
+
+    @property
+    def booted(self) -> bool:
+        """It was ready once, whatever it is now."""
+        return self.ready_at != inf
 
 
 class Crew:
@@ -330,6 +358,12 @@ class State(Crew):
         """When the next timer is due, None without one."""
         return self._timers[0][0] if self._timers else None
 
+    def let_go(self, worker: WorkerView) -> None:
+        """One that leaves may end once it has nothing in hand."""
+        if worker.state is Worker.LEAVING and not worker.in_flight:
+            self.move_worker(worker, WorkerEvent.STOPPED)
+            self.out.append(Retired(worker.worker_id))
+
     def log(self, level: str, event: str, **keys: object) -> None:
         self.out.append(Log(level, event, keys))
 
@@ -345,7 +379,7 @@ class State(Crew):
     def ask_seal(self, worker_id: str) -> None:
         """Ask a worker to seal its segment, unless it was asked already."""
         worker = self.workers.get(worker_id)
-        if worker is not None and worker.state in (Worker.READY, Worker.LEAVING) and not worker.seal_asked:
+        if worker is not None and worker.state in LIVING and not worker.seal_asked:
             worker.seal_asked = True
             self.out.append(Seal(worker_id))
 

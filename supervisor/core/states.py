@@ -47,23 +47,33 @@ class QueueEvent(Enum):
 
 
 class Worker(Enum):
-    """Life of one worker process. One that leaves finishes what it has and gets nothing more; a dead one stays until its
-    open segment has been salvaged."""
+    """Life of one worker process, from the decision to start it."""
 
     BOOTING = "booting"
+    """Its process is made, it salvages what dead workers left, and its handler is set up."""
     READY = "ready"
     LEAVING = "leaving"
+    """It finishes what it has and gets nothing more."""
+    STOPPING = "stopping"
+    """It was asked to end, or reported that it ends: its end is expected and charged to nobody."""
+    KILLED = "killed"
+    """The supervisor killed it for what it reported or did not do: charged to nobody."""
     DEAD = "dead"
+    """Its open segment waits for its salvage, and its chunks wait for that."""
     GONE = "gone"
 
 
-LIVING = (Worker.READY, Worker.LEAVING)
-"""Those that still answer for what they were given."""
+LIVING = (Worker.READY, Worker.LEAVING, Worker.STOPPING, Worker.KILLED)
+"""Those that answer for what they were given: what they reported before their end is still to be read."""
+ENDED = (Worker.DEAD, Worker.GONE)
 
 
 class WorkerEvent(Enum):
+    NOT_STARTED = "not started"
     READY = "ready"
     RETIRED = "retired"
+    STOPPED = "stopped"
+    KILLED = "killed"
     DIED = "died"
     SALVAGED = "salvaged"
 
@@ -93,11 +103,23 @@ QUEUE: dict[tuple[Queue, QueueEvent], Queue] = {
 }
 
 WORKER: dict[tuple[Worker, WorkerEvent], Worker] = {
+    (Worker.BOOTING, WorkerEvent.NOT_STARTED): Worker.GONE,
     (Worker.BOOTING, WorkerEvent.READY): Worker.READY,
+    (Worker.BOOTING, WorkerEvent.STOPPED): Worker.STOPPING,
+    (Worker.BOOTING, WorkerEvent.KILLED): Worker.KILLED,
     (Worker.BOOTING, WorkerEvent.DIED): Worker.DEAD,
     (Worker.READY, WorkerEvent.RETIRED): Worker.LEAVING,
+    (Worker.READY, WorkerEvent.STOPPED): Worker.STOPPING,
+    (Worker.READY, WorkerEvent.KILLED): Worker.KILLED,
     (Worker.READY, WorkerEvent.DIED): Worker.DEAD,
+    (Worker.LEAVING, WorkerEvent.STOPPED): Worker.STOPPING,
+    (Worker.LEAVING, WorkerEvent.KILLED): Worker.KILLED,
     (Worker.LEAVING, WorkerEvent.DIED): Worker.DEAD,
+    (Worker.STOPPING, WorkerEvent.KILLED): Worker.KILLED,
+    (Worker.STOPPING, WorkerEvent.DIED): Worker.DEAD,
+    # Killed while its process was being made: then there is none that could die.
+    (Worker.KILLED, WorkerEvent.NOT_STARTED): Worker.GONE,
+    (Worker.KILLED, WorkerEvent.DIED): Worker.DEAD,
     (Worker.DEAD, WorkerEvent.SALVAGED): Worker.GONE,
 }
 

@@ -25,8 +25,7 @@ from ...remoting.headers import (
 )
 from ...remoting.queues import MessageQueue
 from ...remoting.stored import decode_message
-from ...workers.direct_packets import Refused
-from ...workers.packets import QueueInfo
+from ...workers.packets import QueueInfo, Refused
 
 Answer = Callable[[Command], Awaitable[Command | None]]
 """Serves one request; None = it was one-way."""

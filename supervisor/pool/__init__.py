@@ -1,9 +1,9 @@
-"""The edge to children: forkservers, workers, their links, their deaths, their stacks.
+"""The edge to children: forkservers, workers, their links, their deaths, their stacks. It imports nothing of `member/` and
+nothing of the room above it.
 
-Nothing of `member/`, nothing of the process above it.
-
-Which workers there should be is decided by `supervisor/core/staffing.py`, pure: events in, orders out; the pool
-carries them out.
+`supervisor/core/staffing.py` decides which workers there should be: events in, actions out; the pool carries them out.
+The life of a worker is one record in the core (`WorkerView`) and one table of states (`WORKER` in `core/states.py`). The
+pool holds what belongs to the process: pid, link, cell and stacks (`child.py`).
 
 - Every index has one worker that serves. One that died is replaced at once; one that cannot boot, or dies as soon as
   it is ready with no message to blame, with doubling delays, index by index. Nobody serves and nobody can boot: the
@@ -13,17 +13,16 @@ carries them out.
   reload and rollback go this way, a set share at a time. A worker that leaves gets nothing more, finishes what it
   has, seals, runs its tear-down hook and ends; that charges nobody. Recycling counts one that leaves until it has
   ended, but no longer than its hard time limit; a reload goes on beside those that take more than 10 s.
-- Memory is looked at by the worker itself, between messages: at the limit it asks for a successor, at one and a half
-  times the limit it reports, seals and ends.
+- The worker itself looks at its memory between messages: at the limit it asks for a successor, at one and a half times
+  the limit it reports, seals and ends.
 - Reload (`supervisor/core/reloading.py`, one table): a generation is a forkserver of its own with the new code and
   settings. Its first worker boots beside the old ones, so an import error touches nobody; with a canary it works
   beside the one that it will replace until it has done its first messages; then the others follow. Three failed boots
-  in a row on the way take everything back. Settings that a running member can take are one list
+  in a row on the way roll everything back. Settings that a running member can take are one list
   (`supervisor/core/changes.py`); they hold once the reload is through. The membership is not touched: no rebalance.
-  An order cannot change so: settings with another one are refused at once, a handler with another one ends the reload
-  at its first boot.
-- A forkserver that is importing is waited for in a thread, never by the loop; it is *started* by the main thread
-  always.
+  The order of messages cannot change this way: settings with another one are refused at once, a handler with another one
+  ends the reload at its first boot.
+- A thread waits for a forkserver that is importing, never the loop; the main thread always *starts* it.
 - A spare is forked a moment after each start, and waits without having run any user code (workers/entry.py). The next
   worker of its generation is made of it: the supervisor sends what a worker is started with, and waits for no fork.
   Half of a start's CPU time, page copies above all, is over by then. The spare ends with its forkserver.

@@ -3,7 +3,7 @@
 The file is replaced at every change, before the message runs again. A cell that is found set at a start belongs to a worker
 that died with its supervisor: a record that was alone in hand in the whole run is charged with one death, once, because the
 cell is cleared when that is written; the records of a batch are suspected, and run alone. Where several workers had something
-in hand, that is noted and nobody is charged (core/charges.py). Nobody is charged either where the run had begun to stop: then
+in hand, that is noted and nobody is charged (core/charges.py). Nobody is charged either where the run was already stopping:
 it was killed because its grace period was over, however innocent the long message in hand.
 """
 
@@ -26,7 +26,7 @@ log = structlog.get_logger("rocketcrew.supervisor")
 
 
 def read_charges(folder: Path, charges: Charges) -> None:
-    """Add what the slot `folder` knows; a file that cannot be read is left out with a log line: counts begin anew."""
+    """Add what the slot `folder` knows; a file that cannot be read is left out with a log line: counts start again at 0."""
     path = folder / CHARGES_FILE
     try:
         charges.add_json(path.read_bytes(), str(path))
@@ -86,7 +86,7 @@ def charge_left_cells(folder: Path, charges: Charges) -> int:
 
 
 def _left(cells: CellFile, slot: int) -> Left | None:
-    """What the cell says; None when no call was under way."""
+    """What the cell names; None when no call was under way."""
     cell = cells.read(slot)
     if cell is None:
         return None

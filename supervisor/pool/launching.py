@@ -1,4 +1,4 @@
-"""Making worker processes: one forkserver per generation of user code, and never a standstill of the loop.
+"""Makes worker processes, with one forkserver per generation of user code, and never blocks the loop.
 
 A forkserver that has started a worker starts the next in a few milliseconds. One that has not is importing the handler's
 module, which may take long, so its first worker is waited for in a thread. The forkserver itself is started by the main
@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 
 from ...workers.spawn import Forkserver, WorkerProcess, WorkerStartError
-from .pool_member import BootMaker, NewWorker
+from .child import BootMaker, NewWorker
 from .stacks import Helper
 
 SPARE_DELAY_S = 0.1
@@ -35,7 +35,7 @@ class Generation:
 
 
 class Launcher:
-    """The generations, by number; several stand side by side during a reload."""
+    """The generations, by number; there are several during a reload."""
 
     def __init__(self) -> None:
         self._generations: dict[int, Generation] = {}
@@ -68,7 +68,7 @@ class Launcher:
                         raise WorkerStartError(f"worker {new.worker_id}: its generation was dropped")
                     of.forkserver.start()
                     process = await asyncio.get_running_loop().run_in_executor(None, of.forkserver.start_worker, boot)
-            except Exception as error:  # noqa: BLE001  whatever it is, the staffing must hear that there is no worker
+            except Exception as error:  # noqa: BLE001  whatever it is, the staffing must know that there is no worker
                 launched(error if isinstance(error, WorkerStartError) else WorkerStartError(str(error) or repr(error)))
             else:
                 launched(process)
@@ -102,7 +102,7 @@ class Launcher:
         of.spare_timer = asyncio.get_running_loop().call_later(SPARE_DELAY_S, due)
 
     def interrupt(self, generation: int) -> None:
-        """The forkserver does not get on (an import that hangs): end it; who waits for it gets an error."""
+        """End a forkserver that makes no progress (an import hangs); who waits for it gets an error."""
         self._generations[generation].forkserver.stop()
 
     def helpers(self) -> list[Helper]:
@@ -113,7 +113,7 @@ class Launcher:
             if (pid := of.forkserver.pid) is not None:
                 found.append(Helper("forkserver", name, pid, of.forkserver.stack_file))
             if (pid := of.forkserver.spare_pid) is not None:
-                found.append(Helper("spare", name, pid, None, "waits to be told which worker it is"))
+                found.append(Helper("spare", name, pid, None, "waits until a worker is needed"))
         return found
 
     def drop(self, generation: int) -> None:

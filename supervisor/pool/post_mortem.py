@@ -1,6 +1,6 @@
-"""What can be said of a dead worker: how it ended, what it had in hand, its memory, its last stack.
+"""What is known of a dead worker: how it ended, what it had in hand, its memory, its last stack.
 
-Of a process that was killed outright nothing can be asked any more, so everything is read from what was laid down before:
+A process that was killed can't be asked, so everything is read from what was written before:
 its cell, the memory that was sampled, the file that faulthandler wrote into, and the kernel's count of processes that it
 killed for want of memory in our control group.
 """
@@ -18,7 +18,8 @@ from ...workers.cells import CONSUMED_DIRECTLY, Cell, CellFile
 from ..core import events as ev
 from ..core.blame import Death, End, InHand, how_ended
 from ..core.decisions import Core
-from .pool_member import Member
+from ..core.states import Worker
+from .child import Child
 
 CGROUP: Final = Path("/sys/fs/cgroup")
 OWN_CGROUP: Final = Path("/proc/self/cgroup")
@@ -38,29 +39,30 @@ class PostMortem:
         self._own, self._root = own, root
         self._oom_kills = oom_kills(own, root)
 
-    def look(self, member: Member) -> Death:
+    def look(self, child: Child) -> Death:
         """How it ended and what it had in hand. Its process is dead; its cell is left as it is."""
-        cell = self._cells.read(member.cell_slot)
-        code = member.process.exitcode
-        look = member.look
+        cell = self._cells.read(child.cell_slot)
+        code = child.process.exitcode
+        look = child.look
         timed_out = cell is not None and look.timed_out(cell.offset + 1, cell.started_ns)
+        state = child.worker.state
         end = how_ended(
-            told=member.stopping or self._cells.stopping,  # the whole group may be killed one after another
-            ours=member.killed or (look.ended is not None and not timed_out),
+            told=state is Worker.STOPPING or self._cells.stopping,  # the whole group may be killed one after another
+            ours=state is Worker.KILLED or (look.ended is not None and not timed_out),
             timed_out=timed_out,
-            unattended=member.process.unattended,
+            unattended=child.process.unattended,
             by_itself=by_itself(code),
         )
-        facts: dict[str, object] = {"pid": member.process.pid, "exit_code": code}
+        facts: dict[str, object] = {"pid": child.process.pid, "exit_code": code}
         if cell is not None:
             facts["run_ms"] = (self._clock() - cell.started_ns) // 1_000_000
-        if peak := max(member.rss_peak_bytes, cell.rss_peak_bytes if cell is not None else 0):
+        if peak := max(child.rss_peak_bytes, cell.rss_peak_bytes if cell is not None else 0):
             facts["rss_peak_bytes"] = peak
-        if cell is not None and member.sampled_call_ns == cell.started_ns:
-            facts["rss_last_bytes"] = member.rss_last_bytes
+        if cell is not None and child.sampled_call_ns == cell.started_ns:
+            facts["rss_last_bytes"] = child.rss_last_bytes
         if code == -signal.SIGKILL and (more := self._new_oom_kills()):
             facts["oom_kills"] = more
-        if stack := member.stack_file.last_words():
+        if stack := child.stack_file.last_words():
             facts["stack"] = stack
         from_outside = end is End.CRASHED and not by_itself(code) and "oom_kills" not in facts
         return Death(end, in_hand_of(cell, from_outside=from_outside), cause_of(code), facts)
@@ -89,7 +91,7 @@ def by_itself(exit_code: int | None) -> bool:
 
 
 def cause_of(exit_code: int | None) -> str:
-    """In words that people look for: the signal's name, or the exit code."""
+    """The name of the signal, or the exit code, as people search for it."""
     if exit_code is None:
         return "unknown"
     if exit_code >= 0:
@@ -110,8 +112,8 @@ def in_hand_of(cell: Cell | None, *, from_outside: bool = False) -> InHand | Non
 
 
 def oom_kills(own: Path = OWN_CGROUP, root: Path = CGROUP) -> int:
-    """How many processes of this process's control group, as told by the file `own`, the kernel has killed for want of
-    memory; 0 where it does not say.
+    """How many processes of this process's control group, as the file `own` names it, the kernel has killed for want of
+    memory; 0 where the kernel does not report it.
 
     Version 2 has the number in memory.events, version 1 in memory.oom_control. In a container without a namespace of control
     groups the path is the host's, and what is mounted is the group itself.

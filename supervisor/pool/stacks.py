@@ -2,7 +2,7 @@
 
 A worker writes its stacks by itself when it gets the signal (workers/stack_dump.py), and so do the forkservers and the
 loader; how long it takes is not ours to decide, so everything here has a deadline: one that is stopped, or waits in the
-kernel, is told as such.
+kernel, is shown as such.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from ...workers.stack_dump import STACK_SIGNAL, StackFile, catches_stack_signal
-from .pool_member import Member
+from .child import Child
 
 STACK_TIMEOUT_S: Final = 1.0
 """A worker that runs answers within a millisecond."""
@@ -31,7 +31,7 @@ _TASKS_MAX: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The message that a worker has in hand: where it stands, and for how long it has been running."""
+    """The message that a worker has in hand: its place, and for how long it has been running."""
 
     topic: str
     broker: str
@@ -45,12 +45,12 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class ProcessStack:
-    """One process. `text` has its stacks, the innermost call first; empty when it did not answer, then `note` says why."""
+    """One process. `text` has its stacks, the innermost call first; empty when it did not answer: see `note`."""
 
     process: str
     """"supervisor", "worker", "forkserver", "spare" or "loader"."""
     name: str
-    """The worker's id; the supervisor's client id; of the others what they are there for."""
+    """The worker's id; the supervisor's client id; of the others, their purpose."""
     pid: int
     running: Running | None
     text: str
@@ -70,7 +70,7 @@ class ProcessStack:
 @dataclass(frozen=True, slots=True)
 class Helper:
     """A process of the crew that handles no messages: a forkserver, a spare, the loader. A child of the supervisor, or of
-    one, that is not reaped while it stands here, so that its pid is its own."""
+    one, that is not reaped while it is listed here, so that its pid is its own."""
 
     process: str
     name: str
@@ -78,12 +78,12 @@ class Helper:
     file: StackFile | None
     """Where it answers; None: it does not."""
     note: str = ""
-    """Said where it does not answer."""
+    """Why it does not answer."""
 
 
 @dataclass(slots=True)
 class _Asked:
-    """One process and its answer so far. The file may be closed while it is waited for: then it has ended."""
+    """One process and its answer so far. The file may be closed during the wait: then the process has ended."""
 
     process: str
     name: str
@@ -114,12 +114,12 @@ class _Asked:
 
 
 async def crew_stacks(
-    members: Sequence[Member], running: Callable[[Member], Running | None], helpers: Callable[[], Sequence[Helper]],
+    children: Sequence[Child], running: Callable[[Child], Running | None], helpers: Callable[[], Sequence[Helper]],
     *, timeout_s: float = STACK_TIMEOUT_S,
 ) -> list[ProcessStack]:  # fmt: skip
-    """The stacks of all `members` and `helpers`, asked at the same time; `running` says what each has in hand. At most
+    """The stacks of all `children` and `helpers`, asked at the same time; `running` says what each has in hand. At most
     `timeout_s`."""
-    asked = [_ask_member(member, running(member)) for member in members]
+    asked = [_ask_child(child, running(child)) for child in children]
     asked += [_ask_helper(helper, helpers) for helper in helpers()]
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
@@ -130,12 +130,10 @@ async def crew_stacks(
     return [each.answer() for each in asked]
 
 
-def _ask_member(member: Member, running: Running | None) -> _Asked:
-    member.stack_file.forget()
-    member.process.kill(STACK_SIGNAL)
-    return _Asked(
-        "worker", member.worker_id, member.process.pid, running, member.stack_file, ended=lambda: member.ended
-    )
+def _ask_child(child: Child, running: Running | None) -> _Asked:
+    child.stack_file.forget()
+    child.process.kill(STACK_SIGNAL)
+    return _Asked("worker", child.worker_id, child.process.pid, running, child.stack_file, ended=lambda: child.ended)
 
 
 def _ask_helper(helper: Helper, helpers: Callable[[], Sequence[Helper]]) -> _Asked:
@@ -150,7 +148,7 @@ def _ask_helper(helper: Helper, helpers: Callable[[], Sequence[Helper]]) -> _Ask
 
 
 def _kernel_state(pid: int) -> str:
-    """What the kernel says of a process that does not answer (Linux), as in "state: T (stopped)"."""
+    """The kernel's state of a process that does not answer (Linux), as in "state: T (stopped)"."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -158,22 +156,20 @@ def _kernel_state(pid: int) -> str:
     return next((f"state: {line[6:].strip()}" for line in lines if line.startswith("State:")), "")
 
 
-def worker_facts(
-    members: Iterable[Member], running: Callable[[Member], Running | None]
-) -> dict[str, dict[str, object]]:
+def worker_facts(children: Iterable[Child], running: Callable[[Child], Running | None]) -> dict[str, dict[str, object]]:
     """What is known of each worker without asking it, by its id: JSON types."""
     facts: dict[str, dict[str, object]] = {}
-    for member in members:
-        found = running(member)
-        facts[member.worker_id] = {
-            "pid": member.process.pid,
-            "index": member.index,
-            "generation": member.generation,
-            "done": member.messages,
-            "failed": member.failed,
-            "rss_bytes": _resident_bytes(member.process.pid),
+    for child in children:
+        found = running(child)
+        facts[child.worker_id] = {
+            "pid": child.process.pid,
+            "index": child.worker.index,
+            "generation": child.worker.generation,
+            "done": child.worker.messages,
+            "failed": child.worker.failed,
+            "rss_bytes": _resident_bytes(child.process.pid),
             "running": None if found is None else str(found),
-            "progress": member.progress if found is not None else "",
+            "progress": child.progress if found is not None else "",
         }
     return facts
 

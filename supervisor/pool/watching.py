@@ -1,7 +1,10 @@
-"""Keeps the time limits of all workers: looks at their cells when one may be over, and sends the signals (time_limits.py).
+"""What the supervisor reads in the cells of workers, and the signals that it sends by it.
 
-Only workers that have something are looked at, and those that are being ended: a look costs the same with any number of
-idle ones. What a call that runs for long has taken of memory is sampled on the way, for the case that the kernel kills it.
+- `Watch` keeps the time limits: it looks at the cells when a limit may be over (core/time_limits.py). It also samples the
+  memory of long calls, for the case that the kernel kills the worker. Only workers that have something are looked at, and
+  those that are being ended: a look costs the same with any number of idle ones.
+- `CellReader` reclaims chunks that a worker has not started (core/reclaiming.py), and reads what the worker has finished
+  while a call goes on (workers/unreported.py).
 """
 
 from __future__ import annotations
@@ -17,9 +20,16 @@ import structlog
 
 from ...conf.units import NS_PER_MS
 from ...workers.cells import BEATS, HARD_NS, RSS_PEAK, SOFT_NS, STARTED_NS, STATE, CellFile
+from ...workers.claims import find_barrier, take_back
 from ...workers.limits import SOFT_SIGNAL
+from ...workers.reporter import REPORT_SIGNAL
+from ...workers.unreported import look
+from ..core import events as ev
+from ..core.actions import AskReport, ReadCell, Reclaim
+from ..core.decisions import Core
+from ..core.states import LIVING
 from ..core.time_limits import Progress, Step
-from .pool_member import Member
+from .child import Child
 
 LOOK_MIN_S: Final = 0.002
 LOOK_MAX_S: Final = 0.1
@@ -35,10 +45,10 @@ class Watch:
     or are asked for keys."""
 
     def __init__(
-        self, cells: CellFile, members: Mapping[str, Member], busy: Callable[[], Collection[str]], stall_ms: int
+        self, cells: CellFile, children: Mapping[str, Child], busy: Callable[[], Collection[str]], stall_ms: int
     ) -> None:
         self._cells = cells
-        self._members = members
+        self._children = children
         self._busy = busy
         self._stall_ns = stall_ms * NS_PER_MS
         self._busy_before: set[str] = set()
@@ -67,34 +77,34 @@ class Watch:
         before, busy = self._busy_before, set(self._busy())
         self._busy_before = busy
         for worker_id in before - busy:
-            if (member := self._members.get(worker_id)) is not None:
-                member.look.rest()
+            if (child := self._children.get(worker_id)) is not None:
+                child.look.rest()
         due_ns = time.monotonic_ns() + self._limit_ns
         for worker_id in busy | self._ending:
-            member = self._members.get(worker_id)
-            if member is None:
+            child = self._children.get(worker_id)
+            if child is None:
                 self._ending.discard(worker_id)
-            elif member.ready and not member.ended:
-                due_ns = min(due_ns, self._look(member, busy=worker_id in busy))
+            elif child.worker.state in LIVING:
+                due_ns = min(due_ns, self._look(child, busy=worker_id in busy))
         return due_ns
 
-    def _look(self, member: Member, *, busy: bool) -> int:
+    def _look(self, child: Child, *, busy: bool) -> int:
         now_ns = time.monotonic_ns()
-        words = self._cells.view(member.cell_slot)
+        words = self._cells.view(child.cell_slot)
         seen = Progress(words[STATE], words[STARTED_NS], words[BEATS], words[SOFT_NS], words[HARD_NS], busy)
         self._limit_ns = min(limit for limit in (self._limit_ns, seen.soft_ns, seen.hard_ns) if limit)
         if seen.state and now_ns - seen.started_ns > SAMPLE_AFTER_NS:
-            sample_memory(member, seen.started_ns)
-            words[RSS_PEAK] = max(words[RSS_PEAK], member.rss_peak_bytes)  # it outlives us there
-        step, due_ns = member.look.next(seen, now_ns, self._stall_ns)
-        if member.look.ended is not None:
-            self._ending.add(member.worker_id)
+            sample_memory(child, seen.started_ns)
+            words[RSS_PEAK] = max(words[RSS_PEAK], child.rss_peak_bytes)  # it outlives us there
+        step, due_ns = child.look.next(seen, now_ns, self._stall_ns)
+        if child.look.ended is not None:
+            self._ending.add(child.worker_id)
         if step is not Step.NOTHING:
-            self._do(member, step, seen, now_ns)
+            self._do(child, step, seen, now_ns)
         return due_ns
 
-    def _do(self, member: Member, step: Step, seen: Progress, now_ns: int) -> None:
-        process = member.process
+    def _do(self, child: Child, step: Step, seen: Progress, now_ns: int) -> None:
+        process = child.process
         if step is Step.SOFT:
             process.kill(SOFT_SIGNAL)
             return
@@ -102,22 +112,66 @@ class Watch:
             process.kill()
             return
         if seen.state:
-            log.warning("hard_time_limit", worker=member.worker_id, pid=process.pid, limit_ms=seen.hard_ns // NS_PER_MS,
+            log.warning("hard_time_limit", worker=child.worker_id, pid=process.pid, limit_ms=seen.hard_ns // NS_PER_MS,
                         ran_ms=(now_ns - seen.started_ns) // NS_PER_MS)  # fmt: skip
         else:
-            log.error("worker_stalled", worker=member.worker_id, pid=process.pid, for_ms=self._stall_ns // NS_PER_MS)
+            log.error("worker_stalled", worker=child.worker_id, pid=process.pid, for_ms=self._stall_ns // NS_PER_MS)
         process.kill(signal.SIGABRT)
 
 
-def sample_memory(member: Member, call_ns: int) -> None:
+def sample_memory(child: Child, call_ns: int) -> None:
     """Note what the process has of memory in the call that began then, and had at most (Linux; elsewhere nothing)."""
     try:
-        status = Path(f"/proc/{member.process.pid}/status").read_text()
+        status = Path(f"/proc/{child.process.pid}/status").read_text()
     except OSError:
         return
     for line in status.splitlines():
         if line.startswith("VmHWM:"):
-            member.rss_peak_bytes = max(member.rss_peak_bytes, int(line.split()[1]) * 1024)
+            child.rss_peak_bytes = max(child.rss_peak_bytes, int(line.split()[1]) * 1024)
         elif line.startswith("VmRSS:"):
-            member.sampled_call_ns = call_ns
-            member.rss_last_bytes = int(line.split()[1]) * 1024
+            child.sampled_call_ns = call_ns
+            child.rss_last_bytes = int(line.split()[1]) * 1024
+
+
+class CellReader:
+    """Of all workers; `children` by worker id. Where the system has no barrier, nothing is ever reclaimed or read."""
+
+    def __init__(self, core: Core, cells: CellFile, children: Mapping[str, Child]) -> None:
+        self._core = core
+        self._cells = cells
+        self._children = children
+        self._barrier = find_barrier()
+        self._loop = asyncio.get_running_loop()
+
+    def take(self, action: Reclaim) -> None:
+        """Reclaim what the worker has not claimed; without effect when it is gone or goes on at this moment."""
+        child = self._children.get(action.worker_id)
+        if child is None or self._barrier is None:
+            return
+        cell = self._cells.view(child.cell_slot)
+        found = take_back(cell, child.chunks_sent, self._barrier)
+        if found is None:
+            return
+        unbegun, claimed = found
+        log.debug("taken_back", worker=child.worker_id, chunks=unbegun, records_kept=claimed)
+        self._core.handle(ev.Reclaimed(action.worker_id, action.chunk_ids, unbegun, claimed), self._loop.time())
+
+    def read(self, action: ReadCell) -> None:
+        """Read what the worker has finished; without effect when it runs nothing, or a report of it is on its way."""
+        child = self._children.get(action.worker_id)
+        if child is None or self._barrier is None:
+            return
+        seen = look(self._cells.view(child.cell_slot), child.reports, self._barrier)
+        if seen is not None:
+            self._core.handle(ev.CellRead(action.worker_id, seen.chunk_id, seen.offset, seen.held), self._loop.time())
+
+    def ask(self, action: AskReport) -> None:
+        """Wake the thread of the worker that reports beside its call."""
+        child = self._children.get(action.worker_id)
+        if child is not None:
+            child.process.kill(REPORT_SIGNAL)
+
+    def seal(self, child: Child) -> None:
+        """Wake the reporting thread of a worker that is asked to seal: the worker reads that packet after its call."""
+        if self._cells.want_seal(child.cell_slot):
+            child.process.kill(REPORT_SIGNAL)

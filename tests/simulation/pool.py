@@ -10,7 +10,7 @@ from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.failed_actions import NOT_CARRIED_OUT
 from rocketcrew.supervisor.core.settling import FailureReport
-from rocketcrew.supervisor.core.state import State
+from rocketcrew.supervisor.core.state import State, WorkerView
 from rocketcrew.supervisor.core.states import LIVING, Queue, QueueEvent
 from rocketcrew.workers.claims import take_back
 from rocketcrew.workers.failures import asked
@@ -73,7 +73,7 @@ class SimPool:
         member = self._member
         worker_id = f"{member.client_id}.{self._started}"
         self.workers[worker_id] = member.parts.worker(member.world, member, worker_id, salvage_of, salvage)
-        member.core.handle(ev.WorkerStarted(worker_id), member.world.now)
+        member.core.handle(ev.WorkerStarted(WorkerView(worker_id)), member.world.now)
         return self.workers[worker_id]
 
     # --- feeding ------------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ class SimPool:
         self._to(action.worker_id, "seal")
 
     def _reclaim(self, action: act.Reclaim) -> None:
-        """As supervisor/pool/taking_back.py: worker and edge agree on how far it has come, or it goes on meanwhile."""
+        """As supervisor/pool/watching.py: worker and edge agree on how far it has come, or it goes on meanwhile."""
         worker, member = self.workers.get(action.worker_id), self._member
         found = None if worker is None else take_back(worker.cell, worker.sent, lambda: not member.world.chance(0.2))
         if worker is None or found is None:
@@ -173,7 +173,7 @@ class SimPool:
         member.core.handle(ev.Reclaimed(action.worker_id, action.chunk_ids, *told), member.world.now)
 
     def _read_cell(self, action: act.ReadCell) -> None:
-        """As supervisor/pool/taking_back.py."""
+        """As supervisor/pool/watching.py."""
         worker, member = self.workers.get(action.worker_id), self._member
         if worker is None:
             return
@@ -216,6 +216,7 @@ class SimPool:
         if action.reason.endswith(NOT_CARRIED_OUT):
             worker = self.workers.get(action.worker_id)
             if worker is not None and worker.alive:
+                self._member.core.handle(ev.WorkerKilled(worker.worker_id), self._member.world.now)
                 worker.ended = True
                 worker.die()
             return
@@ -342,6 +343,7 @@ class SimPool:
             self._member.workers_left()
         for worker in list(self.workers.values()):
             worker.told = True
+            self._member.core.handle(ev.WorkerStops(worker.worker_id), self._member.world.now)
             self._to(worker.worker_id, "stop")
             if worker.call is not None and self._member.world.chance(0.5):
                 worker.die()  # somebody is impatient

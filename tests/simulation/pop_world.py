@@ -32,7 +32,7 @@ from rocketcrew.supervisor.core.chunks import Chunk
 from rocketcrew.supervisor.core.decisions import Core
 from rocketcrew.supervisor.core.popping import PopResult
 from rocketcrew.supervisor.core.slab import UNIT_BYTES, Slab
-from rocketcrew.supervisor.core.state import CoreConfig
+from rocketcrew.supervisor.core.state import CoreConfig, WorkerView
 from rocketcrew.workers.failures import asked
 
 from .world import Violation, World
@@ -324,7 +324,7 @@ class PopSimulation:
     def _start_worker(self) -> None:
         self._born += 1
         worker = self.workers[f"w{self._born}"] = PopWorker(f"w{self._born}")
-        self._hear(ev.WorkerStarted(worker.name))
+        self._hear(ev.WorkerStarted(WorkerView(worker.name)))
         self._hear(ev.WorkerReady(worker.name))
 
     def _dispatch(self, action: act.Dispatch) -> None:

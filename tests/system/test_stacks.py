@@ -54,7 +54,7 @@ def test_stacks_come_from_a_c_loop_and_a_stopped_worker_is_told(tmp_path: Path, 
         assert all("workers/worker.py" in each["stack"] and each["running"] is None for each in idle[1:3])
         assert "multiprocess/forkserver.py" in idle[3]["stack"]
         assert idle[3]["pid"] == crew.forkserver()
-        assert (idle[4]["stack"], idle[4]["note"].split(",")[0]) == ("", "waits to be told which worker it is")
+        assert (idle[4]["stack"], idle[4]["note"].split(",")[0]) == ("", "waits until a worker is needed")
         assert idle[5]["pid"] == crew.loader()
         send_numbers(broker, TOPIC, range(16))
         wait_until(lambda: all(each["running"] for each in of(crew, "worker")), what="two messages in hand")

@@ -19,7 +19,7 @@ from rocketcrew.supervisor.core.decisions import Core
 from rocketcrew.supervisor.core.process_queue import ProcessQueue
 from rocketcrew.supervisor.core.pulling import PullResult
 from rocketcrew.supervisor.core.slab import UNIT_BYTES, Slab
-from rocketcrew.supervisor.core.state import CoreConfig
+from rocketcrew.supervisor.core.state import CoreConfig, WorkerView
 from rocketcrew.workers.failures import asked
 
 TOPIC = "orders"
@@ -129,7 +129,7 @@ class Bench:
 
     def worker(self, *names: str) -> None:
         for name in names:
-            self.core.handle(ev.WorkerStarted(name), self.now)
+            self.core.handle(ev.WorkerStarted(WorkerView(name)), self.now)
             self.core.handle(ev.WorkerReady(name), self.now)
 
     def dispatched(self) -> list[Chunk]:

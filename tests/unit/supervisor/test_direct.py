@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from rocketcrew.supervisor.pool.child import Child
 from rocketcrew.supervisor.pool.direct import Directing
-from rocketcrew.supervisor.pool.pool_member import Member
-from rocketcrew.workers.direct_packets import DirectResult, Refused, decode_direct
-from rocketcrew.workers.packets import QueueInfo
+from rocketcrew.workers.packets import DirectResult, QueueInfo, Refused, decode_direct
 
 if TYPE_CHECKING:
     from .conftest import Bench
@@ -19,7 +18,7 @@ QUEUE = QueueInfo("g", "orders", "b", 0)
 
 
 class Named:
-    """As much of a pool's member as is looked at."""
+    """As much of a pool's child as is looked at."""
 
     def __init__(self, worker_id: str) -> None:
         self.worker_id = worker_id
@@ -31,13 +30,13 @@ class Desk:
     def __init__(self, bench: Bench, *workers: str) -> None:
         self.bench = bench
         self.sent: list[tuple[str, int, bytes]] = []
-        members = {name: cast("Member", Named(name)) for name in workers}
+        children = {name: cast("Child", Named(name)) for name in workers}
         self.directing = Directing(
-            bench.core, memoryview(bench.view), members, self._send, lambda _w, _r: None, timeout_s=60
+            bench.core, memoryview(bench.view), children, self._send, lambda _w, _r: None, timeout_s=60
         )
 
-    def _send(self, member: Member, packet: bytes, payload: memoryview) -> None:
-        self.sent.append((member.worker_id, decode_direct(packet).request, bytes(payload)))
+    def _send(self, child: Child, packet: bytes, payload: memoryview) -> None:
+        self.sent.append((child.worker_id, decode_direct(packet).request, bytes(payload)))
 
 
 def run(scene: Any) -> None:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
+from rocketcrew.supervisor.core.state import WorkerView
+from rocketcrew.supervisor.pool.child import Child
 from rocketcrew.supervisor.pool.hearing import LEFT_BEHIND, Hearing
-from rocketcrew.supervisor.pool.pool_member import Member
 from rocketcrew.workers import packets
 from rocketcrew.workers.packets import QueueRanges, Salvaged
 
@@ -22,6 +23,7 @@ class Ears:
     """A hearing of the bench's core, and what it told to the pool."""
 
     def __init__(self, bench: Bench) -> None:
+        self.bench = bench
         self.told: list[str] = []
         self.salvaged: list[tuple[str, ...]] = []
 
@@ -29,7 +31,7 @@ class Ears:
             tell: Any = self.tell
             return Hearing(
                 bench.core, run_id=RUN, is_ready=tell, boot_failed=tell, progress=tell, notice=tell, kill=tell,
-                directed=tell, check=tell, traced=tell, salvaged=lambda member: self.salvaged.append(member.salvage_of),
+                directed=tell, check=tell, traced=tell, salvaged=lambda child: self.salvaged.append(child.worker.salvages),
             )  # fmt: skip
 
         self.hearing = asyncio.run(make())
@@ -37,9 +39,11 @@ class Ears:
     def tell(self, *_: object) -> None:
         self.told.append("something")
 
-    def member(self, worker_id: str, *salvage_of: str) -> Member:
+    def child(self, worker_id: str, *salvages: str) -> Child:
         nothing: Any = None
-        return Member(worker_id, 0, 0, nothing, nothing, nothing, salvage_of)
+        worker = WorkerView(worker_id, salvages=salvages)
+        self.bench.core.handle(ev.WorkerStarted(worker), self.bench.now)
+        return Child(worker, 0, nothing, nothing, nothing)
 
 
 def dies_with_two_messages(bench: Bench) -> None:
@@ -50,7 +54,6 @@ def dies_with_two_messages(bench: Bench) -> None:
     assert len(bench.dispatched()) == 2
     bench.worker(f"{RUN}.2")
     bench.core.handle(ev.WorkerDied(f"{RUN}.1"), bench.now)
-    bench.core.handle(ev.WorkerStarted(f"{RUN}.3"), bench.now)
 
 
 def salvaged(*ranges: tuple[int, int], worker: str = f"{RUN}.1") -> bytes:
@@ -62,21 +65,20 @@ def salvaged(*ranges: tuple[int, int], worker: str = f"{RUN}.1") -> bytes:
 def test_others_get_the_rest_when_the_salvage_is_told_and_not_when_its_worker_is_ready(bench: Bench) -> None:
     dies_with_two_messages(bench)
     ears = Ears(bench)
-    successor = ears.member(f"{RUN}.3", f"{RUN}.1")
+    successor = ears.child(f"{RUN}.3", f"{RUN}.1")
     ears.hearing.packet(successor, salvaged((0, 1)))
     assert bench.dispatched() == [], "more may come"
     ears.hearing.packet(successor, bytes((packets.SALVAGE_DONE,)))
     (rest,) = bench.dispatched()
     assert (rest.worker_id, rest.offsets) == (f"{RUN}.2", [1]), "the row of 0 is there"
     assert ears.salvaged == [(f"{RUN}.1",)]
-    assert successor.salvage_of == ()
     assert ears.told == []
     bench.none(act.KillWorker)
 
 
 def test_what_earlier_runs_left_is_kept_for_the_journal(bench: Bench) -> None:
     ears = Ears(bench)
-    first = ears.member(f"{RUN}.1", LEFT_BEHIND)
+    first = ears.child(f"{RUN}.1", LEFT_BEHIND)
     ears.hearing.packet(first, salvaged((0, 1), worker="w0.7"))
     ears.hearing.packet(first, bytes((packets.SALVAGE_DONE,)))
     assert [(worker, seq) for worker, seq, _ in ears.hearing.leftovers] == [("w0.7", 1)]

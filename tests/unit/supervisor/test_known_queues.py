@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rocketcrew.supervisor.pool.pool_member import KNOWN_QUEUES_MIN, KnownQueues
+from rocketcrew.supervisor.pool.child import KNOWN_QUEUES_MIN, KnownQueues
 
 
 def test_a_year_of_rebalances_leaves_few() -> None:

@@ -27,7 +27,7 @@ from rocketcrew.supervisor.core.charges import Charges, Left
 from rocketcrew.supervisor.core.decisions import Core
 from rocketcrew.supervisor.core.popping import PopResult
 from rocketcrew.supervisor.core.slab import SLAB_BYTES_MIN, Slab
-from rocketcrew.supervisor.core.state import CoreConfig
+from rocketcrew.supervisor.core.state import CoreConfig, WorkerView
 from rocketcrew.supervisor.core.states import Service
 from rocketcrew.supervisor.member.running_info import Clocks, offsets_of, running_info
 from rocketcrew.supervisor.metrics import PictureCollector
@@ -134,7 +134,7 @@ class Member:
         self.act()
 
     def add_worker(self, name):
-        self.core.handle(ev.WorkerStarted(name), self.now)
+        self.core.handle(ev.WorkerStarted(WorkerView(name)), self.now)
         self.core.handle(ev.WorkerReady(name), self.now)
         self.seq[name] = 0
         self.unsealed[name] = []

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from rocketcrew.supervisor.core.blame import End, Hand, InHand, Verdict
+from rocketcrew.supervisor.core.state import WorkerView
+from rocketcrew.supervisor.core.states import Worker
 from rocketcrew.supervisor.core.time_limits import Look
-from rocketcrew.supervisor.pool.pool_member import Member
+from rocketcrew.supervisor.pool.child import Child
 from rocketcrew.supervisor.pool.post_mortem import PostMortem, by_itself, cause_of, in_hand_of, oom_kills
 from rocketcrew.workers.cells import (
     BETWEEN,
@@ -131,10 +133,12 @@ class Scene:
         cell[CHUNK_ID], cell[RECORDS], cell[LAST], cell[STARTED_NS] = 5, 1, offset, BEGAN_NS
         cell[RSS_PEAK], cell[STATE] = 3 << 20, offset + 1
 
-    def member(self, exit_code: int | None, *, unattended: bool = False, **more: Any) -> Member:
+    def child(
+        self, exit_code: int | None, *, unattended: bool = False, state: Worker = Worker.READY, **more: Any
+    ) -> Child:
         process: Any = Process(exit_code, unattended=unattended)
         link: Any = None
-        return Member("w.1", 0, 1, process, link, self.stacks, (), **more)
+        return Child(WorkerView("w.1", state), 1, process, link, self.stacks, **more)
 
 
 @pytest.fixture
@@ -149,26 +153,26 @@ def test_a_worker_that_was_killed_for_want_of_memory(scene: Scene) -> None:
     scene.in_hand(7)
     scene.killed_for_memory(3)
     death = scene.mortem.look(
-        scene.member(-signal.SIGKILL, rss_peak_bytes=9 << 20, rss_last_bytes=8 << 20, sampled_call_ns=BEGAN_NS)
+        scene.child(-signal.SIGKILL, rss_peak_bytes=9 << 20, rss_last_bytes=8 << 20, sampled_call_ns=BEGAN_NS)
     )
     assert (death.end, death.cause, death.verdict) == (End.CRASHED, "SIGKILL", Verdict.CHARGED)
     assert death.in_hand == InHand(5, 7, 7, 1, None, f"4711:{BEGAN_NS}")
     assert death.facts == {
         "pid": 4711, "exit_code": -9, "run_ms": 3210, "rss_peak_bytes": 9 << 20, "rss_last_bytes": 8 << 20, "oom_kills": 1,
     }  # fmt: skip
-    assert "oom_kills" not in scene.mortem.look(scene.member(-signal.SIGKILL)).facts, "that one was counted"
+    assert "oom_kills" not in scene.mortem.look(scene.child(-signal.SIGKILL)).facts, "that one was counted"
     scene.killed_for_memory(0)
-    assert "oom_kills" not in scene.mortem.look(scene.member(-signal.SIGKILL)).facts, "in another group now"
+    assert "oom_kills" not in scene.mortem.look(scene.child(-signal.SIGKILL)).facts, "in another group now"
 
 
 def test_a_kill_by_somebody_else_and_what_was_sampled_in_another_call(scene: Scene) -> None:
     scene.in_hand(7)
-    death = scene.mortem.look(scene.member(-signal.SIGKILL, rss_last_bytes=8 << 20, sampled_call_ns=BEGAN_NS - 1))
+    death = scene.mortem.look(scene.child(-signal.SIGKILL, rss_last_bytes=8 << 20, sampled_call_ns=BEGAN_NS - 1))
     assert death.verdict is Verdict.CHARGED
     assert set(death.facts) == {"pid", "exit_code", "run_ms", "rss_peak_bytes"}
     assert death.facts["rss_peak_bytes"] == 3 << 20, "as the worker measured it itself"
     scene.cells.clear(1)
-    idle = scene.mortem.look(scene.member(-signal.SIGKILL, rss_last_bytes=8 << 20))
+    idle = scene.mortem.look(scene.child(-signal.SIGKILL, rss_last_bytes=8 << 20))
     assert (idle.in_hand, idle.verdict) == (None, Verdict.NOBODY)
     assert set(idle.facts) == {"pid", "exit_code"}
 
@@ -177,7 +181,7 @@ def test_a_fault_leaves_its_stack_and_other_signals_do_not_count_kills_for_memor
     scene.in_hand(7)
     scene.killed_for_memory(3)
     os.write(scene.stacks.shared.fd, b"asked before\nFatal Python error: Segmentation fault\n\nin f\n")
-    death = scene.mortem.look(scene.member(-signal.SIGSEGV))
+    death = scene.mortem.look(scene.child(-signal.SIGSEGV))
     assert (death.cause, death.verdict) == ("SIGSEGV", Verdict.CHARGED)
     assert death.facts["stack"] == "Fatal Python error: Segmentation fault\n\nin f"
     assert "oom_kills" not in death.facts
@@ -185,11 +189,11 @@ def test_a_fault_leaves_its_stack_and_other_signals_do_not_count_kills_for_memor
 
 def test_whom_we_end_and_who_ends_with_us_are_charged_with_nothing(scene: Scene) -> None:
     scene.in_hand(7)
-    assert scene.mortem.look(scene.member(-signal.SIGKILL, stopping=True)).end is End.TOLD
-    assert scene.mortem.look(scene.member(-signal.SIGKILL, killed=True)).end is End.OURS
+    assert scene.mortem.look(scene.child(-signal.SIGKILL, state=Worker.STOPPING)).end is End.TOLD
+    assert scene.mortem.look(scene.child(-signal.SIGKILL, state=Worker.KILLED)).end is End.OURS
     late = Look(ended=(8, BEGAN_NS))
-    assert scene.mortem.look(scene.member(-signal.SIGABRT, look=late)).end is End.TIME_LIMIT
-    assert scene.mortem.look(scene.member(-signal.SIGKILL, unattended=True)).end is End.FORKSERVER
+    assert scene.mortem.look(scene.child(-signal.SIGABRT, look=late)).end is End.TIME_LIMIT
+    assert scene.mortem.look(scene.child(-signal.SIGKILL, unattended=True)).end is End.FORKSERVER
     scene.cells.stopping = True
-    assert scene.mortem.look(scene.member(-signal.SIGKILL)).end is End.TOLD
-    assert scene.mortem.look(scene.member(-signal.SIGSEGV)).end is End.CRASHED, "that it did to itself"
+    assert scene.mortem.look(scene.child(-signal.SIGKILL)).end is End.TOLD
+    assert scene.mortem.look(scene.child(-signal.SIGSEGV)).end is End.CRASHED, "that it did to itself"

@@ -17,7 +17,7 @@ from rocketcrew.supervisor.core.decisions import Core
 from rocketcrew.supervisor.core.journal import JournalState
 from rocketcrew.supervisor.core.pulling import PullResult
 from rocketcrew.supervisor.core.slab import UNIT_BYTES, Slab
-from rocketcrew.supervisor.core.state import CoreConfig
+from rocketcrew.supervisor.core.state import CoreConfig, WorkerView
 from rocketcrew.workers.failures import asked
 
 MQ = MessageQueue("t", "b", 0)
@@ -52,7 +52,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.born += 1
         name = f"w{self.born}"
         self.hands[name], self.rows[name] = [], []
-        self.core.handle(ev.WorkerStarted(name), self.now)
+        self.core.handle(ev.WorkerStarted(WorkerView(name)), self.now)
         self.core.handle(ev.WorkerReady(name), self.now)
 
     def _act(self) -> None:

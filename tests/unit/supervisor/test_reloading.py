@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rocketcrew.supervisor.core.posts import DropGeneration, Note, Policy, Start
 from rocketcrew.supervisor.core.reloading import RELOAD, Reload, ReloadEvent, canary_verdict
+from rocketcrew.supervisor.core.staffing import DropGeneration, Note, Policy, Start
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -17,7 +17,7 @@ from test_staffing import Office
 
 def reload(office: Office, generation: int = 1) -> str:
     """Ask for it; the first worker of the new generation."""
-    assert office.staff.begin_reload(generation, office.now)
+    assert office.staffing.begin_reload(generation, office.now)
     office.run()
     (start,) = office.take(Start)
     assert start.generation == generation
@@ -34,15 +34,15 @@ def test_one_after_another_is_replaced_and_the_old_generation_dropped() -> None:
         ((old, reason),) = office.retired()
         assert reason == "reload"
         assert office.started() == []
-        office.ended(old, expected=True)
+        office.ended(old)
         olds.remove(old)
-        assert len(office.staff.serving()) == 3
+        assert len(office.staffing.serving()) == 3
         if olds:
             (new,) = office.started()
-    assert office.staff.reload is Reload.IDLE
-    assert [order.generation for order in office.take(DropGeneration)] == [0]
+    assert office.staffing.reload is Reload.IDLE
+    assert [action.generation for action in office.take(DropGeneration)] == [0]
     assert [note.event for note in office.take(Note)] == ["reloaded"]
-    office.ended(office.staff.serving()[0].worker_id)
+    office.ended(office.staffing.serving()[0].worker_id)
     assert [start.generation for start in office.take(Start)] == [1]
 
 
@@ -51,11 +51,11 @@ def test_code_that_does_not_boot_touches_nobody() -> None:
     olds = office.all_ready()
     office.boot_fails(reload(office), "SyntaxError: here")
     assert office.retired() == []
-    assert [hand.worker_id for hand in office.staff.serving()] == olds
-    assert [order.generation for order in office.take(DropGeneration)] == [1]
+    assert [worker.worker_id for worker in office.staffing.serving()] == olds
+    assert [action.generation for action in office.take(DropGeneration)] == [1]
     (note,) = office.take(Note)
     assert (note.event, note.keys["reason"]) == ("reload_rolled_back", "SyntaxError: here")
-    assert office.staff.last_reload == "rolled back: SyntaxError: here"
+    assert office.staffing.last_reload == "rolled back: SyntaxError: here"
     reload(office, 2)
 
 
@@ -63,7 +63,7 @@ def test_a_second_reload_waits_for_the_first() -> None:
     office = Office(2)
     office.all_ready()
     reload(office)
-    assert not office.staff.begin_reload(2, office.now)
+    assert not office.staffing.begin_reload(2, office.now)
 
 
 @pytest.mark.parametrize(("messages", "failed", "passes"), [(4, 0, True), (4, 2, True), (3, 3, False), (4, 3, False)])
@@ -72,20 +72,20 @@ def test_the_canary_decides_by_its_first_messages(messages: int, failed: int, pa
     olds = office.all_ready()
     probe = reload(office)
     office.ready(probe)
-    assert office.staff.look_at(probe) == 1
+    assert office.worker(probe).look_at_messages == 1
     assert office.retired() == []  # it works beside the one it would replace
-    assert office.staff.reload is Reload.CANARY
-    office.staff.progress(probe, messages, failed)
+    assert office.staffing.reload is Reload.CANARY
+    office.progress(probe, messages, failed)
     office.run()
     ((who, reason),) = office.retired()
     if passes:
         assert (who, reason) == (olds[0], "reload")
-        assert office.staff.reload is Reload.ROLLING
+        assert office.staffing.reload is Reload.ROLLING
         return
     assert (who, reason) == (probe, "rolled back")
-    office.ended(probe, expected=True)
-    assert office.staff.reload is Reload.IDLE
-    assert [hand.worker_id for hand in office.staff.serving()] == olds
+    office.ended(probe)
+    assert office.staffing.reload is Reload.IDLE
+    assert [worker.worker_id for worker in office.staffing.serving()] == olds
     assert office.started() == []
 
 
@@ -95,14 +95,52 @@ def test_a_canary_that_dies_is_taken_back_and_one_without_messages_passes_in_tim
     probe = reload(office)
     office.ready(probe)
     office.ended(probe)
-    assert office.staff.reload is Reload.IDLE
-    assert office.staff.counts["rolled_back"] == 1
+    assert office.staffing.reload is Reload.IDLE
+    assert office.staffing.counts["rolled_back"] == 1
     office.take(Note)
     probe = reload(office, 2)
     office.ready(probe)
-    assert office.staff.next_due(office.now) == office.now + 7.0
+    assert office.staffing.next_due(office.now) == office.now + 7.0
     office.run(after_s=7.0)
-    assert office.staff.reload is Reload.ROLLING
+    assert office.staffing.reload is Reload.ROLLING
+
+
+def test_a_canary_that_ends_for_its_memory_is_taken_back() -> None:
+    office = Office(2, canary_messages=4)
+    office.all_ready()
+    probe = reload(office)
+    office.ready(probe)
+    office.progress(probe, 2)
+    office.staffing.leaves(probe, "memory", office.now)
+    office.run()
+    assert office.retired() == [(probe, "memory")]
+    office.ended(probe)
+    assert office.staffing.reload is Reload.IDLE
+    assert office.staffing.last_reload == "rolled back: the first worker left after 2 messages: memory"
+    assert office.started() == []
+    reload(office, 2)
+
+
+def test_scaling_down_leaves_the_canary_until_it_is_judged() -> None:
+    office = Office(2, canary_messages=4, canary_s=7.0)
+    first, second = office.all_ready()
+    office.ended(first)
+    (first,) = office.started()
+    office.run()
+    probe = reload(office)  # beside the second, as the first boots
+    office.ready(probe, first)
+    office.staffing.set_policy(Policy(1, canary_messages=4, canary_s=7.0))
+    office.run()
+    assert office.retired() == [(second, "scaled down")]
+    office.progress(probe, 4)
+    office.run()
+    assert office.retired() == [(probe, "scaled down")]
+    office.ended(second)
+    office.ended(probe)
+    (last,) = office.take(Start)
+    assert (last.index, last.generation) == (0, 1)
+    office.ready(last.worker_id)
+    assert office.staffing.reload is Reload.IDLE
 
 
 def test_new_code_that_stops_to_boot_on_the_way_is_taken_back() -> None:
@@ -110,34 +148,34 @@ def test_new_code_that_stops_to_boot_on_the_way_is_taken_back() -> None:
     office.all_ready()
     office.ready(reload(office))
     ((old, _),) = office.retired()
-    office.ended(old, expected=True)
+    office.ended(old)
     for _ in range(3):
         office.boot_fails(*office.started(), "OSError: no licence left")
-        due = office.staff.next_due(office.now)
+        due = office.staffing.next_due(office.now)
         office.run(after_s=0.0 if due is None else due - office.now)
-    assert office.staff.reload is Reload.ROLLING_BACK
+    assert office.staffing.reload is Reload.ROLLING_BACK
     (start,) = office.take(Start)
     assert start.generation == 0
     office.ready(start.worker_id)
     ((new, reason),) = office.retired()
     assert reason == "rolled back"
-    office.ended(new, expected=True)
-    assert office.staff.reload is Reload.IDLE
-    assert {hand.generation for hand in office.staff.serving()} == {0}
-    assert len(office.staff.serving()) == 3
-    assert [order.generation for order in office.take(DropGeneration)] == [1]
+    office.ended(new)
+    assert office.staffing.reload is Reload.IDLE
+    assert {worker.generation for worker in office.staffing.serving()} == {0}
+    assert len(office.staffing.serving()) == 3
+    assert [action.generation for action in office.take(DropGeneration)] == [1]
 
 
 def test_scaling_while_reloading_uses_the_code_that_holds() -> None:
     office = Office(1)
     office.all_ready()
     probe = reload(office)
-    office.staff.set_policy(Policy(2))
+    office.staffing.set_policy(Policy(2))
     office.run()
     (extra,) = office.take(Start)
     assert extra.generation == 0
     office.ready(extra.worker_id, probe)
-    assert office.staff.reload is Reload.ROLLING
+    assert office.staffing.reload is Reload.ROLLING
 
 
 def test_the_verdict_waits_while_it_is_open() -> None:

@@ -22,8 +22,7 @@ from rocketcrew.remoting.stored import StoredMessage, encode_message
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.member.requests import Asked, Requests
 from rocketcrew.supervisor.member.running_info import Clocks, offsets_of, running_info
-from rocketcrew.workers.direct_packets import Refused
-from rocketcrew.workers.packets import QueueInfo
+from rocketcrew.workers.packets import QueueInfo, Refused
 
 from .conftest import TOPIC, Bench
 

@@ -6,42 +6,81 @@ from typing import Any
 
 import pytest
 
-from rocketcrew.supervisor.core.posts import POST, GiveUp, Kill, Note, Order, Policy, Post, PostEvent, Retire, Start
-from rocketcrew.supervisor.core.staffing import BACK_OFF_MAX_S, LEAVING_PATIENCE_S, Staff
+from rocketcrew.supervisor.core import events as ev
+from rocketcrew.supervisor.core.allocation import average
+from rocketcrew.supervisor.core.decisions import Core
+from rocketcrew.supervisor.core.slab import UNIT_BYTES, Slab
+from rocketcrew.supervisor.core.staffing import (
+    BACK_OFF_MAX_S,
+    LEAVING_PATIENCE_S,
+    GiveUp,
+    Kill,
+    Note,
+    Policy,
+    Staffing,
+    StaffingAction,
+    Start,
+)
+from rocketcrew.supervisor.core.state import CoreConfig, WorkerView
+from rocketcrew.supervisor.core.states import Worker
 
 
 class Office:
-    """A staff with its orders carried out by hand, and a clock."""
+    """A staffing over a core, its actions carried out by hand, and a clock."""
 
     def __init__(self, count: int = 2, *, left_behind: tuple[str, ...] = (), **policy: Any) -> None:
         self.now = 100.0
-        self.staff = Staff(Policy(count, **policy), "r", left_behind=left_behind)
-        self.orders: list[Order] = []
+        config = CoreConfig(client_id="10.0.0.1@1#1", group="g", topics=("orders",), strategy=average)
+        self.core = Core(config, Slab(UNIT_BYTES), bytearray(UNIT_BYTES))
+        self.staffing = Staffing(self.core, Policy(count, **policy), "r", left_behind=left_behind)
+        self.actions: list[StaffingAction] = []
+        self._leaving: list[tuple[str, str]] = []
         self.run()
 
     def run(self, after_s: float = 0.0) -> None:
         self.now += after_s
-        self.orders += self.staff.run(self.now)
+        for action in self.staffing.run(self.now):
+            if isinstance(action, Note) and action.event == "worker_leaves":
+                self._leaving.append((str(action.keys["worker"]), str(action.keys["reason"])))
+            else:
+                self.actions.append(action)
 
-    def take(self, kind: type[Order]) -> list[Any]:
-        found = [order for order in self.orders if isinstance(order, kind)]
-        self.orders = [order for order in self.orders if not isinstance(order, kind)]
+    def take(self, kind: type[StaffingAction]) -> list[Any]:
+        found = [action for action in self.actions if isinstance(action, kind)]
+        self.actions = [action for action in self.actions if not isinstance(action, kind)]
         return found
 
+    def worker(self, worker_id: str) -> WorkerView:
+        return self.core.state.workers[worker_id]
+
     def started(self) -> list[str]:
-        return [order.worker_id for order in self.take(Start)]
+        return [action.worker_id for action in self.take(Start)]
 
     def retired(self) -> list[tuple[str, str]]:
-        return [(order.worker_id, order.reason) for order in self.take(Retire)]
+        """Workers that were let go, and why."""
+        found, self._leaving = self._leaving, []
+        return found
 
     def ready(self, *worker_ids: str) -> None:
         for worker_id in worker_ids:
-            self.staff.ready(worker_id, self.now)
+            self.core.handle(ev.WorkerReady(worker_id), self.now)
+            self.staffing.ready(worker_id)
             self.run()
 
-    def ended(self, worker_id: str, *, expected: bool = False, charged: bool = True, leaves: bool = False) -> None:
-        self.staff.ended(worker_id, self.now, expected=expected, charged=charged, leaves=leaves)
+    def ended(self, worker_id: str, *, charged: bool = True, leaves: bool = False) -> None:
+        """As the pool does it when a process is dead."""
+        worker = self.worker(worker_id)
+        was = worker.state
+        self.core.handle(ev.WorkerDied(worker_id), self.now)
+        if not leaves:
+            self.core.handle(ev.SalvageComplete(worker_id), self.now)
+        self.staffing.ended(worker, was, self.now, charged=charged, leaves=leaves)
         self.run()
+
+    def progress(self, worker_id: str, messages: int, failed: int = 0) -> None:
+        worker = self.worker(worker_id)
+        worker.messages, worker.failed = messages, failed
+        self.staffing.progress(worker_id)
 
     def all_ready(self) -> list[str]:
         started = self.started()
@@ -49,11 +88,11 @@ class Office:
         return started
 
     def boot_fails(self, worker_id: str, error: str = "ImportError: x") -> None:
-        self.staff.boot_failed(worker_id, error)
+        self.staffing.boot_failed(worker_id, error)
         self.ended(worker_id, charged=False)
 
     def indexes(self) -> list[int]:
-        return sorted(hand.index for hand in self.staff.serving())
+        return sorted(worker.index for worker in self.staffing.serving())
 
 
 def test_every_index_is_filled_and_what_was_left_behind_goes_to_the_first() -> None:
@@ -62,10 +101,10 @@ def test_every_index_is_filled_and_what_was_left_behind_goes_to_the_first() -> N
     assert [(s.worker_id, s.index, s.salvages) for s in starts] == [
         ("r.1", 0, ("earlier",)), ("r.2", 1, ()), ("r.3", 2, ()),
     ]  # fmt: skip
-    assert not office.staff.tried
+    assert not office.staffing.tried
     office.ready("r.1", "r.2", "r.3")
-    assert office.staff.tried
-    assert office.orders == []
+    assert office.staffing.tried
+    assert office.actions == []
 
 
 def test_a_dead_worker_is_replaced_at_once_by_one_that_salvages() -> None:
@@ -86,7 +125,7 @@ def test_what_is_salvaged_is_no_other_workers_affair_though_its_own_boot_fails()
     one, _ = office.all_ready()
     office.ended(one, leaves=True)
     (start,) = office.take(Start)
-    office.staff.salvaged(start.worker_id)
+    office.staffing.salvaged(start.worker_id)
     office.boot_fails(start.worker_id)
     office.run(after_s=1)
     (again,) = office.take(Start)
@@ -96,7 +135,7 @@ def test_what_is_salvaged_is_no_other_workers_affair_though_its_own_boot_fails()
 def test_a_worker_that_left_something_when_it_was_one_too_many_is_salvaged_by_an_extra_one() -> None:
     office = Office(2)
     _, two = office.all_ready()
-    office.staff.set_policy(Policy(1))
+    office.staffing.set_policy(Policy(1))
     office.run()
     assert office.retired() == [(two, "scaled down")]
     office.ended(two, leaves=True)
@@ -105,8 +144,8 @@ def test_a_worker_that_left_something_when_it_was_one_too_many_is_salvaged_by_an
     office.ready(extra.worker_id)
     ((old, reason),) = office.retired()
     assert (old, reason) == ("r.1", "one too many")
-    office.ended(old, expected=True)
-    assert office.orders == []
+    office.ended(old)
+    assert office.actions == []
     assert office.indexes() == [0]
 
 
@@ -115,7 +154,7 @@ def test_recycling_replaces_a_share_at_a_time_and_warm(share: int, at_once: int)
     office = Office(4, recycle_messages=10, recycle_share_percent=share)
     olds = office.all_ready()
     for old in olds:
-        office.staff.progress(old, 10, 0)
+        office.progress(old, 10)
     office.run()
     seen = 0
     while seen < 4:
@@ -128,11 +167,11 @@ def test_recycling_replaces_a_share_at_a_time_and_warm(share: int, at_once: int)
             assert reason == "messages"
             if len(successors) == 1:
                 assert office.started() == []  # the old one is still leaving
-            office.ended(old, expected=True)
+            office.ended(old)
             seen += 1
             assert office.indexes() == [0, 1, 2, 3]
-    assert office.staff.counts["left: messages"] == 4
-    assert office.staff.counts["respawned"] == 0
+    assert office.staffing.counts["left: messages"] == 4
+    assert office.staffing.counts["respawned"] == 0
 
 
 def test_one_that_is_slow_to_leave_counts_as_long_as_its_message_may_take() -> None:
@@ -145,11 +184,11 @@ def test_one_that_is_slow_to_leave_counts_as_long_as_its_message_may_take() -> N
     for _ in range(80):
         office.run(after_s=LEAVING_PATIENCE_S)
         assert office.started() == [], "never more than the share, however long its message takes"
-    office.ended(old, expected=True)
+    office.ended(old)
     (successor,) = office.started()
     office.ready(successor)
     due = office.now + 900
-    while (at := office.staff.next_due(office.now)) is not None and at < due:
+    while (at := office.staffing.next_due(office.now)) is not None and at < due:
         office.run(after_s=at - office.now)
         assert office.started() == []
     office.run(after_s=due - office.now)
@@ -159,12 +198,12 @@ def test_one_that_is_slow_to_leave_counts_as_long_as_its_message_may_take() -> N
 def test_a_reload_does_not_wait_for_long_messages() -> None:
     office = Office(2, leave_max_s=900.0)
     office.all_ready()
-    assert office.staff.begin_reload(1, office.now)
+    assert office.staffing.begin_reload(1, office.now)
     office.run()
     office.ready(*office.started())
     assert len(office.retired()) == 1
     assert office.started() == []
-    assert office.staff.next_due(office.now) == office.now + LEAVING_PATIENCE_S
+    assert office.staffing.next_due(office.now) == office.now + LEAVING_PATIENCE_S
     office.run(after_s=LEAVING_PATIENCE_S)
     assert len(office.started()) == 1
 
@@ -172,15 +211,15 @@ def test_a_reload_does_not_wait_for_long_messages() -> None:
 def test_a_successor_that_cannot_boot_costs_nobody_his_post() -> None:
     office = Office(1)
     (only,) = office.all_ready()
-    office.staff.wants_out(only, "memory")
+    office.staffing.wants_out(only, "memory")
     office.run()
     delays: list[float] = []
     for _ in range(8):
         (successor,) = office.started()
         before = office.now
         office.boot_fails(successor)
-        while not any(isinstance(order, Start) for order in office.orders):
-            due = office.staff.next_due(office.now)
+        while not any(isinstance(action, Start) for action in office.actions):
+            due = office.staffing.next_due(office.now)
             assert due is not None
             office.run(after_s=due - office.now)
         delays.append(round(office.now - before, 3))
@@ -188,12 +227,12 @@ def test_a_successor_that_cannot_boot_costs_nobody_his_post() -> None:
     assert office.indexes() == [0]
     office.ready(*office.started())
     assert office.retired() == [(only, "memory")]
-    assert office.staff.counts["boot_failures"] == 8
+    assert office.staffing.counts["boot_failures"] == 8
 
 
 def test_jitter_spreads_the_limits_downwards() -> None:
     office = Office(8, recycle_messages=1000, recycle_jitter_percent=20)
-    limits = [hand.messages_max for hand in office.staff.hands.values()]
+    limits = [worker.messages_max for worker in office.staffing.workers()]
     assert len(set(limits)) > 4
     assert all(800 <= limit <= 1000 for limit in limits)
 
@@ -204,7 +243,7 @@ def test_nobody_can_boot_at_the_start() -> None:
     office.boot_fails(one, "ImportError: no such thing")
     assert office.take(GiveUp) == []
     office.boot_fails(two, "ImportError: no such thing")
-    assert [order.error for order in office.take(GiveUp)] == ["ImportError: no such thing"]
+    assert [action.error for action in office.take(GiveUp)] == ["ImportError: no such thing"]
     office.run(after_s=100)
     assert office.started() == []
 
@@ -213,8 +252,8 @@ def test_nobody_has_tried_enough_while_none_serves() -> None:
     """Both have said that they failed, and have not ended yet: the member would join, and leave a moment later."""
     office = Office(2)
     for worker_id in office.started():
-        office.staff.boot_failed(worker_id, "ImportError: no such thing")
-    assert not office.staff.tried
+        office.staffing.boot_failed(worker_id, "ImportError: no such thing")
+    assert not office.staffing.tried
 
 
 def test_one_that_cannot_boot_is_tried_again_while_others_serve() -> None:
@@ -222,7 +261,7 @@ def test_one_that_cannot_boot_is_tried_again_while_others_serve() -> None:
     one, two = office.started()
     office.ready(one)
     office.boot_fails(two)
-    assert office.staff.tried
+    assert office.staffing.tried
     assert office.take(GiveUp) == []
     office.run(after_s=0.1)
     (again,) = office.started()
@@ -237,7 +276,7 @@ def test_later_the_service_gives_up_when_nobody_served_for_the_boot_time() -> No
     while not office.take(GiveUp):
         assert office.now < 110
         office.boot_fails(*office.started())
-        if (due := office.staff.next_due(office.now)) is not None:
+        if (due := office.staffing.next_due(office.now)) is not None:
             office.run(after_s=due - office.now)
     assert office.now >= 103
 
@@ -245,9 +284,9 @@ def test_later_the_service_gives_up_when_nobody_served_for_the_boot_time() -> No
 def test_a_boot_that_hangs_is_ended_and_told() -> None:
     office = Office(1, boot_timeout_s=5.0)
     (only,) = office.started()
-    assert office.staff.next_due(office.now) == 105.0
+    assert office.staffing.next_due(office.now) == 105.0
     office.run(after_s=5)
-    assert [order.worker_id for order in office.take(Kill)] == [only]
+    assert [action.worker_id for action in office.take(Kill)] == [only]
     office.run(after_s=1)
     assert office.take(Kill) == []
     office.ended(only, charged=False)
@@ -260,7 +299,7 @@ def test_deaths_without_a_message_to_blame_are_delayed_after_a_few() -> None:
     office.all_ready()
     immediate = 0
     for _ in range(5):
-        office.ended(office.staff.serving()[0].worker_id, charged=False)
+        office.ended(office.staffing.serving()[0].worker_id, charged=False)
         if started := office.started():
             immediate += 1
         else:
@@ -269,33 +308,85 @@ def test_deaths_without_a_message_to_blame_are_delayed_after_a_few() -> None:
             started = office.started()
         office.ready(*started)
     assert immediate == 3
-    office.ended(office.staff.serving()[0].worker_id, charged=True)
+    office.ended(office.staffing.serving()[0].worker_id, charged=True)
     assert len(office.started()) == 1  # a message was to blame: that has an end
 
 
 def test_scaling_up_and_down() -> None:
     office = Office(1)
     office.all_ready()
-    office.staff.set_policy(Policy(3))
+    office.staffing.set_policy(Policy(3))
     office.run()
     new = office.all_ready()
     assert office.indexes() == [0, 1, 2]
-    office.staff.set_policy(Policy(1))
+    office.staffing.set_policy(Policy(1))
     office.run()
     assert office.retired() == [(worker, "scaled down") for worker in new]
     for worker in new:
-        office.ended(worker, expected=True)
-    assert office.orders == []
+        office.ended(worker)
+    assert office.actions == []
 
 
 def test_after_stop_nothing_is_started() -> None:
     office = Office(2)
     one, _ = office.all_ready()
-    office.staff.stop()
+    office.staffing.stop()
     office.ended(one, leaves=True)
-    assert office.orders == []
+    assert office.actions == []
 
 
-def test_the_table_of_posts_is_whole() -> None:
-    assert {state for state, _ in POST} == {Post.BOOTING, Post.SERVING}
-    assert {event for _, event in POST} == set(PostEvent)
+def test_a_worker_that_ends_for_its_memory_is_replaced_at_once_and_nobody_is_missed_for_long() -> None:
+    office = Office(1, boot_timeout_s=3.0)
+    (only,) = office.all_ready()
+    office.staffing.leaves(only, "memory", office.now)
+    assert office.worker(only).state is Worker.STOPPING
+    office.run()
+    (successor,) = office.started()
+    assert office.retired() == [(only, "memory")]
+    office.ended(only)
+    assert (office.staffing.counts["left: memory"], office.staffing.counts["respawned"]) == (1, 0)
+    office.boot_fails(successor)
+    while not office.take(GiveUp):
+        assert office.now < 110, "nobody serves, and nobody can boot"
+        due = office.staffing.next_due(office.now)
+        assert due is not None
+        office.run(after_s=due - office.now)
+        for worker_id in office.started():
+            office.boot_fails(worker_id)
+
+
+def test_a_worker_that_was_killed_keeps_its_place_until_it_has_ended() -> None:
+    office = Office(1)
+    (only,) = office.all_ready()
+    office.core.handle(ev.WorkerKilled(only), office.now)
+    office.run()
+    assert office.started() == [], "its successor salvages what it left"
+    office.ended(only, leaves=True)
+    (start,) = office.take(Start)
+    assert start.salvages == (only,)
+
+
+def test_what_a_worker_reports_after_its_end_was_decided_changes_nothing() -> None:
+    office = Office(1, boot_timeout_s=5.0)
+    (only,) = office.started()
+    office.run(after_s=5)
+    assert [action.worker_id for action in office.take(Kill)] == [only]
+    office.ready(only)
+    assert office.worker(only).state is Worker.KILLED
+    assert not office.staffing.tried
+    office.ended(only, charged=False)
+    assert office.staffing.counts["boot_failures"] == 1
+    assert len(office.take(GiveUp)) == 1
+
+
+def test_a_worker_whose_process_cannot_be_made_could_not_boot() -> None:
+    office = Office(1)
+    (only,) = office.started()
+    worker = office.worker(only)
+    office.staffing.boot_failed(only, "no more processes")
+    office.core.handle(ev.WorkerNotStarted(only), office.now)
+    assert worker.state is Worker.GONE
+    office.staffing.ended(worker, Worker.BOOTING, office.now, charged=False, leaves=False)
+    office.run()
+    assert [action.error for action in office.take(GiveUp)] == ["no more processes"]
+    assert office.staffing.workers() == []

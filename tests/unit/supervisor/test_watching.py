@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from rocketcrew.conf.units import NS_PER_MS
-from rocketcrew.supervisor.pool.pool_member import Member
+from rocketcrew.supervisor.core.state import WorkerView
+from rocketcrew.supervisor.core.states import Worker
+from rocketcrew.supervisor.pool.child import Child
 from rocketcrew.supervisor.pool.watching import Watch
 from rocketcrew.workers.cells import HARD_NS, STARTED_NS, STATE, CellFile
 
@@ -29,22 +31,22 @@ class Process:
 
 
 @contextmanager
-def crew(folder: Path, workers: int) -> Generator[tuple[Watch, dict[str, Member], CellFile, set[str]]]:
+def crew(folder: Path, workers: int) -> Generator[tuple[Watch, dict[str, Child], CellFile, set[str]]]:
     """A watch over so many workers that are ready; the set has those that are busy."""
     cells = CellFile(folder / f"cells{workers}", workers)
-    members = {
-        f"w{number}": Member(
-            f"w{number}", number, number, cast("Any", Process()), cast("Any", None), cast("Any", None), (), ready=True
+    children = {
+        f"w{number}": Child(
+            WorkerView(f"w{number}", Worker.READY), number, cast("Any", Process()), cast("Any", None), cast("Any", None)
         )
         for number in range(workers)
     }
     busy: set[str] = set()
 
     async def make() -> Watch:
-        return Watch(cells, members, lambda: busy, stall_ms=60_000)
+        return Watch(cells, children, lambda: busy, stall_ms=60_000)
 
     try:
-        yield asyncio.run(make()), members, cells, busy
+        yield asyncio.run(make()), children, cells, busy
     finally:
         cells.close()
 
@@ -60,16 +62,16 @@ def test_a_look_costs_what_is_busy(tmp_path: Path) -> None:
 
 
 def test_what_is_ended_is_looked_at_until_it_is_gone(tmp_path: Path) -> None:
-    with crew(tmp_path, 2) as (watch, members, cells, busy):
+    with crew(tmp_path, 2) as (watch, children, cells, busy):
         busy.add("w0")
         with cells.view(0) as words:
             words[HARD_NS], words[STARTED_NS], words[STATE] = 1, 1, 8
         watch.look()
-        sent = cast("Any", members["w0"].process).sent
+        sent = cast("Any", children["w0"].process).sent
         assert len(sent) == 1, "over its limit for long"
         busy.clear()  # what it had was taken back
-        members["w0"].look.ended_ns -= 60_000 * NS_PER_MS
+        children["w0"].look.ended_ns -= 60_000 * NS_PER_MS
         watch.look()
         assert sent[1:] == [9]
-        del members["w0"]
+        del children["w0"]
         assert watch.look() > 0

@@ -13,15 +13,16 @@ from rocketcrew.workers.api import BatchResult, Handler, handler
 from rocketcrew.workers.async_runner import AsyncWorker, blocking, call_began_ns, limited, one_call_at_a_time
 from rocketcrew.workers.boot import WorkerLimits
 from rocketcrew.workers.cells import CHUNK_ID, RECORDS, STATE, private_cell
-from rocketcrew.workers.direct_packets import decode_directed, encode_direct
 from rocketcrew.workers.failures import Cause
 from rocketcrew.workers.link import Transport, WorkerLink, link_pair
 from rocketcrew.workers.packets import (
     DIRECTED,
     OUTCOMES,
     QueueInfo,
+    decode_directed,
     decode_outcomes,
     encode_chunk,
+    encode_direct,
     encode_queue,
     encode_stop,
 )

@@ -13,7 +13,7 @@ from rocketcrew.workers.cells import CANCEL, STATE, TEXT, TEXT_BYTES, private_ce
 from rocketcrew.workers.context import Context, cancelled, enter, keys_in_hand, progress, worker_index
 from rocketcrew.workers.main import core_for
 from rocketcrew.workers.memory_watch import LOOK_EVERY_NS, LeavingError, MemoryWatch
-from rocketcrew.workers.notices import decode_notice, progress_text
+from rocketcrew.workers.packets import decode_notice, progress_text
 
 
 class Log:

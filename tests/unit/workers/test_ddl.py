@@ -84,7 +84,7 @@ def test_ddl_comes_back(fields: list[pa.Field]) -> None:
         ("a decimal(50,2)", "precision 1 to 38"),
         ("a decimal(x)", "expected a number"),
         ("a int not", 'expected "null"'),
-        ("a int, A string", "stands twice"),
+        ("a int, A string", "declared twice"),
         ("_offset int", "key columns"),
         ("a int; drop", 'unexpected ";'),
         ("1a int", "column name"),

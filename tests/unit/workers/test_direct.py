@@ -13,16 +13,17 @@ from hypothesis import strategies as st
 from rocketcrew.remoting.errors import ProtocolError
 from rocketcrew.workers.api import BatchResult, Retry, handler
 from rocketcrew.workers.cells import CHUNK_ID, CONSUMED_DIRECTLY, STATE
-from rocketcrew.workers.direct_packets import (
+from rocketcrew.workers.link import Transport
+from rocketcrew.workers.message import Message
+from rocketcrew.workers.packets import (
+    DIRECTED,
     DirectResult,
+    QueueInfo,
     decode_direct,
     decode_directed,
     encode_direct,
     encode_directed,
 )
-from rocketcrew.workers.link import Transport
-from rocketcrew.workers.message import Message
-from rocketcrew.workers.packets import DIRECTED, QueueInfo
 
 Make = Callable[..., Any]
 

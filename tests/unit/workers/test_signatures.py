@@ -10,8 +10,7 @@ import pytest
 
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.workers.api import Handler
-from rocketcrew.workers.loading import HandlerLoadError, describe, find, load
-from rocketcrew.workers.signatures import refusal, takes_one
+from rocketcrew.workers.loading import HandlerLoadError, describe, find, load, refusal, takes_one
 
 
 class Callback:
@@ -104,10 +103,10 @@ def test_a_misfit_is_refused_where_it_is_described_and_where_it_is_loaded() -> N
         describe(lambda: None)
     spec = describe("functools:reduce")
     assert find(spec).function is functools.reduce
-    bad = describe("rocketcrew.workers.signatures:_misfit")
+    bad = describe("rocketcrew.workers.loading:_misfit")
     with pytest.raises(HandlerLoadError, match="its signature is _misfit"):
         load(bad)
-    assert find(bad).name == "rocketcrew.workers.signatures:_misfit"
+    assert find(bad).name == "rocketcrew.workers.loading:_misfit"
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,7 @@ from rocketcrew.remoting.stored import StoredMessage, encode_message
 from rocketcrew.remoting.traces import TraceRecord, split_records
 from rocketcrew.workers.api import Handler, Retry
 from rocketcrew.workers.message import Message
-from rocketcrew.workers.packets import QueueInfo
-from rocketcrew.workers.trace_packets import TRACES, decode_traces, encode_traces
+from rocketcrew.workers.packets import TRACES, QueueInfo, decode_traces, encode_traces
 from rocketcrew.workers.watching import RECORDS_MAX, ProcessSpans, TraceLog, watched, watched_async
 
 QUEUE = QueueInfo("group", "TopicTest", "broker-a", 3)

@@ -1,4 +1,4 @@
-"""One worker process as the pool holds it, and what the pool needs to make one."""
+"""One worker process and our end of its link, as the pool holds it by worker id. Its life is the core's record."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from ...workers.link import SupervisorLink
 from ...workers.slab_memory import SharedFd
 from ...workers.spawn import WorkerProcess
 from ...workers.stack_dump import StackFile
+from ..core.state import WorkerView
+from ..core.states import ENDED
 from ..core.time_limits import Look
 
-NEVER = 1 << 62
 KNOWN_QUEUES_MIN = 64
 """Below so many known queues none is forgotten."""
 
@@ -28,8 +29,8 @@ class HandlerError(RocketcrewError):
 
 
 class KnownQueues:
-    """Queues that a worker was told of, by handle. When they are many, those whose assignment has ended are forgotten, here
-    and in the worker: at most twice as many are known as there are."""
+    """Queues that were introduced to a worker, by handle. When they are many, those whose assignment has ended are forgotten
+    here and in the worker: at most twice as many are known as there are."""
 
     __slots__ = ("_handles", "_max")
 
@@ -44,7 +45,7 @@ class KnownQueues:
         return len(self._handles)
 
     def meet(self, handles: Collection[int], alive: Callable[[], AbstractSet[int]]) -> tuple[list[int], list[int]]:
-        """Packets about these handles are about to be sent: which ones the worker may forget, and which it is to be told of.
+        """Packets about these handles are about to be sent: which ones the worker may forget, and which are new to it.
 
         `alive()` are the handles that can still be used; it is asked now and then.
         """
@@ -80,17 +81,15 @@ class BootMaker(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Member:
-    """One worker process and our end of its link."""
+class Child:
+    """The process of one worker and what goes with it. What becomes of the worker is in its record alone."""
 
-    worker_id: str
-    index: int
+    worker: WorkerView
+    """The record of its life, which the core keeps."""
     cell_slot: int
     process: WorkerProcess
     link: SupervisorLink
     stack_file: StackFile
-    salvage_of: tuple[str, ...]
-    """Dead workers whose segments it salvages before its handler is set up; empty when it has."""
     salvaged: dict[str, list[packets.QueueRanges]] = field(default_factory=dict[str, list[packets.QueueRanges]])
     """Parts of SALVAGED packets so far, by file."""
     chunks_sent: int = 0
@@ -98,20 +97,8 @@ class Member:
     reports: int = 0
     """Packets of outcomes that were read (workers/unreported.py)."""
     known_queues: KnownQueues = field(default_factory=KnownQueues)
-    generation: int = 0
-    messages: int = 0
-    """Finished by it, failed ones included."""
-    failed: int = 0
-    look_at_messages: int = NEVER
-    """When so many are finished, the staffing is asked."""
     progress: str = ""
-    """How far the handler says that it is with the message in hand."""
-    ready: bool = False
-    stopping: bool = False
-    """It was told to leave: its end is expected and charged to nobody."""
-    killed: bool = False
-    """We killed it, for what it said or did not do: charged to nobody."""
-    ended: bool = False
+    """How far the handler is with the message in hand, as it reported itself."""
     look: Look = field(default_factory=Look)
     """Of the time limits' watch (watching.py)."""
     rss_peak_bytes: int = 0
@@ -119,3 +106,12 @@ class Member:
     """Resident memory as sampled during long calls, 0 = never."""
     sampled_call_ns: int = 0
     """Start of the call during which that was."""
+
+    @property
+    def worker_id(self) -> str:
+        return self.worker.worker_id
+
+    @property
+    def ended(self) -> bool:
+        """Its process is dead, and the core knows."""
+        return self.worker.state in ENDED
