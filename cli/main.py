@@ -43,6 +43,7 @@ COMMANDS: Final[dict[str, str]] = {
     "replay": "Run a handler over a past stretch of time, on Spark, and compare its rows with a table.",
     "reconcile": "Compare the table with the brokers: is everything there?",
     "lag": "Show how far a group is behind, queue by queue.",
+    "dlq": "Work with a group's dead letters: list, sort, replay, export, purge.",
     "topics": "Show the cluster's topics.",
     "groups": "Show the cluster's consumer groups: members, lag, dead letters.",
     "members": "Show who is in a group, and which queues each member has.",
