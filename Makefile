@@ -4,6 +4,7 @@
 #   make bench    the benchmarks                          make soak     a long run under load and kills
 #   make interop  against genuine RocketMQ (java, mvn)    make lint     only the static checks
 #   make format   let ruff format the code                make map      every file in a line
+#   make docs     the documents as a site in build/site
 #   make clean    remove what builds and tests left       make distclean  the environments too
 #
 # PYTHON=/path/to/python3.12 chooses the Python of a new environment. Pip's settings come from its usual places.
@@ -16,10 +17,10 @@ DEV_READY := $(VENV)/.ready-dev
 INPUTS := pyproject.toml constraints.txt tools/bootstrap.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench soak interop lint format map clean distclean
+.PHONY: help demo test bench soak interop lint format map docs clean distclean
 
 help:
-	@sed -n 's/^# \{0,1\}//; 3,9p' Makefile
+	@sed -n 's/^# \{0,1\}//; 3,10p' Makefile
 
 # A stamp is as new as what was installed; a second `make` finds it and does nothing.
 $(RUN_READY): $(INPUTS)
@@ -54,6 +55,9 @@ interop: $(DEV_READY)
 
 map: $(DEV_READY)
 	@$(BIN)/python tools/file_map.py
+
+docs: $(DEV_READY)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet && echo build/site/index.html
 
 clean:
 	@rm -rf build dist demo-data bench/results .mypy_cache .ruff_cache .pytest_cache .hypothesis .cache .coverage .coverage.*

@@ -67,6 +67,7 @@ def static() -> list[Stage]:
         Stage("ruff check", [BIN / "ruff", "check", "."]),
         Stage("mypy", [BIN / "mypy"]),
         Stage("pyright", [BIN / "pyright", "--warnings"]),
+        Stage("documents", [BIN / "mkdocs", "build", "--quiet"]),
     ]
 
 
@@ -210,7 +211,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, _interrupted)
     signal.signal(signal.SIGALRM, _interrupted)
     signal.alarm(TOTAL_MAX_S)
-    os.environ |= {"PYRIGHT_PYTHON_IGNORE_WARNINGS": "1", "PYTHONUNBUFFERED": "1"}
+    os.environ |= {"PYRIGHT_PYTHON_IGNORE_WARNINGS": "1", "PYTHONUNBUFFERED": "1", "NO_MKDOCS_2_WARNING": "1"}
     runner = Runner()
     try:
         plan = phases(what)

@@ -1,4 +1,4 @@
-"""What README says of sending works as it stands there, but for the address and what is the reader's own."""
+"""What the page on sending shows works as it stands there, but for the address and what is the reader's own."""
 
 from __future__ import annotations
 
@@ -9,18 +9,15 @@ from rocketcrew import LocalTransactionState
 from rocketcrew.client.admin import Admin
 from rocketcrew.client.sync import run_with_cluster
 
-README = Path(__file__).parents[3] / "README.md"
+PAGE = Path(__file__).parents[3] / "docs/how-to/send.md"
 
 
-def blocks(heading):
-    (section,) = re.findall(rf"^## {heading}\n(.*?)^## ", README.read_text(), re.DOTALL | re.MULTILINE)
-    return re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-
-
-def test_each_block_of_sending_runs_and_its_messages_arrive(served):
+def test_each_block_runs_and_its_messages_arrive(served):
     name_server = served.broker.name_server
     known = {"is_paid": lambda _: True, "pay": lambda _: LocalTransactionState.COMMIT_MESSAGE}
-    found = blocks("Sending")
+    found = [
+        block for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if "secret" not in block
+    ]
     assert len(found) >= 2
     for block in found:
         assert "10.0.0.5:9876" in block

@@ -1,0 +1,127 @@
+"""The documents say what is so: their commands, settings and Python names exist, and their examples can be read.
+
+The tutorial runs whole in tests/system/test_tutorial.py, the page on sending in tests/unit/client/test_send_page.py.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+import rocketcrew
+from rocketcrew.cli.main import COMMANDS
+from rocketcrew.cli.main import rocketcrew as cli
+from rocketcrew.conf.schema import SCHEMA
+from rocketcrew.conf.settings import load
+
+ROOT = Path(__file__).parents[3]
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+OWN_NAMES = {"spark.conf", "spark.options"}
+"""Sections in which users name what they want."""
+FAR_SECTIONS = {"spark"}
+"""Settings of Spark's own begin with this word too: `spark.sql.…`."""
+
+
+def blocks(page: Path, *languages: str) -> Iterator[str]:
+    """What is fenced off as one of the languages."""
+    for language, block in re.findall(r"^```(\w+)[^\n]*\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
+        if language in languages:
+            yield block
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """The words of each `rocketcrew …` in a shell block, a terminal's block or a line of text."""
+    lines = [line for block in blocks(page, "sh") for line in block.replace("\\\n", " ").splitlines()]
+    lines += [line[2:] for block in blocks(page, "console") for line in block.splitlines() if line.startswith("$ ")]
+    prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    lines += re.findall(r"`(rocketcrew [^`]*)`", prose)
+    for line in lines:
+        words = [word for word in shlex.split(line, comments=True) if not re.match(r"[A-Z_]+=", word)]
+        if words and words[0] == "rocketcrew":
+            yield words[1:]
+
+
+def settings(page: Path) -> Iterator[str]:
+    """Names that look like settings: `section.key`."""
+    for section, key in re.findall(r"`(?:--set )?(\w+)\.(\w+)[^`]*`", page.read_text()):
+        if section in SCHEMA and not (section in FAR_SECTIONS and key not in SCHEMA[section] and "_" not in key):
+            yield f"{section}.{key}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_and_their_options_exist(page: Path) -> None:
+    for words in commands(page):
+        parse(cli, click.Context(cli, info_name="rocketcrew"), [word for word in words if word != "N"] or ["--help"])
+
+
+def parse(command: click.Command, context: click.Context, words: list[str]) -> None:
+    """Find the command below and read its options; nothing is run, no value is looked at. Raises UsageError."""
+    if isinstance(command, click.Group):
+        assert words, f"{context.command_path} of what?"
+        if words[0].startswith("-"):
+            return command.make_parser(context).parse_args(list(words)) and None
+        below = command.get_command(context, words[0])
+        assert below is not None, f"no command {words[0]}"
+        return parse(below, click.Context(below, parent=context, info_name=words[0]), words[1:])
+    command.make_parser(context).parse_args(list(words))
+    return None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_settings_exist(page: Path) -> None:
+    unknown = [name for name in settings(page) if name.partition(".")[2] not in SCHEMA[name.partition(".")[0]]]
+    assert not unknown
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_configuration_files_are_right(page: Path, tmp_path: Path) -> None:
+    for number, block in enumerate(blocks(page, "toml")):
+        file = tmp_path / f"{number}.toml"
+        file.write_text(block)
+        load({}, {"ROCKETCREW_SECURITY_SECRET_KEY": "as the page says"} if "access_key" in block else {}, file)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_python_can_be_read_and_names_exist(page: Path) -> None:
+    for block in blocks(page, "python"):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and node.module == "rocketcrew":
+                assert {name.name for name in node.names} <= set(rocketcrew.__all__)
+
+
+def test_every_setting_and_command_has_its_place() -> None:
+    spec = importlib.util.spec_from_file_location("docs_pages", ROOT / "tools/docs_pages.py")
+    assert spec is not None and spec.loader is not None
+    pages = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(pages)
+    page = pages.settings((ROOT / "conf/defaults.toml").read_text())
+    missing = [
+        f"{section}.{key}" for section, keys in SCHEMA.items() for key in keys if f"`{section}.{key}`" not in page
+    ]
+    assert not missing
+    headings = set(re.findall(r"^## rocketcrew (\w+)$", pages.commands(), re.MULTILINE))
+    assert headings == set(COMMANDS)
+    named = re.findall(r"\(#([\w.]+)\)", (ROOT / "docs/reference/settings.md").read_text())
+    assert named
+    assert not [name for name in named if f"{{ #{name} }}" not in page]
+
+
+def test_the_troubleshooting_page_names_events_that_are_logged() -> None:
+    code = "\n".join(
+        file.read_text() for room in (ROOT / "src/rocketcrew").iterdir() if room.is_dir() for file in room.rglob("*.py")
+    )
+    page = (ROOT / "docs/how-to/troubleshoot.md").read_text()
+    events = {
+        name
+        for cell in re.findall(r"^\| (`.*?) \|", page, re.MULTILINE)
+        for name in re.findall(r"`([a-z]+(?:_[a-z]+)+)`", cell)
+    }
+    assert len(events) > 30
+    assert not [event for event in events if f'"{event}"' not in code]
