@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import functools
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import click
+
 from ..client.cluster import Cluster
 from ..client.operations import Operations, PullStatus, parse_pull
-from ..remoting.errors import ProtocolError
+from ..remoting.errors import ProtocolError, UsageError
 from ..remoting.properties import PROPERTY_KEYS, PROPERTY_TAGS
 from ..remoting.queues import MessageQueue
 from ..remoting.stored import StoredMessage, decode_message, record_info, walk
@@ -22,6 +27,9 @@ PULL_MESSAGES: Final = 32
 BODY_FORMATS: Final = ("auto", "text", "json", "hex", "base64", "none")
 SHOWN_CHARS: Final = 200
 """Of a body in a table's row."""
+
+Show = Callable[[str, StoredMessage], None]
+"""Shows a message; the first argument is its broker's name."""
 
 
 async def records(
@@ -137,3 +145,140 @@ def shown(body: Any, chars_max: int | None = SHOWN_CHARS) -> str:
         return text
     flat = " ".join(text.split())
     return flat if len(flat) <= chars_max else flat[: chars_max - 1] + "…"
+
+
+# --- which messages -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which messages are shown: all conditions hold; an empty one holds always."""
+
+    tag: str = ""
+    key: str = ""
+    text: str = ""
+    properties: tuple[tuple[str, str], ...] = ()
+
+    def takes(self, message: StoredMessage) -> bool:
+        """Whether it passes; `text` is looked for in the body as it was sent, capitals or not."""
+        own = message.properties
+        return (
+            (not self.tag or own.get(PROPERTY_TAGS) == self.tag)
+            and (not self.key or self.key in own.get(PROPERTY_KEYS, "").split())
+            and all(own.get(name) == value for name, value in self.properties)
+            and (not self.text or self.text.lower() in str(body_of(message, "text")).lower())
+        )
+
+
+async def newest(cluster: Cluster, topic: str, count: int, wanted: Filter) -> list[tuple[str, StoredMessage]]:
+    """The last `count` messages that pass, oldest first, with their brokers' names."""
+    operations = Operations(cluster)
+    found: list[tuple[str, StoredMessage]] = []
+    for mq in await cluster.queues_to_read(topic, refresh=True):
+        low, end = await operations.min_offset(mq), await operations.max_offset(mq)
+        own: list[tuple[str, StoredMessage]] = []
+        while end > low and len(own) < count:
+            start = max(low, end - max(count, PULL_MESSAGES))
+            own = [(mq.broker_name, one) async for one in messages(cluster, mq, start, end) if wanted.takes(one)] + own
+            end = start
+        found += own[-count:]
+    return sorted(found, key=_stored)[-count:]
+
+
+async def oldest_since(
+    cluster: Cluster, topic: str, count: int, wanted: Filter, from_ms: int
+) -> list[tuple[str, StoredMessage]]:
+    """The first `count` messages stored at `from_ms` or later that pass, oldest first."""
+    operations = Operations(cluster)
+    found: list[tuple[str, StoredMessage]] = []
+    for mq in await cluster.queues_to_read(topic, refresh=True):
+        low, high = await operations.min_offset(mq), await operations.max_offset(mq)
+        # A broker's search is near the time, and may lie after it by a few messages of the same millisecond.
+        start = max(low, min(high, await operations.search_offset(mq, from_ms)) - PULL_MESSAGES) if from_ms else low
+        own = 0
+        async for one in messages(cluster, mq, start, high):
+            if one.store_timestamp_ms >= from_ms and wanted.takes(one):
+                found.append((mq.broker_name, one))
+                own += 1
+                if own == count:
+                    break
+    return sorted(found, key=_stored)[:count]
+
+
+async def follow(
+    cluster: Cluster, topic: str, wanted: Filter, interval_s: float, count: int, show: Show, begun: Callable[[], None]
+) -> None:
+    """Show what comes from now on, `count` messages (0 = for ever); queues that are added are read from their start.
+
+    `begun` is called when the ends are known: what is sent after that is shown.
+    """
+    operations = Operations(cluster)
+    at = {mq: await operations.max_offset(mq) for mq in await cluster.queues_to_read(topic, refresh=True)}
+    begun()
+    shown_so_far = 0
+    while True:
+        came: list[tuple[str, StoredMessage]] = []
+        for mq in await cluster.queues_to_read(topic, refresh=True):
+            start, end = at.get(mq, 0), await operations.max_offset(mq)
+            came += [(mq.broker_name, one) async for one in messages(cluster, mq, start, end) if wanted.takes(one)]
+            at[mq] = max(start, end)
+        for broker, one in sorted(came, key=_stored):
+            show(broker, one)
+            shown_so_far += 1
+            if shown_so_far == count:
+                return
+        await asyncio.sleep(interval_s)
+
+
+def _stored(one: tuple[str, StoredMessage]) -> tuple[int, str, int, int]:
+    broker, message = one
+    return message.store_timestamp_ms, broker, message.queue_id, message.queue_offset
+
+
+def printer(how: str, *, as_json: bool) -> Show:
+    """Prints a message as one line: JSON, or time, place, tag, keys and body."""
+
+    def show(broker: str, message: StoredMessage) -> None:
+        if as_json:
+            click.echo(json.dumps(facts_of(message, broker, how), ensure_ascii=False))
+        else:
+            click.echo(line_of(message, broker, how))
+
+    return show
+
+
+def line_of(message: StoredMessage, broker: str, how: str) -> str:
+    """A message on one line, for people."""
+    own = message.properties
+    words = [when(message.store_timestamp_ms), f"{broker}/{message.queue_id}/{message.queue_offset}"]
+    words += [
+        f"{name}={own[given]}" for name, given in (("tag", PROPERTY_TAGS), ("key", PROPERTY_KEYS)) if own.get(given)
+    ]
+    return "  ".join([*words, shown(body_of(message, how))]).rstrip()
+
+
+def picking(function: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of a Filter and of how messages are shown: `wanted`, `how`, `as_json`."""
+
+    @functools.wraps(function)
+    def command(*arguments: Any, tag: str, key: str, text: str, properties: tuple[str, ...], **more: Any) -> None:
+        pairs: list[tuple[str, str]] = []
+        for given in properties:
+            name, equals, value = given.partition("=")
+            if not equals or not name:
+                raise UsageError(f"--property {given!r} is not K=V")
+            pairs.append((name, value))
+        function(*arguments, wanted=Filter(tag, key, text, tuple(pairs)), **more)
+
+    for option in reversed((
+        click.option("--tag", default="", metavar="TAG", help="Only messages with this tag."),
+        click.option("--key", default="", metavar="KEY", help="Only messages with this key."),
+        click.option("--property", "properties", multiple=True, metavar="K=V",
+                     help="Only messages with this property. May be repeated."),
+        click.option("--grep", "text", default="", metavar="TEXT", help="Only messages whose body has this text."),
+        click.option("--body", "how", type=click.Choice(BODY_FORMATS), default="auto", show_default=True,
+                     help="How bodies are shown."),
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON object a message, on a line of its own."),
+    )):  # fmt: skip
+        command = option(command)
+    return command
