@@ -56,6 +56,7 @@ def progress_line(found: Mapping[str, Any], per_second: float) -> str:
     counters = found["counters"]
     # What is finished and not committed yet is no work any more.
     lag = sum(queue["end_offset"] - queue["next_offset"] + queue["unfinished"] for queue in found["queues"])
+    lag += sum(queue["unfinished"] for queue in found["popped"])
     done, failed = counters["done_messages"], counters["failed_messages"]
     parts = [f"done {done}", f"failed {failed}", f"{per_second:.0f}/s", f"lag {lag}"]
     if lag and per_second >= 1:

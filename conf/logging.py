@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from collections import deque
 from typing import TextIO
 
 import structlog
@@ -33,6 +34,15 @@ OF_OUTAGES = frozenset(
     }
 )  # fmt: skip
 """Events that come many times a second while a broker or name server is away, of every queue and connection."""
+
+
+FAULTS_MAX = 50
+_faults: deque[dict[str, object]] = deque(maxlen=FAULTS_MAX)
+
+
+def recent_faults() -> list[dict[str, object]]:
+    """The newest warnings and errors of this process, the oldest first: at most FAULTS_MAX, with their keys."""
+    return list(_faults)
 
 
 class LineWriter:
@@ -97,6 +107,15 @@ class _Counted:
         return event if times == 1 else {**event, "times": times}
 
 
+class _Remembered:
+    """A processor that keeps warnings and errors for those who ask later."""
+
+    def __call__(self, logger: object, name: str, event: EventDict) -> EventDict:
+        if event.get("level") in ("warning", "error", "critical"):
+            _faults.append({key: value for key, value in event.items() if key != "exc_info"})
+        return event
+
+
 def set_up(
     format: str, level: str, stream: TextIO, process: str = "supervisor", *, colors: bool | None = None, **bound: object
 ) -> None:
@@ -116,6 +135,7 @@ def set_up(
         _Bound(keys),
         structlog.processors.TimeStamper(fmt="%H:%M:%S.%f" if human else "iso", utc=not human),
         structlog.processors.StackInfoRenderer(),
+        _Remembered(),
     ]
     if human:
         render: list[Processor] = [

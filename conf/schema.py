@@ -204,7 +204,10 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
     },
     "metrics": {
         "port": Whole(0, 65_535),
+        "port_count": Whole(1, 1_000),
         "host": _HOST,
+        "page": Switch(),
+        "token": _SECRET,
     },
     "trace": {
         "enabled": Switch(),

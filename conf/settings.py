@@ -195,10 +195,13 @@ class SupervisorSettings:
 
 @dataclass(frozen=True, slots=True)
 class MetricsSettings:
-    """`[metrics]`: the Prometheus page."""
+    """`[metrics]`: what is served by HTTP: metrics, probes, status, a page for people."""
 
     port: int
+    port_count: int
     host: str
+    page: bool
+    token: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,7 @@ from ..remoting.queues import MessageQueue
 from ..source.offsets import Offsets, to_json
 from ..spark.errors import StoppedError
 from ..supervisor.core.checks import consume_timestamp_ms
-from ..supervisor.member.first_offset import BrokersOffsets, FirstOffset
-from ..supervisor.member.offset_store import CONSUME_TIMESTAMP_BACK_MS
+from ..supervisor.member.first_offset import CONSUME_TIMESTAMP_BACK_MS, BrokersOffsets, FirstOffset
 
 LOOK_AGAIN_S = 1.0
 

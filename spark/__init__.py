@@ -32,7 +32,7 @@ fill one run with `spark.load = false`, and one loader has all of their folders 
 after the other, with one ledger (`ledger_of`). A batch is due when so many rows wait that the commit's fixed cost
 (learnt, 0.02 to 1.7 s) is below a fifth of the whole, or by age, or by bytes before these stop pulling. Rows that are
 in the table already are dropped and counted; that a segment brings nothing new is a warning, once, with the remedy
-(dropping.py). A queue whose offsets begin anew (its topic made again, or `reset --reprocess`) has an *epoch*: part of
+(reports.py). A queue whose offsets begin anew (its topic made again, or `reset --reprocess`) has an *epoch*: part of
 the key in the loaded set, a column `_epoch` in the table. `rocketcrew compact` writes small files anew beside the
 table and exchanges both folders by one system call, between two batches. How far a batch is, and the time left, is
 logged and in `loader.json` every few seconds (progress.py). A JVM that does not answer, does not get started or does

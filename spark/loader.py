@@ -34,14 +34,13 @@ from ..durable.outcomes import CLOSED, NO_ROWS, PASSED, ROWS, SETTLING, BatchOut
 from .accounts import PIECES_MAX, Accounts, Detail, detail_of, shrunk
 from .convert import FILE_BYTES, DamagedSegmentError, Staged, stage
 from .costs import Costs
-from .dropping import Dropped
 from .epochs import Opening, in_epochs, next_stretch, tops_after
 from .errors import BadSegmentError, BatchTakenError, LoaderError
 from .gaps import Gaps
 from .outcome_levels import check_whole
 from .plan import Early, Limits, Plan, SegmentFacts, Take, Trigger, first_fitting, make_takes, settled_to_fold
 from .progress import COMMITTING, WRITING, Progress
-from .reports import BatchReport, Totals, Waiting
+from .reports import BatchReport, Dropped, Totals, Waiting
 from .segments import readable_offsets
 from .staging import ReadyFile, Staging, inspect
 from .targets.target import TableState, Target

@@ -1,8 +1,9 @@
-"""What the loader tells of itself. Pure."""
+"""What the loader reports of itself: its batches, its counters, rows that it drops. Pure: the log is passed in."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +41,36 @@ class Totals:
     segments: int = 0
     quarantined: int = 0
     replanned: int = 0
+
+
+class Dropped:
+    """Rows that are dropped because their records are in the table: counted into `totals`, and logged once.
+
+    A few at the beginning of a segment are usual after a crash: they were delivered again. A segment that brings nothing new
+    is what a reset of the group's offsets looks like (and seldom a crash), whose user may wonder where the rows are: that has
+    a warning of its own, also after the usual case was logged.
+    """
+
+    def __init__(self, totals: Totals, log: Any) -> None:
+        self._totals = totals
+        self._log = log
+        self._logged_some = False
+        self._logged_all = False
+
+    def note(self, rows: int, whole: int) -> None:
+        """So many rows were dropped; `whole` of them with segments of which nothing was new."""
+        self._totals.rows_dropped += rows
+        if whole and not self._logged_all:
+            self._logged_all = True
+            self._log.warning(
+                "rows_known_dropped", rows=whole,
+                why="all records of a segment are in the table: the group's offsets were reset, or a crash had much delivered"
+                " again; counted from now on",
+                remedy="to load such records once more: rocketcrew reset --reprocess",
+            )  # fmt: skip
+        if rows > whole and not self._logged_some:
+            self._logged_some = True
+            self._log.info(
+                "rows_delivered_again", rows=rows - whole,
+                why="their records are in the table; usual after a crash; counted from now on",
+            )  # fmt: skip

@@ -1,23 +1,21 @@
 """The Prometheus page: counters of the core and a few gauges, read when somebody asks; nothing is counted twice.
 
-Served by the supervisor's own loop: a page is a few kilobytes, and a thread would only compete for the interpreter.
+Where RocketMQ 5 has a name for the same thing, the family has it (https://rocketmq.apache.org/docs/observability/01metrics),
+with its unit: milliseconds. All others are rocketcrew's own, in base units.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from ..remoting.errors import UsageError
+Labels = tuple[str, ...]
 
-REQUEST_TIMEOUT_S = 5.0
-HEAD_BYTES_MAX = 8 * 1024
 TOPIC_RATES = {
     "pull_rt": "ms from a pull to its answer with messages, mean of the last minute",
     "pull_tps": "messages pulled per second, last minute",
@@ -27,8 +25,16 @@ TOPIC_RATES = {
 }
 """As in running info, by topic."""
 
+OF_ROCKETMQ = {
+    "lag": ("rocketmq_consumer_lag_messages", "messages that the broker has and the group has not committed"),
+    "unfinished": ("rocketmq_consumer_inflight_messages", "messages pulled and not finished"),
+    "cached": ("rocketmq_consumer_cached_messages", "messages in this member's cache"),
+    "unfinished_bytes": ("rocketmq_consumer_cached_bytes", "bytes of the messages in this member's cache"),
+}
+"""Gauges by topic, under RocketMQ 5's names."""
 
-class CoreCollector(Collector):
+
+class PictureCollector(Collector):
     """Turns the status picture into metric families."""
 
     def __init__(self, picture: Callable[[], dict[str, Any]]) -> None:
@@ -36,11 +42,15 @@ class CoreCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         data = self._picture()
-        labels = [data["group"]]
+        group = (data["group"],)
+        yield from _of_rocketmq(data)
         for name, value in data["counters"].items():
-            family = CounterMetricFamily(f"rocketcrew_{name}", name.replace("_", " "), labels=["group"])
-            family.add_metric(labels, value)
-            yield family
+            if name == "busy_us":
+                yield _counter(
+                    "rocketcrew_handler_seconds", "seconds that calls of the handler took", [(group, value / 1e6)]
+                )
+            else:
+                yield _counter(f"rocketcrew_{name}", name.replace("_", " "), [(group, value)])
         gauges = {
             "ready_workers": data["ready_workers"],
             "wanted_workers": data["staff"]["workers"],
@@ -52,82 +62,100 @@ class CoreCollector(Collector):
             **data["memory"],
         }
         for name, value in gauges.items():
-            gauge = GaugeMetricFamily(f"rocketcrew_{name}", name.replace("_", " "), labels=["group"])
-            gauge.add_metric(labels, value)
-            yield gauge
-        turnover = CounterMetricFamily(
-            "rocketcrew_worker_turnover",
-            "workers replaced, delayed or left, by what happened",
-            labels=["group", "event"],
-        )
-        for event, value in data["staff"]["counts"].items():
-            turnover.add_metric([data["group"], event], value)
-        yield turnover
-        yield self._queues(data)
+            yield _gauge(f"rocketcrew_{name}", name.replace("_", " "), [(group, value)])
+        yield _counter(
+            "rocketcrew_worker_turnover", "workers replaced, delayed or left, by what happened",
+            [((*group, event), value) for event, value in data["staff"]["counts"].items()], ("group", "event"),
+        )  # fmt: skip
+        yield _gauge(
+            "rocketcrew_worker_memory_bytes", "resident memory of each worker",
+            [((*group, str(worker.get("index", ""))), worker.get("rss_bytes", 0)) for worker in data["workers"]],
+            ("group", "worker"),
+        )  # fmt: skip
+        yield _gauge(
+            "rocketcrew_queue_unfinished_messages", "pulled or popped and not finished, per message queue",
+            [
+                ((*group, q["topic"], q["broker"], str(q["queue_id"])), q["unfinished"])
+                for q in (*data["queues"], *data["popped"])
+            ],
+            ("group", "topic", "broker", "queue_id"),
+        )  # fmt: skip
         for name, text in TOPIC_RATES.items():
-            rates = GaugeMetricFamily(f"rocketcrew_{name}", text, labels=["group", "topic"])
-            for topic, stats in data["stats"].items():
-                rates.add_metric([data["group"], topic], stats[name])
-            yield rates
-
-    @staticmethod
-    def _queues(data: dict[str, Any]) -> Metric:
-        family = GaugeMetricFamily(
-            "rocketcrew_queue_unfinished_messages",
-            "pulled and not finished, per message queue",
-            labels=["group", "topic", "broker", "queue_id"],
-        )
-        for queue in data["queues"]:
-            family.add_metric(
-                [data["group"], queue["topic"], queue["broker"], str(queue["queue_id"])], queue["unfinished"]
-            )
-        return family
+            of_topics = [((*group, topic), stats[name]) for topic, stats in data["stats"].items()]
+            yield _gauge(f"rocketcrew_{name}", text, of_topics, ("group", "topic"))
+        yield from _of_loader(data, group)
 
 
-class MetricsServer:
-    """`GET /metrics` on host:port, HTTP/1.0, one page a connection."""
+def _of_rocketmq(data: Mapping[str, Any]) -> Iterator[Metric]:
+    labels = ("consumer_group", "client_id", "topic")
+    who = (data["group"], data["client_id"])
+    topics: dict[str, dict[str, int]] = {}
+    for queue in (*data["queues"], *data["popped"]):
+        sums = topics.setdefault(queue["topic"], dict.fromkeys(OF_ROCKETMQ, 0))
+        for key in ("lag", "unfinished", "unfinished_bytes"):
+            sums[key] += queue.get(key, 0)  # of popped ones only the broker knows the lag
+        sums["cached"] += queue["unfinished"]
+    for key, (name, text) in OF_ROCKETMQ.items():
+        yield _gauge(name, text, [((*who, topic), sums[key]) for topic, sums in topics.items()], labels)
+    dead = data["counters"]["dead_letter_messages"]
+    yield _counter("rocketmq_send_to_dlq_messages", "messages sent to the dead letters", [(who, dead)], labels[:2])
+    times = HistogramMetricFamily("rocketmq_process_time", "ms that calls of the handler took", labels=labels)
+    for topic, stats in data["stats"].items():
+        counted = 0
+        buckets: list[tuple[str, float]] = []
+        for bound, count in stats["process_time"]["buckets"]:
+            counted += count
+            buckets.append((bound, counted))
+        times.add_metric((*who, topic), buckets, stats["process_time"]["sum_ms"])
+    yield times
 
-    def __init__(self, host: str, port: int, picture: Callable[[], dict[str, Any]]) -> None:
-        self._host = host
-        self._port = port
+
+def _of_loader(data: Mapping[str, Any], group: Labels) -> Iterator[Metric]:
+    """What the loader's status file says, and what waits for it; nothing where no loader runs."""
+    loader: dict[str, Any] = data.get("loader") or {}
+    backlog: dict[str, Any] = data.get("backlog") or {}
+    for name, key in (("rows", "rows_total"), ("batches", "batches_total"), ("restarts", "restarts")):
+        if key in loader:
+            yield _counter(f"rocketcrew_loader_{name}", f"{name} of the loader", [(group, loader[key])])
+    last: dict[str, Any] = loader.get("last") or {}
+    if "commit_s" in last:
+        yield _gauge("rocketcrew_loader_last_commit_seconds", "the newest commit", [(group, last["commit_s"])])
+        yield _gauge("rocketcrew_loader_last_batch_seconds", "the newest batch, whole", [(group, last["seconds"])])
+    for name, key, text in (
+        ("segments", "segments", "sealed segments that are not loaded yet"),
+        ("bytes", "bytes", "their size"),
+        ("oldest_seconds", "oldest_s", "age of the oldest of them"),
+    ):
+        if key in backlog:
+            yield _gauge(f"rocketcrew_unloaded_{name}", text, [(group, backlog[key])])
+
+
+def _counter(
+    name: str, text: str, samples: Iterable[tuple[Labels, float]], labels: Labels = ("group",)
+) -> CounterMetricFamily:
+    family = CounterMetricFamily(name, text, labels=labels)
+    for values, value in samples:
+        family.add_metric(values, value)
+    return family
+
+
+def _gauge(
+    name: str, text: str, samples: Iterable[tuple[Labels, float]], labels: Labels = ("group",)
+) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for values, value in samples:
+        family.add_metric(values, value)
+    return family
+
+
+class MetricsPage:
+    """What `GET /metrics` gives, in Prometheus's text format or as OpenMetrics, as `Accept` has it."""
+
+    def __init__(self, picture: Callable[[], dict[str, Any]]) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(CoreCollector(picture))
-        self._server: asyncio.Server | None = None
+        self._registry.register(PictureCollector(picture))
 
-    async def start(self) -> None:
-        """Listen. Raises UsageError when the port is taken."""
-        try:
-            self._server = await asyncio.start_server(self._serve, self._host, self._port, limit=HEAD_BYTES_MAX)
-        except OSError as error:
-            raise UsageError(
-                f"metrics.port = {self._port}: cannot listen on {self._host}:{self._port} ({error.strerror}); choose"
-                " another port, or 0 to switch the metrics page off"
-            ) from error
-
-    @property
-    def port(self) -> int:
-        """The port that is listened on (for port 0: the one that was given)."""
-        assert self._server is not None
-        return int(self._server.sockets[0].getsockname()[1])
-
-    async def stop(self) -> None:
-        if self._server is not None:
-            self._server.close()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                head = await reader.readuntil(b"\r\n\r\n")
-            if head.startswith((b"GET / ", b"GET /metrics")):
-                status, body = "200 OK", generate_latest(self._registry)
-            else:
-                status, body = "404 Not Found", b"the page is /metrics\n"
-            writer.write(
-                f"HTTP/1.0 {status}\r\nContent-Type: {CONTENT_TYPE_LATEST}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-                + body
-            )
-            await writer.drain()
-        except (TimeoutError, ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass
-        finally:
-            writer.close()
+    def get(self, accept: str) -> tuple[str, bytes]:
+        """The content type and the page."""
+        encode, content_type = choose_encoder(accept)
+        return content_type, encode(self._registry)

@@ -26,6 +26,7 @@ from typing import Any
 import structlog
 
 from ..conf.exit_codes import EXIT_FINE, EXIT_FORCED
+from ..conf.logging import recent_faults
 from ..conf.settings import Settings, is_broadcasting
 from ..remoting.traces import TraceRecord
 from ..spark.needs import check_installed
@@ -37,8 +38,7 @@ from ..workers.salvage import open_segments
 from ..workers.slab_memory import SlabMemory
 from .acting import Acting
 from .backlog import Backlog
-from .client_lock import lock_client, unlock_client
-from .control import ControlServer
+from .control import Command, ControlServer
 from .core import actions as act
 from .core import events as ev
 from .core.checks import check_consumer, subscriptions
@@ -46,14 +46,13 @@ from .core.decisions import Core
 from .core.journal import Entry
 from .core.slab import SLAB_BYTES_MIN, Slab
 from .core.states import Service, ServiceEvent, move_service
+from .health import Health
 from .journal_file import JournalFile
-from .leftovers import note, sweep
 from .loader_child import LoaderChild
 from .member.access import in_namespace
 from .member.group_member import GroupMember
 from .member.left_locks import LeftLocks
 from .member.route_keeper import ROUTES_FILE
-from .metrics import MetricsServer
 from .operating import Operator, StopSignals, StopWish, hold_signals
 from .outcome_files import Published
 from .pool.charges_file import charge_left_cells, read_charges, write_charges
@@ -62,8 +61,9 @@ from .pool.pool_member import HandlerError
 from .pool.stacks import ProcessStack, as_text, own_stack, worker_facts
 from .pool.watching import Watch
 from .pool.worker_pool import Pool
-from .slot import adopt, take_slot
+from .slot import adopt, lock_client, note_sockets, sweep_sockets, take_slot, unlock_client
 from .status import picture, staff_picture
+from .web import Site, WebServer
 from .wiring import (
     CELL_SLOTS,
     Boots,
@@ -112,6 +112,7 @@ class Supervisor:
         self._finished = asyncio.Event()
         self._forced = asyncio.Event()
         self._left = act.Finished(0, 0)
+        self._web: WebServer | None = None
         self._to_end: list[Callable[[], Awaitable[None]]] = []
         """What a stop by force, or a start that failed, has to end."""
 
@@ -148,8 +149,8 @@ class Supervisor:
     def _prepare(self) -> None:
         """Everything that needs no other process: state on disk, memory, the core."""
         settings = self.settings
-        sweep(self._slot.path)
-        note(self._slot.path)
+        sweep_sockets(self._slot.path)
+        note_sockets(self._slot.path)
         self._journal_state, settled, adopted = adopt(self._slot)
         self._published = Published(self._slot, settings.consumer.persist_consumer_offset_interval_ms)
         if adopted:
@@ -239,16 +240,14 @@ class Supervisor:
             self.core, self._pool, self._boots, acted=self.acted, reread=self._reread,
             stacks=self.stacks, quick=self._quick, order=self._order,
         )  # fmt: skip
-        self._control = ControlServer(
-            self._slot.path,
-            {
-                "status": lambda _: self.picture(),
-                "stop": self._asked_to_stop,
-                "subscribe": self._asked_to_subscribe,
-                "unsubscribe": self._asked_to_unsubscribe,
-                **operator.commands(),
-            },
-        )
+        self._commands: dict[str, Command] = {
+            "status": lambda _: self.picture(),
+            "stop": self._asked_to_stop,
+            "subscribe": self._asked_to_subscribe,
+            "unsubscribe": self._asked_to_unsubscribe,
+            **operator.commands(),
+        }
+        self._control = ControlServer(self._slot.path, self._commands)
         return operator
 
     async def _listen(self) -> None:
@@ -257,9 +256,11 @@ class Supervisor:
         self._to_end.append(self._control.stop)
         settings = self.settings.metrics
         if settings.port:
-            metrics = MetricsServer(settings.host, settings.port, self.picture)
-            await metrics.start()
-            self._to_end.append(metrics.stop)
+            health = Health(self.settings.consumer.consume_timeout_min * 60)
+            site = Site(settings, self.picture, self._commands, health, self._loop.time, recent_faults)
+            self._web = WebServer(settings, site)
+            await self._web.start()
+            self._to_end.append(self._web.stop)
 
     def _start_loading(self) -> None:
         """The loader, and the look at what waits for it."""
@@ -340,6 +341,7 @@ class Supervisor:
             "loader": self._loader.status(), "backlog": self._backlog.status(), "schema": self._pool.schema,
             "slot": str(self._slot.path),
             "pid": os.getpid(),
+            "http_port": self._web.port if self._web is not None else 0,
             "staff": staff_picture(self._pool.staff),
             **self._member.picture(),
         }  # fmt: skip

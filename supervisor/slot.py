@@ -3,6 +3,14 @@
 A slot is never named by client id, which changes at each start: a start takes the lowest slot that nobody holds, so that
 one supervisor that is restarted finds its own state, and several on one host get one each. What lies in other slots
 that nobody holds (a scaled-down host, a killed neighbour) is taken over: their journal is merged, their segments moved.
+
+What a killed supervisor leaves besides results and journal are sockets. They are noted in its slot, whose lock says that its
+last owner is dead, and removed at the next start. Shared memory has no names here and goes with its last process.
+
+One client id is in a group once: the second is refused at its start (MQClientInstance.registerConsumer). Java knows the
+consumers of its own process. Here a client is a process, so the lock is a file beside the group's slots, which goes with the
+process however it ends. Two members with one id would both take the queues that fall to that id; two broadcasting ones would
+write one file of offsets.
 """
 
 from __future__ import annotations
@@ -10,10 +18,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from multiprocess import util
 
 from ..conf.segment_format import (
     BAD_DIR,
@@ -29,9 +40,9 @@ from ..durable.files import try_lock
 from ..durable.intervals import Intervals
 from ..remoting.errors import UsageError
 from ..remoting.queues import MessageQueue
+from .control import SOCKET_NAME
 from .core.journal import JournalState
 from .journal_file import keep_journal, read_journal
-from .leftovers import sweep
 from .member.left_locks import take_over_locks
 from .pool.charges_file import take_over_charges
 
@@ -40,6 +51,13 @@ SLOTS_MAX = 256
 MEMBER_FILE = "member"
 LOADER_LOCK = "lock"
 """In plan/; held by the loader of that staging folder (spark/staging.py)."""
+
+TEMP_NOTE = "temp_dir"
+"""In the slot: the folder with the forkserver's socket."""
+TEMP_PREFIX = "pymp-"
+"""multiprocess' own; nothing else is ever removed, whatever the note says."""
+CLIENTS_FOLDER = "clients"
+NAME_CHARACTERS_MAX = 200
 
 Settled = dict[MessageQueue, Intervals]
 
@@ -146,7 +164,7 @@ def _member_of(slot: Slot) -> str:
 def _adopt_one(slot: Slot, other: Slot, state: JournalState, settled: Settled) -> bool:
     """Take over one dead slot. Its journal goes last, and after ours has been written with what it knew: workers that cannot
     boot, or a kill at any instant, leave one of the two. A repeated take-over changes nothing."""
-    sweep(other.path)
+    sweep_sockets(other.path)
     if not other.segments.is_dir():
         return False
     loader_fd = try_lock(other.segments / PLAN_DIR / LOADER_LOCK)
@@ -213,3 +231,57 @@ def write_settled(segments: Path, group: str, settled: Settled) -> None:
 def _make_folders(segments: Path) -> None:
     for folder in (OPEN_DIR, READY_DIR, PLAN_DIR, BAD_DIR, OUTCOMES_DIR):
         (segments / folder).mkdir(parents=True, exist_ok=True)
+
+
+def temp_dir() -> str:
+    """This process's own."""
+    return util.get_temp_dir()
+
+
+def note_sockets(slot: Path) -> None:
+    """Say where this process's forkserver has its socket."""
+    (slot / TEMP_NOTE).write_text(temp_dir())
+
+
+def sweep_sockets(slot: Path) -> None:
+    """Remove what the last owner of the slot left. The caller holds the slot's lock."""
+    (slot / SOCKET_NAME).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        noted = Path((slot / TEMP_NOTE).read_text())
+        if noted.name.startswith(TEMP_PREFIX) and str(noted) != temp_dir():
+            shutil.rmtree(noted, ignore_errors=True)
+        (slot / TEMP_NOTE).unlink()
+
+
+def lock_client(data_dir: Path, group: str, client_id: str) -> int:
+    """Lock the client id for this process; the descriptor that holds the lock. Raises UsageError when it is held."""
+    path = _lock_file(data_dir, group, client_id)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        fd = try_lock(path)
+        if fd is None:
+            raise UsageError(
+                f"The consumer group[{group}] has been created before, specify another name please: a supervisor with the"
+                f" client id {client_id} already runs in it on this host. Give each its own cluster.instance_name"
+            )
+        if _is_still(path, fd):
+            return fd
+        os.close(fd)  # the one who held it has removed the file in between
+
+
+def unlock_client(data_dir: Path, group: str, client_id: str, fd: int) -> None:
+    """Give the id back and remove its file: client ids of clustering members are new at each start."""
+    _lock_file(data_dir, group, client_id).unlink(missing_ok=True)
+    os.close(fd)
+
+
+def _lock_file(data_dir: Path, group: str, client_id: str) -> Path:
+    name = re.sub(r"[^A-Za-z0-9._#@-]", "_", client_id)[:NAME_CHARACTERS_MAX]
+    return data_dir / group / CLIENTS_FOLDER / f"{name}.lock"
+
+
+def _is_still(path: Path, fd: int) -> bool:
+    try:
+        return os.fstat(fd).st_ino == path.stat().st_ino
+    except FileNotFoundError:
+        return False

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..remoting.queues import MessageQueue
 from .core.decisions import Core
+from .core.process_queue import ProcessQueue, PulledQueue
 from .core.slab import UNIT_BYTES
 from .core.staffing import Staff
+from .core.state import State
 from .core.states import Service, Worker
 
 
@@ -42,22 +45,8 @@ def picture(core: Core, service: Service, facts: dict[str, dict[str, object]], e
             }
             for worker in state.workers.values()
         ],
-        "queues": [
-            {
-                "topic": pq.mq.topic,
-                "broker": pq.mq.broker_name,
-                "queue_id": pq.mq.queue_id,
-                "state": pq.state.value,
-                "next_offset": pq.next_offset,
-                "committed": pq.committed,
-                "end_offset": max(pq.end_offset, pq.next_offset),
-                "lag": max(0, pq.end_offset, pq.next_offset) - max(0, pq.committed),
-                "unfinished": pq.unfinished,
-                "unfinished_bytes": pq.unfinished_bytes,
-                "span": pq.span,
-            }
-            for pq in state.queues.values()
-        ],
+        "queues": [_pulled(q) for q in state.pulled.values()],
+        "popped": _popped(state),
         "stats": state.stats.picture(),
         "memory": {
             "slab_bytes": state.slab.size_bytes,
@@ -72,3 +61,38 @@ def picture(core: Core, service: Service, facts: dict[str, dict[str, object]], e
         "suspected_messages": len(state.charges),
         **extra,
     }
+
+
+def _pulled(q: PulledQueue) -> dict[str, object]:
+    pq = q.pq
+    return {
+        **_name(pq.mq),
+        "state": pq.state.value,
+        "next_offset": pq.next_offset,
+        "committed": q.committed,
+        "end_offset": max(q.end_offset, pq.next_offset),
+        "lag": max(0, q.end_offset, pq.next_offset) - max(0, q.committed),
+        "unfinished": pq.unfinished,
+        "unfinished_bytes": pq.unfinished_bytes,
+        "span": pq.span,
+    }
+
+
+def _popped(state: State) -> list[dict[str, object]]:
+    """By message queue: what was popped of it and is not finished."""
+    found: dict[MessageQueue, list[ProcessQueue]] = {}
+    for handle, pq in state.queues.items():
+        if handle not in state.pulled:
+            found.setdefault(pq.mq, []).append(pq)
+    return [
+        {
+            **_name(mq),
+            "unfinished": sum(pq.unfinished for pq in those),
+            "unfinished_bytes": sum(pq.unfinished_bytes for pq in those),
+        }
+        for mq, those in found.items()
+    ]
+
+
+def _name(mq: MessageQueue) -> dict[str, object]:
+    return {"topic": mq.topic, "broker": mq.broker_name, "queue_id": mq.queue_id}

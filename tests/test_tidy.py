@@ -315,6 +315,38 @@ def test_functions_are_short() -> None:
     assert not long, f"functions have at most {FUNCTION_LINES_MAX} lines:\n" + "\n".join(long)
 
 
+SMALL_LINES = 60
+SMALL: dict[str, str] = {
+    "client/recall.py": "one operation of brokers from 5.3 on, with the format of its handle",
+    "conf/repeats.py": "pure, beside logging.py that writes",
+    "engine/progress.py": "pure, beside stream.py that talks to Spark",
+    "source/lags.py": "pure, and the part that users import in a listener of their own",
+    "source/progress.py": "pure, beside pulling.py that talks to brokers",
+    "supervisor/consume.py": "what `import rocketcrew` offers, loaded only when it is called",
+    "supervisor/pool/ordered_hearing.py": "merged with its mechanism soon",
+    "workers/preload.py": "the forkserver imports it by its name, before its first fork",
+}
+"""Small modules that one other imports, each with the reason why it is not part of that one."""
+
+
+def test_a_small_file_with_one_importer_is_part_of_that_one() -> None:
+    importers: dict[Path, set[Path]] = {}
+    for file in (*(file for room in FLOORS for file in room_files(room)), *PACKAGE.glob("*.py")):
+        for _, target in targets_of(file):
+            importers.setdefault(target.resolve(), set()).add(file)
+    small: list[str] = []
+    for room in FLOORS:
+        for file in room_files(room):
+            lines = len(file.read_text(encoding="utf-8").splitlines())
+            if lines < SMALL_LINES and file.name != "__init__.py" and part_of(file)[1] not in TABLES.get(room, ()):
+                small += [name_of(file)] if len(importers.get(file, ())) <= 1 else []
+    strange = sorted(set(small) ^ SMALL.keys())
+    remedy = (
+        "move them into the module that imports them, or argue in SMALL; or they are in SMALL and are small no more"
+    )
+    assert not strange, f"below {SMALL_LINES} lines and imported by one module: {remedy}: {strange}"
+
+
 def test_files_are_short() -> None:
     long: list[str] = []
     for file in all_files():

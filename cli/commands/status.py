@@ -92,17 +92,17 @@ def workers_of(found: dict[str, Any]) -> list[dict[str, object]]:
 
 
 def queues_of(found: dict[str, Any]) -> list[dict[str, object]]:
-    """A row a queue."""
+    """A row a queue; of what is popped the broker has the offsets."""
     return [
         {
             "TOPIC": queue["topic"],
             "BROKER": queue["broker"],
             "QUEUE": queue["queue_id"],
-            "STATE": queue["state"],
-            "NEXT": queue["next_offset"],
-            "COMMITTED": queue["committed"],
+            "STATE": queue.get("state", "popped"),
+            "NEXT": queue.get("next_offset", "-"),
+            "COMMITTED": queue.get("committed", "-"),
             "UNFINISHED": queue["unfinished"],
-            "LAG": queue["lag"],
+            "LAG": queue.get("lag", "-"),
         }
-        for queue in found["queues"]
+        for queue in (*found["queues"], *found["popped"])
     ]

@@ -32,7 +32,7 @@ class FetchOffset:
 
 @dataclass(slots=True, eq=False)
 class Pull:
-    """Send one pull; answer `Pulled` or `PullFailed`."""
+    """Send one pull; answer `Pulled` or `NoAnswer`."""
 
     handle: int
     mq: MessageQueue
@@ -87,7 +87,7 @@ class SendBack:
 
 @dataclass(slots=True, eq=False)
 class Pop:
-    """Send one pop; answer `Popped` or `PopFailed`."""
+    """Send one pop; answer `Popped` or `NoAnswer`."""
 
     handle: int
     mq: MessageQueue

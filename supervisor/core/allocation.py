@@ -3,19 +3,20 @@
 All members of a group must use the same strategy on equally sorted lists, else queues are owned twice or by nobody. So each
 gives what the Java class of that name gives, in the same order: tests hold them against results of the Java classes. Where
 the list names a client id twice (a lingering connection), `strategy_of` adds the second share to the first.
-consistent_hash.py and machine_rooms.py have the larger ones; a user's own strategy runs in a process of its own
+machine_rooms.py has the larger ones; a user's own strategy runs in a process of its own
 (user_strategy.py), because no user code runs in this one.
 """
 
 from __future__ import annotations
 
+import hashlib
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import cache
 
 from ...conf.settings import ConsumerSettings
 from ...remoting.errors import UsageError
 from ...remoting.queues import MessageQueue
-from .consistent_hash import consistent_hash
 from .machine_rooms import NEARBY_PREFIX, machine_room, machine_room_nearby, room_finder
 
 Strategy = Callable[[str, Sequence[MessageQueue], Sequence[str]], list[MessageQueue]]
@@ -36,6 +37,53 @@ def average_by_circle(client_id: str, queues: Sequence[MessageQueue], members: S
     """Every c-th queue (AllocateMessageQueueAveragelyByCircle.java)."""
     c, i = len(members), members.index(client_id)
     return [queue for k, queue in enumerate(queues) if k % c == i]
+
+
+VIRTUAL_NODES = 10
+
+
+def ring_hash(text: str) -> int:
+    """0 to 2**32 - 1 (ConsistentHashRouter.MD5Hash)."""
+    return int.from_bytes(hashlib.md5(text.encode(), usedforsecurity=False).digest()[:4], "big")
+
+
+def queue_text(mq: MessageQueue) -> str:
+    """MessageQueue.toString."""
+    return f"MessageQueue [topic={mq.topic}, brokerName={mq.broker_name}, queueId={mq.queue_id}]"
+
+
+def ring_of(members: Sequence[str], virtual_nodes: int) -> dict[int, str]:
+    """Place -> member. Of two that fall on one place the later one stands there."""
+    ring: dict[int, str] = {}
+    for member in members:
+        there = sum(owner == member for owner in ring.values())
+        for number in range(there, there + virtual_nodes):
+            ring[ring_hash(f"{member}-{number}")] = member
+    return ring
+
+
+def consistent_hash(
+    virtual_nodes: int = VIRTUAL_NODES,
+) -> Strategy:
+    """AllocateMessageQueueConsistentHash.java with ConsistentHashRouter.java: stable when members come and go. All members
+    must use the same number of virtual nodes (Java's default: 10).
+
+    Each member has as many places on a ring as it has virtual nodes, `<client id>-<k>`; a queue belongs to the first place at
+    or after its own hash, around the ring. The hash is the first four bytes of MD5, unsigned. A queue's text is what Java's
+    MessageQueue.toString gives, and a client id that is listed twice has twice as many places, as in Java.
+    """
+
+    def allocate_on_ring(client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
+        ring = ring_of(members, virtual_nodes)
+        places = sorted(ring)
+
+        def owner(mq: MessageQueue) -> str:
+            at = bisect_left(places, ring_hash(queue_text(mq)))
+            return ring[places[at % len(places)]]
+
+        return [mq for mq in queues if owner(mq) == client_id]
+
+    return allocate_on_ring
 
 
 STRATEGIES: dict[str, Strategy] = {

@@ -11,15 +11,24 @@ from collections.abc import Mapping, Sequence
 
 from ...durable.intervals import Intervals
 from ...remoting.queues import MessageQueue
-from .actions import ChargesChanged, Commit, FetchAssignment, FetchOffset, Finished, Heartbeat, JournalCommitted
+from .actions import (
+    ChargesChanged,
+    Commit,
+    FetchAssignment,
+    FetchOffset,
+    Finished,
+    Heartbeat,
+    JournalCommitted,
+    JournalDone,
+)
 from .allocation import allocate
+from .chunks import Token
 from .dispatching import Dispatching
 from .ledger import Ledger
 from .locking import Locking
 from .machine_rooms import AllocationError
-from .pop_queue import PopQueue
 from .popping import Popping
-from .process_queue import ProcessQueue
+from .process_queue import ProcessQueue, PulledQueue
 from .pulling import Pulling
 from .state import State
 from .states import QUEUE, Queue, QueueEvent, move
@@ -111,7 +120,7 @@ class Assigning:
                 self.revoke(pq, now, send_failures=True)
 
     def _open(self, mqs: list[MessageQueue]) -> None:
-        opening = [ProcessQueue(next(self.s.handles), mq) for mq in mqs]
+        opening = [ProcessQueue(next(self.s.handles), mq, self) for mq in mqs]
         for pq in opening:
             self.s.enter(pq)
         if self._locking is not None:
@@ -121,17 +130,18 @@ class Assigning:
 
     def opened(self, handle: int, offset: int | None, now: float) -> None:
         """Where the queue begins; None = could not be found out, tried again soon."""
-        pq = self.s.queues.get(handle)
-        if pq is None or pq.state is not Queue.OPENING:
+        q = self.s.pulled.get(handle)
+        if q is None or q.pq.state is not Queue.OPENING:
             self.s.counters.late_answers += 1
             return
+        pq = q.pq
         if offset is None:
             self._move(pq, QueueEvent.OPEN_FAILED)
             self._forget(pq, now)
             self._soon(pq.mq.topic, now)
             return
         self._move(pq, QueueEvent.OPENED)
-        pq.next_offset = pq.committed = offset
+        pq.next_offset = q.committed = offset
         # The journal learns where we stand at once: a reset must make it forget before anything new is noted.
         self.s.out.append(JournalCommitted(pq.mq, offset, offset))
         floor, finished = self.s.recovered.pop(pq.mq, (0, Intervals()))
@@ -145,7 +155,7 @@ class Assigning:
             self.s.log(
                 "warning", "offset_was_reset", queue=pq.mq, offset=offset, noted=floor, forgotten=finished.total()
             )
-        self._pulling.consider(pq, now)
+        self._pulling.consider(q, now)
 
     def _soon(self, topic: str, now: float) -> None:
         self.s.at(now + self.s.config.open_retry_ms / 1000, lambda at: self.look_up(topic, at))
@@ -179,11 +189,9 @@ class Assigning:
         if not self.s.finishes(pq):
             self._dispatching.withdraw(pq)
         ms = self.s.config.stop_deadline_ms if self.s.stopping else self.s.config.drain_deadline_ms
-        self.s.at(now + ms / 1000, lambda at: self._deadline(pq, at))
+        self.s.at(now + ms / 1000, lambda at: pq.owner.deadline(pq, at))
         self.s.ask_seals_of(pq)
-        self.check_drained(pq, now)
-        # The new owner begins at what the broker knows: tell it at once what is done so far.
-        self._commit_progress(pq, now)
+        pq.owner.revoked(pq, now)
 
     def restart(self, pq: ProcessQueue, now: float) -> None:
         """End the queue and read it again from its committed offset."""
@@ -192,17 +200,17 @@ class Assigning:
 
     def heal(self, now: float) -> None:
         """Open those queues anew whose pull was never answered, as Java's rebalance does."""
-        for pq in list(self.s.queues.values()):
-            if pq.state is Queue.ASSIGNED and self._pulling.expired(pq, now):
-                self.restart(pq, now)
+        for q in list(self.s.pulled.values()):
+            if q.pq.state is Queue.ASSIGNED and self._pulling.expired(q, now):
+                self.restart(q.pq, now)
 
-    def moved(self, pq: ProcessQueue, offset: int, now: float) -> None:
+    def moved(self, q: PulledQueue, offset: int, now: float) -> None:
         """The broker says that the offset is not in the queue: commit what it says, end, and open again there.
 
         5.x clients do the same at once (updateAndFreeze, docs/protocol.md); what runs finishes first.
         """
-        pq.moved_to = offset
-        self.revoke(pq, now, send_failures=True)
+        q.moved_to = offset
+        self.revoke(q.pq, now, send_failures=True)
 
     def reset(self, offsets: Mapping[MessageQueue, int], now: float) -> None:
         """RESET_CONSUMER_CLIENT_OFFSET: begin again at these offsets, whatever was committed (MQClientInstance.resetOffset).
@@ -214,92 +222,103 @@ class Assigning:
             pq = self.s.by_mq.get(mq)
             if pq is None:
                 continue
+            q = self.s.pulled[pq.handle]
             self.s.log("warning", "offset_reset_by_admin", queue=mq, offset=offset, was=pq.head_offset)
             if pq.state is Queue.ASSIGNED:
-                self.moved(pq, offset, now)
+                self.moved(q, offset, now)
             elif pq.state is Queue.OPENING:
                 self.s.out.append(Commit(pq.handle, mq, offset, guarded=False))
                 self.revoke(pq, now, send_failures=False)
                 self._soon(mq.topic, now)
-            elif pq.moved_to >= 0:
-                pq.moved_to = offset
-                pq.final_commit = False
+            elif q.moved_to >= 0:
+                q.moved_to = offset
+                q.final_commit = False
 
-    def check_drained(self, pq: ProcessQueue, now: float) -> None:
-        """Commit and end a draining queue when nothing of it is in flight any more."""
-        if isinstance(pq, PopQueue):
-            self._popping.progress(pq, now)
+    # --- what the mechanisms ask of the owner of a pulled queue -----------------------------------------------------
+
+    def progress(self, pq: ProcessQueue, now: float) -> None:
+        """Something of it finished or became durable: pull more, or see whether it is drained."""
+        q = self.s.pulled.get(pq.handle)
+        if q is None:
             return
+        if pq.state is Queue.DRAINING:
+            self._check_drained(q, now)
+        elif q.blocked:
+            self._pulling.consider(q, now)
+
+    def finished(self, pq: ProcessQueue, start: int, end: int, token: Token) -> None:
+        """The journal learns it."""
+        self.s.out.append(JournalDone(pq.mq, start, end, *token))
+
+    def check_of(self, pq: ProcessQueue, offset: int) -> None:
+        """What was pulled has no check point."""
+
+    def given_back(self, pq: ProcessQueue, offset: int) -> None:
+        """A last commit that was asked for while the send-back was under way stops before the message: ask again."""
+        del offset
+        self.s.pulled[pq.handle].final_commit = False
+
+    def revoked(self, pq: ProcessQueue, now: float) -> None:
+        """The new owner begins at what the broker knows: commit at once what is done so far."""
+        q = self.s.pulled[pq.handle]
+        self._check_drained(q, now)
+        self._commit_progress(q, now)
+
+    def _check_drained(self, q: PulledQueue, now: float) -> None:
+        """Commit and end a draining queue when nothing of it is in flight any more."""
+        pq = q.pq
         if pq.state is not Queue.DRAINING or pq.running():
             return
         if pq.ledger.held:
             # Rows reported since the queue was taken away: their workers may be busy and not seal for long.
             self.s.ask_seals_of(pq)
             return
-        if pq.commit_asked >= 0 or now < pq.last_commit_at:
+        if q.commit_asked >= 0 or now < q.last_commit_at:
             return
-        if pq.final_commit:
-            self._end(pq, QueueEvent.DRAINED, now)
+        if q.final_commit:
+            self._end(q, QueueEvent.DRAINED, now)
             return
-        offset = pq.head_offset if pq.moved_to < 0 else pq.moved_to
+        offset = pq.head_offset if q.moved_to < 0 else q.moved_to
         # Also when it was committed before: the broker may have been killed since, and have forgotten it.
-        pq.final_commit = self._commit(pq, offset, guarded=pq.moved_to < 0)
+        q.final_commit = self._commit(q, offset, guarded=q.moved_to < 0)
 
-    def _deadline(self, pq: ProcessQueue, now: float) -> None:
-        if isinstance(pq, PopQueue):
-            self._pop_deadline(pq)
-        elif pq.state is Queue.DRAINING:
+    def deadline(self, pq: ProcessQueue, now: float) -> None:
+        """What is not finished by now, the next owner repeats."""
+        if pq.state is Queue.DRAINING:
+            q = self.s.pulled[pq.handle]
             unsealed = pq.ledger.held_messages()
             self.s.log("warning", "drain_deadline", queue=pq.mq, unfinished=pq.unfinished, unsealed=unsealed)
             if self.s.stopping:
                 self.s.unfinished_at_stop += pq.unfinished
                 # What is finished repeats too where the broker was not told: another member begins at its offset.
                 head = pq.head_offset
-                beyond = max(0, head - pq.committed) + pq.ledger.finished_above(head).total()
+                beyond = max(0, head - q.committed) + pq.ledger.finished_above(head).total()
                 self.s.unsealed_at_stop += unsealed + beyond
-            if pq.moved_to >= 0:
+            if q.moved_to >= 0:
                 # A reset is told to us once; it must hold although what runs did not finish in time.
-                self.s.out.append(Commit(pq.handle, pq.mq, pq.moved_to, guarded=False))
-            self._end(pq, QueueEvent.DEADLINE, now)
+                self.s.out.append(Commit(pq.handle, pq.mq, q.moved_to, guarded=False))
+            self._end(q, QueueEvent.DEADLINE, now)
 
-    def _pop_deadline(self, pq: PopQueue) -> None:
-        """What is not acknowledged the broker shows again."""
-        if pq.state is Queue.DRAINING:
-            self.s.unfinished_at_stop += len(pq.checks)
-            self.s.log("warning", "drain_deadline", queue=pq.mq, unfinished=len(pq.checks))
-            for chunk in pq.open.values():
-                chunk.failed = None
-                if chunk.reported == chunk.count:
-                    self.s.chunks.pop(chunk.chunk_id, None)
-                self.s.release_chunk(chunk)
-            self._dispatching.withdraw(pq)
-            self._popping.end(pq, QueueEvent.DEADLINE)
-
-    def _end(self, pq: ProcessQueue, event: QueueEvent, now: float) -> None:
+    def _end(self, q: PulledQueue, event: QueueEvent, now: float) -> None:
+        pq = q.pq
         self._move(pq, event)
         floor = pq.head_offset
         self._note_settled(pq, floor)
-        finished = pq.ledger.finished_above(pq.committed)  # also where the last commit was refused, until the deadline
-        if pq.moved_to < 0 and finished:
-            self.s.recovered[pq.mq] = (pq.committed, finished)
-        for chunk in pq.open.values():
-            if chunk.failed:
-                # Nobody will send these back any more: their bytes are free as soon as no worker reads them.
-                chunk.failed = None
-                if chunk.reported == chunk.count:
-                    self.s.chunks.pop(chunk.chunk_id, None)
-                self.s.release_chunk(chunk)
-        self._dispatching.withdraw(pq)
+        finished = pq.ledger.finished_above(q.committed)  # also where the last commit was refused, until the deadline
+        if q.moved_to < 0 and finished:
+            self.s.recovered[pq.mq] = (q.committed, finished)
+        self._dispatching.give_up(pq)
         self._forget(pq, now)
         self._pulling.feed_starved(now)
         self.look_up(pq.mq.topic, now)  # it may be ours again already, or had to be read again
 
     def _forget(self, pq: ProcessQueue, now: float) -> None:
+        committed = self.s.pulled[pq.handle].committed
         self._dispatching.ended(pq)
         self.s.leave(pq)
         if self._locking is not None:
             self._locking.ended(pq, now)
-        self.s.log("debug", "queue_ended", queue=pq.mq, committed=pq.committed, finished_to=pq.head_offset)
+        self.s.log("debug", "queue_ended", queue=pq.mq, committed=committed, finished_to=pq.head_offset)
         self.check_finished()
 
     def _move(self, pq: ProcessQueue, event: QueueEvent) -> None:
@@ -307,87 +326,88 @@ class Assigning:
 
     # --- offsets ------------------------------------------------------------------------------------------------
 
-    def persist(self, now: float) -> None:
-        """Commit what can be committed of every queue. What was popped waits for its seal with its acknowledgement, and
-        with that for the next pop; a queue that leaves waits for its seals and loads: they are asked for, also again
-        (a loader that has started anew knows nothing of the wish before)."""
+    def persist_all(self, now: float) -> None:
+        """Save how far every queue has come."""
         for pq in list(self.s.queues.values()):
-            if pq.state is Queue.OPENING:
-                continue
-            if isinstance(pq, PopQueue):
-                # Nothing of it is committed; what is finished may wait for a renewal before it is acknowledged.
-                if pq.ledger.held:
-                    self.s.ask_seals_of(pq)
-                continue
-            self._note_settled(pq, pq.head_offset)
-            self._commit_progress(pq, now)
-            if pq.state is Queue.DRAINING and pq.ledger.held:
-                self.s.ask_seals_of(pq)
+            if pq.state is not Queue.OPENING:
+                pq.owner.persist(pq, now)
 
-    def _commit_progress(self, pq: ProcessQueue, now: float) -> None:
-        """Commit what is new, or is to be told again; guarded once the queue was taken away (its new owner commits too)."""
-        if pq.commit_asked >= 0 or pq.moved_to >= 0 or pq.state is Queue.ENDED:
+    def persist(self, pq: ProcessQueue, now: float) -> None:
+        """Commit what can be committed. A queue that leaves waits for its seals and loads: they are asked for, also again
+        (a loader that has started anew knows nothing of the wish before)."""
+        self._note_settled(pq, pq.head_offset)
+        self._commit_progress(self.s.pulled[pq.handle], now)
+        if pq.state is Queue.DRAINING and pq.ledger.held:
+            self.s.ask_seals_of(pq)
+
+    def _commit_progress(self, q: PulledQueue, now: float) -> None:
+        """Commit what is new, or is to be committed again; guarded once the queue was taken away (its new owner commits
+        too)."""
+        pq = q.pq
+        if q.commit_asked >= 0 or q.moved_to >= 0 or pq.state is Queue.ENDED:
             return
         offset = pq.head_offset
-        stale = now - pq.committed_at >= self.s.config.recommit_interval_ms / 1000
-        if offset > pq.committed or stale:
-            self._commit(pq, offset, guarded=pq.state is Queue.DRAINING)
+        stale = now - q.committed_at >= self.s.config.recommit_interval_ms / 1000
+        if offset > q.committed or stale:
+            self._commit(q, offset, guarded=pq.state is Queue.DRAINING)
 
     def _note_settled(self, pq: ProcessQueue, offset: int) -> None:
         if 0 <= pq.ledger.begin < offset:
             self.s.settled.setdefault(pq.mq, Intervals()).add(pq.ledger.begin, offset)
 
-    def _commit(self, pq: ProcessQueue, offset: int, *, guarded: bool) -> bool:
-        """Ask for it; False where that would be wrong, which is said and counted."""
-        if pq.moved_to < 0 and (offset < pq.committed or not _nothing_unfinished_below(pq, offset)):
-            what = "commit_would_go_back" if offset < pq.committed else "commit_would_pass_unfinished"
+    def _commit(self, q: PulledQueue, offset: int, *, guarded: bool) -> bool:
+        """Ask for it; False where that would be wrong, which is logged and counted."""
+        pq = q.pq
+        if q.moved_to < 0 and (offset < q.committed or not _nothing_unfinished_below(pq, offset)):
+            what = "commit_would_go_back" if offset < q.committed else "commit_would_pass_unfinished"
             self.s.counters.invariant_violations += 1
-            self.s.log("critical", what, queue=pq.mq, offset=offset, committed=pq.committed)
+            self.s.log("critical", what, queue=pq.mq, offset=offset, committed=q.committed)
             return False
-        pq.commit_asked = offset
-        self.s.out.append(Commit(pq.handle, pq.mq, offset, guarded, pq.committed))
+        q.commit_asked = offset
+        self.s.out.append(Commit(pq.handle, pq.mq, offset, guarded, q.committed))
         return True
 
     def committed(self, handle: int, offset: int, ok: bool, now: float) -> None:
         """The broker's answer to a Commit; a refused one is asked again at the next persist."""
-        pq = self.s.queues.get(handle)
-        if pq is None or pq.commit_asked != offset:
+        q = self.s.pulled.get(handle)
+        if q is None or q.commit_asked != offset:
             self.s.counters.late_answers += 1
             return
-        pq.commit_asked = -1
+        pq = q.pq
+        q.commit_asked = -1
         if ok:
             self.s.counters.commits += 1
-            pq.committed_at = now
+            q.committed_at = now
             if self.s.charges.forget_below(pq.mq, offset):
                 self.s.out.append(ChargesChanged())
-            if offset != pq.committed:
-                pq.committed = offset
+            if offset != q.committed:
+                q.committed = offset
                 # A queue that was moved is not finished up to there; what is below only does not concern us any more.
-                self.s.out.append(JournalCommitted(pq.mq, pq.ledger.begin if pq.moved_to < 0 else offset, offset))
+                self.s.out.append(JournalCommitted(pq.mq, pq.ledger.begin if q.moved_to < 0 else offset, offset))
         else:
             self.s.counters.commit_errors += 1
             if pq.state is Queue.DRAINING:
                 # The offset of a queue that we are leaving: tried until the deadline, so that nothing is repeated.
-                pq.last_commit_tries += pq.final_commit
-                pq.final_commit = False
-                if self.s.stopping and not pq.running() and self._enough_tries(pq, offset):
-                    self._give_up_commit(pq, offset, now)
-                elif now >= pq.last_commit_at:
-                    due = pq.last_commit_at = now + LAST_COMMIT_RETRY_S
-                    self.s.at(due, lambda at: self.check_drained(pq, max(at, due)))  # timers tick in milliseconds
+                q.last_commit_tries += q.final_commit
+                q.final_commit = False
+                if self.s.stopping and not pq.running() and self._enough_tries(q, offset):
+                    self._give_up_commit(q, offset, now)
+                elif now >= q.last_commit_at:
+                    due = q.last_commit_at = now + LAST_COMMIT_RETRY_S
+                    self.s.at(due, lambda at: self._check_drained(q, max(at, due)))  # timers tick in milliseconds
                 return
-        self.check_drained(pq, now)
+        self._check_drained(q, now)
 
-    def _enough_tries(self, pq: ProcessQueue, offset: int) -> bool:
+    def _enough_tries(self, q: PulledQueue, offset: int) -> bool:
         """A stop with nothing unfinished does not wait for a broker that is away until its deadline: the journal has what is
         done. One try where the broker knows the offset already, some where another member would repeat messages."""
-        return pq.last_commit_tries >= (1 if offset == pq.committed else STOP_COMMIT_TRIES)
+        return q.last_commit_tries >= (1 if offset == q.committed else STOP_COMMIT_TRIES)
 
-    def _give_up_commit(self, pq: ProcessQueue, offset: int, now: float) -> None:
-        if offset == pq.committed:
-            self._end(pq, QueueEvent.DRAINED, now)
+    def _give_up_commit(self, q: PulledQueue, offset: int, now: float) -> None:
+        if offset == q.committed:
+            self._end(q, QueueEvent.DRAINED, now)
         else:
-            self._deadline(pq, now)
+            self.deadline(q.pq, now)
 
     # --- stop ---------------------------------------------------------------------------------------------------
 

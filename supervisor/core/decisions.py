@@ -23,18 +23,15 @@ from .dispatching import Dispatching, Links
 from .lanes import Lanes
 from .locking import Locking
 from .order import Order
-from .ordered import Ordered
+from .ordered import Ordered, Returning
 from .orderly import Orderly
-from .pop_queue import PopQueue
 from .popping import Popping
-from .process_queue import ProcessQueue
+from .process_queue import ProcessQueue, PulledQueue
 from .pulling import Pulling
 from .reclaiming import Reclaiming
-from .returning import Returning
 from .settling import Settling
 from .slab import Slab, Slot
 from .state import CoreConfig, State
-from .states import Queue
 from .stats import Window
 
 DISPATCHING: Mapping[str, type[Dispatching]] = {"concurrent": Dispatching, "queue": Orderly, "key": Lanes}
@@ -47,6 +44,7 @@ class Core:
 
     pulling_class: ClassVar[type[Pulling]] = Pulling
     assigning_class: ClassVar[type[Assigning]] = Assigning
+    popping_class: ClassVar[type[Popping]] = Popping
     settling_class: ClassVar[type[Settling]] = Settling
     reclaiming_class: ClassVar[type[Reclaiming]] = Reclaiming
     dispatching_classes: ClassVar[Mapping[str, type[Dispatching]]] = DISPATCHING
@@ -77,7 +75,7 @@ class Core:
         self.ordered = self.dispatching if isinstance(self.dispatching, Ordered) else None
         self.locking = Locking(state, self._locked_again, self._restart) if config.locks else None
         self.pulling = self.pulling_class(state, self._moved)
-        self.popping = Popping(state, self._queue_ended)
+        self.popping = self.popping_class(state, self.dispatching, self._queue_ended)
         self.assigning = self.assigning_class(state, self.pulling, self.dispatching, self.popping, self.locking)
         self.settling = self.settling_class(state, self.dispatching, self._progress, self._restart)
         self.reclaiming = self.reclaiming_class(state, self.dispatching, self.settling.complete, self._progress)
@@ -159,7 +157,7 @@ class Core:
             ev.Unsubscribe: lambda e, now: assigning.unsubscribe(e.topic, now),
             ev.Opened: lambda e, now: assigning.opened(e.handle, e.offset, now),
             ev.Committed: lambda e, now: assigning.committed(e.handle, e.offset, e.ok, now),
-            ev.Persist: lambda _, now: assigning.persist(now),
+            ev.Persist: lambda _, now: assigning.persist_all(now),
             ev.ResetOffsets: lambda e, now: assigning.reset(e.offsets, now),
         }
 
@@ -167,10 +165,9 @@ class Core:
         popping = self.popping
         return {
             ev.Pulled: self._pulled,
-            ev.PullFailed: self._pull_failed,
             ev.PopAssigned: lambda e, now: popping.assigned(e.topic, e.mqs, now),
             ev.Popped: self._popped,
-            ev.PopFailed: self._pop_failed,
+            ev.NoAnswer: self._no_answer,
             ev.Renewed: lambda e, now: popping.renewed(e.handle, e.offset, e.check, now),
             ev.Acked: lambda e, now: popping.acked(e.handle, e.count, e.refused, now),
             ev.SentBack: self._sent_back,
@@ -247,7 +244,7 @@ class Core:
 
     def _persist_timer(self, now: float) -> None:
         self.state.at(now + self.state.config.persist_interval_ms / 1000, self._persist_timer)
-        self.assigning.persist(now)
+        self.assigning.persist_all(now)
         self.assigning.heal(now)
 
     def _resume(self, event: ev.Resume, now: float) -> None:
@@ -259,20 +256,18 @@ class Core:
         self.dispatching.run()
         self.reclaiming.watch(now)
 
-    def _pull_failed(self, event: ev.PullFailed, now: float) -> None:
-        if event.slot is not None:
-            self.state.release(event.slot)
-        self.pulling.failed(event.handle, self.state.config.pull_delay_on_error_ms, now)
-
     def _popped(self, event: ev.Popped, now: float) -> None:
         self.popping.popped(event.handle, event.result, now)
         self.dispatching.run()
         self.reclaiming.watch(now)
 
-    def _pop_failed(self, event: ev.PopFailed, now: float) -> None:
+    def _no_answer(self, event: ev.NoAnswer, now: float) -> None:
         if event.slot is not None:
             self.state.release(event.slot)
-        self.popping.failed(event.handle, now)
+        if event.handle in self.popping.handles:
+            self.popping.failed(event.handle, now)
+        else:
+            self.pulling.failed(event.handle, self.state.config.pull_delay_on_error_ms, now)
 
     def _sent_back(self, event: ev.SentBack, now: float) -> None:
         self.settling.retries.sent_back(event.handle, event.chunk_id, event.index, event.accepted, now)
@@ -336,8 +331,8 @@ class Core:
     def _reported(self, chunk: Chunk, pq: ProcessQueue) -> None:
         self.settling.reported(chunk, pq)
 
-    def _moved(self, pq: ProcessQueue, offset: int, now: float) -> None:
-        self.assigning.moved(pq, offset, now)
+    def _moved(self, q: PulledQueue, offset: int, now: float) -> None:
+        self.assigning.moved(q, offset, now)
 
     def _restart(self, pq: ProcessQueue, now: float) -> None:
         self.assigning.restart(pq, now)
@@ -345,20 +340,14 @@ class Core:
     def _queue_ended(self) -> None:
         self.assigning.check_finished()
 
-    def _progress(self, pq: ProcessQueue, now: float) -> None:
-        """Something of the queue finished or became durable: pull more, or see whether it is drained."""
-        if isinstance(pq, PopQueue):
-            self.popping.progress(pq, now)
-        elif pq.state is Queue.ASSIGNED:
-            if pq.blocked:
-                self.pulling.consider(pq, now)
-        elif pq.state is Queue.DRAINING:
-            self.assigning.check_drained(pq, now)
+    @staticmethod
+    def _progress(pq: ProcessQueue, now: float) -> None:
+        pq.owner.progress(pq, now)
 
     def _locked_again(self, pq: ProcessQueue, now: float) -> None:
         if self.ordered is not None:
             self.ordered.resume(pq)
-        self.pulling.consider(pq, now)
+        self.pulling.consider(self.state.pulled[pq.handle], now)
 
     def _settled_down(self, mq: MessageQueue) -> None:
         """The last message of an ended queue has left its worker: unlock it, or open it again."""

@@ -291,6 +291,16 @@ class Dispatching:
                     else:
                         line.append(chunk)
 
+    def give_up(self, pq: ProcessQueue) -> None:
+        """Nothing of it is sent back or handed out any more: bytes are free as soon as no worker reads them."""
+        for chunk in pq.open.values():
+            if chunk.failed:
+                chunk.failed = None
+                if chunk.reported == chunk.count:
+                    self.s.chunks.pop(chunk.chunk_id, None)
+                self.s.release_chunk(chunk)
+        self.withdraw(pq)
+
     def drop_waiting(self, pq: ProcessQueue) -> int:
         """Forget what was pulled and not dispatched: it is not run, and for us the queue ends before it."""
         dropped = 0

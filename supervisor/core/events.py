@@ -140,8 +140,8 @@ class Pulled:
 
 
 @dataclass(slots=True, eq=False)
-class PullFailed:
-    """Answer to Pull: connection lost or timed out, perhaps in the middle of a body that had `slot`."""
+class NoAnswer:
+    """A Pull or Pop has no usable answer: connection lost or timed out, perhaps in the middle of a body that had `slot`."""
 
     handle: int
     slot: Slot | None = None
@@ -161,14 +161,6 @@ class Popped:
 
     handle: int
     result: PopResult
-
-
-@dataclass(slots=True, eq=False)
-class PopFailed:
-    """Answer to Pop: connection lost or timed out, perhaps in the middle of a body that had `slot`."""
-
-    handle: int
-    slot: Slot | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -356,10 +348,9 @@ Event = (
     | Locked
     | BrokerLost
     | Pulled
-    | PullFailed
+    | NoAnswer
     | PopAssigned
     | Popped
-    | PopFailed
     | Renewed
     | Acked
     | SentBack

@@ -27,10 +27,10 @@ def _kill(
 EVENTS: dict[type, Failed] = {
     act.FetchAssignment: lambda core, a, now: core.handle(ev.Members(a.topic, None, None), now),
     act.FetchOffset: lambda core, a, now: core.handle(ev.Opened(a.handle, None), now),
-    act.Pull: lambda core, a, now: core.handle(ev.PullFailed(a.handle), now),
+    act.Pull: lambda core, a, now: core.handle(ev.NoAnswer(a.handle), now),
     act.Commit: lambda core, a, now: core.handle(ev.Committed(a.handle, a.offset, False), now),
     act.SendBack: lambda core, a, now: core.handle(ev.SentBack(a.handle, a.chunk_id, a.index, False), now),
-    act.Pop: lambda core, a, now: core.handle(ev.PopFailed(a.handle), now),
+    act.Pop: lambda core, a, now: core.handle(ev.NoAnswer(a.handle), now),
     act.Ack: lambda core, a, now: core.handle(ev.Acked(a.handle, len(a.checks), len(a.checks)), now),
     act.Renew: lambda core, a, now: core.handle(ev.Renewed(a.handle, a.offset, None), now),
     act.LockQueues: lambda core, a, now: core.handle(ev.Locked(a.mqs, None, now), now),

@@ -29,8 +29,7 @@ from .blame import Death, Verdict
 from .chunks import Chunk, PullRun
 from .dispatching import Links
 from .ordered import Ordered
-from .process_queue import ProcessQueue
-from .queue_order import Lane
+from .process_queue import Lane, ProcessQueue
 from .state import State, WorkerView
 from .states import LIVING, Queue, Worker
 

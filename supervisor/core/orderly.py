@@ -11,8 +11,7 @@ from collections import Counter, deque
 
 from .dispatching import Links
 from .ordered import Ordered
-from .process_queue import ProcessQueue
-from .queue_order import Lane
+from .process_queue import Lane, ProcessQueue
 from .state import State, WorkerView
 from .states import Worker
 

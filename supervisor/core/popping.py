@@ -6,6 +6,9 @@
   again (from its retry topic).
 - A message in hand is renewed at half of its invisible time, again and again, until it is finished. Java does not renew: a
   handler that takes longer than the invisible time runs beside its own repetition there.
+- What one pop brought from one queue is a process queue of its own. It is never pulled and commits nothing: it is made with
+  its messages, and ends when the last of them was acknowledged or handed back. Everything between (dispatch, outcomes,
+  seals, the deaths of workers) is as for queues that are pulled.
 - Nothing is journalled: what was finished and not acknowledged before a kill is shown again by the broker, and runs again.
 
 Sources: CL/impl/consumer/{DefaultMQPushConsumerImpl,ConsumeMessagePopConcurrentlyService,PopProcessQueue}.java.
@@ -24,10 +27,10 @@ from ...remoting.pop_headers import PopResponse
 from ...remoting.queues import MessageQueue
 from ...remoting.stored import walk
 from .actions import Ack, Pop, Renew
-from .chunks import PullRun
+from .chunks import PullRun, Token
+from .dispatching import Dispatching
 from .ledger import Ledger
-from .pop_queue import PopLoop, PopQueue
-from .process_queue import RESERVE_BYTES_MAX, RESERVE_BYTES_MIN
+from .process_queue import ProcessQueue, bytes_for_next
 from .slab import Slot
 from .state import State
 from .states import QUEUE, Queue, QueueEvent, move
@@ -48,12 +51,51 @@ class PopResult:
     remark: str = ""
 
 
-class Popping:
-    """Owns the loops and the queues of popped messages. `ended()` is told when one of those is gone; `dispatch` hands out."""
+class PopLoop:
+    """One assignment: pops follow each other, one at a time."""
 
-    def __init__(self, state: State, ended: Callable[[], None]) -> None:
+    __slots__ = ("handle", "in_hand", "last_body_bytes", "last_pop", "mq", "pending", "waiting")
+
+    def __init__(self, handle: int, mq: MessageQueue) -> None:
+        self.handle = handle
+        self.mq = mq
+        self.pending = False
+        """A pop is out, or the next one has its time."""
+        self.waiting = False
+        """The next pop waits for acknowledgements or for bytes of the slab."""
+        self.in_hand = 0
+        """Messages popped and not yet acknowledged or handed back."""
+        self.last_body_bytes = 0
+        self.last_pop = 0.0
+        """When the last one was sent; 0 = never yet."""
+
+
+class PopQueue:
+    """What one pop brought from one queue, beside its process queue."""
+
+    __slots__ = ("acking", "checks", "invisible_s", "loop", "pq", "renewing")
+
+    def __init__(self, pq: ProcessQueue, loop: PopLoop, checks: dict[int, CheckPoint], invisible_s: float) -> None:
+        self.pq = pq
+        self.loop = loop
+        self.checks = checks
+        """By queue offset: messages that are neither acknowledged nor handed back."""
+        self.invisible_s = invisible_s
+        self.acking = 0
+        """Acknowledgements under way."""
+        self.renewing: set[int] = set()
+        """Offsets whose invisible time is being changed: they are not acknowledged with the check point that is replaced."""
+
+
+class Popping:
+    """Owns the loops and the queues of popped messages. Calls `ended()` when one of those has ended."""
+
+    def __init__(self, state: State, dispatching: Dispatching, ended: Callable[[], None]) -> None:
         self.s = state
+        self._dispatching = dispatching
         self._ended = ended
+        self.queues: dict[int, PopQueue] = {}
+        """By the handle of their process queue; an ended one is not in it."""
         self.loops: dict[MessageQueue, PopLoop] = {}
         self._by_handle: dict[int, PopLoop] = {}
         self._info_handles: dict[MessageQueue, int] = {}
@@ -98,8 +140,7 @@ class Popping:
         loop.waiting = bool(s.paused) or loop.in_hand > s.config.pop_threshold_for_queue
         if loop.waiting:
             return
-        wanted = loop.last_body_bytes + loop.last_body_bytes // 4
-        units = s.slab.reserve(min(max(wanted, RESERVE_BYTES_MIN), RESERVE_BYTES_MAX))
+        units = s.slab.reserve(bytes_for_next(loop.last_body_bytes))
         if not units:
             self._later(loop, now + WAIT_FOR_BYTES_S)
             return
@@ -190,7 +231,8 @@ class Popping:
         known_as = self._info_handles.get(mq)
         if known_as is None:
             known_as = self._info_handles[mq] = next(s.handles)
-        pq = PopQueue(next(s.handles), mq, known_as, loop, mine, invisible_s)
+        pq = ProcessQueue(next(s.handles), mq, self, known_as)
+        pq.state = Queue.ASSIGNED
         offsets = [check.offset for check in checks[start:end]]
         slot.refs += 1
         pq.waiting.append(PullRun(slot, positions[start : end + 1], offsets, 0, end - start, offsets[0]))
@@ -199,81 +241,118 @@ class Popping:
         pq.unfinished = end - start
         pq.unfinished_bytes = positions[end] - positions[start]
         s.waiting_messages += end - start
-        s.queues[pq.handle] = pq
+        q = PopQueue(pq, loop, mine, invisible_s)
+        s.queues[pq.handle], self.queues[pq.handle] = pq, q
         s.ready.append(pq)
         loop.in_hand += end - start
-        s.at(now + invisible_s / 2, lambda at: self._renew(pq, at))
+        s.at(now + invisible_s / 2, lambda at: self._renew(q, at))
 
     # --- invisible times ----------------------------------------------------------------------------------------
 
-    def _renew(self, pq: PopQueue, now: float) -> None:
+    def _renew(self, q: PopQueue, now: float) -> None:
         """Half of the time is over: ask for more, for all that is not finished."""
-        if pq.state is Queue.ENDED or not pq.checks:
+        if q.pq.state is Queue.ENDED or not q.checks:
             return
-        for offset, check in pq.checks.items():
-            if offset not in pq.renewing:
-                pq.renewing.add(offset)
-                self.s.out.append(Renew(pq.handle, pq.mq, offset, check))
-        self.s.at(now + pq.invisible_s / 2, lambda at: self._renew(pq, at))
+        for offset, check in q.checks.items():
+            if offset not in q.renewing:
+                q.renewing.add(offset)
+                self.s.out.append(Renew(q.pq.handle, q.pq.mq, offset, check))
+        self.s.at(now + q.invisible_s / 2, lambda at: self._renew(q, at))
 
     def renewed(self, handle: int, offset: int, check: CheckPoint | None, now: float) -> None:
         """Answer to Renew; None = refused, the broker may show the message to somebody else."""
-        pq = self.s.queues.get(handle)
-        if not isinstance(pq, PopQueue):
+        q = self.queues.get(handle)
+        if q is None:
             self.s.counters.late_answers += 1
             return
-        pq.renewing.discard(offset)
+        q.renewing.discard(offset)
         if check is None:
             self.s.counters.pop_renewals_refused += 1
-        elif offset in pq.checks:
+        elif offset in q.checks:
             self.s.counters.pop_renewals += 1
-            pq.checks[offset] = check
-        self.progress(pq, now)
+            q.checks[offset] = check
+        self.progress(q.pq, now)
 
     # --- what is over -------------------------------------------------------------------------------------------
 
-    def progress(self, pq: PopQueue, now: float) -> None:
+    def progress(self, pq: ProcessQueue, now: float) -> None:
         """Acknowledge what is finished and durable; the queue ends with the last answer."""
+        q = self.queues.get(pq.handle)
+        if q is None:
+            return
         busy = {offset for chunk in pq.open.values() for offset in chunk.offsets}
         busy.update(offset for run in pq.waiting for offset in run.offsets[run.at : run.end])
         done, held = pq.ledger.done, [held.offsets for held in pq.ledger.held.values()]
         checks: list[CheckPoint] = []
-        for offset in [offset for offset in pq.checks if offset not in busy]:
+        for offset in [offset for offset in q.checks if offset not in busy]:
             if offset not in done:
-                del pq.checks[offset]  # nobody finishes it any more: the broker shows it again
-                pq.loop.in_hand -= 1
-            elif offset not in pq.renewing and not any(offset in offsets for offsets in held):
-                checks.append(pq.checks.pop(offset))
+                del q.checks[offset]  # nobody finishes it any more: the broker shows it again
+                q.loop.in_hand -= 1
+            elif offset not in q.renewing and not any(offset in offsets for offsets in held):
+                checks.append(q.checks.pop(offset))
         if checks:
-            pq.loop.in_hand -= len(checks)
-            pq.acking += len(checks)
+            q.loop.in_hand -= len(checks)
+            q.acking += len(checks)
             self.s.out.append(Ack(pq.handle, pq.mq, checks))
-        if pq.loop.waiting:
-            self._consider(pq.loop, now)
-        if not pq.checks and not pq.acking:
-            self.end(pq, QueueEvent.DRAINED)
+        if q.loop.waiting:
+            self._consider(q.loop, now)
+        if not q.checks and not q.acking:
+            self._end(q, QueueEvent.DRAINED)
 
     def acked(self, handle: int, count: int, refused: int, now: float) -> None:
         """Answer to Ack. What was refused is shown again by the broker: it is too late to do anything about it."""
         s = self.s
         s.counters.pop_acks += count - refused
         s.counters.pop_acks_refused += refused
-        pq = s.queues.get(handle)
-        if isinstance(pq, PopQueue):
-            pq.acking -= count
-            self.progress(pq, now)
+        q = self.queues.get(handle)
+        if q is not None:
+            q.acking -= count
+            self.progress(q.pq, now)
 
-    def end(self, pq: PopQueue, event: QueueEvent) -> None:
-        """Nothing of it is in hand any more, or the deadline of a stop has come."""
-        s = self.s
+    def _end(self, q: PopQueue, event: QueueEvent) -> None:
+        """Nothing of it is in hand any more, or its deadline has come."""
+        s, pq = self.s, q.pq
         if pq.state is Queue.ASSIGNED:
             pq.state = move(QUEUE, pq.state, QueueEvent.REVOKED, s.seen)
-        if pq.state is Queue.DRAINING:
-            pq.state = move(QUEUE, pq.state, event, s.seen)
-            pq.loop.in_hand -= len(pq.checks)
-            pq.checks.clear()
-            del s.queues[pq.handle]
-            self._ended()
+        pq.state = move(QUEUE, pq.state, event, s.seen)
+        q.loop.in_hand -= len(q.checks)
+        q.checks.clear()
+        del s.queues[pq.handle], self.queues[pq.handle]
+        self._ended()
+
+    def finished(self, pq: ProcessQueue, start: int, end: int, token: Token) -> None:
+        """Nothing is journalled: the broker knows what is finished by the acknowledgement."""
+
+    def check_of(self, pq: ProcessQueue, offset: int) -> CheckPoint | None:
+        """What the broker knows the message by."""
+        return self.queues[pq.handle].checks.get(offset)
+
+    def given_back(self, pq: ProcessQueue, offset: int) -> None:
+        """The broker shows the message again: it is not acknowledged."""
+        q = self.queues[pq.handle]
+        if q.checks.pop(offset, None) is not None:
+            q.loop.in_hand -= 1
+
+    def revoked(self, pq: ProcessQueue, now: float) -> None:
+        """What no worker has was dropped; the broker shows it again."""
+        self.progress(pq, now)
+
+    def deadline(self, pq: ProcessQueue, now: float) -> None:
+        """What is not acknowledged the broker shows again."""
+        del now
+        q = self.queues.get(pq.handle)
+        if q is not None:
+            self.s.unfinished_at_stop += len(q.checks)
+            self.s.log("warning", "drain_deadline", queue=pq.mq, unfinished=len(q.checks))
+            self._dispatching.give_up(pq)
+            self._end(q, QueueEvent.DEADLINE)
+
+    def persist(self, pq: ProcessQueue, now: float) -> None:
+        """Nothing is committed. What waits for its seal waits with its acknowledgement, and with that the next pop; what is
+        finished may also wait for a renewal before it is acknowledged."""
+        del now
+        if pq.ledger.held:
+            self.s.ask_seals_of(pq)
 
 
 def _runs(checks: Sequence[CheckPoint], topic: str, group: str) -> list[tuple[int, int]]:

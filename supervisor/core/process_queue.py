@@ -1,83 +1,133 @@
-"""One assignment of a message queue: what was pulled, what runs, what may be committed.
+"""Process queues: what was pulled or popped of a message queue, what runs, what is finished.
 
-It answers with the offset that may be committed: the smallest one that is not finished *and durable* (sealed, without
-rows, filtered, or its send-back accepted). Its ledger knows that (ledger.py); chunks are kept only while they are open. It
-is made when the queue is assigned and dies with the assignment: a queue that comes back gets a new one, and late answers
-find the old one ended and are dropped (docs/protocol.md has Java's).
+A process queue is what dispatching and settling work with. It answers with the offset that may be committed: the smallest
+one that is not finished *and durable* (sealed, without rows, filtered, or its send-back accepted). Its ledger knows that
+(ledger.py); chunks are kept only while they are open.
+
+Where its messages came from is its owner's affair. A queue that is pulled has a `PulledQueue` (assigning.py owns it): it is
+made when the queue is assigned and dies with the assignment. A queue that comes back gets a new one, and late answers find
+the old one ended and are dropped (docs/protocol.md has Java's). What one pop brought has a `PopQueue` (popping.py).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from ...remoting.check_points import CheckPoint
 from ...remoting.queues import MessageQueue
-from .chunks import Chunk, PullRun
+from .chunks import Chunk, PullRun, Token
 from .ledger import Ledger
 from .states import Queue
-
-if TYPE_CHECKING:
-    from .queue_order import QueueOrder
 
 RESERVE_BYTES_MIN = 16 * 1024
 RESERVE_BYTES_MAX = 256 * 1024
 """A broker stops a pull at 256 KiB unless its first message alone is larger (MessageStoreConfig.java)."""
 
 
+class Lane:
+    """What is handled in order, one thing at a time: the whole queue with order = "queue", one key of it with order = "key".
+
+    It has chunks in order of offset: those in a worker's hands, then those that wait.
+    """
+
+    __slots__ = ("handle", "in_hand", "key", "open", "queued", "sending", "suspended", "waiting", "worker_id")
+
+    def __init__(self, handle: int, key: bytes | int) -> None:
+        self.handle = handle
+        self.key = key
+        self.open = 0
+        """Messages that are not finished, with order = "key": a lane without any is forgotten."""
+        self.waiting: deque[Chunk] = deque()
+        """Not handed out, or given back: the next one first."""
+        self.in_hand: set[int] = set()
+        """Chunks that a worker has, by id."""
+        self.suspended = 0
+        """Number of the suspension that holds it; 0 = none. A number, because an old timer must not end a new one."""
+        self.sending = -1
+        """The offset whose send-back is open: nothing behind it may start before that is accepted. -1 = none."""
+        self.queued = False
+        """It stands in a line of lanes that may be handed out."""
+        self.worker_id: str | None = None
+        """The worker that it sticks to, with order = "queue"."""
+
+    @property
+    def free(self) -> bool:
+        """Nothing of it is under way that the next message has to wait for."""
+        return not self.in_hand and not self.suspended and self.sending < 0
+
+
+class QueueOrder:
+    """What an ordered mode knows of one assignment: its lanes, and how often which message was tried here.
+
+    All of that ends with the assignment, so the local counts are lost with it, as in Java (only a send-back writes a count
+    down).
+    """
+
+    __slots__ = ("attempts", "lanes", "of_offset", "uncommitted")
+
+    def __init__(self) -> None:
+        self.lanes: dict[bytes | int, Lane] = {}
+        """By key; a message without a key has a lane of its own, under its offset."""
+        self.of_offset: dict[int, Lane] = {}
+        """The lane of each unfinished message, with order = "key"."""
+        self.attempts: dict[int, int] = {}
+        """How often the message at an offset was tried here and failed; forgotten when it is finished."""
+        self.uncommitted: deque[Chunk] = deque()
+        """Consumed by a handler that commits by itself, and neither committed nor rolled back."""
+
+
+class Owner(Protocol):
+    """In what queues that are pulled and popped messages differ. `now` is in seconds of the core's clock."""
+
+    def progress(self, pq: ProcessQueue, now: float) -> None:
+        """Something of the queue finished or became durable, or nobody will finish it here."""
+
+    def finished(self, pq: ProcessQueue, start: int, end: int, token: Token) -> None:
+        """Messages of the offsets `[start, end)` are finished; their rows are in that segment (number 0 = none)."""
+
+    def check_of(self, pq: ProcessQueue, offset: int) -> CheckPoint | None:
+        """The check point of the message at that offset; None = it was pulled, and has none."""
+
+    def given_back(self, pq: ProcessQueue, offset: int) -> None:
+        """A broker has accepted the send-back of the message at that offset."""
+
+    def revoked(self, pq: ProcessQueue, now: float) -> None:
+        """The queue drains from now on."""
+
+    def deadline(self, pq: ProcessQueue, now: float) -> None:
+        """It has drained for as long as it may."""
+
+    def persist(self, pq: ProcessQueue, now: float) -> None:
+        """Save how far the queue has come, every few seconds; not called of one that opens."""
+
+
 class ProcessQueue:
-    """State only; the decisions are in pulling.py, dispatching.py and settling.py. Owned by the supervisor's core."""
+    """State only; the decisions are in dispatching.py and settling.py. Owned by the supervisor's core."""
 
     __slots__ = (
-        "blocked", "commit_asked", "committed", "committed_at", "drops", "end_offset", "final_commit",
-        "handle", "last_body_bytes", "last_commit_at", "last_commit_tries", "last_consume", "last_pull", "ledger",
-        "locked", "locked_at", "locked_until", "moved_to", "mq", "next_offset", "open", "order", "pull_pending",
-        "refusals", "refused_code", "send_failures", "starved", "state", "unfinished",
-        "unfinished_bytes", "waiting",
+        "handle", "info_handle", "last_consume", "ledger", "locked", "locked_at", "locked_until", "mq", "next_offset",
+        "open", "order", "owner", "send_failures", "state", "unfinished", "unfinished_bytes", "waiting",
     )  # fmt: skip
 
-    pops = False
-    """Its messages were popped: they are acknowledged one by one, and no offset is committed (pop_queue.py)."""
-
-    def __init__(self, handle: int, mq: MessageQueue) -> None:
+    def __init__(self, handle: int, mq: MessageQueue, owner: Owner, info_handle: int = 0) -> None:
         self.handle = handle
         self.mq = mq
+        self.owner = owner
+        self.info_handle = info_handle or handle
+        """By which workers know the queue: sent once to each."""
         self.state = Queue.OPENING
         self.ledger = Ledger(-1)
         """Of what was pulled; it begins where the queue was opened."""
         self.next_offset = -1
-        """Where the next pull begins."""
-        self.committed = -1
-        """What the broker confirmed, or where the queue was opened."""
-        self.end_offset = -1
-        """What the queue's next message will get, as the last pull's answer said; -1 before it."""
-        self.committed_at = float("-inf")
-        """When we told it last: an opening offset that nobody stored is told at the first persist."""
-        self.commit_asked = -1
-        """The offset of the commit that is under way, -1 when none is."""
-        self.final_commit = False
-        """The last commit of a draining queue was asked for: it ends with the answer."""
-        self.last_commit_tries, self.last_commit_at = 0, 0.0
-        """How often that commit failed, and when it may be asked again."""
+        """The end of what was pulled or popped: the next pull begins there."""
         self.waiting: deque[PullRun] = deque()
         self.open: dict[int, Chunk] = {}
         """By id: chunks with messages that have no outcome, or failed and were not sent back yet."""
         self.unfinished = 0
         self.unfinished_bytes = 0
-        self.pull_pending = False
-        self.blocked = False
-        """Flow control holds the next pull until something finishes."""
-        self.starved = False
-        """It stands in the line for bytes of the slab."""
-        self.drops = 0
-        """How often in a row a response found no room."""
-        self.last_body_bytes = 0
-        self.refused_code = -1
-        """The code of the refusal of its last pull, -1 when it was none; and how often in a row it came."""
-        self.refusals = 0
         self.send_failures = True
-        """Failures are sent back; False once the queue was taken away (the new owner has them)."""
-        self.moved_to = -1
-        """The broker said that our offset is not in the queue, and named this one: it ends, and is opened there."""
+        """Failures are sent back; False once the queue was taken away (another member has them)."""
         self.locked = True
         """It may be pulled and started: its lock is ours, or it needs none."""
         self.locked_at = 0.0
@@ -86,13 +136,7 @@ class ProcessQueue:
         """The last confirmed lock is held for certain until then."""
         self.order: QueueOrder | None = None
         """What an ordered mode knows of it."""
-        self.last_pull = 0.0
         self.last_consume = 0.0
-
-    @property
-    def info_handle(self) -> int:
-        """By which workers know the queue: told once to each."""
-        return self.handle
 
     @property
     def head_offset(self) -> int:
@@ -112,15 +156,6 @@ class ProcessQueue:
         """`span` is more than that. Looked up only when it may be: what was not delivered before a message does not count."""
         return self.next_offset - self.ledger.first_open > span_max and self.span > span_max
 
-    def reservation_bytes(self) -> int:
-        """What the next pull sets aside: a quarter more than the last body, within what brokers send.
-
-        After a response that found no room: all of that body, however large.
-        """
-        if self.drops:
-            return self.last_body_bytes
-        return min(max(self.last_body_bytes + self.last_body_bytes // 4, RESERVE_BYTES_MIN), RESERVE_BYTES_MAX)
-
     def running(self) -> bool:
         """A worker still has messages of it, or a send-back is under way or tried again."""
         return any(self.send_failures or chunk.reported < chunk.count for chunk in self.open.values())
@@ -129,3 +164,57 @@ class ProcessQueue:
         """Nobody will start the rest of the chunk in this assignment."""
         del self.open[chunk.chunk_id]
         self.ledger.lose(chunk.floor, chunk.offsets[-1] + 1)
+
+
+class PulledQueue:
+    """One assignment of a message queue that is pulled: its position, its commits, and what holds its next pull back.
+
+    State only; the decisions are in pulling.py and assigning.py.
+    """
+
+    __slots__ = (
+        "blocked", "commit_asked", "committed", "committed_at", "drops", "end_offset", "final_commit",
+        "last_body_bytes", "last_commit_at", "last_commit_tries", "last_pull", "moved_to", "pq", "pull_pending",
+        "refusals", "refused_code", "starved",
+    )  # fmt: skip
+
+    def __init__(self, pq: ProcessQueue) -> None:
+        self.pq = pq
+        self.committed = -1
+        """What the broker confirmed, or where the queue was opened."""
+        self.committed_at = float("-inf")
+        """When the broker confirmed it: an opening offset that nobody stored is committed at the first persist."""
+        self.commit_asked = -1
+        """The offset of the commit that is under way, -1 when none is."""
+        self.final_commit = False
+        """The last commit of a draining queue was asked for: the queue ends with the answer."""
+        self.last_commit_tries, self.last_commit_at = 0, 0.0
+        """How often that commit failed, and when it may be asked again."""
+        self.moved_to = -1
+        """The broker said that our offset is not in the queue, and named this one: the queue ends, and is opened there."""
+        self.end_offset = -1
+        """What the queue's next message will get, as the last pull's answer said; -1 before it."""
+        self.pull_pending = False
+        self.last_pull = 0.0
+        self.last_body_bytes = 0
+        self.drops = 0
+        """How often in a row a response found no room."""
+        self.blocked = False
+        """Flow control holds the next pull until something finishes."""
+        self.starved = False
+        """It stands in the line for bytes of the slab."""
+        self.refused_code = -1
+        """The code of the refusal of its last pull, -1 when it was none; and how often in a row it came."""
+        self.refusals = 0
+
+    def reservation_bytes(self) -> int:
+        """What the next pull sets aside: a quarter more than the last body, within what brokers send.
+
+        After a response that found no room: all of that body, however large.
+        """
+        return self.last_body_bytes if self.drops else bytes_for_next(self.last_body_bytes)
+
+
+def bytes_for_next(last_body_bytes: int) -> int:
+    """What the next request of a queue sets aside: a quarter more than its last body, within what brokers send."""
+    return min(max(last_body_bytes + last_body_bytes // 4, RESERVE_BYTES_MIN), RESERVE_BYTES_MAX)

@@ -8,20 +8,20 @@ unread: the answers that would free slots may stand behind it).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from ...durable.outcomes import FILTERED
 from ...remoting.codes import ResponseCode
 from ...remoting.errors import ProtocolError
 from ...remoting.stored import walk
 from .actions import Heartbeat, Pull
-from .chunks import PullRun
-from .process_queue import ProcessQueue
+from .chunks import Chunk, PullRun
+from .process_queue import ProcessQueue, PulledQueue
 from .slab import UNIT_BYTES, Slot
 from .state import State
 from .states import Queue
-from .trimming import trim
 
 ANSWERED = (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
 REFUSALS_LOGGED_EVERY = 60
@@ -49,40 +49,41 @@ class PullResult:
 class Pulling:
     """Sends pulls and takes their answers. `moved(queue, offset, now)` drains a queue and opens it again there."""
 
-    def __init__(self, state: State, moved: Callable[[ProcessQueue, int, float], None]) -> None:
+    def __init__(self, state: State, moved: Callable[[PulledQueue, int, float], None]) -> None:
         self.s = state
         self._moved = moved
         self._trimmed_at = float("-inf")
         self._trim_due = False
 
-    def consider(self, pq: ProcessQueue, now: float) -> None:
+    def consider(self, q: PulledQueue, now: float) -> None:
         """Send the next pull of the queue, or note what holds it back."""
-        if pq.state is not Queue.ASSIGNED or pq.pull_pending or pq.starved or not pq.locked:
+        pq = q.pq
+        if pq.state is not Queue.ASSIGNED or q.pull_pending or q.starved or not pq.locked:
             return  # a queue that is locked again is looked at again
         if self.s.paused:
-            pq.blocked = True
+            q.blocked = True
             return
         messages_max, bytes_max = thresholds(self.s, pq)
-        pq.blocked = (
+        q.blocked = (
             pq.unfinished > messages_max
             or pq.unfinished_bytes > bytes_max
             or pq.is_wider(self.s.config.consume_concurrently_max_span)
         )
-        if pq.blocked:
+        if q.blocked:
             return
-        if self.s.starved or not self._reserve_or_trim(pq, now):
-            self._stand_in_line(pq, now)
+        if self.s.starved or not self._reserve_or_trim(q, now):
+            self._stand_in_line(q, now)
             return
-        self._send(pq, now)
+        self._send(q, now)
 
-    def _stand_in_line(self, pq: ProcessQueue, now: float) -> None:
-        pq.starved = True
-        self.s.starved.append(pq)
+    def _stand_in_line(self, q: PulledQueue, now: float) -> None:
+        q.starved = True
+        self.s.starved.append(q)
         # Those in front may be queues that have ended meanwhile, and nothing else may come to serve the line.
         self.feed_starved(now)
 
-    def _reserve_or_trim(self, pq: ProcessQueue, now: float) -> bool:
-        return self._reserve(pq) or (self._trim(now) and self._reserve(pq))
+    def _reserve_or_trim(self, q: PulledQueue, now: float) -> bool:
+        return self._reserve(q) or (self._trim(now) and self._reserve(q))
 
     def _trim(self, now: float) -> bool:
         """Take back what slots do not need any more, now and then; whether that brought anything."""
@@ -101,39 +102,40 @@ class Pulling:
         self._trim_due = False
         self.feed_starved(now)
 
-    def _reserve(self, pq: ProcessQueue) -> bool:
+    def _reserve(self, q: PulledQueue) -> bool:
         slab = self.s.slab
-        if pq.drops > 1 and slab.used_units:
+        if q.drops > 1 and slab.used_units:
             # Fragments kept it out although the sum fitted: now it waits for a run that holds it and all that was asked for
             # before it, at the latest for the whole slab.
-            asked_bytes = pq.reservation_bytes() + slab.reserved_units * UNIT_BYTES
+            asked_bytes = q.reservation_bytes() + slab.reserved_units * UNIT_BYTES
             if slab.longest_free() * UNIT_BYTES < asked_bytes:
                 return False
-        units = slab.reserve(pq.reservation_bytes())
+        units = slab.reserve(q.reservation_bytes())
         if units:
-            self.s.reserved[pq.handle] = units
+            self.s.reserved[q.pq.handle] = units
         return bool(units)
 
-    def _send(self, pq: ProcessQueue, now: float) -> None:
-        pq.pull_pending = True
-        pq.last_pull = now
+    def _send(self, q: PulledQueue, now: float) -> None:
+        pq = q.pq
+        q.pull_pending = True
+        q.last_pull = now
         commit = pq.head_offset
         self.s.counters.pulls += 1
-        self.s.out.append(Pull(pq.handle, pq.mq, pq.next_offset, commit if commit > pq.committed else 0))
+        self.s.out.append(Pull(pq.handle, pq.mq, pq.next_offset, commit if commit > q.committed else 0))
 
     def feed_starved(self, now: float) -> None:
         """Bytes were freed: serve the line from its head, and stop at the first that still does not fit."""
         starved = self.s.starved
         while starved:
-            pq = starved[0]
+            q = starved[0]
             if self.s.paused:
-                pq.blocked = True
-            elif pq.state is Queue.ASSIGNED and pq.locked:
-                if not self._reserve_or_trim(pq, now):
+                q.blocked = True
+            elif q.pq.state is Queue.ASSIGNED and q.pq.locked:
+                if not self._reserve_or_trim(q, now):
                     return
-                self._send(pq, now)
+                self._send(q, now)
             starved.popleft()
-            pq.starved = False
+            q.starved = False
 
     def pause(self, reason: str) -> None:
         """Send no further pull until every reason is gone. One that the broker holds is still answered, and its messages
@@ -145,51 +147,51 @@ class Pulling:
         self.s.paused.discard(reason)
         if self.s.paused:
             return
-        for pq in list(self.s.queues.values()):
-            self.consider(pq, now)
+        for q in list(self.s.pulled.values()):
+            self.consider(q, now)
 
     def room_for(self, handle: int, length_bytes: int) -> Slot | None:
         """Where the body of this queue's pull response goes; None = read and drop it."""
-        pq = self.s.assigned(handle)
-        if pq is None:
+        q = self.s.assigned(handle)
+        if q is None:
             return None
         slot = self.s.slab.take(length_bytes)
         if slot is None:
-            pq.last_body_bytes = length_bytes
+            q.last_body_bytes = length_bytes
         return slot
 
-    def _answered(self, handle: int) -> ProcessQueue | None:
+    def _answered(self, handle: int) -> PulledQueue | None:
         """Give the reservation back; the queue if it still takes answers."""
         units = self.s.reserved.pop(handle, 0)
         if units:
             self.s.slab.unreserve(units)
-        pq = self.s.assigned(handle)
-        if pq is None:
+        q = self.s.assigned(handle)
+        if q is None:
             # Draining or ended in the meantime: the answer is dropped, the next owner pulls the same again.
             self.s.counters.late_answers += 1
         else:
-            pq.pull_pending = False
-        return pq
+            q.pull_pending = False
+        return q
 
     def pulled(self, handle: int, result: PullResult, now: float) -> None:
         """Take a pull's answer; its slot (if any) belongs to the core from here on."""
-        pq = self._answered(handle)
-        if pq is None:
+        q = self._answered(handle)
+        if q is None:
             if result.slot is not None:
                 self.s.release(result.slot)
             self.feed_starved(now)
             return
         if result.dropped:
             self.s.counters.pull_bodies_dropped += 1
-            pq.drops += 1
-            self._stand_in_line(pq, now)
+            q.drops += 1
+            self._stand_in_line(q, now)
             return
-        pq.drops = 0
-        pq.end_offset = max(pq.end_offset, result.end_offset)
+        q.drops, pq = 0, q.pq
+        q.end_offset = max(q.end_offset, result.end_offset)
         if result.code in ANSWERED:
-            pq.refused_code = -1
+            q.refused_code = -1
         if result.code == ResponseCode.SUCCESS and result.slot is not None:
-            self._found(pq, result, result.slot, now)
+            self._found(q, result, result.slot, now)
             return
         if result.slot is not None:
             self.s.release(result.slot)  # a refusal with a body, which no broker sends: nobody wants it
@@ -197,15 +199,16 @@ class Pulling:
             if result.code == ResponseCode.PULL_NOT_FOUND:
                 # At its end: the broker will hold the next pull and answer it with the first message that arrives. Idle
                 # queues must not sit on bytes that busy ones wait for.
-                pq.last_body_bytes = 0
+                q.last_body_bytes = 0
             self.s.outcomes.add(FILTERED, pq.mq, pq.next_offset, result.next_offset)
             pq.ledger.pass_over(pq.next_offset, result.next_offset)
             pq.next_offset = max(pq.next_offset, result.next_offset)
-            self._again(pq, now)
+            self._again(q, now)
         else:
-            self._refused(pq, result, now)
+            self._refused(q, result, now)
 
-    def _found(self, pq: ProcessQueue, result: PullResult, slot: Slot, now: float) -> None:
+    def _found(self, q: PulledQueue, result: PullResult, slot: Slot, now: float) -> None:
+        pq = q.pq
         try:
             positions, offsets = walk(self.s.view, slot.start, slot.start + result.length_bytes)
             if offsets and offsets[-1] >= result.next_offset:
@@ -218,18 +221,18 @@ class Pulling:
             self.s.log("error", "pull_body_invalid", queue=pq.mq, offset=pq.next_offset, error=str(error))
             self.failed(pq.handle, self.s.config.pull_delay_on_error_ms, now, answered=True)
             return
-        pq.last_body_bytes = result.length_bytes
+        q.last_body_bytes = result.length_bytes
         counters = self.s.counters
         counters.pulled_messages += len(offsets)
         counters.pulled_bytes += result.length_bytes
-        self.s.stats.pulled(pq.mq.topic, len(offsets), (now - pq.last_pull) * 1000)
+        self.s.stats.pulled(pq.mq.topic, len(offsets), (now - q.last_pull) * 1000)
         if len(offsets) < result.next_offset - pq.next_offset:
             # Not each message: in this range, whatever has no other outcome was filtered by the broker.
             self.s.outcomes.add(FILTERED, pq.mq, pq.next_offset, result.next_offset)
         self._queue_runs(pq, slot, positions, offsets)
         pq.ledger.pass_over(offsets[-1] + 1 if offsets else pq.next_offset, result.next_offset)
         pq.next_offset = max(pq.next_offset, result.next_offset)
-        self._again(pq, now)
+        self._again(q, now)
 
     def _queue_runs(self, pq: ProcessQueue, slot: Slot, positions: list[int], offsets: list[int]) -> None:
         """Queue what is new; what was finished before a restart is left out (it may stand anywhere in the body)."""
@@ -248,31 +251,31 @@ class Pulling:
         if runs and len(pq.waiting) == len(runs):
             self.s.ready.append(pq)
 
-    def _again(self, pq: ProcessQueue, now: float) -> None:
+    def _again(self, q: PulledQueue, now: float) -> None:
         if self.s.config.pull_interval_ms:
-            pq.pull_pending = True
-            self._later(pq, now + self.s.config.pull_interval_ms / 1000)
+            q.pull_pending = True
+            self._later(q, now + self.s.config.pull_interval_ms / 1000)
         else:
-            self.consider(pq, now)
+            self.consider(q, now)
         self.feed_starved(now)
 
-    def _later(self, pq: ProcessQueue, due: float) -> None:
+    def _later(self, q: PulledQueue, due: float) -> None:
         """Look at the queue again at `due`; until then its pull counts as outstanding."""
 
         def again(now: float) -> None:
-            pq.pull_pending = False
-            self.consider(pq, now)
+            q.pull_pending = False
+            self.consider(q, now)
 
         self.s.at(due, again)
 
-    def _refused(self, pq: ProcessQueue, result: PullResult, now: float) -> None:
-        config = self.s.config
+    def _refused(self, q: PulledQueue, result: PullResult, now: float) -> None:
+        config, pq = self.s.config, q.pq
         if result.code == ResponseCode.PULL_OFFSET_MOVED:
             # The offset is not in the queue (deleted, reset, re-created): finish what runs, then begin where it says.
             self.s.log(
                 "warning", "pull_offset_illegal", queue=pq.mq, offset=pq.next_offset, corrected=result.next_offset
             )
-            self._moved(pq, result.next_offset, now)
+            self._moved(q, result.next_offset, now)
             return
         self.s.counters.pull_errors += 1
         if result.code in (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST):
@@ -281,33 +284,68 @@ class Pulling:
         delay_ms = config.pull_delay_on_error_ms
         if result.code == ResponseCode.FLOW_CONTROL:
             delay_ms = config.pull_delay_on_flow_control_ms
-        if result.code != pq.refused_code:
-            pq.refused_code, pq.refusals = result.code, 0
-        level = "debug" if pq.refusals % REFUSALS_LOGGED_EVERY else "warning"
-        pq.refusals += 1
-        self.s.log(level, "pull_refused", queue=pq.mq, code=result.code, remark=result.remark, times=pq.refusals,
+        if result.code != q.refused_code:
+            q.refused_code, q.refusals = result.code, 0
+        level = "debug" if q.refusals % REFUSALS_LOGGED_EVERY else "warning"
+        q.refusals += 1
+        self.s.log(level, "pull_refused", queue=pq.mq, code=result.code, remark=result.remark, times=q.refusals,
                    retry_in_ms=delay_ms)  # fmt: skip
-        pq.pull_pending = True
-        self._later(pq, now + delay_ms / 1000)
+        q.pull_pending = True
+        self._later(q, now + delay_ms / 1000)
 
-    def expired(self, pq: ProcessQueue, now: float) -> bool:
+    def expired(self, q: PulledQueue, now: float) -> bool:
         """Whether its pull has been out for longer than any answer takes (ProcessQueue.isPullExpired). Its bytes are given
         back then; an answer that comes all the same finds the queue leaving and is dropped."""
-        if not (pq.pull_pending and pq.handle in self.s.reserved and now - pq.last_pull > PULL_MAX_IDLE_S):
+        pq = q.pq
+        if not (q.pull_pending and pq.handle in self.s.reserved and now - q.last_pull > PULL_MAX_IDLE_S):
             return False
         self.s.slab.unreserve(self.s.reserved.pop(pq.handle))
         self.s.counters.pulls_expired += 1
-        self.s.log("error", "pull_expired", queue=pq.mq, offset=pq.next_offset, sent_s_ago=round(now - pq.last_pull))
+        self.s.log("error", "pull_expired", queue=pq.mq, offset=pq.next_offset, sent_s_ago=round(now - q.last_pull))
         return True
 
     def failed(self, handle: int, delay_ms: int, now: float, *, answered: bool = False) -> None:
         """No usable answer (connection lost, time-out, garbage): pull again after `delay_ms`."""
-        pq = self.s.assigned(handle) if answered else self._answered(handle)
+        q = self.s.assigned(handle) if answered else self._answered(handle)
         self.s.counters.pull_errors += 1
-        if pq is not None:
-            pq.pull_pending = True
-            self._later(pq, now + delay_ms / 1000)
+        if q is not None:
+            q.pull_pending = True
+            self._later(q, now + delay_ms / 1000)
         self.feed_starved(now)
+
+
+def trim(state: State) -> int:
+    """Cut down every slot that can be, when bytes run short; the units that came free.
+
+    A pull's body is one slot, and chunks of it finish at different times: a message that takes minutes would hold all of
+    what was pulled with it. Bytes are needed by a pull run that waits, or by a chunk that a worker may read or whose failed
+    messages are to be sent back. A slot all of whose references are found this way is cut down to their units; one with a
+    reference that is not found (a body that is just being received) is left alone.
+    """
+    state.slab.worn = False
+    held: dict[Slot, list[tuple[int, int]]] = {}
+    for slot, start, end in chain(_waiting(state), _in_use(state)):
+        if slot.units > 1:
+            held.setdefault(slot, []).append((start, end))
+    freed = sum(state.slab.trim(slot, ranges) for slot, ranges in held.items() if len(ranges) == slot.refs)
+    state.counters.trimmed_units += freed
+    return freed
+
+
+def _waiting(state: State) -> Iterator[tuple[Slot, int, int]]:
+    for pq in state.queues.values():
+        for run in pq.waiting:
+            yield run.slot, run.positions[run.at], run.positions[run.end]
+
+
+def _in_use(state: State) -> Iterator[tuple[Slot, int, int]]:
+    chunks: dict[int, Chunk] = {}
+    queues = (pq.open.values() for pq in state.queues.values())
+    for chunk in chain(state.chunks.values(), state.redo, state.quarantine, *queues):
+        chunks[id(chunk)] = chunk
+    for chunk in chunks.values():
+        if chunk.held:
+            yield chunk.slot, chunk.positions[0], chunk.positions[-1]
 
 
 def thresholds(state: State, pq: ProcessQueue) -> tuple[int, int]:

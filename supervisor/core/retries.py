@@ -24,7 +24,6 @@ from .blame import Fate, Lot
 from .charges import Charge
 from .chunks import Chunk, Token
 from .dispatching import Dispatching
-from .pop_queue import PopQueue
 from .process_queue import ProcessQueue
 from .state import State, WorkerView
 from .states import Queue
@@ -100,9 +99,9 @@ class Retries:
         if not pq.send_failures:
             self.s.counters.discarded_failures += 1
             return
-        check = pq.checks.get(chunk.offsets[index]) if isinstance(pq, PopQueue) else None
+        check = pq.owner.check_of(pq, chunk.offsets[index])
         configured = config.delay_level_when_next_consume
-        mode = mode_of(failure, configured, popped=pq.pops, broadcasting=config.broadcasting)
+        mode = mode_of(failure, configured, popped=check is not None, broadcasting=config.broadcasting)
         failure.sent, failure.mode = True, mode
         if mode is Mode.DROP:
             # The edge answers as if it had been accepted (ConsumeMessageConcurrentlyService.processConsumeResult).
@@ -134,12 +133,10 @@ class Retries:
         self._count(failure)
         self._dispatching.quarantine.finished(pq, chunk, index, sent_back=failure.cause is not Cause.DEATHS)
         pq.unfinished -= 1
-        if isinstance(pq, PopQueue) and pq.checks.pop(chunk.offsets[index], None) is not None:
-            pq.loop.in_hand -= 1  # the broker has it again: it is not acknowledged
+        pq.owner.given_back(pq, chunk.offsets[index])
         self._finished(pq, chunk, index, index + 1, ("", 0))
         self._dispatching.sent(pq, chunk.offsets[index])
         self._settled(pq, chunk)
-        pq.final_commit = False  # of a queue that leaves: asked while this was under way, it stops before the message
         self._progress(pq, now)
 
     def _count(self, failure: Failure) -> None:

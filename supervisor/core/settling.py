@@ -14,7 +14,7 @@ from ...durable.intervals import Intervals
 from ...remoting.queues import MessageQueue
 from ...workers.failures import Failure
 from ...workers.unreported import CHUNK_MASK
-from .actions import AskReport, JournalDone, JournalSealed, KillWorker, Retired
+from .actions import AskReport, JournalSealed, KillWorker, Retired
 from .blame import Death, End, Lot
 from .chunks import Chunk, Token
 from .dispatching import Dispatching
@@ -214,12 +214,7 @@ class Settling:
         if token[1]:
             self._wait_for_seal(pq, token, first, last, end - start)
         pq.ledger.finish(first, last)
-        self._journal(pq, first, last, *token)
-
-    def _journal(self, pq: ProcessQueue, start: int, end: int, worker_id: str, seq: int) -> None:
-        """What was popped is not noted: the broker knows it by its acknowledgement."""
-        if not pq.pops:
-            self.s.out.append(JournalDone(pq.mq, start, end, worker_id, seq))
+        pq.owner.finished(pq, first, last, token)
 
     def _cleared(self, pq: ProcessQueue, chunk: Chunk, start: int, end: int) -> None:
         """Suspects that came through are charged with nothing any more; those that failed, when a broker has them again."""
@@ -345,14 +340,11 @@ class Settling:
             done.update(pairs)
         for chunk in worker.in_flight.values():
             pq = self.s.queues.get(chunk.handle)
-            if pq is not None and pq.mq in found and not pq.pops:
-                self._journal_salvaged(pq.mq, chunk, found[pq.mq], (worker_id, seq))
+            if pq is not None and pq.mq in found:
+                for index in range(chunk.reported, chunk.count):
+                    if chunk.offsets[index] in found[pq.mq]:
+                        pq.owner.finished(pq, chunk.begin_of(index), chunk.offsets[index] + 1, (worker_id, seq))
         self.sealed(worker_id, seq, now)
-
-    def _journal_salvaged(self, mq: MessageQueue, chunk: Chunk, found: Intervals, token: Token) -> None:
-        for index in range(chunk.reported, chunk.count):
-            if chunk.offsets[index] in found:
-                self.s.out.append(JournalDone(mq, chunk.begin_of(index), chunk.offsets[index] + 1, *token))
 
     def salvage_complete(self, worker_id: str, now: float) -> None:
         """Nothing more of the dead worker will turn up: hand the rest of its chunks to others."""

@@ -6,7 +6,7 @@ that waits to be dispatched holds one, every chunk cut from it holds one. A slot
 a slice that a worker may still read is never written again.
 
 Nothing is ever moved. When bytes run short, a slot of which only a part is still held gives its other units back (`trim`,
-trimming.py), so that one slow message holds up its own units and not those of its whole pull.
+pulling.py), so that one slow message holds up its own units and not those of its whole pull.
 
 A pull reserves its bytes before it is sent. What the reservation did not foresee (a larger body, a fragmented slab) may
 use a small overflow that reservations never touch; beyond that a body is read and dropped, and pulled again.

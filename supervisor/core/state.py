@@ -20,7 +20,7 @@ from .chunks import Chunk, Token
 from .counters import Counters
 from .outcome_notes import OutcomeNotes
 from .places import Places
-from .process_queue import ProcessQueue
+from .process_queue import ProcessQueue, PulledQueue
 from .sizing import ChunkSizer
 from .slab import Slab, Slot
 from .states import LIVING, WORKER, Queue, Seen, Worker, WorkerEvent, move
@@ -237,14 +237,15 @@ class State(Crew):
         """Subscribed now."""
         self.recovered: dict[MessageQueue, tuple[int, Intervals]] = {}
         """Finished offsets of queues that are not assigned: (the committed offset they were noted above, the offsets)."""
-        self.counters = Counters()
-        self.stats = ConsumerStats()
+        self.counters, self.stats = Counters(), ConsumerStats()
         self.out: list[Action] = []
         self.queues: dict[int, ProcessQueue] = {}
         """By handle; an ended queue is not in it, so that a late answer finds nothing."""
+        self.pulled: dict[int, PulledQueue] = {}
+        """Those of them that are pulled."""
         self.by_mq: dict[MessageQueue, ProcessQueue] = {}
         self.by_topic: dict[str, dict[MessageQueue, ProcessQueue]] = {}
-        """As `by_mq`; a topic without queues is not in it."""
+        """As `by_mq`, which has the queues that are pulled; a topic without queues is not in it."""
         self.unsealed: dict[Token, dict[int, ProcessQueue]] = {}
         """By segment: the queues that have rows in it that are not durable yet, by handle; see Ledger.held."""
         self.unsealed_of: dict[str, set[int]] = {}
@@ -263,14 +264,13 @@ class State(Crew):
         """What dead workers left: handed out before anything new."""
         self.quarantine: deque[Chunk] = deque()
         """What may have killed a worker: handed out before all else, to a worker that has nothing else."""
-        self.charges = Charges()
-        self.starved: deque[ProcessQueue] = deque()
+        self.starved: deque[PulledQueue] = deque()
         """Queues that wait for bytes of the slab, first come first served."""
         self.lingering: dict[MessageQueue, set[int]] = {}
         """Ordered: chunks of queues that have ended, still in a worker's hands; such a queue is not opened again yet."""
         self.settled: dict[MessageQueue, Intervals] = {}
         """Per queue: offsets that are finished and durable by this member, for the loader."""
-        self.outcomes = OutcomeNotes()
+        self.charges, self.outcomes = Charges(), OutcomeNotes()
         self.waiting_messages = 0
         self.paused: set[str] = set()
         """Who holds up pulling; what was pulled is still consumed."""
@@ -363,15 +363,13 @@ class State(Crew):
 
     def enter(self, pq: ProcessQueue) -> None:
         """A new assignment of a queue that is pulled."""
+        self.pulled[pq.handle] = PulledQueue(pq)
         self.queues[pq.handle] = self.by_mq[pq.mq] = pq
         self.by_topic.setdefault(pq.mq.topic, {})[pq.mq] = pq
 
     def leave(self, pq: ProcessQueue) -> None:
         """The assignment is over."""
-        del self.queues[pq.handle]
-        if self.by_mq.get(pq.mq) is not pq:
-            return
-        del self.by_mq[pq.mq]
+        del self.queues[pq.handle], self.pulled[pq.handle], self.by_mq[pq.mq]
         those = self.by_topic[pq.mq.topic]
         del those[pq.mq]
         if not those:
@@ -393,7 +391,7 @@ class State(Crew):
         least = self.config.batch_messages_max if self.stats.calls_are_batches else 1
         return max(self.sizer.size(waiting, free_workers), least)
 
-    def assigned(self, handle: int) -> ProcessQueue | None:
-        """The queue of that handle if it still takes new work."""
-        pq = self.queues.get(handle)
-        return pq if pq is not None and pq.state is Queue.ASSIGNED else None
+    def assigned(self, handle: int) -> PulledQueue | None:
+        """The pulled queue of that handle if it still takes new work."""
+        q = self.pulled.get(handle)
+        return q if q is not None and q.pq.state is Queue.ASSIGNED else None

@@ -8,8 +8,9 @@ RTs are milliseconds per pull and per call of the handler. Times come in from th
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -39,6 +40,10 @@ class Rate(NamedTuple):
 
 
 _NOTHING: Final = Rate()
+
+PROCESS_TIME_MS: Final = (1, 5, 10, 100, 1_000, 10_000, 60_000)
+"""Upper bounds of RocketMQ 5's rocketmq_process_time, and a second."""
+_BOUNDS_US: Final = tuple(bound * 1_000 for bound in PROCESS_TIME_MS)
 
 
 class Item:
@@ -83,6 +88,9 @@ class TopicStats:
     consume_rt: Item
     consume_ok: Item
     consume_failed: Item
+    process_times: list[int] = field(default_factory=lambda: [0] * (len(PROCESS_TIME_MS) + 1))
+    """Messages by the bound that their time in the handler is not above, the last for all that is longer. Of messages that
+    are reported together, each counts with their mean."""
 
     def items(self) -> tuple[Item, ...]:
         return self.pull_rt, self.pull_messages, self.consume_rt, self.consume_ok, self.consume_failed
@@ -111,7 +119,9 @@ class ConsumerStats:
     def consumed(self, topic: str, messages: int, failed: int, busy_us: int) -> None:
         """An outcome: the handler took `busy_us` for `messages`, of which `failed` are to be consumed later."""
         stats = self._of(topic)
-        stats.consume_rt.add(busy_us / 1000, 1 if self.calls_are_batches else messages)
+        calls = 1 if self.calls_are_batches else messages
+        stats.consume_rt.add(busy_us / 1000, calls)
+        stats.process_times[bisect_left(_BOUNDS_US, busy_us / calls if calls else 0)] += calls
         if messages > failed:
             stats.consume_ok.add(messages - failed)
         if failed:
@@ -147,6 +157,10 @@ class ConsumerStats:
                 **asdict(self.status(topic)),
                 "consume_ok_msgs": {window.label: int(stats.consume_ok.rate(window).sum) for window in Window},
                 "consume_failed_msgs": {window.label: int(stats.consume_failed.rate(window).sum) for window in Window},
+                "process_time": {
+                    "buckets": list(zip([*map(str, PROCESS_TIME_MS), "+Inf"], stats.process_times, strict=True)),
+                    "sum_ms": stats.consume_rt.value,
+                },
             }
             for topic, stats in sorted(self.topics.items())
         }

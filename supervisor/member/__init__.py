@@ -12,7 +12,7 @@ milliseconds).
   looked at again when something of it finishes. One byte budget per supervisor (two on a machine have two) counts
   capacity held; a dispatched slice is never moved or reused before its outcome is in or its worker's death is
   certain. When bytes run short, slots are cut down in place to the units that a waiting run or a chunk still needs
-  (trimming.py): a slow message holds up its own units, not those of all that was pulled with it.
+  (pulling.py): a slow message holds up its own units, not those of all that was pulled with it.
 - *A connection is never left unread.* A pull reserves its bytes before it is sent; a response that finds no room goes
   to a small fixed overflow, else it is read, dropped and pulled again after a completion, counted. Otherwise the
   send-back answers that would free slots wait behind a pull response for ever. The slab is never smaller than two of

@@ -8,12 +8,22 @@ asked once more, so that the reason can be told; a 4.x broker cannot tell the tw
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol
 
+from ...client.cluster import Cluster
 from ...client.operations import Operations
+from ...conf.settings import Settings, is_broadcasting
 from ...remoting.names import RETRY_PREFIX
 from ...remoting.queues import MessageQueue
-from .local_offsets import LocalOffsets
+from ..core.checks import consume_timestamp_ms
+from ..core.decisions import Core
+from .commits import Commits
+from .local_offsets import LocalCommits, LocalOffsets, offsets_path
+
+CONSUME_TIMESTAMP_BACK_MS = 30 * 60 * 1000
 
 
 class StoredOffsets(Protocol):
@@ -80,3 +90,22 @@ class FirstOffset:
         if self._where == "CONSUME_FROM_FIRST_OFFSET":
             return 0, "CONSUME_FROM_FIRST_OFFSET"
         return await self._operations.max_offset(mq), "CONSUME_FROM_LAST_OFFSET"
+
+
+def offset_store(
+    settings: Settings, client_id: str, cluster: Cluster, operations: Operations, core: Core, now: Callable[[], float]
+) -> tuple[Commits | LocalCommits, FirstOffset]:
+    """Where offsets are committed, and how the first one is found: at the brokers when clustering, in an own file when
+    broadcasting (DefaultMQPushConsumerImpl.start). Raises UsageError for a file that cannot be read."""
+    consumer = settings.consumer
+    timestamp_ms = consume_timestamp_ms(consumer.consume_timestamp)
+    if timestamp_ms is None:
+        timestamp_ms = int(time.time() * 1000) - CONSUME_TIMESTAMP_BACK_MS
+    where = consumer.consume_from_where
+    if not is_broadcasting(settings):
+        stored = BrokersOffsets(operations, consumer.group)
+        return Commits(cluster, operations, core, consumer.group, now), FirstOffset(
+            operations, stored, where, timestamp_ms
+        )
+    local = LocalOffsets(offsets_path(consumer.local_offset_store_dir, client_id, consumer.group, Path.home()))
+    return LocalCommits(local, core, now), FirstOffset(operations, FileOffsets(local), where, timestamp_ms)

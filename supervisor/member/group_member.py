@@ -43,17 +43,17 @@ from ..core import events as ev
 from ..core.checks import check_consumer, subscriptions
 from ..core.decisions import Core
 from ..core.failed_actions import action_failed
-from ..core.recreated import LastBodies, deleted_queues
 from ..core.subscriptions import Subscriptions
 from .access import access_of
+from .first_offset import offset_store
 from .group_watch import GroupWatch
 from .heartbeats import Heartbeats
 from .left_locks import LeftLocks
 from .look_ups import LookUps
-from .offset_store import offset_store
 from .pops import Pops
 from .pulls import Pulls
 from .queue_locks import QueueLocks
+from .recreated import LastBodies, deleted_queues
 from .requests import Asked, Requests
 from .route_keeper import RouteKeeper
 from .running_info import Clocks, offsets_of, running_info

@@ -52,7 +52,7 @@ def parse(data: bytes) -> dict[MessageQueue, int]:
 
 
 class LocalOffsets:
-    """The file and its table in memory. Not for two processes at once: the client id is locked (client_lock.py)."""
+    """The file and its table in memory. Not for two processes at once: the client id is locked (slot.py)."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,7 +1,9 @@
 """What a rebalance asks of the cluster: the queues of a topic, the members of the group, and whose the queues are where a
 user's own strategy decides that.
 
-Broadcasting asks for no members: every member reads every queue (RebalanceImpl.rebalanceByTopic).
+Broadcasting asks for no members: every member reads every queue (RebalanceImpl.rebalanceByTopic). With
+`consumer.client_rebalance` = false the brokers say whose the queues are (QUERY_ASSIGNMENT, 5.x), and how each is read, by
+pulls or pops (CL/impl/consumer/RebalanceImpl.java, queryAssignment). `mqadmin setConsumeMode` says which groups pop.
 """
 
 from __future__ import annotations
@@ -12,18 +14,23 @@ from typing import NamedTuple
 
 import structlog
 
+from ...client.asking import ask
 from ...client.cluster import Cluster
 from ...client.operations import Operations
 from ...conf.settings import ConsumerSettings
-from ...remoting.codes import ResponseCode
-from ...remoting.errors import BrokerError, RocketcrewError, UnreachableError
-from ...remoting.names import RETRY_PREFIX
+from ...remoting.codes import RequestCode, ResponseCode
+from ...remoting.errors import BrokerError, RocketcrewError, UnreachableError, UsageError
+from ...remoting.names import MASTER_ID, RETRY_PREFIX
+from ...remoting.pop_headers import MODE_POP, QueryAssignment, QueryAssignmentResponse
 from ...remoting.queues import MessageQueue
 from ..core.allocation import is_users_own
 from ..core.machine_rooms import AllocationError
-from .broker_assignment import BrokerAssignments
 from .heartbeats import Heartbeats
 from .user_strategy import UserStrategy
+
+QUERY_TIMEOUT_MS = 3_000
+STRATEGIES = ("AVG", "AVG_BY_CIRCLE")
+"""Those that brokers know (BR/processor/QueryAssignmentProcessor.java)."""
 
 log = structlog.get_logger("rocketcrew.member")
 
@@ -36,6 +43,48 @@ class Assignment(NamedTuple):
     mine: Sequence[MessageQueue] | None = None
     pop: Sequence[MessageQueue] | None = None
     """Queues to pop from, where the broker assigns."""
+
+
+class BrokerAssignment(NamedTuple):
+    """Our queues of one topic; one to pop with the id -1 stands for all of its broker."""
+
+    pull: list[MessageQueue]
+    pop: list[MessageQueue]
+
+
+class BrokerAssignments:
+    """Asks for one member of the group."""
+
+    def __init__(self, cluster: Cluster, group: str, client_id: str, strategy: str, message_model: str) -> None:
+        self._cluster = cluster
+        self._group = group
+        self._client_id = client_id
+        self._strategy = strategy
+        self._message_model = message_model
+
+    async def query(self, topic: str) -> BrokerAssignment | None:
+        """None = the broker does not say. Raises BrokerError, UnreachableError; UsageError when it cannot know."""
+        route = await self._cluster.route(topic)
+        if not route.broker_datas:
+            raise UnreachableError(topic, "the route of this topic names no broker")
+        data = self._cluster.random.choice(route.broker_datas)
+        address = data.broker_addrs.get(MASTER_ID) or min(data.broker_addrs.values())
+        body = QueryAssignment(topic, self._group, self._client_id, self._strategy, self._message_model).encode()
+        code = RequestCode.QUERY_ASSIGNMENT
+        try:
+            answer = await ask(self._cluster.remoting, address, code, body=body, timeout_ms=QUERY_TIMEOUT_MS)
+        except BrokerError as error:
+            if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise UsageError(
+                    f"consumer.client_rebalance = false needs RocketMQ 5: the broker at {address} does not assign queues"
+                    " (QUERY_ASSIGNMENT), and so has no POP; set it to true"
+                ) from error
+            raise
+        found = QueryAssignmentResponse.decode(answer.body).message_queue_assignments
+        if found is None:
+            return None
+        pop = [each.message_queue for each in found if each.mode == MODE_POP]
+        return BrokerAssignment([each.message_queue for each in found if each.mode != MODE_POP], pop)
 
 
 class LookUps:

@@ -40,7 +40,7 @@ from ..core.actions import Ack, Pop, Renew, SendBack
 from ..core.decisions import Core
 from ..core.popping import PopResult
 from ..core.slab import Slot
-from .landing import Landing
+from .pulls import Landing
 from .send_back import SendBacks
 
 POLL_MS = 15_000
@@ -70,7 +70,7 @@ class Pops:
         self._ack_turns = asyncio.Semaphore(ACKS_AT_ONCE)
 
     async def pop(self, action: Pop) -> None:
-        """One pop, answered by `Popped` or `PopFailed`."""
+        """One pop, answered by `Popped` or `NoAnswer`."""
         landing = Landing(self._core, self._view, action.handle)
         try:
             address = await self._cluster.address_of(action.mq)
@@ -80,7 +80,7 @@ class Pops:
             result = _result(answer, landing.slot)
         except RocketcrewError as error:
             log.warning("pop_failed", queue=tuple(action.mq), error=str(error))
-            self._core.handle(ev.PopFailed(action.handle, landing.slot), self._now())
+            self._core.handle(ev.NoAnswer(action.handle, landing.slot), self._now())
         except BaseException:
             landing.give_back()
             raise

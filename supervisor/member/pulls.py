@@ -24,9 +24,8 @@ from ..core import events as ev
 from ..core.actions import Pull
 from ..core.decisions import Core
 from ..core.pulling import PullResult
-from ..core.recreated import LastBodies
 from ..core.slab import Slot
-from .landing import Landing
+from .recreated import LastBodies
 
 PULL_BYTES_MAX = 256 * 1024
 OFFSET, COMMIT_OFFSET, SYS_FLAG = "queueOffset", "commitOffset", "sysFlag"
@@ -42,6 +41,32 @@ WITH_OFFSETS = frozenset(
 """Answers whose header says where to go on; refusals have none."""
 
 log = structlog.get_logger("rocketcrew.member")
+
+
+class Landing:
+    """Where the body of one pull or pop is received: a slot that the core gives when the length is known, or nowhere.
+
+    `slot` is what the core gave, None as long as it gave none.
+    """
+
+    __slots__ = ("_core", "_handle", "_view", "slot")
+
+    def __init__(self, core: Core, view: memoryview, handle: int) -> None:
+        self._core = core
+        self._view = view
+        self._handle = handle
+        self.slot: Slot | None = None
+
+    def __call__(self, _command: Command, length_bytes: int) -> memoryview | None:
+        """Room for a body of that length; None = it is read and dropped."""
+        slot = self.slot = self._core.room_for(self._handle, length_bytes)
+        return None if slot is None else self._view[slot.start : slot.start + length_bytes]
+
+    def give_back(self) -> None:
+        """Nobody will say what landed: its bytes are free again."""
+        if self.slot is not None:
+            self._core.state.release(self.slot)
+            self.slot = None
 
 
 class Pulls:
@@ -69,7 +94,7 @@ class Pulls:
         self._refused = refused
 
     async def pull(self, action: Pull) -> None:
-        """One pull, answered by `Pulled` or `PullFailed`."""
+        """One pull, answered by `Pulled` or `NoAnswer`."""
         landing = Landing(self._core, self._view, action.handle)
         try:
             address, is_master = await self._where(action.mq)
@@ -83,7 +108,7 @@ class Pulls:
                 result.next_offset = await self._corrected(action, result.next_offset)
         except RocketcrewError as error:
             log.warning("pull_failed", queue=tuple(action.mq), offset=action.offset, error=str(error))
-            self._core.handle(ev.PullFailed(action.handle, landing.slot), self._now())
+            self._core.handle(ev.NoAnswer(action.handle, landing.slot), self._now())
         except BaseException:
             landing.give_back()
             raise

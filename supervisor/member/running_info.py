@@ -15,8 +15,8 @@ from ...conf.settings import Settings
 from ...remoting.bodies import ConsumerRunningInfo, PopProcessQueueInfo, ProcessQueueInfo, SubscriptionData
 from ...remoting.queues import MessageQueue
 from ..core.order import QUEUE
-from ..core.pop_queue import PopLoop, PopQueue
-from ..core.process_queue import ProcessQueue
+from ..core.popping import PopLoop
+from ..core.process_queue import PulledQueue
 from ..core.state import State
 from ..core.states import Queue, Worker
 
@@ -46,9 +46,9 @@ def running_info(
         properties=properties(settings, state, name_servers=name_servers, started_ms=started_ms, workers=ready),
         subscription_set=tuple(subscriptions[topic] for topic in sorted(subscriptions)),
         mq_table={
-            pq.mq: process_queue_info(pq, clocks)
-            for pq in sorted(state.queues.values(), key=lambda pq: pq.mq)
-            if pq.state is not Queue.OPENING and not isinstance(pq, PopQueue)
+            q.pq.mq: process_queue_info(q, clocks)
+            for q in sorted(state.pulled.values(), key=lambda q: q.pq.mq)
+            if q.pq.state is not Queue.OPENING
         },
         mq_pop_table={loop.mq: pop_queue_info(loop, clocks) for loop in sorted(pop_loops, key=lambda loop: loop.mq)},
         status_table={topic: state.stats.status(topic) for topic in sorted(subscriptions)},
@@ -60,8 +60,9 @@ def running_info(
     )
 
 
-def process_queue_info(pq: ProcessQueue, clocks: Clocks) -> ProcessQueueInfo:
+def process_queue_info(q: PulledQueue, clocks: Clocks) -> ProcessQueueInfo:
     """One queue. Cached are the unfinished messages; `locked` is true for concurrent consumers, as Java has it."""
+    pq = q.pq
     locks = pq.locked_until != float("inf")
     return ProcessQueueInfo(
         commit_offset=pq.head_offset,
@@ -72,7 +73,7 @@ def process_queue_info(pq: ProcessQueue, clocks: Clocks) -> ProcessQueueInfo:
         locked=pq.locked,
         droped=pq.state is not Queue.ASSIGNED,
         last_lock_timestamp=clocks.wall_of(pq.locked_at) if locks else clocks.wall_ms,
-        last_pull_timestamp=clocks.wall_of(pq.last_pull),
+        last_pull_timestamp=clocks.wall_of(q.last_pull),
         last_consume_timestamp=clocks.wall_of(pq.last_consume),
     )
 
@@ -86,8 +87,8 @@ def offsets_of(state: State, topic: str) -> dict[MessageQueue, int]:
     """The offsets that may be committed of a topic's queues (GET_CONSUMER_STATUS_FROM_CLIENT; cloneOffsetTable)."""
     return {
         pq.mq: pq.head_offset
-        for pq in state.queues.values()
-        if pq.mq.topic == topic and pq.state in (Queue.ASSIGNED, Queue.DRAINING) and not isinstance(pq, PopQueue)
+        for pq in state.by_topic.get(topic, {}).values()
+        if pq.state in (Queue.ASSIGNED, Queue.DRAINING)
     }
 
 

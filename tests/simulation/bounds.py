@@ -64,10 +64,10 @@ def _check_chunks(state: State) -> None:
 
 def _check_lines(state: State) -> None:
     _check_line("ready", state.ready, state)
-    _check_line("starved", state.starved, state)
-    for pq in state.starved:
-        if not pq.starved:
-            raise Violation(f"{pq.mq} stands in the line for bytes and does not know it")
+    _check_line("starved", (q.pq for q in state.starved), state)
+    for q in state.starved:
+        if not q.starved:
+            raise Violation(f"{q.pq.mq} stands in the line for bytes and does not know it")
     waiting = [*state.redo, *state.quarantine]
     if len({id(chunk) for chunk in waiting}) < len(waiting):
         raise Violation("a chunk waits twice to be handed out again")

@@ -252,7 +252,7 @@ class Edge:
 
         def pulled(response: Command | None, slot: Slot | None) -> None:
             if response is None:
-                self._core.handle(ev.PullFailed(action.handle, slot), self._world.now)
+                self._core.handle(ev.NoAnswer(action.handle, slot), self._world.now)
                 return
             self._core.handle(ev.Pulled(action.handle, self._result(action, response, slot)), self._world.now)
 

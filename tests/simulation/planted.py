@@ -21,7 +21,7 @@ from rocketcrew.supervisor.core.chunks import Chunk, Token
 from rocketcrew.supervisor.core.decisions import Core
 from rocketcrew.supervisor.core.dispatching import Dispatching
 from rocketcrew.supervisor.core.journal import MAGIC, Entry, JournalState, Records, _Names, _records, replay
-from rocketcrew.supervisor.core.process_queue import ProcessQueue
+from rocketcrew.supervisor.core.process_queue import ProcessQueue, PulledQueue
 from rocketcrew.supervisor.core.pulling import Pulling
 from rocketcrew.supervisor.core.quarantine import Quarantine
 from rocketcrew.supervisor.core.reclaiming import Reclaiming
@@ -87,19 +87,20 @@ class CommitNext(CoreParts):
     """What is committed is what was pulled, finished or not."""
 
     class assigning_class(Assigning):
-        def _commit(self, pq: ProcessQueue, offset: int, *, guarded: bool) -> None:
-            pq.moved_to, moved = max(pq.moved_to, 0), pq.moved_to  # past the core's own check, too
-            super()._commit(pq, pq.next_offset if moved < 0 else offset, guarded=guarded)
-            pq.moved_to = moved
+        def _commit(self, q: PulledQueue, offset: int, *, guarded: bool) -> bool:
+            q.moved_to, moved = max(q.moved_to, 0), q.moved_to  # past the core's own check, too
+            asked = super()._commit(q, q.pq.next_offset if moved < 0 else offset, guarded=guarded)
+            q.moved_to = moved
+            return asked
 
 
 class TellsOnce(CoreParts):
     """An offset that the broker confirmed is never told again, though a killed broker forgets."""
 
     class assigning_class(Assigning):
-        def _commit_progress(self, pq: ProcessQueue, now: float) -> None:
-            if pq.head_offset > pq.committed:
-                super()._commit_progress(pq, now)
+        def _commit_progress(self, q: PulledQueue, now: float) -> None:
+            if q.pq.head_offset > q.committed:
+                super()._commit_progress(q, now)
 
 
 class CommitUnguarded(Parts):
@@ -453,19 +454,19 @@ class EndsEarly(CoreParts):
     """A queue counts as drained although send-backs of it are open."""
 
     class assigning_class(Assigning):
-        def check_drained(self, pq: ProcessQueue, now: float) -> None:
-            sends, pq.send_failures = pq.send_failures, False
-            super().check_drained(pq, now)
-            pq.send_failures = sends
+        def _check_drained(self, q: PulledQueue, now: float) -> None:
+            sends, q.pq.send_failures = q.pq.send_failures, False
+            super()._check_drained(q, now)
+            q.pq.send_failures = sends
 
 
 class ForgetsFinished(CoreParts):
     """What was finished above the committed offset is forgotten when the queue ends."""
 
     class assigning_class(Assigning):
-        def _end(self, pq: ProcessQueue, event: QueueEvent, now: float) -> None:
-            super()._end(pq, event, now)
-            self.s.recovered.pop(pq.mq, None)
+        def _end(self, q: PulledQueue, event: QueueEvent, now: float) -> None:
+            super()._end(q, event, now)
+            self.s.recovered.pop(q.pq.mq, None)
 
 
 # --- what is read off a cell ------------------------------------------------------------------------------------
@@ -523,9 +524,9 @@ class ForgetsUncommitted(CoreParts):
     """What was finished is forgotten where the last commit is refused until the deadline."""
 
     class assigning_class(Assigning):
-        def _end(self, pq: ProcessQueue, event: QueueEvent, now: float) -> None:
-            floor = pq.head_offset
-            super()._end(pq, event, now)
+        def _end(self, q: PulledQueue, event: QueueEvent, now: float) -> None:
+            pq, floor = q.pq, q.pq.head_offset
+            super()._end(q, event, now)
             if pq.mq in self.s.recovered:
                 committed, finished = self.s.recovered[pq.mq]
                 finished.discard_below(floor)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from rocketcrew.supervisor.core.blame import Death
 from rocketcrew.supervisor.core.lanes import Lanes
 from rocketcrew.supervisor.core.orderly import Orderly
-from rocketcrew.supervisor.core.process_queue import ProcessQueue
-from rocketcrew.supervisor.core.queue_order import Lane
+from rocketcrew.supervisor.core.process_queue import Lane, ProcessQueue
 from rocketcrew.supervisor.core.settling import Settling
 from rocketcrew.workers.cells import KEYS_OF
 

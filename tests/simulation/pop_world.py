@@ -200,7 +200,7 @@ class PopSimulation:
         header = PopResponse(self._turn, INVISIBLE_MS, 0, 0, "0 0 0", None)
         if self._lost():
             self.world.note("a pop's answer was lost")
-            self._later(500, lambda: self._hear(ev.PopFailed(action.handle)))
+            self._later(500, lambda: self._hear(ev.NoAnswer(action.handle)))
         else:
             self._later(1, self._popped, action, header, body)
 

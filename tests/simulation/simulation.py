@@ -223,16 +223,16 @@ class Simulation:
                 owners = [
                     (
                         member.client_id,
-                        pq.state.name,
-                        pq.committed,
-                        pq.next_offset,
-                        pq.unfinished,
-                        pq.starved,
-                        pq.blocked,
+                        q.pq.state.name,
+                        q.committed,
+                        q.pq.next_offset,
+                        q.pq.unfinished,
+                        q.starved,
+                        q.blocked,
                     )
                     for member in self.living()
-                    for pq in member.core.state.queues.values()
-                    if (pq.mq.topic, pq.mq.queue_id) == key
+                    for q in member.core.state.pulled.values()
+                    if (q.pq.mq.topic, q.pq.mq.queue_id) == key
                 ]
                 return f"{key} is at {self._committed(key)} of {self.broker.max_offset(key)}, held by {owners}"
         for member in self.living():
@@ -240,7 +240,7 @@ class Simulation:
             if any(pq.state is not Queue.ASSIGNED for pq in state.queues.values()):
                 return f"{member.client_id} rebalances"
             waits = state.redo or state.quarantine or state.waiting_messages
-            if any(pq.commit_asked >= 0 and not pq.pops for pq in state.queues.values()):
+            if any(q.commit_asked >= 0 for q in state.pulled.values()):
                 return f"{member.client_id} commits"
             if state.slab.used_units or state.chunks or state.unsealed or waits:
                 return f"{member.client_id} holds {state.slab.used_units} units, chunks {list(state.chunks)}"

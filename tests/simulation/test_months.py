@@ -30,7 +30,7 @@ class RemembersEnded(CoreParts):
 
     class assigning_class(Assigning):
         def _forget(self, pq: ProcessQueue, now: float) -> None:
-            self.__dict__.setdefault("bodies", {})[pq.handle] = pq.last_body_bytes
+            self.__dict__.setdefault("bodies", {})[pq.handle] = pq.next_offset
             super()._forget(pq, now)
 
 
@@ -38,9 +38,9 @@ class RemembersWorkers(CoreParts):
     """Workers that are gone stay in a table."""
 
     class assigning_class(Assigning):
-        def persist(self, now: float) -> None:
+        def persist_all(self, now: float) -> None:
             self.__dict__.setdefault("hands", set()).update(self.s.workers)
-            super().persist(now)
+            super().persist_all(now)
 
 
 @pytest.mark.parametrize("parts", [RemembersEnded, RemembersWorkers])

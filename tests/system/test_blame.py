@@ -211,12 +211,7 @@ def test_a_count_outlives_the_death_of_everything(start: CrewMaker, broker: Brok
         if stops:
             os.kill(crew.child.pid, signal.SIGTERM)
             wait_until(lambda: '"stopping"' in crew.child.log.read_text(), what="the stop")
-        victims = [*crew.workers(), crew.forkserver(), crew.child.pid]
-        for victim in victims:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(victim, signal.SIGKILL)
-        crew.child.stop(WAIT_S)
-        wait_until(lambda pids=victims: not list(alive(pids)), what="the end of all")
+        kill_everything(crew)
         crew.start()
     verdict(crew, dead=True)
     properties = dead_letter(broker, crew)
@@ -259,12 +254,26 @@ def at_gates(crew: Crew) -> int:
 
 
 def poison_in_hand(crew: Crew) -> bool:
-    """One worker is at the poison, and everything else is done or waits behind it."""
+    """One worker is at the poison, and no other has anything in hand: a death of the run is charged to what is alone."""
     try:
-        answer = asyncio.run(ask(crew.slot, "stacks"))
+        status, answer = (asyncio.run(ask(crew.slot, command)) for command in ("status", "stacks"))
     except UsageError:
         return False
-    return any("sleeps_for_ever_at_the_poison" in each["stack"] for each in answer["processes"])
+    busy = [worker for worker in status["workers"] if worker["chunks"]]
+    at_it = any("sleeps_for_ever_at_the_poison" in each["stack"] for each in answer["processes"])
+    return at_it and len(busy) == 1 and not status["waiting_messages"]
+
+
+def kill_everything(crew: Crew) -> None:
+    """As a container's end does it: nobody lives to see another one die."""
+    assert crew.child is not None
+    victims = [crew.child.pid, *crew.workers(), crew.forkserver()]
+    os.kill(crew.child.pid, signal.SIGSTOP)
+    for victim in reversed(victims):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(victim, signal.SIGKILL)
+    crew.child.stop(WAIT_S)
+    wait_until(lambda: not list(alive(victims)), what="the end of all")
 
 
 def open_segments_of(crew: Crew) -> int:

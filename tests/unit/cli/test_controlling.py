@@ -41,7 +41,7 @@ def status(**more: Any) -> dict[str, Any]:
         },
         "subscription_mismatch": ["member c2: topic t is subscribed by us, and not there"],
         "memory": {"slab_used_bytes": 3 << 19, "slab_bytes": 64 << 20}, "backlog": {"segments": 4, "bytes": 1 << 20},
-        "waiting_messages": 0, "ready_workers": 1, "staff": staff, "workers": [worker], "queues": [queue],
+        "waiting_messages": 0, "ready_workers": 1, "staff": staff, "workers": [worker], "queues": [queue], "popped": [],
     } | more  # fmt: skip
 
 

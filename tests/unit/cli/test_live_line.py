@@ -39,7 +39,7 @@ def test_a_rate_follows_what_is_done() -> None:
 FOUND: dict[str, Any] = {
     "group": "billing", "subscriptions": {"orders": {}, "%RETRY%billing": {}}, "ready_workers": 2, "slot": "/s/billing/0",
     "counters": {"done_messages": 7, "failed_messages": 1},
-    "queues": [{"end_offset": 190, "next_offset": 110, "unfinished": 20}], "paused": [],
+    "queues": [{"end_offset": 190, "next_offset": 110, "unfinished": 20}], "popped": [], "paused": [],
 }  # fmt: skip
 
 

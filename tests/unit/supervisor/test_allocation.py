@@ -21,10 +21,10 @@ from rocketcrew.supervisor.core.allocation import (
     average_by_circle,
     everything,
     parse_queue,
+    ring_hash,
     strategy_named,
     strategy_of,
 )
-from rocketcrew.supervisor.core.consistent_hash import ring_hash
 from rocketcrew.supervisor.core.machine_rooms import AllocationError, room_finder
 
 QUEUES = st.lists(

@@ -13,13 +13,12 @@ from rocketcrew.client.identity import client_id, instance_name
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.fastjson import loads
 from rocketcrew.remoting.queues import MessageQueue
-from rocketcrew.supervisor.client_lock import lock_client, unlock_client
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.decisions import Core
 from rocketcrew.supervisor.core.events import Committed, Event
 from rocketcrew.supervisor.member.local_offsets import LocalCommits, LocalOffsets, offsets_path
-from rocketcrew.supervisor.slot import adopt, take_slot
+from rocketcrew.supervisor.slot import adopt, lock_client, take_slot, unlock_client
 
 A, B = MessageQueue("orders", "broker-a", 0), MessageQueue("orders", "broker-a", 1)
 MakeBench = Callable[..., Any]

@@ -17,9 +17,9 @@ from rocketcrew.remoting.headers import PullResponse
 from rocketcrew.remoting.stored import decode_message
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
-from rocketcrew.supervisor.core.recreated import LastBodies
 from rocketcrew.supervisor.core.slab import UNIT_BYTES
 from rocketcrew.supervisor.member.pulls import Pulls
+from rocketcrew.supervisor.member.recreated import LastBodies
 from rocketcrew.supervisor.member.send_back import SendBacks
 
 from .conftest import TOPIC, record

@@ -85,10 +85,11 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger.lose_rows(token)
         self.done -= self.held.pop(token)
 
-    @precondition(lambda self: self.open)
+    @precondition(lambda self: self.open and not self.ledger.lost)
     @rule()
     def forget_the_last(self) -> None:
-        """The last of what was pulled and is not finished is given up, if nothing above it is finished."""
+        """The last of what was pulled and is not finished is given up, if nothing above it is finished. A queue that has lost
+        something leaves and does not pull again."""
         start, end = self.open[-1]
         if not any(at >= end and at not in self.recovered for at in self.done):
             self.open.pop()

@@ -10,6 +10,7 @@ from random import Random
 
 import pytest
 
+from rocketcrew.cli.live_line import progress_line
 from rocketcrew.conf.settings import load
 from rocketcrew.remoting.bodies import ConsumerRunningInfo, SubscriptionData
 from rocketcrew.remoting.check_points import CheckPoint
@@ -26,7 +27,10 @@ from rocketcrew.supervisor.core.decisions import Core
 from rocketcrew.supervisor.core.popping import PopResult
 from rocketcrew.supervisor.core.slab import SLAB_BYTES_MIN, Slab
 from rocketcrew.supervisor.core.state import CoreConfig
+from rocketcrew.supervisor.core.states import Service
 from rocketcrew.supervisor.member.running_info import Clocks, offsets_of, running_info
+from rocketcrew.supervisor.metrics import PictureCollector
+from rocketcrew.supervisor.status import picture
 from rocketcrew.workers.failures import asked, pop_delay_ms
 
 ALL = MessageQueue("T", "broker-a", -1)
@@ -284,6 +288,26 @@ def test_running_info_has_what_is_popped_in_a_table_of_its_own():
     assert b'"mqPopTable":{{"brokerName":"broker-a","queueId":-1,"topic":"T"}:{' in info.encode()
 
 
+def test_what_several_pops_brought_of_one_queue_is_one_entry_of_the_status():
+    """A page of metrics with two series of the same labels is refused as a whole; and no lag is made up of it."""
+    broker = PopBroker(6)
+    for message in broker.messages[3:]:
+        message.visible_from = 1.0
+    member = Member(broker)
+    member.pop()
+    member.later(2)
+    member.pop()
+    assert len(member.core.state.queues) == 2
+    staff = {"staff": {"workers": 1, "counts": {}}, "group": "g"}
+    found = picture(member.core, Service.RUNNING, {}, staff)
+    assert found["queues"] == []
+    (popped,) = found["popped"]
+    assert (popped["topic"], popped["queue_id"], popped["unfinished"]) == ("T", 0, 6)
+    (family,) = [family for family in PictureCollector(lambda: found).collect() if "unfinished" in family.name]
+    assert [sample.value for sample in family.samples] == [6]
+    assert "lag 6 " in f"{progress_line(found, 0.0)} "
+
+
 def test_failures_come_again_from_the_retry_topic():
     broker = PopBroker(3)
     member = Member(broker)
@@ -359,7 +383,7 @@ def test_a_loop_that_was_taken_away_pops_no_more_and_finishes_what_it_has():
     member.pop()
     late = member.waiting_pops.pop()
     member.core.handle(ev.PopAssigned("T", []), member.now)
-    member.core.handle(ev.PopFailed(late.handle), member.now)
+    member.core.handle(ev.NoAnswer(late.handle), member.now)
     member.act()
     assert member.waiting_pops == []
     finish(member)
@@ -461,7 +485,7 @@ def test_a_topic_that_is_not_subscribed_any_more_is_not_popped_any_more():
     (out,) = member.waiting_pops
     member.core.handle(ev.Unsubscribe("T"), member.now)
     member.act()
-    member.core.handle(ev.PopFailed(out.handle), member.now)
+    member.core.handle(ev.NoAnswer(out.handle), member.now)
     member.waiting_pops.clear()
     member.act()
     member.later(60.0)

@@ -237,7 +237,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.core.handle(ev.Persist(), self.now)
         self._act()
         pq = self.core.state.queues[1]
-        assert pq.committed == pq.next_offset
+        assert self.core.state.pulled[1].committed == pq.next_offset
         assert not self.core.state.chunks and not self.core.state.unsealed and not pq.open
         assert (self.core.state.slab.used_units, pq.unfinished_bytes) == (0, 0)
 

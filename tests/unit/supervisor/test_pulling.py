@@ -89,7 +89,7 @@ def test_a_pull_without_an_answer_opens_the_queue_anew(bench: Bench) -> None:
     bench.core.handle(ev.Start(), bench.now)
     (handle,) = bench.open(0)
     bench.pass_ms(119_000)
-    assert bench.pq(handle).pull_pending
+    assert bench.core.state.pulled[handle].pull_pending
     bench.pass_ms(6_000)
     assert "pull_expired" in bench.logged()
     assert bench.slab.reserved_units == 0
@@ -128,12 +128,12 @@ def test_a_lost_connection_gives_the_half_received_body_back_and_pulls_again(ben
     (handle,) = bench.open(0)
     bench.take(act.Pull)
     slot = bench.core.room_for(handle, 100)
-    bench.core.handle(ev.PullFailed(handle, slot), bench.now)
+    bench.core.handle(ev.NoAnswer(handle, slot), bench.now)
     assert (bench.slab.used_units, bench.slab.reserved_units) == (0, 0)
     bench.none(act.Pull)
     bench.pass_ms(1000)
     bench.one(act.Pull)
-    bench.core.handle(ev.PullFailed(handle), bench.now)
+    bench.core.handle(ev.NoAnswer(handle), bench.now)
     bench.pass_ms(1000)
     bench.one(act.Pull)
 
@@ -383,7 +383,7 @@ def test_queues_without_bytes_stand_in_line_and_are_served_in_turn(make: type[Be
     assert [pull.handle for pull in bench.take(act.Pull)] == [handles[7]]
     bench.answer(handles[0], 19, 0)
     assert [pull.handle for pull in bench.take(act.Pull)] == [handles[8]]
-    bench.core.handle(ev.PullFailed(handles[2]), 0.0)
+    bench.core.handle(ev.NoAnswer(handles[2]), 0.0)
     assert [pull.handle for pull in bench.take(act.Pull)] == [handles[1]]
 
 
@@ -420,7 +420,7 @@ def test_a_body_dropped_twice_waits_for_the_whole_slab(make: type[Bench]) -> Non
     bench.found(one, [0], body_bytes=100)
     (chunk,) = bench.dispatched()
     bench.take(act.Pull)
-    bench.pq(two).drops = 1
+    bench.core.state.pulled[two].drops = 1
     assert not bench.found(two, [0], body_bytes=7 * UNIT_BYTES)
     bench.none(act.Pull)
     bench.done(chunk)

@@ -18,8 +18,8 @@ from rocketcrew.remoting.errors import TimedOutError, UnreachableError
 from rocketcrew.remoting.headers import PullRequest, PullResponse
 from rocketcrew.remoting.names import MASTER_ID
 from rocketcrew.supervisor.core import actions as act
-from rocketcrew.supervisor.core.recreated import LastBodies
 from rocketcrew.supervisor.member.pulls import Pulls
+from rocketcrew.supervisor.member.recreated import LastBodies
 
 from .conftest import TOPIC
 

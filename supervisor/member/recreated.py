@@ -25,8 +25,8 @@ from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.errors import BrokerError, RocketcrewError
 from ...remoting.queues import MessageQueue
 from ...remoting.stored import RECORD_MIN_BYTES, record_info
-from .process_queue import ProcessQueue
-from .states import Queue
+from ..core.process_queue import ProcessQueue
+from ..core.states import Queue
 
 ASK_TIMEOUT_MS = 3_000
 

@@ -1,0 +1,47 @@
+"""Is the supervisor alive, and is it ready? What a liveness and a readiness probe ask (`/livez`, `/readyz`).
+
+Alive is a supervisor that makes progress: as long as messages are in hand, something must be finished within the limit.
+A handler may take its time, and one that takes too long is stopped by the supervisor itself; so the limit is beyond the
+longest call that is allowed. Nothing to do, a pause and a broker that is away are no reasons to be restarted.
+
+Ready is one that runs with at least one worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+SLACK_S: Final = 60.0
+"""Beyond the longest call: for its kill, the next worker's start, and a report."""
+_FINISHED: Final = ("done_messages", "failed_messages", "filtered_messages", "worker_deaths", "redispatched_messages")
+
+
+class Health:
+    """Fed with pictures; times are seconds of one monotonic clock. `longest_call_s`: what a call may take; 0 = any time."""
+
+    def __init__(self, longest_call_s: float) -> None:
+        self._limit_s = longest_call_s + SLACK_S if longest_call_s else 0.0
+        self._finished = -1
+        self._since = 0.0
+
+    def not_alive(self, picture: Mapping[str, Any], now: float) -> str:
+        """Why it should be restarted; empty when it should not."""
+        finished = sum(picture["counters"][name] for name in _FINISHED)
+        busy = any(worker["messages"] for worker in picture["workers"])
+        if finished != self._finished or not busy:
+            self._finished, self._since = finished, now
+            return ""
+        stuck_s = now - self._since
+        if not self._limit_s or stuck_s <= self._limit_s:
+            return ""
+        return f"messages are in hand, and none has been finished for {stuck_s:.0f} s"
+
+    @staticmethod
+    def not_ready(picture: Mapping[str, Any]) -> str:
+        """Why it takes no messages; empty when it does."""
+        if picture["service"] != "RUNNING":
+            return f"the supervisor is {picture['service']}"
+        if not picture["ready_workers"]:
+            return "no worker is ready"
+        return ""

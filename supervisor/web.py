@@ -1,0 +1,216 @@
+"""What the supervisor serves by HTTP on `metrics.host:metrics.port`: metrics, probes, its status, and a page for people.
+
+| request | |
+|---|---|
+| GET /metrics | Prometheus, or OpenMetrics where it is asked for |
+| GET /livez, GET /readyz | 200, or 503 with the reason |
+| GET /status | the picture of `rocketcrew status --json` |
+| GET / | the page (`metrics.page`) |
+| POST /pause, /resume, /scale?workers=N, /stacks | what the commands of these names do; with the header X-Rocketcrew-Token |
+
+A form or a link on another site cannot send that header without asking first, and we never agree; and a name of another site
+that leads to a loopback address is refused by its Host header. Served by the supervisor's own loop, one request a connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any, Final
+from urllib.parse import parse_qs, urlsplit
+
+from ..conf.settings import MetricsSettings
+from ..remoting.errors import RocketcrewError, UsageError
+from .control import Command
+from .health import Health
+from .metrics import MetricsPage
+
+REQUEST_TIMEOUT_S: Final = 5.0
+HEAD_BYTES_MAX: Final = 8 * 1024
+TOKEN_HEADER: Final = "x-rocketcrew-token"  # noqa: S105  its name
+ACTIONS: Final = frozenset({"pause", "resume", "scale", "stacks"})
+_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
+_REASONS: Final = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed",
+                   503: "Service Unavailable"}  # fmt: skip
+_TEXT: Final = "text/plain; charset=utf-8"
+_JSON: Final = "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """`arguments` are those of the query, of a name given twice the last; header names are in lower case."""
+
+    method: str
+    path: str
+    arguments: Mapping[str, str]
+    headers: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What is answered."""
+
+    status: int
+    body: bytes
+    content_type: str = _TEXT
+
+
+def read_request(head: bytes) -> Request:
+    """The head of a request, up to its empty line. Raises ValueError for what is none."""
+    first, *lines = head.decode("latin-1").split("\r\n")
+    method, target, version = first.split(" ")
+    if not version.startswith("HTTP/1."):
+        raise ValueError(f"not HTTP/1: {version}")
+    url = urlsplit(target)
+    headers = {
+        name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines if line)
+    }
+    arguments = {name: values[-1] for name, values in parse_qs(url.query).items()}
+    return Request(method, url.path, arguments, headers)
+
+
+class Site:
+    """Requests to answers. `commands` are those of the control socket; `clock` is monotonic, in seconds."""
+
+    def __init__(
+        self, settings: MetricsSettings, picture: Callable[[], dict[str, Any]], commands: Mapping[str, Command],
+        health: Health, clock: Callable[[], float], faults: Callable[[], list[dict[str, object]]],
+    ) -> None:  # fmt: skip
+        self._settings = settings
+        self._picture = picture
+        self._commands = commands
+        self._health = health
+        self._clock = clock
+        self._faults = faults
+        self._metrics = MetricsPage(picture)
+
+    async def answer(self, request: Request) -> Response:
+        """Never raises for what a client can send."""
+        if not self._is_for_us(request.headers.get("host", "")):
+            return _text(403, "this address is not served under that name")
+        name = request.path.removeprefix("/")
+        if name in ACTIONS:
+            return await self._act(name, request)
+        if request.method not in ("GET", "HEAD"):
+            return _text(405, "only GET")
+        match name:
+            case "metrics":
+                content_type, page = self._metrics.get(request.headers.get("accept", ""))
+                return Response(200, page, content_type)
+            case "livez":
+                return _probe(self._health.not_alive(self._picture(), self._clock()))
+            case "readyz":
+                return _probe(self._health.not_ready(self._picture()))
+            case "status":
+                picture = {**self._picture(), "faults": self._faults()}
+                return Response(200, json.dumps(picture, default=str).encode(), _JSON)
+            case "" if self._settings.page:
+                return Response(200, page_html(), "text/html; charset=utf-8")
+            case "":
+                return _text(200, "/metrics /livez /readyz /status; a page for people: metrics.page = true")
+            case _:
+                return _text(404, "there are /metrics, /livez, /readyz and /status")
+
+    async def _act(self, name: str, request: Request) -> Response:
+        if request.method != "POST":
+            return _text(405, "only POST")
+        token = self._settings.token
+        if not token:
+            return _text(403, "nothing can be done from here: metrics.token is not set")
+        if not hmac.compare_digest(token.encode(), request.headers.get(TOKEN_HEADER, "").encode()):
+            return _text(403, "the token is wrong: it is the value of metrics.token")
+        wish: dict[str, Any] = dict(request.arguments)
+        try:
+            if name == "scale":
+                wish["workers"] = int(wish.get("workers", ""))
+            answer = self._commands[name](wish)
+            done = await answer if inspect.isawaitable(answer) else answer
+        except ValueError:
+            return _text(400, "scale wants ?workers=N")
+        except RocketcrewError as error:
+            return _text(400, str(error))
+        return Response(200, json.dumps(done, default=str).encode(), _JSON)
+
+    def _is_for_us(self, host: str) -> bool:
+        if self._settings.host not in _LOOPBACK:
+            return True
+        return urlsplit(f"//{host}").hostname in (None, *_LOOPBACK)
+
+
+def page_html() -> bytes:
+    """The page: one file, which asks for nothing from elsewhere."""
+    return resources.files(__name__.rpartition(".")[0]).joinpath("page.html").read_bytes()
+
+
+def _text(status: int, text: str) -> Response:
+    return Response(status, (text + "\n").encode())
+
+
+def _probe(wrong: str) -> Response:
+    return _text(503, wrong) if wrong else _text(200, "ok")
+
+
+class WebServer:
+    """Listens on the first free of `metrics.port_count` ports from `metrics.port` on."""
+
+    def __init__(self, settings: MetricsSettings, site: Site) -> None:
+        self._settings = settings
+        self._site = site
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        """Listen. Raises UsageError when no port is free."""
+        host, first = self._settings.host, self._settings.port
+        last = first + self._settings.port_count - 1
+        for port in range(first, last + 1):
+            try:
+                self._server = await asyncio.start_server(self._serve, host, port, limit=HEAD_BYTES_MAX)
+            except OSError as error:
+                if port < last:
+                    continue
+                ports = f"port {first}" if last == first else f"ports {first} to {last}"
+                raise UsageError(
+                    f"metrics.port = {first}: cannot listen on {host}, {ports} ({error.strerror}); choose another port, a"
+                    " larger metrics.port_count, or 0 to serve no metrics"
+                ) from error
+            return
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on."""
+        assert self._server is not None
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+            try:
+                request = read_request(head)
+            except ValueError:
+                answer, method = _text(400, "this is not HTTP"), ""
+            else:
+                answer, method = await self._site.answer(request), request.method
+            writer.write(
+                f"HTTP/1.1 {answer.status} {_REASONS[answer.status]}\r\nContent-Type: {answer.content_type}\r\n"
+                f"Content-Length: {len(answer.body)}\r\nConnection: close\r\nCache-Control: no-store\r\n"
+                "X-Content-Type-Options: nosniff\r\nX-Frame-Options: DENY\r\nReferrer-Policy: no-referrer\r\n"
+                "Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline';"
+                " connect-src 'self'\r\n\r\n".encode()
+            )
+            if method != "HEAD":
+                writer.write(answer.body)
+            await writer.drain()
+        except (TimeoutError, ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass
+        finally:
+            writer.close()

@@ -1,0 +1,237 @@
+"""What the supervisor serves by HTTP: metrics that real parsers read, probes, status, a page, actions behind a token."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as openmetrics,  # pyright: ignore[reportUnknownVariableType]
+)
+from prometheus_client.parser import text_string_to_metric_families as prometheus
+
+from rocketcrew.conf.settings import MetricsSettings
+from rocketcrew.remoting.errors import UsageError
+from rocketcrew.supervisor.control import Command
+from rocketcrew.supervisor.core.stats import ConsumerStats
+from rocketcrew.supervisor.health import SLACK_S, Health
+from rocketcrew.supervisor.web import Request, Response, Site, WebServer, page_html, read_request
+
+QUEUE = {"topic": "orders", "broker": "b", "queue_id": 0, "state": "assigned", "next_offset": 9, "committed": 4,
+         "end_offset": 20, "lag": 16, "unfinished": 5, "unfinished_bytes": 512, "span": 5}  # fmt: skip
+
+
+def stats() -> ConsumerStats:
+    found = ConsumerStats()
+    found.consumed("orders", 2, 0, 1_600)
+    found.consumed("orders", 1, 1, 250_000)
+    return found
+
+
+def picture(**more: Any) -> dict[str, Any]:
+    counters = dict.fromkeys(
+        ("done_messages", "failed_messages", "filtered_messages", "worker_deaths", "redispatched_messages"), 0
+    )
+    return {
+        "service": "RUNNING", "paused": [], "group": "crew", "client_id": "me", "ready_workers": 2, "waiting_messages": 0,
+        "counters": {**counters, "done_messages": 42, "dead_letter_messages": 3, "busy_us": 1_500_000},
+        "workers": [{"worker_id": "w.1", "index": 0, "messages": 1, "rss_bytes": 1 << 20}],
+        "queues": [QUEUE, {**QUEUE, "queue_id": 1}], "popped": [], "stats": stats().picture(), "memory": {"slab_bytes": 64},
+        "open_send_backs": 0, "unsealed_segments": 0, "staff": {"workers": 2, "counts": {"started": 3}},
+        "loader": {"rows_total": 7, "batches_total": 2, "restarts": 0, "last": {"commit_s": 0.01, "seconds": 0.5}},
+        "backlog": {"segments": 1, "bytes": 99, "oldest_s": 2.5},
+        **more,
+    }  # fmt: skip
+
+
+def site(asked: list[Any] | None = None, *, found: Callable[[], dict[str, Any]] = picture, **settings: Any) -> Site:
+    chosen: dict[str, Any] = {"port": 0, "port_count": 1, "host": "127.0.0.1", "page": True, "token": "", **settings}
+
+    def scale(request: Any) -> dict[str, Any]:
+        if request["workers"] > 9:
+            raise UsageError("too many")
+        if asked is not None:
+            asked.append(request)
+        return {"workers": request["workers"]}
+
+    async def stacks(_request: Any) -> dict[str, Any]:
+        return {"processes": []}
+
+    commands: dict[str, Command] = {"scale": scale, "stacks": stacks}
+    return Site(
+        MetricsSettings(**chosen), found, commands, Health(900), lambda: 0.0, lambda: [{"event": "pull_failed"}]
+    )
+
+
+def answer(where: Site, method: str, target: str, **headers: str) -> Response:
+    lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
+    return asyncio.run(where.answer(read_request(f"{method} {target} HTTP/1.1\r\n{lines}\r\n".encode())))
+
+
+# --- metrics --------------------------------------------------------------------------------------------------------
+
+
+PARSERS: list[tuple[str, Callable[[str], Any]]] = [
+    ("", prometheus),
+    ("application/openmetrics-text; version=1.0.0", openmetrics),
+]
+
+
+@pytest.mark.parametrize(("accept", "parse"), PARSERS)
+def test_metrics_are_read_by_the_parsers_of_prometheus(accept: str, parse: Callable[[str], Any]) -> None:
+    page = answer(site(), "GET", "/metrics", Accept=accept)
+    assert page.status == 200
+    assert ("openmetrics" in page.content_type) is bool(accept)
+    samples = {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in parse(page.body.decode())
+        for sample in family.samples
+    }
+    group = ("group", "crew")
+    of_topic = ("client_id", "me"), ("consumer_group", "crew")
+    assert samples["rocketcrew_done_messages_total", group] == 42
+    assert samples["rocketcrew_handler_seconds_total", group] == 1.5
+    assert samples["rocketmq_consumer_lag_messages", *of_topic, ("topic", "orders")] == 32
+    assert samples["rocketmq_consumer_cached_bytes", *of_topic, ("topic", "orders")] == 1024
+    assert samples["rocketmq_send_to_dlq_messages_total", *of_topic] == 3
+    assert samples["rocketcrew_loader_rows_total", group] == 7
+    assert samples["rocketcrew_unloaded_oldest_seconds", group] == 2.5
+    buckets = {dict(key[1:])["le"]: value for key, value in samples.items() if key[0] == "rocketmq_process_time_bucket"}
+    assert {float(bound): value for bound, value in buckets.items()} == {
+        1: 2, 5: 2, 10: 2, 100: 2, 1000: 3, 10_000: 3, 60_000: 3, float("inf"): 3
+    }  # fmt: skip
+    assert samples["rocketmq_process_time_sum", *of_topic, ("topic", "orders")] == pytest.approx(251.6)
+
+
+def test_what_was_popped_is_in_hand_and_has_no_lag_here() -> None:
+    popped = {"topic": "popped", "broker": "b", "queue_id": -1, "unfinished": 4, "unfinished_bytes": 40}
+    page = answer(site(found=lambda: picture(queues=[], popped=[popped])), "GET", "/metrics").body.decode()
+    assert 'rocketmq_consumer_inflight_messages{client_id="me",consumer_group="crew",topic="popped"} 4.0' in page
+    assert 'rocketcrew_queue_unfinished_messages{broker="b",group="crew",queue_id="-1",topic="popped"} 4.0' in page
+
+
+def test_a_member_without_a_loader_has_metrics_too() -> None:
+    page = answer(
+        site(found=lambda: picture(loader={"restarts": 0}, backlog={}, queues=[], stats={})), "GET", "/metrics"
+    )
+    assert b"rocketcrew_loader_rows" not in page.body
+    assert page.body.count(b"rocketmq_process_time_bucket") == 0
+
+
+def test_a_batch_call_counts_once() -> None:
+    found = ConsumerStats()
+    found.calls_are_batches = True
+    found.consumed("t", 32, 0, 40_000)
+    assert sum(found.topics["t"].process_times) == 1
+
+
+# --- probes ---------------------------------------------------------------------------------------------------------
+
+
+def test_alive_as_long_as_something_is_finished() -> None:
+    health = Health(longest_call_s=900)
+    busy = picture()
+    idle = picture(workers=[])
+    assert health.not_alive(busy, 0.0) == ""
+    assert health.not_alive(busy, 900 + SLACK_S) == ""
+    assert "none has been finished for" in health.not_alive(busy, 901 + SLACK_S)
+    assert health.not_alive(idle, 5_000) == ""
+    assert health.not_alive(busy, 5_001) == "", "it has just begun"
+    assert Health(longest_call_s=0).not_alive(busy, 1e9) == "", "a call may take for ever"
+    one_more = {**busy, "counters": {**busy["counters"], "failed_messages": 1}}
+    assert health.not_alive(one_more, 5_001 + 960.5) == ""
+    assert health.not_alive(one_more, 5_001 + 960.5 + 961)
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "says"),
+    [
+        ({}, 200, "ok"),
+        ({"service": "CREATE_JUST"}, 503, "CREATE_JUST"),
+        ({"ready_workers": 0}, 503, "no worker is ready"),
+    ],
+)
+def test_ready_with_a_worker(more: dict[str, Any], code: int, says: str) -> None:
+    found = answer(site(found=lambda: picture(**more)), "GET", "/readyz")
+    assert found.status == code
+    assert says in found.body.decode()
+
+
+# --- status, page, actions ------------------------------------------------------------------------------------------
+
+
+def test_the_status_has_the_last_faults() -> None:
+    found = answer(site(), "GET", "/status", Host="localhost:9911")
+    assert json.loads(found.body)["faults"] == [{"event": "pull_failed"}]
+    assert json.loads(found.body)["group"] == "crew"
+
+
+def test_the_page_is_off_unless_asked_for_and_asks_for_nothing_from_elsewhere() -> None:
+    assert b"<html" not in answer(site(page=False), "GET", "/").body
+    page = answer(site(), "GET", "/")
+    assert page.body == page_html()
+    assert b"https://" not in page.body
+    assert page.body.replace(b"http://www.w3.org/2000/svg", b"").count(b"http://") == 0
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:9911", "127.0.0.1.evil.example"])
+def test_a_foreign_name_for_a_loopback_address_is_refused(host: str) -> None:
+    assert answer(site(), "GET", "/status", Host=host).status == 403
+    assert answer(site(host="0.0.0.0"), "GET", "/status", Host=host).status == 200
+
+
+def test_actions_want_the_token() -> None:
+    asked: list[Any] = []
+    guarded = site(asked, token="s3cret")
+    assert answer(guarded, "POST", "/scale?workers=3").status == 403
+    assert answer(guarded, "POST", "/scale?workers=3", X_Rocketcrew_Token="s3crex").status == 403
+    assert answer(guarded, "GET", "/scale?workers=3", X_Rocketcrew_Token="s3cret").status == 405
+    assert answer(site(asked), "POST", "/scale?workers=3", X_Rocketcrew_Token="").status == 403, "no token, no actions"
+    assert asked == []
+    assert json.loads(answer(guarded, "POST", "/scale?workers=3", X_Rocketcrew_Token="s3cret").body) == {"workers": 3}
+    assert answer(guarded, "POST", "/scale?workers=x", X_Rocketcrew_Token="s3cret").status == 400
+    assert answer(guarded, "POST", "/scale?workers=10", X_Rocketcrew_Token="s3cret").body == b"too many\n"
+    assert json.loads(answer(guarded, "POST", "/stacks", X_Rocketcrew_Token="s3cret").body) == {"processes": []}
+    assert answer(guarded, "POST", "/stop", X_Rocketcrew_Token="s3cret").status == 405, "that is not for a page"
+
+
+@pytest.mark.parametrize("head", [b"", b"GET /", b"\xff\xfe \xff \xff", b"GET / SPDY/3"])
+def test_what_is_not_http_is_refused(head: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011  of any kind
+        read_request(head)
+
+
+def test_a_query_is_read() -> None:
+    request = read_request(b"POST /scale?workers=1&workers=2 HTTP/1.0\r\nX-A:  b \r\n\r\n")
+    assert request == Request("POST", "/scale", {"workers": "2"}, {"x-a": "b"})
+
+
+def test_it_is_served_and_takes_the_next_port_that_is_free() -> None:
+    async def get(port: int, request: bytes) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request)
+        found = await reader.read()
+        writer.close()
+        return found
+
+    async def story() -> None:
+        settings = MetricsSettings(port=0, port_count=1, host="127.0.0.1", page=False, token="")
+        first = WebServer(settings, site())
+        await first.start()
+        assert (await get(first.port, b"GET /livez HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 200 OK\r\n")
+        assert (await get(first.port, b"HEAD /livez HTTP/1.1\r\n\r\n")).endswith(b"\r\n\r\n")
+        assert (await get(first.port, b"nonsense\r\n\r\n")).startswith(b"HTTP/1.1 400 ")
+        taken = MetricsSettings(port=first.port, port_count=1, host="127.0.0.1", page=False, token="")
+        with pytest.raises(UsageError, match=r"metrics\.port = \d+: cannot listen on 127\.0\.0\.1, port \d+ \("):
+            await WebServer(taken, site()).start()
+        more = MetricsSettings(port=first.port, port_count=100, host="127.0.0.1", page=False, token="")
+        second = WebServer(more, site())
+        await second.start()
+        assert first.port < second.port < first.port + 100
+        await first.stop()
+        await second.stop()
+
+    asyncio.run(story())
