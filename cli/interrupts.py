@@ -89,6 +89,9 @@ def _send_dropped_again(dropped: sys.UnraisableHookArgs) -> None:
         return
     import threading
 
-    timer = threading.Timer(AGAIN_S, os.kill, (os.getpid(), signal.SIGINT))
+    main = threading.main_thread().ident
+    timer = threading.Timer(
+        AGAIN_S, signal.pthread_kill, (main, signal.SIGINT)
+    )  # another thread's would end no wait of it
     timer.daemon = True
     timer.start()
