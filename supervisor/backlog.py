@@ -202,7 +202,7 @@ class Backlog:
             return
         changes = self._notices.read()
         if changes is None:
-            # Too many at once, or another folder stands there now, of which these notices will never say anything.
+            # Too many at once, or another folder is there now, of which these notices will never say anything.
             log.debug("backlog_notices_lost")
             self._notices.close()
             self._notices = None

@@ -97,11 +97,14 @@ async def ask(slot: Path, command: str, **arguments: Any) -> dict[str, Any]:
         writer.write(json.dumps({"command": command, **arguments}).encode() + b"\n")
         line = await _line(reader)
         if not line:
-            raise UsageError(f"the supervisor in {slot} closed the connection")
+            raise UsageError(f"the supervisor in {slot} closed the connection: it may just have ended; see its log")
         answer: dict[str, Any] = json.loads(line)
         return answer
     except TimeoutError as error:
-        raise UsageError(f"the supervisor in {slot} did not answer within {REQUEST_TIMEOUT_S:.0f} s") from error
+        raise UsageError(
+            f"the supervisor in {slot} did not answer within {REQUEST_TIMEOUT_S:.0f} s: it may be busy or stopped; try"
+            " again, or see its log"
+        ) from error
     finally:
         writer.close()
 

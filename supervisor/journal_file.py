@@ -5,8 +5,8 @@ repeats only (what the journal forgot runs again, and the table drops rows that 
 went back: it is fsynced, or a loss of power would undo a reset. A rewrite is made beside the
 file, fsynced and renamed, so that there is a whole journal at every instant.
 
-Nothing is appended behind a write that failed (disk full): half a block may stand there, which ends every reading, and names
-that only the lost block told. The next write is a rewrite of the whole state instead.
+Nothing is appended after a write that failed (disk full): half a block may be there, which ends every reading, and names
+that only the lost block has. The next write is a rewrite of the whole state instead.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class JournalFile:
         fd = _replace(self._path, data, self._write)
         if self._fd >= 0:
             os.close(self._fd)
-        # Only now: should the rewrite fail, the file that stands goes on under the numbers that it was written with.
+        # Only now: should the rewrite fail, the old file goes on under the numbers that it was written with.
         self._fd, self._size, self._encoder, self._torn = fd, len(data), encoder, False
         # A state that fills most of the bound by itself would be rewritten at every block: wait until it doubled.
         self._threshold = max(self._bytes_max // 2, 2 * len(data), len(MAGIC) + 1)

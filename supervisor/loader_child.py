@@ -102,9 +102,9 @@ class LoaderChild:
         """Settings that may hold passwords or commas: other users do not see them in the list of processes."""
         spark = self._settings.spark
         tables = {"conf": dict(spark.conf), "options": dict(spark.options)}
-        told = {environment_name(f"spark.{key}"): json.dumps(table) for key, table in tables.items()}
+        tables_set = {environment_name(f"spark.{key}"): json.dumps(table) for key, table in tables.items()}
         return {
-            **told,
+            **tables_set,
             environment_name("spark.partition_by"): ",".join(spark.partition_by),
             environment_name("spark.master"): spark.master,
         }  # that of a Connect server may have a token in it
@@ -141,7 +141,7 @@ class LoaderChild:
         self._process = await asyncio.create_subprocess_exec(
             *self.arguments(), "--stacks-fd", str(self._stack_file.shared.fd),
             pass_fds=(self._stack_file.shared.fd,),
-            stdin=asyncio.subprocess.PIPE,  # its end tells the loader that we are gone
+            stdin=asyncio.subprocess.PIPE,  # its end shows the loader that we are gone
             env={**os.environ, **self.environment()},
             start_new_session=True,
             preexec_fn=lambda: die_with_parent(parent),

@@ -74,10 +74,7 @@ class PictureCollector(Collector):
         )  # fmt: skip
         yield _gauge(
             "rocketcrew_queue_unfinished_messages", "pulled or popped and not finished, per message queue",
-            [
-                ((*group, q["topic"], q["broker"], str(q["queue_id"])), q["unfinished"])
-                for q in (*data["queues"], *data["popped"])
-            ],
+            [((*group, q["topic"], q["broker"], str(q["queue_id"])), q["unfinished"]) for q in _all_queues(data)],
             ("group", "topic", "broker", "queue_id"),
         )  # fmt: skip
         for name, text in TOPIC_RATES.items():
@@ -86,14 +83,19 @@ class PictureCollector(Collector):
         yield from _of_loader(data, group)
 
 
+def _all_queues(data: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """With those that are popped, of which the broker has the lag."""
+    return [*data["queues"], *data["popped"]]
+
+
 def _of_rocketmq(data: Mapping[str, Any]) -> Iterator[Metric]:
     labels = ("consumer_group", "client_id", "topic")
     who = (data["group"], data["client_id"])
     topics: dict[str, dict[str, int]] = {}
-    for queue in (*data["queues"], *data["popped"]):
+    for queue in _all_queues(data):
         sums = topics.setdefault(queue["topic"], dict.fromkeys(OF_ROCKETMQ, 0))
         for key in ("lag", "unfinished", "unfinished_bytes"):
-            sums[key] += queue.get(key, 0)  # of popped ones only the broker knows the lag
+            sums[key] += queue.get(key, 0)
         sums["cached"] += queue["unfinished"]
     for key, (name, text) in OF_ROCKETMQ.items():
         yield _gauge(name, text, [((*who, topic), sums[key]) for topic, sums in topics.items()], labels)

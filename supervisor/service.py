@@ -7,7 +7,7 @@ pull is sent only when workers wait for it. TERM or INT during the start end it 
 Run: every event (a socket, a timer, a worker) is given to the core, and what the core wants is done before the next one:
 first the journal takes the settles, then everything else in order.
 
-Stop (TERM, INT): the core drains, commits and ends every queue within its deadline, because an offset told late is a
+Stop (TERM, INT): the core drains, commits and ends every queue within its deadline, because an offset committed late is a
 message repeated; then the workers seal and leave; then the member signs off, so that the group rebalances at once and
 finds our offsets; the loader last, since it may take its time. Another signal forces: what is unfinished will repeat.
 """
@@ -51,8 +51,8 @@ from .journal_file import JournalFile
 from .loader_child import LoaderChild
 from .member.access import in_namespace
 from .member.group_member import GroupMember
-from .member.left_locks import LeftLocks
 from .member.route_keeper import ROUTES_FILE
+from .member.stale_locks import StaleLocks
 from .operating import Operator, StopSignals, StopWish, hold_signals
 from .outcome_files import Published
 from .pool.charges_file import charge_left_cells, read_charges, write_charges
@@ -76,7 +76,7 @@ from .wiring import (
 )
 
 WORKER_STOP_MS = 5_000
-"""Workers have nothing left to do when they are told to leave: sealing and the user's teardown hook."""
+"""Workers have nothing left to do when they are asked to leave: sealing and the user's teardown hook."""
 
 log = structlog.get_logger("rocketcrew.supervisor")
 
@@ -161,7 +161,7 @@ class Supervisor:
         self._view = self._memory.view if self._memory is not None else memoryview(bytearray(slab.size_bytes))
         self.core = Core(core_config(settings, self.client_id, tuple(self.topics)), slab, self._view)
         self.core.state.settled = settled
-        self._left_locks = LeftLocks(self._slot.path, self.client_id)
+        self._stale_locks = StaleLocks(self._slot.path, self.client_id)
         read_charges(self._slot.path, self.core.state.charges)
         charge_left_cells(self._slot.path, self.core.state.charges)
         self._acting = Acting(self.core, self._journal_entries, self._slot.journal)
@@ -229,7 +229,7 @@ class Supervisor:
         settings = self.settings
         self._member = GroupMember(
             settings, self.client_id, self.topics, self.core, self._view, self.acted,
-            self._stacks_text, self._pool.direct.consume, self._left_locks, self._slot.path / ROUTES_FILE,
+            self._stacks_text, self._pool.direct.consume, self._stale_locks, self._slot.path / ROUTES_FILE,
         )  # fmt: skip
         self._to_end.append(self._member.kill)
         self._acting.perform(self._member.performs)
@@ -424,7 +424,7 @@ class Supervisor:
         self.acted()
         self._published.end(self.core.state)
         await self._member.stop()
-        self._left_locks.forget()
+        self._stale_locks.forget()
         await self._loader.stop(forced=self._forced)
         await self._abandon()
         self.service = move_service(self.service, ServiceEvent.STOPPED)

@@ -43,7 +43,7 @@ from ..remoting.queues import MessageQueue
 from .control import SOCKET_NAME
 from .core.journal import JournalState
 from .journal_file import keep_journal, read_journal
-from .member.left_locks import take_over_locks
+from .member.stale_locks import take_over_locks
 from .pool.charges_file import take_over_charges
 
 SLOTS_MAX = 256
@@ -74,7 +74,7 @@ class Slot:
 
     @property
     def key_group(self) -> str:
-        """The group as it stands in the keys of rows: with the member's id behind it when broadcasting."""
+        """The group in the keys of rows: followed by the member's id when broadcasting."""
         return f"{self.group}@{self.member}" if self.member else self.group
 
     @property
@@ -122,7 +122,10 @@ def take_slot(data_dir: Path, group: str, member: str = "") -> Slot:
             f"supervisor.data_dir = {str(data_dir)!r} cannot be used: {error.strerror} ({error.filename}). Name a folder"
             " that this user may write, on a local disk"
         ) from error
-    raise UsageError(f"all {SLOTS_MAX} slots in {home} are held by running supervisors of group {group}")
+    raise UsageError(
+        f"all {SLOTS_MAX} slots in {home} are held by running supervisors of group {group}: stop some, or give"
+        " this one a supervisor.data_dir of its own"
+    )
 
 
 def adopt(slot: Slot) -> tuple[JournalState, Settled, list[str]]:
@@ -261,8 +264,8 @@ def lock_client(data_dir: Path, group: str, client_id: str) -> int:
         fd = try_lock(path)
         if fd is None:
             raise UsageError(
-                f"The consumer group[{group}] has been created before, specify another name please: a supervisor with the"
-                f" client id {client_id} already runs in it on this host. Give each its own cluster.instance_name"
+                f"a supervisor with the client id {client_id} already runs in group {group} on this host: give each its own"
+                f" cluster.instance_name (The consumer group[{group}] has been created before, specify another name please)"
             )
         if _is_still(path, fd):
             return fd

@@ -33,7 +33,7 @@ CELL_SLOTS = 512
 """Workers at one time: twice the most that may be configured, for each may have its successor beside it."""
 
 LEAVE_SLACK_S = 15.0
-"""What a worker that leaves may take behind its last call: a stack, sealing, the tear-down hook."""
+"""What a worker that leaves may take after its last call: a stack, sealing, the tear-down hook."""
 
 
 def own_client_id(settings: Settings) -> str:

@@ -43,10 +43,10 @@ class Pull:
 
 @dataclass(slots=True, eq=False)
 class Commit:
-    """Tell the broker the offset; answer `Committed`.
+    """Commit the offset at the broker; answer `Committed`.
 
     With `guarded` the broker's offset is read first, and only one in `[known, offset)` is replaced (an absent one too): a
-    higher one is the new owner's, and one below what the broker told or confirmed to us was reset by an operator, who would
+    higher one is the new owner's, and one below what the broker sent or confirmed to us was reset by an operator, who would
     not like to see it undone. (Or the broker was killed and forgot it: then messages repeat, which is the lesser evil.)
     """
 
@@ -127,19 +127,19 @@ class Dispatch:
 
 @dataclass(slots=True, eq=False)
 class OrderedChunk:
-    """One chunk of an ordered hand-over. Of two with the same `lane`, the later waits for the success of the earlier."""
+    """One chunk of an ordered dispatch. Of two with the same `lane`, the later waits for the success of the earlier."""
 
     chunk: Chunk
     mq: MessageQueue
     lane: int
     tried: tuple[int, ...]
-    """How often its first messages were tried here already; those behind it for the first time."""
+    """How often its first messages were tried here already; those after it for the first time."""
 
 
 @dataclass(slots=True, eq=False)
 class DispatchOrdered:
     """Hand chunks to a worker that starts none of their messages after `start_before` (seconds on the core's clock), and
-    none behind a failed one of its lane. Answers: `Outcome`, `Returned`, `Consumed`."""
+    none after a failed one of its lane. Answers: `Outcome`, `Returned`, `Consumed`."""
 
     worker_id: str
     chunks: list[OrderedChunk]
@@ -195,7 +195,7 @@ class KillWorker:
 @dataclass(slots=True, eq=False)
 class Reclaim:
     """Take back what the worker has not begun of its chunks `chunk_ids`, which are all that it has, in the order of
-    hand-over; answer `Reclaimed`, or none when it went on meanwhile or has nothing to give."""
+    dispatch; answer `Reclaimed`, or none when it went on meanwhile or has nothing to give."""
 
     worker_id: str
     chunk_ids: tuple[int, ...]
@@ -253,7 +253,7 @@ class JournalCommitted:
 
 @dataclass(slots=True, eq=False)
 class ChargesChanged:
-    """`State.charges` is to be written before anything behind this is done: a count must outlive the next death."""
+    """`State.charges` is to be written before anything after this is done: a count must outlive the next death."""
 
 
 LOG_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
@@ -277,7 +277,7 @@ class Heartbeat:
 @dataclass(slots=True, eq=False)
 class Finished:
     """Every queue has ended after a stop; what may be repeated, 0 = clean: messages `unfinished`, and those finished of which
-    rows are `unsealed` or which the broker was not told of."""
+    rows are `unsealed` or which are not committed at the broker."""
 
     unfinished: int
     unsealed: int

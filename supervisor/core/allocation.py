@@ -21,7 +21,7 @@ from .machine_rooms import NEARBY_PREFIX, machine_room, machine_room_nearby, roo
 
 Strategy = Callable[[str, Sequence[MessageQueue], Sequence[str]], list[MessageQueue]]
 """(own client id, sorted queues of one topic, sorted client ids with the own one among them) -> the own queues. Raises
-AllocationError when it cannot tell: then nothing changes in this round (RebalanceImpl.rebalanceByTopic)."""
+AllocationError when it cannot decide: then nothing changes in this round (RebalanceImpl.rebalanceByTopic)."""
 
 
 def average(client_id: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> list[MessageQueue]:
@@ -53,7 +53,7 @@ def queue_text(mq: MessageQueue) -> str:
 
 
 def ring_of(members: Sequence[str], virtual_nodes: int) -> dict[int, str]:
-    """Place -> member. Of two that fall on one place the later one stands there."""
+    """Place -> member. Of two that fall on one place the later one has it."""
     ring: dict[int, str] = {}
     for member in members:
         there = sum(owner == member for owner in ring.values())

@@ -40,7 +40,7 @@ LOOK_UP_MAX_S = 20.0
 
 
 class Assigning:
-    """Owns the life of process queues: opening, draining, ending, and the offsets told to the broker."""
+    """Owns the life of process queues: opening, draining, ending, and the offsets that are committed."""
 
     def __init__(
         self, state: State, pulling: Pulling, dispatching: Dispatching, popping: Popping, locking: Locking | None
@@ -142,7 +142,7 @@ class Assigning:
             return
         self._move(pq, QueueEvent.OPENED)
         pq.next_offset = q.committed = offset
-        # The journal learns where we stand at once: a reset must make it forget before anything new is noted.
+        # The journal learns at once where the queue begins: a reset must make it forget before anything new is noted.
         self.s.out.append(JournalCommitted(pq.mq, offset, offset))
         floor, finished = self.s.recovered.pop(pq.mq, (0, Intervals()))
         if offset >= floor:
@@ -290,12 +290,12 @@ class Assigning:
             self.s.log("warning", "drain_deadline", queue=pq.mq, unfinished=pq.unfinished, unsealed=unsealed)
             if self.s.stopping:
                 self.s.unfinished_at_stop += pq.unfinished
-                # What is finished repeats too where the broker was not told: another member begins at its offset.
+                # What is finished and not committed repeats too: another member begins at its offset.
                 head = pq.head_offset
                 beyond = max(0, head - q.committed) + pq.ledger.finished_above(head).total()
                 self.s.unsealed_at_stop += unsealed + beyond
             if q.moved_to >= 0:
-                # A reset is told to us once; it must hold although what runs did not finish in time.
+                # A reset is sent to us once; it must hold although what runs did not finish in time.
                 self.s.out.append(Commit(pq.handle, pq.mq, q.moved_to, guarded=False))
             self._end(q, QueueEvent.DEADLINE, now)
 

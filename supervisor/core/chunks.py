@@ -20,7 +20,7 @@ Token = tuple[str, int]
 class PullRun:
     """Records `[at, end)` of one pull body; `positions` has one entry more than `offsets` (the end of the last).
 
-    A record's offset is its last one (an inner batch holds several), so it begins right behind the record before it:
+    A record's offset is its last one (an inner batch holds several), so it begins right after the record before it:
     what lies between, the broker did not deliver because its tag does not match. `begin` is where record `at` begins.
     """
 

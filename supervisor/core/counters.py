@@ -36,7 +36,7 @@ class Counters:
     redispatched_messages: int = 0
     """Given to another worker because theirs died, or was held up by another message."""
     reclaimed_messages: int = 0
-    """Taken back from a worker that was held up by another message before it had begun them."""
+    """Reclaimed from a worker that was held up by another message before it had begun them."""
     read_off_messages: int = 0
     """Finished before a long call, and read off their worker's cell during it: its own report came later."""
     salvaged_messages: int = 0
@@ -48,7 +48,7 @@ class Counters:
     held_messages: int = 0
     """Ordered messages that failed and are tried again here."""
     returned_messages: int = 0
-    """Ordered messages that a worker gave back unstarted: behind a failed one, or too late for the lock."""
+    """Ordered messages that a worker gave back unstarted: after a failed one, or too late for the lock."""
     locks_lost: int = 0
     """Locks of open queues that a broker gave to another member, forgot, or did not confirm in time."""
     worker_deaths: int = 0

@@ -85,7 +85,7 @@ class Core:
 
     def set_order(self, order: Order) -> None:
         """What the handler's decorator says of order is known when the first worker is ready: all mechanisms are made anew.
-        Before `Start`; nothing was handed out until then, and no timer stands that matters."""
+        Before `Start`; nothing was dispatched until then, and no timer that matters is set."""
         assert not self._started, "the order is known before anything is pulled"
         self.state.config = replace(self.state.config, **asdict(order))
         self.state.forget_timers()
@@ -126,7 +126,7 @@ class Core:
         return sorted(self.state.unsealed_of.get(worker_id, ()))
 
     def known_handles(self) -> set[int]:
-        """By which workers may be told of queues from now on."""
+        """By which queues may be announced to workers from now on."""
         return self.state.queues.keys() | self.popping.info_handles()
 
     def is_busy(self, worker_id: str) -> bool:
@@ -307,7 +307,7 @@ class Core:
         self._feed(now)
 
     def _cell_read(self, event: ev.CellRead, now: float) -> None:
-        self.settling.in_hand(event.worker_id, event.chunk_id, event.offset, event.held, now)
+        self.settling.cell_read(event.worker_id, event.chunk_id, event.offset, event.held, now)
         self._feed(now)
 
     def _returned(self, event: ev.Returned, now: float) -> None:

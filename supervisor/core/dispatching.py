@@ -1,4 +1,4 @@
-"""Hand-over: chunks are cut from what waits and given to the least loaded worker, two in flight each (places.py).
+"""Dispatch: chunks are cut from what waits and given to the least loaded worker, two in flight each (places.py).
 
 What a dead worker left goes first, what may have killed it apart from all else (quarantine.py); queues are served in
 turn, so that a busy one does not starve the others. What its topic's limit holds back (topic_limits.py) waits beside, topic

@@ -70,7 +70,7 @@ class Members:
 
 @dataclass(slots=True, eq=False)
 class Subscribe:
-    """The topic is subscribed from now on, or with another filter. The edge tells the brokers in the same step."""
+    """The topic is subscribed from now on, or with another filter. The edge sends it to the brokers in the same step."""
 
     topic: str
 

@@ -52,7 +52,7 @@ UNANSWERED: frozenset[type] = frozenset(
 
 
 def action_failed(core: Core, action: act.Action, now: float) -> None:
-    """Tell the core that the action was not carried out; it is counted."""
+    """Report to the core that the action was not carried out; it is counted."""
     core.state.counters.unexpected_errors += 1
     event = EVENTS.get(type(action))
     if event is not None:

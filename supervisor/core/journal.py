@@ -41,7 +41,7 @@ Entry = JournalDone | JournalSealed | JournalCommitted
 
 
 class JournalError(RocketcrewError):
-    """The file is not a journal of this program; what to do stands in the message."""
+    """The file is not a journal of this program; the message says what to do."""
 
 
 @dataclass(slots=True)

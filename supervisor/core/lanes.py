@@ -1,7 +1,7 @@
 """order = "key": equal keys in order, different keys in parallel over all workers.
 
 Each key of a queue is a lane. Messages enter their lanes in the order of their offsets, as chunks of one, so that each is
-settled by itself; a hand-over to a worker takes the next messages of as many lanes as make its share, and lanes that are in
+settled by itself; a dispatch to a worker takes the next messages of as many lanes as make its share, and lanes that are in
 somebody's hands wait. A message without a key is in no order: its lane is its own. A record that holds several messages (an
 inner batch) is handled as one, under its own key.
 
@@ -44,9 +44,9 @@ class Lanes(Ordered):
         super().__init__(state, links)
         self._line: deque[Lane] = deque()
         self._groups: dict[int, list[int]] = {}
-        """By chunk: how many chunks of its hand-over are still out, shared by all of them."""
+        """By chunk: how many chunks of its dispatch are still out, shared by all of them."""
         self._out: dict[str, int] = {}
-        """By worker: hand-overs that are still out."""
+        """By worker: dispatches that are still out."""
         self._property = state.config.order_key.encode()
         self._asked: dict[int, str] = {}
         """By handle: the worker that was asked for keys."""
@@ -137,7 +137,7 @@ class Lanes(Ordered):
         return worker_id in self._asked.values()
 
     def worker_died(self, worker_id: str, death: Death) -> None:
-        """Was it over a key? Told before anybody else is asked."""
+        """Did it die over a key? Called before anybody else is asked for that key."""
         in_hand = death.in_hand
         if in_hand is None or death.verdict not in (Verdict.CHARGED, Verdict.TIMED_OUT):
             return
@@ -190,7 +190,7 @@ class Lanes(Ordered):
             self._hand_share(worker, -(-len(self._line) // free))
 
     def _choose_worker(self) -> tuple[WorkerView | None, int]:
-        """The worker with the fewest hand-overs that still has a place, and how many workers have one."""
+        """The worker with the fewest dispatches out that still has a place, and how many workers have one."""
         ready = [worker for worker in self.s.workers.values() if worker.state is Worker.READY]
         free = [worker for worker in ready if self._out.get(worker.worker_id, 0) < self.s.config.chunks_in_flight]
         return min(free, key=lambda worker: self._out.get(worker.worker_id, 0), default=None), len(free)

@@ -2,7 +2,7 @@
 
 MACHINE_ROOM takes only queues of brokers called `room@name` whose room is one of the configured ones. MACHINE_ROOM_NEARBY
 shares the queues of a room among the members of that room, by another strategy; queues of a room without members are
-shared among all. Where something is, is told by a table of patterns: the first that matches a broker's name or a client
+shared among all. Where something is, a table of patterns says: the first that matches a broker's name or a client
 id names its room. A broker or member without a room is an error, as in Java: then nothing changes.
 """
 
@@ -19,7 +19,7 @@ RoomStrategy = Callable[[str, Sequence[MessageQueue], Sequence[str]], list[Messa
 
 
 class AllocationError(RocketcrewError):
-    """The strategy cannot tell whose the queues are."""
+    """The strategy cannot decide whose the queues are."""
 
 
 def machine_room(room_ids: frozenset[str]) -> RoomStrategy:

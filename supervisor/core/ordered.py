@@ -6,7 +6,7 @@ until then), and a later message never begins before the earlier one is finished
 
 A failed message is held: it waits for the suspend time in front of its lane and is tried again, its count of attempts in
 memory; at `max_reconsume_times` it goes to the retry topic as Java's orderly service sends it, where brokers put it into the
-dead-letter topic. What a worker did not start (behind a failure, or too late for its lock) comes back without a count.
+dead-letter topic. What a worker did not start (after a failure, or too late for its lock) comes back without a count.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Ordered(Dispatching):
         return pq is not None and pq.locked and self.s.finishes(pq)
 
     def hand_over(self, worker: WorkerView, chunks: list[tuple[Chunk, ProcessQueue, Lane]]) -> None:
-        """One hand-over to a worker, lanes numbered in the order in which they stand in it."""
+        """One dispatch to a worker, lanes numbered in their order in it."""
         s = self.s
         numbers: dict[int, int] = {}
         items: list[OrderedChunk] = []
@@ -215,7 +215,7 @@ class Ordered(Dispatching):
                 self.s.out.append(Retired(worker.worker_id))
 
     def _failed(self, pq: ProcessQueue, lane: Lane, rest: Chunk, failed: int, failure: Failure) -> Chunk | None:
-        """Count the attempt, or send the first message back and keep what is behind it; what is to be kept."""
+        """Count the attempt, or send the first message back and keep what comes after it; what is to be kept."""
         order, first = self.order_of(pq), rest.offsets[0]
         self.s.counters.failed_messages += failed
         if self.s.charges.noted:
@@ -294,7 +294,7 @@ class Ordered(Dispatching):
     # --- the end of a queue -------------------------------------------------------------------------------------
 
     def drop_waiting(self, pq: ProcessQueue) -> int:
-        """Forget what stands behind everything that was started; it is not run, and for us the queue ends before it."""
+        """Forget what comes after everything that was started; it is not run, and for us the queue ends before it."""
         dropped = super().drop_waiting(pq)
         for chunk in sorted(pq.open.values(), key=lambda chunk: chunk.begin, reverse=True):
             if chunk.worker_id is not None or chunk.reported or chunk.begin < pq.ledger.finished_to:
@@ -324,7 +324,7 @@ class Ordered(Dispatching):
         order = self.order_of(pq)
         if any(lane.in_hand for lane in order.lanes.values()):
             return  # the message that runs may commit them
-        if order.uncommitted:  # and nothing behind them may run before they have run again
+        if order.uncommitted:  # and nothing after them may run before they have run again
             for lane in order.lanes.values():
                 while lane.waiting:
                     self.leave(lane.waiting.popleft())
@@ -356,7 +356,7 @@ class Ordered(Dispatching):
 
 
 def _insert(lane: Lane, chunk: Chunk) -> None:
-    """By its place in the queue; what comes back stands before what was never handed out."""
+    """By its place in the queue; what comes back goes before what was never dispatched."""
     waiting = lane.waiting
     at = 0
     while at < len(waiting) and waiting[at].begin < chunk.begin:

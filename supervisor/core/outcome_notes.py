@@ -1,4 +1,4 @@
-"""What became of messages that leave no row behind: noted by the core, kept in `outcomes/` (outcome_files.py).
+"""What became of messages that leave no row: noted by the core, kept in `outcomes/` (outcome_files.py).
 
 The list explains gaps in a table (`rocketcrew reconcile`). A kill -9 loses what was noted since the last writing: such
 messages are finished by the journal all the same, and the next start notes them as `recovered`. What was settled then needs

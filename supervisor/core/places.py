@@ -52,7 +52,7 @@ class _Line(Generic[W]):
 
 
 class Places(Generic[W]):
-    """The lines. A load is a number of chunks, or of hand-overs."""
+    """The lines. A load is a number of chunks, or of dispatches."""
 
     __slots__ = ("_lines", "_where")
 
@@ -60,7 +60,7 @@ class Places(Generic[W]):
         self._lines: dict[int, _Line[W]] = {}
         """By the workers' own window; 0 = as configured."""
         self._where: dict[W, tuple[int, int]] = {}
-        """By worker: its own window and its load, where it stands."""
+        """By worker: its own window and its load, which give its place."""
 
     def put(self, worker: W, load: int, own_window: int = 0) -> None:
         """The worker has so much in hand now, and may be given more."""

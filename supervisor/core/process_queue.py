@@ -45,9 +45,9 @@ class Lane:
         self.suspended = 0
         """Number of the suspension that holds it; 0 = none. A number, because an old timer must not end a new one."""
         self.sending = -1
-        """The offset whose send-back is open: nothing behind it may start before that is accepted. -1 = none."""
+        """The offset whose send-back is open: nothing after it may start before that is accepted. -1 = none."""
         self.queued = False
-        """It stands in a line of lanes that may be handed out."""
+        """It is in a line of lanes that may be dispatched."""
         self.worker_id: str | None = None
         """The worker that it sticks to, with order = "queue"."""
 
@@ -202,7 +202,7 @@ class PulledQueue:
         self.blocked = False
         """Flow control holds the next pull until something finishes."""
         self.starved = False
-        """It stands in the line for bytes of the slab."""
+        """It waits in the line for bytes of the slab."""
         self.refused_code = -1
         """The code of the refusal of its last pull, -1 when it was none; and how often in a row it came."""
         self.refusals = 0

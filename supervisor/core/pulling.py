@@ -1,9 +1,9 @@
 """Pulls: at most one outstanding per process queue, sent when flow control and the byte budget allow.
 
 There is no sleeping for flow control as in Java's 50 ms loop (DefaultMQPushConsumerImpl.java): a queue held back by
-count, bytes or span is looked at again when something of it finishes; one that waits for bytes stands in a line that is
+count, bytes or span is looked at again when something of it finishes; one that waits for bytes is in a line that is
 served when a slot is freed. A response that finds no room is read, dropped and pulled again (the connection is never left
-unread: the answers that would free slots may stand behind it).
+unread: the answers that would free slots may come after it).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .states import Queue
 
 ANSWERED = (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
 REFUSALS_LOGGED_EVERY = 60
-"""A queue that is refused again and again, say for want of permission, is told of once a minute, not once a second."""
+"""A queue that is refused again and again, say for want of permission, is logged once a minute, not once a second."""
 TRIM_EVERY_S = 0.05
 """Cutting slots down looks at everything that is held (up to some hundred µs): not after every chunk."""
 PULL_MAX_IDLE_S = 120.0
@@ -93,7 +93,7 @@ class Pulling:
             self._trimmed_at = now
             return trim(self.s) > 0
         if not self._trim_due:
-            # Nothing else may come to serve the line: what wore the slots down has been told already.
+            # Nothing else may come to serve the line: what wore the slots down was reported before.
             self._trim_due = True
             self.s.at(self._trimmed_at + TRIM_EVERY_S, self._trim_later)
         return False
@@ -235,7 +235,7 @@ class Pulling:
         self._again(q, now)
 
     def _queue_runs(self, pq: ProcessQueue, slot: Slot, positions: list[int], offsets: list[int]) -> None:
-        """Queue what is new; what was finished before a restart is left out (it may stand anywhere in the body)."""
+        """Queue what is new; what was finished before a restart is left out (it may be anywhere in the body)."""
         runs = [(0, len(offsets))]
         if pq.ledger.done.end > pq.next_offset:
             runs = _unfinished_runs(offsets, pq)

@@ -1,6 +1,6 @@
 """Records that cost a worker its life, or may have: they run alone, until they finish or have cost too many.
 
-The verdict on a death stands in blame.py's table. A charged record runs again by itself. Of a batch each half runs again by
+The verdict on a death is in blame.py's table. A charged record runs again by itself. Of a batch each half runs again by
 itself, and the half that kills again is halved again, until the killer is alone and charged; where the handler took the
 messages one by one, the one it took last is charged at once, and the rest of the call looked at in two parts. Where several
 calls of a coroutine handler waited, each chunk of the worker's runs again by itself, and one that kills again is halved.

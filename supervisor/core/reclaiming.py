@@ -1,16 +1,16 @@
 """Taking back what a worker was handed and has not begun, because it is held up by one message while another worker idles.
 
 Chunks are cut by what messages usually take, and two are in flight so that no worker waits for the next one. A message that
-takes a thousand times as long makes those behind it wait, in its chunk and in the next. So as long as anything is in
+takes a thousand times as long makes those after it wait, in its chunk and in the next. So as long as anything is in
 flight, the workers are looked at every few milliseconds: one that has not reported for `reclaim_after_ms`, while another
 has nothing in hand and nothing waits to be handed out, is asked for the rest. The worker and the edge agree on how far it has
-come (workers/claims.py); the chunk is split there, as after a death, and what is behind goes to others at once. A worker
+come (workers/claims.py); the chunk is split there, as after a death, and what comes after goes to others at once. A worker
 that is held up gets nothing more until it has reported what was left to it.
 
 On the same rounds, a worker that has kept what it finished for longer than the flush interval is in a long call: what ended
 before that call is read off its cell (workers/unreported.py, settling.py), so that a kill repeats little.
 
-Nothing is taken back in an order: after a message of a queue or a key there is nothing that may run before it. What may have
+Nothing is reclaimed in an order: after a message of a queue or a key there is nothing that may run before it. What may have
 killed a worker runs alone, and coroutine handlers have all of theirs in hand.
 """
 
@@ -107,7 +107,7 @@ class Reclaiming:
         return len(worker.in_flight) > 1 or oldest.count - oldest.reported > 1
 
     def reclaimed(self, worker_id: str, chunk_ids: Sequence[int], unbegun: int, claimed: int, now: float) -> None:
-        """The worker will run nothing of the last `unbegun` of `chunk_ids` (in the order of hand-over), and of the one before
+        """The worker will run nothing of the last `unbegun` of `chunk_ids` (in the order of dispatch), and of the one before
         these only the first `claimed` records; 0 = as much as it has of it."""
         worker = self.s.workers.get(worker_id)
         if worker is None or worker.state not in LIVING:
@@ -135,7 +135,7 @@ class Reclaiming:
         self._dispatching.run()
 
     def _split(self, worker: WorkerView, chunk: Chunk, at: int, now: float) -> None:
-        """The worker keeps the first `at` records; what is behind becomes a chunk of its own, for another."""
+        """The worker keeps the first `at` records; what comes after becomes a chunk of its own, for another."""
         s = self.s
         if at >= chunk.count:
             return

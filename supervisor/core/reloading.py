@@ -6,7 +6,7 @@
 
 Probing: the first worker of the new code boots beside those of the old; an import error ends the reload there and nobody
 was touched. Canary: it works beside the one that it will replace until it has done its first messages. Rolling: the
-others are replaced one after another; new code that stops to boot is taken back.
+others are replaced one after another; new code that stops booting is rolled back.
 """
 
 from __future__ import annotations

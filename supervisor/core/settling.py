@@ -131,7 +131,7 @@ class Settling:
         if pq is not None:
             self._progress(pq, now)
 
-    def in_hand(
+    def cell_read(
         self, worker_id: str, chunk_id: int, offset: int, held: tuple[int, int] | None, now: float
     ) -> None:  # fmt: skip
         """The worker runs record `offset` of that chunk; what it was given before that has ended (workers/unreported.py).

@@ -1,8 +1,8 @@
 """How many messages go to a worker in one chunk.
 
-The aim is about 10 ms of handler time a chunk, so that hand-over costs little and nothing waits long. The estimate
+The aim is about 10 ms of handler time a chunk, so that dispatch costs little and nothing waits long. The estimate
 follows the slow tail, not the mean: it jumps up at once with a slow message and comes down slowly, because messages that
-wait behind a slow one in the same chunk wait for nothing. After an overrun of the target by one message the size is 1 at
+wait after a slow one in the same chunk wait for nothing. After an overrun of the target by one message the size is 1 at
 once.
 """
 

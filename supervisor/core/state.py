@@ -54,8 +54,8 @@ class CoreConfig:
     """popThresholdForQueue: messages of one assignment that wait for their acknowledgement, above which nothing is popped."""
     persist_interval_ms: int = 5000
     recommit_interval_ms: int = 30000
-    """An offset that stands still is told again: a broker that was killed forgot what it had not saved (5 s). Java tells
-    every offset at every persist."""
+    """An offset that does not move is committed again: a broker that was killed forgot what it had not saved (5 s). Java
+    commits every offset at every persist."""
     rebalance_interval_ms: int = 20000
     open_retry_ms: int = 1000
     chunk_target_us: int = 2000
@@ -136,12 +136,12 @@ class WorkerView:
         self.window = 0
         """Chunks it can have in hand, 0 = as configured."""
         self.in_flight: dict[int, Chunk] = {}
-        """Chunks handed to it and not reported to the end, in the order of hand-over; Crew.hand and Crew.unhand change it."""
+        """Chunks handed to it and not reported to the end, in the order of dispatch; Crew.hand and Crew.unhand change it."""
         self.in_flight_messages = 0
         """Of these chunks, those included that are reported."""
         self.in_flight_bytes = 0
         self.held_up = False
-        """One message has kept it so long that the others were taken back: it gets nothing until it has reported its own."""
+        """One message has kept it so long that the others were reclaimed: it gets nothing until it has reported its own."""
         self.read_ahead: dict[int, tuple[int, int, MessageQueue | None]] = {}
         """Chunks that are over because of what was read off its cell, and that it still reports itself, by id: up to which
         record it has, how many there are, and their queue."""
@@ -155,7 +155,7 @@ class WorkerView:
         self.timed_out: list[tuple[ProcessQueue, Chunk]] = []
         """What it had in hand when it was stopped at the hard time limit."""
         self.salvaged: dict[MessageQueue, Intervals] = {}
-        """Records whose rows were found complete in the segment it left behind."""
+        """Records whose rows were found complete in the segment that it left."""
         self.salvaged_in: list[Token] = []
 
 
@@ -198,7 +198,7 @@ class Crew:
         self.place(worker)
 
     def unhand(self, worker: WorkerView, chunk: Chunk) -> None:
-        """The worker does not have the chunk in hand any more: it was reported to the end, came back, or was taken back."""
+        """The worker does not have the chunk in hand any more: it was reported to the end, came back, or was reclaimed."""
         if worker.in_flight.pop(chunk.chunk_id, None) is None:
             return
         worker.in_flight_messages -= chunk.count

@@ -69,7 +69,7 @@ class WorkerEvent(Enum):
 
 
 SERVICE: dict[tuple[Service, ServiceEvent], Service] = {
-    # As in Java, a start has failed until it is done: so neither a second one beside it nor one behind it begins.
+    # As in Java, a start has failed until it is done: so neither a second one beside it nor one after it begins.
     (Service.CREATE_JUST, ServiceEvent.START): Service.START_FAILED,
     (Service.START_FAILED, ServiceEvent.STARTED): Service.RUNNING,
     (Service.RUNNING, ServiceEvent.USE): Service.RUNNING,
@@ -77,11 +77,11 @@ SERVICE: dict[tuple[Service, ServiceEvent], Service] = {
 }
 
 SERVICE_REFUSALS: dict[ServiceEvent, str] = {
-    ServiceEvent.START: "The PushConsumer service state not OK, maybe started once, {state}: a supervisor is started once;"
-    " make a new one",
-    ServiceEvent.USE: "The consumer service state not OK, {state}: only one that runs can do this",
+    ServiceEvent.START: "a supervisor is started once; make a new one (The PushConsumer service state not OK, maybe started"
+    " once, {state})",
+    ServiceEvent.USE: "only a supervisor that runs can do this (The consumer service state not OK, {state})",
 }
-"""Java's words (DefaultMQPushConsumerImpl.start, makeSureStateOK), and what to do."""
+"""What to do, and Java's words (DefaultMQPushConsumerImpl.start, makeSureStateOK)."""
 
 QUEUE: dict[tuple[Queue, QueueEvent], Queue] = {
     (Queue.OPENING, QueueEvent.OPENED): Queue.ASSIGNED,

@@ -102,7 +102,7 @@ class ConsumerStats:
     def __init__(self) -> None:
         self.topics: dict[str, TopicStats] = {}
         self.calls_are_batches = False
-        """One outcome stands for one call of a batch handler."""
+        """One outcome is one call of a batch handler."""
 
     def _of(self, topic: str) -> TopicStats:
         found = self.topics.get(topic)

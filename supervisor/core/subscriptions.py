@@ -1,7 +1,7 @@
 """What the member subscribes: topics with their filters, and when each was changed last.
 
 The version of a subscription is the time of its last change and never goes back: a broker keeps the newest that any member
-of the group has told it, and refuses a pull that is newer than what it knows (ConsumerGroupInfo.updateSubscription). A
+of the group has sent it, and refuses a pull that is newer than what it knows (ConsumerGroupInfo.updateSubscription). A
 clustering member subscribes its retry topic too; a broadcasting one retries nothing.
 """
 
@@ -16,7 +16,7 @@ from ...remoting.subscription import EXPRESSION_TAG, FilterExpression
 
 
 class Subscriptions(Mapping[str, SubscriptionData]):
-    """Topic -> subscription, as heartbeats tell it. Changed by `subscribe` and `unsubscribe` only."""
+    """Topic -> subscription, as heartbeats send it. Changed by `subscribe` and `unsubscribe` only."""
 
     def __init__(self, topics: Mapping[str, FilterExpression], group: str, now_ms: int, *, broadcasting: bool) -> None:
         """Raises UsageError for an expression that means nothing."""

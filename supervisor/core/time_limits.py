@@ -90,7 +90,7 @@ class Look:
         elif now_ns - self.beat_ns >= stall_ns:
             self.ended, self.ended_ns = (0, 0), now_ns
             return Step.ABORT, now_ns + ABORT_GRACE_NS
-        # A call that begins right behind this look is over its limit after the shorter of the two.
+        # A call that starts right after this look is over its limit after the shorter of the two.
         limits = [limit for limit in (seen.soft_ns, seen.hard_ns, stall_ns) if limit]
         return Step.NOTHING, now_ns + min(limits)
 

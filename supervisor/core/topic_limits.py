@@ -49,7 +49,7 @@ class _Calls(Generic[W]):
 
 
 class TopicLimits(Generic[W]):
-    """Asked before each hand-over. `limits` (calls by topic) come with each question, as a reload may change them."""
+    """Asked before each dispatch. `limits` (calls by topic) come with each question, as a reload may change them."""
 
     def __init__(self) -> None:
         self._in_hand: dict[int, _InHand[W]] = {}

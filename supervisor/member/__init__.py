@@ -15,6 +15,6 @@ milliseconds).
   (pulling.py): a slow message holds up its own units, not those of all that was pulled with it.
 - *A connection is never left unread.* A pull reserves its bytes before it is sent; a response that finds no room goes
   to a small fixed overflow, else it is read, dropped and pulled again after a completion, counted. Otherwise the
-  send-back answers that would free slots wait behind a pull response for ever. The slab is never smaller than two of
+  send-back answers that would free slots wait after a pull response for ever. The slab is never smaller than two of
   the largest frames, and one that was dropped twice waits for the whole slab, so that every message gets through.
 """

@@ -46,7 +46,7 @@ def check_files(settings: Settings) -> None:
 
 
 def namespace_of(settings: Settings) -> str:
-    """The namespace that is set, or that the only name server's name tells (ClientConfig.java getNamespace)."""
+    """The namespace that is set, or that the only name server's name says (ClientConfig.java getNamespace)."""
     cluster = settings.cluster
     if cluster.namespace or len(cluster.name_servers) != 1:
         return cluster.namespace

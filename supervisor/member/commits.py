@@ -1,4 +1,4 @@
-"""Offsets told to the brokers: two-way, so that a refusal is noticed, and guarded where somebody else may know better."""
+"""Commits of offsets at the brokers: two-way, so that a refusal is noticed, and guarded where somebody else knows better."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 RebalancePushImpl.computePullFromWhereWithException (docs/protocol.md). A broker answers 0 for a queue without a stored
 offset while its first message is still in memory, so that a new group starts at 0 on a young topic whatever
-consumeFromWhere says (ConsumerManageProcessor.queryConsumerOffset): that answer counts as stored. What lies behind a 0 is
-asked once more, so that the reason can be told; a 4.x broker cannot tell the two apart.
+consumeFromWhere says (ConsumerManageProcessor.queryConsumerOffset): that answer counts as stored. What a 0 means is
+asked once more, so that the reason can be logged; a 4.x broker does not distinguish the two.
 """
 
 from __future__ import annotations

@@ -48,7 +48,6 @@ from .access import access_of
 from .first_offset import offset_store
 from .group_watch import GroupWatch
 from .heartbeats import Heartbeats
-from .left_locks import LeftLocks
 from .look_ups import LookUps
 from .pops import Pops
 from .pulls import Pulls
@@ -58,6 +57,7 @@ from .requests import Asked, Requests
 from .route_keeper import RouteKeeper
 from .running_info import Clocks, offsets_of, running_info
 from .send_back import SendBacks
+from .stale_locks import StaleLocks
 
 log = structlog.get_logger("rocketcrew.member")
 
@@ -68,7 +68,7 @@ class GroupMember:
     def __init__(
         self, settings: Settings, client_id: str, topics: Mapping[str, FilterExpression], core: Core, view: memoryview,
         acted: Callable[[], None], stacks: Callable[[], Awaitable[str]],
-        consume: Callable[[QueueInfo, bytes], Awaitable[ConsumeDirectlyResult]], left: LeftLocks,
+        consume: Callable[[QueueInfo, bytes], Awaitable[ConsumeDirectlyResult]], left: StaleLocks,
         routes_file: Path | None = None,
     ) -> None:  # fmt: skip
         """For administrators: `stacks` says what every process does, `consume` gives one record to a worker.

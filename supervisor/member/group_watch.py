@@ -1,12 +1,13 @@
-"""Does the whole group subscribe the same? A broker takes the newest subscription that any member tells for the truth of all
+"""Does the whole group subscribe the same? A broker takes the newest subscription that any member sends for the truth of all
 (ConsumerGroupInfo.updateSubscription), so where members differ, messages vanish: filtered for one by what another wants.
 
-Nothing in RocketMQ tells a running member. So, every second heartbeat, just before our own goes out (which would cover up
-what another one has changed), one broker is asked what it holds for the group (GET_CONSUMER_CONNECTION_LIST, as
+Nothing in RocketMQ reports it to a running member. So, every second heartbeat, just before our own goes out (which would
+cover up what another one has changed), one broker is asked what it holds for the group (GET_CONSUMER_CONNECTION_LIST, as
 `mqadmin consumerConnection` does); and when the members have changed, the others themselves (GET_CONSUMER_RUNNING_INFO, as
-`mqadmin consumerStatus` does), because the broker shows only the newest. A difference is one warning, and stands in the
-status until it is gone. It is told when a second look at the same broker, a moment later, finds one too: while somebody
-changes his subscriptions, brokers and members know them at different times. A broker that refuses to tell is not asked again.
+`mqadmin consumerStatus` does), because the broker shows only the newest. A difference is one warning, and is in the
+status until it is gone. It is reported when a second look at the same broker, a moment later, finds one too: while somebody
+changes his subscriptions, brokers and members know them at different times. A broker that refuses to answer is not asked
+again.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class GroupWatch:
         self._members = frozenset()
 
     def pull_refused(self, code: int) -> None:
-        """A broker may refuse a pull because it does not know our subscription: somebody told it another."""
+        """A broker may refuse a pull because it does not know our subscription: somebody sent it another."""
         if code in UNKNOWN_TO_BROKER and self._loop.time() - self._looked_at >= LOOK_AGAIN_S:
             self._looked_at = self._loop.time()
             self._run_look()
@@ -115,16 +116,16 @@ class GroupWatch:
             return None
         if there is None:
             return None
-        told = [
+        reported = [
             f"a broker holds for the group: {text}"
             for text in differences(self._subscriptions, there.subscription_table)
         ]
         members = frozenset(entry.client_id for entry in there.connection_set) - {self._cluster.client_id}
-        await self._ask_members(addresses, members, again=bool(told))
+        await self._ask_members(addresses, members, again=bool(reported))
         theirs = [
             f"member {client_id}: {text}" for client_id in sorted(self._theirs) for text in self._theirs[client_id]
         ]
-        return theirs or told
+        return theirs or reported
 
     def _run_look(self) -> None:
         self._run(self.look())

@@ -1,8 +1,8 @@
-"""Heartbeats: every broker is told who we are and what we subscribe, at an interval and when something changed.
+"""Heartbeats: every broker is sent who we are and what we subscribe, at an interval and when something changed.
 
 They go to every address known, masters and slaves, as Java's do (MQClientInstance.sendHeartbeatToAllBroker). A wish for a
 heartbeat that comes while a round runs makes one more round after it, not many. Remembered is which brokers have had one on
-the connection that stands: a broker that does not know us yet leaves us out of the group's list.
+the open connection: a broker that does not know us yet leaves us out of the group's list.
 
 A new connection gets one at once (as Java's enableHeartbeatChannelEventListener), because a broker forgets us with the old
 connection and refuses our pulls until it hears from us.
@@ -47,7 +47,7 @@ class Heartbeats:
         self._run = run
         self._loop = asyncio.get_running_loop()
         self._greeted: set[str] = set()
-        """Brokers that have had our heartbeat on the connection that stands."""
+        """Brokers that have had our heartbeat on the connection that is open."""
         self._greeting: set[str] = set()
         """Brokers that one is on its way to."""
         self._timer: asyncio.TimerHandle | None = None
@@ -71,7 +71,7 @@ class Heartbeats:
         self.arm()
 
     def now(self) -> None:
-        """Send a round soon: at once, or behind the one that runs."""
+        """Send a round soon: at once, or after the one that runs."""
         if self._running:
             self._again = True
         else:
@@ -79,7 +79,7 @@ class Heartbeats:
             self._run(self._rounds())
 
     def subscriptions_changed(self) -> None:
-        """Tell every broker soon; a filter that brokers do not know is an error in the log, as we run already."""
+        """Send to every broker soon; a filter that brokers do not know is an error in the log, as we run already."""
         self.now()
         self._run(self._check_logged())
 
@@ -143,7 +143,7 @@ class Heartbeats:
         return bool(self._greeted)
 
     def known_to_all(self) -> bool:
-        """Every broker has had one on the connection that stands."""
+        """Every broker has had one on the connection that is open."""
         return self._greeted.issuperset(self._cluster.all_broker_addresses())
 
     async def check_filters(self) -> None:
@@ -183,7 +183,7 @@ class Heartbeats:
         return self._cluster.broker_address(name, only_this=False)
 
     async def sign_off(self, client_id: str, group: str, producer_group: str | None = None) -> None:
-        """Tell every broker that we leave, so that the group rebalances at once. Brokers that are away find out alone."""
+        """Sign off at every broker, so that the group rebalances at once. Brokers that are away find out alone."""
         await asyncio.gather(
             *(
                 self._operations.unregister(

@@ -46,7 +46,7 @@ class Assignment(NamedTuple):
 
 
 class BrokerAssignment(NamedTuple):
-    """Our queues of one topic; one to pop with the id -1 stands for all of its broker."""
+    """Our queues of one topic; one to pop with the id -1 means all of its broker."""
 
     pull: list[MessageQueue]
     pop: list[MessageQueue]

@@ -40,7 +40,7 @@ from ..core.actions import Ack, Pop, Renew, SendBack
 from ..core.decisions import Core
 from ..core.popping import PopResult
 from ..core.slab import Slot
-from .pulls import Landing
+from .pulls import BodySink
 from .send_back import SendBacks
 
 POLL_MS = 15_000
@@ -71,18 +71,18 @@ class Pops:
 
     async def pop(self, action: Pop) -> None:
         """One pop, answered by `Popped` or `NoAnswer`."""
-        landing = Landing(self._core, self._view, action.handle)
+        sink = BodySink(self._core, self._view, action.handle)
         try:
             address = await self._cluster.address_of(action.mq)
             answer = await self._cluster.remoting.request(
-                address, self._command(action.mq), timeout_ms=POP_TIMEOUT_MS, body_sink=landing
+                address, self._command(action.mq), timeout_ms=POP_TIMEOUT_MS, body_sink=sink
             )
-            result = _result(answer, landing.slot)
+            result = _result(answer, sink.slot)
         except RocketcrewError as error:
             log.warning("pop_failed", queue=tuple(action.mq), error=str(error))
-            self._core.handle(ev.NoAnswer(action.handle, landing.slot), self._now())
+            self._core.handle(ev.NoAnswer(action.handle, sink.slot), self._now())
         except BaseException:
-            landing.give_back()
+            sink.give_back()
             raise
         else:
             self._core.handle(ev.Popped(action.handle, result), self._now())

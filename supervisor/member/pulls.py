@@ -43,7 +43,7 @@ WITH_OFFSETS = frozenset(
 log = structlog.get_logger("rocketcrew.member")
 
 
-class Landing:
+class BodySink:
     """Where the body of one pull or pop is received: a slot that the core gives when the length is known, or nowhere.
 
     `slot` is what the core gave, None as long as it gave none.
@@ -95,33 +95,33 @@ class Pulls:
 
     async def pull(self, action: Pull) -> None:
         """One pull, answered by `Pulled` or `NoAnswer`."""
-        landing = Landing(self._core, self._view, action.handle)
+        sink = BodySink(self._core, self._view, action.handle)
         try:
             address, is_master = await self._where(action.mq)
             if action.mq.topic not in self._subscriptions:
                 raise RocketcrewError(f"{action.mq.topic} was unsubscribed meanwhile")
             response = await self._cluster.remoting.request(
-                address, self._command(action, is_master), timeout_ms=self._settings.pull_timeout_ms, body_sink=landing
+                address, self._command(action, is_master), timeout_ms=self._settings.pull_timeout_ms, body_sink=sink
             )
-            result = self._result(action, response, landing.slot)
+            result = self._result(action, response, sink.slot)
             if result.code == ResponseCode.PULL_OFFSET_MOVED:
                 result.next_offset = await self._corrected(action, result.next_offset)
         except RocketcrewError as error:
             log.warning("pull_failed", queue=tuple(action.mq), offset=action.offset, error=str(error))
-            self._core.handle(ev.NoAnswer(action.handle, landing.slot), self._now())
+            self._core.handle(ev.NoAnswer(action.handle, sink.slot), self._now())
         except BaseException:
-            landing.give_back()
+            sink.give_back()
             raise
         else:
             self._core.handle(ev.Pulled(action.handle, result), self._now())
 
-    async def _corrected(self, action: Pull, told: int) -> int:
+    async def _corrected(self, action: Pull, answered: int) -> int:
         """Where to go on after PULL_OFFSET_MOVED; the broker's own word when the look-up fails."""
         try:
-            return await self._last.corrected(action.mq, action.offset, told)
+            return await self._last.corrected(action.mq, action.offset, answered)
         except RocketcrewError as error:
             log.warning("search_offset_failed", queue=tuple(action.mq), error=str(error))
-            return told
+            return answered
 
     async def _where(self, mq: MessageQueue) -> tuple[str, bool]:
         """The address that the last answer suggested, else another of the broker's; whether it is the master's."""

@@ -14,7 +14,7 @@ from ...remoting.queues import MessageQueue
 from ..core import events as ev
 from ..core.actions import LockQueues, UnlockQueues
 from ..core.decisions import Core
-from .left_locks import LeftLocks
+from .stale_locks import StaleLocks
 
 log = structlog.get_logger("rocketcrew.member")
 
@@ -24,7 +24,7 @@ class QueueLocks:
 
     def __init__(
         self, cluster: Cluster, operations: Operations, core: Core, group: str, now: Callable[[], float],
-        acted: Callable[[], None], left: LeftLocks,
+        acted: Callable[[], None], left: StaleLocks,
     ) -> None:  # fmt: skip
         self._cluster = cluster
         self._operations = operations

@@ -80,10 +80,10 @@ class LastBodies:
         for mq in self._stored_ms.keys() - ours:
             del self._stored_ms[mq]
 
-    async def corrected(self, mq: MessageQueue, asked: int, told: int) -> int:
-        """Where to go on, after a broker answered with the offset `told` instead of the offset `asked`. Raises what a
-        look-up raises; then `told` is all that is known."""
+    async def corrected(self, mq: MessageQueue, asked: int, answered: int) -> int:
+        """Where to go on, after a broker answered the offset `asked` with another one. Raises what a
+        look-up raises; then `answered` is all that is known."""
         stored_ms = self._stored_ms.get(mq)
-        if told >= asked or stored_ms is None:
-            return told
-        return min(told, await self._operations.search_offset(mq, stored_ms))
+        if answered >= asked or stored_ms is None:
+            return answered
+        return min(answered, await self._operations.search_offset(mq, stored_ms))

@@ -54,7 +54,7 @@ class RouteKeeper:
         self._found: set[str] = set()
         """Topics that have a route."""
         self._brokers: set[str] = set()
-        """Addresses of the brokers that were told of."""
+        """Addresses of the brokers that were reported."""
 
     async def start(self) -> None:
         """Find the topics. Raises UnreachableError when no name server answers and the last run left no routes."""
@@ -77,7 +77,7 @@ class RouteKeeper:
         self._save()
 
     def arm(self) -> None:
-        """Renew at the interval from now on, and tell of brokers that are not known now."""
+        """Renew at the interval from now on, and report brokers that are not known now."""
         self._brokers = set(self._cluster.all_broker_addresses())
         self._rearm()
         self._look_soon(SOON_TIMES)
@@ -135,7 +135,7 @@ class RouteKeeper:
         await self._tell(changed)
 
     async def _tell(self, changed: Collection[str]) -> None:
-        # Against what was told, not against what was known a moment ago: a broker may come by another question too.
+        # Against what was reported, not against what was known a moment ago: a broker may come by another question too.
         before, now = self._brokers, set(self._cluster.all_broker_addresses())
         self._brokers = now
         if now != before:

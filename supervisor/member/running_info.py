@@ -1,8 +1,8 @@
 """What `mqadmin consumerStatus` and the console show of a member: answer to GET_CONSUMER_RUNNING_INFO.
 
 DefaultMQPushConsumerImpl.consumerRunningInfo, ProcessQueue.fillProcessQueueInfo and MixAll.object2Properties (popped queues
-stand in a table of their own, which tools of 5.x show): the settings
-stand under the names of the fields of DefaultMQPushConsumer and ClientConfig, those of our own under their own names with
+are in a table of their own, which tools of 5.x show): the settings
+are under the names of the fields of DefaultMQPushConsumer and ClientConfig, those of our own under their own names with
 a `rocketcrew.` before them. The core's times are monotonic seconds; on the wire they are milliseconds since 1970.
 """
 
@@ -79,7 +79,7 @@ def process_queue_info(q: PulledQueue, clocks: Clocks) -> ProcessQueueInfo:
 
 
 def pop_queue_info(loop: PopLoop, clocks: Clocks) -> PopProcessQueueInfo:
-    """One assignment that is popped (PopProcessQueue.fillPopProcessQueueInfo); one that was taken away is not told of."""
+    """One assignment that is popped (PopProcessQueue.fillPopProcessQueueInfo); one that was taken away is left out."""
     return PopProcessQueueInfo(loop.in_hand, droped=False, last_pop_timestamp=clocks.wall_of(loop.last_pop))
 
 

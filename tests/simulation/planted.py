@@ -476,11 +476,11 @@ class TakesWhatIsHeld(CoreParts):
     """What stands before the record in hand counts as done, also what failed or has rows."""
 
     class settling_class(Settling):
-        def in_hand(
+        def cell_read(
             self, worker_id: str, chunk_id: int, offset: int, held: tuple[int, int] | None, now: float
         ) -> None:  # fmt: skip
             del held
-            super().in_hand(worker_id, chunk_id, offset, None, now)
+            super().cell_read(worker_id, chunk_id, offset, None, now)
 
 
 class ReadsBehindAReport(Parts):
@@ -494,19 +494,19 @@ class TakesTheRecordInHand(CoreParts):
     """The record in hand counts as done, too."""
 
     class settling_class(Settling):
-        def in_hand(
+        def cell_read(
             self, worker_id: str, chunk_id: int, offset: int, held: tuple[int, int] | None, now: float
         ) -> None:  # fmt: skip
             chunk = self.s.chunks.get(chunk_id)
             later = [other for other in chunk.offsets if other > offset] if chunk is not None else []
-            super().in_hand(worker_id, chunk_id, later[0] if later else offset, held, now)
+            super().cell_read(worker_id, chunk_id, later[0] if later else offset, held, now)
 
 
 class WaitsForTheCall(CoreParts):
     """What a worker has finished is known when it reports it, after the call that it is in."""
 
     class settling_class(Settling):
-        def in_hand(
+        def cell_read(
             self, worker_id: str, chunk_id: int, offset: int, held: tuple[int, int] | None, now: float
         ) -> None:  # fmt: skip
             pass

@@ -83,7 +83,7 @@ class WaitsForTheCall(CoreParts):
     """A worker that keeps an order reports between two calls only."""
 
     class settling_class(Settling):
-        def in_hand(
+        def cell_read(
             self, worker_id: str, chunk_id: int, offset: int, held: tuple[int, int] | None, now: float
         ) -> None:  # fmt: skip
             pass

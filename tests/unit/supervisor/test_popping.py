@@ -303,7 +303,7 @@ def test_what_several_pops_brought_of_one_queue_is_one_entry_of_the_status():
     assert found["queues"] == []
     (popped,) = found["popped"]
     assert (popped["topic"], popped["queue_id"], popped["unfinished"]) == ("T", 0, 6)
-    (family,) = [family for family in PictureCollector(lambda: found).collect() if "unfinished" in family.name]
+    (family,) = [family for family in PictureCollector(lambda: found).collect() if "queue_unfinished" in family.name]
     assert [sample.value for sample in family.samples] == [6]
     assert "lag 6 " in f"{progress_line(found, 0.0)} "
 

@@ -39,7 +39,7 @@ def is_alive(pid: int) -> bool:
         return True  # it is somebody else's, but it is there
 
 
-class LeftLocks:
+class StaleLocks:
     """What dead runs hold. Made while the slot is locked, before its cells are cleared or anything is started."""
 
     def __init__(self, slot: Path, client_id: str, alive: Callable[[int], bool] = is_alive) -> None:
