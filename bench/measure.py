@@ -74,13 +74,14 @@ class Source:
     """The replay source as a process."""
 
     def __init__(
-        self, messages: int, *, queues: int = 8, topics: int = 1, body_bytes: int = 1024, per_pull: int = 32
-    ) -> None:
+        self, messages: int, *, queues: int = 8, topics: int = 1, body_bytes: int = 1024, per_pull: int = 32,
+        hold: bool = False,
+    ) -> None:  # fmt: skip
         (self.port,) = free_ports(1)
         self._process = subprocess.Popen(
             [sys.executable, str(HERE / "replay.py"), "--port", str(self.port), "--queues", str(queues),
              "--messages", str(messages), "--body-bytes", str(body_bytes), "--per-pull", str(per_pull),
-             "--topics", str(topics)],
+             "--topics", str(topics), *(["--hold"] if hold else [])],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
         assert self._process.stdout is not None

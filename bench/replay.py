@@ -4,6 +4,7 @@ It is name server and broker on one port: routes, heartbeats, members, offsets a
 pull of a queue gets the next 32 messages with the right queue offsets (`--per-pull`; 32 is what a broker gives from memory by
 default), until `--messages` were given out; later pulls are held for their suspend time, as a broker does. Sends back are
 accepted and counted. With `--topics` there are several, "replay", "replay-1", ..., and the queues are shared out to them.
+With `--hold` every pull waits until a line "go" is on standard input, so that no start is counted with the messages.
 
 A line "join MEMBERS BROKERS MS" on standard input has members join the group, one every so many milliseconds, and the
 consumer hear of each from so many brokers; a second later a line with the look-ups that it made since is printed.
@@ -75,6 +76,26 @@ class Queue:
         return table.tobytes()
 
 
+class Gate:
+    """Holds pulls until it is opened."""
+
+    def __init__(self, *, held: bool) -> None:
+        self._waiting: list[tuple[Source, Command]] | None = [] if held else None
+
+    def holds(self, source: Source, command: Command) -> bool:
+        """Whether it keeps this pull for later."""
+        if self._waiting is None:
+            return False
+        self._waiting.append((source, command))
+        return True
+
+    def open(self) -> dict[str, int]:
+        waiting, self._waiting = self._waiting or [], None
+        for source, command in waiting:
+            source.pull(command)
+        return {"pulls": len(waiting)}
+
+
 class Group:
     """The consumer group: the members that are here, and those that are said to have joined."""
 
@@ -103,10 +124,11 @@ class Group:
 class Source(asyncio.Protocol):
     """One connection of the consumer."""
 
-    def __init__(self, topics: dict[str, list[Queue]], address: str, group: Group) -> None:
+    def __init__(self, topics: dict[str, list[Queue]], address: str, group: Group, gate: Gate) -> None:
         self.topics = topics
         self.address = address
         self.group = group
+        self.gate = gate
         self.reader = FrameReader()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -123,6 +145,8 @@ class Source(asyncio.Protocol):
                 self.transport.write(encode(self.answer(command)))
 
     def pull(self, command: Command) -> None:
+        if self.gate.holds(self, command):
+            return
         fields = command.fields
         offset = int(fields["queueOffset"])
         queue = self.topics[fields["topic"]][int(fields["queueId"])]
@@ -178,6 +202,7 @@ async def main() -> None:
     parser.add_argument("--body-bytes", type=int, default=1024)
     parser.add_argument("--per-pull", type=int, default=PER_PULL)
     parser.add_argument("--topics", type=int, default=1)
+    parser.add_argument("--hold", action="store_true")
     options = parser.parse_args()
     each = options.messages // options.queues // options.per_pull * options.per_pull
     pool_bytes = min(POOL_BYTES, POOLS_BYTES // options.queues)
@@ -190,14 +215,15 @@ async def main() -> None:
     }
     loop = asyncio.get_running_loop()
     address = f"127.0.0.1:{options.port}"
-    group = Group()
-    server = await loop.create_server(lambda: Source(topics, address, group), "127.0.0.1", options.port)
+    group, gate = Group(), Gate(held=options.hold)
+    server = await loop.create_server(lambda: Source(topics, address, group, gate), "127.0.0.1", options.port)
     messages = each * sum(map(len, topics.values()))
     print(json.dumps({"ready": options.port, "messages": messages}), flush=True)
     # The parent holds our standard input: when it is gone, so are we.
     while line := await loop.run_in_executor(None, sys.stdin.readline):
-        _, *numbers = line.split()
-        print(json.dumps(await group.join(*map(int, numbers))), flush=True)
+        what, *numbers = line.split()
+        said = gate.open() if what == "go" else await group.join(*map(int, numbers))
+        print(json.dumps(said), flush=True)
     server.close()
     os._exit(0)
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-ALL = ("throughput", "efficiency", "pool", "uneven", "latency", "loader", "source", "table", "commits", "java")
+ALL = ("throughput", "efficiency", "pool", "uneven", "latency", "loader", "source", "table", "commits", "scale", "java")
 
 
 def main() -> int:

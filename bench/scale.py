@@ -5,8 +5,8 @@ The supervisor is the real one, fed by the replay source. Its workers are stood 
 the supervisor (schedstat). Sizes take turns in each run, and what is compared is the ratio to the smallest size of the same
 run; of these the median is printed.
 
-- queues, topics, workers: µs per message, at full rate; for workers once with cheap messages, which go to the few that are
-  awake, and once with messages of 100 µs, which go to all in turn;
+- queues, topics, workers: µs per message, at full rate, without the looks at the status; for workers once with cheap
+  messages, which go to the few that are awake, and once with messages of 100 µs, which go to all in turn;
 - idle: µs a second with nothing to do, 5 s long, begun when all messages are done;
 - files: the same with sealed segments waiting in ready/, which nobody loads;
 - start: CPU ms until every queue is opened, memory then; per queue and per worker;
@@ -44,10 +44,11 @@ BODY_BYTES = 200
 IDLE_S = 5.0
 SETTLE_S = 1.0
 WARM_UP = 0.2
-"""Of the messages: not counted."""
+"""Of the messages: not counted. They begin when all queues are opened, so no start is counted either."""
 QUEUES = (8, 128, 1_024)
 TOPICS = (1, 10, 100)
 WORKERS = (2, 16, 64, 256)
+LOOKS = 5
 FILES = (10, 10_000, 100_000)
 JOINS = (10, 100)
 JOIN_TOPICS, JOIN_BROKERS, JOIN_EVERY_MS = 10, 20, 20
@@ -61,6 +62,7 @@ class Stood(Crew):
     def __init__(
         self, folder: Path, source: Source, *, workers: int, us: int, topics: int, settings: Mapping[str, object]
     ) -> None:
+        self.looks = 0
         self.slot = folder / "state" / "bench" / "0"
         names = ["replay", *(f"replay-{number}" for number in range(1, topics))]
         words = ["run", "handlers:no_op", "--group", "bench", "-n", source.name_server]
@@ -87,6 +89,18 @@ class Stood(Crew):
             )  # fmt: skip
         self.child = self  # type: ignore[assignment]
         self._wait(lambda: self.status() is not None, "start")
+
+    def status(self) -> dict[str, Any] | None:
+        """Each look costs what it shows, and is counted."""
+        self.looks += 1
+        return super().status()
+
+    def look_us(self) -> float:
+        """CPU of one look at the status, at rest."""
+        before, cpu = self.looks, cpu_us(self.pid)
+        while self.looks < before + LOOKS:
+            self.status()
+        return (cpu_us(self.pid) - cpu) / LOOKS
 
     @property
     def pid(self) -> int:
@@ -132,7 +146,7 @@ def measure(
     settings: Mapping[str, object] = {},
 ) -> Figures:  # fmt: skip
     """One supervisor from its start to an idle end."""
-    source = Source(messages, queues=queues, topics=topics, body_bytes=BODY_BYTES, per_pull=PER_PULL)
+    source = Source(messages, queues=queues, topics=topics, body_bytes=BODY_BYTES, per_pull=PER_PULL, hold=True)
     try:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
@@ -140,11 +154,15 @@ def measure(
                 seal(folder, files)
             crew = Stood(folder, source, workers=workers, us=us, topics=topics, settings=settings)
             try:
-                wait_done(crew, int(source.messages * WARM_UP))
-                first, cpu = crew.done(), cpu_us(crew.pid)
-                wait_done(crew, source.messages)
-                per_message = (cpu_us(crew.pid) - cpu) / (source.messages - first)
+                crew.opened(queues)
                 time.sleep(SETTLE_S)
+                source.ask("go")
+                wait_done(crew, int(source.messages * WARM_UP))
+                first, looks, cpu = crew.done(), crew.looks, cpu_us(crew.pid)
+                wait_done(crew, source.messages)
+                taken, looks = cpu_us(crew.pid) - cpu, crew.looks - looks
+                time.sleep(SETTLE_S)
+                per_message = (taken - looks * crew.look_us()) / (source.messages - first)
                 cpu = cpu_us(crew.pid)
                 time.sleep(IDLE_S)
                 idle = (cpu_us(crew.pid) - cpu) / IDLE_S

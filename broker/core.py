@@ -21,6 +21,7 @@ next one's, so under load one flush answers many senders, and a single sender wa
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from functools import partial
 from random import Random
 
@@ -28,7 +29,7 @@ from ..remoting.codes import ResponseCode
 from ..remoting.command import Command
 from ..remoting.errors import ProtocolError, UsageError
 from .config import BrokerConfig
-from .effects import SILENCE, Effect, Intercept, Reply, intercepted
+from .effects import SILENCE, Effect, Intercept, Later, Reply, intercepted
 from .message_store import QueueRebuilding
 from .name_server import NameServerCore
 from .refusal import Refused
@@ -67,6 +68,7 @@ class BrokerCore:
         self._flushed = self.state.written  # what the disk has of it
         self._unanswered: deque[tuple[int, Reply]] = deque()  # what has to be flushed for them; ascending
         self._delays_to_save: deque[tuple[int, bytes]] = deque(maxlen=DELAYS_MAX)  # likewise
+        self._later: list[tuple[int, Call]] = []  # requests that a test holds up: until when
         self._next_flush_ms = now_ms + config.flush_interval_ms
         self._next_checkpoint_ms = now_ms + config.checkpoint_interval_ms
         self._next_offsets_ms = now_ms + config.offset_flush_interval_ms
@@ -83,10 +85,19 @@ class BrokerCore:
             return []  # nothing more is promised
         if command.is_response:
             return [*forward.answered(state, command)]
-        before = state.written
         response = intercepted(self.intercepts, command) if self.intercepts else None
+        if isinstance(response, Later):
+            kept = replace(command, body=bytes(command.body))  # what it was read into is used again
+            self._later.append((now_ms + response.delay_ms, Call(now_ms, channel, address, kept)))
+            return []
+        return self._handle(Call(now_ms, channel, address, command), response)
+
+    def _handle(self, call: Call, response: Command | None) -> list[Effect]:
+        """Serve a request, unless a test has a `response` of its own."""
+        state, channel, command = self.state, call.channel, call.command
+        before = state.written
         if response is None:
-            response = self._serve(Call(now_ms, channel, address, command))
+            response = self._serve(call)
         effects: list[Effect] = []
         if state.notices:
             effects += state.notices
@@ -167,6 +178,8 @@ class BrokerCore:
         if self.failed is not None:
             return []
         effects: list[Effect] = [*self.flushed(now_ms), *self._deliver_delayed(now_ms)]
+        if self._later:
+            effects += self._serve_later(now_ms)
         self._ask_after_transactions(now_ms)
         effects += pull.wake_due(state, now_ms)
         if now_ms >= self._next_sweep_ms:
@@ -184,6 +197,11 @@ class BrokerCore:
         effects += state.notices
         state.notices.clear()
         return effects
+
+    def _serve_later(self, now_ms: int) -> list[Effect]:
+        due = [call for due_ms, call in self._later if due_ms <= now_ms]
+        self._later = [(due_ms, call) for due_ms, call in self._later if due_ms > now_ms]
+        return [effect for call in due for effect in self._handle(call._replace(now_ms=now_ms), None)]
 
     def _deliver_delayed(self, now_ms: int) -> list[Reply]:
         state = self.state
@@ -268,6 +286,7 @@ class BrokerCore:
         held_ms, delayed_ms = self.state.held.next_deadline_ms(), self.state.delays.next_due_ms()
         if held_ms is not None:
             deadlines.append(held_ms)
+        deadlines += [due_ms for due_ms, _ in self._later]
         if delayed_ms is not None:
             deadlines.append(delayed_ms)
         asked_ms = self.state.transactions.next_due_ms()
@@ -296,6 +315,7 @@ class BrokerCore:
         state = self.state
         state.held.drop_channel(channel)
         state.full.discard(channel)
+        self._later = [(due_ms, call) for due_ms, call in self._later if call.channel != channel]
         for opaque in [opaque for opaque, waiting in state.forwarded.items() if waiting.channel == channel]:
             del state.forwarded[opaque]
         for name in state.clients.close_channel(channel):

@@ -81,6 +81,10 @@ class DelayLevels:
         """When `deliver` has something to do again, None when no message is delayed."""
         return max(min(self._due_ms.values()), self._paused_until_ms) if self._due_ms else None
 
+    def delivered(self, level: int) -> int:
+        """How many messages of the level were delivered or passed over: the queue offset of its head."""
+        return self._delivered.get(level, 0)
+
     def start(self, store: MessageStore) -> None:
         """Look at every level's head; call once after recovery."""
         for queue_id in store.queue_ids(SCHEDULE_TOPIC):

@@ -38,13 +38,22 @@ class CloseChannel:
 
 Effect = Reply | Push | CloseChannel
 
-Intercept = Callable[[Command], Command | None]
-"""A test's own answer to a request (`command.response(...)`), `SILENCE` for none, or None to let the core answer."""
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """A test's wish: the request arrives so much later."""
+
+    delay_ms: int
+
+
+Intercept = Callable[[Command], Command | Later | None]
+"""A test's own answer to a request (`command.response(...)`), `SILENCE` for none, `Later` to have it wait (a broker's, not a
+name server's), or None to let the core answer."""
 
 SILENCE = Command(code=0, remark="no answer at all")
 
 
-def intercepted(intercepts: Iterable[Intercept], command: Command) -> Command | None:
+def intercepted(intercepts: Iterable[Intercept], command: Command) -> Command | Later | None:
     """What the first intercept that wants the request answers; None when none wants it."""
     for intercept in intercepts:
         response = intercept(command)

@@ -48,7 +48,7 @@ from ..remoting.errors import ProtocolError
 from ..remoting.fastjson import dumps_object_keys
 from ..remoting.headers import GetRoute
 from ..remoting.names import MASTER_ID
-from .effects import SILENCE, CloseChannel, Effect, Intercept, Reply, intercepted
+from .effects import SILENCE, CloseChannel, Effect, Intercept, Later, Reply, intercepted
 from .refusal import FAQ, Refused
 
 DEFAULT_TIMEOUT_MS = 120_000
@@ -130,7 +130,8 @@ class NameServerCore:
             return []
         handler = self._handlers.get(command.code)
         try:
-            response = intercepted(self.intercepts, command)
+            wished = intercepted(self.intercepts, command)
+            response = None if isinstance(wished, Later) else wished
             if response is not None:
                 pass
             elif handler is None:

@@ -80,6 +80,10 @@ class EmbeddedBroker:
         self._servers: list[asyncio.Server] = []
 
     @property
+    def is_running(self) -> bool:
+        return self._core is not None
+
+    @property
     def core(self) -> BrokerCore:
         assert self._core is not None, "the broker is not running"
         return self._core

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, TypedDict, cast
 
 from ..remoting.batch import encode_batch
 from ..remoting.codes import SYSFLAG_TRANSACTION_PREPARED, RequestCode
@@ -48,10 +49,29 @@ INT32_MAX = (1 << 31) - 1
 INT64_MAX = (1 << 63) - 1
 
 
+Body = bytes | bytearray | memoryview | str
+BYTES = (bytes, bytearray, memoryview)
+
+
+class MessageFields(TypedDict, total=False):
+    """What `send(topic, body, ...)` takes of a message by name."""
+
+    tags: str
+    keys: str | Sequence[str]
+    delay_level: int
+    properties: Mapping[str, str]
+    flag: int
+    wait_stored: bool
+    delay_sec: int
+    delay_ms: int
+    deliver_at_ms: int
+
+
 @dataclass(frozen=True, slots=True)
 class OutgoingMessage:
     """What a user sends.
 
+    - `body`: bytes; a str is encoded in UTF-8.
     - `tags`: one tag, for subscriptions to filter by. `keys`: one or more (given together or separated by blanks) by
       which tools find it.
     - `delay_level`: 0 at once, 1..18 a level of the broker (1s 5s 10s 30s 1m ... 2h by default).
@@ -65,7 +85,7 @@ class OutgoingMessage:
     """
 
     topic: str
-    body: bytes | bytearray | memoryview
+    body: Body
     tags: str = ""
     keys: str | Sequence[str] = ""
     delay_level: int = 0
@@ -77,10 +97,19 @@ class OutgoingMessage:
     delay_ms: int = 0
     deliver_at_ms: int = 0
 
+    def __post_init__(self) -> None:
+        """Raises UsageError naming the field that is of a wrong type."""
+        _check_types(self.topic, self.body, self.tags, self.keys, self.properties)
+
+    @property
+    def body_bytes(self) -> bytes | bytearray | memoryview:
+        """The body as it is sent."""
+        return self.body.encode() if isinstance(self.body, str) else self.body
+
     def check(self, body_max_bytes: int = BODY_MAX_BYTES) -> None:
         """Raises UsageError saying what cannot be sent and why, before anything is."""
         check_topic_to_send(self.topic)
-        size = memoryview(self.body).nbytes
+        size = memoryview(self.body_bytes).nbytes
         if size == 0:
             raise UsageError(f"a message for topic {self.topic} has an empty body: RocketMQ refuses those")
         if size > body_max_bytes:
@@ -123,6 +152,41 @@ class OutgoingMessage:
         found.setdefault(PROPERTY_WAIT, "true" if self.wait_stored else "false")
         found.setdefault(PROPERTY_UNIQ_KEY, unique_id)
         return found
+
+
+def as_message(message: OutgoingMessage | str, body: Body | None, fields: MessageFields) -> OutgoingMessage:
+    """What a send is called with: a whole message, or its topic, body and fields. Raises UsageError for a mixture."""
+    if isinstance(message, str):
+        if body is None:
+            raise UsageError(f"there is no body: call send({message!r}, body), or send(OutgoingMessage(...))")
+        return OutgoingMessage(message, body, **fields)
+    given = [*(["body"] if body is not None else []), *fields]
+    if given:
+        raise UsageError(f"send was given a whole message and also {', '.join(given)}: give them in the message")
+    return message
+
+
+def _check_keys(where: str, keys: Any) -> None:
+    each: list[object] = (
+        [keys] if isinstance(keys, BYTES) or not isinstance(keys, Sequence) else list(cast("Sequence[object]", keys))
+    )
+    wrong: list[object] = [key for key in each if not isinstance(key, str)]
+    if wrong:
+        raise UsageError(f"keys {where}: {wrong[0]!r} is of type {type(wrong[0]).__name__}: give a str, or several")
+
+
+def _check_types(topic: str, body: Any, tags: Any, keys: Any, properties: Mapping[Any, Any]) -> None:
+    """Raise UsageError naming the field: nothing is guessed from what Python makes of it as text."""
+    where = f"of a message for topic {topic}"
+    if not isinstance(body, (*BYTES, str)):
+        raise UsageError(f"the body {where} is of type {type(body).__name__}: give bytes, or a str")
+    if not isinstance(tags, str):
+        raise UsageError(f"tags {where} is of type {type(tags).__name__}: a message has one tag, give a str")
+    if not isinstance(keys, str):
+        _check_keys(where, keys)
+    for name, value in properties.items():
+        if not (isinstance(name, str) and isinstance(value, str)):
+            raise UsageError(f"properties {where}: {name!r} with {value!r}: both must be str")
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +233,7 @@ def prepare(message: OutgoingMessage, options: SendOptions, *, unique_id: str, n
     given, message = message, options.placed(message)
     message.check(options.body_max_bytes)
     properties = message.all_properties(unique_id)
-    body, sysflag = _maybe_compressed(message.body, options)
+    body, sysflag = _maybe_compressed(message.body_bytes, options)
     header = _header(message, options, now_ms, sysflag, _property_text(properties, message.topic))
     if message.topic.startswith(RETRY_PREFIX):
         # The numbers travel in the header too, for brokers since 3.4.9; the property string keeps them as Java's does.
@@ -217,7 +281,7 @@ def prepare_batch(
         raise UsageError(f"a batch cannot be sent to a retry topic ({first.topic})")
     all_properties = [message.all_properties(next_id()) for message in messages]
     body = encode_batch(
-        (message.flag, bytes(message.body), _property_text(properties, first.topic))
+        (message.flag, bytes(message.body_bytes), _property_text(properties, first.topic))
         for message, properties in zip(messages, all_properties, strict=True)
     )
     if len(body) > options.body_max_bytes:

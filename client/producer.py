@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack
 
 import structlog
 
@@ -33,8 +33,11 @@ from .opening import new_cluster
 from .outgoing import (
     BODY_MAX_BYTES,
     COMPRESS_FROM_BYTES,
+    Body,
+    MessageFields,
     OutgoingMessage,
     SendOptions,
+    as_message,
     prepare,
     prepare_batch,
     prepare_half,
@@ -214,15 +217,23 @@ class Producer:
     # Sending.
 
     async def send(
-        self, message: OutgoingMessage, *, timeout_ms: int | None = None, selector: QueueSelector | None = None
+        self,
+        message: OutgoingMessage | str,
+        body: Body | None = None,
+        *,
+        timeout_ms: int | None = None,
+        selector: QueueSelector | None = None,
+        **fields: Unpack[MessageFields],
     ) -> SendResult:
         """Send one message and wait until the broker has it, `timeout_ms` (3000) over all attempts.
 
+        Either `send(OutgoingMessage(...))`, or the topic, the body and fields of OutgoingMessage by name:
+        `send("orders", b"...", tags="paid", keys="o-1")`.
         With a `selector` (`selection.by_key`, `to_queue` or one's own) there is one attempt, as its queue is meant.
         Raises UsageError when the message cannot be sent as it is, BrokerError when it was refused,
         UnreachableError (TimedOutError) when no broker, or no name server, could be asked.
         """
-        with self._spans.sending(message) as sending:
+        with self._spans.sending(as_message(message, body, fields)) as sending:
             prepared = prepare(sending.messages[0], self._options, unique_id=self._next_id(), now_ms=self._now_ms())
             return sending.sent(await self._sender.send(prepared, self._timeout(timeout_ms), selector))
 
@@ -239,13 +250,19 @@ class Producer:
             return sending.sent(await self._sender.send(prepared, self._timeout(timeout_ms), selector))
 
     async def send_oneway(
-        self, message: OutgoingMessage, *, timeout_ms: int | None = None, selector: QueueSelector | None = None
+        self,
+        message: OutgoingMessage | str,
+        body: Body | None = None,
+        *,
+        timeout_ms: int | None = None,
+        selector: QueueSelector | None = None,
+        **fields: Unpack[MessageFields],
     ) -> str:
         """Send without waiting for an answer; the message id. Whether it is stored is not known.
 
         Raises UsageError, UnreachableError (not connected) and, for a topic that does not exist, BrokerError.
         """
-        with self._spans.sending(message) as sending:
+        with self._spans.sending(as_message(message, body, fields)) as sending:
             prepared = prepare(sending.messages[0], self._options, unique_id=self._next_id(), now_ms=self._now_ms())
             await self._sender.send_oneway(prepared, self._timeout(timeout_ms), selector)
         return prepared.message_id

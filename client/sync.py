@@ -18,7 +18,7 @@ import concurrent.futures
 import contextvars
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 import structlog
 
@@ -28,7 +28,7 @@ from .access import Access, NameServerList
 from .cluster import Cluster
 from .loop_thread import LoopThread, Runner
 from .opening import open_cluster
-from .outgoing import COMPRESS_FROM_BYTES, OutgoingMessage
+from .outgoing import COMPRESS_FROM_BYTES, Body, MessageFields, OutgoingMessage
 from .producer import DEFAULT_GROUP, IN_FLIGHT_MAX, Producer
 from .selection import QueueSelector
 from .send_hooks import SendHook
@@ -118,10 +118,16 @@ class SyncProducer:
         self.close()
 
     def send(
-        self, message: OutgoingMessage, *, timeout_ms: int | None = None, selector: QueueSelector | None = None
+        self,
+        message: OutgoingMessage | str,
+        body: Body | None = None,
+        *,
+        timeout_ms: int | None = None,
+        selector: QueueSelector | None = None,
+        **fields: Unpack[MessageFields],
     ) -> SendResult:
         """As `Producer.send`."""
-        return self._run(self._producer.send(message, timeout_ms=timeout_ms, selector=selector))
+        return self._run(self._producer.send(message, body, timeout_ms=timeout_ms, selector=selector, **fields))
 
     def send_batch(
         self,
@@ -134,10 +140,16 @@ class SyncProducer:
         return self._run(self._producer.send_batch(messages, timeout_ms=timeout_ms, selector=selector))
 
     def send_oneway(
-        self, message: OutgoingMessage, *, timeout_ms: int | None = None, selector: QueueSelector | None = None
+        self,
+        message: OutgoingMessage | str,
+        body: Body | None = None,
+        *,
+        timeout_ms: int | None = None,
+        selector: QueueSelector | None = None,
+        **fields: Unpack[MessageFields],
     ) -> str:
         """As `Producer.send_oneway`; what the socket does not take at once goes out with the next call or `close`."""
-        return self._run(self._producer.send_oneway(message, timeout_ms=timeout_ms, selector=selector))
+        return self._run(self._producer.send_oneway(message, body, timeout_ms=timeout_ms, selector=selector, **fields))
 
     def send_many(
         self, messages: Iterable[OutgoingMessage], *, in_flight_max: int = IN_FLIGHT_MAX, timeout_ms: int | None = None
@@ -146,12 +158,20 @@ class SyncProducer:
         return self._run(self._producer.send_many(messages, in_flight_max=in_flight_max, timeout_ms=timeout_ms))
 
     def send_async(
-        self, message: OutgoingMessage, *, timeout_ms: int | None = None, selector: QueueSelector | None = None
+        self,
+        message: OutgoingMessage | str,
+        body: Body | None = None,
+        *,
+        timeout_ms: int | None = None,
+        selector: QueueSelector | None = None,
+        **fields: Unpack[MessageFields],
     ) -> concurrent.futures.Future[SendResult]:
         """As `send`, without waiting: the future has the result or the error. Needs `background=True`."""
         if self._thread is None or self._runner is None:
             raise UsageError("send_async needs a producer made with background=True that is not closed")
-        return self._thread.submit(self._producer.send(message, timeout_ms=timeout_ms, selector=selector))
+        return self._thread.submit(
+            self._producer.send(message, body, timeout_ms=timeout_ms, selector=selector, **fields)
+        )
 
     def send_in_transaction(
         self,

@@ -219,7 +219,7 @@ class ProducerTrace:
                     tags=message.tags,
                     keys=keys_of(message),
                     store_host=context.address,
-                    body_bytes=context.body_bytes if len(ids) == 1 else memoryview(message.body).nbytes,
+                    body_bytes=context.body_bytes if len(ids) == 1 else memoryview(message.body_bytes).nbytes,
                     cost_ms=max(0, self._now_ms() - context.began_ms),
                     kind=kind_of(message),
                     offset_message_id=offset_ids[index] if index < len(offset_ids) else "",

@@ -63,7 +63,7 @@ ORIGIN_MESSAGE_ID: Final = "_origin_message_id"
 RECONSUME_TIMES: Final = "_reconsume_times"
 STORE_TIME: Final = "_store_time"
 EPOCH: Final = "_epoch"
-"""Not in segments: a column that a table gets with the first new epoch of a queue (null = 0)."""
+"""Not in segments: a column of tables, how often the queue's offsets began anew (null = 0)."""
 
 KEY_COLUMNS: Final = (
     GROUP,
@@ -94,6 +94,10 @@ KEPT_FILE: Final = "kept.json"
 EPOCH_FILE: Final = "epochs.json"
 """A request for new epochs, written by `rocketcrew reset --reprocess` (spark/epochs.py)."""
 LOADER_STATUS_FILE: Final = "loader.json"
+LEDGER_DIR, LEDGER_STATE, LEDGER_ID = "ledger", "state.json", "id"
+"""Folder and files of the loaded set of a target that keeps none itself (spark/targets/ledger.py)."""
+LEDGER_AT: Final = "ledger.at"
+"""Of a staging folder whose ledger is in another one: where that is."""
 
 SEGMENT_SUFFIX: Final = ".arrows"
 SEGMENT_NAME: Final = re.compile(r"(?P<worker>[A-Za-z0-9._]+(?:-[A-Za-z0-9._]+)*)-(?P<seq>\d+)\.arrows")

@@ -20,8 +20,8 @@ def sync_path(path: Path) -> None:
 
 
 def spark_path(path: Path) -> str:
-    """A local file or folder as Spark is told it. Hadoop takes the text as it stands: in a URI's own form, a space or a % in
-    a folder's name would name another folder."""
+    """A local file or folder as a path for Spark. Hadoop takes the text as it is: in a URI's own form, a space or a % in a
+    folder's name would name another folder."""
     return f"file://{path.absolute()}"
 
 
@@ -67,19 +67,7 @@ def remove_tree(path: Path) -> None:
 
 def try_lock(path: Path) -> int | None:
     """flock the file `path` (made if missing): the descriptor to close when done, None when somebody holds it."""
-    return _try_flock(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-
-
-def try_shared_lock(path: Path) -> int | None:
-    """As `try_lock`, of a file that users share: one that is there, maybe somebody else's, is only opened."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    return _try_flock(descriptor)
-
-
-def _try_flock(descriptor: int) -> int | None:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

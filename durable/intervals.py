@@ -37,7 +37,7 @@ class QueueKey(NamedTuple):
         return self if epoch == self.epoch else self._replace(epoch=epoch)
 
     def to_json(self) -> list[object]:
-        """`[group, topic, broker, queue_id]`, and the epoch behind them unless it is 0."""
+        """`[group, topic, broker, queue_id]`, followed by the epoch unless it is 0."""
         return list(self) if self.epoch else list(self[:4])
 
     @classmethod

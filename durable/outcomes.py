@@ -7,6 +7,8 @@
     dead_letter  it failed for good, and is in %DLQ%<group>       the same
     recovered    finished, the journal says, but a killed         the supervisor, when it starts after a kill -9
                  process took its last notes with it
+    lost         the broker had deleted it unread                 the supervisor, when a pull is answered with a later offset
+    skipped      the group was reset past it                      `rocketcrew reset`, or the member that it reaches
     passed       nobody had said anything of it when the floor    the loader, with a commit (spark/accounts.py)
                  of its queue passed it: no outcome, but a hole
     closed       it was passed, and is settled since              the loader
@@ -15,7 +17,7 @@
 Kinds may overlap, and the first of this order that names a record counts: so `filtered` may name whole ranges ("what has no
 other outcome in here was filtered"), which stays a few numbers where a tag matches one message in ten. Of messages that were
 reported together some may have rows: then their segment says which were finished, and the loader notes all of these as
-`no_rows`, behind `rows`. Sets are joined, never subtracted: noting the same outcome twice changes nothing, and that is why
+`no_rows`, after `rows`. Sets are joined, never subtracted: noting the same outcome twice changes nothing, and that is why
 no crash point matters here.
 
 The supervisor keeps the list in the staging folder (outcomes/<n>.json), the loader moves it into the ledger of the table,
@@ -35,13 +37,16 @@ from .intervals import IntervalSet, OffsetSet, QueueKey
 OUTCOMES_VERSION: Final = 1
 ROWS, NO_ROWS, FILTERED, SENT_BACK, DEAD_LETTER = "rows", "no_rows", "filtered", "sent_back", "dead_letter"
 RECOVERED: Final = "recovered"
+LOST, SKIPPED = "lost", "skipped"
 PASSED, CLOSED, FORGOTTEN = "passed", "closed", "forgotten"
-KINDS: Final = (ROWS, SENT_BACK, DEAD_LETTER, NO_ROWS, FILTERED, RECOVERED, FORGOTTEN, CLOSED, PASSED)
+KINDS: Final = (ROWS, SENT_BACK, DEAD_LETTER, NO_ROWS, FILTERED, RECOVERED, LOST, SKIPPED, FORGOTTEN, CLOSED, PASSED)
 """In the order in which they count."""
 EXACT: Final = (ROWS, NO_ROWS, SENT_BACK, DEAD_LETTER)
 """Kinds that name the very records: each of them is finished. The others may name ranges with records that are not."""
 SETTLING: Final = (NO_ROWS, SENT_BACK, DEAD_LETTER)
 """Those of them that a supervisor notes: such a record has no rows, in whatever segment."""
+ENDS: Final = (LOST, SKIPPED)
+"""Kinds that end a hole: nobody will bring its records. A member that had some of them in hand may do so all the same."""
 NOT_ACCOUNTED: Final = (PASSED, CLOSED)
 """Kinds that say nothing of what became of a record, only of how the table's state counts it."""
 
@@ -125,7 +130,7 @@ class BatchOutcomes:
     outcomes: Outcomes
 
     def pack(self) -> bytes:
-        """As it stands in the ledger: compressed JSON of short numbers, without a time in it."""
+        """As it is stored in the ledger: compressed JSON of short numbers, without a time in it."""
         text = json.dumps(
             {"version": OUTCOMES_VERSION, "rows": self.rows, "outcomes": self.outcomes.to_json()}, separators=(",", ":")
         )

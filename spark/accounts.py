@@ -2,14 +2,15 @@
 
 `[start, floor)` and a set above the floor is what a state file has: at most PIECES_MAX intervals. A hole is an offset between
 them that nobody has accounted for yet: its message failed and waits, another member has it, or a broker left it out without
-saying so. Where there are too many, the floor *passes* the lowest ones. They are not taken for loaded: the commit notes
+saying so. Where there are too many, the floor *passes* the lowest ones, and those at once that have an end: lost, or skipped
+by a reset. They are not taken for loaded: the commit notes
 them as `passed` among its outcomes, and the state keeps one interval that spans them, so that only who brings a record from
 in there has to read outcomes. See docs/table-records.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
@@ -25,32 +26,63 @@ OPEN_EPOCHS: Final = 2
 """Epochs of a queue, from the newest down, that segments may still be of (epochs.py); older ones are closed."""
 
 
+NOTHING: Final = OffsetSet()
+
+
 @dataclass(frozen=True, slots=True)
 class Accounts:
-    """What counts as loaded, and per queue the interval that spans the holes which the floor has passed."""
+    """What counts as loaded, and per queue the interval that spans the holes which the floor has passed.
+
+    `new`: what counts as loaded since the commit that these accounts belong to, and did not before.
+    """
 
     loaded: OffsetSet
     holes: OffsetSet = field(default_factory=OffsetSet)
+    new: OffsetSet = field(default_factory=OffsetSet)
 
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """What outcomes say of the offsets in `holes`: those that are `open` still, and all that was `noted` of them."""
+    """What outcomes say beyond the state of a table: which passed holes are `open` still.
+
+    `noted`: all that they say of open holes and of records that are not loaded. `ended`: those among the latter of which an
+    exact outcome was noted, so that the floor passes no hole when it gets there.
+    """
 
     open: OffsetSet = field(default_factory=OffsetSet)
     noted: OffsetSet = field(default_factory=OffsetSet)
+    ended: OffsetSet = field(default_factory=OffsetSet)
 
 
-def detail_of(holes: OffsetSet, outcomes: Outcomes) -> Detail:
-    """Which of the holes nobody has ended since they were passed."""
-    within = {kind: records & holes for kind, records in outcomes.kinds.items()}
-    ended = OffsetSet.union(within[kind] for kind in (*EXACT, CLOSED) if kind in within)
-    noted = OffsetSet.union(records for kind, records in within.items() if kind not in NOT_ACCOUNTED)
-    return Detail(within.get(PASSED, OffsetSet()) - ended, noted)
+NO_DETAIL: Final = Detail()
 
 
-def shrunk(loaded: OffsetSet, holes: OffsetSet, pieces_max: int = PIECES_MAX) -> tuple[Accounts, OffsetSet]:
-    """The accounts of `loaded` with few intervals, and the holes that were passed for it."""
+def detail_after(before: Detail, loaded: OffsetSet, holes: OffsetSet, told: Iterable[Outcomes]) -> Detail:
+    """The detail of a table whose state has `loaded` and `holes`, by the outcomes since `before`.
+
+    Outcomes of earlier commits may be among `told`, as merged files have them: each part is whole, so a hole comes with its
+    end. What is loaded for sure is dropped at once, so the detail is as large as what is unknown, whatever the table's age.
+    """
+    sure = loaded - holes
+    parts = [Outcomes.of((kind, records - sure) for kind, records in one.kinds.items()) for one in told]
+    ended = OffsetSet.union([before.ended, *(one.of_kind(kind) for one in parts for kind in (*EXACT, CLOSED))])
+    passed = OffsetSet.union([before.open, *(one.of_kind(PASSED) for one in parts)])
+    noted = OffsetSet.union(
+        [before.noted, *(one.of_kind(kind) for one in parts for kind in one.kinds if kind not in NOT_ACCOUNTED)]
+    )
+    still = (passed & holes) - ended
+    return Detail(still, noted - (loaded - still), ended - loaded)
+
+
+def shrunk(
+    loaded: OffsetSet, holes: OffsetSet, pieces_max: int = PIECES_MAX, ended: OffsetSet = NOTHING
+) -> tuple[Accounts, OffsetSet]:
+    """The accounts of `loaded` with few intervals, and the holes that were passed for it.
+
+    `ended`: holes of which it is known that nobody will fill them; they are passed at once, however few there are.
+    """
+    ended = ended - loaded
+    loaded = loaded | ended
     newest = opened(loaded)
     kept: dict[QueueKey, IntervalSet] = {}
     passed: dict[QueueKey, IntervalSet] = {}
@@ -59,7 +91,7 @@ def shrunk(loaded: OffsetSet, holes: OffsetSet, pieces_max: int = PIECES_MAX) ->
         kept[key], gaps = _joined_below(offsets, most)
         if gaps:
             passed[key] = gaps
-    found = OffsetSet(passed)
+    found = OffsetSet(passed) | ended
     return Accounts(OffsetSet(kept), OffsetSet.union([holes, found]).hull()), found
 
 

@@ -1,4 +1,4 @@
-"""What the loader process is told, checked whole before anything starts."""
+"""The loader process's configuration, checked whole before anything starts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _MEMORY = re.compile(r"\d+[kmgt]", re.IGNORECASE)
 class LoaderConfig:
     """One run of the loader. Times in milliseconds, sizes in bytes; raises UsageError naming all that is wrong.
 
-    `follow`: go on until told to stop; else load what is sealed, and end. `stop_deadline_ms`: what a running batch may
+    `follow`: go on until asked to stop; else load what is sealed, and end. `stop_deadline_ms`: what a running batch may
     still take after TERM before it is cancelled. `watch_stdin`: end when stdin does, as the parent is gone then, and
     obey the lines `drain` (load everything sealed, then end) and `load` (load now); None: if stdin is a pipe or socket.
     `target`: a folder for the formats of `FOLDER_FORMATS`, else what `df.write` saves to. `function` is for `foreach`.

@@ -72,8 +72,8 @@ def endpoint(master: str) -> tuple[str, int]:
         address = DefaultChannelBuilder(master).endpoint
     except (PySparkException, ValueError):  # neither is shown: they quote what may be a token
         raise UsageError(
-            f"spark.master {shown(master)!r} is no address of Spark Connect: write it as sc://host:15002, with"
-            " /;use_ssl=true;token=... behind it where the server asks for them"
+            f"spark.master {shown(master)!r} is no address of Spark Connect: write it as sc://host:15002,"
+            " followed by /;use_ssl=true;token=... where the server asks for them"
         ) from None
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)

@@ -21,7 +21,7 @@ import pyarrow
 import pyarrow.parquet
 
 from ..conf.columns import Column, widened
-from ..conf.segment_format import BROKER, GROUP, OFFSET, ORIGIN_TOPIC, QUEUE_ID, STORE_TIME, TOPIC
+from ..conf.segment_format import BROKER, EPOCH, GROUP, OFFSET, ORIGIN_TOPIC, QUEUE_ID, STORE_TIME, TOPIC
 from .errors import BadSegmentError
 from .plan import Plan, SegmentFacts, Take
 from .progress import Progress
@@ -103,7 +103,7 @@ def stage(
 ) -> Staged:
     """Write the plan's rows into `folder` (made anew). Raises DamagedSegmentError, or OSError (disk full).
 
-    `progress` is told of each segment.
+    `progress` counts each segment.
     """
     progress = progress or Progress()
     folder.mkdir(parents=True)
@@ -127,7 +127,7 @@ def _write_part(ready: Path, plan: Plan, progress: Progress, file: Path, part: S
             progress.count()
             if not rows.num_rows:
                 continue
-            if plan.epochs:
+            if any(column.name == EPOCH for column in plan.columns):
                 rows = with_epochs(rows, plan.epochs)
             wide = widened(rows.schema, plan.columns)
             if wide != rows.schema:

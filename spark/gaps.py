@@ -3,7 +3,7 @@
 Settled records are folded into the loaded set, so that what has no rows leaves no holes in it. Folding must not swallow rows
 that were lost on the way, or they would count as loaded for ever. So each settled record has to be known: it is loaded, it is
 in a sealed segment (its rows, or that it was finished without any), in a file in bad/, or somebody noted what became of it
-(outcomes/). A supervisor writes its notes before settled.json, and the loader reads them behind it, so nothing is missing
+(outcomes/). A supervisor writes its notes before settled.json, and the loader reads them after it, so nothing is missing
 because it comes later. What is left is a gap: a sealed segment was deleted or lost.
 
 Each staging folder answers for itself: what another supervisor on another folder has loaded or not is not looked at, and a
@@ -19,7 +19,7 @@ from collections.abc import Iterable
 import structlog
 
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
-from ..durable.outcomes import ROWS, Outcomes
+from ..durable.outcomes import ENDS, ROWS, Outcomes
 from .errors import LoaderError
 from .plan import SegmentFacts
 from .staging import Staging
@@ -69,9 +69,10 @@ class Gaps:
 
 
 def known(segments: Iterable[SegmentFacts], bad: OffsetSet, noted: Outcomes) -> OffsetSet:
-    """What the staging folder can account for."""
+    """What the staging folder can account for. That records were lost or skipped names ranges in which others finished."""
+    sure = [records for kind, records in noted.kinds.items() if kind not in ENDS]
     return OffsetSet.union(
-        [bad, *noted.kinds.values(), *(part for segment in segments for part in (segment.offsets, segment.finished))]
+        [bad, *sure, *(part for segment in segments for part in (segment.offsets, segment.finished))]
     )
 
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import replace
 from itertools import islice
 
 import structlog
@@ -30,14 +31,14 @@ import structlog
 from ..conf.columns import Column, ColumnConflictError, merged
 from ..conf.segment_format import EPOCH
 from ..durable.intervals import OffsetSet
-from ..durable.outcomes import CLOSED, NO_ROWS, PASSED, ROWS, SETTLING, BatchOutcomes, Outcomes
-from .accounts import PIECES_MAX, Accounts, Detail, detail_of, shrunk
+from ..durable.outcomes import CLOSED, ENDS, NO_ROWS, PASSED, ROWS, SETTLING, BatchOutcomes, Outcomes
+from .accounts import NO_DETAIL, PIECES_MAX, Accounts, Detail, detail_after, shrunk
 from .convert import FILE_BYTES, DamagedSegmentError, Staged, stage
 from .costs import Costs
 from .epochs import Opening, in_epochs, next_stretch, tops_after
 from .errors import BadSegmentError, BatchTakenError, LoaderError
 from .gaps import Gaps
-from .outcome_levels import check_whole
+from .outcome_levels import SPAN, check_whole
 from .plan import Early, Limits, Plan, SegmentFacts, Take, Trigger, first_fitting, make_takes, settled_to_fold
 from .progress import COMMITTING, WRITING, Progress
 from .reports import BatchReport, Dropped, Totals, Waiting
@@ -69,10 +70,12 @@ class Loader:
         epoch_on_recreated: bool = False,
         leave_gaps: bool = False,
         pieces_max: int = PIECES_MAX,
+        epoch_column: bool = False,
     ) -> None:
         """`threads` read and convert, for `cores` tasks of Spark at once; `new_id` makes an unused plan id.
 
-        `pieces_max`: intervals of one queue in the table's state (accounts.py).
+        `pieces_max`: intervals of one queue in the table's state (accounts.py). `epoch_column`: a new table has the column
+        `_epoch` from its first file on, by which many a reader of Parquet folders decides what columns there are.
         """
         self.waiting = Waiting()
         self.totals = Totals()
@@ -90,8 +93,9 @@ class Loader:
         self._epoch_on_recreated = epoch_on_recreated
         self._gaps = Gaps(staging, leave=leave_gaps)
         self._pieces_max = pieces_max
-        self._detail: tuple[str, Detail] | None = None
-        """What outcomes say of holes, by the plan that the table was read after."""
+        self._epoch_column = epoch_column
+        self._detail: tuple[TableState, Detail] | None = None
+        """What outcomes say of holes, and the state of the table by which that is so."""
         self._started = False
         self._early = Early()
         self._known_batch = 0
@@ -248,7 +252,8 @@ class Loader:
         settled = settled.without(begun_anew)
         noted = self._staging.noted()
         told = OffsetSet.union([settled, *(noted.of_kind(kind).without(begun_anew) for kind in SETTLING)])
-        detail = detail or self._detail_of(state, [told, *(segment.offsets for segment in chosen)])
+        ended = OffsetSet.union(noted.of_kind(kind).without(begun_anew) for kind in ENDS)
+        detail = detail or self._detail_of(state, [told, ended, *(segment.offsets for segment in chosen)])
         if detail is not None:
             state = state.exactly(detail.open)
         takes = make_takes(chosen, state.loaded)
@@ -257,24 +262,34 @@ class Loader:
             return None
         _, bad = self._staging.bad_segments()
         fold = settled_to_fold(told - state.loaded, fitting[count:], bad)
+        ended = settled_to_fold(ended - state.loaded, fitting[count:], bad)
+        if detail is not None:
+            ended -= detail.open  # they were passed before
         known = noted if detail is None else Outcomes.union([noted, Outcomes.of([(NO_ROWS, detail.noted)])])
         fold -= self._gaps.find(state, settled - state.loaded, fitting, bad, known)
-        if stretch.epochs:
+        if stretch.epochs or (self._epoch_column and not state.batch):
             columns = merged(columns, (Column(EPOCH, "bigint"),))
         batch = state.batch + 1
         tops = tops_after(state.tops, chosen, stretch.openings)
-        return Plan(self._new_id(batch), batch, takes, fold, columns, stretch.epochs, tops, state.plan_id)
+        return Plan(self._new_id(batch), batch, takes, fold, columns, stretch.epochs, tops, ended, state.plan_id)
 
     def _detail_of(self, state: TableState, touched: Iterable[OffsetSet]) -> Detail | None:
         """What the table's outcomes say of the holes that its floors have passed, if any of `touched` is among them."""
         if not state.holes or not any(one & state.holes for one in touched):
             return None
-        if self._detail is None or self._detail[0] != state.plan_id:
-            told = list(self._target.outcomes())
-            check_whole(told)
-            outcomes = Outcomes.union(one.outcomes.within(state.holes) for one in told)
-            self._detail = (state.plan_id, detail_of(state.holes, outcomes))
+        if self._detail is None or self._detail[0].plan_id != state.plan_id:
+            self._detail = (state, self._read_detail(state))
         return self._detail[1]
+
+    def _read_detail(self, state: TableState) -> Detail:
+        """Only what was committed since the last time is read; from time to time all, as old outcomes are forgotten."""
+        known, before = self._detail or (None, NO_DETAIL)
+        above = 0 if known is None or known.batch > state.batch else known.batch
+        if above // SPAN != state.batch // SPAN:
+            above = 0
+        told = list(self._target.outcomes(above))
+        check_whole(told, passed=bool(above))
+        return detail_after(before if above else NO_DETAIL, state.loaded, state.holes, (one.outcomes for one in told))
 
     def _open_epoch(self, opening: Opening) -> None:
         key, ends, top = opening
@@ -392,13 +407,15 @@ class Loader:
         """What counts as loaded after the plan, and the outcomes that it adds of itself."""
         facts = self._facts_of(plan)
         taken, finished = plan.taken(facts), plan.finished(facts)
-        detail = self._detail_of(state, (taken, finished, plan.settled))
+        detail = self._detail_of(state, (taken, finished, plan.settled, plan.ended))
         before = OffsetSet() if detail is None else detail.open
-        loaded = OffsetSet.union((state.loaded - before, taken, finished, plan.settled))
-        holes = state.holes if detail is None else (before - loaded).hull()
-        accounts, passed = shrunk(loaded, holes, self._pieces_max)
+        brought = OffsetSet.union((taken, finished, plan.settled))
+        holes = state.holes if detail is None else (before - brought).hull()
+        # Holes that were passed stay so: the floor never goes back.
+        accounts, passed = shrunk(state.loaded | before | brought, holes, self._pieces_max, plan.ended)
+        accounts = replace(accounts, new=brought - (state.loaded - before))
         closed = before & (plan.settled - taken - finished)
-        told = [(ROWS, taken), (NO_ROWS, finished), (CLOSED, closed), (PASSED, passed - before)]
+        told = [(ROWS, taken), (NO_ROWS, finished), (CLOSED, closed), (PASSED, passed)]
         return accounts, Outcomes.of(told)
 
     def _report(self, plan: Plan, staged: Staged, begun: float, stage_s: float, job_s: float) -> BatchReport:

@@ -37,6 +37,8 @@ FAN: Final = 32
 """Files of one level that become one of the next: a table has at most FAN - 1 of each below the top."""
 LEVEL_MAX: Final = 2
 """A file covers FAN ** LEVEL_MAX = 1024 commits at most: about nine hours at one in 30 s, so age is known well enough."""
+SPAN: Final = FAN**LEVEL_MAX
+"""Commits of one file of the top level."""
 GROUPS_A_PASS_MAX: Final = 8
 """Merges of one pass, so that a table of before, with many files, holds up no commit for long."""
 FORGOTTEN_PIECES_MAX: Final = 1024
@@ -103,11 +105,14 @@ class OutcomeLevels:
                 return [*merged, *own]
         raise self._restless()
 
-    def read(self) -> list[BatchOutcomes]:
-        """All outcomes that are kept; rows None: of commits of before outcomes were. Raises LoaderError."""
+    def read(self, above: int = 0) -> list[BatchOutcomes]:
+        """All outcomes that are kept; rows None: of commits of before outcomes were. Raises LoaderError.
+
+        `above`: only of batches with higher numbers; a merged file that has one of them is read whole.
+        """
         for _ in range(READS_MAX):
             with contextlib.suppress(FileNotFoundError):
-                return [read_part(part) for part in self.parts()]
+                return [read_part(part) for part in self.parts() if part.last > above]
         raise self._restless()
 
     def _restless(self) -> LoaderError:
@@ -212,9 +217,11 @@ def _warn_once(folder: str, said: str) -> None:
     structlog.get_logger().warning("outcomes_not_merged", folder=folder, error=said)
 
 
-def check_whole(told: Iterable[BatchOutcomes]) -> None:
-    """Raise LoaderError when outcomes of a batch are gone that may say that a hole was filled. In order of the batches."""
-    passed = False
+def check_whole(told: Iterable[BatchOutcomes], *, passed: bool = False) -> None:
+    """Raise LoaderError when outcomes of a batch are gone that may say that a hole was filled. In order of the batches.
+
+    `passed`: a hole was passed before the first of them.
+    """
     for one in told:
         if passed and one.rows is None:
             raise LoaderError(

@@ -94,6 +94,8 @@ class Plan:
     """Queues whose records are of a later epoch than the first, each in that epoch."""
     tops: Mapping[QueueKey, Top] = field(default_factory=dict[QueueKey, Top])
     """As they are after this plan."""
+    ended: OffsetSet = field(default_factory=OffsetSet)
+    """Holes that nobody will fill, so that the floor passes them (accounts.py)."""
     parent: str = ""
     """The id of the plan that made the table what it was when this one was made; empty: the first, or not recorded."""
 
@@ -161,7 +163,7 @@ def _with(gone: OffsetSet, taken: OffsetSet) -> OffsetSet:
 
 
 def settled_to_fold(settled: OffsetSet, held: Iterable[SegmentFacts], bad: OffsetSet) -> OffsetSet:
-    """The settled records that may count as loaded after a commit that leaves `held` segments and `bad` files behind."""
+    """The settled records that may count as loaded after a commit that leaves `held` segments and `bad` files."""
     return settled - OffsetSet.union([bad, *(segment.offsets.hull() for segment in held)])
 
 
@@ -183,6 +185,7 @@ def plan_to_json(plan: Plan) -> str:
                 {"name": take.name, "take": "all" if take.part is None else refer(take.part)} for take in plan.takes
             ],
             "settled": refer(plan.settled),
+            "ended": refer(plan.ended),
             "columns": plan.columns,
             "epochs": [key.to_json() for key in plan.epochs],
             "tops": tops_to_json(plan.tops),
@@ -194,6 +197,7 @@ def plan_to_json(plan: Plan) -> str:
 
 def _parts(plan: Plan) -> Iterable[OffsetSet]:
     yield plan.settled
+    yield plan.ended
     yield from (take.part for take in plan.takes if take.part is not None)
 
 
@@ -223,6 +227,7 @@ def _plan_from(data: dict[str, Any]) -> Plan:
         batch=int(data["batch"]),
         takes=tuple(takes),
         settled=resolve(data["settled"]),
+        ended=resolve(data.get("ended", [])),
         columns=tuple(Column(str(name), str(type_)) for name, type_ in data["columns"]),
         epochs=tuple(QueueKey.from_json(key) for key in data.get("epochs", ())),
         tops=tops_from_json(data.get("tops", ())),

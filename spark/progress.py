@@ -3,8 +3,8 @@
 The work thread says what it begins, the threads that convert count segments, Spark is asked for its tasks; another thread
 reads (work.py). Times are of a monotonic clock, in seconds, and passed in by the reader as well as the writer.
 
-What is left is told by what commits have cost (costs.py; before any was made, by what is usual), and by the share of the
-present phase that is done: whichever says more.
+The time that is left is estimated from what commits have cost (costs.py; before the first, from what is usual), and from the
+share of the present phase that is done: the longer estimate counts.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Progress:
         self._running: Running | None = None
 
     def begin(self, batch: int, rows: int, rows_after: int, now_s: float) -> None:
-        """A batch of `rows` begins; `rows_after` wait behind it."""
+        """A batch of `rows` starts; `rows_after` wait for the next ones."""
         with self._lock:
             self._running = Running(batch, rows, rows_after, now_s, phase_begun_s=now_s)
 

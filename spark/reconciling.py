@@ -3,11 +3,15 @@
     loaded       it has rows in the table
     sent_back    it failed, and went to the group's retry topic (whose queues are looked at too)
     dead_letter  it failed for good, and went to the dead-letter topic
-    no_rows      its handler returned none; or it was finished just before a kill -9 that took the last notes along; or
-                 its batch is older than spark.keep_outcomes_days, and nothing more is known of it
+    no_rows      its handler returned none
     filtered     its tag was not asked for
+    recovered    it was finished just before a kill -9 that took the last notes along: no rows, sent back or dead letter
+    forgotten    its batch is older than spark.keep_outcomes_days, and nothing more is known of it
     waiting      its rows are sealed and not loaded yet, or the group has not committed it yet
-    before       the group began behind it, or the broker deleted it unread
+    skipped      the group was reset past it
+    lost         the broker had deleted it before the group read it; nothing can bring it back, and the report says so
+    before       the group began after it, or the broker deleted it unread before that; in retry topics, whose offsets go on
+                 when the group is re-run, an earlier epoch has it
 
 Unexplained is what none of these says:
 
@@ -32,13 +36,16 @@ from ..durable.outcomes import (
     FILTERED,
     FORGOTTEN,
     KINDS,
+    LOST,
     NO_ROWS,
     NOT_ACCOUNTED,
     RECOVERED,
     ROWS,
     SENT_BACK,
+    SKIPPED,
     Outcomes,
 )
+from ..remoting.names import RETRY_PREFIX
 
 
 class Fate(StrEnum):
@@ -49,7 +56,11 @@ class Fate(StrEnum):
     DEAD_LETTER = "dead_letter"
     NO_ROWS = "no_rows"
     FILTERED = "filtered"
+    RECOVERED = "recovered"
+    FORGOTTEN = "forgotten"
     WAITING = "waiting"
+    SKIPPED = "skipped"
+    LOST = "lost"
     BEFORE = "before"
     MISSING = "missing"
     UNKNOWN = "unknown"
@@ -122,6 +133,11 @@ class Report:
         """Whether everything is explained."""
         return self.rows is None and not any(queue.unexplained for queue in self.queues)
 
+    @property
+    def lost(self) -> int:
+        """How many messages the brokers had deleted before the group read them."""
+        return sum(queue.fates[Fate.LOST].count() for queue in self.queues if Fate.LOST in queue.fates)
+
     def to_run_again(self) -> OffsetSet:
         """What is not in the table and should be: missing, unknown and quarantined records, of each queue's newest epoch.
 
@@ -151,14 +167,30 @@ def reconcile(table: TableFacts, cluster: Mapping[QueueKey, QueueEnds] | None) -
     }  # fmt: skip
     newest = {key.in_epoch(0): key for key in sorted(keys)}
     ends = {newest.get(key, key): found for key, found in (cluster or {}).items()}
-    queues = tuple(_queue(table, key, ends.get(key)) for key in sorted(keys | ends.keys()))
+    earlier = _earlier(table, keys)
+    queues = tuple(
+        _queue(table, key, ends.get(key), earlier.get(key, IntervalSet())) for key in sorted(keys | ends.keys())
+    )
     named = any(fate in queue.fates for queue in queues for fate in UNEXPLAINED)
     differs = table.rows is not None and table.rows[0] != table.rows[1] and not named
     found, loaded = table.rows or (0, 0)
     return Report(queues, table.rows if differs else None, loaded - found, table.loaded)
 
 
-def _queue(table: TableFacts, key: QueueKey, ends: QueueEnds | None) -> QueueReport:
+def _earlier(table: TableFacts, keys: Iterable[QueueKey]) -> dict[QueueKey, IntervalSet]:
+    """Per queue of a retry topic and epoch, what earlier epochs account for: its offsets go on when the group is re-run."""
+    found: dict[QueueKey, IntervalSet] = {}
+    before: dict[QueueKey, IntervalSet] = {}
+    for key in sorted(keys):
+        if key.topic.startswith(RETRY_PREFIX):
+            base = key.in_epoch(0)
+            found[key] = before.get(base, IntervalSet())
+            noted = (table.outcomes.of_queue(kind, key) for kind in KINDS if kind not in NOT_ACCOUNTED)
+            before[base] = _joined((found[key], table.loaded.of_queue(key), *noted))
+    return found
+
+
+def _queue(table: TableFacts, key: QueueKey, ends: QueueEnds | None, earlier: IntervalSet) -> QueueReport:
     present, loaded = table.present.of_queue(key), table.loaded.of_queue(key)
     waiting, settled = table.waiting.of_queue(key), table.settled.of_queue(key)
     aside = table.quarantined.of_queue(key)
@@ -179,12 +211,15 @@ def _queue(table: TableFacts, key: QueueKey, ends: QueueEnds | None) -> QueueRep
         (Fate.NO_ROWS, noted[NO_ROWS]),
         (Fate.FILTERED, noted[FILTERED]),
         (Fate.QUARANTINED, aside - loaded),
-        (Fate.NO_ROWS, noted[RECOVERED]),
-        (Fate.NO_ROWS, noted[FORGOTTEN]),
+        (Fate.RECOVERED, noted[RECOVERED]),
+        (Fate.FORGOTTEN, noted[FORGOTTEN]),
         # A batch of before outcomes were noted: nothing can be said of its records without rows.
         (Fate.NO_ROWS, loaded if table.rows is None else IntervalSet()),
         (Fate.WAITING, _from(ends)),
-        (Fate.BEFORE, _before(known, waiting | aside, ends)),
+        # Ranges, in which messages may have been in hand: what a supervisor says is finished was not skipped.
+        (Fate.SKIPPED, noted[SKIPPED] - settled),
+        (Fate.LOST, noted[LOST] - settled),
+        (Fate.BEFORE, _before(known, waiting | aside, ends) | earlier),
     ):
         fates[fate] = fates.get(fate, IntervalSet()) | (rest & some)
         rest = rest - some

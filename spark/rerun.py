@@ -70,9 +70,9 @@ class Reopened:
         self._target.commit(plan, whole, replace(told, rows=(told.rows or 0) - self._rows_lost))
         self._records, self._rows_lost = self._records - accounts.loaded, 0
 
-    def outcomes(self) -> Iterator[BatchOutcomes]:
+    def outcomes(self, above: int = 0) -> Iterator[BatchOutcomes]:
         """As the target does."""
-        return self._target.outcomes()
+        return self._target.outcomes(above)
 
     def discard(self, plan: Plan) -> None:
         """As the target does."""

@@ -24,8 +24,8 @@ class LoaderStatus:
 
     `restarts`: starts after an end that was not in order. `batch_id`: the table's last batch that this folder loaded.
     `*_total` count over all runs, the others since this start. `last`: the figures of the last batch. `waiting`: what
-    lies in ready/. `running`: how far the batch in work is, told every few seconds; empty when there is none. `jvm_pid`: 0
-    until Spark runs.
+    lies in ready/. `running`: how far the batch in work is, every few seconds; empty when there is none. `jvm_pid`: 0 until
+    Spark runs.
     """
 
     version: int = STATUS_VERSION

@@ -1,7 +1,7 @@
 """How the loader process ends: one table of phases. Pure.
 
     RUNNING    loads what is due (or, not following, what is sealed)
-    DRAINING   told to load all that is sealed, whether due or not, and to end then
+    DRAINING   asked to load all that is sealed, whether due or not, and to end then
     FINISHING  TERM or INT: the batch in work may finish until the deadline; nothing new is begun
     CANCELLING the deadline passed, or a second signal: the Spark job is cancelled; its plan is run at the next start
     ENDED      the work has ended, or does not matter any more

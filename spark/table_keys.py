@@ -23,7 +23,7 @@ from ..conf.segment_format import BROKER, EPOCH, GROUP, OFFSET, QUEUE_ID, REASON
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
 from ..durable.outcomes import NO_ROWS, BatchOutcomes, Outcomes
 from ..remoting.errors import UsageError
-from .accounts import detail_of
+from .accounts import NO_DETAIL, detail_after
 from .errors import BadSegmentError, unreadable
 from .outcome_levels import joined
 from .plan import SegmentFacts
@@ -187,7 +187,7 @@ def _delta(table: Path) -> tuple[Ledger, list[Path]]:
 def _ledger(state: TableState, told: Sequence[BatchOutcomes]) -> Ledger:
     """Holes that floors have passed, and nobody has ended, are not loaded: outcomes say which."""
     together = joined(told)
-    state = state.exactly(detail_of(state.holes, together.outcomes).open)
+    state = state.exactly(detail_after(NO_DETAIL, state.loaded, state.holes, [together.outcomes]).open)
     return Ledger(state, together.outcomes, together.rows)
 
 

@@ -1,7 +1,7 @@
 """The loader's worker thread: everything that touches segments, table and Spark, from the lock to the last status.
 
-What it does is told by it between batches, and every few seconds during one by a small thread beside it (`tick`): a batch may
-take minutes, and Spark's call does not come back before it has ended. A JVM that hangs holds that thread up too.
+It reports between batches. During a batch a small thread beside it reports every few seconds (`tick`): a batch may take
+minutes, and Spark's call does not return before it has ended. A JVM that hangs holds that thread up too.
 
 It is one thread because the JVM dies with the thread that started it, and because py4j calls must not be interrupted by
 signal handlers: those run in the main thread (front.py), which only tells this one what to do by setting flags.
@@ -50,10 +50,10 @@ def wall_ms() -> int:
 
 
 class CrashPoint:
-    """Kills this process when a step's name comes up the n-th time; for tests of what a kill leaves behind."""
+    """Kills this process when a step's name comes up the n-th time; for tests of what a kill leaves."""
 
     def __init__(self, wanted: str) -> None:
-        """`wanted`: "" for never, or a name of loader.POINTS, with ":n" behind it for the n-th time."""
+        """`wanted`: "" for never, or a name of loader.POINTS, followed by ":n" for the n-th time."""
         self._point, _, nth = wanted.partition(":")
         self._left = int(nth or 1)
 
@@ -132,7 +132,7 @@ class Work:
             code, error = exit_code(failure), str(failure)
         except OSError as failure:
             code, error = EXIT_FAILURE, explained(failure, self._config)
-        except Exception as failure:  # noqa: BLE001 -- the last line of defence: told, and the parent starts us anew
+        except Exception as failure:  # noqa: BLE001 -- the last line of defence: reported, and the parent starts us anew
             code, error = EXIT_FAILURE, f"a bug in the loader: {type(failure).__name__}: {failure}"
             self._log.exception("loader_bug")
         if error:

@@ -24,12 +24,10 @@ from ..conf.settings import Settings, SparkSettings
 from ..conf.sources import environment_name
 from ..workers.parent_death import die_with_parent
 from ..workers.stack_dump import StackFile
+from .core.pauses import LoaderPauses
 from .pool.stacks import Helper
 from .slot import Slot
 
-BACK_OFF_MAX_S = 60.0
-HEALTHY_S = 60.0
-"""A loader that ran this long is restarted after the shortest delay."""
 EXIT_NO_SPARK = 6
 NOT_STARTED = -1
 """In place of an exit code: there was no process."""
@@ -110,26 +108,27 @@ class LoaderChild:
         }  # that of a Connect server may have a token in it
 
     async def keep_running(self) -> None:
-        """Start it again whenever it ends, after 1 s, 2 s, 4 s … up to BACK_OFF_MAX_S; until `stop` or `kill`."""
-        delay_s = 1.0
+        """Start it again whenever it ends, after the pauses of core/pauses.py; until `stop` or `kill`."""
+        pauses = LoaderPauses()
         while not self._stopping:
             begun = self._clock()
+            code: int | None = None
             try:
                 code = await self._run()
             except Exception as error:  # no process, no memory, too many files: later there may be
-                code = NOT_STARTED
                 self.start_failures += 1
                 log.exception("loader_not_started", error=str(error))
             if self._is_stopping():
                 return
-            if self._clock() - begun > HEALTHY_S:
-                delay_s = 1.0
+            delay_s = pauses.after(code, self._clock() - begun)
             hint = (
                 "Spark cannot start here, see its message above; results stay on disk" if code == EXIT_NO_SPARK else ""
             )
-            log.error("loader_ended", exit_code=code, restart_in_s=delay_s, **({"hint": hint} if hint else {}))
+            ended = NOT_STARTED if code is None else code
+            log.error("loader_ended", exit_code=ended, restart_in_s=delay_s, **({"hint": hint} if hint else {}))
+            if delay_s is None:
+                return
             await self._sleep(delay_s)
-            delay_s = min(delay_s * 2, BACK_OFF_MAX_S)
 
     def _is_stopping(self) -> bool:
         """Read anew: it may have changed while something was awaited."""

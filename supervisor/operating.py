@@ -13,7 +13,6 @@ import asyncio
 import dataclasses
 import signal
 from collections.abc import Callable, Mapping
-from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,34 +36,8 @@ from .wiring import Boots, forkserver_for, renewed_config, staff_policy, table_s
 
 WORKERS_MAX: Final = 256
 """workers.count allows as many."""
-REPEATED_WITHIN_S: Final = 0.5
-"""Nobody decides anew in so short a time; what sends a signal twice does so in milliseconds."""
 
 log = structlog.get_logger("rocketcrew.supervisor")
-
-
-class StopWish(Enum):
-    """What a signal that ends a supervisor means."""
-
-    STOP = "drain and stop"
-    FORCE = "stop at once"
-    SAME = "a repetition of the one before"
-
-
-class StopSignals:
-    """TERM and INT. `timeout` and a terminal may send one twice, to the process and to its group: signals within
-    REPEATED_WITHIN_S of one that counted are that one. Times are seconds of one clock."""
-
-    def __init__(self) -> None:
-        self._counted_at: float | None = None
-
-    def heard(self, now: float) -> StopWish:
-        """A signal, or the same wish by another way."""
-        before = self._counted_at
-        if before is not None and now - before < REPEATED_WITHIN_S:
-            return StopWish.SAME
-        self._counted_at = now
-        return StopWish.STOP if before is None else StopWish.FORCE
 
 
 def hold_signals(loop: asyncio.AbstractEventLoop) -> None:

@@ -44,6 +44,7 @@ from .core import events as ev
 from .core.checks import check_consumer, subscriptions
 from .core.decisions import Core
 from .core.journal import Entry
+from .core.pauses import StopSignals, StopWish
 from .core.slab import SLAB_BYTES_MIN, Slab
 from .core.states import Service, ServiceEvent, move_service
 from .health import Health
@@ -53,7 +54,7 @@ from .member.access import in_namespace
 from .member.group_member import GroupMember
 from .member.route_keeper import ROUTES_FILE
 from .member.stale_locks import StaleLocks
-from .operating import Operator, StopSignals, StopWish, hold_signals
+from .operating import Operator, hold_signals
 from .outcome_files import Published
 from .pool.charges_file import charge_left_cells, read_charges, write_charges
 from .pool.ordered_feed import OrderedFeed, OrderKept
@@ -61,7 +62,7 @@ from .pool.pool_member import HandlerError
 from .pool.stacks import ProcessStack, as_text, own_stack, worker_facts
 from .pool.watching import Watch
 from .pool.worker_pool import Pool
-from .slot import adopt, lock_client, note_sockets, sweep_sockets, take_slot, unlock_client
+from .slot import adopt, lock_client, note_sockets, slot_mode, sweep_sockets, take_slot, unlock_client
 from .status import picture, staff_picture
 from .web import Site, WebServer
 from .wiring import (
@@ -124,7 +125,8 @@ class Supervisor:
             self._loop.add_signal_handler(number, self._signal, number)
         self.client_id = own_client_id(self.settings)
         data_dir, group = Path(self.settings.supervisor.data_dir), self.settings.consumer.group
-        self._slot = take_slot(data_dir, group, self.client_id if is_broadcasting(self.settings) else "")
+        member = self.client_id if is_broadcasting(self.settings) else ""
+        self._slot = take_slot(data_dir, group, member, mode=slot_mode(self.settings.spark.master))
         lock: int | None = None
         try:
             lock = lock_client(data_dir, group, self.client_id)
@@ -292,7 +294,7 @@ class Supervisor:
         self._acting.perform(self._pool.performs)
         self._acting.perform(OrderedFeed(self._pool, self._view, self._transport).performs)
         self._to_end.append(self._pool.kill)
-        watch = Watch(self._cells, self._pool.members.values, self.core.is_busy, settings.workers.stall_timeout_ms)
+        watch = Watch(self._cells, self._pool.members, self.core.busy_workers, settings.workers.stall_timeout_ms)
         watch.start()
         self._to_end.append(watch.stop)
         await self._pool.start()

@@ -24,11 +24,13 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import structlog
 from multiprocess import util
 
 from ..conf.segment_format import (
     BAD_DIR,
     KEPT_FILE,
+    LEDGER_AT,
     OPEN_DIR,
     OUTCOMES_DIR,
     PLAN_DIR,
@@ -36,10 +38,11 @@ from ..conf.segment_format import (
     SEGMENT_NAME,
     SETTLED_FILE,
 )
-from ..durable.files import try_lock
+from ..durable.files import try_lock, write_atomically
 from ..durable.intervals import Intervals
 from ..remoting.errors import UsageError
 from ..remoting.queues import MessageQueue
+from ..spark.ledger_place import known_ledger
 from .control import SOCKET_NAME
 from .core.journal import JournalState
 from .journal_file import keep_journal, read_journal
@@ -48,6 +51,7 @@ from .pool.charges_file import take_over_charges
 
 SLOTS_MAX = 256
 """Supervisors of one group on one host; more is a sign of a loop that starts them."""
+PRIVATE = 0o700
 MEMBER_FILE = "member"
 LOADER_LOCK = "lock"
 """In plan/; held by the loader of that staging folder (spark/staging.py)."""
@@ -60,6 +64,8 @@ CLIENTS_FOLDER = "clients"
 NAME_CHARACTERS_MAX = 200
 
 Settled = dict[MessageQueue, Intervals]
+
+log = structlog.get_logger("rocketcrew.slot")
 
 
 @dataclass(slots=True)
@@ -99,16 +105,18 @@ class Slot:
         os.close(self.lock_fd)
 
 
-def take_slot(data_dir: Path, group: str, member: str = "") -> Slot:
+def take_slot(data_dir: Path, group: str, member: str = "", *, mode: int = PRIVATE) -> Slot:
     """Lock the lowest free slot of the group, making it if need be. Raises UsageError when the folder is unusable.
 
+    `mode`: of a slot's folder that is made, whose segments hold what messages say.
     `member` is the client id of a broadcasting member: it takes a new slot or its own, never another's.
     """
     home = data_dir / group
     try:
         for number in range(SLOTS_MAX):
             path = home / str(number)
-            path.mkdir(parents=True, exist_ok=True)
+            home.mkdir(parents=True, exist_ok=True)
+            path.mkdir(mode=mode, exist_ok=True)
             fd = try_lock(path / "lock")
             if fd is None:
                 continue
@@ -126,6 +134,11 @@ def take_slot(data_dir: Path, group: str, member: str = "") -> Slot:
         f"all {SLOTS_MAX} slots in {home} are held by running supervisors of group {group}: stop some, or give"
         " this one a supervisor.data_dir of its own"
     )
+
+
+def slot_mode(master: str) -> int:
+    """Executors and servers of a cluster may run as other users and read staged files by path: there the umask decides."""
+    return PRIVATE if master.startswith("local") else 0o777
 
 
 def adopt(slot: Slot) -> tuple[JournalState, Settled, list[str]]:
@@ -170,6 +183,15 @@ def _adopt_one(slot: Slot, other: Slot, state: JournalState, settled: Settled) -
     sweep_sockets(other.path)
     if not other.segments.is_dir():
         return False
+    ledgers = known_ledger(slot.segments), known_ledger(other.segments)
+    has_rows = any(any((other.segments / folder).glob("[!.]*")) for folder in (OPEN_DIR, READY_DIR))
+    if has_rows and ledgers[1] is not None and ledgers[0] not in (None, ledgers[1]):
+        log.warning(
+            "slot_not_taken_over", slot=other.path.name, ledger=str(ledgers[1]),
+            why="it was loaded with a ledger of its own, whose batches would be delivered again with ours",
+            remedy=f"rocketcrew load --staging {other.segments}; then remove that folder",
+        )  # fmt: skip
+        return False
     loader_fd = try_lock(other.segments / PLAN_DIR / LOADER_LOCK)
     if loader_fd is None:
         return False
@@ -177,18 +199,22 @@ def _adopt_one(slot: Slot, other: Slot, state: JournalState, settled: Settled) -
         state.merge(read_journal(other.journal))
         for mq, intervals in read_settled(other.segments).items():
             settled.setdefault(mq, Intervals()).update(intervals.pairs())
+        if (
+            ledgers[1] is not None and ledgers[0] is None
+        ):  # before any segment: one without its ledger is delivered again
+            write_atomically(slot.segments / LEDGER_AT, f"{ledgers[1]}\n", durable=True)
         for folder in (OPEN_DIR, READY_DIR, BAD_DIR, OUTCOMES_DIR):
             for path in sorted((other.segments / folder).glob("*")):
                 os.rename(path, slot.segments / folder / path.name)
         with contextlib.suppress(FileNotFoundError):  # as notes, which are taken once more; sets do not mind
             kept = slot.segments / OUTCOMES_DIR / f"{time.time_ns():020d}-{os.getpid()}-kept.json"
             os.rename(other.segments / KEPT_FILE, kept)
-        # A plan only names segments; those are ours now, and what is loaded already is known by the table.
+        # A plan only names segments; those are ours now. Its number is how a function knows the rows that it has had.
         for path in (other.segments / PLAN_DIR).iterdir():
             if path.is_dir():
                 shutil.rmtree(path)
             elif path.name != LOADER_LOCK:
-                path.unlink()
+                os.rename(path, slot.segments / PLAN_DIR / path.name)
         take_over_locks(slot.path, other.path)  # it looks at the cells, which the next line clears
         take_over_charges(slot.path, other.path)
         write_settled(slot.segments, slot.key_group, settled)

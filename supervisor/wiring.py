@@ -141,6 +141,21 @@ def table_spec(settings: Settings, slot: Slot) -> TableSpec:
     return TableSpec(target, table_columns(Path(target)) if known else (), settings.spark.partition_by)
 
 
+def worker_limits(s: Settings) -> WorkerLimits:
+    """The bounds of one worker, as the settings have them."""
+    return WorkerLimits(
+        batch_messages_max=s.consumer.consume_message_batch_max_size,
+        consume_timeout_min=s.consumer.consume_timeout_min,
+        ordered=s.consumer.order in ("queue", "key"),
+        flush_interval_us=s.workers.flush_interval_us,
+        seal_rows=s.results.seal_rows,
+        seal_bytes=s.results.seal_bytes_mib << 20,
+        seal_idle_ms=s.results.seal_idle_ms,
+        soft_time_limit_ms=s.workers.soft_time_limit_ms,
+        hard_time_limit_ms=hard_limit_ms(s),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Boots:
     """Makes the start parameters of workers."""
@@ -181,17 +196,7 @@ class Boots:
             namespace=s.cluster.namespace or s.cluster.namespace_v2,
             traces=s.trace.enabled,
             spans=s.trace.spans,
-            limits=WorkerLimits(
-                batch_messages_max=s.consumer.consume_message_batch_max_size,
-                consume_timeout_min=s.consumer.consume_timeout_min,
-                ordered=s.consumer.order in ("queue", "key"),
-                flush_interval_us=s.workers.flush_interval_us,
-                seal_rows=s.results.seal_rows,
-                seal_bytes=s.results.seal_bytes_mib << 20,
-                seal_idle_ms=s.results.seal_idle_ms,
-                soft_time_limit_ms=s.workers.soft_time_limit_ms,
-                hard_time_limit_ms=hard_limit_ms(s),
-            ),
+            limits=worker_limits(s),
             log_format=s.log.format,
             log_level=s.log.level,
         )

@@ -8,7 +8,20 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("cli", "engine", "supervisor", "workers", "broker", "spark", "source", "client", "durable", "conf", "remoting")
+ROOMS = (
+    "testing",
+    "cli",
+    "engine",
+    "supervisor",
+    "workers",
+    "broker",
+    "spark",
+    "source",
+    "client",
+    "durable",
+    "conf",
+    "remoting",
+)
 BESIDE = ("bench", "tools")
 
 

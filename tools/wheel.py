@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = ROOT / ".venv-wheel"
 DIST = ROOT / "dist"
-ROOMS = ("remoting", "conf", "client", "broker", "workers", "spark", "source", "supervisor", "engine", "cli")
+ROOMS = ("remoting", "conf", "client", "broker", "workers", "spark", "source", "supervisor", "engine", "cli", "testing")
 NOT_SHIPPED = {"__pycache__"}
 
 
@@ -30,7 +30,7 @@ def run(*command: str | Path) -> None:
 
 def expected() -> set[str]:
     """Every file of every room, and of the packages' own folders, as the wheel names them."""
-    own = ("rocketcrew", "pyspark_rocketmq")
+    own = ("rocketcrew", "pyspark_rocketmq", "pytest_rocketcrew")
     files = {f"{name}/{path.name}" for name in own for path in (ROOT / "src" / name).iterdir() if path.is_file()}
     for link in (ROOT / "src/rocketcrew").iterdir():
         if link.is_dir() and link.name not in NOT_SHIPPED:

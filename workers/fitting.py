@@ -1,7 +1,8 @@
 """Fit what a handler returns to the declared columns: rows and Arrow batches -> arrays, or an error naming the column.
 
-Arrow's own conversion is trusted except where it loses data without a word: a float in an integer column is cut off, and
-a key that a struct does not have vanishes. Both are errors here. NOT NULL is checked here too (Arrow does not).
+Arrow's own conversion is trusted except where it loses data without a word: a float in an integer column is cut off, a key
+that a struct does not have vanishes, and an integer in a column of times counts as so many microseconds or days, whatever its
+unit was. All are errors here. NOT NULL is checked here too (Arrow does not).
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Columns:
         self._name_set = frozenset(self.names)
         kinds: list[Any] = [field.type for field in self._fields]
         self._nested = [_is_nested(kind) for kind in kinds]
-        self._integer = [pa.types.is_integer(kind) for kind in kinds]
+        self._checks = [_CHECKS.get(_family(kind)) for kind in kinds]
         self._mutable = [(number, _copier(kind)) for number, kind in enumerate(kinds) if _is_mutable(kind)]
         """Columns whose values may be lists, dicts or buffers, which the handler may change when it is called again, and what
         copies such a value."""
@@ -165,13 +166,14 @@ class Columns:
         for number, column in enumerate(zip(*rows, strict=True)):
             field = self._fields[number]
             try:
+                check = self._checks[number]
                 if self._nested[number]:
                     _check_nested(column, field.type)
-                elif self._integer[number]:
-                    _check_integers(column)
+                elif check is not None:
+                    check(column)
                 array: Any = pa.array(column, field.type)
             except _CONVERSION_ERRORS as error:
-                raise self._misfit(number, str(error)) from error
+                raise self._misfit(number, _reason(column, field.type) or str(error)) from error
             if isinstance(array, pa.ChunkedArray):
                 raise self._misfit(number, "more than 2 GiB in the rows of one message")
             if array.null_count and not field.nullable:
@@ -195,6 +197,8 @@ class Columns:
                 array = table.column(field.name)
                 if array.type != field.type:
                     try:
+                        if _family(field.type) == "time" and pa.types.is_integer(array.type):
+                            _check_times([0])
                         array = array.cast(field.type)
                     except _CONVERSION_ERRORS as error:
                         raise self._misfit(number, str(error)) from error
@@ -293,6 +297,46 @@ def _check_integers(values: Iterable[Any]) -> None:
             raise TypeError(f"expected an integer, got {kind.__name__}")
 
 
+def _check_times(values: Iterable[Any]) -> None:
+    for kind in set(map(type, values)):
+        if hasattr(kind, "__index__"):
+            raise TypeError(
+                f"expected a datetime or a date, got {kind.__name__}, whose unit nobody knows: convert it, as by"
+                " datetime.fromtimestamp(milliseconds / 1000, UTC)"
+            )
+
+
+def _family(kind: Any) -> str:
+    """Types whose values are looked at before Arrow takes them."""
+    if pa.types.is_integer(kind):
+        return "integer"
+    return "time" if pa.types.is_timestamp(kind) or pa.types.is_date(kind) else ""
+
+
+_CHECKS: Final[dict[str, Callable[[Iterable[Any]], None]]] = {"integer": _check_integers, "time": _check_times}
+
+
+def _reason(values: Iterable[Any], kind: Any) -> str:
+    """Why Arrow did not take one of the values, in words of this project; empty where Arrow's are as good."""
+    for value in values:
+        if value is None:
+            continue
+        if pa.types.is_string(kind) and not isinstance(value, str | bytes):
+            return f"expected a string, got {type(value).__name__}: return str(value)"
+        if pa.types.is_binary(kind) and not isinstance(value, str | bytes | bytearray | memoryview):
+            return f"expected bytes, got {type(value).__name__}"
+        if pa.types.is_floating(kind) and isinstance(value, int) and abs(value) > _EXACT_MAX[str(kind)]:
+            return (
+                f"an int of {value.bit_length()} bits, of which it may not hold all: return float(value), or declare the"
+                " column bigint or decimal(38,0)"
+            )
+    return ""
+
+
+_EXACT_MAX: Final = {"float": 1 << 24, "double": 1 << 53}
+"""Up to where a floating column takes integers; beyond, Arrow refuses them."""
+
+
 def _check_nested(values: Iterable[Any], kind: Any) -> None:
     """What Arrow would lose in silence, at any depth of a nested column. Raises TypeError."""
     present: list[Any] = [value for value in values if value is not None]
@@ -312,5 +356,5 @@ def _check_nested(values: Iterable[Any], kind: Any) -> None:
         _check_nested([item for _, item in pairs], kind.item_type)
     elif pa.types.is_list(kind):
         _check_nested([item for value in present for item in value], kind.value_type)
-    elif pa.types.is_integer(kind):
-        _check_integers(present)
+    elif _family(kind):
+        _CHECKS[_family(kind)](present)

@@ -56,9 +56,11 @@ def reconcile(
     """Compare the table with the brokers, the group's offsets and the list of outcomes.
 
     Every offset is loaded, without rows, filtered, sent back (to which retry topic; it is looked at too), dead-lettered,
-    waiting, or from before the group began. What is none of these is named, and so is what is in the table twice: then the
-    exit code is 1, and so it is where segments were set aside (quarantined) or files can't be read. Every page of the table
-    is looked at. Needs no Spark. Run it while the consumer rests or runs; what is on its way counts as waiting.
+    recovered (finished just before a kill, which took the notes along), forgotten (of long ago), waiting, skipped by a reset,
+    lost (the broker had deleted it unread), or from before the group began. What is none of these is named, and so is what is
+    in the table twice: then the exit code is 1, and so it is where segments were set aside (quarantined) or files can't be
+    read. Every page of the table is looked at. Needs no Spark. Run it while the consumer rests or runs; what is on its way
+    counts as waiting.
 
     With --rerun the missing messages are pulled again, run through the handler in this process and loaded, each once; the
     group's offsets stay as they are.
@@ -194,7 +196,13 @@ def as_object(report: Report, broken: list[str]) -> dict[str, object]:
         for one in report.queues
     ]  # fmt: skip
     rows = None if report.rows is None else {"found": report.rows[0], "loaded": report.rows[1]}
-    return {"fine": report.fine and not broken, "queues": queues, "rows_differ": rows, "unreadable": broken}
+    return {
+        "fine": report.fine and not broken,
+        "lost": report.lost,
+        "queues": queues,
+        "rows_differ": rows,
+        "unreadable": broken,
+    }
 
 
 def sent_to(queue: QueueReport) -> dict[Fate, str]:
@@ -226,5 +234,7 @@ def as_lines(report: Report, broken: list[str]) -> list[str]:
     if report.rows is not None:
         lines.append(f"UNEXPLAINED rows: {report.rows[0]} are there, {report.rows[1]} were loaded")
     lines += [f"unreadable {name}" for name in broken]
+    if report.lost:
+        lines.append(f"lost: {report.lost} messages, which the brokers had deleted before the group read them")
     lines.append("everything is explained" if report.fine and not broken else "not everything is explained")
     return lines

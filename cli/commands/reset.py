@@ -77,7 +77,8 @@ class Move:
 @click.option("--reprocess", is_flag=True, help="Load the rows once more, in a new epoch (column _epoch).")
 @click.option("--target", metavar="PATH", help="The table's folder, for --reprocess.")
 @click.option("--staging", "stagings", metavar="DIR", multiple=True, type=FOLDER_THERE,
-              help="For --reprocess: a folder of segments. Otherwise all of the group in supervisor.data_dir.")  # fmt: skip
+              help="A folder of segments, where what is skipped or loaded once more is noted. Otherwise all of the group"
+                   " in supervisor.data_dir.")  # fmt: skip
 @with_settings(group="consumer.group", target="spark.target")
 def reset(
     settings: Settings, topics: tuple[str, ...], where: str, dry_run: bool, yes: bool, new_group: bool, as_json: bool,
@@ -91,8 +92,8 @@ def reset(
     What is consumed again is dropped where it is in the table already: each record is in it once. A message that fails anew
     goes to the retry topic as a new record, whose rows are added (the view `latest` shows one set for each message). With
     --reprocess its rows are loaded beside the first ones, with the number of the new epoch in the column _epoch (null is the
-    first). Segments that were sealed before belong to the epoch before. Where members have their state on several hosts, name
-    all of their folders.
+    first); so are those of messages of the re-run that fail and are retried. Segments that were sealed before belong to the
+    epoch before. Where members have their state on several hosts, name all of their folders.
 
     Of `run --engine spark` the checkpoint in supervisor.data_dir is removed, so that its next start begins at the offsets
     that are set here, for its other topics at what it has reported; what it had sealed stays.
@@ -131,6 +132,8 @@ def reset(
             remove_tree(checkpoint)  # before the offsets move: in between it would begin where it stands
             click.echo(f"removed {checkpoint}: the engine begins at the group's offsets", err=True)
         offsets.move(moves, where, time_ms, online=bool(members))
+        if not (members or reprocess):
+            _note_skipped(settings, list(stagings) or staging_folders(settings), moves, offsets.access)
     _report(moves, group, members, as_json=as_json, done=True)
 
 
@@ -269,6 +272,25 @@ async def _offset(cluster: Cluster, operations: Operations, mq: MessageQueue, wh
     return await exact_offset(await operations.search_offset(mq, time_ms), low, high, time_ms, times)
 
 
+def _note_skipped(settings: Settings, folders: list[Path], moves: list[Move], access: Access) -> None:
+    """Note what the reset skips, so that `reconcile` can name it. Members that run note it themselves."""
+    from ...durable.intervals import IntervalSet, OffsetSet, QueueKey
+    from ...durable.outcomes import SKIPPED, Outcomes
+    from ...spark.staging import Staging
+
+    group = group_in_keys(settings)
+    skipped = OffsetSet.of(
+        (
+            QueueKey(group, access.wrap(move.topic), move.broker, move.queue_id),
+            IntervalSet.of([(move.old, move.new)]),
+        )
+        for move in moves
+        if move.old is not None
+    )
+    if skipped and folders:
+        Staging(folders[0]).note(f"{time.time_ns():020d}-reset", Outcomes.of([(SKIPPED, skipped)]))
+
+
 def _ask_for_epochs(settings: Settings, folders: list[Path], queues: list[MessageQueue]) -> None:
     """Written before the offsets go back: an epoch without a reset only holds what comes next."""
     from ...durable.files import write_atomically
@@ -279,7 +301,11 @@ def _ask_for_epochs(settings: Settings, folders: list[Path], queues: list[Messag
     if not folders:
         raise UsageError("no folder of segments was found: name them with --staging")
     epochs = _table_epochs(table_folder(settings))
-    keys = [QueueKey(group_in_keys(settings), mq.topic, mq.broker_name, mq.queue_id) for mq in queues]
+    group = group_in_keys(settings)
+    keys = [QueueKey(group, mq.topic, mq.broker_name, mq.queue_id) for mq in queues]
+    # Also of the retry topic: a message of the re-run that fails comes again as a record there.
+    known = {key for key in (key.in_epoch(0) for key in epochs) if key.topic == RETRY_PREFIX + group}
+    keys += sorted(known | {QueueKey(group, RETRY_PREFIX + group, mq.broker_name, 0) for mq in queues})
     stagings = [Staging(folder) for folder in folders]
     for staging in stagings:
         if staging.epoch_request().segments & staging.unloaded_names():
@@ -288,7 +314,9 @@ def _ask_for_epochs(settings: Settings, folders: list[Path], queues: list[Messag
             )
     asked = {key for staging in stagings for key in staging.epoch_request().queues}
     pending = {key.in_epoch(0): key.epoch for key in sorted(asked)}
-    wanted = [key.in_epoch(max(epochs.get(key, 0), pending.get(key, 0)) + 1) for key in keys]
+    # One number for all of them, so that a retried message's rows have that of its origin.
+    newest = max(max(epochs.get(key, 0), pending.get(key, 0)) for key in keys)
+    wanted = [key.in_epoch(newest + 1) for key in keys]
     others = [key for key in sorted(asked) if key.in_epoch(0) not in keys]
     for staging in stagings:
         request = EpochRequest((*others, *wanted), frozenset(staging.unloaded_names()))

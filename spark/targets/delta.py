@@ -230,9 +230,9 @@ class DeltaTarget:
         if batch % FAN == 0:
             self._outcomes(batch).tidy(time.time(), self._keep_outcomes_s)
 
-    def outcomes(self) -> Iterator[BatchOutcomes]:
+    def outcomes(self, above: int = 0) -> Iterator[BatchOutcomes]:
         """What is kept of all commits."""
-        return iter(self._outcomes(self._refresh()).read())
+        return iter(self._outcomes(self._refresh()).read(above))
 
     def _outcomes(self, batch: int) -> OutcomeLevels:
         return ledger_outcomes(self.path / STATE_DIR, batch, winner=self._winner_of_outcomes)

@@ -5,30 +5,36 @@ again: the same rows under the same batch number. So a function that does nothin
 a key, gives an exactly-once effect; plain appending gives *at least once*, and says so here.
 
     STAGING/ledger/state.json      the state after the last batch
+    STAGING/ledger/id              what tells the ledger from others, whose batches have the same numbers
     STAGING/ledger.at              of a further staging folder: where the ledger is
-    <locks>/rocketcrew-<hash>.lock  flock: one loader per destination on this machine, wherever its TMPDIR is. N supervisors
-                                   that fill one destination run without a loader, and one loader has all of their folders
+    <place>/.rocketcrew-<hash>.lock  flock: one loader per destination, see `lock_path`. N supervisors that fill one
+                                   destination run without a loader, and one loader has all of their folders
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import inspect
 import math
 import os
 import pkgutil
+import secrets
+import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...durable.files import make_folders, try_shared_lock, write_atomically
+from ...conf.segment_format import LEDGER_AT, LEDGER_DIR, LEDGER_ID, LEDGER_STATE
+from ...durable.files import make_folders, try_lock, write_atomically
 from ...durable.intervals import OffsetSet
-from ...durable.outcomes import CLOSED, EXACT, PASSED, BatchOutcomes, Outcomes
+from ...durable.outcomes import BatchOutcomes
 from ...remoting.errors import UsageError
-from ..accounts import Accounts, detail_of
+from ..accounts import Accounts
 from ..convert import Staged
 from ..errors import LoaderError
+from ..ledger_place import known_ledger
 from ..outcome_levels import FAN
 from ..plan import Plan
 from ..spark_writer import SparkWriter, numbered, partitioned
@@ -39,9 +45,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 TABLE_PREFIX = "table:"
-LEDGER_DIR, LEDGER_AT, STATE_NAME = "ledger", "ledger.at", "state.json"
-LOCK_DIRS = (Path("/run/lock"), Path("/var/lock"), Path("/tmp"))  # noqa: S108 -- the same for every process of the host
-"""Where a lock goes that has no place of its own; the first that can be written."""
 
 
 class Range(NamedTuple):
@@ -59,8 +62,9 @@ class Range(NamedTuple):
     epoch: int = 0
 
 
-Deliver = Callable[["DataFrame", int, list[Range]], None]
-"""Takes the rows, the batch's number and its offsets. It may be called twice with the same number and rows."""
+Deliver = Callable[["DataFrame", int, list[Range], str], None]
+"""Takes the rows, the batch's number, its offsets and the ledger's id. It may be called twice with the same id, number and
+rows; another ledger, as of a staging folder that began anew, has another id and counts from 1 again."""
 
 
 class LedgerTarget:
@@ -68,16 +72,16 @@ class LedgerTarget:
 
     def __init__(
         self, folder: Path, destination: str, writer: SparkWriter, deliver: Deliver, place: str = "",
-        locks: Sequence[Path] = LOCK_DIRS, keep_outcomes_s: float = math.inf,
+        keep_outcomes_s: float = math.inf,
     ) -> None:  # fmt: skip
         """`place`: what the rows are saved to, where that is a path."""
         self._folder = folder
         self._keep_outcomes_s = keep_outcomes_s
-        self._lock_path = lock_path(destination, place, locks)
+        self._lock_path = lock_path(destination, place, folder)
         self._destination = destination
         self._writer = writer
         self._deliver = deliver
-        self._state_path = folder / STATE_NAME
+        self._state_path = folder / LEDGER_STATE
         self._ranges: list[Range] = []
         self._staged: Staged | None = None
         self._lock: int | None = None
@@ -95,9 +99,13 @@ class LedgerTarget:
             return
         path = self._lock_path
         try:
-            self._lock = try_shared_lock(path)
+            make_folders(path.parent)
+            self._lock = try_lock(path)
         except OSError as error:
-            raise LoaderError(f"the lock {path} can't be used: {error.strerror}") from None
+            raise LoaderError(
+                f"the lock {path} can't be used: {error.strerror}. The loader must be able to write it. One that another user"
+                " has left may be removed while no loader runs"
+            ) from None
         if self._lock is None:
             raise LoaderError(
                 f"another loader delivers to {self._destination!r}, which can't tell what it holds (it has the lock {path})."
@@ -122,10 +130,10 @@ class LedgerTarget:
         """Deliver the rows, then note it."""
         if self._staged is None:
             raise RuntimeError("write() comes before commit()")
-        ranges = _ranges_of(self._new_with(accounts, told.outcomes))
+        ranges, ledger_id = _ranges_of(accounts.new), self._id()
 
         def deliver(frame: DataFrame) -> None:
-            self._deliver(frame, plan.batch, ranges)
+            self._deliver(frame, plan.batch, ranges, ledger_id)
 
         self._writer.run(self._staged.files, plan.columns, f"batch {plan.batch} to {self._destination}", deliver)
         self._staged = None
@@ -137,19 +145,20 @@ class LedgerTarget:
         if plan.batch % FAN == 0:
             ledger_outcomes(self._folder, plan.batch).tidy(time.time(), self._keep_outcomes_s)
 
-    def _new_with(self, accounts: Accounts, noted: Outcomes) -> OffsetSet:
-        """What counts as loaded with this batch, also what lies in a hole that the floor had passed."""
-        state = self.state()
-        new = accounts.loaded - state.loaded - noted.of_kind(PASSED)
-        late = OffsetSet.union(noted.of_kind(kind) for kind in (*EXACT, CLOSED)) & state.holes
-        if not late:
-            return new
-        outcomes = Outcomes.union(one.outcomes.within(state.holes) for one in self.outcomes())
-        return new | (late & detail_of(state.holes, outcomes).open)
+    def _id(self) -> str:
+        """The ledger's id, on the disk before it is given to anybody."""
+        path = self._folder / LEDGER_ID
+        with contextlib.suppress(FileNotFoundError):
+            if known := path.read_text(encoding="utf-8").strip():
+                return known
+        make_folders(self._folder)
+        made = secrets.token_hex(8)
+        write_atomically(path, f"{made}\n", durable=True)
+        return made
 
-    def outcomes(self) -> Iterator[BatchOutcomes]:
+    def outcomes(self, above: int = 0) -> Iterator[BatchOutcomes]:
         """What is kept of all commits."""
-        return iter(ledger_outcomes(self._folder, self.state().batch).read())
+        return iter(ledger_outcomes(self._folder, self.state().batch).read(above))
 
     def discard(self, plan: Plan) -> None:
         """Nothing of a plan is left anywhere but at the destination."""
@@ -164,7 +173,7 @@ def ledger_of(stagings: Sequence[Path]) -> Path:
     The other folders get a file that says where it is, so that a loader of one of them alone, later, finds it. Raises
     UsageError when two have ledgers of their own: what the one has delivered the other would deliver again.
     """
-    known = {path for staging in stagings if (path := _known_ledger(staging)) is not None}
+    known = {path for staging in stagings if (path := known_ledger(staging)) is not None}
     if len(known) > 1:
         raise UsageError(
             f"the ledgers {', '.join(map(str, sorted(known)))} each know a part of what was delivered: load each folder by"
@@ -178,26 +187,23 @@ def ledger_of(stagings: Sequence[Path]) -> Path:
     return ledger
 
 
-def _known_ledger(staging: Path) -> Path | None:
-    own = staging.absolute() / LEDGER_DIR
-    if (own / STATE_NAME).exists():
-        return own
-    try:
-        return Path((staging / LEDGER_AT).read_text(encoding="utf-8").rstrip("\n"))
-    except FileNotFoundError:
-        return None
+def lock_path(destination: str, place: str, folder: Path) -> Path:
+    """Where loaders of one destination meet: beside it where it is a path of this host, else where the slots of a group are.
 
+    Never in a folder that everybody may write: anybody could hold the lock there.
 
-def lock_path(destination: str, place: str, locks: Sequence[Path] = LOCK_DIRS) -> Path:
-    """Where loaders of one destination meet: beside it when it is a path of this host, else in the host's folder of locks.
-
-    Never in TMPDIR, which two services have apart.
+    `folder`: the ledger's. Loaders with their state in other folders (supervisor.data_dir) are not noticed.
     """
-    name = f"rocketcrew-{hashlib.sha256(destination.encode()).hexdigest()[:24]}.lock"
+    name = f".rocketcrew-{hashlib.sha256(destination.encode()).hexdigest()[:24]}.lock"
     path = Path(place.removeprefix("file://").removeprefix("file:"))
-    if path.is_absolute() and path.parent.is_dir() and os.access(path.parent, os.W_OK):
-        return path.parent / f".{name}"
-    return next((folder for folder in locks if os.access(folder, os.W_OK)), locks[-1]) / name
+    if path.is_absolute() and path.parent.is_dir() and os.access(path.parent, os.W_OK) and not _is_open(path.parent):
+        return path.parent / name
+    slot = folder.parent.parent  # data_dir/<group>/<slot>/segments/ledger
+    return (slot.parent if slot.name.isdigit() else folder.parent) / name
+
+
+def _is_open(folder: Path) -> bool:
+    return bool(folder.stat().st_mode & stat.S_IWOTH)
 
 
 def _ranges_of(taken: OffsetSet) -> list[Range]:
@@ -206,8 +212,13 @@ def _ranges_of(taken: OffsetSet) -> list[Range]:
 
 
 def deliver_by_function(name: str) -> Deliver:
-    """The user's function `module:function(df, batch_id[, ranges])`. Raises UsageError when there is none such."""
-    function = _found(name)
+    """The user's function `module:function(df, batch_id[, ranges[, ledger_id]])`. Raises UsageError."""
+    return deliver_to(_found(name), name)
+
+
+def deliver_to(function: Callable[..., Any], name: str) -> Deliver:
+    """Delivers to `function`, with as many arguments as it takes. A fourth one with a default is the user's own unless it is
+    called ledger_id. Raises UsageError for a function that takes fewer than two."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
@@ -215,10 +226,14 @@ def deliver_by_function(name: str) -> Deliver:
     positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
     takes_all = any(one.kind is one.VAR_POSITIONAL for one in parameters)
     if len(positional) < 2 and not takes_all:
-        raise UsageError(f"spark.function {name} must take (df, batch_id) or (df, batch_id, ranges)")
+        raise UsageError(
+            f"spark.function {name} must take (df, batch_id), (df, batch_id, ranges) or (df, batch_id, ranges, ledger_id)"
+        )
+    wants_id = takes_all or any(one.name == "ledger_id" or one.default is one.empty for one in positional[3:4])
+    count = 4 if wants_id else 3 if len(positional) > 2 else 2
 
-    def deliver(frame: DataFrame, batch: int, ranges: list[Range]) -> None:
-        function(*((frame, batch, ranges) if takes_all or len(positional) > 2 else (frame, batch)))
+    def deliver(frame: DataFrame, batch: int, ranges: list[Range], ledger_id: str) -> None:
+        function(*(frame, batch, ranges, ledger_id)[:count])
 
     return deliver
 
@@ -240,7 +255,7 @@ def deliver_by_format(
 ) -> Deliver:
     """Appends through `df.write.format(…)`; the rows carry their batch's number."""
 
-    def deliver(frame: DataFrame, batch: int, _ranges: list[Range]) -> None:
+    def deliver(frame: DataFrame, batch: int, _ranges: list[Range], _ledger_id: str) -> None:
         writing = numbered(frame, batch).write.format(format_).mode("append").options(**options)
         writing = partitioned(writing, partition_by)
         if target.startswith(TABLE_PREFIX):

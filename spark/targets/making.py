@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
 
+from ...conf.segment_format import FOLDER_FORMATS
 from ...remoting.errors import UsageError
 from ..arrow_writer import ArrowWriter, NoWriter
 from ..config import ARROW, DELTA, DELTA_RS, FOREACH, PARQUET, LoaderConfig
@@ -82,4 +83,5 @@ def make_loader(
         file_bytes=config.target_file_bytes,
         epoch_on_recreated=config.epoch_on_recreated,
         leave_gaps=config.leave_gaps,
+        epoch_column=config.format in FOLDER_FORMATS,
     )

@@ -200,9 +200,9 @@ class ParquetTarget:
         self._release(plan)
         self._tidy()
 
-    def outcomes(self) -> Iterator[BatchOutcomes]:
+    def outcomes(self, above: int = 0) -> Iterator[BatchOutcomes]:
         """What is kept of all commits."""
-        return iter(self._outcomes(self._last_batch()).read())
+        return iter(self._outcomes(self._last_batch()).read(above))
 
     def _outcomes(self, newest: int) -> OutcomeLevels:
         return folder_outcomes(self.path, newest)

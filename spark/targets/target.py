@@ -6,12 +6,12 @@ loaded set drops whatever comes again. Numbers of batches are claimed by that sa
 supervisors on two state folders) may load one table: the later one gets BatchTakenError, reads the table anew, and plans
 again.
 
-    parquet      parquet_target.py   a folder per batch, visible by one rename that carries the loaded set
-    pyarrow      parquet_target.py   the same table, its files written by Arrow: no JVM, several times as fast on one machine
-    delta        delta_target.py     Spark's Delta commit, numbered by a transaction id of the application
-    deltalake    delta_target.py     the same commit by delta-rs: no JVM, small batches cheap
-    any other    ledger_target.py    a user's function or any format of `df.write`: the loaded set lies apart, so a crash
-                                     between the two repeats one batch: the same rows with the same number
+    parquet      parquet.py   a folder per batch, visible by one rename that carries the loaded set
+    pyarrow      parquet.py   the same table, its files written by Arrow: no JVM, several times as fast on one machine
+    delta        delta.py     Spark's Delta commit, numbered by a transaction id of the application
+    deltalake    delta.py     the same commit by delta-rs: no JVM, small batches cheap
+    any other    ledger.py    a user's function or any format of `df.write`: the loaded set is stored apart, so a crash
+                              between the two repeats one batch: the same rows with the same number
 """
 
 from __future__ import annotations
@@ -82,10 +82,10 @@ class Target(Protocol):
         """
         ...
 
-    def outcomes(self) -> Iterator[BatchOutcomes]:
-        """What all commits have noted and is still kept, in any order: read from files, so asked for when it is needed.
+    def outcomes(self, above: int = 0) -> Iterator[BatchOutcomes]:
+        """What the commits after batch `above` have noted and is still kept, in order: read from files when it is needed.
 
-        Raises LoaderError.
+        Where files have been merged, earlier ones may be among them. Raises LoaderError.
         """
         ...
 

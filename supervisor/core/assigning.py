@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...durable.intervals import Intervals
+from ...durable.outcomes import SKIPPED
 from ...remoting.queues import MessageQueue
 from .actions import (
     ChargesChanged,
@@ -35,6 +36,8 @@ from .states import QUEUE, Queue, QueueEvent, move
 
 LAST_COMMIT_RETRY_S = 0.5
 STOP_COMMIT_TRIES = 3
+SETTLED_MAX = 64
+"""Intervals of one queue that are published as settled, the highest ones: one for each time that it came back to us."""
 LOOK_UP_MAX_S = 20.0
 """The requests of one look-up have time-outs of a few seconds each."""
 
@@ -225,6 +228,7 @@ class Assigning:
             q = self.s.pulled[pq.handle]
             self.s.log("warning", "offset_reset_by_admin", queue=mq, offset=offset, was=pq.head_offset)
             if pq.state is Queue.ASSIGNED:
+                self.s.outcomes.add(SKIPPED, mq, pq.head_offset, offset)
                 self.moved(q, offset, now)
             elif pq.state is Queue.OPENING:
                 self.s.out.append(Commit(pq.handle, mq, offset, guarded=False))
@@ -352,8 +356,13 @@ class Assigning:
             self._commit(q, offset, guarded=pq.state is Queue.DRAINING)
 
     def _note_settled(self, pq: ProcessQueue, offset: int) -> None:
+        """For the loader, which folds it into what counts as loaded. What is forgotten is left out of that, and no more: its
+        rows are in segments, and what has none is noted (outcome_notes.py)."""
         if 0 <= pq.ledger.begin < offset:
-            self.s.settled.setdefault(pq.mq, Intervals()).add(pq.ledger.begin, offset)
+            settled = self.s.settled.setdefault(pq.mq, Intervals())
+            settled.add(pq.ledger.begin, offset)
+            if len(settled) > SETTLED_MAX:
+                settled.discard_below(settled.pairs()[-SETTLED_MAX][0])
 
     def _commit(self, q: PulledQueue, offset: int, *, guarded: bool) -> bool:
         """Ask for it; False where that would be wrong, which is logged and counted."""

@@ -9,6 +9,11 @@ noted: an operator who kills a run again and again during one long message makes
 be what kills its container each time. So one that was in hand at `max_worker_deaths` deaths of runs makes the next run
 *careful*: until it is over, one message at a time is in hand in the whole member. If the run dies again, the one that was in
 hand then is charged.
+
+A popped message comes again as another record each time, and what its offset was says nothing then. So deaths of runs are
+counted as well, and after `max_worker_deaths` of them a popped record that its broker has shown as often before is noted when
+it is popped, with its unique id: the member is careful until that one is over. By the id a later charge finds the message
+again.
 """
 
 from __future__ import annotations
@@ -27,6 +32,8 @@ CHARGES_MAX = 1000
 """Records, and ids, that are remembered; the oldest are forgotten first. More poison than this is no accident of a few."""
 SUSPECTS_MAX = 1024
 """Records of one batch call, as in `consumer.consume_message_batch_max_size`."""
+SURVIVORS_MAX = SUSPECTS_MAX
+"""After so many popped records were noted and came through, it is none of those that are shown again."""
 NOTED_MAX = 8 * SUSPECTS_MAX
 """Records that are noted; above it half are forgotten, those first that were in hand at the fewest deaths."""
 
@@ -62,6 +69,8 @@ class Noted:
     runs: int = 0
     marks: list[str] = field(default_factory=list[str])
     """The calls that were counted."""
+    unique_id: str = ""
+    """Of a popped record; noted when it was popped."""
 
     @property
     def mq(self) -> MessageQueue:
@@ -86,6 +95,13 @@ class Charges:
         """Deaths by origin message id, of messages that were sent back after a death."""
         self.noted: dict[tuple[MessageQueue, int], Noted] = {}
         """What was in hand beside others when a whole run died."""
+        self.runs = 0
+        """Deaths of whole runs that had something in hand."""
+        self._run_marks: list[str] = []
+        """The calls of the last of them."""
+        self._popped: set[tuple[MessageQueue, int]] = set()
+        """Popped records that this run has noted, and that are not over."""
+        self._survivors = 0
 
     def __len__(self) -> int:
         return len(self._records)
@@ -93,7 +109,7 @@ class Charges:
     @property
     def empty(self) -> bool:
         """Nothing at all is remembered."""
-        return not self._records and not self._origins and not self.noted
+        return not (self._records or self._origins or self.noted or self.runs)
 
     def __iter__(self) -> Iterator[Charge]:
         return iter(self._records.values())
@@ -137,7 +153,14 @@ class Charges:
         """A whole run died with this in the hands of its workers; the verdict on each. Nobody is charged when the run had
         begun to stop. A call that was judged before, when only a part of the cells was cleared, is not judged again."""
         end = End.TOLD if stopping else End.RUN if len(left) == 1 else End.RUN_AMONG_OTHERS
-        return [self._judge_left(one, end) for one in left]
+        verdicts = [self._judge_left(one, end) for one in left]
+        marks = [one.in_hand.mark for one in left if one.in_hand is not None]
+        if any(verdict is not Verdict.NOBODY for verdict in verdicts) and not set(marks) & set(self._run_marks):
+            self.runs += 1
+            self._run_marks = marks
+        for key in [key for key, noted in self.noted.items() if noted.unique_id]:
+            del self.noted[key]  # it comes again as another record
+        return verdicts
 
     def _judge_left(self, left: Left, end: End) -> Verdict:
         mq, in_hand, facts = left
@@ -148,7 +171,8 @@ class Charges:
         if verdict in (Verdict.CHARGED, Verdict.SUSPECTED) and first is not None and in_hand.mark in first.marks:
             return Verdict.NOTED
         if verdict is Verdict.CHARGED:
-            self.charge(mq, in_hand.offset, in_hand.mark, {"end": end.value, "cause": "unknown", **facts})
+            unique_id = first.unique_id if first is not None else ""
+            self.charge(mq, in_hand.offset, in_hand.mark, {"end": end.value, "cause": "unknown", **facts}, unique_id)
             return verdict
         for offset in range(in_hand.offset, min(in_hand.last, in_hand.offset + SUSPECTS_MAX) + 1):
             if verdict is Verdict.SUSPECTED:
@@ -167,20 +191,65 @@ class Charges:
             self.noted = dict(sorted(self.noted.items(), key=lambda item: item[1].runs)[NOTED_MAX // 2 :])
 
     def careful(self, runs_max: int, pulled_to: Callable[[MessageQueue], int]) -> bool:
-        """A record that was pulled was in hand at so many deaths of whole runs; `pulled_to` says where a queue's next pull
-        begins, 0 = it is not ours."""
-        return any(noted.runs >= runs_max and offset < pulled_to(mq) for (mq, offset), noted in self.noted.items())
+        """A record that was pulled, or popped, was in hand at so many deaths of whole runs; `pulled_to` says where a queue's
+        next pull begins, 0 = it is not ours."""
+        return any(
+            noted.runs >= runs_max and (key in self._popped or key[1] < pulled_to(key[0]))
+            for key, noted in self.noted.items()
+        )
+
+    # --- popped records -----------------------------------------------------------------------------------------
+
+    @property
+    def asks_for_ids(self) -> bool:
+        """Something is known of messages by their ids: `popped` is to be called for each record."""
+        return bool(self.runs or self._records or self._origins)
+
+    def popped(self, mq: MessageQueue, offset: int, unique_id: str, times: int, runs_max: int) -> bool:
+        """A record was popped, of a message that was shown `times` times before. True when it is charged or noted by its
+        id, which has to be written before it runs."""
+        deaths = self._origins.pop(unique_id, 0)
+        for key, charge in list(self._records.items()):
+            if unique_id and charge.origin == unique_id and key != (mq, offset):
+                self._drop(key)
+                deaths += charge.deaths
+                self.suspect(mq, offset).facts = charge.facts
+        if deaths:
+            charge = self.suspect(mq, offset)
+            charge.deaths, charge.origin = charge.deaths + deaths, unique_id
+        if not unique_id or self.runs < runs_max or times < runs_max:
+            return deaths > 0
+        self.noted[mq, offset] = Noted(*mq, offset, runs=self.runs, unique_id=unique_id)
+        self._popped.add((mq, offset))
+        return True
+
+    def is_popped(self, mq: MessageQueue, offset: int) -> bool:
+        """The record was noted when it was popped, and is not over."""
+        return (mq, offset) in self._popped
+
+    def popped_over(self, mq: MessageQueue, offset: int) -> bool:
+        """A record that was noted when it was popped has come through, or was handed back. True when it was still noted."""
+        if (mq, offset) not in self._popped:
+            return False
+        self._popped.remove((mq, offset))
+        del self.noted[mq, offset]
+        self._survivors += 1
+        if self._survivors >= SURVIVORS_MAX:
+            self.runs = self._survivors = 0
+        return True
+
+    # --- what is over -------------------------------------------------------------------------------------------
 
     def survived(self, mq: MessageQueue, offset: int) -> bool:
         """The record has failed and its worker lives: it was not what ended a run. True when it was noted."""
-        return self.noted.pop((mq, offset), None) is not None
+        return self.popped_over(mq, offset) or self.noted.pop((mq, offset), None) is not None
 
     def finished(self, mq: MessageQueue, offset: int, *, sent_back: bool) -> bool:
         """The record is done, or is sent back (its count follows the message); True when it was known."""
-        noted = self.noted.pop((mq, offset), None)
+        noted = self.survived(mq, offset)
         charge = self._records.get((mq, offset))
         if charge is None:
-            return noted is not None
+            return noted
         if sent_back and charge.deaths and charge.origin:
             while len(self._origins) >= CHARGES_MAX:
                 del self._origins[next(iter(self._origins))]
@@ -211,7 +280,8 @@ class Charges:
 
     def to_json(self) -> str:
         noted = [asdict(one) for one in self.noted.values()]
-        data = {"version": 1, "records": [asdict(c) for c in self], "origins": self._origins, "noted": noted}
+        data = {"version": 1, "records": [asdict(c) for c in self], "origins": self._origins, "noted": noted,
+                "runs": self.runs, "run_marks": self._run_marks}  # fmt: skip
         return json.dumps(data, indent=1)
 
     def add_json(self, text: str | bytes, where: str) -> None:
@@ -224,10 +294,15 @@ class Charges:
                 self._origins[str(origin)] = max(int(deaths), self._origins.get(origin, 0))
             for entry in data.get("noted", ()):
                 self._add_noted(Noted(**entry))
+            if int(data.get("runs", 0)) > self.runs:
+                self.runs, self._run_marks = int(data["runs"]), [str(mark) for mark in data["run_marks"]]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ProtocolError(f"no record of worker deaths: {error!r}", where) from error
 
     def _add_noted(self, read: Noted) -> None:
+        if read.unique_id:
+            self.noted[read.mq, int(read.offset)] = read
+            return
         for mark in read.marks:
             self._note(read.mq, int(read.offset), str(mark))
         noted = self.noted.get((read.mq, read.offset))

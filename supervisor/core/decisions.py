@@ -36,6 +36,8 @@ from .stats import Window
 
 DISPATCHING: Mapping[str, type[Dispatching]] = {"concurrent": Dispatching, "queue": Orderly, "key": Lanes}
 Handler = Callable[[Any, float], object]
+NOTICES_S = 0.05
+"""The brokers of a cluster hear of a member within some milliseconds of each other. Java waits up to a second."""
 
 
 class Core:
@@ -59,7 +61,7 @@ class Core:
     ) -> None:
         self.state = State(config, slab, view)
         self.recover(recovered or {})
-        self._started = False
+        self._started = self._noticed = False
         self._build()
 
     def _build(self) -> None:
@@ -129,14 +131,13 @@ class Core:
         """By which queues may be announced to workers from now on."""
         return self.state.queues.keys() | self.popping.info_handles()
 
-    def is_busy(self, worker_id: str) -> bool:
-        """The worker has chunks that it has not reported on, or had some and did not begin them, or is asked for keys: its
-        loop should move."""
-        worker = self.state.workers.get(worker_id)
-        if worker is None:
-            return False
-        asked = isinstance(self.dispatching, Lanes) and self.dispatching.asks(worker_id)
-        return bool(worker.in_flight) or worker.held_up or asked
+    def busy_workers(self) -> set[str]:
+        """Workers that have chunks that they have not reported on, or had some and did not begin them, or are asked for keys:
+        their loops should move."""
+        found = {*self.state.busy, *self.state.held_up}
+        if isinstance(self.dispatching, Lanes):
+            found.update(self.dispatching.asked())
+        return found
 
     def unexpected_error(self) -> None:
         """Something of the edge failed that nobody expected to: it is counted."""
@@ -233,9 +234,15 @@ class Core:
 
     def _rebalance(self, now: float) -> None:
         """A broker's notice can come before the answer to our first heartbeat: nothing is opened by a start that may yet
-        fail, and the start itself rebalances."""
-        if self._started:
-            self.assigning.rebalance(now)
+        fail, and the start itself rebalances. Each broker sends one for each member that joins: one look-up for all that come
+        within a moment, and after the last of them, so that it finds what they tell of."""
+        if self._started and not self._noticed:
+            self._noticed = True
+            self.state.at(now + NOTICES_S, self._rebalance_noticed)
+
+    def _rebalance_noticed(self, now: float) -> None:
+        self._noticed = False
+        self.assigning.rebalance(now)
 
     def _rebalance_timer(self, now: float) -> None:
         # First the next time: it comes also when this one fails.

@@ -73,11 +73,12 @@ class Dispatching:
     def run(self) -> None:
         """Give out as much as the workers' windows and the topics' limits take."""
         s = self.s
-        for topic in list(self._beside):
+        for topic in list(self._beside) if self._beside else ():
             self._recall(topic)
-        held_back: list[Chunk] = []
-        self._give_out(held_back)
-        s.redo.extendleft(reversed(held_back))
+        if s.redo or s.ready or s.quarantine or s.isolated:
+            held_back: list[Chunk] = []
+            self._give_out(held_back)
+            s.redo.extendleft(reversed(held_back))
 
     def _give_out(self, held_back: list[Chunk]) -> None:
         s = self.s
@@ -185,21 +186,20 @@ class Dispatching:
         )
 
     def _choose_worker(self) -> tuple[WorkerView | None, int]:
-        """The worker for the next chunk, None when no place is free, and how many workers have less than their window.
+        """The worker for the next chunk, None when no place is free, and how many workers share what waits.
 
-        It is the one with the fewest chunks in hand, so that nothing waits while a core idles. When messages are so cheap
-        that waking a sleeping process costs more than the chunk, it is the one with the most: it is awake.
+        It is the one with the fewest chunks in hand, so that nothing waits while a core idles, and all that have less than
+        their window share. When messages are so cheap that waking a sleeping process costs more than the chunk, it is the
+        one with the most: it is awake, and shares with nobody.
         """
         s = self.s
-        pack = s.sizer.tail_us < CHEAP_US
         window, apart = self._window(), s.kept_apart
-        if pack:
+        if s.sizer.tail_us < CHEAP_US:
             best = s.places.beyond(window, apart, self._block_open, most=True) if s.sizer.rows else None
-            best = best or s.places.most(window, apart)
-        else:
-            best = s.places.least(window, apart)
-            if best is None and s.sizer.rows:
-                best = s.places.beyond(window, apart, self._block_open, most=False)
+            return best or s.places.most(window, apart), 1
+        best = s.places.least(window, apart)
+        if best is None and s.sizer.rows:
+            best = s.places.beyond(window, apart, self._block_open, most=False)
         return best, s.places.free(window, apart)
 
     def _cut(self, pq: ProcessQueue, size: int) -> Chunk:

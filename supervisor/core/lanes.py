@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ...remoting.errors import ProtocolError
 from ...remoting.properties import find_property
@@ -31,7 +31,8 @@ from .dispatching import Links
 from .ordered import Ordered
 from .process_queue import Lane, ProcessQueue
 from .state import State, WorkerView
-from .states import LIVING, Queue, Worker
+from .states import Queue
+from .topic_limits import UNLIMITED
 
 DEFAULT_MAX_RECONSUME_TIMES = 16
 CLASSIFY_DEATHS_MAX = 3
@@ -42,14 +43,15 @@ class Lanes(Ordered):
 
     def __init__(self, state: State, links: Links) -> None:
         super().__init__(state, links)
+        state.by_dispatches = True
         self._line: deque[Lane] = deque()
         self._groups: dict[int, list[int]] = {}
         """By chunk: how many chunks of its dispatch are still out, shared by all of them."""
-        self._out: dict[str, int] = {}
-        """By worker: dispatches that are still out."""
         self._property = state.config.order_key.encode()
         self._asked: dict[int, str] = {}
         """By handle: the worker that was asked for keys."""
+        self._unasked: dict[int, None] = {}
+        """Handles of queues for which nobody could be asked yet."""
         self._deadly: dict[int, tuple[int, int]] = {}
         """By handle: the offset of a message over whose key workers died, and how many."""
 
@@ -112,10 +114,10 @@ class Lanes(Ordered):
             self.s.log("error", "key_not_found_out", queue=pq.mq, offset=offset, worker_deaths=deaths)
             self._enter_first(pq, [None])
             return
-        ready = [worker for worker in self.s.workers.values() if worker.state is Worker.READY]
-        if not ready:
-            return  # `run` asks again
-        worker = min(ready, key=lambda worker: len(worker.in_flight))
+        worker = self.s.places.least(UNLIMITED, None)
+        if worker is None:
+            self._unasked[pq.handle] = None  # `run` asks again
+            return
         end = max(at, run.at + 1) if deadly else run.end
         self._asked[pq.handle] = worker.worker_id
         self.s.out.append(
@@ -132,19 +134,21 @@ class Lanes(Ordered):
         self._enter_first(pq, keys)
         self.run()
 
-    def asks(self, worker_id: str) -> bool:
-        """The worker has not answered yet."""
-        return worker_id in self._asked.values()
+    def asked(self) -> Collection[str]:
+        """Workers that have not answered yet."""
+        return self._asked.values()
 
     def worker_died(self, worker_id: str, death: Death) -> None:
-        """Did it die over a key? Called before anybody else is asked for that key."""
+        """Did it die over a key? What it was asked, another one is asked."""
         in_hand = death.in_hand
-        if in_hand is None or death.verdict not in (Verdict.CHARGED, Verdict.TIMED_OUT):
-            return
-        handle = in_hand.chunk_id - KEYS_OF
-        if self._asked.get(handle) == worker_id:
-            offset, deaths = self._deadly.get(handle, (-1, 0))
-            self._deadly[handle] = in_hand.offset, deaths + 1 if offset == in_hand.offset else 1
+        if in_hand is not None and death.verdict in (Verdict.CHARGED, Verdict.TIMED_OUT):
+            handle = in_hand.chunk_id - KEYS_OF
+            if self._asked.get(handle) == worker_id:
+                offset, deaths = self._deadly.get(handle, (-1, 0))
+                self._deadly[handle] = in_hand.offset, deaths + 1 if offset == in_hand.offset else 1
+        for handle in [handle for handle, asked in self._asked.items() if asked == worker_id]:
+            del self._asked[handle]
+            self._unasked[handle] = None
 
     def _enter_first(self, pq: ProcessQueue, keys: Sequence[bytes | None]) -> None:
         run = pq.waiting[0]
@@ -157,15 +161,13 @@ class Lanes(Ordered):
         self._ask(pq)
 
     def _ask_again(self) -> None:
-        """Workers that were asked and died; queues for which nobody could be asked."""
-        for handle, worker_id in list(self._asked.items()):
-            worker = self.s.workers.get(worker_id)
-            if handle not in self.s.queues or worker is None or worker.state not in LIVING:
-                del self._asked[handle]
-        for handle in [handle for handle in self._deadly if handle not in self.s.queues]:
-            del self._deadly[handle]
-        for pq in self.s.queues.values():
-            if pq.waiting:
+        """For queues whose worker died over the question, or for which nobody could be asked."""
+        if self.s.places.least(UNLIMITED, None) is None:
+            return
+        unasked, self._unasked = self._unasked, {}
+        for handle in unasked:
+            pq = self.s.queues.get(handle)
+            if pq is not None:
                 self._ask(pq)
 
     # --- handing out --------------------------------------------------------------------------------------------
@@ -181,7 +183,7 @@ class Lanes(Ordered):
             pq = s.ready.popleft()
             if pq.waiting and pq.state is Queue.ASSIGNED:
                 self._take_in(pq)
-        if not self._property:
+        if self._unasked:
             self._ask_again()
         while self._line and not self.quarantine.closed():
             worker, free = self._choose_worker()
@@ -191,9 +193,8 @@ class Lanes(Ordered):
 
     def _choose_worker(self) -> tuple[WorkerView | None, int]:
         """The worker with the fewest dispatches out that still has a place, and how many workers have one."""
-        ready = [worker for worker in self.s.workers.values() if worker.state is Worker.READY]
-        free = [worker for worker in ready if self._out.get(worker.worker_id, 0) < self.s.config.chunks_in_flight]
-        return min(free, key=lambda worker: self._out.get(worker.worker_id, 0), default=None), len(free)
+        window = self.s.config.chunks_in_flight
+        return self.s.places.least(window, None), self.s.places.free(window, None)
 
     def _hand_share(self, worker: WorkerView, lanes_max: int) -> None:
         """Up to a chunk's worth of messages of at most `lanes_max` lanes, several of a lane where it has them."""
@@ -216,7 +217,8 @@ class Lanes(Ordered):
         if handed:
             left = [len(handed)]
             self._groups.update((chunk_id, left) for chunk_id in handed)
-            self._out[worker.worker_id] = self._out.get(worker.worker_id, 0) + 1
+            worker.dispatches += 1
+            self.s.place(worker)
 
     # --- what is not under way any more -------------------------------------------------------------------------
 
@@ -229,10 +231,10 @@ class Lanes(Ordered):
         if group is None:
             return
         group[0] -= 1
-        if not group[0] and chunk.worker_id is not None:
-            self._out[chunk.worker_id] -= 1
-            if not self._out[chunk.worker_id]:
-                del self._out[chunk.worker_id]
+        worker = self.s.workers.get(chunk.worker_id or "")
+        if not group[0] and worker is not None:
+            worker.dispatches -= 1
+            self.s.place(worker)
 
     def finished(self, chunk: Chunk, pq: ProcessQueue | None) -> None:
         super().finished(chunk, pq)
@@ -255,6 +257,12 @@ class Lanes(Ordered):
                     del order.lanes[lane.key]
 
     # --- the end of a queue -------------------------------------------------------------------------------------
+
+    def ended(self, pq: ProcessQueue) -> None:
+        super().ended(pq)
+        self._asked.pop(pq.handle, None)
+        self._unasked.pop(pq.handle, None)
+        self._deadly.pop(pq.handle, None)
 
     def drop_waiting(self, pq: ProcessQueue) -> int:
         """At a stop, what is held goes back to the broker: its successors that were started let the offset go on."""

@@ -12,6 +12,7 @@ dead-letter topic. What a worker did not start (after a failure, or too late for
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable
 
 from ...remoting.errors import ProtocolError
@@ -34,6 +35,8 @@ class Ordered(Dispatching):
     def __init__(self, state: State, links: Links) -> None:
         super().__init__(state, links)
         self._suspensions = 0
+        self._uncommitted: Counter[str] = Counter()
+        """By worker: chunks that it has consumed, and that are neither committed nor rolled back."""
 
     # --- what the modes decide ----------------------------------------------------------------------------------
 
@@ -52,6 +55,9 @@ class Ordered(Dispatching):
     @abstractmethod
     def gives_up(self) -> bool:
         """Failed messages are sent back at once now, instead of held."""
+
+    def freed(self, worker_id: str) -> None:
+        """The worker may have less to run than before."""
 
     # --- handing out --------------------------------------------------------------------------------------------
 
@@ -107,6 +113,8 @@ class Ordered(Dispatching):
     # --- what is not under way any more -------------------------------------------------------------------------
 
     def finished(self, chunk: Chunk, pq: ProcessQueue | None) -> None:
+        if chunk.worker_id is not None:
+            self.freed(chunk.worker_id)
         if pq is None:
             self._linger_no_more(chunk)
             return
@@ -115,8 +123,7 @@ class Ordered(Dispatching):
             lane = self.lane_at(pq, chunk.offsets[0])
             lane.in_hand.discard(chunk.chunk_id)
             self.offer(lane)
-        if chunk in order.uncommitted:
-            order.uncommitted.remove(chunk)
+        self._committed(order, chunk)
         self._forget_attempts(order, chunk)
 
     @staticmethod
@@ -162,10 +169,35 @@ class Ordered(Dispatching):
         """All of it ran, and its handler, which commits by itself, has not committed it yet: the lane goes on."""
         order, lane = self.order_of(pq), self.lane_at(pq, chunk.offsets[0])
         lane.in_hand.discard(chunk.chunk_id)
-        order.uncommitted.append(chunk)
+        self._wait_for_commit(order, chunk)
         if pq.state is not Queue.ASSIGNED:
             self._leave_uncommitted(pq)
         self.offer(lane)
+
+    def _wait_for_commit(self, order: QueueOrder, chunk: Chunk) -> None:
+        """It was consumed, and waits for the word of its handler."""
+        order.uncommitted.append(chunk)
+        assert chunk.worker_id is not None, "a worker has it in hand"
+        self._uncommitted[chunk.worker_id] += 1
+        self.freed(chunk.worker_id)
+
+    def _committed(self, order: QueueOrder, chunk: Chunk) -> None:
+        """It does not wait for that any more, if it did."""
+        if chunk in order.uncommitted:
+            order.uncommitted.remove(chunk)
+            self._wait_no_more(chunk)
+
+    def next_uncommitted(self, order: QueueOrder) -> Chunk:
+        """The first chunk that waits for the word of its handler; it will not be waited for any more."""
+        chunk = order.uncommitted.popleft()
+        self._wait_no_more(chunk)
+        return chunk
+
+    def _wait_no_more(self, chunk: Chunk) -> None:
+        worker_id = chunk.worker_id or ""
+        self._uncommitted[worker_id] -= 1
+        if not self._uncommitted[worker_id]:
+            del self._uncommitted[worker_id]
 
     def returned(
         self,
@@ -185,14 +217,13 @@ class Ordered(Dispatching):
         """
         order, lane = self.order_of(pq), self.lane_at(pq, chunk.offsets[start])
         lane.in_hand.discard(chunk.chunk_id)
-        if chunk in order.uncommitted:
-            order.uncommitted.remove(chunk)
+        self._committed(order, chunk)
         self.s.counters.returned_messages += chunk.count - start - failed
         rest = self._cut_off(pq, chunk, start)
         if chunk is not rest:
             self._forget_attempts(order, chunk)
             if chunk.reported < chunk.count:
-                order.uncommitted.append(chunk)
+                self._wait_for_commit(order, chunk)
             else:
                 self.forget(chunk)
                 self._links.reported(chunk, pq)
@@ -211,6 +242,7 @@ class Ordered(Dispatching):
         worker = self.s.workers.get(chunk.worker_id or "")
         if worker is not None:
             self.s.unhand(worker, chunk)
+            self.freed(worker.worker_id)
             if worker.state is Worker.LEAVING and not worker.in_flight:
                 self.s.out.append(Retired(worker.worker_id))
 
@@ -329,7 +361,7 @@ class Ordered(Dispatching):
                 while lane.waiting:
                     self.leave(lane.waiting.popleft())
         while order.uncommitted:
-            chunk = order.uncommitted.popleft()
+            chunk = self.next_uncommitted(order)
             self.forget(chunk)
             rest = self._cut_off(pq, chunk, chunk.reported) if chunk.reported else chunk
             if rest is not chunk:
@@ -341,6 +373,8 @@ class Ordered(Dispatching):
         left = {chunk.chunk_id for chunk in pq.open.values() if self._in_hand(chunk)}
         if left:
             self.s.lingering[pq.mq] = self.s.lingering.get(pq.mq, set()) | left
+        while pq.order is not None and pq.order.uncommitted:
+            self.next_uncommitted(pq.order)
 
     def _in_hand(self, chunk: Chunk) -> bool:
         worker = self.s.workers.get(chunk.worker_id or "")

@@ -28,6 +28,12 @@ class Orderly(Ordered):
         super().__init__(state, links)
         self._lines: dict[str, deque[Lane]] = {}
         self._homeless: deque[Lane] = deque()
+        self._due: dict[str, None] = {}
+        """Workers that may take something of their line: it was empty, or they had their window full."""
+        self._bound: Counter[str] = Counter()
+        """By worker: lanes that stick to it."""
+        self._changes = -1
+        """State.changes when all lines were looked at."""
 
     # --- what the modes decide ----------------------------------------------------------------------------------
 
@@ -61,21 +67,31 @@ class Orderly(Ordered):
             self._homeless.append(lane)
         else:
             self._lines.setdefault(worker_id, deque()).append(lane)
+            self._due[worker_id] = None
 
     def _worker_of(self, lane: Lane) -> str | None:
         """The one that it sticks to; when that is gone, the ready one that has the fewest queues."""
         workers = self.s.workers
         mine = workers.get(lane.worker_id or "")
         if mine is None or mine.state is not Worker.READY:
-            bound = Counter(
-                other.worker_id
-                for pq in self.s.queues.values()
-                if pq.order is not None
-                for other in pq.order.lanes.values()
-            )
             ready = [worker_id for worker_id, worker in workers.items() if worker.state is Worker.READY]
-            lane.worker_id = min(ready, key=lambda worker_id: bound[worker_id]) if ready else None
+            self._bind(lane, min(ready, key=lambda worker_id: self._bound[worker_id]) if ready else None)
         return lane.worker_id
+
+    def _bind(self, lane: Lane, worker_id: str | None) -> None:
+        if lane.worker_id is not None:
+            self._bound[lane.worker_id] -= 1
+            if not self._bound[lane.worker_id]:
+                del self._bound[lane.worker_id]
+        lane.worker_id = worker_id
+        if worker_id is not None:
+            self._bound[worker_id] += 1
+
+    def ended(self, pq: ProcessQueue) -> None:
+        super().ended(pq)
+        if pq.order is not None:
+            for lane in pq.order.lanes.values():
+                self._bind(lane, None)
 
     def _goes_on(self, lane: Lane, pq: ProcessQueue) -> bool:
         """The next message may start: what was consumed before and is not committed lies with a worker that may commit it.
@@ -95,43 +111,48 @@ class Orderly(Ordered):
     def _take_back(self, pq: ProcessQueue, lane: Lane) -> None:
         order = self.order_of(pq)
         while order.uncommitted:
-            chunk = order.uncommitted.popleft()
+            chunk = self.next_uncommitted(order)
             rest = self._cut_off(pq, chunk, chunk.reported)
             if rest is not chunk:
                 self.forget(chunk)
                 self._links.reported(chunk, pq)
             self._keep(pq, lane, rest)
 
-    def _uncommitted(self) -> dict[int, ProcessQueue]:
-        """Queues of consumed and uncommitted chunks, by chunk id."""
-        return {
-            chunk.chunk_id: pq
-            for pq in self.s.queues.values()
-            if pq.order is not None
-            for chunk in pq.order.uncommitted
-        }
+    def freed(self, worker_id: str) -> None:
+        self._due[worker_id] = None
 
     def run(self) -> None:
         s = self.s
-        if not s.config.auto_commit:
-            for waiting in {pq.handle: pq for pq in self._uncommitted().values()}.values():
-                self.offer(self._lane(waiting))  # its worker may be about to leave
+        if self._changes != s.changes:
+            self._changes = s.changes
+            self._look_at_all()
         while s.ready:
             pq = s.ready.popleft()
             if s.queues.get(pq.handle) is pq:
                 self.offer(self._lane(pq))
-        for worker_id in list(self._lines):
-            worker = s.workers.get(worker_id)
-            if worker is None or worker.state is not Worker.READY:
-                self._homeless.extend(self._lines.pop(worker_id))
         while self._homeless and any(worker.state is Worker.READY for worker in s.workers.values()):
             lane = self._homeless.popleft()
             lane.queued = False
             self.offer(lane)
-        for worker_id, line in self._lines.items():
-            ready = s.workers[worker_id]
-            while line and self._load(ready) < s.config.chunks_in_flight and not self._closed():
+        while self._due and not self._closed():
+            worker_id = next(iter(self._due))
+            ready, line = s.workers.get(worker_id), self._lines.get(worker_id)
+            if ready is None or not line or self._load(ready) >= s.config.chunks_in_flight:
+                del self._due[worker_id]  # it comes again when that changes
+            else:
                 self._hand_next(ready, line.popleft())
+
+    def _look_at_all(self) -> None:
+        """The state of a worker has changed: what waits for one that leaves, or is gone, waits for another."""
+        s = self.s
+        if not s.config.auto_commit:
+            for pq in list(s.queues.values()):
+                if pq.order is not None and pq.order.uncommitted:
+                    self.offer(self._lane(pq))
+        for worker_id in list(self._lines):
+            worker = s.workers.get(worker_id)
+            if worker is None or worker.state is not Worker.READY:
+                self._homeless.extend(self._lines.pop(worker_id))
 
     def _closed(self) -> bool:
         """Nothing may be handed out before what is in hand is over; what only waits for its commit is."""
@@ -139,9 +160,7 @@ class Orderly(Ordered):
 
     def _load(self, worker: WorkerView) -> int:
         """Chunks that it has to run; those that only wait for their commit take no place."""
-        if self.s.config.auto_commit:
-            return len(worker.in_flight)
-        return len(worker.in_flight.keys() - self._uncommitted().keys())
+        return len(worker.in_flight) - self._uncommitted[worker.worker_id]
 
     def _hand_next(self, worker: WorkerView, lane: Lane) -> None:
         lane.queued = False

@@ -38,7 +38,7 @@ class OutcomeNotes:
         rows the segment says which messages were finished.
         """
         kind = FILTERED if filtered == end - start else NO_ROWS
-        for index in sorted(failed):
+        for index in sorted(failed) if failed else ():
             if start < index:
                 self.add(kind, mq, chunk.begin_of(start), chunk.begin_of(index))
             start = index + 1

@@ -18,37 +18,49 @@ W = TypeVar("W", bound=Hashable)
 
 
 class _Line(Generic[W]):
-    """Workers of one window, by load."""
+    """Workers of one window (0 = as configured), by load."""
 
-    __slots__ = ("at", "high", "low", "total")
+    __slots__ = ("at", "high", "low", "own", "total")
 
-    def __init__(self) -> None:
+    def __init__(self, own: int) -> None:
+        self.own = own
         self.at: dict[int, OrderedDict[W, None]] = {}
         self.low = self.high = 0
         """No worker has a lower or a higher load. Loads change by steps, and so do these."""
         self.total = 0
 
-    def add(self, worker: W, load: int, *, first: bool) -> None:
+    def add(self, worker: W, load: int) -> None:
         here = self.at.get(load)
         if here is None:
             here = self.at[load] = OrderedDict()
         here[worker] = None
-        if first:
-            here.move_to_end(worker, last=False)
-        self.low, self.high = min(self.low, load), max(self.high, load)
         self.total += 1
+        if load < self.low or self.total == 1:
+            self.low = load
+        if load > self.high or self.total == 1:
+            self.high = load
 
     def remove(self, worker: W, load: int) -> None:
-        del self.at[load][worker]
+        at = self.at
+        del at[load][worker]
         self.total -= 1
-        while self.high > 0 and not self.at.get(self.high):
+        if self.total:
+            self.step()
+
+    def step(self) -> None:
+        """To the lowest and the highest load that some worker has."""
+        at = self.at
+        while not at.get(self.high):
             self.high -= 1
-        while self.low < self.high and not self.at.get(self.low):
+        while not at.get(self.low):
             self.low += 1
 
     def below(self, window: int) -> int:
         """How many have a load below the window."""
-        return self.total - sum(len(self.at.get(load, ())) for load in range(window, self.high + 1))
+        found = self.total
+        for load in range(window, self.high + 1):
+            found -= len(self.at.get(load, ()))
+        return found
 
 
 class Places(Generic[W]):
@@ -59,29 +71,51 @@ class Places(Generic[W]):
     def __init__(self) -> None:
         self._lines: dict[int, _Line[W]] = {}
         """By the workers' own window; 0 = as configured."""
-        self._where: dict[W, tuple[int, int]] = {}
-        """By worker: its own window and its load, which give its place."""
+        self._where: dict[W, tuple[_Line[W], int]] = {}
+        """By worker: its line and its load, where it stands."""
 
     def put(self, worker: W, load: int, own_window: int = 0) -> None:
-        """The worker has so much in hand now, and may be given more."""
+        """The worker has so much in hand now, and may be given more. Called for each chunk twice."""
         before = self._where.get(worker)
-        if before == (own_window, load):
+        if before is None or before[0].own != own_window:
+            self._enter(worker, load, own_window)
             return
-        if before is not None:
-            self._lines[before[0]].remove(worker, before[1])
+        line, old = before
+        if old == load:
+            return
+        self._where[worker] = line, load
+        at = line.at
+        del at[old][worker]
+        here = at.get(load)
+        if here is None:
+            here = at[load] = OrderedDict()
+        here[worker] = None
+        if not load:
+            here.move_to_end(worker, last=False)
+        if load < line.low:
+            line.low = load
+        elif load > line.high:
+            line.high = load
+        if not at[old]:
+            line.step()
+
+    def _enter(self, worker: W, load: int, own_window: int) -> None:
+        """It was in no line, or in that of another window."""
+        self.leave(worker)
         line = self._lines.get(own_window)
         if line is None:
-            line = self._lines[own_window] = _Line()
-        self._where[worker] = own_window, load
-        line.add(worker, load, first=not load and before is not None)
+            line = self._lines[own_window] = _Line(own_window)
+        self._where[worker] = line, load
+        line.add(worker, load)
 
     def leave(self, worker: W) -> None:
         """The worker may be given nothing."""
         before = self._where.pop(worker, None)
         if before is not None:
-            self._lines[before[0]].remove(worker, before[1])
-            if not self._lines[before[0]].total:
-                del self._lines[before[0]]
+            line, load = before
+            line.remove(worker, load)
+            if not line.total:
+                del self._lines[line.own]
 
     def idle(self, but: W | None) -> bool:
         """Some worker, other than `but`, has nothing in hand."""
@@ -89,32 +123,39 @@ class Places(Generic[W]):
 
     def free(self, window: int, but: W | None) -> int:
         """How many workers, other than `but`, have less in hand than their window; `window` is the configured one."""
-        found = sum(line.below(own or window) for own, line in self._lines.items())
-        own, load = self._where.get(but, (0, window)) if but is not None else (0, window)
-        return found - (load < (own or window))
+        found = 0
+        for own, line in self._lines.items():
+            found += line.below(own or window)
+        stands = None if but is None else self._where.get(but)
+        return found if stands is None else found - (stands[1] < (stands[0].own or window))
 
     def least(self, window: int, but: W | None) -> W | None:
         """The worker, other than `but`, that has least in hand, and less than its window."""
         best, best_load = None, 0
         for own, line in self._lines.items():
-            for load in range(line.low, min(line.high + 1, own or window)):
-                if best is not None and load >= best_load:
-                    break
+            load, end = line.low, min(line.high + 1, own or window)
+            if best is not None:
+                end = min(end, best_load)
+            while load < end:
                 worker = _first(line.at.get(load), but)
                 if worker is not None:
                     best, best_load = worker, load
                     break
+                load += 1
         return best
 
     def most(self, window: int, but: W | None) -> W | None:
         """The worker, other than `but`, that has most in hand, and less than its window."""
         best, best_load = None, -1
         for own, line in self._lines.items():
-            for load in range(min(line.high, (own or window) - 1), max(line.low, best_load + 1) - 1, -1):
+            load = (own or window) - 1
+            load = min(load, line.high)
+            while load > best_load and load >= line.low:
                 worker = _first(line.at.get(load), but)
                 if worker is not None:
                     best, best_load = worker, load
                     break
+                load -= 1
         return best
 
     def beyond(self, window: int, but: W | None, takes: Callable[[W], bool], *, most: bool) -> W | None:

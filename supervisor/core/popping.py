@@ -25,12 +25,13 @@ from ...remoting.codes import ResponseCode
 from ...remoting.errors import ProtocolError
 from ...remoting.pop_headers import PopResponse
 from ...remoting.queues import MessageQueue
-from ...remoting.stored import walk
-from .actions import Ack, Pop, Renew
+from ...remoting.stored import record_info, walk
+from .actions import Ack, ChargesChanged, Pop, Renew
 from .chunks import PullRun, Token
 from .dispatching import Dispatching
 from .ledger import Ledger
 from .process_queue import ProcessQueue, bytes_for_next
+from .quarantine import unique_id_of
 from .slab import Slot
 from .state import State
 from .states import QUEUE, Queue, QueueEvent, move
@@ -73,7 +74,7 @@ class PopLoop:
 class PopQueue:
     """What one pop brought from one queue, beside its process queue."""
 
-    __slots__ = ("acking", "checks", "invisible_s", "loop", "pq", "renewing")
+    __slots__ = ("acking", "checks", "invisible_s", "loop", "pq", "renewing", "suspects")
 
     def __init__(self, pq: ProcessQueue, loop: PopLoop, checks: dict[int, CheckPoint], invisible_s: float) -> None:
         self.pq = pq
@@ -85,6 +86,8 @@ class PopQueue:
         """Acknowledgements under way."""
         self.renewing: set[int] = set()
         """Offsets whose invisible time is being changed: they are not acknowledged with the check point that is replaced."""
+        self.suspects: list[int] = []
+        """Offsets that may have killed whole runs (charges.py)."""
 
 
 class Popping:
@@ -242,10 +245,23 @@ class Popping:
         pq.unfinished_bytes = positions[end] - positions[start]
         s.waiting_messages += end - start
         q = PopQueue(pq, loop, mine, invisible_s)
+        if s.charges.asks_for_ids:
+            self._look_for_killers(q, positions[start : end + 1], offsets)
         s.queues[pq.handle], self.queues[pq.handle] = pq, q
         s.ready.append(pq)
         loop.in_hand += end - start
         s.at(now + invisible_s / 2, lambda at: self._renew(q, at))
+
+    def _look_for_killers(self, q: PopQueue, positions: Sequence[int], offsets: Sequence[int]) -> None:
+        """What is known of messages by their ids is now of these records; see charges.py. It is written before they run."""
+        s, mq, changed = self.s, q.pq.mq, False
+        for (start, end), offset in zip(pairwise(positions), offsets, strict=True):
+            unique_id, times = unique_id_of(s.view, start, end), record_info(s.view, start, end).reconsume_times
+            changed |= s.charges.popped(mq, offset, unique_id, times, s.config.max_worker_deaths)
+            if s.charges.is_popped(mq, offset):
+                q.suspects.append(offset)
+        if changed:
+            s.out.append(ChargesChanged())
 
     # --- invisible times ----------------------------------------------------------------------------------------
 
@@ -317,6 +333,9 @@ class Popping:
         pq.state = move(QUEUE, pq.state, event, s.seen)
         q.loop.in_hand -= len(q.checks)
         q.checks.clear()
+        over = [offset for offset in q.suspects if s.charges.popped_over(pq.mq, offset)]
+        if over:
+            s.out.append(ChargesChanged())
         del s.queues[pq.handle], self.queues[pq.handle]
         self._ended()
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-from ...durable.outcomes import FILTERED
+from ...durable.outcomes import FILTERED, LOST
 from ...remoting.codes import ResponseCode
 from ...remoting.errors import ProtocolError
 from ...remoting.stored import walk
@@ -275,6 +275,7 @@ class Pulling:
             self.s.log(
                 "warning", "pull_offset_illegal", queue=pq.mq, offset=pq.next_offset, corrected=result.next_offset
             )
+            self.s.outcomes.add(LOST, pq.mq, pq.next_offset, result.next_offset)
             self._moved(q, result.next_offset, now)
             return
         self.s.counters.pull_errors += 1

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from ...durable.intervals import Intervals
 from ...remoting.errors import ProtocolError
-from ...remoting.properties import PROPERTY_ORIGIN_MESSAGE_ID
+from ...remoting.properties import PROPERTY_ORIGIN_MESSAGE_ID, PROPERTY_UNIQ_KEY, find_property
 from ...remoting.queues import MessageQueue
-from ...remoting.stored import decode_message
+from ...remoting.stored import decode_message, record_info
 from .actions import ChargesChanged
 from .blame import AGAIN, Blamed, Death, End, Lot, Verdict
 from .charges import Charge
@@ -28,6 +28,7 @@ from .process_queue import ProcessQueue
 from .state import State, WorkerView
 from .states import Worker
 
+_UNIQUE_ID = PROPERTY_UNIQ_KEY.encode()
 STACK_MAX_CHARS = 4_000
 """Of a stack in a dead letter's properties: a broker takes 32 KiB of properties in all."""
 
@@ -107,7 +108,9 @@ class Quarantine:
         origin = self._origin(chunk, index)
         if origin:
             facts["origin_message_id"] = origin
-        charge = s.charges.charge(pq.mq, chunk.offsets[index], mark, facts, origin)
+        popped = pq.owner.check_of(pq, chunk.offsets[index]) is not None
+        known_as = unique_id_of(s.view, chunk.positions[index], chunk.positions[index + 1]) if popped else origin
+        charge = s.charges.charge(pq.mq, chunk.offsets[index], mark, facts, known_as)
         s.out.append(ChargesChanged())
         return charge
 
@@ -210,6 +213,16 @@ def pieces_of(chunk: Chunk, salvaged: Intervals, blamed: Blamed | None) -> list[
         else:
             pieces.append((index, index + 1, lot))
     return pieces
+
+
+def unique_id_of(view: memoryview | bytearray, start: int, end: int) -> str:
+    """The id that a message keeps when its broker shows it again; empty = it has none."""
+    try:
+        info = record_info(view, start, end)
+    except ProtocolError:
+        return ""
+    found = find_property(bytes(view[info.properties_start : info.end]), _UNIQUE_ID)
+    return bytes(found).decode(errors="replace") if found else ""
 
 
 def facts_of(death: Death) -> dict[str, str]:

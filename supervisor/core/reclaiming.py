@@ -50,8 +50,10 @@ class Reclaiming:
 
     def watch(self, now: float) -> None:
         """Something may have been handed out: look from time to time. A handler that commits finishes nothing before."""
+        if self._watching:
+            return
         config = self.s.config
-        if not self._watching and (config.order == "concurrent" or config.auto_commit):
+        if config.order == "concurrent" or config.auto_commit:
             self._watching = True
             self.s.at(now + self._look_ms() / 1000, self._look)
 

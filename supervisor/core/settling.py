@@ -108,13 +108,15 @@ class Settling:
         """Messages of the chunk up to `end` have an outcome now; see `outcome`."""
         s = self.s
         start, chunk.reported = chunk.reported, end
-        s.limits.reported(chunk.chunk_id, end - start)
+        if s.limits.counts:
+            s.limits.reported(chunk.chunk_id, end - start)
         has_rows = seq != 0
         if seq <= worker.sealed_seq and not s.config.commit_after_loaded:
             seq = 0  # the segment was sealed before its outcome was sent: the rows are durable already
         if pq is not None:
             if not has_rows:
-                s.outcomes.without_rows(pq.mq, chunk, start, end, filtered, [failure[0] for failure in failures])
+                failed = [failure[0] for failure in failures] if failures else ()
+                s.outcomes.without_rows(pq.mq, chunk, start, end, filtered, failed)
             if chunk.origin is None:
                 self._settle(pq, chunk, start, end, worker.worker_id, seq, failures)
             else:

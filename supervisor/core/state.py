@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count, islice
 
@@ -25,7 +25,7 @@ from .sizing import ChunkSizer
 from .slab import Slab, Slot
 from .states import LIVING, WORKER, Queue, Seen, Worker, WorkerEvent, move
 from .stats import ConsumerStats
-from .topic_limits import TopicLimits
+from .topic_limits import InHand, TopicLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +115,7 @@ class WorkerView:
     __slots__ = (
         "asked_at",
         "blamed",
+        "dispatches",
         "held_up",
         "in_flight",
         "in_flight_bytes",
@@ -137,6 +138,8 @@ class WorkerView:
         """Chunks it can have in hand, 0 = as configured."""
         self.in_flight: dict[int, Chunk] = {}
         """Chunks handed to it and not reported to the end, in the order of dispatch; Crew.hand and Crew.unhand change it."""
+        self.dispatches = 0
+        """With order = "key": dispatches of which something is in flight."""
         self.in_flight_messages = 0
         """Of these chunks, those included that are reported."""
         self.in_flight_bytes = 0
@@ -162,13 +165,19 @@ class WorkerView:
 class Crew:
     """What the core knows of its workers, and what they have in hand. Kept so that no event looks at all of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, in_hand: Callable[[], Iterable[InHand[WorkerView]]]) -> None:
         self.workers: dict[str, WorkerView] = {}
         self.busy: dict[str, WorkerView] = {}
         """Those that have something in hand and answer for it."""
+        self.held_up: set[str] = set()
+        """Those that are held up, and may have nothing in hand."""
         self.places: Places[WorkerView] = Places()
-        """Where the next chunk may go; not used by the ordered modes, which have a window of their own."""
-        self.limits: TopicLimits[WorkerView] = TopicLimits()
+        """Where the next chunk may go, or the next dispatch; order = "queue" keeps lines of its own."""
+        self.by_dispatches = False
+        """The load of a worker is its dispatches, and not its chunks."""
+        self.changes = 0
+        """How often a worker's state changed."""
+        self.limits: TopicLimits[WorkerView] = TopicLimits(in_hand)
         self.isolated: str | None = None
         """The worker that is kept for the quarantine."""
         self.chunks: dict[int, Chunk] = {}
@@ -182,7 +191,9 @@ class Crew:
 
     def move_worker(self, worker: WorkerView, event: WorkerEvent) -> None:
         worker.state = move(WORKER, worker.state, event, self.seen)
+        self.changes += 1
         if worker.state is Worker.DEAD:
+            self.held_up.discard(worker.worker_id)
             for chunk_id in worker.in_flight:
                 self.limits.over(chunk_id)
         self.place(worker)
@@ -194,7 +205,9 @@ class Crew:
         worker.in_flight[chunk.chunk_id] = chunk
         worker.in_flight_messages += chunk.count
         worker.in_flight_bytes += chunk.length_bytes
-        self.limits.handed(chunk.chunk_id, topic, chunk.count - chunk.reported, worker, side_by_side=worker.window > 0)
+        if self.limits.counts:
+            messages, side_by_side = chunk.count - chunk.reported, worker.window > 0
+            self.limits.handed(chunk.chunk_id, topic, messages, worker, side_by_side=side_by_side)
         self.place(worker)
 
     def unhand(self, worker: WorkerView, chunk: Chunk) -> None:
@@ -205,18 +218,26 @@ class Crew:
         worker.in_flight_bytes -= chunk.length_bytes
         if not worker.in_flight:
             worker.in_flight_messages = worker.in_flight_bytes = 0  # what came back of ordered chunks counted whole
-        self.limits.over(chunk.chunk_id)
+        if self.limits.counts:
+            self.limits.over(chunk.chunk_id)
         self.place(worker)
 
     def hold_up(self, worker: WorkerView, held_up: bool) -> None:
         """Whether the worker is given nothing for now."""
         worker.held_up = held_up
+        if held_up:
+            self.held_up.add(worker.worker_id)
+        else:
+            self.held_up.discard(worker.worker_id)
         self.place(worker)
 
     def place(self, worker: WorkerView) -> None:
         """Something of it has changed: note whether it may be given something, and after how many others."""
         if worker.state is Worker.READY and not worker.held_up:
-            self.places.put(worker, len(worker.in_flight), worker.window)
+            if self.by_dispatches:
+                self.places.put(worker, worker.dispatches)
+            else:
+                self.places.put(worker, len(worker.in_flight), worker.window)
         else:
             self.places.leave(worker)
         if worker.in_flight and worker.state in LIVING:
@@ -229,7 +250,7 @@ class State(Crew):
     """All mutable state of the core. `view` is the slab's memory, indexed by the slots' starts."""
 
     def __init__(self, config: CoreConfig, slab: Slab, view: memoryview | bytearray) -> None:
-        super().__init__()
+        super().__init__(self._in_hand)
         self.config = config
         self.slab = slab
         self.view = view
@@ -358,6 +379,15 @@ class State(Crew):
     def finishes(self, pq: ProcessQueue) -> bool:
         """What was handed out of it is handed out again when its worker dies: not once it was taken away."""
         return pq.state is Queue.ASSIGNED or (self.stopping and pq.send_failures)
+
+    def _in_hand(self) -> Iterator[InHand[WorkerView]]:
+        """What workers have of queues that are assigned."""
+        for worker in self.workers.values():
+            for chunk in worker.in_flight.values() if worker.state in LIVING else ():
+                pq = self.queues.get(chunk.handle)
+                if pq is not None:
+                    messages = chunk.count - chunk.reported
+                    yield InHand(chunk.chunk_id, worker, pq.mq.topic, messages, worker.window > 0)
 
     # --- queues -------------------------------------------------------------------------------------------------
 

@@ -94,6 +94,10 @@ class Look:
         limits = [limit for limit in (seen.soft_ns, seen.hard_ns, stall_ns) if limit]
         return Step.NOTHING, now_ns + min(limits)
 
+    def rest(self) -> None:
+        """It has nothing to do, and is not looked at any more until it has: its loop may stand still."""
+        self.beats = -1
+
     def timed_out(self, state: int, started_ns: int) -> bool:
         """The call that it died in is the one that it was ended for, and not one that came after it."""
         return self.ended is not None and self.ended != (0, 0) and self.ended == (state, started_ns)

@@ -6,7 +6,7 @@ so there messages count. Messages of the retry topic may be of any topic: while 
 topic.
 
 What is in hand is counted as it is handed over and reported, so a question costs the same with any number of workers and
-queues. A reload that changes the limits counts once anew.
+queues. Without limits nothing is counted, and a reload that changes them counts once anew.
 
 What finds no room waits beside the line of its kind, and other topics pass it. Only without an order: there a queue, or a
 key, is one call at a time anyway.
@@ -14,7 +14,7 @@ key, is one call at a time anyway.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
@@ -25,9 +25,10 @@ W = TypeVar("W", bound=Hashable)
 
 
 @dataclass(slots=True)
-class _InHand(Generic[W]):
+class InHand(Generic[W]):
     """One chunk in a worker's hands; `messages` of it are not reported, `side_by_side` = its worker runs them all at once."""
 
+    chunk_id: int
     worker: W
     topic: str
     messages: int
@@ -51,17 +52,21 @@ class _Calls(Generic[W]):
 class TopicLimits(Generic[W]):
     """Asked before each dispatch. `limits` (calls by topic) come with each question, as a reload may change them."""
 
-    def __init__(self) -> None:
-        self._in_hand: dict[int, _InHand[W]] = {}
+    def __init__(self, in_hand: Callable[[], Iterable[InHand[W]]]) -> None:
+        """`in_hand()` is all that workers have, for a count anew."""
+        self._all_in_hand = in_hand
+        self._in_hand: dict[int, InHand[W]] = {}
         self._limits: Mapping[str, int] = {}
         self._calls: dict[str, _Calls[W]] = {}
         """By limited topic."""
+        self.counts = False
+        """Some topic is limited: what is handed over, reported and over is to be said here."""
 
     # --- what is in hand ----------------------------------------------------------------------------------------
 
     def handed(self, chunk_id: int, topic: str, messages: int, worker: W, *, side_by_side: bool) -> None:
         """The worker has so many messages of the topic more in hand."""
-        chunk = self._in_hand[chunk_id] = _InHand(worker, topic, messages, side_by_side)
+        chunk = self._in_hand[chunk_id] = InHand(chunk_id, worker, topic, messages, side_by_side)
         self._count(chunk, 1)
 
     def reported(self, chunk_id: int, messages: int) -> None:
@@ -80,7 +85,7 @@ class TopicLimits(Generic[W]):
         if chunk is not None:
             self._count(chunk, -1)
 
-    def _count(self, chunk: _InHand[W], sign: int) -> None:
+    def _count(self, chunk: InHand[W], sign: int) -> None:
         for calls in self._of(chunk.topic):
             if chunk.side_by_side:
                 calls.messages += sign * chunk.messages
@@ -92,8 +97,6 @@ class TopicLimits(Generic[W]):
                 del calls.chunks[chunk.worker]
 
     def _of(self, topic: str) -> Iterable[_Calls[W]]:
-        if not self._calls:
-            return ()
         if topic.startswith(RETRY_PREFIX):
             return self._calls.values()
         found = self._calls.get(topic)
@@ -129,6 +132,8 @@ class TopicLimits(Generic[W]):
 
     def _recount(self, limits: Mapping[str, int]) -> None:
         self._limits = limits
+        self.counts = bool(limits)
         self._calls = {topic: _Calls() for topic in limits}
+        self._in_hand = {chunk.chunk_id: chunk for chunk in self._all_in_hand()}
         for chunk in self._in_hand.values():
             self._count(chunk, 1)

@@ -20,11 +20,10 @@ from ...client.route_cache import RouteCache
 from ...remoting.codes import ResponseCode
 from ...remoting.errors import BrokerError, RocketcrewError
 from ...remoting.names import RETRY_PREFIX
+from ..core.pauses import MissingTopics
 
 ROUTES_FILE = "routes.json"
 """In the slot."""
-SOON_S = 1.0
-SOON_TIMES = 60
 
 log = structlog.get_logger("rocketcrew.member")
 
@@ -48,6 +47,7 @@ class RouteKeeper:
         self._renewed = renewed
         self._run = run
         self._interval_s = cluster.access.poll_interval_ms / 1000
+        self._looks = MissingTopics(self._interval_s)
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._soon: asyncio.TimerHandle | None = None
@@ -80,7 +80,7 @@ class RouteKeeper:
         """Renew at the interval from now on, and report brokers that are not known now."""
         self._brokers = set(self._cluster.all_broker_addresses())
         self._rearm()
-        self._look_soon(SOON_TIMES)
+        self._look_soon()
 
     def _rearm(self) -> None:
         self._timer = self._loop.call_later(self._interval_s, self._due)
@@ -94,16 +94,13 @@ class RouteKeeper:
     def _missing(self) -> list[str]:
         return [topic for topic in self._topics() if topic not in self._found]
 
-    def _look_soon(self, times: int) -> None:
-        """Whoever has just started often sends the first message next: a topic that is missing is not waited for as long as
-        for a route that may have changed."""
-        self._soon = None
-        if times and self._missing():
-            self._soon = self._loop.call_later(min(SOON_S, self._interval_s), self._soon_due, times - 1)
+    def _look_soon(self) -> None:
+        due_s = self._looks.next_s(missing=bool(self._missing()))
+        self._soon = None if due_s is None else self._loop.call_later(due_s, self._soon_due)
 
-    def _soon_due(self, times: int) -> None:
+    def _soon_due(self) -> None:
         self._run(self._look_for_missing())
-        self._look_soon(times)
+        self._look_soon()
 
     async def _look_for_missing(self) -> None:
         found = await self._find(self._missing())

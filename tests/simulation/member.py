@@ -12,6 +12,7 @@ from itertools import chain
 from typing import Any
 
 from rocketcrew.durable.intervals import Intervals, OffsetSet
+from rocketcrew.durable.outcomes import ENDS
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
@@ -215,7 +216,9 @@ class SimMember:
 
     def _write_settled(self) -> None:
         notes = self.core.state.outcomes.take(GROUP)
-        self.folder.notes = OffsetSet.union([self.folder.notes, *notes.kinds.values()])
+        self.folder.notes = OffsetSet.union(
+            [self.folder.notes, *(one for kind, one in notes.kinds.items() if kind not in ENDS)]
+        )
         self.folder.settled = {mq: Intervals(i.pairs()) for mq, i in self.core.state.settled.items()}
 
     # --- events and actions -------------------------------------------------------------------------------------

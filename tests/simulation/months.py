@@ -28,7 +28,7 @@ SLACK = 8
 """Things of one name that there may be more of, by chance of the moment at which they are counted."""
 GROWS = {
     "Item._notes": "one for each kind of figure and topic, made when the first is noted",
-    "State.settled": "an interval for each time that a queue came back, or was reset",
+    "State.settled": "an interval for each time that a queue came back, or was reset, at most SETTLED_MAX a queue",
 }
 """What may be more, and why; it is in the report."""
 _CONTAINERS = (dict, list, set, deque, tuple, frozenset)

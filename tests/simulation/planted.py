@@ -621,7 +621,9 @@ PLANTED = {
     "a claim that came too late is run": Planted(TrustsEveryClaim, 20, (), HELD_UP),
     "what is taken back is forgotten": Planted(LosesTheRest, 60, (), HELD_UP),
     "what is held is read off": Planted(TakesWhatIsHeld, 20, (), HELD_UP),
-    "a cell is believed before its report": Planted(ReadsBehindAReport, 200, (), HELD_UP),
+    "a cell is believed before its report": Planted(
+        ReadsBehindAReport, 60, (), HELD_UP | {"late_links": 0.2, "refusing": 0.1}
+    ),
     "the record in hand is read off": Planted(TakesTheRecordInHand, 20, ("kill worker",), HELD_UP),
     "what was left is not limited": Planted(ForgetsTheLimit, 40, ("kill worker",), HELD_UP | {"topic_limit": 1}),
     "wipe instead of salvage": Planted(WipesOpen, 40),

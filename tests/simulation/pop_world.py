@@ -5,12 +5,16 @@ over is shown again. Answers are late or lost; renewals take so long that messag
 no message is acknowledged before it is finished and durable, none that was finished in time is shown again without having
 been acknowledged, none is popped of a topic that is not subscribed; when all is quiet every message is acknowledged, and
 nothing is kept.
+
+Whole runs die, and another one takes over what their slot has. In some seeds a message kills each run that handles it: it
+becomes a dead letter in the end, and none that was never alone in hand does.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 from rocketcrew.remoting.check_points import CheckPoint
@@ -22,7 +26,8 @@ from rocketcrew.remoting.stored import StoredMessage, encode_message
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.allocation import average
-from rocketcrew.supervisor.core.blame import Death, End
+from rocketcrew.supervisor.core.blame import Death, End, InHand
+from rocketcrew.supervisor.core.charges import Left
 from rocketcrew.supervisor.core.chunks import Chunk
 from rocketcrew.supervisor.core.decisions import Core
 from rocketcrew.supervisor.core.popping import PopResult
@@ -40,6 +45,9 @@ ACK_MS = 250
 BATCH = 8
 MESSAGES = 120
 REST_MS = 60_000
+DEATHS_MAX = 3
+KILLS_MAX = 2 * DEATHS_MAX + 1
+"""Runs that one message kills before it is a dead letter; once more where its last attempt was cut short."""
 
 
 class Message:
@@ -51,6 +59,8 @@ class Message:
         self.check: CheckPoint | None = None
         self.retries = 0
         self.acked = False
+        self.alone = 0
+        """Deaths of runs at which nothing else was in hand."""
 
 
 class PopWorker:
@@ -63,6 +73,8 @@ class PopWorker:
         self.alive = True
         self.seq = 1
         self.unsealed: list[int] = []
+        self.at = 0
+        """The record in hand, of its first chunk."""
 
 
 class PopSimulation:
@@ -77,8 +89,18 @@ class PopSimulation:
             "c1", "g", (TOPIC,), strategy=average, persist_interval_ms=random.choice([50, 250]), send_back_retry_ms=100,
             rebalance_interval_ms=700, pull_delay_on_error_ms=60, stop_deadline_ms=20_000,
             pop_threshold_for_queue=random.choice([4, 16, 96]), chunk_messages_max=random.choice([1, 4]),
+            max_worker_deaths=DEATHS_MAX,
         )  # fmt: skip
-        self.core = make_core(config, Slab(len(self.view)), self.view)
+        self._make_core = lambda: make_core(config, Slab(len(self.view)), self.view)
+        self.core = self._make_core()
+        self.charges = self.core.state.charges.to_json()
+        """In the slot's folder."""
+        self.counted: Counter[str] = Counter()
+        """Of the runs before this one."""
+        self.killer = random.randrange(MESSAGES // 2) if random.random() < 0.5 else -1
+        """A message that kills each run that handles it."""
+        self.kills = 0
+        self._run = 0
         self.subscribed = True
         self.durable: set[int] = set()
         """Numbers of messages that are finished, their rows sealed."""
@@ -92,7 +114,7 @@ class PopSimulation:
         self._performs: dict[type, Callable[[Any], None]] = {
             act.FetchAssignment: self._assignment, act.Pop: self._pop, act.Ack: self._ack, act.Renew: self._renew,
             act.SendBack: self._send_back, act.Dispatch: self._dispatch, act.Seal: self._seal_asked,
-            act.Finished: self._core_finished, act.Log: self._logged,
+            act.Finished: self._core_finished, act.Log: self._logged, act.ChargesChanged: self._write_charges,
         }  # fmt: skip
 
     def run(self, steps: int) -> None:
@@ -155,7 +177,15 @@ class PopSimulation:
             self._event(self.core.tick, self.world.now + 1e-9)
 
     def _later(self, most_ms: float, what: Callable[..., None], *arguments: Any) -> None:
-        self.world.after(0.1 + self.world.random.random() * most_ms, self._event, what, *arguments)
+        """Not after the end of this run."""
+        self._after(0.1 + self.world.random.random() * most_ms, self._event, what, *arguments)
+
+    def _after(self, ms: float, what: Callable[..., None], *arguments: Any) -> None:
+        run = self._run
+        self.world.after(ms, lambda: what(*arguments) if run == self._run else None)
+
+    def _write_charges(self, _: act.ChargesChanged) -> None:
+        self.charges = self.core.state.charges.to_json()
 
     def _lost(self) -> bool:
         return self.world.chance(0.05) and not self.world.calm
@@ -183,13 +213,13 @@ class PopSimulation:
     def _pop(self, action: act.Pop) -> None:
         if not self.subscribed:
             raise Violation("a topic that is not subscribed is popped")
-        self.world.after(1, self._serve, action, self.world.now_ms + POLL_MS)
+        self._after(1, self._serve, action, self.world.now_ms + POLL_MS)
 
     def _serve(self, action: act.Pop, until_ms: float) -> None:
         now = self.world.now_ms
         found = [m for m in self.messages if not m.acked and m.visible_from_ms <= now][:BATCH]
         if not found and now < until_ms:
-            self.world.after(15, self._serve, action, until_ms)
+            self._after(15, self._serve, action, until_ms)
             return
         if not found:
             result = PopResult(ResponseCode.POLLING_TIMEOUT)
@@ -271,11 +301,23 @@ class PopSimulation:
         if check is None:
             raise Violation("a popped message is handed back without its check point")
 
+        if action.facts is not None:
+            self._dead_letter(self.messages[check.offset])
+
         def changed() -> None:
             self._change(check, 80)
             self._hear(ev.SentBack(action.handle, action.chunk_id, action.index, True))
 
         self._later(5, changed)
+
+    def _dead_letter(self, message: Message) -> None:
+        if message.alone < DEATHS_MAX:
+            raise Violation(
+                f"{message.number} is a dead letter, and was alone in hand at {message.alone} deaths of runs"
+            )
+        self.world.note("a popped message that kills runs became a dead letter")
+        message.acked = True
+        self.awaited.discard(message.number)
 
     # --- workers ------------------------------------------------------------------------------------------------
 
@@ -299,13 +341,21 @@ class PopSimulation:
     def _ran(self, worker: PopWorker) -> None:
         if not worker.alive:
             return
-        chunk, random = worker.chunks.popleft(), self.world.random
+        chunk, random = worker.chunks[0], self.world.random
+        if self.killer in chunk.offsets:
+            worker.at = chunk.offsets.index(self.killer)
+            self.kills += 1
+            if self.kills > KILLS_MAX:
+                raise Violation(f"{self.killer} has killed {self.kills} runs, and is no dead letter")
+            self._run_dies()
+            return
+        worker.chunks.popleft()
         fails = [random.random() < 0.1 and not self.world.calm for _ in chunk.offsets]
         done = [offset for offset, bad in zip(chunk.offsets, fails, strict=True) if not bad]
         seq = worker.seq if done and random.random() < 0.7 else 0
         if seq:
             worker.unsealed += done
-            self.world.after(60, self._seal, worker, worker.seq)
+            self._after(60, self._seal, worker, worker.seq)
         else:
             self._finished(done)
         failures = [(index, asked(0, "no")) for index, bad in enumerate(fails) if bad]
@@ -322,7 +372,7 @@ class PopSimulation:
     def _seal_asked(self, action: act.Seal) -> None:
         worker = self.workers.get(action.worker_id)
         if worker is not None:
-            self.world.after(5, self._seal, worker, worker.seq)
+            self._after(5, self._seal, worker, worker.seq)
 
     def _seal(self, worker: PopWorker, seq: int) -> None:
         if worker.alive and worker.seq == seq and worker.unsealed:
@@ -341,6 +391,31 @@ class PopSimulation:
         self._hear(ev.SalvageComplete(worker.name))
         self._start_worker()
 
+    def _run_dies(self) -> None:
+        """Supervisor and workers at once; what is in the open segments is salvaged by the next run, and shown again. That one
+        is there after a moment."""
+        self.world.note("a whole run died")
+        self._run += 1
+        hands = [worker for worker in self.workers.values() if worker.busy]
+        left: list[Left] = []
+        for worker in hands:
+            chunk = worker.chunks[0]
+            offset = chunk.offsets[worker.at]
+            self.messages[offset].alone += len(hands) == 1
+            mq = self.core.state.queues[chunk.handle].mq
+            left.append(Left(mq, InHand(chunk.chunk_id, offset, offset, 1, mark=f"{self._run} {worker.name}"), {}))
+        self.counted.update(asdict(self.core.state.counters))
+        self.workers.clear()
+        self.awaited.clear()
+        self.core, self.subscribed, self._tick_at = self._make_core(), True, float("inf")
+        charges = self.core.state.charges
+        charges.add_json(self.charges, "deaths")
+        charges.run_died(left, stopping=False)
+        self.charges = charges.to_json()
+        for _ in range(2):
+            self._later(20, self._start_worker)
+        self._later(20, self._hear, ev.Start())
+
     # --- an operator --------------------------------------------------------------------------------------------
 
     def _operate(self) -> None:
@@ -349,11 +424,13 @@ class PopSimulation:
         draw = self.world.random.random()
         if draw < 0.3:
             self._event(self._unsubscribe if self.subscribed else self._subscribe)
-        elif draw < 0.5:
+        elif draw < 0.5 and self.workers:
             self._event(self._die, self.world.random.choice(list(self.workers.values())))
         elif draw < 0.6:
             self._event(self._hear, ev.Pause())
-            self.world.after(50, self._event, lambda: self._hear(ev.Resume()))
+            self._after(50, self._event, lambda: self._hear(ev.Resume()))
+        elif draw < 0.63:
+            self._event(self._run_dies)
         self.world.after(self.world.random.expovariate(1 / 120), self._operate)
 
     def _unsubscribe(self) -> None:

@@ -94,6 +94,10 @@ class Script:
     """Of a thousand messages: how many kill their whole member, each time."""
     hard_limit_ms: int = 0
     """0 = none. With a limit, as many messages as are deadly never come to an end at their first attempt."""
+    late_links: float = 0.0
+    """Share of what workers say that the supervisor, being busy, reads only after some tens of milliseconds."""
+    rows_always: bool = False
+    """Every message that is handled succeeds and returns a row."""
     delay_level: int = 0
     """Of failed messages whose handler names none, 0 = by their attempts."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 
 import pytest
@@ -28,12 +29,13 @@ def test_what_is_looked_for_happens() -> None:
     for seed in range(5):
         simulation = PopSimulation(seed)
         simulation.run(STEPS)
-        seen |= {name for name, count in asdict(simulation.core.state.counters).items() if count}
+        simulation.counted.update(asdict(simulation.core.state.counters))
+        seen |= {name for name, count in simulation.counted.items() if count}
         seen |= set(simulation.world.happened)
     assert seen >= {
         "a popped topic was unsubscribed", "a popped topic was subscribed again", "a pop's answer was lost", "pop_renewals",
         "pop_renewals_refused", "pop_acks", "pop_acks_refused", "sent_back_messages", "late_answers",
-        "redispatched_messages",
+        "redispatched_messages", "a whole run died", "a popped message that kills runs became a dead letter",
     }  # fmt: skip
 
 
@@ -67,6 +69,14 @@ class AcknowledgesTooEarly(Core):
             super().progress(pq, now)
 
 
+class NeverCareful(Core):
+    """What kills its whole run with others in hand is looked for among pulled messages only."""
+
+    class popping_class(Popping):
+        def _look_for_killers(self, q: PopQueue, positions: Sequence[int], offsets: Sequence[int]) -> None:
+            pass
+
+
 class KeepsTheirPlaces(Core):
     """A message that was handed back counts as in hand for ever."""
 
@@ -77,7 +87,7 @@ class KeepsTheirPlaces(Core):
             q.loop.in_hand = failed + 1
 
 
-@pytest.mark.parametrize("kind", [PopsOn, ForgetsWhatWaits, AcknowledgesTooEarly, KeepsTheirPlaces])
+@pytest.mark.parametrize("kind", [PopsOn, ForgetsWhatWaits, AcknowledgesTooEarly, KeepsTheirPlaces, NeverCareful])
 def test_a_planted_bug_is_found(kind: type[Core]) -> None:
     for seed in range(PLANTED_SEEDS):
         try:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .member import SimMember
 
 
+LATE_MS = 60
 SEALING_MS = 20
 STALL_LIMIT_MS = 250
 
@@ -118,7 +119,9 @@ class SimWorker:
 
     def say(self, what: Callable[..., None], *args: Any) -> None:
         self.said.append((what, args))
-        self.world.after(0.02 + self.world.random.random() * 0.4, self._heard, self.said[-1])
+        late = self.member.script.late_links
+        late_ms = self.world.random.random() * LATE_MS if late and self.world.chance(late) else 0.0
+        self.world.after(0.02 + self.world.random.random() * 0.4 + late_ms, self._heard, self.said[-1])
 
     def _heard(self, packet: tuple[Callable[..., None], tuple[Any, ...]]) -> None:
         """Packets are read in order, all that stand before this one too."""
@@ -190,7 +193,7 @@ class SimWorker:
         if not self.alive or not self.stalled:
             return
         if self.call is None and self.member.alive:
-            if self.member.core.is_busy(self.worker_id):
+            if self.worker_id in self.member.core.busy_workers():
                 self.ended = True
                 self.die()
                 return

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from harness import WAIT_S, Broker, Crew, alive, duplicate_keys, say, send_numbers, wait_until
 
-from rocketcrew.supervisor.operating import REPEATED_WITHIN_S
+from rocketcrew.supervisor.core.pauses import REPEATED_WITHIN_S
 
 MESSAGES = 4_000
 TOPIC = "numbers"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rocketcrew.broker.effects import SILENCE
+from rocketcrew.broker.effects import SILENCE, Later
 from rocketcrew.remoting.admin_bodies import (
     ConsumeStats,
     GroupList,
@@ -38,6 +38,7 @@ from rocketcrew.remoting.headers import (
     ResetOffset,
     RunningInfoRequest,
     SearchOffset,
+    SendRequestV2,
     UpdateOffset,
     ViewMessage,
 )
@@ -373,3 +374,30 @@ def test_intercepts_answer_instead(broker):
     assert broker.send().code == ResponseCode.SYSTEM_BUSY
     assert broker.request(RequestCode.GET_MAX_OFFSET, MaxOffset("T", 0)) == []
     assert broker.send().code == 0
+
+
+def test_an_intercept_lets_a_request_arrive_later(broker):
+    delayed = [Later(50)]
+    broker.core.intercepts.append(lambda _: delayed.pop() if delayed else None)
+    body = bytearray(b"held")
+    header = SendRequestV2("pg", "T", "TBW102", 4, 0, 0, broker.now_ms, 0)
+    assert broker.request(RequestCode.SEND_MESSAGE_V2, header, body, channel=5) == []
+    asked = broker.opaque
+    body[:] = b"gone"  # what it was read into is used again
+    assert broker.core.next_deadline_ms() <= broker.now_ms + 50
+    broker.send(body=b"next")
+    assert broker.later(49) == []
+    (effect,) = broker.later(1)
+    assert (effect.channel, effect.command.opaque, effect.command.code) == (5, asked, 0)
+    assert [broker.core.state.store.message_in("T", 0, at).body for at in (0, 1)] == [b"next", b"held"]
+    assert broker.later(50) == [], "it came once"
+
+
+def test_a_request_that_waits_goes_with_its_connection(broker):
+    delayed = [Later(50)]
+    broker.core.intercepts.append(lambda _: delayed.pop() if delayed else None)
+    header = SendRequestV2("pg", "T", "TBW102", 4, 0, 0, broker.now_ms, 0)
+    broker.request(RequestCode.SEND_MESSAGE_V2, header, b"held", channel=5)
+    broker.core.channel_closed(broker.now_ms, 5)
+    broker.later(50)
+    assert broker.core.state.store.max_offset("T", 0) == 0

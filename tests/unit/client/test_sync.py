@@ -23,6 +23,48 @@ def test_sending_from_a_script(served):
     assert sum(entry.max_offset for entry in stats.offset_table.values()) == 104
 
 
+def test_a_topic_a_body_and_fields_are_a_message_too(served):
+    with SyncProducer(served.broker.name_server, background=True) as producer:
+        producer.send(TOPIC, "größe", tags="t", keys=["k1", "k2"], properties={"colour": "red"})
+        producer.send_oneway(TOPIC, b"two")
+        producer.send_async(TOPIC, b"three").result()
+    store = served.broker.core.state.store
+    found = [
+        store.message_in(TOPIC, queue_id, at)
+        for queue_id in store.queue_ids(TOPIC)
+        for at in range(store.max_offset(TOPIC, queue_id))
+    ]
+    (first,) = [message for message in found if message.body == "größe".encode()]
+    assert {"TAGS": "t", "KEYS": "k1 k2", "colour": "red"}.items() <= first.properties.items()
+    assert {message.body for message in found} == {"größe".encode(), b"two", b"three"}
+
+
+def test_a_message_is_given_in_one_way_only(served):
+    with SyncProducer(served.broker.name_server) as producer:
+        with pytest.raises(UsageError, match=r"no body: call send\('orders', body\)"):
+            producer.send(TOPIC)
+        with pytest.raises(UsageError, match="a whole message and also body, tags"):
+            producer.send(OutgoingMessage(TOPIC, b"x"), b"y", tags="t")
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"body": {"a": 1}}, "the body of a message for topic orders is of type dict: give bytes, or a str"),
+        ({"body": None}, "the body of a message for topic orders is of type NoneType"),
+        ({"tags": ["a", "b"]}, "tags of a message for topic orders is of type list"),
+        ({"keys": 5}, "keys of a message for topic orders: 5 is of type int: give a str, or several"),
+        ({"keys": ["a", 5]}, "keys of a message for topic orders: 5 is of type int"),
+        ({"keys": b"a"}, "keys of a message for topic orders: b'a' is of type bytes"),
+        ({"properties": {"a": 1}}, "properties of a message for topic orders: 'a' with 1: both must be str"),
+    ],
+)
+def test_a_field_of_a_wrong_type_is_named(fields, says):
+    with pytest.raises(UsageError) as raised:
+        OutgoingMessage(**({"topic": TOPIC, "body": b"x"} | fields))
+    assert says in str(raised.value)
+
+
 def test_connections_that_rotted_between_calls_are_not_used(served):
     with SyncProducer(served.broker.name_server, retries=0) as producer:
         producer.send(OutgoingMessage(TOPIC, b"one"))

@@ -6,7 +6,7 @@ import random
 import sys
 import tarfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,26 @@ import pytest
 from loader_world import World
 
 from rocketcrew.durable.intervals import Intervals, IntervalSet, OffsetSet, QueueKey
-from rocketcrew.durable.outcomes import DEAD_LETTER, NO_ROWS, PASSED, ROWS, SENT_BACK, Outcomes, notes_to_json
-from rocketcrew.spark.accounts import PIECES_MAX, Accounts, detail_of, open_tops, shrunk
+from rocketcrew.durable.outcomes import (
+    DEAD_LETTER,
+    ENDS,
+    LOST,
+    NO_ROWS,
+    PASSED,
+    ROWS,
+    SENT_BACK,
+    SKIPPED,
+    BatchOutcomes,
+    Outcomes,
+    notes_to_json,
+)
+from rocketcrew.spark.accounts import NO_DETAIL, PIECES_MAX, Accounts, detail_after, open_tops, shrunk
+from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.loader import POINTS
-from rocketcrew.spark.plan import Plan, Top
+from rocketcrew.spark.outcome_levels import FAN
+from rocketcrew.spark.plan import Limits, Plan, Top
 from rocketcrew.spark.reconciling import reconcile
+from rocketcrew.spark.staging import Staging
 from rocketcrew.spark.table_keys import table_facts
 from rocketcrew.spark.table_state import read_state, write_state
 
@@ -40,6 +55,13 @@ def test_the_floor_passes_the_lowest_holes_and_says_which() -> None:
     assert shrunk(accounts.loaded, accounts.holes) == (accounts, OffsetSet()), "a second time changes nothing"
 
 
+def test_the_floor_passes_a_hole_with_an_end_at_once() -> None:
+    accounts, passed = shrunk(of((0, 5), (9, 12), (20, 21)), OffsetSet(), ended=of((4, 10), (30, 33)))
+    assert accounts.loaded == of((0, 12), (20, 21), (30, 33))
+    assert passed == of((5, 9), (30, 33))
+    assert accounts.holes == of((5, 33))
+
+
 def test_an_epoch_with_two_newer_ones_is_one_interval() -> None:
     loaded = OffsetSet.union(of((0, 3), (5, 9), queue=QUEUE.in_epoch(epoch)) for epoch in range(4))
     accounts, passed = shrunk(loaded, OffsetSet())
@@ -55,17 +77,24 @@ def test_an_epoch_with_two_newer_ones_is_one_interval() -> None:
 def test_state_and_outcomes_together_know_each_offset(seed: int) -> None:
     """Offsets in random order, with few intervals allowed: what the state takes for loaded and nobody has, outcomes name."""
     rng = random.Random(seed)
-    exact, accounts, outcomes = OffsetSet(), Accounts(OffsetSet()), Outcomes()
+    exact, accounts = OffsetSet(), Accounts(OffsetSet())
+    told: list[Outcomes] = []
+    known = NO_DETAIL
     offsets = list(range(400))
     offsets.sort(key=lambda offset: offset + rng.randrange(120))
     for at in range(0, 360, 6):
         brought = of(*((offset, offset + 1) for offset in offsets[at : at + 6]))
-        detail = detail_of(accounts.holes, outcomes)
-        assert accounts.loaded - detail.open == exact
+        detail = detail_after(NO_DETAIL, accounts.loaded, accounts.holes, told)
+        known = detail_after(known, accounts.loaded, accounts.holes, told[-1 - rng.randrange(3) :])
+        assert known == detail, "whether all is read again or the newest alone, some of it twice"
+        ended = OffsetSet.union(one.of_kind(NO_ROWS) for one in told)
+        assert (accounts.loaded - detail.open) - ended == exact - ended
         assert not detail.open - accounts.holes
-        exact |= brought
-        after, passed = shrunk(exact, (detail.open - brought).hull(), 3)
-        outcomes = Outcomes.union([outcomes, Outcomes.of([(ROWS, brought), (PASSED, passed - detail.open)])])
+        exact = (accounts.loaded - detail.open) | brought
+        after, passed = shrunk(accounts.loaded | brought, (detail.open - brought).hull(), 3)
+        assert not passed & detail.open
+        noted = of((offsets[at + 9], offsets[at + 9] + 1)) if rng.random() < 0.5 else OffsetSet()
+        told.append(Outcomes.of([(ROWS, brought), (PASSED, passed), (NO_ROWS, noted)]))
         accounts = after
         assert accounts.loaded.piece_count() <= 3
 
@@ -115,6 +144,45 @@ def holed(world: World, segments: Any, count: int = PIECES_MAX + 5) -> None:
     assert state.loaded.piece_count() == PIECES_MAX
 
 
+class Counted:
+    """A table that counts the files of outcomes that are read."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+        self.read = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._target, name)
+
+    def outcomes(self, above: int = 0) -> Iterator[BatchOutcomes]:
+        for told in self._target.outcomes(above):
+            self.read += 1
+            yield told
+
+
+@pytest.mark.parametrize("fewer", [1, 2], ids=["one loader", "two loaders"])
+def test_a_commit_reads_the_outcomes_since_the_last_however_many_there_were(
+    world: World, segments: Any, fewer: int
+) -> None:
+    """Two holes stay, and with each commit a record between them comes again."""
+    reads: dict[int, int] = {}
+    targets = [Counted(world.target()) for _ in range(fewer)]
+    loaders = [world.loader(at, target=target, pieces_max=1) for at, target in enumerate(targets)]
+    world.seal([segments.Record(offset) for offset in (0, 2, 4)])
+    world.drain(loaders[0])
+    for commit in range(2, 3 * FAN + 1):
+        at = commit % fewer
+        world.seal([segments.Record(2), segments.Record(commit + 3)], at=at)
+        before = targets[at].read
+        (report,) = world.drain(loaders[at])
+        assert (report.batch, report.rows) == (commit, 1)
+        reads[commit] = targets[at].read - before
+    usual = [count for commit, count in reads.items() if commit > 2 * fewer]
+    assert max(usual) <= fewer
+    assert sum(usual[-FAN:]) <= sum(usual[:FAN]), "the last commits read no more than the first ones"
+    assert world.target().state().holes.count() == 3
+
+
 @every_point
 def test_a_record_in_a_hole_that_was_passed_is_loaded_once(world: World, segments: Any, point: str) -> None:
     holed(world, segments)
@@ -155,9 +223,61 @@ def test_a_hole_that_is_settled_later_is_closed(world: World, segments: Any) -> 
     assert world.rows() == before
 
 
-def test_a_segment_that_is_lost_within_passed_holes_is_a_gap_all_the_same(world: World, segments: Any) -> None:
-    from rocketcrew.spark.errors import LoaderError
+@pytest.mark.parametrize("kind", ENDS)
+def test_what_was_lost_or_skipped_is_no_hole_and_is_loaded_should_it_come(
+    world: World, segments: Any, kind: str
+) -> None:
+    world.seal([segments.Record(offset) for offset in (0, 1, 8)])
+    note(world, Outcomes.of([(kind, of((2, 8)))]))
+    world.drain(world.loader())
+    state = world.target().state()
+    assert (state.loaded, state.holes) == (of((0, 9)), of((2, 8)))
+    facts, _ = table_facts(world.table, world.roots[:1])
+    report = reconcile(facts, None)
+    assert {fate.value: offsets.count() for fate, offsets in report.queues[0].fates.items()} == {"loaded": 3, kind: 6}
+    assert report.fine
+    assert report.lost == (6 if kind == LOST else 0)
+    world.seal([segments.Record(5), segments.Record(9)], at=1)
+    world.drain(world.loader(1))
+    facts, _ = table_facts(world.table, world.roots[:1])
+    report = reconcile(facts, None)
+    assert {fate.value: offsets.count() for fate, offsets in report.queues[0].fates.items()} == {"loaded": 5, kind: 5}
+    world.assert_exact()
 
+
+def test_what_waits_in_a_segment_is_not_passed_as_skipped(world: World, segments: Any) -> None:
+    world.seal([segments.Record(0), segments.Record(9)])
+    world.seal([segments.Record(5)])
+    note(world, Outcomes.of([(SKIPPED, of((1, 20)))]))
+    world.drain(world.loader(limits=Limits(2, 10**9)))
+    world.assert_exact()
+    assert world.target().state().loaded == of((0, 20))
+
+
+@every_point
+def test_an_end_is_passed_once_whatever_dies(world: World, segments: Any, point: str) -> None:
+    world.seal([segments.Record(0), segments.Record(9)])
+    note(world, Outcomes.of([(SKIPPED, of((1, 9)))]))
+    world.drain_with_crash(point)
+    world.seal([segments.Record(3), segments.Record(10)])
+    world.drain(world.loader())
+    world.assert_exact()
+    assert world.target().state().loaded == of((0, 11))
+
+
+def test_a_segment_that_is_lost_in_a_skipped_range_is_a_gap_all_the_same(world: World, segments: Any) -> None:
+    note(world, Outcomes.of([(SKIPPED, of((1, 9)))]))
+    segments.settle(world.roots[0], (*QUEUE[:4], 0, 4))
+    world.seal([segments.Record(0), segments.Record(3), segments.Record(101)])
+    with pytest.raises(LoaderError, match=r"orders broker-a 0: 1-2\."):
+        world.drain(world.loader())
+
+
+def note(world: World, outcomes: Outcomes) -> None:
+    Staging(world.roots[0]).note("00000000000000000001", outcomes)
+
+
+def test_a_segment_that_is_lost_within_passed_holes_is_a_gap_all_the_same(world: World, segments: Any) -> None:
     holed(world, segments)
     segments.settle(world.roots[0], (*QUEUE[:4], 1, 6))
     world.seal([segments.Record(101)])

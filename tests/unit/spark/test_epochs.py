@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import segment_helpers
 from loader_world import Crash, World
@@ -118,6 +119,18 @@ def test_the_process_goes_by_its_setting(world: World, segments: Any, setting: b
     config = LoaderConfig(world.roots[0], world.table, format=format_, epoch_on_recreated=setting)
     assert Work(config, make_writer(config)).run() == (0 if setting else 1)
     assert len(world.rows()) == (7 if setting else 5)
+
+
+def test_a_new_table_has_the_epoch_from_its_first_file_on(world: World, segments: Any) -> None:
+    """Readers of Parquet folders, such as pyarrow and Spark without mergeSchema, take the columns of one file for all."""
+    format_ = {"parquet": "pyarrow"}.get(world.format, world.format)
+    for again in range(2):
+        world.seal([later(segments.Record(n), again) for n in range(3)], at=again)
+        config = LoaderConfig(world.roots[again], world.table, format=format_, epoch_on_recreated=True)
+        assert Work(config, make_writer(config)).run() == 0
+    first = min(world.table.rglob("*.parquet"), key=lambda path: path.stat().st_mtime_ns)
+    assert "_epoch" in pq.read_schema(first).names
+    assert sorted(epoch or 0 for (epoch,) in world.rows("_epoch")) == [0, 0, 0, 1, 1, 1]
 
 
 @pytest.mark.parametrize("point", [None, *POINTS])

@@ -13,7 +13,7 @@ from rocketcrew.durable.intervals import QueueKey
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.epochs import EpochRequest
 from rocketcrew.spark.session import delta_conf
-from rocketcrew.spark.targets.ledger import LedgerTarget, Range, deliver_by_format
+from rocketcrew.spark.targets.ledger import LedgerTarget, Range, deliver_by_format, deliver_to
 
 QUEUE = QueueKey("g", "orders", "broker-a", 0)
 
@@ -49,7 +49,7 @@ class Writer:
 def ledger(folder: Path, calls: list[tuple[int, list[Range]]]) -> LedgerTarget:
     """Deliveries are noted in `calls`."""
     writer: Any = Writer()
-    return LedgerTarget(folder, str(folder), writer, lambda _, batch, ranges: calls.append((batch, ranges)))
+    return LedgerTarget(folder, str(folder), writer, lambda _, batch, ranges, _id: calls.append((batch, ranges)))
 
 
 def test_the_ranges_of_two_epochs_of_a_queue_are_told_apart(world: World, segments: Any, tmp_path: Path) -> None:
@@ -75,12 +75,47 @@ def test_a_late_record_in_a_hole_that_was_passed_is_in_the_ranges(world: World, 
     assert pieces[:3] == [(0, 31), (13, 14), (7, 41)]
 
 
+def takes_two(df: object, batch_id: object) -> None:
+    given.append((df, batch_id))
+
+
+def takes_three(df: object, batch_id: object, ranges: object, own: str = "own") -> None:
+    given.append((df, batch_id, ranges, own))
+
+
+def takes_four(df: object, batch_id: object, ranges: object, ledger_id: str = "") -> None:
+    given.append((df, batch_id, ranges, ledger_id))
+
+
+def takes_all(*every: object) -> None:
+    given.append(every)
+
+
+given: list[tuple[object, ...]] = []
+
+
+@pytest.mark.parametrize(
+    ("function", "gets"),
+    [(takes_two, ("df", 7)), (takes_three, ("df", 7, [], "own")), (takes_four, ("df", 7, [], "id")),
+     (takes_all, ("df", 7, [], "id"))],
+)  # fmt: skip
+def test_a_function_gets_what_it_takes(function: Any, gets: tuple[object, ...]) -> None:
+    frame: Any = "df"
+    deliver_to(function, "app:function")(frame, 7, [], "id")
+    assert given.pop() == gets
+
+
+def test_a_function_that_takes_no_number_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"app:one must take \(df, batch_id\)"):
+        deliver_to(lambda df: df, "app:one")
+
+
 NUMBERED = ("selectExpr", "*", "cast(7 as bigint) as batch_id")
 
 
 def delivered(format_: str, target: str, options: dict[str, str], partition_by: tuple[str, ...] = ()) -> Frame:
     frame: Any = Frame()
-    deliver_by_format(format_, target, options, partition_by)(frame, 7, [])
+    deliver_by_format(format_, target, options, partition_by)(frame, 7, [], "ledger")
     found: Frame = frame
     return found
 

@@ -339,7 +339,7 @@ def test_a_reader_that_finds_a_part_merged_away_lists_again(tmp_path: Path) -> N
     assert len(listings) == 2
 
 
-def test_forgotten_records_have_no_rows_as_far_as_anybody_knows(world: World, segments: Any) -> None:
+def test_of_forgotten_records_nothing_more_is_said(world: World, segments: Any) -> None:
     world.seal([segments.Record(0), segments.Record(1, [])])
     world.drain(world.loader())
     (world.table / "_outcomes").mkdir()
@@ -347,7 +347,7 @@ def test_forgotten_records_have_no_rows_as_far_as_anybody_knows(world: World, se
     facts, _ = table_facts(world.table, world.roots)
     (queue,) = reconcile(facts, None).queues
     assert {fate: offsets.pieces for fate, offsets in queue.fates.items()} == {
-        Fate.LOADED: ((0, 1),), Fate.NO_ROWS: ((1, 2),),
+        Fate.LOADED: ((0, 1),), Fate.FORGOTTEN: ((1, 2),),
     }  # fmt: skip
 
 

@@ -20,10 +20,13 @@ from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.durable.outcomes import (
     DEAD_LETTER,
     FILTERED,
+    KINDS,
+    LOST,
     NO_ROWS,
     RECOVERED,
     ROWS,
     SENT_BACK,
+    SKIPPED,
     Outcomes,
     notes_to_json,
 )
@@ -63,6 +66,8 @@ def test_every_offset_gets_its_word() -> None:
                 (SENT_BACK, offsets((14, 15))),
                 (DEAD_LETTER, offsets((15, 16))),
                 (NO_ROWS, offsets((16, 18))),
+                (LOST, offsets((25, 31), (44, 46))),
+                (SKIPPED, offsets((35, 37), (48, 50))),
             ]
         ),
         waiting=offsets((32, 35)),
@@ -76,10 +81,12 @@ def test_every_offset_gets_its_word() -> None:
         "no_rows": ((16, 18),),
         "filtered": ((18, 30),),
         "waiting": ((32, 35), (40, 50)),
-        "unknown": ((30, 32), (35, 40)),
+        "skipped": ((35, 37),),
+        "lost": ((30, 31),),
+        "unknown": ((31, 32), (37, 40)),
     }
     assert not report.fine
-    assert report.to_run_again() == offsets((30, 32), (35, 40))
+    assert report.to_run_again() == offsets((31, 32), (37, 40))
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -94,7 +101,7 @@ def test_no_offset_has_two_words_and_none_is_left_out(seed: int) -> None:
         )
 
     present, loaded = some(), some()
-    outcomes = Outcomes.of((kind, some()) for kind in (ROWS, FILTERED, SENT_BACK, DEAD_LETTER, NO_ROWS))
+    outcomes = Outcomes.of((kind, some()) for kind in KINDS)
     facts = TableFacts(present, OffsetSet(), loaded, outcomes, some())
     found = reconcile(facts, {QUEUE: QueueEnds(5, 90, rng.randrange(90))}).queues[0].fates
     assert (
@@ -102,6 +109,18 @@ def test_no_offset_has_two_words_and_none_is_left_out(seed: int) -> None:
         == IntervalSet.of(p for o in found.values() for p in o.pieces).count()
     )
     assert not IntervalSet.of([(5, 90)]) - IntervalSet.of(p for o in found.values() for p in o.pieces)
+
+
+def test_what_an_earlier_epoch_has_of_a_retry_topic_is_not_looked_for_in_the_newest() -> None:
+    """A re-run of the group opens an epoch of its retry topic, whose offsets go on; those of a topic are read again."""
+    retry, topic = (QUEUE._replace(topic=name) for name in ("%RETRY%g", "orders"))
+    for key, unknown in ((retry, ()), (topic, ((0, 10),))):
+        loaded = OffsetSet({key: IntervalSet.of([(0, 10)]), key.in_epoch(1): IntervalSet.of([(10, 20)])})
+        settled = OffsetSet({key.in_epoch(1): IntervalSet.of([(0, 20)])})
+        facts = TableFacts(loaded, OffsetSet(), loaded, Outcomes.of([(ROWS, loaded)]), settled=settled)
+        report = reconcile(facts, {key: QueueEnds(0, 20, 20)})
+        assert fates(report, key.in_epoch(1)).get("unknown", ()) == unknown
+        assert fates(report, key) == {"loaded": ((0, 10),)}
 
 
 def test_a_new_group_and_an_unknown_queue_are_no_gap() -> None:
@@ -221,13 +240,13 @@ def test_of_a_segment_that_vanished_before_it_was_loaded_exactly_its_offsets_are
         assert not report.fine
 
 
-def test_what_a_kill_took_the_notes_of_is_without_rows_and_only_that() -> None:
+def test_what_a_kill_took_the_notes_of_is_recovered_and_only_that() -> None:
     noted = Outcomes.of([(ROWS, offsets((0, 5))), (RECOVERED, offsets((4, 8)))])
     facts = TableFacts(
         offsets((0, 5)), OffsetSet(), offsets((0, 5)), noted, rows=(5, 5), settled=offsets((0, 6), (8, 10))
     )
     report = reconcile(facts, None)
-    assert fates(report) == {"loaded": ((0, 5),), "no_rows": ((5, 8),), "unknown": ((8, 10),)}
+    assert fates(report) == {"loaded": ((0, 5),), "recovered": ((5, 8),), "unknown": ((8, 10),)}
     old = TableFacts(offsets((0, 5)), OffsetSet(), offsets((0, 9)), Outcomes())
     assert fates(reconcile(old, None)) == {"loaded": ((0, 5),), "no_rows": ((5, 9),)}, "before outcomes were noted"
 

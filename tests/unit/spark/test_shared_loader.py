@@ -26,6 +26,7 @@ class Frames:
 
     def __init__(self, dies_at: int = 0) -> None:
         self.delivered: list[tuple[int, list[int]]] = []
+        self.ledger_ids: list[str] = []
         self.dies_at = dies_at
 
     def run(self, files: list[Path], _columns: object, title: str, deliver: Any) -> None:
@@ -33,8 +34,9 @@ class Frames:
         rows: list[Any] = [row for file in files for row in pq.read_table(str(file)).column("_offset").to_pylist()]
         deliver(sorted(rows))
 
-    def deliver(self, frame: Any, batch: int, _ranges: object) -> None:
+    def deliver(self, frame: Any, batch: int, _ranges: object, ledger_id: str) -> None:
         self.delivered.append((batch, frame))
+        self.ledger_ids.append(ledger_id)
         if batch == self.dies_at:
             raise Crash
 
@@ -47,8 +49,8 @@ class Frames:
         return 0, 0
 
 
-def target_at(folder: Path, frames: Any, locks: Path, destination: str = "foreach app:keep") -> LedgerTarget:
-    return LedgerTarget(folder, destination, frames, frames.deliver, locks=(locks,))
+def target_at(folder: Path, frames: Any, destination: str = "foreach app:keep") -> LedgerTarget:
+    return LedgerTarget(folder, destination, frames, frames.deliver)
 
 
 def test_one_loader_takes_the_folders_of_two_supervisors_each_record_once(
@@ -59,7 +61,7 @@ def test_one_loader_takes_the_folders_of_two_supervisors_each_record_once(
     world.seal([record(0), record(1)], at=0)
     world.seal([record(1), record(2)], at=1)  # 1 was sealed and not committed, and came again at the other one
     dying = Frames(dies_at=2)
-    first = target_at(ledger_of(world.roots), dying, tmp_path)
+    first = target_at(ledger_of(world.roots), dying)
     world.drain(world.loader(0, target=first))
     with pytest.raises(Crash):
         world.drain(world.loader(1, target=first))
@@ -72,9 +74,10 @@ def test_one_loader_takes_the_folders_of_two_supervisors_each_record_once(
     config = LoaderConfig(
         world.roots[0], "", format="foreach", function="app:keep", more_stagings=tuple(world.roots[1:]), max_wait_ms=0
     )
-    work = Work(config, frames, lambda config, writer, _: target_at(ledger_of(config.stagings), writer, tmp_path))
+    work = Work(config, frames, lambda config, writer, _: target_at(ledger_of(config.stagings), writer))
     assert work.run() == 0
     assert frames.delivered == [(2, [2]), (3, [3])], "first what was on its way, under the number that it had"
+    assert {*dying.ledger_ids, *frames.ledger_ids} == {(ledger_of(world.roots) / "id").read_text().strip()}
     for root, rows in zip(world.roots, (1, 1), strict=True):
         status = json.loads((root / "loader.json").read_text())
         assert (status["state"], status["rows_total"]) == ("stopped", rows)
@@ -99,23 +102,37 @@ def test_the_ledger_is_found_whichever_folder_is_named_first(tmp_path: Path) -> 
 
 def test_a_second_loader_of_one_destination_is_refused(tmp_path: Path) -> None:
     frames = Frames()
-    first, second = (target_at(tmp_path / name, frames, tmp_path) for name in ("a", "b"))
+    first, second = (target_at(tmp_path / "g" / slot / "segments" / "ledger", frames) for slot in "01")
     assert first.state().batch == 0
     with pytest.raises(LoaderError, match=r"another loader delivers to 'foreach app:keep'.*--staging A --staging B"):
         second.state()
-    assert target_at(tmp_path / "b", frames, tmp_path, "foreach app:other").state().batch == 0
+    assert target_at(tmp_path / "g" / "1" / "segments" / "ledger", frames, "foreach app:other").state().batch == 0
     assert first._lock is not None
     os.close(first._lock)
     assert second.state().batch == 0
 
 
-def test_the_lock_is_beside_a_path_and_in_one_place_for_all_else(tmp_path: Path) -> None:
-    beside = lock_path("json", str(tmp_path / "out"), ())
+def test_two_ledgers_have_two_ids(world: World, segments: Any, tmp_path: Path) -> None:
+    """Both count from 1: only with the id does a function know which batches it has had."""
+    frames = Frames()
+    for name in "ab":
+        world.seal([segments.Record(0)])
+        world.drain(world.loader(target=target_at(tmp_path / name / "ledger", frames)))
+    assert [batch for batch, _ in frames.delivered] == [1, 1]
+    assert len(set(frames.ledger_ids)) == 2
+
+
+def test_the_lock_is_beside_a_path_and_beside_the_state_for_all_else(tmp_path: Path) -> None:
+    state = tmp_path / "g" / "0" / "segments" / "ledger"
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o1777)
+    beside = lock_path("json", str(tmp_path / "out"), state)
     assert beside.parent == tmp_path
-    assert lock_path("json", f"file://{tmp_path / 'out'}", ()) == beside
-    places = (tmp_path / "absent", tmp_path)
-    assert lock_path("jdbc url=x", "", places).parent == tmp_path
-    assert lock_path("jdbc url=x", "", places) != lock_path("jdbc url=y", "", places)
+    assert lock_path("json", f"file://{tmp_path / 'out'}", state) == beside
+    for place in ("", str(tmp_path / "open" / "out"), str(tmp_path / "absent" / "out")):
+        assert lock_path("jdbc url=x", place, state).parent == tmp_path / "g", "where all slots of the group find it"
+    assert lock_path("jdbc url=x", "", tmp_path / "rows" / "ledger").parent == tmp_path / "rows"
+    assert lock_path("jdbc url=x", "", state) != lock_path("jdbc url=y", "", state)
 
 
 def test_a_folder_is_named_once() -> None:

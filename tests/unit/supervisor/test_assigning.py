@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rocketcrew.durable.intervals import Intervals
+from rocketcrew.durable.outcomes import LOST, SKIPPED
 from rocketcrew.remoting.codes import ResponseCode
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
-from rocketcrew.supervisor.core.assigning import LOOK_UP_MAX_S
+from rocketcrew.supervisor.core.assigning import LOOK_UP_MAX_S, SETTLED_MAX
+from rocketcrew.supervisor.core.decisions import NOTICES_S
 from rocketcrew.supervisor.core.states import Queue
 
 if TYPE_CHECKING:
@@ -354,6 +356,27 @@ def test_a_moved_offset_holds_although_what_runs_is_too_slow(bench: Bench) -> No
     assert bench.counters.late_answers == 1
 
 
+def test_what_the_broker_had_deleted_unread_is_noted_as_lost(bench: Bench) -> None:
+    (handle,) = bench.open(0, offset=100)
+    bench.worker("w1")
+    bench.found(handle, [100])
+    bench.dispatched()
+    bench.answer(handle, ResponseCode.PULL_OFFSET_MOVED, 140)
+    assert noted(bench) == {LOST: [(101, 140)]}
+
+
+def test_an_offset_that_is_corrected_backwards_loses_nothing(bench: Bench) -> None:
+    (handle,) = bench.open(0, offset=100)
+    bench.answer(handle, ResponseCode.PULL_OFFSET_MOVED, 40)
+    assert noted(bench) == {}
+
+
+def noted(bench: Bench) -> dict[str, list[tuple[int, int]]]:
+    """What became of messages of queue 0, as far as that was noted."""
+    notes = bench.core.state.outcomes.take("g")
+    return {kind: [*one.pieces] for kind, records in notes.kinds.items() for one in records.queues.values()}
+
+
 # --- reset by an administrator ----------------------------------------------------------------------------------
 
 
@@ -373,6 +396,22 @@ def test_a_reset_lets_what_runs_finish_commits_and_begins_there(bench: Bench) ->
     bench.take(act.Pull)
     bench.open(0, offset=7)
     assert bench.one(act.Pull).offset == 7
+
+
+def test_what_a_reset_passes_over_is_noted_as_skipped(bench: Bench) -> None:
+    (handle,) = bench.open(0, offset=100)
+    bench.worker("w1")
+    bench.found(handle, [100, 101])
+    bench.dispatched()
+    bench.core.handle(ev.ResetOffsets({bench.queue(0): 150}), bench.now)
+    assert noted(bench) == {SKIPPED: [(100, 150)]}
+    assert bench.pq(handle).state is Queue.DRAINING
+
+
+def test_a_reset_backwards_skips_nothing(bench: Bench) -> None:
+    bench.open(0, offset=100)
+    bench.core.handle(ev.ResetOffsets({bench.queue(0): 7}), bench.now)
+    assert noted(bench) == {}
 
 
 def test_a_second_reset_replaces_one_under_way(bench: Bench) -> None:
@@ -516,14 +555,17 @@ def test_what_is_finished_in_order_is_kept_too_where_the_last_commit_fails(bench
 
 
 @pytest.mark.parametrize("notices", [10, 1_000])
-def test_notices_that_come_at_once_are_two_look_ups_a_topic(make: Callable[..., Bench], notices: int) -> None:
-    """50 members join, and each of 20 brokers says so each time: one look-up is under way, one comes after it."""
+def test_notices_that_come_together_are_one_look_up_a_topic(make: Callable[..., Bench], notices: int) -> None:
+    """50 members join, and each of 20 brokers says so each time: the look-up comes after the last of them, and after the one
+    that is under way."""
     topics = tuple(f"t{number}" for number in range(10))
     bench = make(topics=topics)
     bench.core.handle(ev.Start(), bench.now)
     for _ in range(notices):
         bench.core.handle(ev.Rebalance(), bench.now)
-    assert [look_up.topic for look_up in bench.take(act.FetchAssignment)] == list(topics)
+    assert [look_up.topic for look_up in bench.take(act.FetchAssignment)] == list(topics), "that of the start"
+    bench.pass_ms(1000 * NOTICES_S)
+    bench.none(act.FetchAssignment)
     for topic in topics:
         bench.core.handle(ev.Members(topic, None, None), bench.now)
     assert [look_up.topic for look_up in bench.take(act.FetchAssignment)] == list(topics)
@@ -531,7 +573,8 @@ def test_notices_that_come_at_once_are_two_look_ups_a_topic(make: Callable[..., 
         bench.core.handle(ev.Members(topic, None, None), bench.now)
     bench.none(act.FetchAssignment)
     bench.core.handle(ev.Rebalance(), bench.now)
-    assert len(bench.take(act.FetchAssignment)) == len(topics), "the next notice asks at once"
+    bench.pass_ms(1000 * NOTICES_S)
+    assert len(bench.take(act.FetchAssignment)) == len(topics)
 
 
 def test_a_look_up_that_is_never_answered_is_given_up(bench: Bench) -> None:
@@ -539,6 +582,7 @@ def test_a_look_up_that_is_never_answered_is_given_up(bench: Bench) -> None:
     bench.one(act.FetchAssignment)
     bench.pass_ms(1_000)
     bench.core.handle(ev.Rebalance(), bench.now)
+    bench.pass_ms(1000 * NOTICES_S)
     bench.none(act.FetchAssignment)
     bench.pass_ms(1_000 * LOOK_UP_MAX_S)
     bench.one(act.FetchAssignment)
@@ -597,3 +641,20 @@ def test_a_queue_that_leaves_does_not_wait_for_rows_that_are_lost(make: type[Ben
     bench.core.handle(ev.SalvageComplete("w1"), bench.now)
     bench.commits()
     assert handle not in bench.core.state.queues
+
+
+def test_what_is_published_as_settled_of_a_queue_that_comes_and_goes_is_bounded(bench: Bench) -> None:
+    bench.worker("w")
+    times = SETTLED_MAX + 10
+    for number in range(times):
+        offset = 10 * number  # another member has consumed what lies between
+        (handle,) = bench.open(0, offset=offset)
+        bench.found(handle, [offset])
+        for chunk in bench.dispatched():
+            bench.done(chunk)
+        bench.revoke()
+        bench.commits()
+        assert handle not in bench.core.state.queues
+        bench.core.handle(ev.Members("orders", None, None), bench.now)
+    settled = bench.core.state.settled[bench.queue()].pairs()
+    assert settled == [(10 * number, 10 * number + 1) for number in range(10, times)]

@@ -16,7 +16,8 @@ from rocketcrew.cli.surroundings import Surroundings
 from rocketcrew.conf import settings as conf
 from rocketcrew.conf.settings import SparkSettings
 from rocketcrew.spark.config import LoaderConfig
-from rocketcrew.supervisor.loader_child import BACK_OFF_MAX_S, EXIT_NO_SPARK, HEALTHY_S, LoaderChild
+from rocketcrew.supervisor.core.pauses import LOADER_HEALTHY_S, LOADER_PAUSE_MAX_S
+from rocketcrew.supervisor.loader_child import EXIT_NO_SPARK, LoaderChild
 from rocketcrew.supervisor.slot import Slot
 
 OTHERS: dict[str, dict[str, object]] = {
@@ -127,7 +128,7 @@ def lives(tmp_path: Path) -> Callable[..., Lives]:
 
 def test_it_is_started_again_with_a_delay_that_doubles_up_to_a_minute(lives: Callable[..., Lives]) -> None:
     assert lives(*[(5.0, 1)] * 9).run() == [1, 2, 4, 8, 16, 32, 60, 60, 60]
-    assert BACK_OFF_MAX_S == 60
+    assert LOADER_PAUSE_MAX_S == 60
 
 
 def test_one_that_cannot_be_started_is_tried_again(lives: Callable[..., Lives]) -> None:
@@ -138,7 +139,7 @@ def test_one_that_cannot_be_started_is_tried_again(lives: Callable[..., Lives]) 
 
 
 def test_a_life_in_health_makes_the_next_delay_short(lives: Callable[..., Lives]) -> None:
-    short, healthy = (HEALTHY_S, 1), (HEALTHY_S + 1, 1)
+    short, healthy = (LOADER_HEALTHY_S, 1), (LOADER_HEALTHY_S + 1, 1)
     assert lives(short, short, short, healthy, short, short).run() == [1, 2, 4, 1, 2, 4]
 
 

@@ -319,7 +319,7 @@ def ask_until_keyed(bench: Bench, handle: int, deadly: int, end: End = End.CRASH
     (pq,) = bench.core.state.queues.values()
     while asked := bench.take(act.Classify):
         (question,) = asked
-        assert bench.core.is_busy(question.worker_id), "a key function that stops its loop shall be noticed"
+        assert question.worker_id in bench.core.busy_workers(), "a key function that stops its loop shall be noticed"
         sizes.append(question.count)
         first = pq.waiting[0].at
         if first <= deadly < first + question.count:

@@ -23,6 +23,7 @@ from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.allocation import average
 from rocketcrew.supervisor.core.blame import Death, End, InHand
+from rocketcrew.supervisor.core.charges import Charges, Left
 from rocketcrew.supervisor.core.decisions import Core
 from rocketcrew.supervisor.core.popping import PopResult
 from rocketcrew.supervisor.core.slab import SLAB_BYTES_MIN, Slab
@@ -352,6 +353,82 @@ def test_a_killer_is_charged_and_becomes_a_dead_letter_when_its_broker_takes_it(
     assert len(charges) == 0
     assert member.core.state.queues == {}
     assert member.chunks == []
+
+
+def run_of(broker, charges, now, **config):
+    """A member as a start finds it: what a dead run left is known from its file."""
+    member = Member(broker, workers=3, max_worker_deaths=3, chunk_messages_max=1, **config)
+    member.now = now
+    member.core.state.charges.add_json(charges, "deaths")
+    member.pop()
+    return member
+
+
+def whole_run_dies(member, number):
+    """Each worker has the first message that it was handed in hand; what the next start reads."""
+    first = {}
+    for action in member.chunks:
+        first.setdefault(action.worker_id, action)
+    charges = Charges()
+    charges.add_json(member.core.state.charges.to_json(), "deaths")
+    charges.run_died(
+        [
+            Left(
+                action.mq, InHand(1, action.chunk.offsets[0], action.chunk.offsets[0], 1, mark=f"{number}/{worker}"), {}
+            )
+            for worker, action in first.items()
+        ],
+        stopping=False,
+    )
+    return charges.to_json()
+
+
+def test_a_popped_message_that_kills_its_whole_run_is_alone_in_hand_at_last_and_a_dead_letter():
+    broker, charges, killer, alone, deaths = PopBroker(6), Charges().to_json(), 2, 0, 0
+    while True:
+        member = run_of(broker, charges, deaths * 2 * INVISIBLE_S)
+        while member.chunks and not any(killer in action.chunk.offsets for action in member.chunks):
+            member.run(rows=False)
+        if not member.chunks:
+            break
+        deaths += 1
+        assert deaths <= 6, "twice max_worker_deaths is enough"
+        alone += len(member.chunks) == 1 and sum(not message.acked for message in broker.messages) > 1
+        charges = whole_run_dies(member, deaths)
+        broker.messages += [Message(len(broker.messages)), Message(len(broker.messages) + 1)]  # something else comes
+    assert [facts["deaths"] for facts in member.dead_letters] == ["3"]
+    assert deaths == 6
+    assert alone == 3
+    assert not member.core.state.charges.careful(3, lambda _: 0)
+    member.pop()
+    finish(member)
+    assert all(message.acked for message in broker.messages)
+
+
+def test_after_deaths_of_runs_what_was_shown_seldom_runs_beside_the_others():
+    broker, charges = PopBroker(6), Charges().to_json()
+    for kill in range(3):
+        member = run_of(broker, charges, kill * 2 * INVISIBLE_S)
+        charges = whole_run_dies(member, kill)
+    broker.messages = [Message(number) for number in range(6)]
+    member = run_of(broker, charges, 10 * INVISIBLE_S)
+    assert len(member.chunks) == 6
+    assert not member.core.state.charges.noted.keys() & {(ALL, n) for n in range(6)}
+
+
+def test_a_popped_message_that_comes_through_lets_all_workers_work_again():
+    broker, charges = PopBroker(6), Charges().to_json()
+    for kill in range(4):
+        member = run_of(broker, charges, kill * 2 * INVISIBLE_S)
+        charges = whole_run_dies(member, kill)
+    member = run_of(broker, charges, 10 * INVISIBLE_S)
+    while member.core.state.charges.careful(3, lambda _: 0):
+        assert len(member.chunks) == 1
+        member.run(rows=False)
+    assert member.runs
+    broker.messages.extend(Message(number) for number in range(6, 12))
+    member.pop()
+    assert len(member.chunks) > 1
 
 
 def test_what_is_in_hand_is_renewed_at_half_its_time():

@@ -77,13 +77,13 @@ def test_an_offset_that_is_corrected_backwards_goes_on_at_the_first_message_sinc
             await Admin(cluster).create_topic(broker.address, TOPIC_CONFIG)
             await send(cluster, 3)
             last = LastBodies(Operations(cluster))
-            assert await last.corrected(MQ, asked=9, told=3) == 3  # nothing known
+            assert await last.corrected(MQ, asked=9, answered=3) == 3  # nothing known
             last.note(MQ, encode_message(StoredMessage(TOPIC, b"x", store_timestamp_ms=1000)))
-            assert await last.corrected(MQ, asked=9, told=3) == 0  # all three are newer
-            assert await last.corrected(MQ, asked=1, told=3) == 3  # forwards: what is gone is gone
+            assert await last.corrected(MQ, asked=9, answered=3) == 0  # all three are newer
+            assert await last.corrected(MQ, asked=1, answered=3) == 3  # forwards: what is gone is gone
             last.keep([MQ])
-            assert await last.corrected(MQ, asked=9, told=3) == 0
+            assert await last.corrected(MQ, asked=9, answered=3) == 0
             last.keep([])
-            assert await last.corrected(MQ, asked=9, told=3) == 3
+            assert await last.corrected(MQ, asked=9, answered=3) == 3
 
     asyncio.run(run())

@@ -18,6 +18,8 @@ from rocketcrew.supervisor.core import events as ev
 from .conftest import ME, TOPIC
 
 if TYPE_CHECKING:
+    from rocketcrew.supervisor.core.chunks import Chunk
+
     from .conftest import Bench
 
 Make = Callable[..., "Bench"]
@@ -145,6 +147,69 @@ def test_a_limited_topic_costs_the_same_with_any_number_of_workers_and_queues(ma
     assert cost(128, 256) <= FLAT * cost(8, 16)
 
 
+# --- in order --------------------------------------------------------------------------------------------------------
+
+
+def handed(bench: Bench) -> list[Chunk]:
+    return [item.chunk for action in bench.take(act.DispatchOrdered) for item in action.chunks]
+
+
+@pytest.mark.parametrize("auto_commit", [True, False])
+def test_a_queue_in_order_costs_the_same_with_any_number_of_workers_and_queues(make: Make, auto_commit: bool) -> None:
+    def cost(workers: int, queues: int) -> int:
+        bench = make(units=8_000, order="queue", auto_commit=auto_commit, chunks_in_flight=1)
+        bench.worker(*names(workers))
+        handles = bench.open(*range(queues))
+        for handle in handles:
+            bench.found(handle, range(4))
+        chunks = handed(bench)
+        assert len(chunks) == workers, "half of the queues wait"
+        if not auto_commit:
+            for chunk in chunks[1:]:
+                assert chunk.worker_id is not None
+                bench.core.handle(ev.Consumed(chunk.worker_id, chunk.chunk_id), bench.now)
+            handed(bench)
+        found = steps(lambda: bench.done(chunks[0]))
+        assert handed(bench)
+        return found
+
+    assert cost(128, 256) <= FLAT * cost(8, 16)
+
+
+@pytest.mark.parametrize("order_key", ["KEYS", ""])
+def test_keys_cost_the_same_with_any_number_of_workers_and_queues(make: Make, order_key: str) -> None:
+    """Without a property a worker is asked for each queue's keys; here only one has answered."""
+
+    def cost(workers: int, queues: int) -> int:
+        bench = make(units=8_000, order="key", order_key=order_key, chunks_in_flight=1)
+        bench.worker(*names(workers))
+        handles = bench.open(*range(queues))
+        for handle in handles:
+            bench.found(handle, range(4))
+        for asked in bench.take(act.Classify)[:1]:
+            bench.core.handle(ev.Classified(asked.worker_id, asked.handle, [None] * asked.count), bench.now)
+        first = handed(bench)[0]
+        found = steps(lambda: bench.done(first))
+        bench.take(act.DispatchOrdered)
+        return found
+
+    assert cost(128, 256) <= FLAT * cost(8, 16)
+
+
+def test_queues_wait_for_their_keys_until_a_worker_can_be_asked(make: Make) -> None:
+    bench = make(order="key", order_key="")
+    handles = bench.open(0, 1)
+    for handle in handles:
+        bench.found(handle, range(2))
+    bench.none(act.Classify)
+    bench.worker("a")
+    assert [asked.handle for asked in bench.take(act.Classify)] == handles
+    bench.worker("b")
+    bench.core.handle(ev.WorkerDied("a"), bench.now)
+    bench.core.handle(ev.SalvageComplete("a"), bench.now)
+    assert [(asked.worker_id, asked.handle) for asked in bench.take(act.Classify)] == [("b", h) for h in handles]
+
+
 # --- queues ---------------------------------------------------------------------------------------------------------
 
 
@@ -238,8 +303,8 @@ def test_a_broker_that_answers_nothing_costs_one_timer_and_one_line(make: Make, 
 # --- joins ----------------------------------------------------------------------------------------------------------
 
 
-def test_members_that_join_cost_a_look_up_at_a_time(make: Make) -> None:
-    """10 topics, 20 brokers, 50 members: each broker sends a notice of each member, faster than look-ups are answered."""
+def test_members_that_join_cost_a_look_up_each(make: Make) -> None:
+    """10 topics, 20 brokers, 50 members: each broker sends a notice of each member, slower than look-ups are answered."""
     topics = tuple(f"t{number}" for number in range(10))
     bench = make(topics=topics)
     bench.core.handle(ev.Start(), bench.now)
@@ -247,8 +312,9 @@ def test_members_that_join_cost_a_look_up_at_a_time(make: Make) -> None:
     for _ in range(50):
         for _ in range(20):
             bench.core.handle(ev.Rebalance(), bench.now)
-        asked = [action.topic for action in bench.take(act.FetchAssignment)]
-        look_ups += len(asked)
-        for topic in asked:
-            bench.core.handle(ev.Members(topic, [MessageQueue(topic, "b", 0)], (ME,)), bench.now)
-    assert look_ups <= 50 * len(topics)
+            bench.pass_ms(2)
+            asked = [action.topic for action in bench.take(act.FetchAssignment)]
+            look_ups += len(asked)
+            for topic in asked:
+                bench.core.handle(ev.Members(topic, [MessageQueue(topic, "b", 0)], (ME,)), bench.now)
+    assert 0 < look_ups <= 50 * len(topics)

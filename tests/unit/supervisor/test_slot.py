@@ -12,10 +12,11 @@ from rocketcrew.conf.segment_format import segment_name
 from rocketcrew.durable.intervals import Intervals
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.spark.targets.ledger import ledger_of
 from rocketcrew.supervisor.core.actions import JournalCommitted, JournalDone
 from rocketcrew.supervisor.core.journal import JournalError, JournalState
 from rocketcrew.supervisor.journal_file import JournalFile, read_journal
-from rocketcrew.supervisor.slot import adopt, read_settled, take_slot, write_settled
+from rocketcrew.supervisor.slot import Slot, adopt, read_settled, slot_mode, take_slot, write_settled
 from rocketcrew.workers.salvage import open_segments
 
 MQ = MessageQueue("orders", "broker-a", 3)
@@ -64,6 +65,56 @@ def test_what_a_dead_neighbour_left_is_taken_over(tmp_path: Path) -> None:
     assert [path.read_text() for path in (mine.segments / "outcomes").iterdir()] == ["kept"]
     assert not dead.journal.exists()
     assert adopt(mine)[2] == [], "there is nothing left to take over"
+
+
+def plan_files(slot: Slot) -> dict[str, str]:
+    return {path.name: path.read_text() for path in (slot.segments / "plan").iterdir()}
+
+
+def test_a_frozen_plan_comes_along_with_its_segments(tmp_path: Path) -> None:
+    """It may have been delivered already, under its number: another plan with that number would be taken for it."""
+    mine, dead = take_slot(tmp_path, "g"), take_slot(tmp_path, "g")
+    (dead.segments / "plan" / "00000007-ab.json").write_text("frozen")
+    (dead.segments / "plan" / "00000006-cd.done").write_text("done")
+    (dead.segments / "plan" / "00000007-ab.staged").mkdir()
+    dead.release()
+    adopt(mine)
+    assert plan_files(mine) == {"00000007-ab.json": "frozen", "00000006-cd.done": "done"}
+    assert not [name for name in plan_files(dead) if name != "lock"]
+
+
+@pytest.mark.parametrize("file", ["state.json", "id"])
+def test_the_ledger_of_a_slot_that_is_taken_over_is_used_on(tmp_path: Path, file: str) -> None:
+    mine, dead = take_slot(tmp_path, "g"), take_slot(tmp_path, "g")
+    (dead.segments / "ready" / segment_name("w", 1)).write_bytes(b"sealed")
+    (dead.segments / "ledger").mkdir()
+    (dead.segments / "ledger" / file).write_text("x")
+    dead.release()
+    adopt(mine)
+    assert mine.sealed_tokens() == {("w", 1)}
+    assert ledger_of([mine.segments]) == dead.segments / "ledger"
+
+
+def test_a_slot_with_another_ledger_is_left_to_a_loader_of_its_own(tmp_path: Path) -> None:
+    mine, dead = take_slot(tmp_path, "g"), take_slot(tmp_path, "g")
+    for slot in (mine, dead):
+        (slot.segments / "ledger").mkdir()
+        (slot.segments / "ledger" / "state.json").write_text("x")
+    (dead.segments / "ready" / segment_name("w", 1)).write_bytes(b"sealed")
+    dead.release()
+    adopt(mine)
+    assert not mine.sealed_tokens()
+    assert list((dead.segments / "ready").iterdir())
+
+
+@pytest.mark.parametrize(("master", "mode"), [("local[2]", 0o700), ("sc://host:15002", 0o755)])
+def test_what_messages_say_is_read_by_nobody_else(tmp_path: Path, master: str, mode: int) -> None:
+    before = os.umask(0o022)
+    try:
+        slot = take_slot(tmp_path, "g", mode=slot_mode(master))
+    finally:
+        os.umask(before)
+    assert slot.path.stat().st_mode & 0o777 == mode
 
 
 def test_a_start_that_fails_after_a_take_over_forgets_nothing(tmp_path: Path) -> None:

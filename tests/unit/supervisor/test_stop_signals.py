@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rocketcrew.supervisor.operating import REPEATED_WITHIN_S, StopSignals, StopWish
+from rocketcrew.supervisor.core.pauses import REPEATED_WITHIN_S, StopSignals, StopWish
 
 JUST_AFTER_S = REPEATED_WITHIN_S / 5
 LATER_S = 2 * REPEATED_WITHIN_S

@@ -11,6 +11,7 @@ from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.subscription import FilterExpression
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
+from rocketcrew.supervisor.core.decisions import NOTICES_S
 from rocketcrew.supervisor.core.subscriptions import Subscriptions, differences, same_filter
 
 TOPIC = "orders"
@@ -109,6 +110,7 @@ def test_a_topic_that_is_subscribed_while_running_is_looked_up(bench: Any) -> No
     assert [action.topic for action in bench.take(act.FetchAssignment)] == ["more"]
     bench.core.handle(ev.Members("more", None, None), bench.now)
     bench.core.handle(ev.Rebalance(), bench.now)
+    bench.pass_ms(1000 * NOTICES_S)
     assert [action.topic for action in bench.take(act.FetchAssignment)] == [TOPIC, "more"]
 
 

@@ -37,6 +37,14 @@ def test_a_call_that_followed_the_one_over_its_limit_has_not_timed_out() -> None
     assert not look.timed_out(8, START + 301 * NS_PER_MS)
 
 
+def test_after_a_rest_the_time_begins_anew() -> None:
+    look = Look()
+    assert look_at(look, call(0), 10)[0] is Step.NOTHING
+    look.rest()
+    assert look_at(look, call(0), 10 + 6_000)[0] is Step.NOTHING, "it had nothing to do meanwhile"
+    assert look_at(look, call(0), 10 + 6_000 + 5_000)[0] is Step.ABORT
+
+
 def test_each_call_has_its_own_soft_limit() -> None:
     look = Look()
     assert look_at(look, call(), 100)[0] is Step.SOFT

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -97,6 +98,23 @@ def test_a_coroutine_handler_counts_by_message(make: Callable[..., Bench]) -> No
     assert sum(chunk.count for chunk in chunks) == 5
     bench.done(chunks[0], count=1)
     assert sum(chunk.count for chunk in bench.dispatched()) == 1
+
+
+def test_limits_of_a_reload_count_what_is_in_hand_already(make: Callable[..., Bench]) -> None:
+    bench = make(topics=(TOPIC,), chunks_in_flight=1)
+    bench.core.state.sizer.tail_us = 100.0
+    (handle,) = bench.open(0)
+    bench.worker("a", "b", "c")
+    bench.found(handle, range(2))
+    first, second = bench.dispatched()
+    bench.core.state.config = replace(bench.config, topic_concurrency={TOPIC: 2})
+    bench.found(handle, range(2, 5))
+    bench.none(act.Dispatch)
+    bench.done(first)
+    assert workers(bench.dispatched()) == [first.worker_id], "one of two calls is over"
+    bench.core.state.config = replace(bench.config, topic_concurrency={})
+    bench.done(second)
+    assert len(bench.dispatched()) == 2, "without a limit again, the third worker has something as well"
 
 
 def test_what_a_dead_worker_left_waits_for_room_too(make: Callable[..., Bench]) -> None:

@@ -1,0 +1,18 @@
+"""Where the ledger of a staging folder is; for loaders, and for supervisors that take over a slot. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..conf.segment_format import LEDGER_AT, LEDGER_DIR, LEDGER_ID, LEDGER_STATE
+
+
+def known_ledger(staging: Path) -> Path | None:
+    """The folder of the ledger with which `staging` was loaded, its own or another folder's; None before the first batch."""
+    own = staging.absolute() / LEDGER_DIR
+    if (own / LEDGER_STATE).exists() or (own / LEDGER_ID).exists():
+        return own
+    try:
+        return Path((staging / LEDGER_AT).read_text(encoding="utf-8").rstrip("\n"))
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,138 @@
+"""An embedded broker in a thread of the test's process: real sockets on free ports of 127.0.0.1, everything in memory.
+
+So producers, consumers and other processes reach it as any broker, while the test plants faults in it and looks into it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Self, TypeVar
+
+from ..broker.config import BrokerConfig
+from ..broker.edge import WallClock
+from ..broker.server import EmbeddedBroker
+from ..client.loop_thread import LoopThread
+from ..remoting.admin_bodies import TopicConfig
+from ..remoting.errors import UsageError
+from ..remoting.names import DLQ_PREFIX
+from ..remoting.stored import encode_message
+from ..workers.message import Message
+from ..workers.packets import QueueInfo
+from .faults import Faults
+
+T = TypeVar("T")
+
+
+class LocalBroker:
+    """A name server and a broker; a context manager. `delay_levels` as message_delay_level, such as "100ms 1s 5s"."""
+
+    def __init__(self, *, delay_levels: str | None = None, config: BrokerConfig | None = None) -> None:
+        self._clock = WallClock()
+        self._broker = EmbeddedBroker(delay_levels=delay_levels, config=config, clock_ms=self._clock)
+        self._thread = LoopThread("rocketcrew-broker")
+        self._closed = False
+        self._names = itertools.count(1)
+        self.faults = Faults(self._broker.intercepts, self._broker.name_server_intercepts)
+        try:
+            self._run(self._broker.start)
+        except BaseException:
+            self._thread.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def name_server(self) -> str:
+        """ "host:port" of the name server, for -n and name_servers=."""
+        return self._broker.name_server
+
+    @property
+    def address(self) -> str:
+        """ "host:port" of the broker."""
+        return self._broker.address
+
+    # --- topics and messages ------------------------------------------------------------------------------------
+
+    def topic(self, name: str = "topic", *, queues: int = 4) -> str:
+        """A new topic with a name that no other test has: `name` with a number behind it."""
+        topic = f"{name}-{next(self._names)}"
+        self._call(lambda: self._create(topic, queues))
+        return topic
+
+    def group(self, name: str = "group") -> str:
+        """The name of a group that no other test has."""
+        return f"{name}-{next(self._names)}"
+
+    def _create(self, topic: str, queues: int) -> None:
+        made = self._broker.core.state.make_topic(self._clock(), TopicConfig(topic, queues, queues))
+        if made is None:
+            raise UsageError(
+                f"topic {topic!r} cannot be made: letters, digits, %, |, - and _ are possible, 127 at most"
+            )
+
+    def messages(self, topic: str) -> list[Message]:
+        """All messages that the topic has now, queue by queue."""
+        return self._call(lambda: self._read(topic))
+
+    def dead_letters(self, group: str) -> list[Message]:
+        """All messages in the dead-letter topic of the group."""
+        return self.messages(DLQ_PREFIX + group)
+
+    def _read(self, topic: str) -> list[Message]:
+        store, found = self._broker.core.state.store, list[Message]()
+        for queue_id in store.queue_ids(topic):
+            queue = QueueInfo("", topic, self._broker.config.name, queue_id)
+            for offset in range(store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)):
+                record = store.message_in(topic, queue_id, offset)
+                if record is not None:
+                    found.append(Message(encode_message(record), 0, queue))
+        return found
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    def kill(self) -> None:
+        """End as a killed process does: connections are cut, what was not saved is gone. `start` brings it back."""
+        self._run(self._broker.crash)
+
+    def start(self) -> None:
+        """Start again after `kill`, on the same ports, with what it had saved; does nothing while it runs."""
+        if not self._broker.is_running:
+            self._run(self._broker.start)
+
+    def restart(self) -> None:
+        """Kill it and start it again."""
+        self.kill()
+        self.start()
+
+    def close(self) -> None:
+        """Stop it and its thread. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._run(self._broker.stop)
+        finally:
+            self._thread.close()
+
+    def _run(self, make: Callable[[], Awaitable[T]]) -> T:
+        return self._thread.run(_awaited(make))
+
+    def _call(self, function: Callable[[], T]) -> T:
+        """In the broker's thread: it alone touches its state."""
+
+        async def call() -> T:
+            return function()
+
+        return self._thread.run(call())
+
+
+async def _awaited(make: Callable[[], Awaitable[T]]) -> T:
+    return await make()
