@@ -78,15 +78,16 @@ class Child:
                 raise ChildError(f"the {self.name} did not {what} within {timeout_s:.0f} s:\n{self.tail()}")
             time.sleep(POLL_S)
 
-    def announcement(self, timeout_s: float) -> dict[str, Any]:
+    def announcement(self, timeout_s: float, check: Callable[[], None] = lambda: None) -> dict[str, Any]:
         """The JSON object that it prints when it is ready. Raises ChildError when it ends or the time is over first, or
-        when the object is not this child's by its `pid`."""
+        when the object is not this child's by its `pid`; and what `check` raises, which is called while it waits."""
         pipe = self._process.stdout
         assert pipe is not None, "made without announces"
         line = b""
 
         def whole_line() -> bool:
             nonlocal line
+            check()
             if select.select([pipe], [], [], POLL_S)[0]:
                 part = os.read(pipe.fileno(), ANNOUNCEMENT_BYTES_MAX)
                 line += part

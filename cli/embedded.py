@@ -73,19 +73,22 @@ class EmbeddedBroker:
             )
 
 
-def start_broker(settings: BrokerSettings, log_file: Path) -> EmbeddedBroker:
+def start_broker(settings: BrokerSettings, log_file: Path, check: Callable[[], None] = lambda: None) -> EmbeddedBroker:
     """Start a broker on the configured ports, or on free ones where one is taken; returns when it is ready.
 
-    Raises ChildError when it does not start: with the end of its log.
+    Raises ChildError when it does not start: with the end of its log; and what `check` raises, which is called while it
+    waits: then no broker is left.
     """
     ports, taken = choose_ports(settings)
     try:
-        found = _start(settings, ports, log_file)
+        found = _start(settings, ports, log_file, check)
     except ChildError:
         ports, taken = choose_ports(settings)
         if taken is None:
             raise
-        found = _start(settings, ports, log_file)  # somebody took it between the look and the broker's own binding
+        found = _start(
+            settings, ports, log_file, check
+        )  # somebody took it between the look and the broker's own binding
     if taken is not None:
         click.echo(
             f"port {taken} is taken by another program: the embedded broker listens on free ones (-n {found.name_server})",
@@ -113,14 +116,16 @@ def is_taken(host: str, port: int) -> bool:
     return False
 
 
-def _start(settings: BrokerSettings, ports: tuple[int, int], log_file: Path) -> EmbeddedBroker:
+def _start(
+    settings: BrokerSettings, ports: tuple[int, int], log_file: Path, check: Callable[[], None]
+) -> EmbeddedBroker:
     words = ["broker", "--json"]
     chosen = dataclasses.replace(settings, name_server_port=ports[0], port=ports[1])
     for field in dataclasses.fields(chosen):
         words += ["--set", f"broker.{field.name}={getattr(chosen, field.name)}"]
     child = Child("embedded broker", words, log=log_file, announces=True)
     try:
-        ready = child.announcement(START_S)
+        ready = child.announcement(START_S, check)
     except BaseException:
         child.stop(STOP_S)
         raise

@@ -17,10 +17,8 @@ import click
 
 from ..conf.exit_codes import EXIT_FAILURE, EXIT_FINE, EXIT_FORCED, EXIT_HANDLER, EXIT_UNREACHABLE, EXIT_USAGE
 from ..remoting.errors import RocketcrewError, UnreachableError, UsageError
+from .interrupts import EXIT_INTERRUPTED
 from .wording import in_words
-
-EXIT_INTERRUPTED: Final = 130
-"""What shells give a command that ended by Ctrl-C."""
 
 # Errors of rooms that must not be imported for `--help`, by their full name.
 BY_NAME: Final = {

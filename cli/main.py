@@ -18,7 +18,8 @@ from typing import Final
 import click
 
 from .exit_codes import guarded
-from .surroundings import Surroundings
+from .interrupts import Interrupts
+from .surroundings import Surroundings, surroundings
 from .wording import near
 
 COMMANDS: Final[dict[str, str]] = {
@@ -42,6 +43,10 @@ COMMANDS: Final[dict[str, str]] = {
     "replay": "Run a handler over a past stretch of time, on Spark, and compare its rows with a table.",
     "reconcile": "Compare the table with the brokers: is everything there?",
     "lag": "Show how far a group is behind, queue by queue.",
+    "find": "Find messages by id, key or place.",
+    "peek": "Show a few messages of a topic.",
+    "tail": "Show messages of a topic as they come.",
+    "dlq": "Work with a group's dead letters: list, sort, replay, export, purge.",
     "topics": "Show the cluster's topics.",
     "groups": "Show the cluster's consumer groups: members, lag, dead letters.",
     "members": "Show who is in a group, and which queues each member has.",
@@ -50,6 +55,8 @@ COMMANDS: Final[dict[str, str]] = {
     "config": "Check the configuration, or show what holds and where it came from.",
 }
 """Each command with the line that `rocketcrew --help` has for it; its file is `commands/<name>.py`."""
+NOTES_SIGNALS: Final = frozenset({"run"})
+"""Commands whose start looks itself whether Ctrl-C or TERM has come."""
 
 
 class LazyGroup(click.Group):
@@ -72,7 +79,10 @@ class LazyGroup(click.Group):
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
             ctx.fail(f"No such command {name!r}{near(name, COMMANDS) if get_close_matches(name, COMMANDS) else ''}")
-        return super().resolve_command(ctx, args)
+        found = super().resolve_command(ctx, args)
+        interrupts = surroundings(ctx).interrupts
+        (interrupts.note if name in NOTES_SIGNALS else interrupts.raise_again)()
+        return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -98,14 +108,14 @@ def rocketcrew() -> None:
     """
 
 
-def run(arguments: Sequence[str], env: Mapping[str, str], folder: Path) -> int:
+def run(arguments: Sequence[str], env: Mapping[str, str], folder: Path, interrupts: Interrupts | None = None) -> int:
     """Run a command line (without the program's name) as if called with `env` in `folder`; return the exit code."""
-    around = Surroundings(dict(env), folder)
+    around = Surroundings(dict(env), folder, interrupts or Interrupts())
     return guarded(
         lambda: rocketcrew.main(args=list(arguments), prog_name="rocketcrew", standalone_mode=False, obj=around)
     )
 
 
-def main() -> None:
+def main(interrupts: Interrupts) -> None:
     """The console script. The one place that reads the process's environment, and it is read once."""
-    sys.exit(run(sys.argv[1:], os.environ, Path()))
+    sys.exit(run(sys.argv[1:], os.environ, Path(), interrupts))

@@ -50,8 +50,8 @@ COMMON: Final[Mapping[str, str]] = {
 class Folder(click.Path):
     """An option that names a folder on this host; a URL is refused, which a path would take for a name."""
 
-    def __init__(self) -> None:
-        super().__init__(file_okay=False, path_type=Path)
+    def __init__(self, *, exists: bool = False) -> None:
+        super().__init__(file_okay=False, path_type=Path, exists=exists)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         wrong = not_a_folder(str(value))
@@ -61,6 +61,8 @@ class Folder(click.Path):
 
 
 FOLDER: Final = Folder()
+FOLDER_THERE: Final = Folder(exists=True)
+"""A folder that is read: a mistyped name is an error, and not an empty folder."""
 
 
 def table_folder(settings: Settings) -> Path:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
@@ -17,12 +17,10 @@ from typing import Any, Final, Self
 import structlog
 
 from ..client.cluster import Cluster
-from ..client.operations import Operations, PullStatus, parse_pull
 from ..conf.segment_format import READY_DIR
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
 from ..remoting.queues import MessageQueue
-from ..remoting.stored import SYSFLAG_LOW_BYTE, record_info, walk
-from ..source.searching import pull_request
+from ..remoting.stored import SYSFLAG_LOW_BYTE
 from ..workers.api import BatchResult, Handler
 from ..workers.boot import NEW_TABLE, TableSpec
 from ..workers.calls import Wants, batch_results, chooser
@@ -35,8 +33,8 @@ from ..workers.rows import RowBuffer
 from ..workers.sealing import Sealer
 from ..workers.segment import SegmentWriter
 from ..workers.table_fit import check_fits
+from .messages import records
 
-PULL_MESSAGES: Final = 32
 SEAL_ROWS: Final = 50_000
 SEAL_BYTES: Final = 64 << 20
 FETCH_BYTES: Final = 64 << 20
@@ -191,7 +189,6 @@ async def fetch(
     cluster: Cluster, wanted: OffsetSet, bytes_max: int = FETCH_BYTES
 ) -> tuple[list[tuple[QueueKey, bytes]], OffsetSet, OffsetSet]:
     """Stored records of `wanted`, of about `bytes_max`; those that no broker has any more; those not asked for yet."""
-    operations = Operations(cluster)
     found: list[tuple[QueueKey, bytes]] = []
     gone: list[tuple[QueueKey, IntervalSet]] = []
     rest: list[tuple[QueueKey, IntervalSet]] = []
@@ -200,7 +197,9 @@ async def fetch(
         for start, stop in offsets.pieces:
             at = start
             got: list[tuple[int, int]] = []
-            async for first, end, record in _range(cluster, operations, key, start, stop, bytes_max - size):
+            mq = MessageQueue(key.topic, key.broker, key.queue_id)
+            left = bytes_max - size
+            async for first, end, record in records(cluster, mq, start, stop, group=key.group, bytes_max=left):
                 found.append((key, record))
                 got.append((first, end))
                 size += len(record)
@@ -210,37 +209,3 @@ async def fetch(
             gone.append((key, IntervalSet.of([(start, reached)]) - IntervalSet.of(got)))
             rest.append((key, IntervalSet.of([(reached, stop)])))
     return found, OffsetSet.of(gone), OffsetSet.of(rest)
-
-
-async def _range(
-    cluster: Cluster, operations: Operations, key: QueueKey, start: int, stop: int, bytes_max: int
-) -> AsyncIterator[tuple[int, int, bytes]]:
-    """Records that have an offset in `[start, stop)`: their first offset, the one after their last, and their bytes.
-
-    Ends early when `bytes_max` are reached; nothing is asked for when there are none left.
-    """
-    if bytes_max <= 0:
-        return
-    mq = MessageQueue(key.topic, key.broker, key.queue_id)
-    address = await cluster.address_of(mq, only_this=False)
-    at = start
-    while at < stop:
-        header = pull_request(key.group, mq, at, min(PULL_MESSAGES, stop - at))
-        result = parse_pull(await operations.pull(address, header), address)
-        if result.status is not PullStatus.FOUND:
-            if result.header.next_begin_offset <= at:
-                return
-            at = result.header.next_begin_offset
-            continue
-        body = bytes(result.body)
-        positions, lasts = walk(body)
-        for place, last in enumerate(lasts):
-            record = body[positions[place] : positions[place + 1]]
-            first = record_info(record).queue_offset
-            at = max(at, last + 1)
-            if last >= start and first < stop:
-                yield first, last + 1, record
-                bytes_max -= len(record)
-                if bytes_max <= 0:
-                    return
-        at = max(at, result.header.next_begin_offset)

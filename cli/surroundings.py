@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
 
+from .interrupts import Interrupts
+
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The environment, read once at the start, and the folder in which a settings file is looked for."""
+    """The environment, read once at the start, the folder in which a settings file is looked for, and what Ctrl-C does."""
 
     env: Mapping[str, str]
     folder: Path
+    interrupts: Interrupts = field(default_factory=Interrupts)
 
 
 def surroundings(context: click.Context) -> Surroundings:

@@ -115,6 +115,7 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
         "delay_level_when_next_consume": Whole(
             0, formats.DELAY_LEVEL_MAX, also=(-1,), also_means="straight to the dead-letter topic"
         ),
+        "dead_letter_errors": Switch(),
         "persist_consumer_offset_interval_ms": _ms(100, 600_000),
         "rebalance_interval_ms": _ms(100, 600_000),
         "client_rebalance": Switch(),

@@ -85,6 +85,7 @@ class ConsumerSettings:
     order_on_failure: str
     suspend_current_queue_time_ms: int
     delay_level_when_next_consume: int
+    dead_letter_errors: bool
     persist_consumer_offset_interval_ms: int
     rebalance_interval_ms: int
     client_rebalance: bool

@@ -62,6 +62,7 @@ MEANINGLESS: Mapping[str, str] = {
     "spark.max_wait_ms": "a batch is loaded when it is done: see engine.trigger_interval_ms",
     "supervisor.drain_deadline_ms": _SERVICE, "supervisor.journal_max_mib": _SERVICE,
     "metrics.port": "Spark has a page of its own: set spark.ui.enabled = true in spark.conf", "metrics.host": _SERVICE,
+    "metrics.port_count": _SERVICE, "metrics.page": _SERVICE, "metrics.token": _SERVICE,
     "trace.enabled": "message traces are told by members of the group", "trace.topic": "message traces are not told",
     "trace.batch_max": "message traces are not told",
 }  # fmt: skip

@@ -54,7 +54,8 @@ class FailureSender:
         self._stopping = stopping
         self._delay_level = consumer.delay_level_when_next_consume
         self._send_backs = SendBacks(
-            link.cluster, link.operations, group, consumer.max_reconsume_times, own_sends=True
+            link.cluster, link.operations, group, consumer.max_reconsume_times, own_sends=True,
+            errors=consumer.dead_letter_errors,
         )  # fmt: skip
 
     def send_file(self, path: Path) -> Outcomes:
@@ -95,7 +96,7 @@ class FailureSender:
         mq = MessageQueue(row["topic"], row["broker"], row["queue_id"])
         told = 0.0
         for attempt in range(1 << 31):
-            action = SendBack(0, 0, 0, mq, 0, 0, mode, level, attempt, facts=failure.facts)
+            action = SendBack(0, 0, 0, mq, 0, 0, mode, level, attempt, facts=failure.facts, error=failure.error)
             if await self._send_backs.send(action, row["record"], message):
                 return
             if self._stopping():

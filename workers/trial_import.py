@@ -12,6 +12,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final
 
@@ -19,15 +21,17 @@ from .api import Handler
 from .loading import HandlerLoadError, HandlerSpec, describe, import_module, load, takes_one
 from .parent_death import die_with_parent
 
+CHECK_S: Final = 0.05
 STDERR_SHOWN_MAX: Final = 4_000
 """Characters of what a process printed that ended without an answer."""
 
 
-def examine(target: str, timeout_ms: int) -> HandlerSpec:
+def examine(target: str, timeout_ms: int, check: Callable[[], None] = lambda: None) -> HandlerSpec:
     """The handler that `target` names: package.module:function, or a module with one handler.
 
     Raises UsageError when it is written wrongly, HandlerLoadError when it cannot be imported within the time, cannot take a
-    message, or when the module has none or several.
+    message, or when the module has none or several. Raises what `check` raises, which is called again and again while the
+    process runs, and when it has ended: Ctrl-C at a terminal ends that process too.
     """
     if ":" in target or not all(part.isidentifier() for part in target.split(".")) or target.endswith(".py"):
         describe(target)
@@ -41,13 +45,14 @@ def examine(target: str, timeout_ms: int) -> HandlerSpec:
     )
     with process:
         try:
-            out, printed = process.communicate(timeout=timeout_ms / 1000)
+            out, printed = _answer(process, time.monotonic() + timeout_ms / 1000, check)
         except subprocess.TimeoutExpired:
             raise HandlerLoadError(
                 f"handler {target} was not imported within workers.boot_timeout_ms = {timeout_ms} ms"
             ) from None
         finally:
             process.kill()
+    check()
     if not out:
         code = process.returncode
         how = f"ended by signal {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
@@ -56,6 +61,18 @@ def examine(target: str, timeout_ms: int) -> HandlerSpec:
     if "wrong" in answer:
         raise HandlerLoadError(answer["wrong"], answer["traceback"])
     return describe(answer["handler"])
+
+
+def _answer(process: subprocess.Popen[str], deadline: float, check: Callable[[], None]) -> tuple[str, str]:
+    """What it wrote to stdout and stderr. Raises TimeoutExpired after the deadline."""
+    while True:
+        left = deadline - time.monotonic()
+        try:
+            return process.communicate(timeout=min(left, CHECK_S))
+        except subprocess.TimeoutExpired:
+            check()
+            if left <= CHECK_S:
+                raise
 
 
 def look(target: str) -> dict[str, str]:

@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import psutil
-import pyarrow.ipc
-import pyarrow.parquet
 
 from ...client.access import Access
 from ...client.admin import Admin
@@ -39,8 +37,6 @@ from ..children import Child, ChildError, free_ports
 from ..watch import lag_of
 from .handler import TRACE
 from .verdict import Line, parse, standing
-
-_parquet: Any = pyarrow.parquet  # its stubs know only parts of its types
 
 QUEUES: Final = 4
 KEYS: Final = 16
@@ -329,9 +325,13 @@ class Ground:
 
     def rows(self) -> dict[int, int]:
         """For each number how often it stands in the results: sealed segments, and the table."""
+        import pyarrow.ipc
+        import pyarrow.parquet
+
+        parquet: Any = pyarrow.parquet  # its stubs know only parts of its types
         segments = [pyarrow.ipc.open_stream(path.read_bytes()).read_all()
                     for path in (self.folder / "state").glob(f"*/*/segments/{READY_DIR}/*.arrows")]  # fmt: skip
-        table = [_parquet.read_table(path) for path in (self.folder / "table").glob("batch_id=*/*.parquet")]
+        table = [parquet.read_table(path) for path in (self.folder / "table").glob("batch_id=*/*.parquet")]
         return standing(_rows_of(segments), _rows_of(table))
 
 

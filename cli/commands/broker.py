@@ -30,6 +30,7 @@ from ..options import with_settings
 @click.option("--delay-levels", metavar="LEVELS", help="Delays of the retry levels, as in '1s 5s 10s 30s 1m'.")
 @click.option("--json", "as_json", is_flag=True, help="When ready, print one JSON object with both addresses.")
 @with_settings(
+    asks_cluster=False,
     folder="broker.dir",
     host="broker.host",
     announce="broker.announce",
@@ -68,12 +69,16 @@ def broker(settings: Settings, as_json: bool) -> None:
 @broker.command("check")
 @click.option("--dir", "folder", metavar="FOLDER", help="The data folder of a broker that does not run.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
-@with_settings(folder="broker.dir")
+@with_settings(asks_cluster=False, folder="broker.dir")
 def check_store(settings: Settings, as_json: bool) -> None:
     """Read the whole store of a broker and compare its parts; nothing is changed.
 
     Every record is read with its CRC, every entry of a queue is compared with its record, the tables are parsed. Exits with
     0 when everything agrees, else with 1.
+
+    \b
+    Examples:
+      rocketcrew broker check --dir /data/broker
     """
     folder = Path(settings.broker.dir)
     if not (folder / LOG).is_dir():

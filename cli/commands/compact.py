@@ -14,7 +14,7 @@ from ..options import table_folder, with_settings
 @click.command()
 @click.option("--target", metavar="PATH", help="The table's folder (parquet, pyarrow, delta, deltalake).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@with_settings(target="spark.target")
+@with_settings(asks_cluster=False, target="spark.target")
 def compact(settings: Settings, as_json: bool) -> None:
     """Rewrite small files of a table into files of spark.target_file_mib.
 

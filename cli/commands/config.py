@@ -20,6 +20,11 @@ def config() -> None:
     """Check the configuration, or show what holds and where it came from.
 
     Both look at exactly what every other command would: flags, environment, file and defaults of this folder and shell.
+
+    \b
+    Examples:
+      rocketcrew config check
+      rocketcrew config show consumer
     """
 
 
@@ -30,6 +35,10 @@ def check(sources: Sources, as_json: bool) -> None:
     """Check the whole configuration and list every problem; keys and certificates that it names are read too.
 
     Exits with 0 when there is none, else with 2. Nothing is connected to and nothing is started.
+
+    \b
+    Examples:
+      rocketcrew config check -c billing.toml
     """
     try:
         settings = sources.load()
@@ -72,10 +81,11 @@ def show_settings(sources: Sources, names: tuple[str, ...], as_json: bool, chang
     """Show every setting, its value, and where it came from.
 
     \b
-    rocketcrew config show consumer               one section
-    rocketcrew config show workers.count          one setting
-    rocketcrew config show --changed              what differs from the defaults
-    rocketcrew config show --reference > my.toml  a file to start from
+    Examples:
+      rocketcrew config show consumer               one section
+      rocketcrew config show workers.count          one setting
+      rocketcrew config show --changed              what differs from the defaults
+      rocketcrew config show --reference > my.toml  a file to start from
     """
     if reference:
         click.echo(defaults_text(), nl=False)

@@ -77,6 +77,10 @@ def demo(folder: Path, files: int | None, as_json: bool) -> None:
 
     Starts an embedded broker, a producer, the supervisor with one worker a core, and the Spark loader; all of them stop
     when it ends or is interrupted (Ctrl-C).
+
+    \b
+    Examples:
+      rocketcrew demo
     """
     started = time.monotonic()
     signal.signal(signal.SIGTERM, _interrupt)

@@ -7,18 +7,19 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from ...conf.segment_format import FOLDER_FORMATS, LOADER_STATUS_FILE
 from ...conf.settings import Settings, require
-from ...spark.config import LoaderConfig, loader_config
-from ...spark.front import run_loader
 from ...spark.needs import check_installed
 from ...spark.status import read_status
-from ...workers.stack_dump import answer_into
-from ..options import FOLDER, with_settings
+from ..options import FOLDER_THERE, with_settings
 from ..surroundings import import_from_here, surroundings
+
+if TYPE_CHECKING:
+    from ...spark.config import LoaderConfig
 
 
 def _pairs(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
@@ -32,7 +33,7 @@ def _pairs(context: click.Context, parameter: click.Parameter, value: tuple[str,
 
 
 @click.command()
-@click.option("--staging", "stagings", metavar="DIR", type=FOLDER, required=True,
+@click.option("--staging", "stagings", metavar="DIR", type=FOLDER_THERE, required=True,
               multiple=True, help="The folder that workers seal segments into: <data_dir>/<group>/<slot>/segments. May be"
                                   " repeated: one loader for several supervisors.")  # fmt: skip
 @click.option(
@@ -59,7 +60,7 @@ def _pairs(context: click.Context, parameter: click.Parameter, value: tuple[str,
     help="Print the final status (as in loader.json) on stdout; a list of several folders' ones.",
 )
 @click.option("--stacks-fd", type=int, hidden=True, help="Where a supervisor wants our stacks written, when it asks.")
-@with_settings(target="spark.target", master="spark.master")
+@with_settings(asks_cluster=False, target="spark.target", master="spark.master")
 @click.pass_context
 def load(
     context: click.Context, settings: Settings, stagings: tuple[Path, ...], once: bool, quarantine: bool,
@@ -84,11 +85,14 @@ def load(
 
     \b
     Examples:
-      rocketcrew load --staging .rocketcrew/billing/0/segments --target /data/billing
-      rocketcrew load --staging segments --target table --follow --set spark.max_wait_ms=5000
-      rocketcrew load --staging a/billing/0/segments --staging b/billing/0/segments --follow --set spark.format=foreach
+      rocketcrew load --staging .rocketcrew/billing/0/segments --target table
+      rocketcrew load --staging segments --target table --follow
+      rocketcrew load --staging a/g/0/segments --staging b/g/0/segments \\
+          --follow --set spark.format=foreach
     """
     if stacks_fd is not None:
+        from ...workers.stack_dump import answer_into
+
         answer_into(stacks_fd)  # a supervisor started us, and wants to know what we do when it asks
     spark = settings.spark
     if spark.format in FOLDER_FORMATS:
@@ -98,6 +102,8 @@ def load(
                      quarantine=quarantine)  # fmt: skip
     check_installed(spark.format, spark.delta_jars, spark.master)
     import_from_here()
+    from ...spark.front import run_loader
+
     code = run_loader(config)
     if as_json:
         told_ends = [_end(staging, code) for staging in stagings]
@@ -107,6 +113,8 @@ def load(
 
 def config_of(settings: Settings, staging: Path, env: Mapping[str, str]) -> LoaderConfig:
     """What the settings say of the loader. Raises UsageError."""
+    from ...spark.config import loader_config
+
     return loader_config(settings.spark, staging, settings.spark.target, env, settings.results.high_water_mib)
 
 

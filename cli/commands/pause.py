@@ -13,5 +13,9 @@ def pause(target: Target) -> None:
     """Pause a running supervisor: it pulls nothing more, finishes what it has, and stays in its group.
 
     The signal TSTP does the same. `rocketcrew resume` ends it.
+
+    \b
+    Examples:
+      rocketcrew pause -g billing
     """
     target.tell(target.ask("pause"), "paused")

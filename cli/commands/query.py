@@ -31,7 +31,7 @@ VERIFY: Final = {"spark.hadoop.parquet.page.verify-checksum.enabled": "true"}
 )
 @click.option("--master", metavar="URL", help="Spark's master, such as local[4].")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array of rows for each statement.")
-@with_settings(target="spark.target", master="spark.master")
+@with_settings(asks_cluster=False, target="spark.target", master="spark.master")
 def query(settings: Settings, sql: tuple[str, ...], engine: str, as_json: bool) -> None:
     """Run SQL statements on the views `results` and `latest` of a table.
 
@@ -40,7 +40,8 @@ def query(settings: Settings, sql: tuple[str, ...], engine: str, as_json: bool) 
 
     \b
     Example:
-      rocketcrew query --target .rocketcrew/billing/table 'SELECT count(*) FROM latest'
+      rocketcrew query --target .rocketcrew/billing/table \\
+          'SELECT count(*) FROM latest'
     """
     require(settings, ["spark.target"], flag_names={"spark.target": "--target PATH"})
     given = click.get_current_context().get_parameter_source("master") is not click.core.ParameterSource.DEFAULT

@@ -21,7 +21,7 @@ from ...remoting.codes import ResponseCode
 from ...remoting.errors import BrokerError
 from ...remoting.names import DLQ_PREFIX, RETRY_PREFIX
 from ...supervisor.member.access import access_of
-from ..options import FOLDER, table_folder, with_settings
+from ..options import FOLDER_THERE, table_folder, with_settings
 from ..stagings import group_in_keys, staging_folders, topics_in_keys
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ NOTED_AFTER_S: Final = 1.0
 @click.command()
 @click.option("-g", "--group", metavar="GROUP", help="The consumer group.")
 @click.option("--target", metavar="PATH", help="The table's folder (parquet, pyarrow, delta, deltalake).")
-@click.option("--staging", "stagings", metavar="DIR", multiple=True, type=FOLDER,
+@click.option("--staging", "stagings", metavar="DIR", multiple=True, type=FOLDER_THERE,
               help="A folder of segments; may be repeated. Otherwise all of the group in supervisor.data_dir.")  # fmt: skip
 @click.option("--brokers/--no-brokers", default=True,
               help="Ask the brokers for their ends and the group's offsets (default), or not.")  # fmt: skip

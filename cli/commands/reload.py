@@ -22,6 +22,11 @@ def reload(target: Target, wait: bool) -> None:
     The first worker with the new code starts beside the old ones; when it cannot (an import error, a set-up hook that
     raises), nothing changes and this command fails with the reason. Then the others are replaced one after another. The
     signal HUP does the same. Settings that hold only after a restart are named.
+
+    \b
+    Examples:
+      rocketcrew reload
+      rocketcrew reload -g billing --wait
     """
     answer = target.ask("reload")
     if wait:

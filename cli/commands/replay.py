@@ -60,7 +60,8 @@ def replay(
     \b
     Examples:
       rocketcrew replay app:handle --from 2h -t orders -g billing -n 10.0.0.5:9876
-      rocketcrew replay app:new --from 2026-01-30 --to 2026-01-31 -t orders -g billing --diff /data/billing
+      rocketcrew replay app:new --from 2026-01-30 --to 2026-01-31 \\
+          -t orders -g billing --diff /data/billing
     """
     from ...spark.needs import check_pyspark
 

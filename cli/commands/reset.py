@@ -30,7 +30,7 @@ from ...source.reading import TOOLS_GROUP
 from ...source.searching import exact_offset, store_times
 from ...supervisor.member.access import access_of
 from ..asking import ask_cluster, known_topics
-from ..options import FOLDER, table_folder, with_settings
+from ..options import FOLDER_THERE, table_folder, with_settings
 from ..stagings import group_in_keys, staging_folders
 from ..tables import lines
 from ..wording import UnknownNameError, no_such_group
@@ -76,7 +76,7 @@ class Move:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: every queue with old and new offset.")
 @click.option("--reprocess", is_flag=True, help="Load the rows once more, in a new epoch (column _epoch).")
 @click.option("--target", metavar="PATH", help="The table's folder, for --reprocess.")
-@click.option("--staging", "stagings", metavar="DIR", multiple=True, type=FOLDER,
+@click.option("--staging", "stagings", metavar="DIR", multiple=True, type=FOLDER_THERE,
               help="A folder of segments, where what is skipped or loaded once more is noted. Otherwise all of the group"
                    " in supervisor.data_dir.")  # fmt: skip
 @with_settings(group="consumer.group", target="spark.target")
@@ -102,7 +102,8 @@ def reset(
     Examples:
       rocketcrew reset -g billing -t orders --to 2h --dry-run
       rocketcrew reset -g billing -t orders --to 2026-05-01T00:00:00+00:00
-      rocketcrew reset -g billing -t orders --to earliest --reprocess --target /data/billing
+      rocketcrew reset -g billing -t orders --to earliest --reprocess \\
+          --target /data/billing
     """
     names = {"consumer.group": "-g GROUP", "cluster.name_servers": "-n HOST:PORT"}
     if reprocess:

@@ -11,21 +11,23 @@ import signal
 import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-import uvloop
 
 from ...conf.exit_codes import EXIT_FORCED
 from ...conf.settings import Settings
 from ...remoting.errors import UsageError
-from ...supervisor.service import Summary, Supervisor
-from ...workers.loading import HandlerSpec
-from ...workers.trial_import import examine
 from ..embedded import EmbeddedBroker, start_broker
 from ..exit_codes import ForcedStopError
+from ..interrupts import Interrupts
 from ..live_line import LiveLine, Rate, progress_line, start_block
 from ..options import live_line, reread_settings, with_settings
 from ..surroundings import import_from_here, surroundings
+
+if TYPE_CHECKING:
+    from ...supervisor.service import Summary, Supervisor
+    from ...workers.loading import HandlerSpec
 
 COLLECT_AFTER_ALLOCATIONS = 10_000
 SHOW_S = 1.0
@@ -69,8 +71,7 @@ def run(
     The function gets one message at a time (or a list, see `rocketcrew.handler`) and returns rows, or nothing. Modules of
     the current folder can be named. Raising means that the message is consumed again later.
 
-    \b
-    Signals: TERM or INT (Ctrl-C) finish what was begun, commit and leave the group; a second one forces, and tells how
+    Signals: TERM or INT (Ctrl-C) finish what was begun, commit and leave the group; a second one forces, and reports how
     many messages will come again. QUIT stops at once. HUP reloads the handler's code and the settings, worker by worker,
     and goes back when the new code does not start. TTIN and TTOU start and stop one worker. USR1 logs what every process
     is doing. TSTP and CONT pause and resume pulling. `rocketcrew status`, `top`, `stacks`, `scale`, `reload`, `pause`,
@@ -82,21 +83,29 @@ def run(
 
     \b
     Examples:
-      rocketcrew run functions:measure --topic sources --group functions --embedded
-      rocketcrew run shop.orders:handle -t 'orders:paid' -g billing -n 10.0.0.5:9876 --workers 8
-      rocketcrew run shop.orders:handle -t orders -g billing -n 10.0.0.5:9876 --engine spark --master spark://10.0.0.9:7077
+      rocketcrew run functions:measure -t sources -g functions --embedded
+      rocketcrew run shop.orders:handle -t orders:paid -g billing -n 10.0.0.5:9876
+      rocketcrew run shop.orders:handle -t orders -g billing \\
+          -n 10.0.0.5:9876 --engine spark --master spark://10.0.0.9:7077
     """
+    from ...workers.trial_import import examine
+
+    interrupts = surroundings(context).interrupts
     import_from_here()
-    spec = examine(handler, settings.workers.boot_timeout_ms)
+    spec = examine(handler, settings.workers.boot_timeout_ms, interrupts.check)
     if engine == "spark":
         context.exit(_run_on_spark(context, settings, spec, embedded=embedded, reloads=reload_on_change))
+    import uvloop
+
     _calm_collector()
     with (
-        _name_servers(settings, embedded) as (settings_to_use, broker),
+        _name_servers(settings, embedded, interrupts) as (settings_to_use, broker),
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
+        interrupts.check()
+        watched = Path.cwd() if reload_on_change else None
         summary = runner.run(
-            _supervise(settings_to_use, spec, reread_settings(), Path.cwd() if reload_on_change else None, broker)
+            _supervise(settings_to_use, spec, reread_settings(), watched, broker, lambda: interrupts.noted)
         )
     _tell(summary)
     if summary.exit_code == EXIT_FORCED:
@@ -115,7 +124,9 @@ def _run_on_spark(
 
     if reloads:
         raise UsageError("--reload has no meaning with --engine spark: stop it, and start it with the new code")
-    with _name_servers(settings, embedded) as (settings_to_use, broker):
+    interrupts = surroundings(context).interrupts
+    with _name_servers(settings, embedded, interrupts) as (settings_to_use, broker):
+        interrupts.raise_again()  # the stream takes the signals over itself, and gives them back
         if broker is not None:
             broker.watch_by_thread(lambda: os.kill(os.getpid(), signal.SIGTERM))
         return run_stream(settings_to_use, spec, surroundings(context).env)
@@ -130,8 +141,12 @@ def _calm_collector() -> None:
 
 async def _supervise(
     settings: Settings, spec: HandlerSpec, reread: Callable[[], Settings], watched: Path | None,
-    broker: EmbeddedBroker | None,
+    broker: EmbeddedBroker | None, unwanted: Callable[[], bool],
 ) -> Summary:  # fmt: skip
+    """`unwanted`: a signal has come before the supervisor took the signals over, which is the first that its run does."""
+
+    from ...supervisor.service import Supervisor
+
     def again() -> Settings:
         return dataclasses.replace(reread(), cluster=settings.cluster)  # an embedded broker's address is not on disk
 
@@ -156,6 +171,7 @@ async def _supervise(
 
     if broker is not None:
         loop.add_reader(broker, died)
+    loop.call_soon(lambda: supervisor.stop() if unwanted() else None)
     try:
         return await supervisor.run()
     finally:
@@ -190,7 +206,9 @@ def _cluster(settings: Settings) -> str:
 
 
 @contextlib.contextmanager
-def _name_servers(settings: Settings, embedded: bool) -> Generator[tuple[Settings, EmbeddedBroker | None]]:
+def _name_servers(
+    settings: Settings, embedded: bool, interrupts: Interrupts
+) -> Generator[tuple[Settings, EmbeddedBroker | None]]:
     """The settings with name servers in them: the configured ones, or those of an embedded broker."""
     if embedded and settings.cluster.name_servers:
         raise UsageError(
@@ -200,27 +218,30 @@ def _name_servers(settings: Settings, embedded: bool) -> Generator[tuple[Setting
     if settings.cluster.name_servers or (settings.cluster.namesrv_domain and not embedded):
         yield settings, None
         return
-    if not embedded and not _agrees():
+    if not embedded and not _agrees(interrupts):
         raise UsageError(
             "no name server is configured: give -n HOST:PORT, set NAMESRV_ADDR or cluster.name_servers in the file, or use"
             " --embedded to start a broker of your own"
         )
     log = Path(settings.supervisor.data_dir) / "broker.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    broker = start_broker(settings.broker, log)
-    click.echo(f"embedded broker: {broker.name_server} (pid {broker.child.pid}, log {log})", err=True)
-    cluster = dataclasses.replace(settings.cluster, name_servers=(broker.name_server,))
+    broker = start_broker(settings.broker, log, interrupts.check)
     try:
+        click.echo(f"embedded broker: {broker.name_server} (pid {broker.child.pid}, log {log})", err=True)
+        cluster = dataclasses.replace(settings.cluster, name_servers=(broker.name_server,))
         yield dataclasses.replace(settings, cluster=cluster), broker
     finally:
         broker.close()
 
 
-def _agrees() -> bool:
+def _agrees(interrupts: Interrupts) -> bool:
     """Ask, but only somebody who sits at a terminal."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
-    return click.confirm("No name server is configured. Start an embedded broker?", default=True, err=True)
+    interrupts.raise_again()  # nothing else ends the reading of a line
+    agreed = click.confirm("No name server is configured. Start an embedded broker?", default=True, err=True)
+    interrupts.note()
+    return agreed
 
 
 def _tell(summary: Summary) -> None:

@@ -13,8 +13,13 @@ from ..controlling import Target, to_supervisor
 def scale(target: Target, workers: int) -> None:
     """Have N worker processes (1 to 256) in a running supervisor.
 
-    Workers that are too many finish what they have first. The signals TTIN and TTOU do it by one. What was set here stays
-    until the supervisor ends, or a reload brings another workers.count.
+    Surplus workers first finish what they have. The signals TTIN and TTOU add and remove one worker. The number holds until
+    the supervisor ends, or until a reload brings another workers.count.
+
+    \b
+    Examples:
+      rocketcrew scale 8
+      rocketcrew scale 8 -g billing
     """
     answer = target.ask("scale", workers=workers)
     target.tell(answer, f"{answer['workers']} workers (before: {answer['before']})")

@@ -18,8 +18,12 @@ def stacks(target: Target) -> None:
     """Print the Python stacks of all processes: supervisor, workers with the message that each has in hand, the processes
     that workers are forked from, and the loader.
 
-    Works for workers in a loop of C code too; one that is stopped is told as such. The signal USR1 writes the same into
-    the log.
+    Works for workers in a loop of C code too; a stopped process is reported as stopped. The signal USR1 writes the same
+    into the log.
+
+    \b
+    Examples:
+      rocketcrew stacks -g billing
     """
     answer = target.ask("stacks")
     target.tell(answer, "\n".join(text_of(each) for each in answer["processes"]))

@@ -15,7 +15,13 @@ from ..tables import lines
 @click.command()
 @to_supervisor
 def status(target: Target) -> None:
-    """Show how a running supervisor is doing: its workers, its queues, what was done. --json has everything."""
+    """Show how a running supervisor is doing: its workers, its queues, what was done. --json has everything.
+
+    \b
+    Examples:
+      rocketcrew status
+      rocketcrew status -g billing --json
+    """
     answer = target.ask("status")
     target.tell(answer, text_of(answer))
 

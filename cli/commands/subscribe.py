@@ -17,6 +17,11 @@ def subscribe(target: Target, subscription: str) -> None:
     once. A topic that is subscribed already gets the new filter: what was pulled is finished, then its queues are opened
     anew. It holds until the supervisor ends, also over reloads; consumer.topics in the configuration is for the next start.
     All members of the group must subscribe the same, or messages get lost.
+
+    \b
+    Examples:
+      rocketcrew subscribe refunds
+      rocketcrew subscribe 'orders:paid || shipped' -g billing
     """
     topic, _, expression = subscription.partition(":")
     answer = target.ask("subscribe", topic=topic, filter=expression or "*")

@@ -28,6 +28,10 @@ def top(target: Target, interval: float, count: int) -> None:
 
     Rates are those since the look before; the first look takes half a second for that. With --json, one object a look and
     line, with `per_second` added.
+
+    \b
+    Examples:
+      rocketcrew top -g billing
     """
     before, asked = target.ask("status"), time.monotonic()
     time.sleep(min(interval, FIRST_S))

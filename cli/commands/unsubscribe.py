@@ -15,6 +15,10 @@ def unsubscribe(target: Target, topic: str) -> None:
 
     Brokers are told at once. The last topic stays (use `rocketcrew stop`). It holds until the supervisor ends, also over
     reloads; consumer.topics in the configuration is for the next start.
+
+    \b
+    Examples:
+      rocketcrew unsubscribe refunds -g billing
     """
     answer = target.ask("unsubscribe", topic=topic)
     target.tell(answer, f"unsubscribed {topic}" if answer["changed"] else f"{topic} is not subscribed")

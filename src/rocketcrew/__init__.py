@@ -2,8 +2,8 @@
 
 What a handler's module needs is here: `handler`, `Message`, `Retry`, `BatchResult`, `SoftTimeLimitExceeded`, in order also
 `Suspend`, `Commit` and `Rollback`; `worker_index`, `logger`, `progress` and `cancelled`, what a running handler may ask; and
-`consume`, which runs one. What sends messages is here too (`Producer`, `SyncProducer`), loaded when it is first named:
-workers do not pay for it.
+`consume`, which runs one. What sends messages is here too (`Producer`, `SyncProducer`). Every name is loaded when it is first
+used: workers do not pay for the client, and the command line answers Ctrl-C before anything else is imported.
 """
 
 from __future__ import annotations
@@ -11,10 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-from .workers.api import BatchResult, Commit, Handler, Retry, Rollback, SoftTimeLimitExceeded, Suspend, handler
-from .workers.context import cancelled, logger, progress, worker_index
-from .workers.message import Message
 
 if TYPE_CHECKING:
     from .client.access import Access, Credentials, TlsOptions
@@ -26,6 +22,9 @@ if TYPE_CHECKING:
     from .client.sync import SyncProducer
     from .client.transactions import CheckedMessage, LocalTransactionState, TransactionSendResult
     from .supervisor.service import Summary
+    from .workers.api import BatchResult, Commit, Handler, Retry, Rollback, SoftTimeLimitExceeded, Suspend, handler
+    from .workers.context import cancelled, logger, progress, worker_index
+    from .workers.message import Message
 
 __all__ = [
     "Access",
@@ -61,33 +60,32 @@ __all__ = [
     "worker_index",
 ]
 
-_OF_CLIENT = {
-    "Access": "access",
-    "CheckedMessage": "transactions",
-    "Credentials": "access",
-    "LocalTransactionState": "transactions",
-    "OutgoingMessage": "outgoing",
-    "Producer": "producer",
-    "SendResult": "send_result",
-    "SendRules": "sending",
-    "SendStatus": "send_result",
-    "SyncProducer": "sync",
-    "TlsOptions": "access",
-    "TransactionSendResult": "transactions",
-    "by_key": "selection",
-    "by_machine_room": "selection",
-    "by_random": "selection",
-    "to_queue": "selection",
-}
+_FROM = {
+    "client.access": ("Access", "Credentials", "TlsOptions"),
+    "client.outgoing": ("OutgoingMessage",),
+    "client.producer": ("Producer",),
+    "client.selection": ("by_key", "by_machine_room", "by_random", "to_queue"),
+    "client.send_result": ("SendResult", "SendStatus"),
+    "client.sending": ("SendRules",),
+    "client.sync": ("SyncProducer",),
+    "client.transactions": ("CheckedMessage", "LocalTransactionState", "TransactionSendResult"),
+    "workers.api": (
+        "BatchResult", "Commit", "Handler", "Retry", "Rollback", "SoftTimeLimitExceeded", "Suspend", "handler"
+    ),
+    "workers.context": ("cancelled", "logger", "progress", "worker_index"),
+    "workers.message": ("Message",),
+}  # fmt: skip
+_MODULES = {name: module for module, names in _FROM.items() for name in names}
 
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    module = _OF_CLIENT.get(name)
+    module = _MODULES.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".client.{module}", __name__), name)
+    found = globals()[name] = getattr(import_module(f".{module}", __name__), name)
+    return found
 
 
 def __dir__() -> list[str]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-try:
-    from .cli.main import main
-except KeyboardInterrupt:  # Ctrl-C before there was anything to interrupt
-    raise SystemExit(130) from None
+from .cli.interrupts import Interrupts
 
-__all__ = ["main"]
+
+def main() -> None:
+    """Answer Ctrl-C first, and only then import a command."""
+    interrupts = Interrupts()
+    interrupts.install()
+    from .cli.main import main as front_door
+
+    front_door(interrupts)
+
 
 if __name__ == "__main__":
     main()

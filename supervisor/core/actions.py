@@ -81,6 +81,8 @@ class SendBack:
     """Of a popped message, whatever its mode."""
     facts: dict[str, str] | None = None
     """DEAD_LETTER after crashes: its properties; where that is refused, it goes without them, by a send-back."""
+    error: str = ""
+    """Why it failed, for a dead letter's properties."""
 
 
 @dataclass(slots=True, eq=False)

@@ -111,6 +111,7 @@ class Retries:
             SendBack(
                 pq.handle, chunk.chunk_id, index, pq.mq, chunk.positions[index], chunk.positions[index + 1], mode,
                 level_of(failure, mode, configured), failure.attempts, failure.tried, check, failure.facts,
+                failure.error,
             )
         )  # fmt: skip
 

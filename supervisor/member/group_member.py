@@ -94,7 +94,7 @@ class GroupMember:
         )
         self._send_backs = SendBacks(
             self._cluster, self._operations, self._group, settings.consumer.max_reconsume_times,
-            locks=core.state.config.locks,
+            locks=core.state.config.locks, errors=settings.consumer.dead_letter_errors,
         )  # fmt: skip
         self._locks = QueueLocks(self._cluster, self._operations, core, self._group, self._loop.time, acted, left)
         alone = is_broadcasting(settings)

@@ -33,6 +33,8 @@ DEFAULT_MAX_RECONSUME_TIMES = 16
 _KEPT_FLAGS = SYSFLAG_COMPRESSED | SYSFLAG_COMPRESSION_MASK | SYSFLAG_MULTI_TAGS
 """What describes the body and tags; host families and transactions belong to the old record."""
 FACT_PREFIX = "ROCKETCREW_"
+_OF_THE_END = ("RECONSUME_TIME", "MAX_RECONSUME_TIMES", "DELAY", "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID")
+"""Properties of a dead letter that its next first attempt does not have."""
 PROPERTIES_BYTES_MAX = 30_000
 """A broker takes 32767 bytes of properties and adds some of its own."""
 _PHYSICAL_OFFSET = Struct(">28xq")
@@ -45,12 +47,14 @@ class SendBacks:
 
     def __init__(
         self, cluster: Cluster, operations: Operations, group: str, max_reconsume_times: int, *, locks: bool = False,
-        own_sends: bool = False,
+        own_sends: bool = False, errors: bool = False,
     ) -> None:  # fmt: skip
         """`locks`: the group locks its queues. Brokers from 5.1 on put what such a group sends to the retry topic by itself
         straight into the dead-letter topic, so only messages at their limit go that way (§5.4). `own_sends`: what can be
-        decoded goes by ordinary sends only, whether or not the broker that it came from is there."""
+        decoded goes by ordinary sends only, whether or not the broker that it came from is there. `errors`: dead letters say
+        why they failed."""
         self._own_sends = own_sends
+        self._errors = errors
         self._locks = locks
         self._cluster = cluster
         self._operations = operations
@@ -61,9 +65,10 @@ class SendBacks:
 
     async def send(self, action: SendBackAction, record: bytes, message: StoredMessage | None) -> bool:
         """True when a broker has accepted it. `message` None = `record` cannot be decoded."""
-        if action.facts is not None and message is not None:
+        facts = self._dead_letter_facts(action, message)
+        if facts is not None and message is not None:
             try:
-                await self.to_dead_letters(action.facts, message)
+                await self.to_dead_letters(facts, message)
                 return True
             except RocketcrewError as error:
                 log.warning("dead_letter_refused", queue=tuple(action.mq), error=str(error), attempt=action.attempt)
@@ -83,6 +88,28 @@ class SendBacks:
             log.warning("resend_failed", queue=tuple(action.mq), error=str(error), attempt=action.attempt)
             return False
 
+    def _dead_letter_facts(self, action: SendBackAction, message: StoredMessage | None) -> Mapping[str, str] | None:
+        """What a record that becomes a dead letter now is to say of its end; None for another, or where nothing is known.
+
+        A send-back carries no properties, so the broker's own dead letters do not say why they failed.
+        """
+        if action.facts is not None or message is None or not (action.error and self._errors):
+            return action.facts
+        used_up = action.mode is Mode.SEND_BACK and message.reconsume_times >= self._max
+        return {"error": action.error} if used_up or action.mode is Mode.DEAD_LETTER else None
+
+    def _last_error(self, action: SendBackAction, message: StoredMessage) -> dict[str, str]:
+        """The property of a last attempt; the broker makes a dead letter of what it comes with."""
+        if action.mode is not Mode.LAST_ATTEMPT or not (action.error and self._errors):
+            return {}
+        return crash_properties({"error": action.error}, len(message.raw_properties))
+
+    async def replay(self, message: StoredMessage) -> None:
+        """A dead letter to the group's retry topic, its attempts counted anew: this group alone gets it again."""
+        properties = {name: value for name, value in _of_a_retry(message).items()
+                      if name not in _OF_THE_END and not name.startswith(FACT_PREFIX)}  # fmt: skip
+        await self._send(message, properties, 0, max(self._max, 1))
+
     async def _to_its_broker(self, action: SendBackAction, record: bytes, message: StoredMessage | None) -> None:
         address = await self._cluster.address_of(action.mq)
         header = SendBack(
@@ -101,6 +128,7 @@ class SendBacks:
         times = message.reconsume_times + action.tried + 1
         properties = {
             **_of_a_retry(message),
+            **self._last_error(action, message),
             "RECONSUME_TIME": str(times),
             "MAX_RECONSUME_TIMES": str(self._max),
             "DELAY": str(resend_level(action.delay_level, times)),
@@ -170,9 +198,10 @@ def crash_properties(facts: Mapping[str, str], others_bytes: int) -> dict[str, s
 
 def _of_a_retry(message: StoredMessage) -> dict[str, str]:
     """The properties that every record after the first has."""
+    origin = message.properties.get("ORIGIN_MESSAGE_ID") or message.properties.get("DLQ_ORIGIN_MESSAGE_ID")
     properties = {
         **message.properties,
-        "ORIGIN_MESSAGE_ID": message.properties.get("ORIGIN_MESSAGE_ID") or message.offset_message_id,
+        "ORIGIN_MESSAGE_ID": origin or message.offset_message_id,
         "RETRY_TOPIC": _origin_topic(message),
     }
     properties.pop("TRAN_MSG", None)
@@ -180,4 +209,4 @@ def _of_a_retry(message: StoredMessage) -> dict[str, str]:
 
 
 def _origin_topic(message: StoredMessage) -> str:
-    return message.properties.get("RETRY_TOPIC") or message.topic
+    return message.properties.get("RETRY_TOPIC") or message.properties.get("DLQ_ORIGIN_TOPIC") or message.topic

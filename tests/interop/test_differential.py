@@ -130,7 +130,7 @@ class OurSubject:
         self._log = folder / "seen.log"
         self.crew = Crew(
             folder, servers, "script_handler:scripted", f"{self.topic}:{EXPRESSION}", load=False, group=self.group,
-            **{"consumer.max_reconsume_times": MAX_RECONSUME_TIMES},
+            **{"consumer.max_reconsume_times": MAX_RECONSUME_TIMES, "consumer.dead_letter_errors": False},
         )  # fmt: skip
 
     def start(self) -> None:

@@ -83,6 +83,7 @@ def test_a_function_of_the_current_folder_is_found_by_the_script(tmp_path: Path)
     """`python -m` has that folder on its path, the script has not. With nothing to load no Spark starts."""
     script = Path(sys.executable).with_name("rocketcrew")
     words = [str(script), "load", "--staging", "segments", "--set", "spark.format=foreach"]
+    (tmp_path / "segments").mkdir()
     (tmp_path / "app.py").write_text("def save(df, batch_id):\n    pass\n")
     for function, code in (("app:save", 0), ("other:save", 2)):
         done = subprocess.run(

@@ -10,7 +10,6 @@ import pty
 import re
 import signal
 import subprocess
-import threading
 from pathlib import Path
 
 import pytest
@@ -139,13 +138,7 @@ def test_a_terminal_shows_one_block_and_one_line(shop: Path) -> None:
 def test_ctrl_c_while_it_starts_is_no_fault(shop: Path, begun: str) -> None:
     with Terminal(shop, "run", "shop", *RUN, "--embedded", *FREE_PORTS) as ours:
         ours.until(begun)
-        # Python drops a KeyboardInterrupt that comes while it runs a finalizer: somebody at the keys presses once more.
-        again = threading.Timer(20, ours.process.send_signal, [signal.SIGINT])
-        again.start()
-        try:
-            assert ours.stop(signal.SIGINT) in (0, 130)
-        finally:
-            again.cancel()
+        assert ours.stop(signal.SIGINT) in (0, 130)
     assert "Traceback" not in ours.text
 
 

@@ -192,7 +192,7 @@ URLS = ("s3a://bucket/table", "hdfs://name/table", "gs://bucket/t", "file:///dat
     [
         ("run", "shop:count", "-t", "orders", "-g", "billing", "-n", "127.0.0.1:1"),
         ("run", "shop:count", "-t", "orders", "-g", "billing", "-n", "127.0.0.1:1", "--engine", "spark"),
-        ("load", "--staging", "segments"),
+        ("load", "--staging", "."),
         ("query", "SELECT 1"),
         ("compact",),
         ("reconcile", "-g", "billing", "--no-brokers"),
@@ -235,3 +235,43 @@ def test_other_folders_are_refused_in_the_same_way(shell: Shell, words: tuple[st
 def test_a_format_of_spark_may_save_to_a_url(shell: Shell) -> None:
     code, out, _ = shell("config", "check", "--set", "spark.format=orc", "--set", "spark.target=s3a://bucket/table")
     assert code == 0, out
+
+
+LONGEST = 80
+"""Columns; what click does not wrap is written so."""
+OF_NO_CLUSTER = {"broker", "broker check", "load", "query", "compact", "config", "demo", "dlq"}
+"""Commands that ask no cluster. Those to a running supervisor don't either."""
+
+
+@pytest.mark.parametrize(("name", "command"), every_command())
+def test_every_help_has_one_width_and_an_example(name: str, command: click.Command) -> None:
+    context = click.Context(command, info_name=name, parent=click.Context(rocketcrew, info_name="rocketcrew"))
+    context.terminal_width = LONGEST
+    text = command.get_help(context)
+    assert max(map(len, text.splitlines())) <= LONGEST
+    assert f"  rocketcrew {name} " in text or f"  rocketcrew {name}\n" in text
+    options = {spelled for parameter in command.params for spelled in parameter.opts}
+    assert ("--name-servers" in options) == (name not in OF_NO_CLUSTER and "--slot" not in options)
+    assert "--json" in options or isinstance(command, click.Group) or name == "run"
+
+
+def test_no_help_imports_what_takes_its_time() -> None:
+    """Measured as what is imported, in one process for all commands: whoever is guilty is found by `-X importtime`."""
+    look = (
+        "import sys, pathlib; from rocketcrew.cli.main import COMMANDS, run\n"
+        "for name in COMMANDS: run([name, '--help'], {}, pathlib.Path())\n"
+        "heavy = {'pyarrow', 'pyspark', 'duckdb', 'pandas', 'numpy', 'multiprocess', 'rocketcrew.supervisor.service'}\n"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr.strip() == "[]"
+
+
+def test_a_folder_of_segments_that_is_not_there_is_an_error(shell: Shell) -> None:
+    for words in (
+        ("load", "--target", "t"),
+        ("reconcile", "-g", "billing", "--target", "t", "--no-brokers"),
+        ("reset", "-g", "billing", "-t", "orders", "--to", "earliest", "--reprocess", "--target", "t", "-n", "h:1"),
+    ):
+        code, _, err = shell(*words, "--staging", str(shell.folder / "nosuch"))
+        assert (code, "nosuch' does not exist" in err) == (2, True), err

@@ -51,6 +51,7 @@ def child_of(given: dict[str, object], folder: Path) -> LoaderChild:
 def understood(child: LoaderChild, folder: Path) -> LoaderConfig:
     """What the loader's process makes of its command line and environment, in a folder without a settings file."""
     python, dash_m, program, name, *words = child.arguments()
+    (folder / "0" / "segments").mkdir(parents=True, exist_ok=True)
     assert (dash_m, program, name) == ("-m", "rocketcrew", "load")
     assert python
     with load.make_context(name, words, obj=Surroundings(child.environment(), folder)) as context:

@@ -38,7 +38,7 @@ class Scene:
     def __init__(self, broker: EmbeddedBroker, cluster: Cluster, limit: int) -> None:
         self.broker = broker
         self.cluster = cluster
-        self.back = SendBacks(cluster, Operations(cluster), GROUP, limit)
+        self.back = SendBacks(cluster, Operations(cluster), GROUP, limit, errors=True)
         self.asked: list[Command] = []
         self.refused: dict[int, int] = {}
         broker.intercepts.append(self._intercept)
@@ -186,5 +186,51 @@ def test_one_that_cannot_be_decoded_is_sent_back_by_its_offset_only() -> None:
         s.refused[SEND_BACK] = ResponseCode.SYSTEM_ERROR
         assert not await s.back.send(action, encode_message(message), None)
         assert [asked.code for asked in s.asked] == [SEND_BACK, SEND_BACK]
+
+    play(scene)
+
+
+@pytest.mark.parametrize("refused", [False, True], ids=["send taken", "send refused"])
+@pytest.mark.parametrize(("times", "level"), [(3, 0), (0, -1)], ids=["at the limit", "asked for"])
+def test_a_dead_letter_says_why_it_failed_where_a_send_is_taken(refused: bool, times: int, level: int) -> None:
+    async def scene(s: Scene) -> None:
+        message = await s.send()
+        for _ in range(times):
+            assert await s.give(message, 1, error="not yet")
+            message = (await s.stored(f"%RETRY%{GROUP}", message.reconsume_times + 1))[-1]
+            assert "ROCKETCREW_ERROR" not in message.properties
+        if refused:
+            s.refused[SEND] = ResponseCode.NO_PERMISSION
+        assert await s.give(message, level, error="KeyError: 'price' (shop.py:7)")
+        (dead,) = await s.stored(f"%DLQ%{GROUP}")
+        assert (dead.body, dead.properties["RETRY_TOPIC"]) == (b"body", TOPIC)
+        assert dead.properties.get("ROCKETCREW_ERROR") == (None if refused else "KeyError: 'price' (shop.py:7)")
+
+    play(scene, limit=3)
+
+
+def test_the_last_attempt_of_an_ordered_message_says_why_it_failed() -> None:
+    async def scene(s: Scene) -> None:
+        message = await s.send()
+        assert await s.give(message, mode=Mode.LAST_ATTEMPT, tried=3, error="KeyError: 'price' (shop.py:7)")
+        (dead,) = await s.stored(f"%DLQ%{GROUP}")
+        assert dead.properties["ROCKETCREW_ERROR"] == "KeyError: 'price' (shop.py:7)"
+
+    play(scene, limit=3)
+
+
+def test_a_replayed_dead_letter_comes_to_the_group_as_on_its_first_attempt() -> None:
+    async def scene(s: Scene) -> None:
+        message = await s.send(mine="x")
+        assert await s.give(message, -1, error="KeyError: 'price' (shop.py:7)")
+        (dead,) = await s.stored(f"%DLQ%{GROUP}")
+        await s.back.replay(dead)
+        (again,) = await s.stored(f"%RETRY%{GROUP}")
+        assert (again.reconsume_times, again.body) == (0, b"body")
+        assert again.properties["ORIGIN_MESSAGE_ID"] == message.offset_message_id
+        assert again.properties["RETRY_TOPIC"] == TOPIC
+        assert again.properties["mine"] == "x"
+        used_up = {"RECONSUME_TIME", "MAX_RECONSUME_TIMES", "DELAY", "ROCKETCREW_ERROR"}
+        assert not used_up & again.properties.keys()
 
     play(scene)

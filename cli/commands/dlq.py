@@ -1,0 +1,343 @@
+"""`rocketcrew dlq`: look at a group's dead letters, count them by error, give them to the group again, put them aside."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Generator, Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from ...client.access import Access
+from ...client.admin import Admin
+from ...client.cluster import Cluster
+from ...client.operations import Operations
+from ...conf.settings import Settings, require
+from ...durable.files import try_lock
+from ...remoting.errors import BrokerError, RocketcrewError, UsageError
+from ...remoting.names import DLQ_PREFIX, RETRY_PREFIX
+from ...supervisor.member.access import access_of
+from ...supervisor.member.send_back import SendBacks
+from ..asking import ask_cluster, known_topics
+from ..letters import NOTES_FILE, Letter, Notes, Wanted, groups
+from ..messages import BODY_FORMATS, messages, text_of
+from ..options import with_settings
+from ..stagings import group_in_keys
+from ..tables import lines
+from ..wording import no_such_group, unknown_topic
+
+REPLAYED: Final = "replayed"
+PURGED: Final = "purged"
+PER_SECOND: Final = 100.0
+"""Of a replay: a group that has just failed on them is not flooded."""
+
+
+@click.group()
+def dlq() -> None:
+    """Work with a group's dead letters, the messages that it gave up.
+
+    What was replayed or purged is noted in supervisor.data_dir of this host, and the other commands leave it out.
+
+    \b
+    Examples:
+      rocketcrew dlq group -g billing
+      rocketcrew dlq replay -g billing --error KeyError --dry-run
+    """
+
+
+class Desk:
+    """The group's letters and what was done about them."""
+
+    def __init__(self, settings: Settings) -> None:
+        flags = {"cluster.name_servers": "-n HOST:PORT", "consumer.group": "-g GROUP"}
+        require(settings, flags, flag_names=flags)
+        self.settings = settings
+        self.access: Access = access_of(settings)
+        self.group = settings.consumer.group
+        home = Path(settings.supervisor.data_dir) / group_in_keys(settings)
+        self.notes = Notes.read(home / NOTES_FILE)
+
+    def letters(self, wanted: Wanted, limit: int = 0) -> list[Letter]:
+        """Those that are meant, oldest first; at most `limit` (0 = all). Raises UsageError for a name that none has."""
+        found = ask_cluster(self.access, self._read)
+        missing = wanted.missing(found)
+        if missing:
+            raise UsageError(f"group {self.group} has no dead letter {', '.join(missing)}: see `rocketcrew dlq ls`")
+        taken = sorted(filter(wanted.takes, found), key=lambda one: (one.message.store_timestamp_ms, one.place))
+        return taken[:limit] if limit else taken
+
+    async def _read(self, cluster: Cluster) -> list[Letter]:
+        topic = DLQ_PREFIX + self.access.wrap(self.group)
+        try:
+            queues = await cluster.queues_to_read(topic, refresh=True)
+        except BrokerError as error:
+            if unknown_topic(error) is None:
+                raise
+            known = await known_topics(cluster, self.access)
+            if RETRY_PREFIX + self.group not in known:
+                raise no_such_group(self.group, known) from error
+            return []
+        if not queues:
+            raise UsageError(
+                f"{topic} may not be read: brokers of 4.9.0 and older make it so. Give it perm 6:"
+                f" mqadmin updateTopicPerm -t {topic} -p 6"
+            )
+        operations = Operations(cluster)
+        found: list[Letter] = []
+        for mq in queues:
+            low, high = await operations.min_offset(mq), await operations.max_offset(mq)
+            found += [Letter(mq, one, self.notes.of(mq, one)) async for one in messages(cluster, mq, low, high)]
+        return found
+
+    async def replay(self, cluster: Cluster, letters: Iterable[Letter], per_second: float) -> int:
+        """Send each to the group's retry topic, and note it; how many. Raises RocketcrewError for the first that is refused,
+        with what is done noted."""
+        group = self.access.wrap(self.group)
+        sends = SendBacks(cluster, Operations(cluster), group, self.settings.consumer.max_reconsume_times)
+        loop, count = asyncio.get_running_loop(), 0
+        began = loop.time()
+        for letter in letters:
+            await asyncio.sleep(max(0.0, began + count / per_second - loop.time()))
+            await sends.replay(letter.message)
+            self.notes.add(letter, REPLAYED)
+            count += 1
+        return count
+
+    async def members(self, cluster: Cluster) -> int:
+        """How many members the group has now."""
+        online = await Admin(cluster).consumer_connections(self.access.wrap(self.group))
+        return 0 if online is None else len(online.connection_set)
+
+    @contextlib.contextmanager
+    def alone(self) -> Generator[None]:
+        """Nobody else replays or purges letters of this group from this folder. Raises UsageError."""
+        self.notes.path.parent.mkdir(parents=True, exist_ok=True)
+        lock = try_lock(self.notes.path.with_suffix(".lock"))
+        if lock is None:
+            raise UsageError(f"another `rocketcrew dlq` works on the dead letters of group {self.group} here")
+        try:
+            self.notes = Notes.read(self.notes.path)
+            yield
+        finally:
+            os.close(lock)
+
+
+def picks(function: Callable[..., None]) -> Callable[..., None]:
+    """Make a command of a function that gets the settings and what letters are meant."""
+
+    @functools.wraps(function)
+    def command(settings: Settings, /, **arguments: Any) -> None:
+        from ...engine.window import parse_time
+
+        now_ms = time.time_ns() // 1_000_000
+        since, until = arguments.pop("since"), arguments.pop("until")
+        wanted = Wanted(
+            names=arguments.pop("names", ()), error=arguments.pop("error"), line=arguments.pop("line"),
+            topic=arguments.pop("topic"), key=arguments.pop("key"), done_too=arguments.pop("done_too"),
+            from_ms=parse_time("--since", since, now_ms) if since else 0,
+            to_ms=parse_time("--until", until, now_ms) if until else 1 << 62,
+        )  # fmt: skip
+        function(Desk(settings), wanted, **arguments)
+
+    made: Callable[..., None] = with_settings(group="consumer.group")(command)
+    for option in reversed((
+        click.option("-g", "--group", metavar="GROUP", help="The consumer group."),
+        click.option("--error", default="", metavar="TEXT", help="Only letters whose error has this text."),
+        click.option("--line", default="", metavar="FILE:LINE", help="Only letters that failed at this handler line."),
+        click.option("-t", "--topic", default="", metavar="TOPIC", help="Only letters first sent to this topic."),
+        click.option("--key", default="", metavar="KEY", help="Only letters with this key."),
+        click.option("--since", default="", metavar="TIME", help="Only letters of this time and later: 2h, or ISO 8601."),
+        click.option("--until", default="", metavar="TIME", help="Only letters from before this time."),
+        click.option("--all", "done_too", is_flag=True, help="Replayed and purged ones too."),
+    )):  # fmt: skip
+        made = option(made)
+    return made
+
+
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+BODY = click.option("--body", "how", type=click.Choice(BODY_FORMATS), default="auto", show_default=True,
+                    help="How bodies are shown.")  # fmt: skip
+NAMES = click.argument("names", nargs=-1, metavar="[LETTER]...")
+LIMIT = click.option("--limit", type=click.IntRange(0), default=0, metavar="N", help="At most N letters; 0: all.")
+DRY_RUN = click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+YES = click.option("--yes", is_flag=True, help="Do not ask on a terminal.")
+
+
+@dlq.command()
+@LIMIT
+@AS_JSON
+@picks
+def ls(desk: Desk, wanted: Wanted, limit: int, as_json: bool) -> None:
+    """List a group's dead letters, oldest first.
+
+    LETTER is broker/queue/offset in the topic %DLQ%<group>; the other commands take it as a name, and message ids too.
+
+    \b
+    Examples:
+      rocketcrew dlq ls -g billing --since 2h
+      rocketcrew dlq ls -g billing --error KeyError --json
+    """
+    found = desk.letters(wanted, limit)
+    if as_json:
+        for letter in found:
+            click.echo(json.dumps(letter.facts("none"), ensure_ascii=False))
+        return
+    click.echo("\n".join(lines([letter.row() | {"DONE": letter.done} for letter in found])) or "no dead letters")
+
+
+@dlq.command()
+@NAMES
+@BODY
+@AS_JSON
+@picks
+def show(desk: Desk, wanted: Wanted, how: str, as_json: bool) -> None:
+    """Show dead letters whole: ids, times, error, properties and body.
+
+    \b
+    Examples:
+      rocketcrew dlq show broker-a/0/17 -g billing
+      rocketcrew dlq show -g billing --key order-17 --body hex
+    """
+    if not wanted.names and wanted == Wanted(done_too=wanted.done_too):
+        raise UsageError("say which letters: by name, or by --error, --line, --topic, --key or --since")
+    for number, letter in enumerate(desk.letters(wanted)):
+        facts = letter.facts(how)
+        click.echo(json.dumps(facts, ensure_ascii=False) if as_json else ("\n" if number else "") + text_of(facts))
+
+
+@dlq.command()
+@click.option("--by", type=click.Choice(["error", "line", "topic"]), default="error", show_default=True,
+              help="What letters of one group have in common; numbers and quoted values of errors do not count.")  # fmt: skip
+@AS_JSON
+@picks
+def group(desk: Desk, wanted: Wanted, by: str, as_json: bool) -> None:
+    """Count a group's dead letters by error, by handler line or by topic, the most frequent first.
+
+    Errors are recorded by rocketcrew's members, with the line of the handler that raised; a dead letter that another client
+    or the broker made says nothing of its end.
+
+    \b
+    Examples:
+      rocketcrew dlq group -g billing
+      rocketcrew dlq group -g billing --by line --since 1d
+    """
+    found = groups(desk.letters(wanted), by)
+    click.echo(json.dumps(found, ensure_ascii=False) if as_json else "\n".join(lines(found)) or "no dead letters")
+
+
+@dlq.command()
+@NAMES
+@LIMIT
+@click.option("--rate", type=click.FloatRange(min=0.001), default=PER_SECOND, show_default=True, metavar="N",
+              help="Letters a second at most.")  # fmt: skip
+@DRY_RUN
+@YES
+@AS_JSON
+@picks
+def replay(desk: Desk, wanted: Wanted, limit: int, rate: float, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Give dead letters to the group again, with their attempts counted anew.
+
+    They go to the group's retry topic, so no other group of the topic gets them. Each is noted once its broker has
+    acknowledged it: a replay that was interrupted goes on where it ended when it is called again. After a kill the letter in
+    between is sent twice. The letters stay in %DLQ%<group> until their broker's retention deletes them.
+
+    Stop the members of a group that consumes in order first: brokers from 5.1 on put what comes to the retry topic of a group
+    that holds queue locks into the dead letters again.
+
+    \b
+    Examples:
+      rocketcrew dlq replay -g billing --error KeyError --dry-run
+      rocketcrew dlq replay -g billing --since 2h --rate 20 --yes
+      rocketcrew dlq replay broker-a/0/17 -g billing
+    """
+    with desk.alone():
+        found = desk.letters(wanted, limit)
+        if not _goes_on(found, "replay", desk.group, dry_run=dry_run, yes=yes, as_json=as_json):
+            return
+        before = len(desk.notes.done)
+        try:
+            count = ask_cluster(desk.access, lambda cluster: desk.replay(cluster, found, rate))
+        except RocketcrewError as error:
+            sent = len(desk.notes.done) - before
+            raise RocketcrewError(
+                f"{sent} of {len(found)} letters were replayed; the same command goes on: {error}"
+            ) from error
+        members = ask_cluster(desk.access, desk.members)
+    if as_json:
+        click.echo(json.dumps({"group": desk.group, "replayed": count, "members": members}))
+        return
+    waits = "" if members else f"; group {desk.group} has no member now, and consumes them when one starts"
+    click.echo(f"{count} letters replayed{waits}")
+
+
+@dlq.command()
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True), default=Path("-"),
+              metavar="FILE", help="The file, which must not exist; - is stdout (default).")  # fmt: skip
+@BODY
+@picks
+@AS_JSON
+def export(desk: Desk, wanted: Wanted, output: Path, how: str, as_json: bool) -> None:
+    """Write dead letters to a file, one JSON object a line, with error, properties and body.
+
+    \b
+    Examples:
+      rocketcrew dlq export -g billing -o letters.jsonl
+      rocketcrew dlq export -g billing --body base64 | gzip > letters.gz
+    """
+    found = desk.letters(wanted)
+    text = "".join(json.dumps(letter.facts(how), ensure_ascii=False) + "\n" for letter in found)
+    if str(output) == "-":
+        click.echo(text, nl=False)
+        return
+    try:
+        with output.open("x") as file:
+            file.write(text)
+    except FileExistsError:
+        raise UsageError(f"{output} exists already: nothing was written") from None
+    answer = {"group": desk.group, "exported": len(found), "file": str(output)}
+    click.echo(json.dumps(answer) if as_json else f"{len(found)} letters written to {output}")
+
+
+@dlq.command()
+@NAMES
+@DRY_RUN
+@YES
+@AS_JSON
+@picks
+def purge(desk: Desk, wanted: Wanted, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Put dead letters aside: the other commands leave them out.
+
+    Brokers delete no single message. The letters stay readable (--all) until the broker's retention deletes them, so a purge
+    by mistake loses nothing: `dlq replay --all` sends them still.
+
+    \b
+    Examples:
+      rocketcrew dlq purge -g billing --error 'unknown currency' --dry-run
+      rocketcrew dlq purge -g billing --until 2026-01-31 --yes
+    """
+    with desk.alone():
+        found = desk.letters(wanted)
+        if not _goes_on(found, "purge", desk.group, dry_run=dry_run, yes=yes, as_json=as_json):
+            return
+        for letter in found:
+            desk.notes.add(letter, PURGED)
+    click.echo(json.dumps({"group": desk.group, "purged": len(found)}) if as_json else f"{len(found)} letters purged")
+
+
+def _goes_on(found: list[Letter], what: str, name: str, *, dry_run: bool, yes: bool, as_json: bool) -> bool:
+    """Show what is meant, and ask; only somebody at a terminal is asked. With `dry_run` False always."""
+    if dry_run:
+        answer = {"group": name, "would": what, "letters": [letter.place for letter in found]}
+        click.echo(json.dumps(answer) if as_json else "\n".join(lines([letter.row() for letter in found])))
+        click.echo(f"{len(found)} letters; nothing was done", err=True)
+        return False
+    if yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return True
+    return click.confirm(f"{what} {len(found)} dead letters of group {name}?", default=False, err=True)

@@ -1,0 +1,43 @@
+"""`rocketcrew tail`: messages of a topic as they come, decoded; nobody's offset moves."""
+
+from __future__ import annotations
+
+import click
+
+from ...client.cluster import Cluster
+from ...conf.settings import Settings, require
+from ...supervisor.member.access import access_of
+from ..asking import ask_cluster
+from ..messages import Filter, follow, picking, printer
+from ..options import with_settings
+
+
+@click.command()
+@click.option("-t", "--topic", required=True, metavar="TOPIC", help="The topic; %RETRY%GROUP and %DLQ%GROUP too.")
+@click.option("--count", type=click.IntRange(0), default=0, metavar="N", help="End after N messages; 0: never.")
+@click.option("--interval", type=click.FloatRange(0.05, 3600), default=1.0, show_default=True, metavar="S",
+              help="Seconds between two looks at the brokers.")  # fmt: skip
+@picking
+@with_settings()
+def tail(settings: Settings, topic: str, count: int, interval: float, wanted: Filter, how: str, as_json: bool) -> None:
+    """Show messages of a topic as they come, until Ctrl-C.
+
+    It begins at the end of each queue. No group is joined and no offset moves; `rocketcrew peek` shows what is there already.
+
+    \b
+    Examples:
+      rocketcrew tail -t orders
+      rocketcrew tail -t orders --tag paid --property region=eu
+      rocketcrew tail -t %DLQ%billing --json
+    """
+    require(settings, ["cluster.name_servers"], flag_names={"cluster.name_servers": "-n HOST:PORT"})
+    access = access_of(settings)
+    show = printer(how, as_json=as_json)
+
+    def begun() -> None:
+        click.echo(f"{topic}: waiting for messages; Ctrl-C ends", err=True)
+
+    async def look(cluster: Cluster) -> None:
+        await follow(cluster, access.wrap(topic), wanted, interval, count, show, begun)
+
+    ask_cluster(access, look)

@@ -1,0 +1,97 @@
+"""Ctrl-C and TERM from the first moment of the process on: they are never lost.
+
+There are two ways to lose one. Python raises KeyboardInterrupt wherever the main thread happens to be, and drops it in a
+finalizer, in a callback of the collector, and in an attribute lookup of C code, most of all while extension modules are
+imported. And a process that a shell's script starts by `&` has INT ignored: what `kill -INT` sends before somebody takes
+the signal over is gone. So what INT does depends on what has begun:
+
+    nothing yet (imports)      the process ends at once, with 130: there is nothing to undo
+    a command                  KeyboardInterrupt; one that Python reports as ignored is sent again
+    `run`, until its loop      a note, which each wait of the start looks at; a second Ctrl-C ends the process
+
+This module is imported before anything else of rocketcrew; it imports next to nothing itself.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+EXIT_INTERRUPTED = 130
+"""What shells give a command that ended by Ctrl-C."""
+AGAIN_S = 0.05
+"""After so long a dropped KeyboardInterrupt is sent again: what has dropped it is over by then."""
+REPEATED_WITHIN_S = 0.5
+"""A terminal and a wrapper may send one wish twice, to the process and to its group."""
+
+
+class Interrupts:
+    """What INT and TERM do in this process. One that was not installed changes nothing, and notes nothing."""
+
+    def __init__(self) -> None:
+        self._installed = False
+        self._ignored = False
+        """The process was started with INT ignored, as a shell's script does with what it starts by `&`."""
+        self._noted = 0
+        self._noted_at = 0.0
+
+    def install(self) -> None:
+        """From now on Ctrl-C ends the process at once. To be called by the main thread, before any command's module."""
+        self._installed = True
+        self._ignored = signal.signal(signal.SIGINT, _end) is signal.SIG_IGN
+
+    def raise_again(self) -> None:
+        """From now on Ctrl-C raises KeyboardInterrupt, unless it was ignored by who started this process, and TERM ends the
+        process. Raises what was noted before."""
+        if self._installed:
+            sys.unraisablehook = _send_dropped_again
+            signal.signal(signal.SIGINT, signal.SIG_IGN if self._ignored else signal.default_int_handler)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self.check()
+
+    def note(self) -> None:
+        """From now on INT and TERM are noted: whoever waits has to `check`."""
+        if self._installed:
+            signal.signal(signal.SIGINT, self._note)
+            signal.signal(signal.SIGTERM, self._note)
+
+    @property
+    def noted(self) -> bool:
+        """INT or TERM has come since `note`."""
+        return self._noted != 0
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt when INT was noted, SystemExit(0) when TERM was."""
+        if self._noted == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self._noted == signal.SIGTERM:
+            raise SystemExit(0)
+
+    def _note(self, number: int, frame: object) -> None:
+        now = time.monotonic()
+        if not self._noted:
+            self._noted, self._noted_at = number, now
+        elif now - self._noted_at >= REPEATED_WITHIN_S:
+            _end(number, frame)
+
+
+def _end(_number: int, _frame: object) -> None:
+    os.write(2, b"rocketcrew: interrupted\n")
+    os._exit(EXIT_INTERRUPTED)
+
+
+def _send_dropped_again(dropped: sys.UnraisableHookArgs) -> None:
+    """Python's hook for exceptions that nobody can catch."""
+    if not issubclass(dropped.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(dropped)
+        return
+    import threading
+
+    main = threading.main_thread().ident
+    timer = threading.Timer(
+        AGAIN_S, signal.pthread_kill, (main, signal.SIGINT)
+    )  # another thread's would end no wait of it
+    timer.daemon = True
+    timer.start()

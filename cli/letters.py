@@ -1,0 +1,202 @@
+"""Dead letters as an operator sees them: why each failed, which belong together, and what was done about it already.
+
+Pure, but for the file of what was done. A broker deletes no single message, and a filtered replay leaves gaps, so what was
+replayed or put aside is noted on this host: a line of JSON a letter in <data_dir>/<group>/dead-letters.jsonl, written after
+the broker has acknowledged. A crash between the two repeats one letter and loses none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from ..remoting.errors import UsageError
+from ..remoting.properties import PROPERTY_KEYS
+from ..remoting.queues import MessageQueue
+from ..remoting.stored import StoredMessage
+from ..supervisor.member.send_back import FACT_PREFIX
+from .messages import facts_of, when
+
+NOTES_FILE: Final = "dead-letters.jsonl"
+UNKNOWN: Final = "(no error recorded: the broker itself made it a dead letter)"
+_LINE = re.compile(r" \(([^()\s]+:\d+)\)$")
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
+_NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """One dead letter: `mq` is the queue of %DLQ%<group> that it is in, `done` what was done about it, empty = nothing."""
+
+    mq: MessageQueue
+    message: StoredMessage
+    done: str = ""
+
+    @property
+    def place(self) -> str:
+        """broker/queue/offset, which names it in commands."""
+        return f"{self.mq.broker_name}/{self.mq.queue_id}/{self.message.queue_offset}"
+
+    @property
+    def topic(self) -> str:
+        """The topic that it was sent to first."""
+        properties = self.message.properties
+        return properties.get("RETRY_TOPIC") or properties.get("DLQ_ORIGIN_TOPIC") or self.message.topic
+
+    @property
+    def error(self) -> str:
+        """Why it failed the last time, as the consumer that gave it up wrote; UNKNOWN where nobody did."""
+        properties = self.message.properties
+        error = properties.get(f"{FACT_PREFIX}ERROR")
+        if error:
+            return error
+        deaths = properties.get(f"{FACT_PREFIX}DEATHS")
+        if deaths:
+            cause = properties.get(f"{FACT_PREFIX}CAUSE", "unknown")
+            return f"crashed {deaths} workers: {cause}"
+        return UNKNOWN
+
+    @property
+    def line(self) -> str:
+        """file:line of the handler's frame that raised; empty where no error names one."""
+        found = _LINE.search(self.error)
+        return found[1] if found else ""
+
+    def facts(self, how: str) -> dict[str, Any]:
+        """All of it as one JSON object; the body in the format `how` (messages.BODY_FORMATS)."""
+        ours = {
+            "place": self.place,
+            "origin_topic": self.topic,
+            "error": self.error,
+            "line": self.line,
+            "done": self.done,
+        }
+        return ours | facts_of(self.message, self.mq.broker_name, how)
+
+    def row(self) -> dict[str, object]:
+        """As a row of a table."""
+        return {
+            "LETTER": self.place,
+            "STORED": when(self.message.store_timestamp_ms),
+            "TOPIC": self.topic,
+            "KEYS": self.message.properties.get(PROPERTY_KEYS, ""),
+            "TRIES": self.message.reconsume_times,
+            "ERROR": self.error if len(self.error) <= 80 else self.error[:79] + "…",
+            **({"DONE": self.done} if self.done else {}),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which letters: all conditions hold; an empty one holds always. Times are milliseconds since 1970."""
+
+    names: tuple[str, ...] = ()
+    error: str = ""
+    line: str = ""
+    topic: str = ""
+    key: str = ""
+    from_ms: int = 0
+    to_ms: int = 1 << 62
+    done_too: bool = False
+
+    def takes(self, letter: Letter) -> bool:
+        """Whether `letter` is meant. Names are places, message ids or offset message ids."""
+        message = letter.message
+        return (
+            (self.done_too or not letter.done)
+            and (not self.names or bool({letter.place, message.message_id, message.offset_message_id} & {*self.names}))
+            and self.error.lower() in letter.error.lower()
+            and (not self.line or letter.line == self.line)
+            and (not self.topic or letter.topic == self.topic)
+            and (not self.key or self.key in message.properties.get(PROPERTY_KEYS, "").split())
+            and self.from_ms <= message.store_timestamp_ms < self.to_ms
+        )
+
+    def missing(self, found: Iterable[Letter]) -> list[str]:
+        """Names that no letter of `found` has."""
+        known = {name for one in found for name in (one.place, one.message.message_id, one.message.offset_message_id)}
+        return [name for name in self.names if name not in known]
+
+
+def kind_of(error: str) -> str:
+    """The error without what differs from message to message: numbers, quoted values, and the line."""
+    return _NUMBER.sub("N", _QUOTED.sub("'…'", _LINE.sub("", error)))
+
+
+def groups(letters: Iterable[Letter], by: str) -> list[dict[str, object]]:
+    """How many letters have the same `by` (error, line or topic), the most first; each with an example and its times."""
+    listed = list(letters)
+    keys = [{"error": kind_of(one.error), "line": one.line or "-", "topic": one.topic}[by] for one in listed]
+    found: list[dict[str, object]] = []
+    for key, count in Counter(keys).most_common():
+        members = [letter for letter, own in zip(listed, keys, strict=True) if own == key]
+        stored = [letter.message.store_timestamp_ms for letter in members]
+        found.append(
+            {
+                "COUNT": count,
+                by.upper(): key,
+                "FIRST": when(min(stored)),
+                "LAST": when(max(stored)),
+                "EXAMPLE": members[0].place,
+            }
+        )
+    return found
+
+
+@dataclass(slots=True)
+class Notes:
+    """What was done about letters, from the file and as it goes on."""
+
+    path: Path
+    done: dict[tuple[str, int, int, str], str] = field(default_factory=dict[tuple[str, int, int, str], str])
+
+    @classmethod
+    def read(cls, path: Path) -> Notes:
+        """The notes of a file, none where there is none. Raises UsageError for a file that is not such a one; half a last
+        line, of a kill, counts as not written."""
+        notes = cls(path)
+        text = path.read_text() if path.is_file() else ""
+        for number, line in enumerate(text.split("\n")[:-1], 1):
+            try:
+                one: Mapping[str, Any] = json.loads(line)
+                key = str(one["broker"]), int(one["queue_id"]), int(one["queue_offset"]), str(one["message_id"])
+                notes.done[key] = str(one["done"])
+            except (ValueError, KeyError, TypeError):
+                raise UsageError(f"{path}, line {number}: not a note about a dead letter; move the file away") from None
+        return notes
+
+    def of(self, mq: MessageQueue, message: StoredMessage) -> str:
+        """What was done about it; a queue that began anew after a loss has other messages at its offsets."""
+        return self.done.get(_key(mq, message), "")
+
+    def add(self, letter: Letter, done: str) -> None:
+        """Note it in the file, at once."""
+        broker, queue_id, queue_offset, message_id = key = _key(letter.mq, letter.message)
+        self.done[key] = done
+        line = json.dumps(
+            {
+                "broker": broker,
+                "queue_id": queue_id,
+                "queue_offset": queue_offset,
+                "message_id": message_id,
+                "done": done,
+            }
+        )
+        with self.path.open("ab+") as file:
+            if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
+                file.truncate(_last_line_at(self.path))
+            file.write(line.encode() + b"\n")
+
+
+def _last_line_at(path: Path) -> int:
+    return path.read_bytes().rfind(b"\n") + 1
+
+
+def _key(mq: MessageQueue, message: StoredMessage) -> tuple[str, int, int, str]:
+    return mq.broker_name, mq.queue_id, message.queue_offset, message.message_id

@@ -1,0 +1,284 @@
+"""Stored messages for people and programs: read from a queue, decoded, and shown."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import functools
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import click
+
+from ..client.cluster import Cluster
+from ..client.operations import Operations, PullStatus, parse_pull
+from ..remoting.errors import ProtocolError, UsageError
+from ..remoting.properties import PROPERTY_KEYS, PROPERTY_TAGS
+from ..remoting.queues import MessageQueue
+from ..remoting.stored import StoredMessage, decode_message, record_info, walk
+from ..source.reading import TOOLS_GROUP
+from ..source.searching import pull_request
+
+PULL_MESSAGES: Final = 32
+"""By default brokers bring no more at once."""
+BODY_FORMATS: Final = ("auto", "text", "json", "hex", "base64", "none")
+SHOWN_CHARS: Final = 200
+"""Of a body in a table's row."""
+
+Show = Callable[[str, StoredMessage], None]
+"""Shows a message; the first argument is its broker's name."""
+
+
+async def records(
+    cluster: Cluster, mq: MessageQueue, start: int, stop: int, *, group: str = TOOLS_GROUP, bytes_max: int | None = None
+) -> AsyncIterator[tuple[int, int, bytes]]:
+    """Records that have an offset in `[start, stop)`: their first offset, the one after their last, and their bytes.
+
+    Ends early when `bytes_max` are reached; nothing is asked for when there are none left.
+    """
+    left = bytes_max
+    if left is not None and left <= 0:
+        return
+    operations = Operations(cluster)
+    address = await cluster.address_of(mq, only_this=False)
+    at = start
+    while at < stop:
+        header = pull_request(group, mq, at, min(PULL_MESSAGES, stop - at))
+        result = parse_pull(await operations.pull(address, header), address)
+        if result.status is not PullStatus.FOUND:
+            if result.header.next_begin_offset <= at:
+                return
+            at = result.header.next_begin_offset
+            continue
+        body = bytes(result.body)
+        positions, lasts = walk(body)
+        for place, last in enumerate(lasts):
+            record = body[positions[place] : positions[place + 1]]
+            first = record_info(record).queue_offset
+            at = max(at, last + 1)
+            if last >= start and first < stop:
+                yield first, last + 1, record
+                if left is not None:
+                    left -= len(record)
+                    if left <= 0:
+                        return
+        at = max(at, result.header.next_begin_offset)
+
+
+async def messages(cluster: Cluster, mq: MessageQueue, start: int, stop: int) -> AsyncIterator[StoredMessage]:
+    """The messages of a queue from `start` until before `stop`. Raises ProtocolError for a record that is damaged."""
+    async for _, _, record in records(cluster, mq, start, stop):
+        yield decode_message(record)
+
+
+def body_of(message: StoredMessage, how: str) -> Any:
+    """The body in one of BODY_FORMATS: text where it is text, parsed JSON, hexadecimal, base64, or None.
+
+    `auto`: JSON where it parses, else text where it is UTF-8, else base64 with that prefix. Compressed bodies are opened; one
+    that cannot be is shown as it is stored, in base64.
+    """
+    if how == "none":
+        return None
+    try:
+        data = message.decompressed_body()
+    except ProtocolError:
+        return f"base64:{base64.b64encode(message.body).decode()}"
+    if how == "hex":
+        return data.hex()
+    if how == "base64":
+        return base64.b64encode(data).decode()
+    if how in ("auto", "json"):
+        try:
+            return json.loads(data)
+        except ValueError:
+            pass
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return f"base64:{base64.b64encode(data).decode()}" if how == "auto" else data.decode("utf-8", "replace")
+
+
+def when(at_ms: int) -> str:
+    """Milliseconds since 1970 as ISO 8601 in UTC, to the millisecond."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def facts_of(message: StoredMessage, broker: str, how: str = "auto") -> dict[str, Any]:
+    """A message as one JSON object: ids, place, times, properties and body."""
+    properties = dict(message.properties)
+    return {
+        "message_id": message.message_id,
+        "offset_message_id": message.offset_message_id,
+        "topic": message.topic,
+        "broker": broker,
+        "queue_id": message.queue_id,
+        "queue_offset": message.queue_offset,
+        "stored_at": when(message.store_timestamp_ms),
+        "born_at": when(message.born_timestamp_ms),
+        "keys": properties.get(PROPERTY_KEYS, ""),
+        "tags": properties.get(PROPERTY_TAGS, ""),
+        "reconsume_times": message.reconsume_times,
+        "properties": properties,
+        "body_bytes": len(message.body),
+        "body": body_of(message, how),
+    }
+
+
+def text_of(facts: dict[str, Any]) -> str:
+    """The same for people: a line a fact, properties indented, the body last and whole."""
+    properties = "".join(f"\n  {name} = {value}" for name, value in sorted(facts["properties"].items()))
+    names = [name for name in facts if name not in ("properties", "body")]
+    width = max(map(len, names))
+    head = "\n".join(f"{name.replace('_', ' ').ljust(width)}  {facts[name]}" for name in names)
+    return f"{head}\nproperties{properties}\n\n{shown(facts['body'], None)}".rstrip()
+
+
+def shown(body: Any, chars_max: int | None = SHOWN_CHARS) -> str:
+    """A body as text: JSON on one line in a table, over several where there is room."""
+    if body is None:
+        return ""
+    text = body if isinstance(body, str) else json.dumps(body, ensure_ascii=False, indent=None if chars_max else 2)
+    if chars_max is None:
+        return text
+    flat = " ".join(text.split())
+    return flat if len(flat) <= chars_max else flat[: chars_max - 1] + "…"
+
+
+# --- which messages -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which messages are shown: all conditions hold; an empty one holds always."""
+
+    tag: str = ""
+    key: str = ""
+    text: str = ""
+    properties: tuple[tuple[str, str], ...] = ()
+
+    def takes(self, message: StoredMessage) -> bool:
+        """Whether it passes; `text` is looked for in the body as it was sent, capitals or not."""
+        own = message.properties
+        return (
+            (not self.tag or own.get(PROPERTY_TAGS) == self.tag)
+            and (not self.key or self.key in own.get(PROPERTY_KEYS, "").split())
+            and all(own.get(name) == value for name, value in self.properties)
+            and (not self.text or self.text.lower() in str(body_of(message, "text")).lower())
+        )
+
+
+async def newest(cluster: Cluster, topic: str, count: int, wanted: Filter) -> list[tuple[str, StoredMessage]]:
+    """The last `count` messages that pass, oldest first, with their brokers' names."""
+    operations = Operations(cluster)
+    found: list[tuple[str, StoredMessage]] = []
+    for mq in await cluster.queues_to_read(topic, refresh=True):
+        low, end = await operations.min_offset(mq), await operations.max_offset(mq)
+        own: list[tuple[str, StoredMessage]] = []
+        while end > low and len(own) < count:
+            start = max(low, end - max(count, PULL_MESSAGES))
+            own = [(mq.broker_name, one) async for one in messages(cluster, mq, start, end) if wanted.takes(one)] + own
+            end = start
+        found += own[-count:]
+    return sorted(found, key=_stored)[-count:]
+
+
+async def oldest_since(
+    cluster: Cluster, topic: str, count: int, wanted: Filter, from_ms: int
+) -> list[tuple[str, StoredMessage]]:
+    """The first `count` messages stored at `from_ms` or later that pass, oldest first."""
+    operations = Operations(cluster)
+    found: list[tuple[str, StoredMessage]] = []
+    for mq in await cluster.queues_to_read(topic, refresh=True):
+        low, high = await operations.min_offset(mq), await operations.max_offset(mq)
+        # A broker's search is near the time, and may lie after it by a few messages of the same millisecond.
+        start = max(low, min(high, await operations.search_offset(mq, from_ms)) - PULL_MESSAGES) if from_ms else low
+        own = 0
+        async for one in messages(cluster, mq, start, high):
+            if one.store_timestamp_ms >= from_ms and wanted.takes(one):
+                found.append((mq.broker_name, one))
+                own += 1
+                if own == count:
+                    break
+    return sorted(found, key=_stored)[:count]
+
+
+async def follow(
+    cluster: Cluster, topic: str, wanted: Filter, interval_s: float, count: int, show: Show, begun: Callable[[], None]
+) -> None:
+    """Show what comes from now on, `count` messages (0 = for ever); queues that are added are read from their start.
+
+    `begun` is called when the ends are known: what is sent after that is shown.
+    """
+    operations = Operations(cluster)
+    at = {mq: await operations.max_offset(mq) for mq in await cluster.queues_to_read(topic, refresh=True)}
+    begun()
+    shown_so_far = 0
+    while True:
+        came: list[tuple[str, StoredMessage]] = []
+        for mq in await cluster.queues_to_read(topic, refresh=True):
+            start, end = at.get(mq, 0), await operations.max_offset(mq)
+            came += [(mq.broker_name, one) async for one in messages(cluster, mq, start, end) if wanted.takes(one)]
+            at[mq] = max(start, end)
+        for broker, one in sorted(came, key=_stored):
+            show(broker, one)
+            shown_so_far += 1
+            if shown_so_far == count:
+                return
+        await asyncio.sleep(interval_s)
+
+
+def _stored(one: tuple[str, StoredMessage]) -> tuple[int, str, int, int]:
+    broker, message = one
+    return message.store_timestamp_ms, broker, message.queue_id, message.queue_offset
+
+
+def printer(how: str, *, as_json: bool) -> Show:
+    """Prints a message as one line: JSON, or time, place, tag, keys and body."""
+
+    def show(broker: str, message: StoredMessage) -> None:
+        if as_json:
+            click.echo(json.dumps(facts_of(message, broker, how), ensure_ascii=False))
+        else:
+            click.echo(line_of(message, broker, how))
+
+    return show
+
+
+def line_of(message: StoredMessage, broker: str, how: str) -> str:
+    """A message on one line, for people."""
+    own = message.properties
+    words = [when(message.store_timestamp_ms), f"{broker}/{message.queue_id}/{message.queue_offset}"]
+    words += [
+        f"{name}={own[given]}" for name, given in (("tag", PROPERTY_TAGS), ("key", PROPERTY_KEYS)) if own.get(given)
+    ]
+    return "  ".join([*words, shown(body_of(message, how))]).rstrip()
+
+
+def picking(function: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of a Filter and of how messages are shown: `wanted`, `how`, `as_json`."""
+
+    @functools.wraps(function)
+    def command(*arguments: Any, tag: str, key: str, text: str, properties: tuple[str, ...], **more: Any) -> None:
+        pairs: list[tuple[str, str]] = []
+        for given in properties:
+            name, equals, value = given.partition("=")
+            if not equals or not name:
+                raise UsageError(f"--property {given!r} is not K=V")
+            pairs.append((name, value))
+        function(*arguments, wanted=Filter(tag, key, text, tuple(pairs)), **more)
+
+    for option in reversed((
+        click.option("--tag", default="", metavar="TAG", help="Only messages with this tag."),
+        click.option("--key", default="", metavar="KEY", help="Only messages with this key."),
+        click.option("--property", "properties", multiple=True, metavar="K=V",
+                     help="Only messages with this property. May be repeated."),
+        click.option("--grep", "text", default="", metavar="TEXT", help="Only messages whose body has this text."),
+        click.option("--body", "how", type=click.Choice(BODY_FORMATS), default="auto", show_default=True,
+                     help="How bodies are shown."),
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON object a message, on a line of its own."),
+    )):  # fmt: skip
+        command = option(command)
+    return command

@@ -1,0 +1,73 @@
+"""Somebody whose handler has failed: dead letters are found, sorted, given to the group again, and put aside."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from terminal import Terminal, run
+
+SHOP = """
+from pathlib import Path
+from rocketcrew import Retry, handler
+
+@handler(schema="key string")
+def count(message):
+    if not Path("mended").exists():
+        raise KeyError("price")
+    Path(f"done-{message.keys}").touch()
+    print("took", message.keys, message.reconsume_times, message.topic, flush=True)
+"""
+LINE = "shop.py:8"
+RUN = ("run", "shop", "--topic", "orders", "--group", "billing", "--no-load", "--log-format", "json",
+       "--set", "workers.count=1", "--set", "consumer.delay_level_when_next_consume=-1")  # fmt: skip
+
+
+def test_dead_letters_are_sorted_replayed_and_purged(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+    with Terminal(tmp_path, "broker", "--name-server-port", "0", "--port", "0", "--json") as broker:
+        where = ("-n", json.loads(broker.until("name_server"))["name_server"])
+        ours = ("-g", "billing", *where)
+        unknown = run(tmp_path, "dlq", "ls", "-g", "biling", *where)
+        assert unknown.returncode == 1
+        assert "does not know the group biling" in unknown.stderr
+        for key in ("o-1", "o-2"):
+            assert run(tmp_path, "send", *where, "-t", "orders", "--key", key, '{"state": "paid"}').returncode == 0
+        with Terminal(tmp_path, *RUN, *where) as supervisor:
+            supervisor.until('"event": "running"')
+            letters: list[dict[str, object]] = []
+            while len(letters) < 2:
+                done = run(tmp_path, "dlq", "ls", *ours, "--json")
+                assert done.returncode == 0, done.stderr
+                letters = [json.loads(line) for line in done.stdout.splitlines()]
+            assert {(one["origin_topic"], one["line"]) for one in letters} == {("orders", LINE)}
+
+            grouped = run(tmp_path, "dlq", "group", *ours, "--by", "error", "--json")
+            assert [(row["COUNT"], row["ERROR"]) for row in json.loads(grouped.stdout)] == [(2, "KeyError: '…'")]
+            place = str(next(one["place"] for one in letters if one["keys"] == "o-1"))
+            shown = run(tmp_path, "dlq", "show", place, *ours)
+            assert "KeyError: 'price' (shop.py:8)" in shown.stdout
+            assert '"state": "paid"' in shown.stdout
+
+            dry = run(tmp_path, "dlq", "replay", *ours, "--line", LINE, "--dry-run")
+            assert "2 letters; nothing was done" in dry.stderr
+            (tmp_path / "mended").touch()
+            replayed = run(tmp_path, "dlq", "replay", place, *ours, "--json")
+            assert json.loads(replayed.stdout) == {"group": "billing", "replayed": 1, "members": 1}
+            assert supervisor.until("took o-1").split()[1:3] == ["o-1", "0"]
+            rest = run(tmp_path, "dlq", "replay", *ours)
+            assert rest.stdout == "1 letters replayed\n"  # not the first one again
+            supervisor.until("took o-2")
+            assert "0 letters replayed" in run(tmp_path, "dlq", "replay", *ours).stdout
+            assert supervisor.stop() == 0
+
+        out = run(tmp_path, "dlq", "export", *ours, "--all", "-o", "letters.jsonl", "--body", "text")
+        assert out.stdout == "2 letters written to letters.jsonl\n", out.stderr
+        lines = (tmp_path / "letters.jsonl").read_text().splitlines()
+        assert [json.loads(line)["body"] for line in lines] == ['{"state": "paid"}'] * 2
+        assert run(tmp_path, "dlq", "export", *ours, "-o", "letters.jsonl").returncode == 2
+        assert run(tmp_path, "dlq", "purge", *ours, "--all", "--yes").stdout == "2 letters purged\n"
+        listed = run(tmp_path, "dlq", "ls", *ours, "--all")
+        assert re.findall("purged", listed.stdout) == ["purged"] * 2
+        assert run(tmp_path, "dlq", "ls", *ours).stdout == "no dead letters\n"

@@ -1,0 +1,90 @@
+"""What Ctrl-C and TERM do before a command's own loop has taken them over; each in a process of its own."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+BEGIN = """
+import os, signal, sys, time
+from rocketcrew.cli.interrupts import Interrupts
+interrupts = Interrupts()
+interrupts.install()
+def press(number=signal.SIGINT):
+    os.kill(os.getpid(), number)
+"""
+DROPPED = """
+class Collected:
+    def __del__(self):
+        press()
+        for _ in range(1000): pass
+"""
+
+
+def script(text: str, *, ignored: bool = False) -> subprocess.CompletedProcess[str]:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN) if ignored else None
+    try:
+        return subprocess.run(
+            [sys.executable, "-c", BEGIN + text], capture_output=True, text=True, timeout=60, check=False
+        )
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+@pytest.mark.parametrize("where", ["press()", DROPPED + "Collected()"])
+def test_before_a_command_ctrl_c_ends_the_process_wherever_it_comes(where: str, ignored: bool) -> None:
+    done = script(where + "\nprint('went on')", ignored=ignored)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "rocketcrew: interrupted\n")
+
+
+def test_a_keyboard_interrupt_that_python_drops_is_sent_again() -> None:
+    done = script(
+        "interrupts.raise_again()" + DROPPED + "try:\n    Collected()\n    for _ in range(500): time.sleep(0.1)\n"
+        "except KeyboardInterrupt:\n    print('came')\n"
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "came\n", "")
+
+
+def test_another_dropped_exception_is_printed_as_ever() -> None:
+    done = script("interrupts.raise_again()\nclass Bad:\n    def __del__(self): 1 / 0\nBad()\n")
+    assert "ZeroDivisionError" in done.stderr
+
+
+def test_a_command_of_a_script_s_background_goes_on_ignoring_ctrl_c() -> None:
+    assert script("interrupts.raise_again()\npress()\nprint('went on')", ignored=True).stdout == "went on\n"
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+@pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGTERM", 0)])
+def test_a_noted_signal_is_seen_by_the_next_check(number: str, code: int, ignored: bool) -> None:
+    done = script(
+        f"interrupts.note()\ninterrupts.check()\npress(signal.{number})\nassert interrupts.noted\nprint('went on')\n"
+        "try:\n    interrupts.check()\nexcept KeyboardInterrupt:\n    sys.exit(130)\n",
+        ignored=ignored,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (code, "went on\n", "")
+
+
+def test_what_was_noted_is_raised_when_signals_raise_again() -> None:
+    done = script(
+        "interrupts.note()\npress()\ntry:\n    interrupts.raise_again()\nexcept KeyboardInterrupt:\n    print('came')\n"
+    )
+    assert done.stdout == "came\n"
+
+
+def test_a_second_ctrl_c_ends_a_start_that_looks_at_nothing() -> None:
+    done = script("interrupts.note()\npress()\npress()\ntime.sleep(0.6)\npress()\nprint('went on')\n")
+    assert (done.returncode, done.stdout) == (130, "")
+
+
+def test_interrupts_that_are_not_this_process_s_change_nothing() -> None:
+    done = script(
+        "before = signal.getsignal(signal.SIGINT)\nfrom rocketcrew.cli.interrupts import Interrupts\n"
+        "other = Interrupts()\nother.note()\nother.raise_again()\nassert signal.getsignal(signal.SIGINT) is before\n"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
