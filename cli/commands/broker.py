@@ -104,6 +104,10 @@ def convert_store(settings: Settings) -> None:
     Such stores are served as they are; after the conversion a genuine broker can open them too, when its
     mappedFileSizeCommitLog is broker.mapped_file_size_commit_log. The new store is made beside the old one and compared with
     it; the old one stays as FOLDER.before-conversion until you remove it. A store with damage is not converted.
+
+    \b
+    Examples:
+      rocketcrew broker convert --dir /data/broker
     """
     folder = Path(settings.broker.dir).absolute()
     done = convert(folder, BrokerConfig(**dataclasses.asdict(settings.broker)), time.time_ns() // 1_000_000)
