@@ -97,8 +97,9 @@ def check_store(settings: Settings, as_json: bool) -> None:
 
 @broker.command("convert")
 @click.option("--dir", "folder", metavar="FOLDER", help="The data folder of a broker that does not run.")
-@with_settings(folder="broker.dir")
-def convert_store(settings: Settings) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print what was done as one JSON object.")
+@with_settings(asks_cluster=False, folder="broker.dir")
+def convert_store(settings: Settings, as_json: bool) -> None:
     """Give a store of an earlier version, or of a genuine broker, the log files that this one writes.
 
     Such stores are served as they are; after the conversion a genuine broker can open them too, when its
@@ -111,6 +112,11 @@ def convert_store(settings: Settings) -> None:
     """
     folder = Path(settings.broker.dir).absolute()
     done = convert(folder, BrokerConfig(**dataclasses.asdict(settings.broker)), time.time_ns() // 1_000_000)
+    if as_json:
+        click.echo(
+            json.dumps({"records": done.records, "segments": done.segments, "before": done.before and str(done.before)})
+        )
+        return
     if done.before is None:
         click.echo(f"{folder} has its shape already: {done.segments} files of the commit log, nothing was changed")
         return

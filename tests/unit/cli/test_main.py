@@ -239,7 +239,7 @@ def test_a_format_of_spark_may_save_to_a_url(shell: Shell) -> None:
 
 LONGEST = 80
 """Columns; what click does not wrap is written so."""
-OF_NO_CLUSTER = {"broker", "broker check", "load", "query", "compact", "config", "demo", "dlq"}
+OF_NO_CLUSTER = {"broker", "broker check", "broker convert", "load", "query", "compact", "config", "demo", "dlq"}
 """Commands that ask no cluster. Those to a running supervisor don't either."""
 
 
