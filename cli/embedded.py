@@ -15,6 +15,7 @@ import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 from typing import Final
 
 import click
@@ -116,13 +117,20 @@ def is_taken(host: str, port: int) -> bool:
     return False
 
 
+def as_flags(settings: BrokerSettings) -> list[str]:
+    """The settings as words of a command line, whatever the child's environment and folder say."""
+    words: list[str] = []
+    for field in dataclasses.fields(settings):
+        value: object = getattr(settings, field.name)
+        text = ";".join(map(str, cast("tuple[object, ...]", value))) if isinstance(value, tuple) else str(value)
+        words += ["--set", f"broker.{field.name}={text}"]
+    return words
+
+
 def _start(
     settings: BrokerSettings, ports: tuple[int, int], log_file: Path, check: Callable[[], None]
 ) -> EmbeddedBroker:
-    words = ["broker", "--json"]
-    chosen = dataclasses.replace(settings, name_server_port=ports[0], port=ports[1])
-    for field in dataclasses.fields(chosen):
-        words += ["--set", f"broker.{field.name}={getattr(chosen, field.name)}"]
+    words = ["broker", "--json", *as_flags(dataclasses.replace(settings, name_server_port=ports[0], port=ports[1]))]
     child = Child("embedded broker", words, log=log_file, announces=True)
     try:
         ready = child.announcement(START_S, check)

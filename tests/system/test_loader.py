@@ -136,6 +136,7 @@ def test_a_table_that_cannot_be_is_a_usage_error(loaders: Loaders) -> None:
 
 
 def test_the_command_with_nothing_to_load_needs_no_spark(tmp_path: Path) -> None:
+    (tmp_path / "segments").mkdir()
     words = [sys.executable, "-m", "rocketcrew", "load", "--staging", str(tmp_path / "segments"), "--json"]
     done = subprocess.run(
         [*words, "--target", str(tmp_path / "table")], capture_output=True, timeout=WAIT_S, check=True

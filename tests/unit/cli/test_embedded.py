@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rocketcrew.cli.children import Child, ChildError
-from rocketcrew.cli.embedded import choose_ports, is_taken
+from rocketcrew.cli.embedded import as_flags, choose_ports, is_taken
 from rocketcrew.conf.settings import BrokerSettings, load
 
 BROKER: BrokerSettings = load({}, {}, None).broker
@@ -27,6 +27,14 @@ def test_a_port_that_is_taken_means_two_free_ones() -> None:
         other.close()
         assert choose_ports(settings) == ((0, 0), port)
         assert choose_ports(dataclasses.replace(settings, port=0)) == ((free, 0), None)
+
+
+@pytest.mark.parametrize("settings", [BROKER, dataclasses.replace(BROKER, register_with=("a:1", "b:2"), dir="a b")])
+def test_the_child_has_every_setting_as_we_have_it(settings: BrokerSettings) -> None:
+    words = as_flags(settings)
+    assert words[::2] == ["--set"] * len(dataclasses.fields(settings))
+    flags: dict[str, object] = dict(word.split("=", 1) for word in words[1::2])  # pyright: ignore[reportAssignmentType]
+    assert load(flags, {"ROCKETCREW_BROKER_NAME": "other"}, None).broker == settings
 
 
 def test_any_free_port_is_never_taken() -> None:
