@@ -15,8 +15,7 @@ import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
-from typing import Final
+from typing import Final, cast
 
 import click
 import structlog
