@@ -29,6 +29,7 @@ from ..core.actions import LOG_LEVELS, AskReport, KillWorker, ReadCell, Reclaim,
 from ..core.decisions import Core
 from ..core.reloading import Reload
 from ..core.staffing import DropGeneration, GiveUp, Kill, Note, Policy, Staffing, Start
+from ..core.states import Worker
 from .child import Child, HandlerError, NewWorker
 from .direct import Directing
 from .feeding import Feeding
@@ -141,6 +142,8 @@ class Pool:
         files = [p for dead in action.salvages for p in self._left[dead] if dead != LEFT_BEHIND or p.exists()]
         new = NewWorker(action.worker_id, action.index, slot, theirs, stacks.shared, tuple(files))
 
+        worker = self._core.state.workers[action.worker_id]
+
         def launched(process: WorkerProcess | WorkerStartError) -> None:
             if isinstance(process, WorkerStartError):
                 link.close()
@@ -148,14 +151,14 @@ class Pool:
                 self._cell_slots.append(slot)
                 self._not_launched(action.worker_id, str(process))
                 return
-            child = Child(self._core.state.workers[action.worker_id], slot, process, link, stacks)
+            child = Child(worker, slot, process, link, stacks)
             self.children[action.worker_id] = child
             self._loop.add_reader(link.fileno(), self._readable, child)
             self._loop.add_reader(process.sentinel, self._process_ended, child)
-            if self._stopping:
-                process.kill()
+            if self._stopping or worker.state is not Worker.BOOTING:
+                process.kill()  # its end was decided while its process was being made
 
-        self.launcher.launch(action.generation, new, launched)
+        self.launcher.launch(action.generation, new, launched, lambda: worker.state is Worker.BOOTING)
 
     def _not_launched(self, worker_id: str, error: str) -> None:
         if not self._stopping:
