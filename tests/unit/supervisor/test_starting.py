@@ -73,13 +73,16 @@ class Waiting:
         pass
 
 
+def nothing(*_: object) -> Any:
+    """Whatever the pool calls that does not matter here."""
+
+
 def with_pool(
     folder: Path, count: int, launcher: Any, use: Callable[[Pool, Bench], Awaitable[None]], cell_slots: int = 4
 ) -> None:
     async def main() -> None:
         bench = Bench()
         (folder / "open").mkdir()
-        nothing: Any = lambda *_: None  # noqa: E731
         pool = Pool(
             bench.core, Policy(count), run_id="r", transport=Transport.SLAB, segments=folder, left_behind=[],
             cells=CellFile(folder / "cells", cell_slots), queue_info=nothing, slab=memoryview(bench.view),
