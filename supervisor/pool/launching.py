@@ -65,10 +65,8 @@ class Launcher:
             try:
                 async with of.turn:
                     if generation not in self._generations:
-                        new.link.close()
                         raise WorkerStartError(f"worker {new.worker_id}: its generation was dropped")
                     if not wanted():
-                        new.link.close()
                         raise WorkerStartError(f"worker {new.worker_id}: it was given up before its turn to be started")
                     of.forkserver.start()
                     process = await asyncio.get_running_loop().run_in_executor(None, of.forkserver.start_worker, boot)

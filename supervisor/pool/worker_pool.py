@@ -137,18 +137,31 @@ class Pool:
         return False
 
     def _start(self, action: Start) -> None:
+        made = contextlib.ExitStack()
+        try:
+            self._launch(action, made)
+        except Exception as error:  # noqa: BLE001  whatever it is, the staffing must know, and the others are started
+            if action.worker_id in self.children:
+                raise  # there is a process
+            made.close()
+            self._not_launched(action.worker_id, str(error) or repr(error))
+
+    def _launch(self, action: Start, made: contextlib.ExitStack) -> None:
+        """What has to be given back when there is no process is put into `made`."""
         link, theirs = link_pair(self._transport)
-        stacks, slot = StackFile(), self._cell_slots.pop()
+        made.callback(link.close)
+        made.callback(theirs.close)
+        stacks = StackFile()
+        made.callback(stacks.close)
+        slot = self._cell_slots.pop()
+        made.callback(self._cell_slots.append, slot)
         files = [p for dead in action.salvages for p in self._left[dead] if dead != LEFT_BEHIND or p.exists()]
         new = NewWorker(action.worker_id, action.index, slot, theirs, stacks.shared, tuple(files))
-
         worker = self._core.state.workers[action.worker_id]
 
         def launched(process: WorkerProcess | WorkerStartError) -> None:
             if isinstance(process, WorkerStartError):
-                link.close()
-                stacks.close()
-                self._cell_slots.append(slot)
+                made.close()
                 self._not_launched(action.worker_id, str(process))
                 return
             child = Child(worker, slot, process, link, stacks)

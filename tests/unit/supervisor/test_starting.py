@@ -141,7 +141,6 @@ def test_one_that_is_booting_is_left_alive(tmp_path: Path) -> None:
 def test_one_that_is_not_wanted_any_more_when_its_turn_comes_is_reported_and_not_started() -> None:
     class New:
         worker_id = "r.1"
-        link = open(os.devnull)  # noqa: SIM115  closed by the launcher
 
     async def main() -> None:
         launcher, forkserver, answers = Launcher(), Forkserver(), list[Any]()
@@ -152,6 +151,34 @@ def test_one_that_is_not_wanted_any_more_when_its_turn_comes_is_reported_and_not
         await until(lambda: bool(answers))
         assert isinstance(answers[0], WorkerStartError)
         assert forkserver.asked == []
-        assert new.link.closed
 
     asyncio.run(main())
+
+
+def test_an_error_before_the_process_is_made_is_that_workers_alone_and_loses_nothing(tmp_path: Path) -> None:
+    launcher = Waiting(OSError(24, "Too many open files"))
+
+    async def use(pool: Pool, bench: Bench) -> None:
+        descriptors = len(os.listdir("/proc/self/fd"))
+        pool.run_staffing()
+        assert pool.staffing.last_boot_error == "[Errno 24] Too many open files"
+        ((new, _, _),) = launcher.launches  # the one after it
+        assert [worker.index for worker in bench.core.state.workers.values()] == [new.index] == [1]
+        assert new.cell_slot == 0, "the first worker gave its cell back"
+        after_two = len(os.listdir("/proc/self/fd"))
+        pool.staffing.set_policy(Policy(3))
+        pool.run_staffing()
+        assert len(os.listdir("/proc/self/fd")) - after_two == after_two - descriptors, "nothing stayed open"
+
+    with_pool(tmp_path, 2, launcher, use)
+
+
+def test_one_for_whom_no_cell_is_left_is_reported(tmp_path: Path) -> None:
+    launcher = Waiting()
+
+    async def use(pool: Pool, bench: Bench) -> None:
+        pool.run_staffing()
+        assert [new.index for new, _, _ in launcher.launches] == [0]
+        assert [worker.index for worker in bench.core.state.workers.values()] == [0]
+
+    with_pool(tmp_path, 2, launcher, use, cell_slots=1)
