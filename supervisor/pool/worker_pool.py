@@ -140,7 +140,7 @@ class Pool:
         made = contextlib.ExitStack()
         try:
             self._launch(action, made)
-        except Exception as error:  # noqa: BLE001  whatever it is, the staffing must know, and the others are started
+        except Exception as error:  # whatever it is, the staffing must know, and the others are started
             if action.worker_id in self.children:
                 raise  # there is a process
             made.close()
