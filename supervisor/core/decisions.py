@@ -270,12 +270,14 @@ class Core:
         self.popping.popped(event.handle, event.result, now)
         self.dispatching.run()
         self.reclaiming.watch(now)
+        self._feed(now)
 
     def _no_answer(self, event: ev.NoAnswer, now: float) -> None:
         if event.slot is not None:
             self.state.release(event.slot)
         if event.handle in self.popping.handles:
             self.popping.failed(event.handle, now)
+            self._feed(now)
         else:
             self.pulling.failed(event.handle, self.state.config.pull_delay_on_error_ms, now)
 

@@ -143,7 +143,9 @@ class Popping:
         loop.waiting = bool(s.paused) or loop.in_hand > s.config.pop_threshold_for_queue
         if loop.waiting:
             return
-        units = s.slab.reserve(bytes_for_next(loop.last_body_bytes))
+        # Queues that wait in line for bytes come first; those that have ended are still in it until it is served.
+        in_line = any(q.pq.state is Queue.ASSIGNED and q.pq.locked for q in s.starved)
+        units = 0 if in_line else s.slab.reserve(bytes_for_next(loop.last_body_bytes))
         if not units:
             self._later(loop, now + WAIT_FOR_BYTES_S)
             return
