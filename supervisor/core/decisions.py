@@ -181,7 +181,7 @@ class Core:
             ev.WorkerNotStarted: lambda e, _: settling.worker_not_started(e.worker_id),
             ev.WorkerReady: self._worker_ready,
             ev.WorkerWindow: self._worker_window,
-            ev.RetireWorker: lambda e, now: settling.retire(e.worker_id, now),
+            ev.RetireWorker: self._retire_worker,
             ev.WorkerStops: lambda e, _: settling.stops(e.worker_id),
             ev.WorkerKilled: lambda e, _: settling.killed(e.worker_id),
             ev.WorkerDied: self._worker_died,
@@ -283,7 +283,12 @@ class Core:
 
     def _sent_back(self, event: ev.SentBack, now: float) -> None:
         self.settling.retries.sent_back(event.handle, event.chunk_id, event.index, event.accepted, now)
+        self.dispatching.run()
         self._feed(now)
+
+    def _retire_worker(self, event: ev.RetireWorker, now: float) -> None:
+        self.settling.retire(event.worker_id, now)
+        self.dispatching.run()
 
     def _worker_ready(self, event: ev.WorkerReady, now: float) -> None:
         self.settling.worker_ready(event.worker_id, now)

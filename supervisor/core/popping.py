@@ -363,7 +363,8 @@ class Popping:
         del now
         q = self.queues.get(pq.handle)
         if q is not None:
-            self.s.unfinished_at_stop += len(q.checks)
+            if self.s.stopping:
+                self.s.unfinished_at_stop += len(q.checks)
             self.s.log("warning", "drain_deadline", queue=pq.mq, unfinished=len(q.checks))
             self._dispatching.give_up(pq)
             self._end(q, QueueEvent.DEADLINE)

@@ -229,6 +229,19 @@ def test_a_queue_whose_deadline_came_with_uncommitted_messages_is_opened_again_w
     assert bench.slab.used_units == 0
 
 
+def test_a_worker_that_leaves_gives_up_what_it_has_consumed_at_once(make: Make) -> None:
+    bench, _ = by_queue(make, auto_commit=False)
+    chunk = chunk_ids(bench)[0]
+    bench.core.handle(ev.Consumed("w1", chunk), bench.now)
+    second = chunk_ids(bench)[0]
+    bench.core.handle(ev.Consumed("w1", second), bench.now)
+    third = chunk_ids(bench)[0]
+    bench.core.handle(ev.Consumed("w1", third), bench.now)
+    bench.core.handle(ev.RetireWorker("w1"), bench.now)
+    assert bench.one(act.Retired).worker_id == "w1"
+    assert handed(bench) == [("w2", [0], ())]
+
+
 # --- by key ---------------------------------------------------------------------------------------------------------
 
 

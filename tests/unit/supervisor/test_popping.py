@@ -625,3 +625,16 @@ def test_what_is_finished_while_its_renewal_is_out_is_acknowledged_after_a_persi
     member.answer_renewals()
     assert all(message.acked for message in broker.messages)
     assert member.core.state.queues == {}
+
+
+def test_what_a_new_filter_left_unfinished_is_not_counted_at_a_later_stop():
+    member = Member(PopBroker(1), workers=1, drain_deadline_ms=1000)
+    member.pop()
+    member.core.handle(ev.Subscribe("T"), member.now)
+    member.act()
+    member.later(1.1)
+    assert not member.core.state.queues
+    member.run()
+    member.core.handle(ev.Stop(), member.now)
+    member.act()
+    assert (member.finished.unfinished, member.finished.unsealed) == (0, 0)
