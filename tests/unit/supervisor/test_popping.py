@@ -638,3 +638,37 @@ def test_what_a_new_filter_left_unfinished_is_not_counted_at_a_later_stop():
     member.core.handle(ev.Stop(), member.now)
     member.act()
     assert (member.finished.unfinished, member.finished.unsealed) == (0, 0)
+
+
+def pop_of(member, *properties):
+    """Answer the pop that is out with one record for each of these properties, at offsets 0, 1, ..."""
+    action = member.waiting_pops.pop(0)
+    body = b"".join(
+        encode_message(StoredMessage("T", b"x", encode_properties(own).encode(), queue_offset=offset))
+        for offset, own in enumerate(properties)
+    )
+    slot = member.core.room_for(action.handle, len(body))
+    member.view[slot.start : slot.start + len(body)] = body
+    header = PopResponse(1, int(INVISIBLE_S * 1000), 0, 0, "0 0 0", None)
+    member.core.handle(ev.Popped(action.handle, PopResult(0, header, len(body), slot)), member.now)
+    member.act()
+
+
+@pytest.mark.parametrize("invisible_ms", [0, -5, 1])
+def test_a_check_point_without_an_invisible_time_does_not_keep_the_loop_busy(invisible_ms):
+    member = Member(PopBroker(1), workers=1)
+    pop_of(member, {"POP_CK": CheckPoint(0, 1, invisible_ms, 0, "0", "broker-a", 0, 0).encode()})
+    for _ in range(1100):
+        member.later(0.001)
+    assert member.counter("pop_renewals_refused") == 2
+
+
+def test_a_record_whose_check_point_cannot_be_read_does_not_take_the_others_along():
+    member = Member(PopBroker(4), workers=1)
+    pop_of(member, {"KEYS": "a"}, {"POP_CK": "garbage"}, {"KEYS": "b"}, {"KEYS": "c"})
+    while member.chunks:
+        member.run()
+    assert sorted(member.runs) == [0, 2, 3]
+    member.seal("w0")
+    assert member.core.state.slab.used_units == 0
+    assert member.counter("pop_acks") + member.counter("pop_acks_refused") == 3
