@@ -76,7 +76,7 @@ class PopLoop:
 class PopQueue:
     """What one pop brought from one queue, beside its process queue."""
 
-    __slots__ = ("acking", "checks", "invisible_s", "loop", "pq", "renewing", "suspects")
+    __slots__ = ("acking", "checks", "invisible_s", "loop", "pq", "renewing", "suspects", "then")
 
     def __init__(self, pq: ProcessQueue, loop: PopLoop, checks: dict[int, CheckPoint], invisible_s: float) -> None:
         self.pq = pq
@@ -88,6 +88,8 @@ class PopQueue:
         """Acknowledgements under way."""
         self.renewing: set[int] = set()
         """Offsets whose invisible time is being changed: they are not acknowledged with the check point that is replaced."""
+        self.then: dict[int, Callable[[], None]] = {}
+        """By offset: what waits for the answer to that."""
         self.suspects: list[int] = []
         """Offsets that may have killed whole runs (charges.py)."""
 
@@ -302,6 +304,9 @@ class Popping:
         elif offset in q.checks:
             self.s.counters.pop_renewals += 1
             q.checks[offset] = check
+        then = q.then.pop(offset, None)
+        if then is not None:
+            then()
         self.progress(q.pq, now)
 
     # --- what is over -------------------------------------------------------------------------------------------
@@ -360,6 +365,14 @@ class Popping:
     def check_of(self, pq: ProcessQueue, offset: int) -> CheckPoint | None:
         """What the broker knows the message by."""
         return self.queues[pq.handle].checks.get(offset)
+
+    def after_renewal(self, pq: ProcessQueue, offset: int, then: Callable[[], None]) -> bool:
+        """A send-back with the check point that is replaced would be refused."""
+        q = self.queues[pq.handle]
+        if offset not in q.renewing:
+            return False
+        q.then[offset] = then
+        return True
 
     def given_back(self, pq: ProcessQueue, offset: int) -> None:
         """The broker shows the message again: it is not acknowledged."""

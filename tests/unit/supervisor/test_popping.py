@@ -672,3 +672,54 @@ def test_a_record_whose_check_point_cannot_be_read_does_not_take_the_others_alon
     member.seal("w0")
     assert member.core.state.slab.used_units == 0
     assert member.counter("pop_acks") + member.counter("pop_acks_refused") == 3
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_message_that_fails_while_it_is_renewed_goes_back_with_the_new_check_point(refused):
+    class Held(Member):
+        def __init__(self, *args, **config):
+            self.renews, self.backs = [], []
+            super().__init__(*args, **config)
+
+        def perform(self, action):
+            if isinstance(action, act.Renew):
+                self.renews.append(action)
+            elif isinstance(action, act.SendBack):
+                self.backs.append(action)
+            else:
+                super().perform(action)
+
+    broker = PopBroker(1)
+    member = Held(broker, workers=1)
+    member.pop()
+    member.later(INVISIBLE_S / 2)
+    (renew,) = member.renews
+    new = None if refused else broker.change(renew.check, member.now, INVISIBLE_S)
+    member.run(fails=lambda offset: True)
+    assert member.backs == []
+    member.core.handle(ev.Renewed(renew.handle, renew.offset, new), member.now)
+    member.act()
+    (back,) = member.backs
+    assert back.check == (renew.check if refused else new)
+    assert broker.change(back.check, member.now, 10.0) is not None
+    member.core.handle(ev.SentBack(back.handle, back.chunk_id, back.index, True), member.now)
+    member.act()
+    assert not member.core.state.queues
+
+
+def test_what_waits_for_a_renewal_is_over_at_the_deadline():
+    class Unanswered(Member):
+        def perform(self, action):
+            if not isinstance(action, act.Renew):
+                assert not isinstance(action, act.SendBack)
+                super().perform(action)
+
+    member = Unanswered(PopBroker(1), workers=1, stop_deadline_ms=1000)
+    member.pop()
+    member.later(INVISIBLE_S / 2)
+    member.run(fails=lambda offset: True)
+    member.core.handle(ev.Stop(), member.now)
+    member.later(1.1)
+    assert member.finished.unfinished == 1
+    assert not member.core.state.queues
+    assert member.core.state.slab.used_units == 0
