@@ -38,7 +38,7 @@ from .states import QUEUE, Queue, QueueEvent, move
 
 NOTHING = (ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND)
 WAIT_FOR_BYTES_S = 0.1
-INVISIBLE_S_MIN = 1.0
+INVISIBLE_S_MIN = 0.1
 """A shorter invisible time, as a check point may name it, is not kept up with."""
 
 
