@@ -92,7 +92,7 @@ class Owner(Protocol):
 
     def after_renewal(self, pq: ProcessQueue, offset: int, then: Callable[[], None]) -> bool:
         """Whether the message's check point is being replaced: then `then()` is called when the broker has answered."""
-        raise NotImplementedError
+        ...
 
     def given_back(self, pq: ProcessQueue, offset: int) -> None:
         """A broker has accepted the send-back of the message at that offset."""
