@@ -9,8 +9,9 @@ ids that somebody wrote down before name nothing any more; unique keys and keys 
 - The new store is made beside the old one, as `<folder>.converting`, and read whole: the same records in the same order, the
   same queues with the same ends. Only then the old folder is renamed to `<folder>.before-conversion`, and the new one takes
   its name. Nothing of the old one is deleted, ever.
-- A kill at any moment leaves the old store where it was, or beside a whole new one; the next run goes on from there. A store
-  that has its shape already is left alone.
+- The old store is locked from the first look until the new one has its name: no broker writes to it meanwhile.
+- A kill at any moment leaves the old store where it was, or beside a whole new one; the next run goes on from there. Until
+  then no broker begins an empty store in its place. A store that has its shape already is left alone.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ from .checking import check
 from .checkpoint import REMOVED, removed_topics
 from .config import BrokerConfig
 from .core import BrokerCore
-from .disk import DiskStorage
+from .disk import CONVERTED as DONE
+from .disk import CONVERTING, DiskStorage
 from .log_scan import BLANK_MIN_BYTES, Kind, LogScan, blank
 from .message_store import LOG
 from .recovery import Key
 from .state import TOPICS_JOURNAL
-from .storage import StoredFile
+from .storage import StorageError, StoredFile
 
-DONE = "converted"  # a file in the new folder: it is whole and was compared
-CONVERTING, BEFORE = ".converting", ".before-conversion"
+BEFORE = ".before-conversion"
 WRITE_BYTES = 1 << 20
 _POSITION = slice(28, 36)  # of a record: its own place in the log
 _KEPT_OUT = (REMOVED, TOPICS_JOURNAL, "config/checkpoint.json")
@@ -56,44 +57,63 @@ class Converted:
 def convert(folder: Path, config: BrokerConfig, now_ms: int) -> Converted:
     """Give the store in `folder` segments of `config.mapped_file_size_commit_log` bytes. Raises UsageError, StorageError."""
     fresh, before = folder.with_name(folder.name + CONVERTING), folder.with_name(folder.name + BEFORE)
-    if (fresh / DONE).exists() and (before.exists() or not folder.exists()):
+    if (fresh / DONE).exists() and not folder.exists():
         return _take_over(folder, fresh, before)  # a kill came between the two renames
+    if (fresh / DONE).exists() and before.exists():
+        raise UsageError(
+            f"a conversion of {folder} was cut short, and another store was begun there since: the converted messages are "
+            f"in {fresh}, the same as they were in {before}. Move {folder} away and run `rocketcrew broker convert` again "
+            f"to have those; or, to keep what is in {folder} instead, move {fresh} and {before} away"
+        )
     if not (folder / LOG).is_dir():
         raise UsageError(f"broker data folder {folder} has no {LOG}: there is nothing to convert")
-    if before.exists():
+    source = DiskStorage(folder)  # locked until the new one has its name
+    try:
         if _has_shape(folder / LOG, config.mapped_file_size_commit_log):
             return Converted(0, len(list((folder / LOG).iterdir())), None)
-        raise UsageError(f"{before} is there from an earlier conversion: move or remove it first")
-    if _has_shape(folder / LOG, config.mapped_file_size_commit_log):
-        return Converted(0, len(list((folder / LOG).iterdir())), None)
-    if fresh.exists():
-        if not fresh.joinpath("lock").exists():
-            raise UsageError(f"{fresh} is no store that a conversion began: move or remove it first")
-        shutil.rmtree(fresh)  # an earlier conversion was cut short; the source has everything
-    config = replace(config, dir=str(folder))
-    source = DiskStorage(folder)
-    try:
-        ends, names = _settle(source, config, now_ms)
-        _refuse_if_full(folder)
-        _write(source, fresh, config.mapped_file_size_commit_log, names)
-        records = _compare(source, fresh, config, now_ms, ends)
+        if before.exists():
+            raise UsageError(f"{before} is there from an earlier conversion: move or remove it first")
+        if fresh.exists():
+            if not fresh.joinpath("lock").exists():
+                raise UsageError(f"{fresh} is no store that a conversion began: move or remove it first")
+            shutil.rmtree(fresh)  # an earlier conversion was cut short; the source has everything
+        try:
+            records = _copy(source, folder, fresh, replace(config, dir=str(folder)), now_ms)
+        finally:
+            source.end()
+        if source.syncer.table_trouble is not None:  # it would be written after the renames, to the new store
+            raise StorageError(source.syncer.table_trouble)
+        (fresh / DONE).write_text(f"{records}\n", encoding="ascii")
+        _sync_folder(fresh)
+        return _take_over(folder, fresh, before)
     finally:
-        source.close()
-    (fresh / DONE).write_text(f"{records}\n", encoding="ascii")
-    _sync_folder(fresh)
-    return _take_over(folder, fresh, before)
+        source.abandon()
+
+
+def _copy(source: DiskStorage, folder: Path, fresh: Path, config: BrokerConfig, now_ms: int) -> int:
+    """Make the new store and compare it; returns how many records it has."""
+    ends, names = _settle(source, config, now_ms)
+    _refuse_if_full(folder)
+    _write(source, fresh, config.mapped_file_size_commit_log, names)
+    return _compare(source, fresh, config, now_ms, ends)
 
 
 def _take_over(folder: Path, fresh: Path, before: Path) -> Converted:
-    """The new folder takes the name of the old one, which is kept under another name."""
-    records = int((fresh / DONE).read_text(encoding="ascii"))
-    if folder.exists():
-        folder.rename(before)
+    """The new folder takes the name of the old one, which is kept under another name; both stay locked meanwhile."""
+    taken = DiskStorage(fresh)
+    try:
+        if not (fresh / DONE).exists():
+            raise UsageError(f"{folder} was converted by another process at this moment")
+        records = int((fresh / DONE).read_text(encoding="ascii"))
+        if folder.exists():
+            folder.rename(before)
+            _sync_folder(folder.parent)
+        fresh.rename(folder)
         _sync_folder(folder.parent)
-    fresh.rename(folder)
-    _sync_folder(folder.parent)
-    (folder / DONE).unlink()
-    return Converted(records, len(list((folder / LOG).iterdir())), before)
+        (folder / DONE).unlink()
+        return Converted(records, len(list((folder / LOG).iterdir())), before)
+    finally:
+        taken.abandon()
 
 
 def _has_shape(log: Path, segment_bytes: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -125,6 +126,79 @@ def test_a_kill_during_a_conversion_costs_nothing(make, store, moment):
     done = convert(store, config_of(), T0)
     assert contents(make, store) == wanted
     assert contents(make, store.with_name("store.before-conversion")) == wanted
+
+
+class Killed(BaseException):
+    """Ends a conversion as a kill does."""
+
+
+class Watched(type(Path())):
+    """A folder that calls `before_rename` with the number of each rename, 1 for the first."""
+
+    renames = 0
+
+    def __new__(cls, *args):
+        return super().__new__(cls, *args)
+
+    def rename(self, target):
+        Watched.renames += 1
+        Watched.before_rename(Watched.renames)
+        return super().rename(target)
+
+    @classmethod
+    def of(cls, folder, before_rename):
+        cls.renames, cls.before_rename = 0, staticmethod(before_rename)
+        return cls(folder)
+
+
+def refused(action, *args):
+    """The message of the UsageError that it raises."""
+    with pytest.raises(UsageError) as error:
+        action(*args)
+    return str(error.value)
+
+
+def test_nobody_else_has_the_store_until_the_new_one_has_its_name(make, store):
+    copy, fresh = store.with_name("copy"), store.with_name("store.converting")
+    shutil.copytree(store, copy, ignore=NO_INDEX)
+    wanted, answers = contents(make, copy), []
+
+    def others(number):
+        answers.append((number, refused(DiskStorage, store), refused(convert, store, config_of(), T0)))
+        assert (fresh / "converted").exists(), "another conversion took the copy of this one away"
+
+    convert(Watched.of(store, others), config_of(), T0)
+    assert [number for number, *_ in answers] == [1, 2]
+    assert ["in use" in answer for _, *pair in answers for answer in pair] == [True, True, False, True]
+    assert "run it again" in answers[1][1]
+    assert contents(make, store) == wanted
+    storage = DiskStorage(store.with_name("store.before-conversion"))
+    assert storage.kept_all
+    assert not (store.with_name("store.before-conversion") / "abort").exists(), "it was left in order"
+    storage.abandon()
+
+
+def test_after_a_kill_between_the_renames_no_empty_store_takes_the_place(make, store):
+    copy = store.with_name("copy")
+    shutil.copytree(store, copy, ignore=NO_INDEX)
+    wanted = contents(make, copy)
+
+    def kill(number):
+        if number == 2:
+            raise Killed
+
+    with pytest.raises(Killed):
+        convert(Watched.of(store, kill), config_of(), T0)
+    assert "run it again" in refused(DiskStorage, store)
+    assert not store.exists()
+    shutil.copytree(copy, store, ignore=NO_INDEX)  # somebody put another store there
+    kept = sorted(path.name for path in store.parent.iterdir())
+    said = refused(convert, store, config_of(), T0)
+    assert f"Move {store} away and run `rocketcrew broker convert` again" in said
+    assert sorted(path.name for path in store.parent.iterdir()) == kept
+    shutil.rmtree(store)
+    convert(store, config_of(), T0)
+    assert contents(make, store) == wanted
 
 
 def test_a_store_with_damage_is_refused_and_stays(make, store):
