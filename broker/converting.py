@@ -2,8 +2,9 @@
 
 Stores of earlier versions, and those of genuine brokers with another mappedFileSizeCommitLog, are served as they are; but a
 genuine broker opens a log only if all its segments have one size. So all records are written to a new log, in their order,
-each with its new position; queue offsets, store times and everything else stay. Message ids have the position in them, so
-ids that somebody wrote down before name nothing any more; unique keys and keys go on.
+each with its new position; queue offsets, store times and everything else stay. Message ids have the position in them, and
+the new log begins above the end of the old one: ids that somebody has from before name nothing any more, and what a client
+sends back by such an id is refused, never taken for another message. Unique keys and keys go on.
 
 - What cannot be read whole is refused: damage, missing offsets, what only some genuine brokers write (disk.refuse_foreign).
 - The new store is made beside the old one, as `<folder>.converting`, and read whole: the same records in the same order, the
@@ -164,8 +165,8 @@ def _write(source: DiskStorage, fresh: Path, segment_bytes: int, tables: list[st
     target = DiskStorage(fresh)
     try:
         log, old = target.open(LOG, segment_bytes, buffered=False), source.open(LOG, segment_bytes, buffered=False)
-        if old.start:  # retention took the front, as the first queue offsets show
-            log.reset(max(old.start // segment_bytes, 1) * segment_bytes)
+        if old.end > old.start:  # above all old positions: none of those names another message now
+            log.reset(-(-old.end // segment_bytes) * segment_bytes)
         removals = sorted((removed_topics(source.load(REMOVED)) or {}).items(), key=lambda item: item[1])
         moved: dict[str, int] = {}
         waiting: list[bytes] = []

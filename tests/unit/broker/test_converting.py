@@ -128,6 +128,31 @@ def test_a_kill_during_a_conversion_costs_nothing(make, store, moment):
     assert contents(make, store.with_name("store.before-conversion")) == wanted
 
 
+def test_no_old_position_names_another_message(make, tmp_path):
+    folder = tmp_path / "store"
+    storage = DiskStorage(folder)
+    broker = make(storage, flush="async", mapped_file_size_commit_log=4_096)
+    broker.send(body=b"x" * 100)
+    size = len(broker.core.state.store.record_at(0))
+    for _ in range(60):  # of 256 bytes each, so that the positions of both logs could be the same
+        broker.send("U", b"x" * (356 - size))
+    (in_hand,) = broker.read()
+    broker.core.stop()
+    end = storage.open("commitlog", 4_096, buffered=False).end
+    storage.close()
+    convert(folder, config_of(8_192), T0)
+    storage = DiskStorage(folder)
+    broker = make(storage, flush="async", mapped_file_size_commit_log=8_192)
+    broker.heartbeat()
+    assert broker.core.state.store.message_in("T", 0, 0).physical_offset >= end
+    assert all(broker.core.state.store.message_at(position) is None for position in range(in_hand.physical_offset, end))
+    assert broker.send_back(in_hand).code != 0
+    broker.later(1_000)
+    assert broker.read("%RETRY%g") == []
+    broker.core.stop()
+    storage.close()
+
+
 class Killed(BaseException):
     """Ends a conversion as a kill does."""
 
