@@ -35,7 +35,7 @@ from .disk import CONVERTING, DiskStorage
 from .log_scan import BLANK_MIN_BYTES, Kind, LogScan, blank
 from .message_store import LOG
 from .recovery import Key
-from .state import TOPICS_JOURNAL
+from .state import TIMERS_TABLE, TOPICS_JOURNAL
 from .storage import StorageError, StoredFile
 
 BEFORE = ".before-conversion"
@@ -44,6 +44,7 @@ _POSITION = slice(28, 36)  # of a record: its own place in the log
 _KEPT_OUT = (REMOVED, TOPICS_JOURNAL, "config/checkpoint.json")
 
 Ends = dict[Key, tuple[int, int]]
+Waiting = tuple[int, int]  # how many timers, and half messages, are open
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +94,10 @@ def convert(folder: Path, config: BrokerConfig, now_ms: int) -> Converted:
 
 def _copy(source: DiskStorage, folder: Path, fresh: Path, config: BrokerConfig, now_ms: int) -> int:
     """Make the new store and compare it; returns how many records it has."""
-    ends, names = _settle(source, config, now_ms)
+    ends, waiting, names = _settle(source, config, now_ms)
     _refuse_if_full(folder)
     _write(source, fresh, config.mapped_file_size_commit_log, names)
-    return _compare(source, fresh, config, now_ms, ends)
+    return _compare(source, fresh, config, now_ms, ends, waiting)
 
 
 def _take_over(folder: Path, fresh: Path, before: Path) -> Converted:
@@ -124,8 +125,9 @@ def _has_shape(log: Path, segment_bytes: int) -> bool:
     return sizes <= {segment_bytes} and all(after - start == segment_bytes for start, after in pairwise(starts))
 
 
-def _settle(source: DiskStorage, config: BrokerConfig, now_ms: int) -> tuple[Ends, list[str]]:
-    """Start a broker on the old store and stop it, so that log and tables are whole; its queues' ends, and its tables."""
+def _settle(source: DiskStorage, config: BrokerConfig, now_ms: int) -> tuple[Ends, Waiting, list[str]]:
+    """Start a broker on the old store and stop it, so that log and tables are whole; its queues' ends, what waits in it, and
+    its tables."""
     core = BrokerCore(config, source, now_ms=now_ms)
     found = core.state.store.found
     while core.state.store.is_rebuilding:
@@ -136,11 +138,14 @@ def _settle(source: DiskStorage, config: BrokerConfig, now_ms: int) -> tuple[End
             f"missing offsets, {len(source.aside())} parts in damaged/): it is served as it is, but not converted; "
             "`rocketcrew broker check` says where"
         )
-    ends = ends_of(core)
+    ends, waiting = ends_of(core), _waiting_in(core)
     core.stop()
+    source.replace(
+        TIMERS_TABLE, core.state.timers.dump(), sync=True
+    )  # a genuine store has what was delivered elsewhere
     folder = Path(config.dir) / "config"
     names = [f"config/{path.name}" for path in sorted(folder.iterdir()) if path.suffix == ".json"]
-    return ends, [name for name in names if name not in _KEPT_OUT]
+    return ends, waiting, [name for name in names if name not in _KEPT_OUT]
 
 
 def ends_of(core: BrokerCore) -> Ends:
@@ -149,6 +154,10 @@ def ends_of(core: BrokerCore) -> Ends:
     return {
         key: (store.min_offset(*key), store.max_offset(*key)) for key in store.queue_keys() if store.max_offset(*key)
     }
+
+
+def _waiting_in(core: BrokerCore) -> Waiting:
+    return len(core.state.timers), len(core.state.transactions)
 
 
 def _refuse_if_full(folder: Path) -> None:
@@ -211,7 +220,7 @@ def records_of(log: StoredFile) -> Iterator[tuple[int, bytes]]:
             )
 
 
-def _compare(source: DiskStorage, fresh: Path, config: BrokerConfig, now_ms: int, ends: Ends) -> int:
+def _compare(source: DiskStorage, fresh: Path, config: BrokerConfig, now_ms: int, ends: Ends, waiting: Waiting) -> int:
     """Read the new store whole beside the old one; returns how many records both have. Raises UsageError."""
 
     def differs(what: str) -> UsageError:
@@ -222,6 +231,8 @@ def _compare(source: DiskStorage, fresh: Path, config: BrokerConfig, now_ms: int
         core = BrokerCore(replace(config, dir=str(fresh)), target, now_ms=now_ms)
         if ends_of(core) != ends:
             raise differs("ends of queues")
+        if _waiting_in(core) != waiting:
+            raise differs(f"open timers and transactions: {_waiting_in(core)}, not {waiting}")
         core.stop()
         count = 0
         segment_bytes = config.mapped_file_size_commit_log

@@ -174,6 +174,10 @@ class Timers:
         if not self._changed:
             return None
         self._changed = False
+        return self.dump()
+
+    def dump(self) -> bytes:
+        """The text of timers.json."""
         still_open = sorted(self._open)
         floor = still_open[0] if still_open else self._end
         gaps = zip(still_open, [*still_open[1:], self._end], strict=False)

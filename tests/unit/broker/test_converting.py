@@ -153,6 +153,30 @@ def test_no_old_position_names_another_message(make, tmp_path):
     storage.close()
 
 
+def test_of_a_genuine_store_what_was_delivered_stays_so_and_what_waits_is_kept(make, tmp_path):
+    folder = tmp_path / "store"
+    storage = DiskStorage(folder)
+    broker = make(storage, flush="async", mapped_file_size_commit_log=OLD_BYTES)
+    for number, seconds in enumerate((10, 30, 60, 90)):
+        broker.send(body=b"%d" % number, properties={"TIMER_DELAY_SEC": str(seconds)})
+    half = {"TRAN_MSG": "true", "PGROUP": "pg", "UNIQ_KEY": "U"}
+    broker.send("U", properties=half, sys_flag=4)
+    wheel_ms = broker.now_ms + 40_000
+    broker.core.stop()
+    storage.close()
+    (folder / "config" / "timercheck").write_bytes(wheel_ms.to_bytes(8, "big") + bytes(48))
+    assert not (folder / "config" / "timers.json").exists()
+    convert(folder, config_of(), T0)
+    storage = DiskStorage(folder)
+    broker = make(storage, flush="async", mapped_file_size_commit_log=NEW_BYTES)
+    assert len(broker.core.state.timers) == 2
+    assert len(broker.core.state.transactions) == 1
+    broker.later(100_000)
+    assert [message.body for message in broker.read()] == [b"2", b"3"]
+    broker.core.stop()
+    storage.close()
+
+
 class Killed(BaseException):
     """Ends a conversion as a kill does."""
 
