@@ -61,11 +61,11 @@ def convert(folder: Path, config: BrokerConfig, now_ms: int) -> Converted:
     fresh, before = folder.with_name(folder.name + CONVERTING), folder.with_name(folder.name + BEFORE)
     if (fresh / DONE).exists() and not folder.exists():
         return _take_over(folder, fresh, before)  # a kill came between the two renames
-    if (fresh / DONE).exists() and before.exists():
+    if (fresh / DONE).exists() and (before.exists() or not (folder / LOG).is_dir()):
         raise UsageError(
-            f"a conversion of {folder} was cut short, and another store was begun there since: the converted messages are "
-            f"in {fresh}, the same as they were in {before}. Move {folder} away and run `rocketcrew broker convert` again "
-            f"to have those; or, to keep what is in {folder} instead, move {fresh} and {before} away"
+            f"a conversion of {folder} was cut short, and something else was put there since: the converted messages are in "
+            f"{fresh}. Move {folder} away and run `rocketcrew broker convert` again to have those; or, to keep what is in "
+            f"{folder} instead, move {fresh} and {before} away"
         )
     if not (folder / LOG).is_dir():
         raise UsageError(f"broker data folder {folder} has no {LOG}: there is nothing to convert")
@@ -85,7 +85,10 @@ def convert(folder: Path, config: BrokerConfig, now_ms: int) -> Converted:
             source.end()
         if source.syncer.table_trouble is not None:  # it would be written after the renames, to the new store
             raise StorageError(source.syncer.table_trouble)
-        (fresh / DONE).write_text(f"{records}\n", encoding="ascii")
+        with (fresh / DONE).open("w", encoding="ascii") as done:
+            done.write(f"{records}\n")
+            done.flush()
+            os.fsync(done.fileno())
         _sync_folder(fresh)
         return _take_over(folder, fresh, before)
     finally:

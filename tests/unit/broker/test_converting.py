@@ -240,6 +240,10 @@ def test_after_a_kill_between_the_renames_no_empty_store_takes_the_place(make, s
         convert(Watched.of(store, kill), config_of(), T0)
     assert "run it again" in refused(DiskStorage, store)
     assert not store.exists()
+    store.mkdir()
+    assert "run it again" in refused(DiskStorage, store)
+    assert f"Move {store} away" in refused(convert, store, config_of(), T0)
+    store.rmdir()
     shutil.copytree(copy, store, ignore=NO_INDEX)  # somebody put another store there
     kept = sorted(path.name for path in store.parent.iterdir())
     said = refused(convert, store, config_of(), T0)
@@ -248,6 +252,18 @@ def test_after_a_kill_between_the_renames_no_empty_store_takes_the_place(make, s
     shutil.rmtree(store)
     convert(store, config_of(), T0)
     assert contents(make, store) == wanted
+
+
+@pytest.mark.parametrize("has_new_one", [False, True])
+def test_who_waited_for_the_lock_of_what_was_put_away_does_not_use_the_new_one(make, store, has_new_one):
+    class Late(DiskStorage):
+        def _take_lock(self):
+            store.rename(store.with_name("store.before-conversion"))
+            if has_new_one:
+                DiskStorage(store).abandon()
+            super()._take_lock()
+
+    assert "try again" in refused(Late, store)
 
 
 def test_a_store_with_damage_is_refused_and_stays(make, store):
