@@ -34,19 +34,23 @@ def ask_cluster(access: Access, work: Callable[[Cluster], Awaitable[T]]) -> T:
             topic = unknown_topic(error)
             if topic is None:
                 raise
-            raise no_such_name(access.unwrap(topic), await known_topics(cluster, access)) from error
+            known: list[str] = []
+            with contextlib.suppress(RocketcrewError):  # near names are a help, and not the answer
+                known = await known_topics(cluster, access)
+            raise no_such_name(access.unwrap(topic), known) from error
 
     return run_with_cluster(access, asked)
 
 
 async def known_topics(cluster: Cluster, access: Access) -> list[str]:
-    """Names of the cluster's topics, retry and dead-letter topics too, without those that the cluster made for itself; none
-    when the name server does not say."""
+    """Names of the cluster's topics, retry and dead-letter topics too, without those that the cluster made for itself.
+
+    Raises UnreachableError when no name server answers, BrokerError when it does not say (a proxy of 5.x)."""
     admin = Admin(cluster)
-    with contextlib.suppress(RocketcrewError):
+    own: set[str] = set()
+    with contextlib.suppress(BrokerError):  # those are left out by their names then
         own = set(await admin.system_topics())
-        return [access.unwrap(topic) for topic in await admin.topic_list() if topic not in own and not _is_own(topic)]
-    return []
+    return [access.unwrap(topic) for topic in await admin.topic_list() if topic not in own and not _is_own(topic)]
 
 
 def _is_own(topic: str) -> bool:

@@ -55,13 +55,15 @@ def progress_line(found: Mapping[str, Any], per_second: float) -> str:
     """One line of a supervisor's status: done, failed, rate, lag, time left."""
     counters = found["counters"]
     # What is finished and not committed yet is no work any more.
-    lag = sum(queue["end_offset"] - queue["next_offset"] + queue["unfinished"] for queue in found["queues"])
-    lag += sum(queue["unfinished"] for queue in found["popped"])
+    unfinished = sum(queue["unfinished"] for queue in (*found["queues"], *found["popped"]))
+    lag = sum(queue["end_offset"] - queue["next_offset"] for queue in found["queues"]) + unfinished
     done, failed = counters["done_messages"], counters["failed_messages"]
     parts = [f"done {done}", f"failed {failed}", f"{per_second:.0f}/s", f"lag {lag}"]
     if lag and per_second >= 1:
         parts.append(f"{duration(lag / per_second)} left")
-    if found["paused"]:
+    if found["stopping"]:
+        parts.append(f"stopping: {unfinished} in hand, Ctrl-C again forces")
+    elif found["paused"]:
         parts.append("paused by " + " and ".join(found["paused"]))
     return "  ".join(parts)
 

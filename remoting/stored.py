@@ -279,11 +279,23 @@ class StoredMessage:
         return decompress(self.body, self.sysflag)
 
 
+def reconsume_times_of(buf: bytes | bytearray | memoryview, position: int) -> int:
+    """How often the record at `position` has been consumed before; 0 for one too short to say."""
+    at = _reconsume_times_at(buf, position)
+    return 0 if at is None else int(_INT32.unpack_from(buf, at)[0])
+
+
+def _reconsume_times_at(buf: bytes | bytearray | memoryview, position: int) -> int | None:
+    fixed = _FIXED[_INT32.unpack_from(buf, position + _SYSFLAG_AT)[0] & HOSTS_V6]
+    if _INT32.unpack_from(buf, position)[0] < fixed.size:
+        return None
+    return position + fixed.size - 16  # behind it: prepared transaction offset and body length
+
+
 def raise_reconsume_times(buf: bytearray | memoryview, position: int) -> None:
     """Count one attempt more in the record at `position`, in place; a record too short for that is left as it is."""
-    fixed = _FIXED[_INT32.unpack_from(buf, position + _SYSFLAG_AT)[0] & HOSTS_V6]
-    if _INT32.unpack_from(buf, position)[0] >= fixed.size:
-        at = position + fixed.size - 16  # behind it: prepared transaction offset and body length
+    at = _reconsume_times_at(buf, position)
+    if at is not None:
         _INT32.pack_into(buf, at, _INT32.unpack_from(buf, at)[0] + 1)
 
 

@@ -42,6 +42,8 @@ class Health:
         """Why it takes no messages; empty when it does."""
         if picture["service"] != "RUNNING":
             return f"the supervisor is {picture['service']}"
+        if picture["stopping"]:
+            return "the supervisor is stopping"
         if not picture["ready_workers"]:
             return "no worker is ready"
         return ""

@@ -30,6 +30,7 @@ def picture(core: Core, service: Service, facts: dict[str, dict[str, object]], e
     state = core.state
     return {
         "service": service.value,
+        "stopping": state.stopping,
         "paused": sorted(state.paused),
         "group": state.config.group,
         "client_id": state.config.client_id,

@@ -39,7 +39,6 @@ from ..supervisor.core.order import HandlerOrder, resolve
 from ..supervisor.core.slab import SLAB_BYTES_MIN, Slab
 from ..supervisor.core.state import WorkerView
 from ..supervisor.core.subscriptions import Subscriptions
-from ..supervisor.member.send_back import DEFAULT_MAX_RECONSUME_TIMES
 from ..supervisor.pool.hearing import hear_ordered
 from ..supervisor.wiring import core_config, worker_limits
 from ..workers import ordered_packets, packets
@@ -48,6 +47,7 @@ from ..workers.async_runner import one_call_at_a_time
 from ..workers.cells import private_cell
 from ..workers.context import Context, enter
 from ..workers.ddl import as_schema
+from ..workers.failures import DEFAULT_MAX_RECONSUME_TIMES
 from ..workers.inferring import INFER, Inferring, declared_columns
 from ..workers.link import Transport, WorkerLink, link_pair
 from ..workers.loading import HandlerLoadError, describe, find, refusal, user_traceback

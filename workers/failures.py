@@ -29,6 +29,10 @@ class Cause(IntEnum):
     """It is ordered and would be tried again here, but its member stops."""
 
 
+DEFAULT_MAX_RECONSUME_TIMES = 16
+"""What `consumer.max_reconsume_times` = -1 means without an order (DefaultMQPushConsumerImpl.getMaxReconsumeTimes)."""
+
+
 class Mode(Enum):
     """By which way a failed message goes back."""
 
@@ -81,6 +85,8 @@ class Failure:
     """Its refused send-backs."""
     mode: Mode | None = None
     """By which way it was last asked to go back."""
+    last: bool = False
+    """Its broker makes a dead letter of it: by that way, or since its attempts are used up."""
     sent: bool = False
     """That is under way or was accepted, or it runs here again: it is not sent a second time beside it."""
 

@@ -34,7 +34,11 @@ def text_of(found: dict[str, Any]) -> str:
 def head_of(found: dict[str, Any]) -> list[str]:
     """What holds for the whole member."""
     counters, staff = found["counters"], found["staff"]
-    state = found["service"] + (f", paused by {' and '.join(found['paused'])}" if found["paused"] else "")
+    state = (
+        found["service"]
+        + (", stopping" if found["stopping"] else "")
+        + (f", paused by {' and '.join(found['paused'])}" if found["paused"] else "")
+    )
     reload = f", reload {staff['reload']}" if staff["reload"] != "idle" else ""
     done = (
         f"done {counters['done_messages']}  failed {counters['failed_messages']}  sent back"

@@ -23,7 +23,7 @@ from ...remoting.errors import ProtocolError
 from ...remoting.properties import find_property
 from ...remoting.stored import record_info
 from ...workers.cells import KEYS_OF
-from ...workers.failures import Cause, Failure
+from ...workers.failures import DEFAULT_MAX_RECONSUME_TIMES, Cause, Failure
 from .actions import Classify
 from .blame import Death, Verdict
 from .chunks import Chunk, PullRun
@@ -34,7 +34,6 @@ from .state import State, WorkerView
 from .states import Queue
 from .topic_limits import UNLIMITED
 
-DEFAULT_MAX_RECONSUME_TIMES = 16
 CLASSIFY_DEATHS_MAX = 3
 
 

@@ -17,8 +17,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ...durable.outcomes import DEAD_LETTER, NO_ROWS, SENT_BACK
-from ...remoting.stored import raise_reconsume_times
-from ...workers.failures import Cause, Failure, Mode, is_dead_letter, level_of, mode_of
+from ...remoting.stored import raise_reconsume_times, reconsume_times_of
+from ...workers.failures import (
+    DEFAULT_MAX_RECONSUME_TIMES,
+    Cause,
+    Failure,
+    Mode,
+    is_dead_letter,
+    level_of,
+    mode_of,
+)
 from .actions import SendBack
 from .blame import Fate, Lot
 from .charges import Charge
@@ -29,8 +37,6 @@ from .state import State, WorkerView
 from .states import Queue
 
 TIMED_OUT = "stopped at the hard time limit"
-_OUTCOMES = {Mode.DROP: NO_ROWS, Mode.DEAD_LETTER: DEAD_LETTER, Mode.LAST_ATTEMPT: DEAD_LETTER}
-"""What is noted of a message that has gone back; else SENT_BACK (durable/outcomes.py)."""
 
 
 class Retries:
@@ -103,6 +109,7 @@ class Retries:
         configured = config.delay_level_when_next_consume
         mode = mode_of(failure, configured, popped=check is not None, broadcasting=config.broadcasting)
         failure.sent, failure.mode = True, mode
+        failure.last = self._is_last(mode, chunk.positions[index])
         if mode is Mode.DROP:
             # The edge answers as if it had been accepted (ConsumeMessageConcurrentlyService.processConsumeResult).
             self.s.log("warning", "message_dropped", queue=pq.mq, offset=chunk.offsets[index], error=failure.error,
@@ -128,9 +135,13 @@ class Retries:
             self._progress(pq, now)
             return
         failure = chunk.failed.pop(index)
-        kind = SENT_BACK if failure.mode is None else _OUTCOMES.get(failure.mode, SENT_BACK)
+        kind = NO_ROWS if failure.mode is Mode.DROP else DEAD_LETTER if failure.last else SENT_BACK
         s.outcomes.add(kind, pq.mq, chunk.begin_of(index), chunk.offsets[index] + 1)
         self._count(failure)
+        if failure.last and failure.cause is not Cause.DEATHS:  # of these it is logged when they are given up
+            mq = pq.mq
+            s.log("error", "message_dead_lettered", topic=mq.topic, broker=mq.broker_name, queue_id=mq.queue_id,
+                  offset=chunk.offsets[index], cause=failure.cause.name.lower(), error=failure.error)  # fmt: skip
         self._dispatching.quarantine.finished(pq, chunk, index, sent_back=failure.cause is not Cause.DEATHS)
         pq.unfinished -= 1
         pq.owner.given_back(pq, chunk.offsets[index])
@@ -143,7 +154,15 @@ class Retries:
         counters, dropped = self.s.counters, failure.mode is Mode.DROP
         counters.dropped_messages += dropped
         counters.sent_back_messages += not dropped
-        counters.dead_letter_messages += failure.cause is Cause.DEATHS and not dropped
+        counters.dead_letter_messages += failure.last
+
+    def _is_last(self, mode: Mode, position: int) -> bool:
+        """The broker compares the record's attempts with the header's limit (SendMessageProcessor.consumerSendMsgBack)."""
+        if mode is Mode.SEND_BACK:
+            configured = self.s.config.max_reconsume_times
+            limit = DEFAULT_MAX_RECONSUME_TIMES if configured < 0 else configured
+            return reconsume_times_of(self.s.view, position) >= limit
+        return mode in (Mode.DEAD_LETTER, Mode.LAST_ATTEMPT)
 
     def _settled(self, pq: ProcessQueue, chunk: Chunk) -> None:
         """A failure of it is over: forget it when it was the last."""

@@ -26,10 +26,9 @@ from ...remoting.headers import SendBack, SendRequestV2
 from ...remoting.names import INNER_PRODUCER_GROUP, RETRY_PREFIX
 from ...remoting.properties import encode_properties
 from ...remoting.stored import StoredMessage
-from ...workers.failures import DEAD_LETTER_LEVEL, Mode, resend_level
+from ...workers.failures import DEAD_LETTER_LEVEL, DEFAULT_MAX_RECONSUME_TIMES, Mode, resend_level
 from ..core.actions import SendBack as SendBackAction
 
-DEFAULT_MAX_RECONSUME_TIMES = 16
 _KEPT_FLAGS = SYSFLAG_COMPRESSED | SYSFLAG_COMPRESSION_MASK | SYSFLAG_MULTI_TAGS
 """What describes the body and tags; host families and transactions belong to the old record."""
 FACT_PREFIX = "ROCKETCREW_"

@@ -33,7 +33,7 @@ def status(**more: Any) -> dict[str, Any]:
     queue = {"topic": "t", "broker": "b", "queue_id": 0, "state": "assigned", "next_offset": 4, "committed": 2,
              "unfinished": 2, "lag": 7}  # fmt: skip
     return {
-        "group": "g", "service": "RUNNING", "paused": ["backlog", "operator"], "pid": 1, "client_id": "c",
+        "group": "g", "service": "RUNNING", "stopping": False, "paused": ["backlog", "operator"], "pid": 1, "client_id": "c",
         "counters": counters,
         "subscriptions": {
             "%RETRY%g": {"filter": "*", "type": "TAG"}, "t": {"filter": "*", "type": "TAG"},

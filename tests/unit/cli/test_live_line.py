@@ -39,13 +39,15 @@ def test_a_rate_follows_what_is_done() -> None:
 FOUND: dict[str, Any] = {
     "group": "billing", "subscriptions": {"orders": {}, "%RETRY%billing": {}}, "ready_workers": 2, "slot": "/s/billing/0",
     "counters": {"done_messages": 7, "failed_messages": 1},
-    "queues": [{"end_offset": 190, "next_offset": 110, "unfinished": 20}], "popped": [], "paused": [],
+    "queues": [{"end_offset": 190, "next_offset": 110, "unfinished": 20}], "popped": [], "paused": [], "stopping": False,
 }  # fmt: skip
 
 
 def test_the_line_says_how_long_it_will_take() -> None:
     assert progress_line(FOUND, 10.0) == "done 7  failed 1  10/s  lag 100  10 s left"
     assert progress_line(FOUND | {"paused": ["operator"]}, 0.0) == "done 7  failed 1  0/s  lag 100  paused by operator"
+    stopping = progress_line(FOUND | {"stopping": True}, 0.0)
+    assert stopping == "done 7  failed 1  0/s  lag 100  stopping: 20 in hand, Ctrl-C again forces"
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0 s"), (89, "89 s"), (600, "10 min"), (9000, "2.5 h")])

@@ -237,6 +237,13 @@ def test_a_format_of_spark_may_save_to_a_url(shell: Shell) -> None:
     assert code == 0, out
 
 
+@pytest.mark.parametrize("words", [("topics",), ("groups",), ("find", "k-1"), ("topics", "--json")])
+def test_an_outage_is_not_an_empty_cluster(shell: Shell, words: tuple[str, ...]) -> None:
+    code, out, err = shell(*words, "-n", "127.0.0.1:1", "--set", "cluster.connect_timeout_ms=100")
+    assert (code, out) == (3, "")
+    assert "127.0.0.1:1" in err
+
+
 LONGEST = 80
 """Columns; what click does not wrap is written so."""
 OF_NO_CLUSTER = {"broker", "broker check", "broker convert", "load", "query", "compact", "config", "demo", "dlq"}

@@ -16,6 +16,8 @@ from rocketcrew.supervisor.core.chunks import Chunk
 from rocketcrew.workers.failures import Mode, asked
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .conftest import Bench
 
 RETRY_MS = 5_000
@@ -290,3 +292,27 @@ def test_what_is_held_when_its_member_stops_is_no_dead_letter(make: type[Bench])
     for chunk in chunks[1:]:
         bench.core.handle(ev.Returned("w1", chunk.chunk_id, 0, 1, asked(0, "no"), -1), bench.now)
     assert {back.mode for back in bench.take(act.SendBack)} == {Mode.SEND_BACK}
+
+
+@pytest.mark.parametrize(
+    ("attempts", "limit", "level", "letters"),
+    [(16, -1, 0, 1), (15, -1, 0, 0), (3, 3, 0, 1), (2, 3, 0, 0), (0, 0, 0, 1), (0, -1, -1, 1)],
+)
+def test_what_its_broker_makes_a_dead_letter_of_is_counted_as_one(
+    make: Callable[..., Bench], attempts: int, limit: int, level: int, letters: int
+) -> None:
+    """SendMessageProcessor.consumerSendMsgBack: the attempts in the record against the limit, or a level below 0."""
+    bench = make(max_reconsume_times=limit)
+    (handle,) = bench.open(0)
+    bench.worker("w1")
+    bench.found(handle, [0])
+    (chunk,) = bench.dispatched()
+    for _ in range(attempts):
+        raise_reconsume_times(bench.view, chunk.positions[0])
+    bench.done(chunk, failures=[(0, level, "KeyError: 'total'")])
+    back = bench.one(act.SendBack)
+    assert bench.counters.dead_letter_messages == 0, "its broker has not got it yet"
+    bench.core.handle(ev.SentBack(back.handle, back.chunk_id, back.index, accepted=True), bench.now)
+    assert (bench.counters.sent_back_messages, bench.counters.dead_letter_messages) == (1, letters)
+    said = [log for log in bench.take(act.Log) if log.event == "message_dead_lettered"]
+    assert [log.keys["error"] for log in said] == ["KeyError: 'total'"] * letters

@@ -36,7 +36,8 @@ def picture(**more: Any) -> dict[str, Any]:
         ("done_messages", "failed_messages", "filtered_messages", "worker_deaths", "redispatched_messages"), 0
     )
     return {
-        "service": "RUNNING", "paused": [], "group": "crew", "client_id": "me", "ready_workers": 2, "waiting_messages": 0,
+        "service": "RUNNING", "stopping": False, "paused": [], "group": "crew", "client_id": "me", "ready_workers": 2,
+        "waiting_messages": 0,
         "counters": {**counters, "done_messages": 42, "dead_letter_messages": 3, "busy_us": 1_500_000},
         "workers": [{"worker_id": "w.1", "index": 0, "messages": 1, "rss_bytes": 1 << 20}],
         "queues": [QUEUE, {**QUEUE, "queue_id": 1}], "popped": [], "stats": stats().picture(), "memory": {"slab_bytes": 64},
@@ -151,6 +152,7 @@ def test_alive_as_long_as_something_is_finished() -> None:
     [
         ({}, 200, "ok"),
         ({"service": "CREATE_JUST"}, 503, "CREATE_JUST"),
+        ({"stopping": True}, 503, "is stopping"),
         ({"ready_workers": 0}, 503, "no worker is ready"),
     ],
 )
