@@ -274,6 +274,19 @@ def test_a_segment_that_is_lost_in_a_skipped_range_is_a_gap_all_the_same(world: 
         world.drain(world.loader())
 
 
+@pytest.mark.parametrize("kind", ENDS)
+def test_and_also_once_the_table_has_noted_the_range(world: World, segments: Any, kind: str) -> None:
+    note(world, Outcomes.of([(kind, of((5, 10)))]))
+    loader = world.loader()
+    world.seal([segments.Record(n) for n in (0, 1, 2, 3, 4, 10)])
+    world.drain(loader)
+    world.seal([segments.Record(7)]).unlink()
+    segments.settle(world.roots[0], *((*QUEUE[:4], *piece) for piece in ((0, 5), (7, 8), (10, 12))))
+    world.seal([segments.Record(11)])
+    with pytest.raises(LoaderError, match=r"orders broker-a 0: 7\."):
+        world.drain(loader)
+
+
 def note(world: World, outcomes: Outcomes) -> None:
     Staging(world.roots[0]).note("00000000000000000001", outcomes)
 
