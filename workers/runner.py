@@ -32,6 +32,7 @@ from typing import Any, Final
 import structlog
 
 from ..remoting.errors import ProtocolError, RocketcrewError
+from ..remoting.namespaces import unwrap
 from ..remoting.properties import PROPERTY_KEYS
 from ..remoting.stored import SYSFLAG_LOW_BYTE
 from .api import Handler, Retry, SoftTimeLimitExceeded
@@ -557,11 +558,18 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def message_keys(message: Message) -> dict[str, object]:
-    """What identifies a message in a log line, as far as it can be decoded."""
+    """What identifies a message in a log line, as far as it can be decoded: its place (a retry's is in the group's retry
+    topic), the topic that it was first sent to where that is another one, its id and its keys."""
     queue = message.queue
-    keys: dict[str, object] = {"topic": queue.topic, "queue_id": queue.queue_id, "offset": message.queue_offset}
+    keys: dict[str, object] = {
+        "topic": queue.topic,
+        "broker": queue.broker_name,
+        "queue_id": queue.queue_id,
+        "offset": message.queue_offset,
+    }
     try:
-        keys["topic"] = message.topic
+        if message.topic != unwrap(queue.namespace, queue.topic):
+            keys["origin_topic"] = message.topic
         keys["message_id"] = message.message_id
         keys["keys"] = message.properties.get(PROPERTY_KEYS)
     except ProtocolError as error:
@@ -571,7 +579,8 @@ def message_keys(message: Message) -> dict[str, object]:
 
 def place_keys(run: Run, index: int) -> dict[str, object]:
     """The same of a record that is known by its place in a run."""
-    return {"topic": run.queue.topic, "queue_id": run.queue.queue_id, "offset": run.offsets[index]}
+    queue = run.queue
+    return {"topic": queue.topic, "broker": queue.broker_name, "queue_id": queue.queue_id, "offset": run.offsets[index]}
 
 
 HANDLER_CALLERS: Final = frozenset(
