@@ -7,7 +7,7 @@ deadline. A queue that comes back while it drains is opened only after it ended,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ...durable.intervals import Intervals
 from ...durable.outcomes import SKIPPED
@@ -256,6 +256,11 @@ class Assigning:
 
     def check_of(self, pq: ProcessQueue, offset: int) -> None:
         """What was pulled has no check point."""
+
+    def after_renewal(self, pq: ProcessQueue, offset: int, then: Callable[[], None]) -> bool:
+        """What was pulled has none that is replaced."""
+        del pq, offset, then
+        return False
 
     def given_back(self, pq: ProcessQueue, offset: int) -> None:
         """A last commit that was asked for while the send-back was under way stops before the message: ask again."""

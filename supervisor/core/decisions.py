@@ -181,7 +181,7 @@ class Core:
             ev.WorkerNotStarted: lambda e, _: settling.worker_not_started(e.worker_id),
             ev.WorkerReady: self._worker_ready,
             ev.WorkerWindow: self._worker_window,
-            ev.RetireWorker: lambda e, now: settling.retire(e.worker_id, now),
+            ev.RetireWorker: self._retire_worker,
             ev.WorkerStops: lambda e, _: settling.stops(e.worker_id),
             ev.WorkerKilled: lambda e, _: settling.killed(e.worker_id),
             ev.WorkerDied: self._worker_died,
@@ -270,18 +270,25 @@ class Core:
         self.popping.popped(event.handle, event.result, now)
         self.dispatching.run()
         self.reclaiming.watch(now)
+        self._feed(now)
 
     def _no_answer(self, event: ev.NoAnswer, now: float) -> None:
         if event.slot is not None:
             self.state.release(event.slot)
         if event.handle in self.popping.handles:
             self.popping.failed(event.handle, now)
+            self._feed(now)
         else:
             self.pulling.failed(event.handle, self.state.config.pull_delay_on_error_ms, now)
 
     def _sent_back(self, event: ev.SentBack, now: float) -> None:
         self.settling.retries.sent_back(event.handle, event.chunk_id, event.index, event.accepted, now)
+        self.dispatching.run()
         self._feed(now)
+
+    def _retire_worker(self, event: ev.RetireWorker, now: float) -> None:
+        self.settling.retire(event.worker_id, now)
+        self.dispatching.run()
 
     def _worker_ready(self, event: ev.WorkerReady, now: float) -> None:
         self.settling.worker_ready(event.worker_id, now)

@@ -369,11 +369,14 @@ class Ordered(Dispatching):
 
     def ended(self, pq: ProcessQueue) -> None:
         """The queue has ended; chunks of it that a worker still has keep it from being opened again."""
+        while pq.order is not None and pq.order.uncommitted:
+            # Nothing more is reported of these: they would linger for ever. The next owner has them.
+            chunk = self.next_uncommitted(pq.order)
+            self.forget(chunk)
+            self.abandon(chunk)
         left = {chunk.chunk_id for chunk in pq.open.values() if self._in_hand(chunk)}
         if left:
             self.s.lingering[pq.mq] = self.s.lingering.get(pq.mq, set()) | left
-        while pq.order is not None and pq.order.uncommitted:
-            self.next_uncommitted(pq.order)
 
     def _in_hand(self, chunk: Chunk) -> bool:
         worker = self.s.workers.get(chunk.worker_id or "")

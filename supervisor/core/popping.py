@@ -38,6 +38,8 @@ from .states import QUEUE, Queue, QueueEvent, move
 
 NOTHING = (ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND)
 WAIT_FOR_BYTES_S = 0.1
+INVISIBLE_S_MIN = 0.1
+"""A shorter invisible time, as a check point may name it, is not kept up with."""
 
 
 @dataclass(slots=True)
@@ -74,7 +76,7 @@ class PopLoop:
 class PopQueue:
     """What one pop brought from one queue, beside its process queue."""
 
-    __slots__ = ("acking", "checks", "invisible_s", "loop", "pq", "renewing", "suspects")
+    __slots__ = ("acking", "checks", "invisible_s", "loop", "pq", "renewing", "suspects", "then")
 
     def __init__(self, pq: ProcessQueue, loop: PopLoop, checks: dict[int, CheckPoint], invisible_s: float) -> None:
         self.pq = pq
@@ -86,6 +88,8 @@ class PopQueue:
         """Acknowledgements under way."""
         self.renewing: set[int] = set()
         """Offsets whose invisible time is being changed: they are not acknowledged with the check point that is replaced."""
+        self.then: dict[int, Callable[[], None]] = {}
+        """By offset: what waits for the answer to that."""
         self.suspects: list[int] = []
         """Offsets that may have killed whole runs (charges.py)."""
 
@@ -143,7 +147,9 @@ class Popping:
         loop.waiting = bool(s.paused) or loop.in_hand > s.config.pop_threshold_for_queue
         if loop.waiting:
             return
-        units = s.slab.reserve(bytes_for_next(loop.last_body_bytes))
+        # Queues that wait in line for bytes come first; those that have ended are still in it until it is served.
+        in_line = any(q.pq.state is Queue.ASSIGNED and q.pq.locked for q in s.starved)
+        units = 0 if in_line else s.slab.reserve(bytes_for_next(loop.last_body_bytes))
         if not units:
             self._later(loop, now + WAIT_FOR_BYTES_S)
             return
@@ -211,45 +217,56 @@ class Popping:
         try:
             positions, _ = walk(s.view, slot.start, slot.start + result.length_bytes)
             starts = start_offsets(header.start_offset_info or "")
-            checks = [check_point_of(s.view, at, header, starts, loop.mq.broker_name) for at in positions[:-1]]
         except ProtocolError as error:
             s.release(slot)
             s.log("error", "pop_body_invalid", queue=loop.mq, error=str(error))
             return
+        checks = [self._check_point(loop, at, header, starts) for at in positions[:-1]]
         s.counters.pulled_messages += len(checks)
         s.counters.pulled_bytes += result.length_bytes
         s.stats.pulled(loop.mq.topic, len(checks), (now - loop.last_pop) * 1000)
         for start, end in _runs(checks, loop.mq.topic, s.config.group):
-            self._queue_up(loop, slot, positions, checks, start, end, now)
+            own = [check for check in checks[start:end] if check is not None]
+            self._queue_up(loop, slot, positions[start : end + 1], own, now)
         s.release(slot)
 
+    def _check_point(
+        self, loop: PopLoop, position: int, header: PopResponse, starts: dict[tuple[str, int], int]
+    ) -> CheckPoint | None:
+        """By which the record at `position` is acknowledged; None = it cannot be, so it does not run."""
+        try:
+            return check_point_of(self.s.view, position, header, starts, loop.mq.broker_name)
+        except ProtocolError as error:
+            self.s.log("error", "pop_record_invalid", queue=loop.mq, error=str(error))
+            return None
+
     def _queue_up(
-        self, loop: PopLoop, slot: Slot, positions: Sequence[int], checks: Sequence[CheckPoint], start: int, end: int,
-        now: float,
-    ) -> None:  # fmt: skip
+        self, loop: PopLoop, slot: Slot, positions: Sequence[int], checks: Sequence[CheckPoint], now: float
+    ) -> None:
+        """Records of one queue, with rising offsets; `positions` has one more, the end of the last."""
         s = self.s
-        mq = checks[start].queue(loop.mq.topic, s.config.group)
-        mine = {check.offset: check for check in checks[start:end]}
-        invisible_s = checks[start].invisible_ms / 1000
+        mq = checks[0].queue(loop.mq.topic, s.config.group)
+        mine = {check.offset: check for check in checks}
+        invisible_s = max(checks[0].invisible_ms / 1000, INVISIBLE_S_MIN)
         known_as = self._info_handles.get(mq)
         if known_as is None:
             known_as = self._info_handles[mq] = next(s.handles)
         pq = ProcessQueue(next(s.handles), mq, self, known_as)
         pq.state = Queue.ASSIGNED
-        offsets = [check.offset for check in checks[start:end]]
+        offsets = [check.offset for check in checks]
         slot.refs += 1
-        pq.waiting.append(PullRun(slot, positions[start : end + 1], offsets, 0, end - start, offsets[0]))
+        pq.waiting.append(PullRun(slot, positions, offsets, 0, len(offsets), offsets[0]))
         pq.next_offset = offsets[-1] + 1
         pq.ledger = Ledger(offsets[0])
-        pq.unfinished = end - start
-        pq.unfinished_bytes = positions[end] - positions[start]
-        s.waiting_messages += end - start
+        pq.unfinished = len(offsets)
+        pq.unfinished_bytes = positions[-1] - positions[0]
+        s.waiting_messages += len(offsets)
         q = PopQueue(pq, loop, mine, invisible_s)
         if s.charges.asks_for_ids:
-            self._look_for_killers(q, positions[start : end + 1], offsets)
+            self._look_for_killers(q, positions, offsets)
         s.queues[pq.handle], self.queues[pq.handle] = pq, q
         s.ready.append(pq)
-        loop.in_hand += end - start
+        loop.in_hand += len(offsets)
         s.at(now + invisible_s / 2, lambda at: self._renew(q, at))
 
     def _look_for_killers(self, q: PopQueue, positions: Sequence[int], offsets: Sequence[int]) -> None:
@@ -287,6 +304,9 @@ class Popping:
         elif offset in q.checks:
             self.s.counters.pop_renewals += 1
             q.checks[offset] = check
+        then = q.then.pop(offset, None)
+        if then is not None:
+            then()
         self.progress(q.pq, now)
 
     # --- what is over -------------------------------------------------------------------------------------------
@@ -346,6 +366,14 @@ class Popping:
         """What the broker knows the message by."""
         return self.queues[pq.handle].checks.get(offset)
 
+    def after_renewal(self, pq: ProcessQueue, offset: int, then: Callable[[], None]) -> bool:
+        """A send-back with the check point that is replaced would be refused."""
+        q = self.queues[pq.handle]
+        if offset not in q.renewing:
+            return False
+        q.then[offset] = then
+        return True
+
     def given_back(self, pq: ProcessQueue, offset: int) -> None:
         """The broker shows the message again: it is not acknowledged."""
         q = self.queues[pq.handle]
@@ -361,7 +389,8 @@ class Popping:
         del now
         q = self.queues.get(pq.handle)
         if q is not None:
-            self.s.unfinished_at_stop += len(q.checks)
+            if self.s.stopping:
+                self.s.unfinished_at_stop += len(q.checks)
             self.s.log("warning", "drain_deadline", queue=pq.mq, unfinished=len(q.checks))
             self._dispatching.give_up(pq)
             self._end(q, QueueEvent.DEADLINE)
@@ -374,11 +403,16 @@ class Popping:
             self.s.ask_seals_of(pq)
 
 
-def _runs(checks: Sequence[CheckPoint], topic: str, group: str) -> list[tuple[int, int]]:
-    """Stretches of one queue with rising offsets: each becomes a process queue."""
+def _runs(checks: Sequence[CheckPoint | None], topic: str, group: str) -> list[tuple[int, int]]:
+    """Stretches of one queue with rising offsets, without the records that have none: each becomes a process queue."""
     cuts = [0]
     for index, (before, after) in enumerate(pairwise(checks), 1):
-        if before.queue(topic, group) != after.queue(topic, group) or after.offset <= before.offset:
+        if (
+            before is None
+            or after is None
+            or before.queue(topic, group) != after.queue(topic, group)
+            or after.offset <= before.offset
+        ):
             cuts.append(index)
     cuts.append(len(checks))
-    return [(start, end) for start, end in pairwise(cuts) if start < end]
+    return [(start, end) for start, end in pairwise(cuts) if start < end and checks[start] is not None]

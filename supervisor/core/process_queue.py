@@ -12,6 +12,7 @@ the old one ended and are dropped (docs/protocol.md has Java's). What one pop br
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 from ...remoting.check_points import CheckPoint
@@ -88,6 +89,10 @@ class Owner(Protocol):
 
     def check_of(self, pq: ProcessQueue, offset: int) -> CheckPoint | None:
         """The check point of the message at that offset; None = it was pulled, and has none."""
+
+    def after_renewal(self, pq: ProcessQueue, offset: int, then: Callable[[], None]) -> bool:
+        """Whether the message's check point is being replaced: then `then()` is called when the broker has answered."""
+        raise NotImplementedError
 
     def given_back(self, pq: ProcessQueue, offset: int) -> None:
         """A broker has accepted the send-back of the message at that offset."""

@@ -105,6 +105,8 @@ class Retries:
         if not pq.send_failures:
             self.s.counters.discarded_failures += 1
             return
+        if pq.owner.after_renewal(pq, chunk.offsets[index], lambda: self._renewed(pq, chunk, index)):
+            return
         check = pq.owner.check_of(pq, chunk.offsets[index])
         configured = config.delay_level_when_next_consume
         mode = mode_of(failure, configured, popped=check is not None, broadcasting=config.broadcasting)
@@ -121,6 +123,12 @@ class Retries:
                 failure.error,
             )
         )  # fmt: skip
+
+    def _renewed(self, pq: ProcessQueue, chunk: Chunk, index: int) -> None:
+        """Its check point is the newest again; unless its queue has given it up meanwhile, it goes back."""
+        failure = (chunk.failed or {}).get(index)
+        if failure is not None and not failure.sent:
+            self.send_back(pq, chunk, index)
 
     def sent_back(self, handle: int, chunk_id: int, index: int, accepted: bool, now: float) -> None:
         """The answer to a SendBack. Refused: the message stays in the process queue and is sent again later."""

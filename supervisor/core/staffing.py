@@ -316,9 +316,9 @@ class Staffing:
 
     def _end_late_boots(self, now: float) -> None:
         for worker in self.workers():
-            late = worker.state is Worker.BOOTING and now >= worker.started_at + self.policy.boot_timeout_s
-            if late and not worker.boot_error:
-                worker.boot_error = (
+            if worker.state is Worker.BOOTING and now >= worker.started_at + self.policy.boot_timeout_s:
+                # One that said why it cannot boot may have a thread that keeps it from ending.
+                worker.boot_error = worker.boot_error or (
                     f"a worker was not ready within workers.boot_timeout_ms = {self.policy.boot_timeout_s * 1000:.0f}:"
                     " does the handler's module do long work when it is imported? Move it into the set-up hook, or"
                     " raise the limit"

@@ -46,8 +46,9 @@ class Launcher:
         forkserver.start()
         self._generations[generation] = Generation(forkserver, make_boot)
 
-    def launch(self, generation: int, new: NewWorker, launched: Launched) -> None:
-        """Start a worker; `launched` is called with the process or the error, now or when the forkserver is ready."""
+    def launch(self, generation: int, new: NewWorker, launched: Launched, wanted: Callable[[], bool]) -> None:
+        """Start a worker; `launched` is called with the process or the error, now or when the forkserver is ready. One that
+        is not `wanted` any more when its turn comes is not started."""
         of = self._generations[generation]
         boot = of.make_boot(new)
         if of.forkserver.warm:
@@ -64,8 +65,9 @@ class Launcher:
             try:
                 async with of.turn:
                     if generation not in self._generations:
-                        new.link.close()
                         raise WorkerStartError(f"worker {new.worker_id}: its generation was dropped")
+                    if not wanted():
+                        raise WorkerStartError(f"worker {new.worker_id}: it was given up before its turn to be started")
                     of.forkserver.start()
                     process = await asyncio.get_running_loop().run_in_executor(None, of.forkserver.start_worker, boot)
             except Exception as error:  # noqa: BLE001  whatever it is, the staffing must know that there is no worker

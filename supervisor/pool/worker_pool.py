@@ -29,6 +29,7 @@ from ..core.actions import LOG_LEVELS, AskReport, KillWorker, ReadCell, Reclaim,
 from ..core.decisions import Core
 from ..core.reloading import Reload
 from ..core.staffing import DropGeneration, GiveUp, Kill, Note, Policy, Staffing, Start
+from ..core.states import Worker
 from .child import Child, HandlerError, NewWorker
 from .direct import Directing
 from .feeding import Feeding
@@ -136,26 +137,41 @@ class Pool:
         return False
 
     def _start(self, action: Start) -> None:
+        made = contextlib.ExitStack()
+        try:
+            self._launch(action, made)
+        except Exception as error:  # whatever it is, the staffing must know, and the others are started
+            if action.worker_id in self.children:
+                raise  # there is a process
+            made.close()
+            self._not_launched(action.worker_id, str(error) or repr(error))
+
+    def _launch(self, action: Start, made: contextlib.ExitStack) -> None:
+        """What has to be given back when there is no process is put into `made`."""
         link, theirs = link_pair(self._transport)
-        stacks, slot = StackFile(), self._cell_slots.pop()
+        made.callback(link.close)
+        made.callback(theirs.close)
+        stacks = StackFile()
+        made.callback(stacks.close)
+        slot = self._cell_slots.pop()
+        made.callback(self._cell_slots.append, slot)
         files = [p for dead in action.salvages for p in self._left[dead] if dead != LEFT_BEHIND or p.exists()]
         new = NewWorker(action.worker_id, action.index, slot, theirs, stacks.shared, tuple(files))
+        worker = self._core.state.workers[action.worker_id]
 
         def launched(process: WorkerProcess | WorkerStartError) -> None:
             if isinstance(process, WorkerStartError):
-                link.close()
-                stacks.close()
-                self._cell_slots.append(slot)
+                made.close()
                 self._not_launched(action.worker_id, str(process))
                 return
-            child = Child(self._core.state.workers[action.worker_id], slot, process, link, stacks)
+            child = Child(worker, slot, process, link, stacks)
             self.children[action.worker_id] = child
             self._loop.add_reader(link.fileno(), self._readable, child)
             self._loop.add_reader(process.sentinel, self._process_ended, child)
-            if self._stopping:
-                process.kill()
+            if self._stopping or worker.state is not Worker.BOOTING:
+                process.kill()  # its end was decided while its process was being made
 
-        self.launcher.launch(action.generation, new, launched)
+        self.launcher.launch(action.generation, new, launched, lambda: worker.state is Worker.BOOTING)
 
     def _not_launched(self, worker_id: str, error: str) -> None:
         if not self._stopping:

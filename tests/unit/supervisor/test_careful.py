@@ -137,3 +137,18 @@ def test_it_is_found_however_many_were_in_hand_beside_it(make: Make, others: int
         charges.run_died(left, stopping=False)
     assert charges.noted[queue, SUSPECT].runs >= 3
     assert len(charges.noted) <= NOTED_MAX
+
+
+def test_all_workers_are_given_work_when_the_suspect_is_sent_back(make: Make) -> None:
+    bench = make()
+    kill_runs(bench, 3)
+    bench.worker("w1", "w2", "w3")
+    (handle,) = bench.open(0)
+    bench.found(handle, [SUSPECT, 10, 11, 12])
+    (first,) = bench.dispatched()
+    bench.done(first, failures=[(0, 0, "no")])
+    before = bench.dispatched()
+    send = bench.one(act.SendBack)
+    bench.core.handle(ev.SentBack(send.handle, send.chunk_id, send.index, True), bench.now)
+    assert len(before) == 1
+    assert [chunk.offsets for chunk in before + bench.dispatched()] == [[10], [11], [12]]

@@ -208,6 +208,40 @@ def test_uncommitted_messages_hold_the_offset_and_run_again_after_a_rollback(mak
     assert handed(bench) == [("w1", [0], ())]
 
 
+def test_a_queue_whose_deadline_came_with_uncommitted_messages_is_opened_again_when_the_running_one_is_over(
+    make: Make,
+) -> None:
+    bench, handle = by_queue(make, auto_commit=False)
+    bench.core.handle(ev.Consumed("w1", chunk_ids(bench)[0]), bench.now)
+    running = chunk_ids(bench)[0]
+    bench.revoke()
+    bench.pass_ms(10_000)
+    bench.commits()
+    assert handle not in bench.core.state.queues
+    bench.core.handle(ev.RetireWorker("w1"), bench.now)
+    bench.take(act.FetchOffset)
+    bench.members([0])
+    bench.none(act.FetchOffset, act.Retired)  # a worker still runs a message of it
+    bench.core.handle(ev.Consumed("w1", running), bench.now)
+    bench.members([0])
+    assert bench.one(act.FetchOffset).mq == bench.queue(0)
+    assert bench.one(act.Retired).worker_id == "w1"
+    assert bench.slab.used_units == 0
+
+
+def test_a_worker_that_leaves_gives_up_what_it_has_consumed_at_once(make: Make) -> None:
+    bench, _ = by_queue(make, auto_commit=False)
+    chunk = chunk_ids(bench)[0]
+    bench.core.handle(ev.Consumed("w1", chunk), bench.now)
+    second = chunk_ids(bench)[0]
+    bench.core.handle(ev.Consumed("w1", second), bench.now)
+    third = chunk_ids(bench)[0]
+    bench.core.handle(ev.Consumed("w1", third), bench.now)
+    bench.core.handle(ev.RetireWorker("w1"), bench.now)
+    assert bench.one(act.Retired).worker_id == "w1"
+    assert handed(bench) == [("w2", [0], ())]
+
+
 # --- by key ---------------------------------------------------------------------------------------------------------
 
 

@@ -625,3 +625,101 @@ def test_what_is_finished_while_its_renewal_is_out_is_acknowledged_after_a_persi
     member.answer_renewals()
     assert all(message.acked for message in broker.messages)
     assert member.core.state.queues == {}
+
+
+def test_what_a_new_filter_left_unfinished_is_not_counted_at_a_later_stop():
+    member = Member(PopBroker(1), workers=1, drain_deadline_ms=1000)
+    member.pop()
+    member.core.handle(ev.Subscribe("T"), member.now)
+    member.act()
+    member.later(1.1)
+    assert not member.core.state.queues
+    member.run()
+    member.core.handle(ev.Stop(), member.now)
+    member.act()
+    assert (member.finished.unfinished, member.finished.unsealed) == (0, 0)
+
+
+def pop_of(member, *properties):
+    """Answer the pop that is out with one record for each of these properties, at offsets 0, 1, ..."""
+    action = member.waiting_pops.pop(0)
+    body = b"".join(
+        encode_message(StoredMessage("T", b"x", encode_properties(own).encode(), queue_offset=offset))
+        for offset, own in enumerate(properties)
+    )
+    slot = member.core.room_for(action.handle, len(body))
+    member.view[slot.start : slot.start + len(body)] = body
+    header = PopResponse(1, int(INVISIBLE_S * 1000), 0, 0, "0 0 0", None)
+    member.core.handle(ev.Popped(action.handle, PopResult(0, header, len(body), slot)), member.now)
+    member.act()
+
+
+@pytest.mark.parametrize("invisible_ms", [0, -5, 1])
+def test_a_check_point_without_an_invisible_time_does_not_keep_the_loop_busy(invisible_ms):
+    member = Member(PopBroker(1), workers=1)
+    pop_of(member, {"POP_CK": CheckPoint(0, 1, invisible_ms, 0, "0", "broker-a", 0, 0).encode()})
+    for _ in range(1010):
+        member.later(0.001)
+    assert member.counter("pop_renewals_refused") <= 20
+
+
+def test_a_record_whose_check_point_cannot_be_read_does_not_take_the_others_along():
+    member = Member(PopBroker(4), workers=1)
+    pop_of(member, {"KEYS": "a"}, {"POP_CK": "garbage"}, {"KEYS": "b"}, {"KEYS": "c"})
+    while member.chunks:
+        member.run()
+    assert sorted(member.runs) == [0, 2, 3]
+    member.seal("w0")
+    assert member.core.state.slab.used_units == 0
+    assert member.counter("pop_acks") + member.counter("pop_acks_refused") == 3
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_message_that_fails_while_it_is_renewed_goes_back_with_the_new_check_point(refused):
+    class Held(Member):
+        def __init__(self, *args, **config):
+            self.renews, self.backs = [], []
+            super().__init__(*args, **config)
+
+        def perform(self, action):
+            if isinstance(action, act.Renew):
+                self.renews.append(action)
+            elif isinstance(action, act.SendBack):
+                self.backs.append(action)
+            else:
+                super().perform(action)
+
+    broker = PopBroker(1)
+    member = Held(broker, workers=1)
+    member.pop()
+    member.later(INVISIBLE_S / 2)
+    (renew,) = member.renews
+    new = None if refused else broker.change(renew.check, member.now, INVISIBLE_S)
+    member.run(fails=lambda offset: True)
+    assert member.backs == []
+    member.core.handle(ev.Renewed(renew.handle, renew.offset, new), member.now)
+    member.act()
+    (back,) = member.backs
+    assert back.check == (renew.check if refused else new)
+    assert broker.change(back.check, member.now, 10.0) is not None
+    member.core.handle(ev.SentBack(back.handle, back.chunk_id, back.index, True), member.now)
+    member.act()
+    assert not member.core.state.queues
+
+
+def test_what_waits_for_a_renewal_is_over_at_the_deadline():
+    class Unanswered(Member):
+        def perform(self, action):
+            if not isinstance(action, act.Renew):
+                assert not isinstance(action, act.SendBack)
+                super().perform(action)
+
+    member = Unanswered(PopBroker(1), workers=1, stop_deadline_ms=1000)
+    member.pop()
+    member.later(INVISIBLE_S / 2)
+    member.run(fails=lambda offset: True)
+    member.core.handle(ev.Stop(), member.now)
+    member.later(1.1)
+    assert member.finished.unfinished == 1
+    assert not member.core.state.queues
+    assert member.core.state.slab.used_units == 0

@@ -294,6 +294,21 @@ def test_a_boot_that_hangs_is_ended_and_told() -> None:
     assert "workers.boot_timeout_ms = 5000" in given_up.error
 
 
+def test_a_worker_that_said_why_it_cannot_boot_and_does_not_end_is_killed_at_the_time_out() -> None:
+    office = Office(1, boot_timeout_s=5.0)
+    (only,) = office.started()
+    office.staffing.boot_failed(only, "ImportError: no database")
+    office.run(after_s=4.9)
+    assert office.take(Kill) == []
+    office.run(after_s=0.1)
+    assert [action.worker_id for action in office.take(Kill)] == [only]
+    office.run()
+    assert office.take(Kill) == []
+    office.ended(only, charged=False)
+    (given_up,) = office.take(GiveUp)
+    assert given_up.error == "ImportError: no database"
+
+
 def test_deaths_without_a_message_to_blame_are_delayed_after_a_few() -> None:
     office = Office(1)
     office.all_ready()

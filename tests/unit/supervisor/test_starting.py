@@ -1,0 +1,184 @@
+"""Workers whose process is still being made, or cannot be made: their records end, and others are started."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from rocketcrew.supervisor.core import events as ev
+from rocketcrew.supervisor.core.staffing import Policy
+from rocketcrew.supervisor.core.states import Worker
+from rocketcrew.supervisor.pool.launching import Launcher
+from rocketcrew.supervisor.pool.worker_pool import Pool
+from rocketcrew.workers.cells import CellFile
+from rocketcrew.workers.link import Transport
+from rocketcrew.workers.spawn import WorkerStartError
+
+from .conftest import Bench
+
+
+class Process:
+    """A process that is dead as soon as it is killed."""
+
+    pid, exitcode, unattended = 7, -9, False
+
+    def __init__(self) -> None:
+        self.sentinel, self._alive = os.pipe()
+        self.killed = False
+
+    def kill(self) -> None:
+        if not self.killed:
+            self.killed = True
+            os.close(self._alive)
+
+    def close(self) -> None:
+        os.close(self.sentinel)
+
+
+class Forkserver:
+    """One whose first worker waits until the test lets it go on."""
+
+    warm, pid, spare_pid = False, None, None
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def start(self) -> None:
+        pass
+
+    def start_worker(self, boot: str) -> Any:
+        self.asked.append(boot)
+        return Process()
+
+
+class Waiting:
+    """A launcher that keeps what is to be launched; the first `errors` are raised instead, one for each launch."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+        self.launches: list[tuple[Any, Callable[[Any], None], Callable[[], bool]]] = []
+
+    def launch(
+        self, generation: int, new: Any, launched: Callable[[Any], None], wanted: Callable[[], bool] = lambda: True
+    ) -> None:
+        del generation
+        if self.errors:
+            raise self.errors.pop(0)
+        self.launches.append((new, launched, wanted))
+
+    def interrupt(self, generation: int) -> None:
+        pass
+
+
+def nothing(*_: object) -> Any:
+    """Whatever the pool calls that does not matter here."""
+
+
+def with_pool(
+    folder: Path, count: int, launcher: Any, use: Callable[[Pool, Bench], Awaitable[None]], cell_slots: int = 4
+) -> None:
+    async def main() -> None:
+        bench = Bench()
+        (folder / "open").mkdir()
+        pool = Pool(
+            bench.core, Policy(count), run_id="r", transport=Transport.SLAB, segments=folder, left_behind=[],
+            cells=CellFile(folder / "cells", cell_slots), queue_info=nothing, slab=memoryview(bench.view),
+            acted=lambda: None, gave_up=nothing, reload_ended=nothing, check=nothing, traced=nothing, direct_timeout_s=1,
+        )  # fmt: skip
+        pool.launcher = launcher
+        await use(pool, bench)
+
+    asyncio.run(main())
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Let the loop run on until it is so."""
+    for _ in range(1000):
+        if true():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never became so")
+
+
+def test_a_worker_that_was_given_up_while_its_process_was_made_is_killed(tmp_path: Path) -> None:
+    launcher = Waiting()
+
+    async def use(pool: Pool, bench: Bench) -> None:
+        pool.run_staffing()
+        ((new, launched, _),) = launcher.launches
+        bench.core.handle(ev.WorkerKilled(new.worker_id), 0.0)
+        process = Process()
+        launched(process)
+        assert process.killed
+        worker = bench.core.state.workers[new.worker_id]
+        await until(lambda: worker.state is Worker.GONE)
+        assert not pool.children
+
+    with_pool(tmp_path, 1, launcher, use)
+
+
+def test_one_that_is_booting_is_left_alive(tmp_path: Path) -> None:
+    launcher = Waiting()
+
+    async def use(pool: Pool, bench: Bench) -> None:
+        del bench
+        pool.run_staffing()
+        ((_, launched, wanted),) = launcher.launches
+        assert wanted()
+        process = Process()
+        launched(process)
+        assert not process.killed
+        assert len(pool.children) == 1
+        process.kill()
+        await until(lambda: not pool.children)
+
+    with_pool(tmp_path, 1, launcher, use)
+
+
+def test_one_that_is_not_wanted_any_more_when_its_turn_comes_is_reported_and_not_started() -> None:
+    class New:
+        worker_id = "r.1"
+
+    async def main() -> None:
+        launcher, forkserver, answers = Launcher(), Forkserver(), list[Any]()
+        of: Any = forkserver
+        launcher.add(0, of, lambda new: new.worker_id)  # type: ignore[arg-type,return-value]
+        new: Any = New()
+        launcher.launch(0, new, answers.append, lambda: False)
+        await until(lambda: bool(answers))
+        assert isinstance(answers[0], WorkerStartError)
+        assert forkserver.asked == []
+
+    asyncio.run(main())
+
+
+def test_an_error_before_the_process_is_made_is_that_workers_alone_and_loses_nothing(tmp_path: Path) -> None:
+    launcher = Waiting(OSError(24, "Too many open files"))
+
+    async def use(pool: Pool, bench: Bench) -> None:
+        descriptors = len(os.listdir("/proc/self/fd"))
+        pool.run_staffing()
+        assert pool.staffing.last_boot_error == "[Errno 24] Too many open files"
+        ((new, _, _),) = launcher.launches  # the one after it
+        assert [worker.index for worker in bench.core.state.workers.values()] == [new.index] == [1]
+        assert new.cell_slot == 0, "the first worker gave its cell back"
+        after_two = len(os.listdir("/proc/self/fd"))
+        pool.staffing.set_policy(Policy(3))
+        pool.run_staffing()
+        assert len(os.listdir("/proc/self/fd")) - after_two == after_two - descriptors, "nothing stayed open"
+
+    with_pool(tmp_path, 2, launcher, use)
+
+
+def test_one_for_whom_no_cell_is_left_is_reported(tmp_path: Path) -> None:
+    launcher = Waiting()
+
+    async def use(pool: Pool, bench: Bench) -> None:
+        pool.run_staffing()
+        assert [new.index for new, _, _ in launcher.launches] == [0]
+        assert [worker.index for worker in bench.core.state.workers.values()] == [0]
+
+    with_pool(tmp_path, 2, launcher, use, cell_slots=1)
