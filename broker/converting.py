@@ -2,15 +2,17 @@
 
 Stores of earlier versions, and those of genuine brokers with another mappedFileSizeCommitLog, are served as they are; but a
 genuine broker opens a log only if all its segments have one size. So all records are written to a new log, in their order,
-each with its new position; queue offsets, store times and everything else stay. Message ids have the position in them, so
-ids that somebody wrote down before name nothing any more; unique keys and keys go on.
+each with its new position; queue offsets, store times and everything else stay. Message ids have the position in them, and
+the new log begins above the end of the old one: ids that somebody has from before name nothing any more, and what a client
+sends back by such an id is refused, never taken for another message. Unique keys and keys go on.
 
 - What cannot be read whole is refused: damage, missing offsets, what only some genuine brokers write (disk.refuse_foreign).
 - The new store is made beside the old one, as `<folder>.converting`, and read whole: the same records in the same order, the
   same queues with the same ends. Only then the old folder is renamed to `<folder>.before-conversion`, and the new one takes
   its name. Nothing of the old one is deleted, ever.
-- A kill at any moment leaves the old store where it was, or beside a whole new one; the next run goes on from there. A store
-  that has its shape already is left alone.
+- The old store is locked from the first look until the new one has its name: no broker writes to it meanwhile.
+- A kill at any moment leaves the old store where it was, or beside a whole new one; the next run goes on from there. Until
+  then no broker begins an empty store in its place. A store that has its shape already is left alone.
 """
 
 from __future__ import annotations
@@ -28,20 +30,21 @@ from .checking import check
 from .checkpoint import REMOVED, removed_topics
 from .config import BrokerConfig
 from .core import BrokerCore
-from .disk import DiskStorage
+from .disk import CONVERTED as DONE
+from .disk import CONVERTING, DiskStorage
 from .log_scan import BLANK_MIN_BYTES, Kind, LogScan, blank
 from .message_store import LOG
 from .recovery import Key
-from .state import TOPICS_JOURNAL
-from .storage import StoredFile
+from .state import TIMERS_TABLE, TOPICS_JOURNAL
+from .storage import StorageError, StoredFile
 
-DONE = "converted"  # a file in the new folder: it is whole and was compared
-CONVERTING, BEFORE = ".converting", ".before-conversion"
+BEFORE = ".before-conversion"
 WRITE_BYTES = 1 << 20
 _POSITION = slice(28, 36)  # of a record: its own place in the log
 _KEPT_OUT = (REMOVED, TOPICS_JOURNAL, "config/checkpoint.json")
 
 Ends = dict[Key, tuple[int, int]]
+Waiting = tuple[int, int]  # how many timers, and half messages, are open
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,44 +59,66 @@ class Converted:
 def convert(folder: Path, config: BrokerConfig, now_ms: int) -> Converted:
     """Give the store in `folder` segments of `config.mapped_file_size_commit_log` bytes. Raises UsageError, StorageError."""
     fresh, before = folder.with_name(folder.name + CONVERTING), folder.with_name(folder.name + BEFORE)
-    if (fresh / DONE).exists() and (before.exists() or not folder.exists()):
+    if (fresh / DONE).exists() and not folder.exists():
         return _take_over(folder, fresh, before)  # a kill came between the two renames
+    if (fresh / DONE).exists() and (before.exists() or not (folder / LOG).is_dir()):
+        raise UsageError(
+            f"a conversion of {folder} was cut short, and something else was put there since: the converted messages are in "
+            f"{fresh}. Move {folder} away and run `rocketcrew broker convert` again to have those; or, to keep what is in "
+            f"{folder} instead, move {fresh} and {before} away"
+        )
     if not (folder / LOG).is_dir():
         raise UsageError(f"broker data folder {folder} has no {LOG}: there is nothing to convert")
-    if before.exists():
+    source = DiskStorage(folder)  # locked until the new one has its name
+    try:
         if _has_shape(folder / LOG, config.mapped_file_size_commit_log):
             return Converted(0, len(list((folder / LOG).iterdir())), None)
-        raise UsageError(f"{before} is there from an earlier conversion: move or remove it first")
-    if _has_shape(folder / LOG, config.mapped_file_size_commit_log):
-        return Converted(0, len(list((folder / LOG).iterdir())), None)
-    if fresh.exists():
-        if not fresh.joinpath("lock").exists():
-            raise UsageError(f"{fresh} is no store that a conversion began: move or remove it first")
-        shutil.rmtree(fresh)  # an earlier conversion was cut short; the source has everything
-    config = replace(config, dir=str(folder))
-    source = DiskStorage(folder)
-    try:
-        ends, names = _settle(source, config, now_ms)
-        _refuse_if_full(folder)
-        _write(source, fresh, config.mapped_file_size_commit_log, names)
-        records = _compare(source, fresh, config, now_ms, ends)
+        if before.exists():
+            raise UsageError(f"{before} is there from an earlier conversion: move or remove it first")
+        if fresh.exists():
+            if not fresh.joinpath("lock").exists():
+                raise UsageError(f"{fresh} is no store that a conversion began: move or remove it first")
+            shutil.rmtree(fresh)  # an earlier conversion was cut short; the source has everything
+        try:
+            records = _copy(source, folder, fresh, replace(config, dir=str(folder)), now_ms)
+        finally:
+            source.end()
+        if source.syncer.table_trouble is not None:  # it would be written after the renames, to the new store
+            raise StorageError(source.syncer.table_trouble)
+        with (fresh / DONE).open("w", encoding="ascii") as done:
+            done.write(f"{records}\n")
+            done.flush()
+            os.fsync(done.fileno())
+        _sync_folder(fresh)
+        return _take_over(folder, fresh, before)
     finally:
-        source.close()
-    (fresh / DONE).write_text(f"{records}\n", encoding="ascii")
-    _sync_folder(fresh)
-    return _take_over(folder, fresh, before)
+        source.abandon()
+
+
+def _copy(source: DiskStorage, folder: Path, fresh: Path, config: BrokerConfig, now_ms: int) -> int:
+    """Make the new store and compare it; returns how many records it has."""
+    ends, waiting, names = _settle(source, config, now_ms)
+    _refuse_if_full(folder)
+    _write(source, fresh, config.mapped_file_size_commit_log, names)
+    return _compare(source, fresh, config, now_ms, ends, waiting)
 
 
 def _take_over(folder: Path, fresh: Path, before: Path) -> Converted:
-    """The new folder takes the name of the old one, which is kept under another name."""
-    records = int((fresh / DONE).read_text(encoding="ascii"))
-    if folder.exists():
-        folder.rename(before)
+    """The new folder takes the name of the old one, which is kept under another name; both stay locked meanwhile."""
+    taken = DiskStorage(fresh)
+    try:
+        if not (fresh / DONE).exists():
+            raise UsageError(f"{folder} was converted by another process at this moment")
+        records = int((fresh / DONE).read_text(encoding="ascii"))
+        if folder.exists():
+            folder.rename(before)
+            _sync_folder(folder.parent)
+        fresh.rename(folder)
         _sync_folder(folder.parent)
-    fresh.rename(folder)
-    _sync_folder(folder.parent)
-    (folder / DONE).unlink()
-    return Converted(records, len(list((folder / LOG).iterdir())), before)
+        (folder / DONE).unlink()
+        return Converted(records, len(list((folder / LOG).iterdir())), before)
+    finally:
+        taken.abandon()
 
 
 def _has_shape(log: Path, segment_bytes: int) -> bool:
@@ -103,8 +128,9 @@ def _has_shape(log: Path, segment_bytes: int) -> bool:
     return sizes <= {segment_bytes} and all(after - start == segment_bytes for start, after in pairwise(starts))
 
 
-def _settle(source: DiskStorage, config: BrokerConfig, now_ms: int) -> tuple[Ends, list[str]]:
-    """Start a broker on the old store and stop it, so that log and tables are whole; its queues' ends, and its tables."""
+def _settle(source: DiskStorage, config: BrokerConfig, now_ms: int) -> tuple[Ends, Waiting, list[str]]:
+    """Start a broker on the old store and stop it, so that log and tables are whole; its queues' ends, what waits in it, and
+    its tables."""
     core = BrokerCore(config, source, now_ms=now_ms)
     found = core.state.store.found
     while core.state.store.is_rebuilding:
@@ -115,11 +141,14 @@ def _settle(source: DiskStorage, config: BrokerConfig, now_ms: int) -> tuple[End
             f"missing offsets, {len(source.aside())} parts in damaged/): it is served as it is, but not converted; "
             "`rocketcrew broker check` says where"
         )
-    ends = ends_of(core)
+    ends, waiting = ends_of(core), _waiting_in(core)
     core.stop()
+    source.replace(
+        TIMERS_TABLE, core.state.timers.dump(), sync=True
+    )  # a genuine store has what was delivered elsewhere
     folder = Path(config.dir) / "config"
     names = [f"config/{path.name}" for path in sorted(folder.iterdir()) if path.suffix == ".json"]
-    return ends, [name for name in names if name not in _KEPT_OUT]
+    return ends, waiting, [name for name in names if name not in _KEPT_OUT]
 
 
 def ends_of(core: BrokerCore) -> Ends:
@@ -128,6 +157,10 @@ def ends_of(core: BrokerCore) -> Ends:
     return {
         key: (store.min_offset(*key), store.max_offset(*key)) for key in store.queue_keys() if store.max_offset(*key)
     }
+
+
+def _waiting_in(core: BrokerCore) -> Waiting:
+    return len(core.state.timers), len(core.state.transactions)
 
 
 def _refuse_if_full(folder: Path) -> None:
@@ -144,8 +177,8 @@ def _write(source: DiskStorage, fresh: Path, segment_bytes: int, tables: list[st
     target = DiskStorage(fresh)
     try:
         log, old = target.open(LOG, segment_bytes, buffered=False), source.open(LOG, segment_bytes, buffered=False)
-        if old.start:  # retention took the front, as the first queue offsets show
-            log.reset(max(old.start // segment_bytes, 1) * segment_bytes)
+        if old.end > old.start:  # above all old positions: none of those names another message now
+            log.reset(-(-old.end // segment_bytes) * segment_bytes)
         removals = sorted((removed_topics(source.load(REMOVED)) or {}).items(), key=lambda item: item[1])
         moved: dict[str, int] = {}
         waiting: list[bytes] = []
@@ -190,7 +223,7 @@ def records_of(log: StoredFile) -> Iterator[tuple[int, bytes]]:
             )
 
 
-def _compare(source: DiskStorage, fresh: Path, config: BrokerConfig, now_ms: int, ends: Ends) -> int:
+def _compare(source: DiskStorage, fresh: Path, config: BrokerConfig, now_ms: int, ends: Ends, waiting: Waiting) -> int:
     """Read the new store whole beside the old one; returns how many records both have. Raises UsageError."""
 
     def differs(what: str) -> UsageError:
@@ -201,6 +234,8 @@ def _compare(source: DiskStorage, fresh: Path, config: BrokerConfig, now_ms: int
         core = BrokerCore(replace(config, dir=str(fresh)), target, now_ms=now_ms)
         if ends_of(core) != ends:
             raise differs("ends of queues")
+        if _waiting_in(core) != waiting:
+            raise differs(f"open timers and transactions: {_waiting_in(core)}, not {waiting}")
         core.stop()
         count = 0
         segment_bytes = config.mapped_file_size_commit_log

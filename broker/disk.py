@@ -419,6 +419,20 @@ def refuse_foreign(folder: Path) -> None:
         )
 
 
+CONVERTING, CONVERTED = ".converting", "converted"
+"""What `broker convert` puts after the folder's name for the store that it makes, and a file in that one: it is whole."""
+
+
+def refuse_half_converted(folder: Path) -> None:
+    """Raise UsageError where a kill left no store, but a converted one that has not its name yet. Changes nothing."""
+    fresh = Path(f"{folder.absolute()}{CONVERTING}")
+    if not (folder / "commitlog").exists() and (fresh / CONVERTED).exists():
+        raise UsageError(
+            f"broker data folder {folder} is being converted: its messages are in {fresh}. If no `rocketcrew broker convert` "
+            "runs, one was cut short: run it again"
+        )
+
+
 class DiskStorage:
     """Storage in one folder, locked by flock for as long as this object lives."""
 
@@ -440,6 +454,7 @@ class DiskStorage:
         self._folder = folder
         self._calls = calls or DiskCalls()
         refuse_foreign(folder)
+        refuse_half_converted(folder)
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
             made = make_folder(folder / "config", self._calls)
@@ -481,8 +496,18 @@ class DiskStorage:
                 f"broker data folder {self._folder} is in use by another broker (process {holder}): "
                 "stop that one, or choose another folder"
             ) from error
+        if not self._is_named():
+            os.close(self._lock_fd)
+            raise UsageError(f"broker data folder {self._folder} was converted at this moment: try again")
         os.ftruncate(self._lock_fd, 0)
         os.pwrite(self._lock_fd, f"{os.getpid()}\n".encode(), 0)
+
+    def _is_named(self) -> bool:
+        """Whether what is locked is still the folder of that name."""
+        try:
+            return os.path.samestat(os.stat(self._folder / "lock"), os.fstat(self._lock_fd))
+        except FileNotFoundError:
+            return False
 
     def open(self, name: str, segment_bytes: int, buffered: bool) -> DiskFile:
         file = self._files.get(name)
@@ -618,13 +643,18 @@ class DiskStorage:
         if self._lock_fd < 0:
             return
         try:
-            self.sync_now()
-            if self._abort is not None:
-                folders = [os.path.dirname(path) for path in self._plain_dirty]
-                self.syncer.wait(self.syncer.submit(dict.fromkeys([*self._plain_dirty, *folders]), flush=False))
-                self._calls.unlink(self._abort)
+            self.end()
         finally:
             self.abandon()
+
+    def end(self) -> None:
+        """Flush and sync everything: the store is not in use any more. The folder stays locked."""
+        self.sync_now()
+        if self._abort is not None:
+            folders = [os.path.dirname(path) for path in self._plain_dirty]
+            self.syncer.wait(self.syncer.submit(dict.fromkeys([*self._plain_dirty, *folders]), flush=False))
+            self._calls.unlink(self._abort)
+            self._abort = None
 
     def abandon(self) -> None:
         """Release the folder and keep only what is durable, as the end of a killed process does."""

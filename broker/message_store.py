@@ -577,6 +577,8 @@ class MessageStore:
             self._storage.replace(REMOVED, b"{}", sync=True)
         saved = self._storage.load(REMOVED), self._storage.load_previous(REMOVED)
         self._removed, lives_known = all_removed(saved, removals or {})
+        if removals:  # the journal that has them is begun anew after this
+            self._storage.replace(REMOVED, json.dumps(self._removed).encode(), sync=True)
 
         strays: set[str] = set()  # topics with records that nobody knows: a crash came before they were answered for
 

@@ -44,6 +44,7 @@ class PutGetStats:
 
     def __init__(self) -> None:
         self._counters: dict[tuple[str, str], _Counter] = {}
+        self._forgot_at = -1  # the long bucket in which that was done last; within one, no more names become unused
 
     def add(self, now_ms: int, name: str, key: str, count: int) -> None:
         counter = self._counters.get((name, key))
@@ -56,6 +57,9 @@ class PutGetStats:
         counter.add(now_ms, count)
 
     def _forget(self, now_ms: int) -> None:
+        if self._forgot_at == now_ms // LONG_MS:
+            return
+        self._forgot_at = now_ms // LONG_MS
         for key in [key for key, counter in self._counters.items() if not counter.sum(now_ms, DAY_MS)]:
             del self._counters[key]
 

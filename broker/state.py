@@ -338,7 +338,7 @@ class BrokerState:
 
     def _redirect_to_timer(self, now_ms: int, message: StoredMessage, properties: dict[str, str]) -> bool:
         """False for one whose time has come already. Raises Refused."""
-        delay_max_ms = self.config.timer_max_delay_sec * 1_000
+        delay_max_ms = min(self.config.timer_max_delay_sec * 1_000, self.config.retention_ms)
         try:
             due_ms = timer_due_ms(now_ms, properties)
             is_legal = due_ms - now_ms <= delay_max_ms and (

@@ -5,7 +5,8 @@ TIMER_OUT_MS, its real topic and queue in properties. When the time has come, it
 property string unchanged. The genuine broker keeps a wheel of slots of a second; here a heap of times is in memory, and they
 are exact to the millisecond. DELAY wins over a timer.
 
-A message with TIMER_DEL_UNIQKEY in the same topic takes another one back (RECALL_MESSAGE): it is never delivered.
+A message with TIMER_DEL_UNIQKEY in the same topic takes back all that wait with its key (RECALL_MESSAGE; a producer's retry
+sends one twice): they are never delivered. None waits longer than retention keeps its record.
 
 What was delivered is saved when the disk has it, as `config/timers.json`: all below `floor`, and some intervals above it. A
 kill between a delivery and that save delivers once more: at least once, as everything here. In a store that a genuine broker
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from ..remoting.body import Body
 from ..remoting.errors import UsageError
@@ -84,8 +85,10 @@ class Timers:
 
     def __init__(self) -> None:
         self._open: dict[int, tuple[int, str]] = {}  # offset -> when it is due, what it is taken back by
-        self._by_key: dict[str, int] = {}
-        self._due: list[tuple[int, int]] = []  # heap of time and offset; what was taken back is skipped
+        self._by_key: dict[str, set[int]] = {}
+        self._due: list[
+            tuple[int, int]
+        ] = []  # heap of time and offset; what was taken back is skipped, or left out anew
         self._end = 0  # offsets below it are open or done
         self._loaded: _TimerDocument | None = None
         self._paused_until_ms = 0
@@ -123,19 +126,27 @@ class Timers:
     def _take(self, offset: int, properties: Mapping[str, str]) -> None:
         taken_back = properties.get(PROPERTY_TIMER_DEL_UNIQKEY)
         if taken_back is not None:
-            self._close(self._by_key.get(taken_back, -1))
+            for closed in sorted(self._by_key.get(taken_back, ())):
+                self._close(closed)
             self._changed = True
             return
         key = recall_key(properties.get(PROPERTY_REAL_TOPIC, ""), properties.get(PROPERTY_UNIQ_KEY, ""))
         due_ms = _out_ms(properties)
         self._open[offset] = due_ms, key
-        self._by_key[key] = offset
+        self._by_key.setdefault(key, set()).add(offset)
         heappush(self._due, (due_ms, offset))
 
     def _close(self, offset: int) -> None:
         entry = self._open.pop(offset, None)
-        if entry is not None and self._by_key.get(entry[1]) == offset:
+        if entry is None:
+            return
+        same = self._by_key[entry[1]]
+        same.discard(offset)
+        if not same:
             del self._by_key[entry[1]]
+        if len(self._due) > 2 * len(self._open):
+            self._due = [(due_ms, still) for still, (due_ms, _) in self._open.items()]
+            heapify(self._due)
 
     def next_due_ms(self) -> int | None:
         while self._due and self._due[0][1] not in self._open:
@@ -174,6 +185,10 @@ class Timers:
         if not self._changed:
             return None
         self._changed = False
+        return self.dump()
+
+    def dump(self) -> bytes:
+        """The text of timers.json."""
         still_open = sorted(self._open)
         floor = still_open[0] if still_open else self._end
         gaps = zip(still_open, [*still_open[1:], self._end], strict=False)

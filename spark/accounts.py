@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Final
 
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
-from ..durable.outcomes import CLOSED, EXACT, NOT_ACCOUNTED, PASSED, Outcomes
+from ..durable.outcomes import CLOSED, ENDS, EXACT, NOT_ACCOUNTED, PASSED, Outcomes
 from .epochs import opened
 from .plan import Top
 
@@ -45,8 +45,9 @@ class Accounts:
 class Detail:
     """What outcomes say beyond the state of a table: which passed holes are `open` still.
 
-    `noted`: all that they say of open holes and of records that are not loaded. `ended`: those among the latter of which an
-    exact outcome was noted, so that the floor passes no hole when it gets there.
+    `noted`: all that they say of open holes and of records that are not loaded, but for ranges that were lost or skipped: in
+    these others may have finished (gaps.py). `ended`: the records that are not loaded and of which an exact outcome was
+    noted, so that the floor passes no hole when it gets there.
     """
 
     open: OffsetSet = field(default_factory=OffsetSet)
@@ -68,7 +69,10 @@ def detail_after(before: Detail, loaded: OffsetSet, holes: OffsetSet, told: Iter
     ended = OffsetSet.union([before.ended, *(one.of_kind(kind) for one in parts for kind in (*EXACT, CLOSED))])
     passed = OffsetSet.union([before.open, *(one.of_kind(PASSED) for one in parts)])
     noted = OffsetSet.union(
-        [before.noted, *(one.of_kind(kind) for one in parts for kind in one.kinds if kind not in NOT_ACCOUNTED)]
+        [
+            before.noted,
+            *(one.of_kind(kind) for one in parts for kind in one.kinds if kind not in (*NOT_ACCOUNTED, *ENDS)),
+        ]
     )
     still = (passed & holes) - ended
     return Detail(still, noted - (loaded - still), ended - loaded)

@@ -55,6 +55,18 @@ class EpochRequest:
 NO_REQUEST = EpochRequest((), frozenset())
 
 
+def joined_requests(requests: Iterable[EpochRequest]) -> EpochRequest:
+    """What several staging folders are asked for, as one: each queue in its highest epoch, and all of the segments."""
+    newest: dict[QueueKey, int] = {}
+    segments: set[str] = set()
+    for request in requests:
+        segments |= request.segments
+        for key in request.queues:
+            base = key.in_epoch(0)
+            newest[base] = max(key.epoch, newest.get(base, 0))
+    return EpochRequest(tuple(sorted(base.in_epoch(epoch) for base, epoch in newest.items())), frozenset(segments))
+
+
 class Opening(NamedTuple):
     """A queue that begins anew: its key in the new epoch, and what shows it."""
 

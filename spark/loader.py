@@ -31,7 +31,7 @@ import structlog
 from ..conf.columns import Column, ColumnConflictError, merged
 from ..conf.segment_format import EPOCH
 from ..durable.intervals import OffsetSet
-from ..durable.outcomes import CLOSED, ENDS, NO_ROWS, PASSED, ROWS, SETTLING, BatchOutcomes, Outcomes
+from ..durable.outcomes import CLOSED, ENDS, FORGOTTEN, NO_ROWS, PASSED, ROWS, SETTLING, BatchOutcomes, Outcomes
 from .accounts import NO_DETAIL, PIECES_MAX, Accounts, Detail, detail_after, shrunk
 from .convert import FILE_BYTES, DamagedSegmentError, Staged, stage
 from .costs import Costs
@@ -288,6 +288,9 @@ class Loader:
         if above // SPAN != state.batch // SPAN:
             above = 0
         told = list(self._target.outcomes(above))
+        if above and any(one.outcomes.of_kind(FORGOTTEN) for one in told):
+            # What ended a hole since then is no longer said: what is kept of older ones alone is not to be trusted.
+            above, told = 0, list(self._target.outcomes())
         check_whole(told, passed=bool(above))
         return detail_after(before if above else NO_DETAIL, state.loaded, state.holes, (one.outcomes for one in told))
 

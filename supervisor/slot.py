@@ -21,6 +21,7 @@ import os
 import re
 import shutil
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from multiprocess import util
 
 from ..conf.segment_format import (
     BAD_DIR,
+    EPOCH_FILE,
     KEPT_FILE,
     LEDGER_AT,
     OPEN_DIR,
@@ -123,6 +125,7 @@ def take_slot(data_dir: Path, group: str, member: str = "", *, mode: int = PRIVA
             slot = Slot(path, group, fd, member)
             if _suits(slot):
                 _make_folders(slot.segments)
+                _take_request(slot)
                 return slot
             slot.release()
     except OSError as error:
@@ -203,6 +206,8 @@ def _adopt_one(slot: Slot, other: Slot, state: JournalState, settled: Settled) -
             ledgers[1] is not None and ledgers[0] is None
         ):  # before any segment: one without its ledger is delivered again
             write_atomically(slot.segments / LEDGER_AT, f"{ledgers[1]}\n", durable=True)
+        # Also before any segment: one from before a reset would be taken for one of its re-run, or the other way round.
+        _join_requests(slot.segments, [slot.segments, other.segments])
         for folder in (OPEN_DIR, READY_DIR, BAD_DIR, OUTCOMES_DIR):
             for path in sorted((other.segments / folder).glob("*")):
                 os.rename(path, slot.segments / folder / path.name)
@@ -226,6 +231,37 @@ def _adopt_one(slot: Slot, other: Slot, state: JournalState, settled: Settled) -
         return known
     finally:
         os.close(loader_fd)
+
+
+def _take_request(slot: Slot) -> None:
+    """Have a slot that was made after a `reset --reprocess` load its part of the re-run as such, as its neighbours do."""
+    if (slot.segments / EPOCH_FILE).exists() or any(
+        any((slot.segments / folder).iterdir()) for folder in (OPEN_DIR, READY_DIR)
+    ):
+        return  # it was there at the reset
+    numbered = sorted(path for path in slot.path.parent.iterdir() if path.name.isdigit())
+    _join_requests(slot.segments, [path / "segments" for path in numbered])
+
+
+def _join_requests(segments: Path, sources: Iterable[Path]) -> None:
+    """Ask in `segments` for all epochs that are asked for in `sources`, folders of segments too."""
+    texts: dict[Path, bytes] = {}
+    for path in (source / EPOCH_FILE for source in sources):
+        with contextlib.suppress(FileNotFoundError):
+            texts[path] = path.read_bytes()
+    if not texts:
+        return
+    from ..spark.epochs import EpochRequest, joined_requests  # it brings pyarrow, and hardly any slot has a request
+
+    requests: list[EpochRequest] = []
+    for path, text in texts.items():
+        try:
+            requests.append(EpochRequest.from_json(text))
+        except ValueError as error:
+            raise UsageError(
+                f"{path} is not understood: {error}. Move it away, and run `rocketcrew reset --reprocess` again"
+            ) from error
+    write_atomically(segments / EPOCH_FILE, joined_requests(requests).to_json(), durable=True)
 
 
 def read_settled(segments: Path) -> Settled:

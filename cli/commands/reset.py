@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -37,6 +37,7 @@ from ..wording import UnknownNameError, no_such_group
 
 if TYPE_CHECKING:
     from ...durable.intervals import QueueKey
+    from ...spark.staging import Staging
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
@@ -293,9 +294,7 @@ def _note_skipped(settings: Settings, folders: list[Path], moves: list[Move], ac
 
 def _ask_for_epochs(settings: Settings, folders: list[Path], queues: list[MessageQueue]) -> None:
     """Written before the offsets go back: an epoch without a reset only holds what comes next."""
-    from ...durable.files import write_atomically
     from ...durable.intervals import QueueKey
-    from ...spark.epochs import EpochRequest
     from ...spark.staging import Staging
 
     if not folders:
@@ -318,8 +317,16 @@ def _ask_for_epochs(settings: Settings, folders: list[Path], queues: list[Messag
     newest = max(max(epochs.get(key, 0), pending.get(key, 0)) for key in keys)
     wanted = [key.in_epoch(newest + 1) for key in keys]
     others = [key for key in sorted(asked) if key.in_epoch(0) not in keys]
+    write_request(stagings, (*others, *wanted))
+
+
+def write_request(stagings: Sequence[Staging], queues: tuple[QueueKey, ...]) -> None:
+    """Ask for these queues' epochs in all folders, of all but what any of them has: a slot may be taken over by another."""
+    from ...durable.files import write_atomically
+    from ...spark.epochs import EpochRequest
+
+    request = EpochRequest(queues, frozenset[str]().union(*(staging.unloaded_names() for staging in stagings)))
     for staging in stagings:
-        request = EpochRequest((*others, *wanted), frozenset(staging.unloaded_names()))
         write_atomically(staging.root / EPOCH_FILE, request.to_json(), durable=True)
 
 

@@ -9,7 +9,7 @@ from rocketcrew.broker.offset_table import OffsetTable
 from rocketcrew.remoting.admin_headers import TopicName
 from rocketcrew.remoting.codes import RequestCode
 from rocketcrew.remoting.errors import UsageError
-from rocketcrew.remoting.fastjson import dumps_object_keys
+from rocketcrew.remoting.fastjson import dumps_object_keys, loads
 
 
 def test_levels():
@@ -109,6 +109,26 @@ def test_what_was_deleted_is_known_from_the_generation_before(broker, content):
     broker.storage._tables["config/checkpoint.json"] = b""
     broker.crash()
     assert [message.body for message in broker.read("T")] == [b"new"]
+
+
+@pytest.mark.parametrize("made_again", [False, True])
+def test_a_deletion_that_only_the_journal_had_holds_after_two_kills(broker, made_again):
+    broker.send("K", b"stays")
+    broker.send("B", b"old")
+    before = broker.storage.load("config/removedTopics.json")
+    broker.call(RequestCode.DELETE_TOPIC_IN_BROKER, TopicName("B"))
+    if made_again:
+        broker.send("B", b"new")
+    broker.storage._tables["config/removedTopics.json"] = before  # the kill came before it was written
+    broker.crash()
+    journal = broker.storage.open("config/topics.journal", 1, buffered=False)
+    assert journal.end == journal.start
+    assert list(loads(broker.storage.load("config/removedTopics.json"), "removed")) == ["B"]
+    broker.storage._tables["config/checkpoint.json"] = b""
+    broker.crash()
+    assert ("B" in broker.core.state.topics) == made_again
+    assert [message.body for message in broker.read("B")] == [b"new"] * made_again
+    assert [message.body for message in broker.read("K")] == [b"stays"]
 
 
 def test_offsets_above_the_end_of_the_log_are_clamped_with_a_line(broker):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -125,6 +126,144 @@ def test_a_kill_during_a_conversion_costs_nothing(make, store, moment):
     done = convert(store, config_of(), T0)
     assert contents(make, store) == wanted
     assert contents(make, store.with_name("store.before-conversion")) == wanted
+
+
+def test_no_old_position_names_another_message(make, tmp_path):
+    folder = tmp_path / "store"
+    storage = DiskStorage(folder)
+    broker = make(storage, flush="async", mapped_file_size_commit_log=4_096)
+    broker.send(body=b"x" * 100)
+    size = len(broker.core.state.store.record_at(0))
+    for _ in range(60):  # of 256 bytes each, so that the positions of both logs could be the same
+        broker.send("U", b"x" * (356 - size))
+    (in_hand,) = broker.read()
+    broker.core.stop()
+    end = storage.open("commitlog", 4_096, buffered=False).end
+    storage.close()
+    convert(folder, config_of(8_192), T0)
+    storage = DiskStorage(folder)
+    broker = make(storage, flush="async", mapped_file_size_commit_log=8_192)
+    broker.heartbeat()
+    assert broker.core.state.store.message_in("T", 0, 0).physical_offset >= end
+    assert all(broker.core.state.store.message_at(position) is None for position in range(in_hand.physical_offset, end))
+    assert broker.send_back(in_hand).code != 0
+    broker.later(1_000)
+    assert broker.read("%RETRY%g") == []
+    broker.core.stop()
+    storage.close()
+
+
+def test_of_a_genuine_store_what_was_delivered_stays_so_and_what_waits_is_kept(make, tmp_path):
+    folder = tmp_path / "store"
+    storage = DiskStorage(folder)
+    broker = make(storage, flush="async", mapped_file_size_commit_log=OLD_BYTES)
+    for number, seconds in enumerate((10, 30, 60, 90)):
+        broker.send(body=b"%d" % number, properties={"TIMER_DELAY_SEC": str(seconds)})
+    half = {"TRAN_MSG": "true", "PGROUP": "pg", "UNIQ_KEY": "U"}
+    broker.send("U", properties=half, sys_flag=4)
+    wheel_ms = broker.now_ms + 40_000
+    broker.core.stop()
+    storage.close()
+    (folder / "config" / "timercheck").write_bytes(wheel_ms.to_bytes(8, "big") + bytes(48))
+    assert not (folder / "config" / "timers.json").exists()
+    convert(folder, config_of(), T0)
+    storage = DiskStorage(folder)
+    broker = make(storage, flush="async", mapped_file_size_commit_log=NEW_BYTES)
+    assert len(broker.core.state.timers) == 2
+    assert len(broker.core.state.transactions) == 1
+    broker.later(100_000)
+    assert [message.body for message in broker.read()] == [b"2", b"3"]
+    broker.core.stop()
+    storage.close()
+
+
+class Killed(BaseException):
+    """Ends a conversion as a kill does."""
+
+
+class Watched(type(Path())):
+    """A folder that calls `before_rename` with the number of each rename, 1 for the first."""
+
+    renames = 0
+
+    def __new__(cls, *args):
+        return super().__new__(cls, *args)
+
+    def rename(self, target):
+        Watched.renames += 1
+        Watched.before_rename(Watched.renames)
+        return super().rename(target)
+
+    @classmethod
+    def of(cls, folder, before_rename):
+        cls.renames, cls.before_rename = 0, staticmethod(before_rename)
+        return cls(folder)
+
+
+def refused(action, *args):
+    """The message of the UsageError that it raises."""
+    with pytest.raises(UsageError) as error:
+        action(*args)
+    return str(error.value)
+
+
+def test_nobody_else_has_the_store_until_the_new_one_has_its_name(make, store):
+    copy, fresh = store.with_name("copy"), store.with_name("store.converting")
+    shutil.copytree(store, copy, ignore=NO_INDEX)
+    wanted, answers = contents(make, copy), []
+
+    def others(number):
+        answers.append((number, refused(DiskStorage, store), refused(convert, store, config_of(), T0)))
+        assert (fresh / "converted").exists(), "another conversion took the copy of this one away"
+
+    convert(Watched.of(store, others), config_of(), T0)
+    assert [number for number, *_ in answers] == [1, 2]
+    assert ["in use" in answer for _, *pair in answers for answer in pair] == [True, True, False, True]
+    assert "run it again" in answers[1][1]
+    assert contents(make, store) == wanted
+    storage = DiskStorage(store.with_name("store.before-conversion"))
+    assert storage.kept_all
+    assert not (store.with_name("store.before-conversion") / "abort").exists(), "it was left in order"
+    storage.abandon()
+
+
+def test_after_a_kill_between_the_renames_no_empty_store_takes_the_place(make, store):
+    copy = store.with_name("copy")
+    shutil.copytree(store, copy, ignore=NO_INDEX)
+    wanted = contents(make, copy)
+
+    def kill(number):
+        if number == 2:
+            raise Killed
+
+    with pytest.raises(Killed):
+        convert(Watched.of(store, kill), config_of(), T0)
+    assert "run it again" in refused(DiskStorage, store)
+    assert not store.exists()
+    store.mkdir()
+    assert "run it again" in refused(DiskStorage, store)
+    assert f"Move {store} away" in refused(convert, store, config_of(), T0)
+    store.rmdir()
+    shutil.copytree(copy, store, ignore=NO_INDEX)  # somebody put another store there
+    kept = sorted(path.name for path in store.parent.iterdir())
+    said = refused(convert, store, config_of(), T0)
+    assert f"Move {store} away and run `rocketcrew broker convert` again" in said
+    assert sorted(path.name for path in store.parent.iterdir()) == kept
+    shutil.rmtree(store)
+    convert(store, config_of(), T0)
+    assert contents(make, store) == wanted
+
+
+@pytest.mark.parametrize("has_new_one", [False, True])
+def test_who_waited_for_the_lock_of_what_was_put_away_does_not_use_the_new_one(make, store, has_new_one):
+    class Late(DiskStorage):
+        def _take_lock(self):
+            store.rename(store.with_name("store.before-conversion"))
+            if has_new_one:
+                DiskStorage(store).abandon()
+            super()._take_lock()
+
+    assert "try again" in refused(Late, store)
 
 
 def test_a_store_with_damage_is_refused_and_stays(make, store):

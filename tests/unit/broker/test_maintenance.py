@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
-from rocketcrew.broker.put_get_stats import DAY_MS, HOUR_MS, MINUTE_MS, NAMES_MAX, PutGetStats
+from rocketcrew.broker.put_get_stats import DAY_MS, HOUR_MS, LONG_MS, MINUTE_MS, NAMES_MAX, PutGetStats
 from rocketcrew.remoting.admin_bodies import BrokerStatsData, ConsumeQueueEntries, ConsumeStatsList, TopicList
 from rocketcrew.remoting.admin_headers import BrokerStatsRequest, ConsumeStatsInBroker, QueryConsumeQueue
 from rocketcrew.remoting.codes import RequestCode, ResponseCode
@@ -45,6 +47,28 @@ def test_entries_of_a_queue(broker):
     assert none.queue_data == ()
     missing = broker.call(RequestCode.QUERY_CONSUME_QUEUE, QueryConsumeQueue("nothing", 0, 0, 1))
     assert missing.code == ResponseCode.SYSTEM_ERROR
+
+
+def test_names_that_are_not_counted_cost_no_look_at_all_others():
+    found, calls = PutGetStats(), 0
+    for number in range(NAMES_MAX):
+        found.add(0, "N", str(number), 1)
+
+    def count(frame, event, argument):
+        nonlocal calls
+        calls += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        for number in range(100):
+            found.add(LONG_MS + number, "N", "other", 1)
+    finally:
+        sys.setprofile(before)
+    assert calls < 5 * NAMES_MAX
+    assert found.sums(LONG_MS, "N", "other") is None
+    found.add(DAY_MS, "N", "other", 1)
+    assert found.sums(DAY_MS, "N", "other") == {MINUTE_MS: 1, HOUR_MS: 1, DAY_MS: 1}
 
 
 def test_messages_of_the_last_minute_hour_and_day(broker):

@@ -70,6 +70,16 @@ def test_what_is_no_time_is_refused(broker, value):
     assert broker.core.state.store.log_end == 0
 
 
+def test_a_delay_is_at_most_what_retention_keeps(make):
+    broker = make(retention_ms=3_600_000)
+    answer = broker.send(properties={"TIMER_DELAY_SEC": "3601"})
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert "3600000ms" in answer.remark
+    assert broker.send(properties={"TIMER_DELAY_SEC": "3600"}).code == 0
+    broker.later(3_600_000)
+    assert len(bodies(broker)) == 1
+
+
 def test_waiting_messages_have_a_bound_and_batches_have_none(make):
     broker = make(timers_max=1)
     assert broker.send(properties={"TIMER_DELAY_SEC": "5"}).code == 0
@@ -108,6 +118,31 @@ def test_a_message_is_taken_back_for_good(broker):
     broker.later(61_000)
     assert bodies(broker) == [b"yes"]
     assert handle_of(broker.send()) is None
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_all_messages_of_a_key_are_taken_back(broker, killed):
+    timed = {"TIMER_DELAY_SEC": "60", "UNIQ_KEY": "U1"}
+    handles = [handle_of(broker.send(body=b"no", properties=timed)) for _ in range(3)]
+    assert recall(broker, handles[0]).code == 0
+    if killed:
+        broker.crash()
+    assert len(broker.core.state.timers) == 0
+    broker.later(61_000)
+    assert bodies(broker) == []
+
+
+def test_what_was_taken_back_takes_no_room(broker):
+    stays = {"TIMER_DELAY_SEC": "600", "UNIQ_KEY": "stays"}
+    broker.send(body=b"stays", properties=stays)
+    for number in range(500):
+        timed = {"TIMER_DELAY_SEC": "900", "UNIQ_KEY": f"U{number}"}
+        assert recall(broker, handle_of(broker.send(properties=timed))).code == 0
+    timers = broker.core.state.timers
+    assert (len(timers), len(timers._by_key)) == (1, 1)
+    assert len(timers._due) <= 2
+    broker.later(600_000)
+    assert bodies(broker) == [b"stays"]
 
 
 def test_what_cannot_be_taken_back_is_refused(broker):

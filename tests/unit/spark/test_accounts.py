@@ -17,6 +17,7 @@ from rocketcrew.durable.intervals import Intervals, IntervalSet, OffsetSet, Queu
 from rocketcrew.durable.outcomes import (
     DEAD_LETTER,
     ENDS,
+    FORGOTTEN,
     LOST,
     NO_ROWS,
     PASSED,
@@ -273,6 +274,19 @@ def test_a_segment_that_is_lost_in_a_skipped_range_is_a_gap_all_the_same(world: 
         world.drain(world.loader())
 
 
+@pytest.mark.parametrize("kind", ENDS)
+def test_and_also_once_the_table_has_noted_the_range(world: World, segments: Any, kind: str) -> None:
+    note(world, Outcomes.of([(kind, of((5, 10)))]))
+    loader = world.loader()
+    world.seal([segments.Record(n) for n in (0, 1, 2, 3, 4, 10)])
+    world.drain(loader)
+    world.seal([segments.Record(7)]).unlink()
+    segments.settle(world.roots[0], *((*QUEUE[:4], *piece) for piece in ((0, 5), (7, 8), (10, 12))))
+    world.seal([segments.Record(11)])
+    with pytest.raises(LoaderError, match=r"orders broker-a 0: 7\."):
+        world.drain(loader)
+
+
 def note(world: World, outcomes: Outcomes) -> None:
     Staging(world.roots[0]).note("00000000000000000001", outcomes)
 
@@ -283,6 +297,25 @@ def test_a_segment_that_is_lost_within_passed_holes_is_a_gap_all_the_same(world:
     world.seal([segments.Record(101)])
     with pytest.raises(LoaderError, match=r"orders broker-a 0: 2, 4\."):
         world.drain(world.loader())
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["kept", "forgotten"])
+def test_a_record_of_a_hole_is_known_also_when_its_outcome_is_forgotten(
+    world: World, segments: Any, *, keeps: bool
+) -> None:
+    """By a loader that has the hole in memory since before."""
+    loader = world.loader(pieces_max=2)
+    for records in ([segments.Record(10 * n) for n in range(5)], [segments.Record(5)]):
+        world.seal(records)
+        world.drain(loader)
+    if not keeps:
+        for _ in range(3):
+            world.outcomes(fan=2).tidy(4e9, 1.0)
+        (told,) = world.target().outcomes()
+        assert told.outcomes.kinds.keys() == {FORGOTTEN}
+    world.seal([segments.Record(5, ["again"])])
+    world.drain(loader)
+    assert world.rows("_offset", "value") == [(offset, "row") for offset in (0, 5, 10, 20, 30, 40)]
 
 
 def test_reconcile_does_not_take_passed_holes_for_loaded(world: World, segments: Any) -> None:

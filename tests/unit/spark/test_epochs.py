@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -11,6 +13,7 @@ import pytest
 import segment_helpers
 from loader_world import Crash, World
 
+from rocketcrew.cli.commands.reset import write_request
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.spark.config import LoaderConfig
 from rocketcrew.spark.epochs import EpochRequest, in_epochs, next_stretch
@@ -18,9 +21,11 @@ from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.loader import POINTS
 from rocketcrew.spark.plan import Ends, Plan, SegmentFacts, Top, plan_from_json, plan_to_json
 from rocketcrew.spark.reconciling import QueueEnds, reconcile
+from rocketcrew.spark.staging import Staging
 from rocketcrew.spark.table_keys import table_facts
 from rocketcrew.spark.targets.making import make_writer
 from rocketcrew.spark.work import Work
+from rocketcrew.supervisor.slot import adopt, take_slot
 
 QUEUE = QueueKey("g", "orders", "broker-a", 0)
 
@@ -179,6 +184,32 @@ def test_a_deliberate_rerun_is_loaded_beside_the_first(world: World, segments: A
     first = [*((n, "row") for n in range(5)), (5, "sealed before")]
     second = [*((n, "second") for n in range(6)), (6, "third")]
     assert world_rows(world) == sorted(first + second)
+
+
+def test_a_rerun_is_told_from_what_was_before_by_slots_that_are_made_and_taken_over(
+    world: World, segments: Any, tmp_path: Path
+) -> None:
+    """Queue 0 was loaded before the reset. Queue 1 was only sealed, by a slot that another takes over."""
+    record = segments.Record
+    slots = [take_slot(tmp_path, "g"), take_slot(tmp_path, "g")]
+    world.roots = [slot.segments for slot in slots]
+    world.seal([record(n) for n in range(3)])
+    world.drain(world.loader())
+    world.seal([record(n, queue_id=1) for n in range(3)], at=1)
+    other = QUEUE._replace(queue_id=1)
+    write_request([Staging(root) for root in world.roots], (QUEUE.in_epoch(1), other.in_epoch(1)))
+    for slot in slots:
+        slot.release()
+    mine = take_slot(tmp_path, "g")
+    adopt(mine)
+    shutil.rmtree(slots[1].path)
+    world.roots[1] = take_slot(tmp_path, "g").segments
+    for at in (0, 1):
+        world.seal([record(n, ["second"], queue_id=at) for n in range(3)], at=at)
+    for at in (0, 1):
+        world.drain(world.loader(at))
+    rows = sorted((queue, epoch or 0, value) for queue, epoch, value in world.rows("_queue_id", "_epoch", "value"))
+    assert rows == [row for queue in (0, 1) for row in [(queue, 0, "row")] * 3 + [(queue, 1, "second")] * 3]
 
 
 def test_a_request_that_is_damaged_stops_the_loader(world: World, segments: Any) -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from rocketcrew.conf.segment_format import segment_name
-from rocketcrew.durable.intervals import Intervals
+from rocketcrew.durable.intervals import Intervals, QueueKey
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.spark.epochs import EpochRequest
 from rocketcrew.spark.targets.ledger import ledger_of
 from rocketcrew.supervisor.core.actions import JournalCommitted, JournalDone
 from rocketcrew.supervisor.core.journal import JournalError, JournalState
@@ -136,6 +137,57 @@ def test_a_start_that_fails_after_a_take_over_forgets_nothing(tmp_path: Path) ->
     assert state.queues[MQ].durable.pairs() == [(12, 15), (20, 22), (42, 45)]
     state.join((), again.sealed_tokens())
     assert state.queues[MQ].durable.pairs() == [(12, 15), (17, 18), (20, 22), (42, 45), (47, 48)]
+
+
+KEY = QueueKey("g", "orders", "broker-a", 3)
+OTHER = QueueKey("g", "orders", "broker-a", 4)
+
+
+def ask(slot: Slot, segments: set[str], *queues: QueueKey) -> EpochRequest:
+    request = EpochRequest(queues, frozenset(segments))
+    (slot.segments / "epochs.json").write_text(request.to_json())
+    return request
+
+
+def asked(slot: Slot) -> EpochRequest:
+    return EpochRequest.from_json((slot.segments / "epochs.json").read_bytes())
+
+
+def test_a_slot_that_is_made_after_a_reset_has_its_request(tmp_path: Path) -> None:
+    first, second = take_slot(tmp_path, "g"), take_slot(tmp_path, "g")
+    assert not (second.segments / "epochs.json").exists()
+    request = ask(first, {"w-00000001.arrows"}, KEY.in_epoch(1))
+    assert asked(take_slot(tmp_path, "g")) == request
+    (second.segments / "ready" / segment_name("w", 2)).write_bytes(b"of whichever epoch")
+    second.release()
+    assert take_slot(tmp_path, "g").path == second.path
+    assert not (second.segments / "epochs.json").exists()
+
+
+def test_a_slot_that_is_taken_over_brings_its_request(tmp_path: Path) -> None:
+    """Its segments of before a reset stay those of the epoch before, wherever they lie."""
+    mine, dead, empty = (take_slot(tmp_path, "g") for _ in range(3))
+    ask(mine, {"a"}, KEY.in_epoch(1), OTHER.in_epoch(3))
+    ask(dead, {"b"}, KEY.in_epoch(2), OTHER.in_epoch(1))
+    dead.release()
+    empty.release()
+    adopt(mine)
+    expected = EpochRequest((KEY.in_epoch(2), OTHER.in_epoch(3)), frozenset({"a", "b"}))
+    assert asked(mine) == expected
+    adopt(mine)
+    assert asked(mine) == expected
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_damaged_request_moves_no_segment(tmp_path: Path, at: int) -> None:
+    slots = take_slot(tmp_path, "g"), take_slot(tmp_path, "g")
+    (slots[at].segments / "epochs.json").write_text("{")
+    (slots[1].segments / "ready" / segment_name("w", 1)).write_bytes(b"sealed")
+    slots[1].release()
+    with pytest.raises(UsageError, match=rf"{at}/segments/epochs\.json is not understood.*Move it away"):
+        adopt(slots[0])
+    assert not slots[0].sealed_tokens()
+    assert slots[1].sealed_tokens()
 
 
 def test_a_slot_that_is_held_is_left_alone(tmp_path: Path) -> None:
