@@ -98,7 +98,10 @@ class OutgoingMessage:
     deliver_at_ms: int = 0
 
     def __post_init__(self) -> None:
-        """Raises UsageError naming the field that is of a wrong type."""
+        """Raises UsageError naming the field that is of a wrong type. No tags and no keys may be said as None, too."""
+        for name in ("tags", "keys"):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, "")  # frozen for others
         _check_types(self.topic, self.body, self.tags, self.keys, self.properties)
 
     @property

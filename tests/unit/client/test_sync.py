@@ -65,6 +65,10 @@ def test_a_field_of_a_wrong_type_is_named(fields, says):
     assert says in str(raised.value)
 
 
+def test_no_tags_and_no_keys_may_be_none():
+    assert OutgoingMessage(TOPIC, b"x", tags=None, keys=None) == OutgoingMessage(TOPIC, b"x")
+
+
 def test_connections_that_rotted_between_calls_are_not_used(served):
     with SyncProducer(served.broker.name_server, retries=0) as producer:
         producer.send(OutgoingMessage(TOPIC, b"one"))
