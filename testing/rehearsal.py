@@ -47,7 +47,7 @@ from ..workers.async_runner import one_call_at_a_time
 from ..workers.cells import private_cell
 from ..workers.context import Context, enter
 from ..workers.ddl import as_schema
-from ..workers.failures import DEFAULT_MAX_RECONSUME_TIMES
+from ..workers.failures import reconsume_limit
 from ..workers.inferring import INFER, Inferring, declared_columns
 from ..workers.link import Transport, WorkerLink, link_pair
 from ..workers.loading import HandlerLoadError, describe, find, refusal, user_traceback
@@ -302,10 +302,9 @@ class _Member:
         self.core.set_order(resolve(settings.consumer, _order_of(handler)))
         group = settings.consumer.group
         known = Subscriptions(topics, group, now_ms(), broadcasting=False)
-        most = settings.consumer.max_reconsume_times
         self.edge = InnerEdge(
             broker, self.core, view, known, now=now_s, fate=fate,
-            reconsume_max=DEFAULT_MAX_RECONSUME_TIMES if most < 0 else most,
+            reconsume_max=reconsume_limit(settings.consumer.max_reconsume_times),
         )  # fmt: skip
         self._performs: dict[type, Callable[[Any], object]] = {
             **self.edge.performs,

@@ -30,7 +30,6 @@ class Cause(IntEnum):
 
 
 DEFAULT_MAX_RECONSUME_TIMES = 16
-"""What `consumer.max_reconsume_times` = -1 means without an order (DefaultMQPushConsumerImpl.getMaxReconsumeTimes)."""
 
 
 class Mode(Enum):
@@ -89,6 +88,12 @@ class Failure:
     """Its broker makes a dead letter of it: by that way, or since its attempts are used up."""
     sent: bool = False
     """That is under way or was accepted, or it runs here again: it is not sent a second time beside it."""
+
+
+def reconsume_limit(configured: int) -> int:
+    """How often a message goes back before it is a dead letter. `configured` is `consumer.max_reconsume_times`; what -1 means
+    without an order, and for keys in order (DefaultMQPushConsumerImpl.getMaxReconsumeTimes)."""
+    return DEFAULT_MAX_RECONSUME_TIMES if configured < 0 else configured
 
 
 def asked(level: int, error: str) -> Failure:

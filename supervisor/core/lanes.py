@@ -23,7 +23,7 @@ from ...remoting.errors import ProtocolError
 from ...remoting.properties import find_property
 from ...remoting.stored import record_info
 from ...workers.cells import KEYS_OF
-from ...workers.failures import DEFAULT_MAX_RECONSUME_TIMES, Cause, Failure
+from ...workers.failures import Cause, Failure, reconsume_limit
 from .actions import Classify
 from .blame import Death, Verdict
 from .chunks import Chunk, PullRun
@@ -60,8 +60,7 @@ class Lanes(Ordered):
         return self.order_of(pq).of_offset[offset]
 
     def limit(self) -> int:
-        configured = self.s.config.max_reconsume_times
-        return DEFAULT_MAX_RECONSUME_TIMES if configured < 0 else configured
+        return reconsume_limit(self.s.config.max_reconsume_times)
 
     def gives_up(self) -> bool:
         return not self.s.config.order_holds or self.s.stopping

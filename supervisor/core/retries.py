@@ -18,15 +18,7 @@ from collections.abc import Callable
 
 from ...durable.outcomes import DEAD_LETTER, NO_ROWS, SENT_BACK
 from ...remoting.stored import raise_reconsume_times, reconsume_times_of
-from ...workers.failures import (
-    DEFAULT_MAX_RECONSUME_TIMES,
-    Cause,
-    Failure,
-    Mode,
-    is_dead_letter,
-    level_of,
-    mode_of,
-)
+from ...workers.failures import Cause, Failure, Mode, is_dead_letter, level_of, mode_of, reconsume_limit
 from .actions import SendBack
 from .blame import Fate, Lot
 from .charges import Charge
@@ -167,9 +159,7 @@ class Retries:
     def _is_last(self, mode: Mode, position: int) -> bool:
         """The broker compares the record's attempts with the header's limit (SendMessageProcessor.consumerSendMsgBack)."""
         if mode is Mode.SEND_BACK:
-            configured = self.s.config.max_reconsume_times
-            limit = DEFAULT_MAX_RECONSUME_TIMES if configured < 0 else configured
-            return reconsume_times_of(self.s.view, position) >= limit
+            return reconsume_times_of(self.s.view, position) >= reconsume_limit(self.s.config.max_reconsume_times)
         return mode in (Mode.DEAD_LETTER, Mode.LAST_ATTEMPT)
 
     def _settled(self, pq: ProcessQueue, chunk: Chunk) -> None:

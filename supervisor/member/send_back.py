@@ -26,7 +26,7 @@ from ...remoting.headers import SendBack, SendRequestV2
 from ...remoting.names import INNER_PRODUCER_GROUP, RETRY_PREFIX
 from ...remoting.properties import encode_properties
 from ...remoting.stored import StoredMessage
-from ...workers.failures import DEAD_LETTER_LEVEL, DEFAULT_MAX_RECONSUME_TIMES, Mode, resend_level
+from ...workers.failures import DEAD_LETTER_LEVEL, Mode, reconsume_limit, resend_level
 from ..core.actions import SendBack as SendBackAction
 
 _KEPT_FLAGS = SYSFLAG_COMPRESSED | SYSFLAG_COMPRESSION_MASK | SYSFLAG_MULTI_TAGS
@@ -58,9 +58,7 @@ class SendBacks:
         self._cluster = cluster
         self._operations = operations
         self._group = group
-        self.reconsume_times_max = self._max = (
-            DEFAULT_MAX_RECONSUME_TIMES if max_reconsume_times < 0 else max_reconsume_times
-        )
+        self.reconsume_times_max = self._max = reconsume_limit(max_reconsume_times)
 
     async def send(self, action: SendBackAction, record: bytes, message: StoredMessage | None) -> bool:
         """True when a broker has accepted it. `message` None = `record` cannot be decoded."""
