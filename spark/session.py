@@ -16,8 +16,9 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections import deque
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,7 @@ JVM_LOG_BYTES_MAX = 10_000_000
 LOG_TAIL_LINES = 15
 JOBS_LOOKED_AT = 4
 """Of a group, the newest: a write by Delta may have several."""
+NOT_RUNNING = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 _CLEARED = (
     "PYSPARK_GATEWAY_PORT",
     "PYSPARK_GATEWAY_SECRET",
@@ -215,9 +217,31 @@ def kill_starting(folder: Path) -> None:
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.Error):
             if any(str(folder) in word for word in child.cmdline()):
-                for process in (child, *child.children(recursive=True)):
-                    with contextlib.suppress(psutil.NoSuchProcess):
-                        process.kill()
+                _kill_with_all_below(child)
+
+
+def _kill_with_all_below(root: psutil.Process) -> None:
+    """Stop each process before the ones below it are listed: a running one may start another after the list was made,
+    which would outlive it."""
+    stopped: dict[int, psutil.Process] = {}
+    while found := [one for one in (root, *root.children(recursive=True)) if one.pid not in stopped]:
+        for process in found:
+            stopped[process.pid] = process
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.suspend()
+        _wait_until_stopped(found)
+    for process in stopped.values():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def _wait_until_stopped(processes: Iterable[psutil.Process]) -> None:
+    """Wait until none of them runs, 1 s at most: a fork that has begun ends before its process stops."""
+    deadline = time.monotonic() + 1.0
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            while process.status() not in NOT_RUNNING and time.monotonic() < deadline:
+                time.sleep(0.001)
 
 
 def spark_conf(settings: SessionSettings) -> dict[str, str]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import subprocess
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from rocketcrew.spark.errors import SparkStartError
@@ -17,6 +22,13 @@ from rocketcrew.spark.session import Session, SessionSettings, kill_starting
 from rocketcrew.spark.spark_writer import SparkWriter
 
 LONG_S = 60.0
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LONG_S
+    while not holds():
+        assert time.monotonic() < deadline, "this never became true"
+        time.sleep(0.005)
 
 
 def test_an_answer_is_an_answer_also_a_dead_one() -> None:
@@ -111,14 +123,29 @@ def test_a_jvm_that_hangs_while_it_starts_is_killed(tmp_path: Path) -> None:
     writer.close()
 
 
-def test_only_what_names_the_folder_is_killed(tmp_path: Path) -> None:
-    with (
-        subprocess.Popen(["sh", "-c", "sleep 600; exit", str(tmp_path / "spark")]) as starting,
-        subprocess.Popen(["sleep", "600"]) as other,
-    ):
+STARTS_OTHERS = "i=0; while [ $i -lt 100 ]; do sleep 600 & i=$((i + 1)); done; wait"
+
+
+def _alive_in_session(session: int) -> list[int]:
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+            if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+    return found
+
+
+def test_only_what_names_the_folder_is_killed_with_all_that_it_starts(tmp_path: Path) -> None:
+    """The kill meets a process that starts others all the time: none of them is left."""
+    words = ["sh", "-c", STARTS_OTHERS, str(tmp_path / "spark")]
+    with subprocess.Popen(words, start_new_session=True) as starting, subprocess.Popen(["sleep", "600"]) as other:
         try:
+            eventually(lambda: len(_alive_in_session(starting.pid)) > 1)
             kill_starting(tmp_path)
             assert starting.wait(LONG_S) == -signal.SIGKILL
+            eventually(lambda: not _alive_in_session(starting.pid))
             assert other.poll() is None
         finally:
             other.kill()
+            for pid in _alive_in_session(starting.pid):
+                os.kill(pid, signal.SIGKILL)
