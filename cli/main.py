@@ -28,6 +28,7 @@ COMMANDS: Final[dict[str, str]] = {
     "broker": "Run the embedded name server and broker.",
     "status": "Show how a running supervisor is doing.",
     "top": "Watch a running supervisor, live.",
+    "why-lag": "Show what holds the offsets of a running supervisor: message, worker, rule.",
     "stacks": "Show what every process of a running supervisor is doing.",
     "pause": "Let a running supervisor pull nothing for a while.",
     "resume": "End a pause.",
