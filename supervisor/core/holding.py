@@ -25,7 +25,7 @@ from .chunks import Chunk
 from .process_queue import ProcessQueue, PulledQueue
 from .pulling import thresholds
 from .state import State
-from .states import LIVING, Queue, Worker
+from .states import LIVING, QueueState, WorkerState
 
 
 def holding(state: State) -> list[dict[str, Any]]:
@@ -53,7 +53,7 @@ def holding(state: State) -> list[dict[str, Any]]:
 
 def _holder(state: State, q: PulledQueue) -> dict[str, Any]:
     pq = q.pq
-    if pq.state is Queue.OPENING:
+    if pq.state is QueueState.OPENING:
         return _held("opening", -1)
     if pq.head_offset >= pq.next_offset:
         if q.committed < pq.head_offset:
@@ -86,7 +86,7 @@ def _of_chunk(state: State, pq: ProcessQueue, chunk: Chunk) -> dict[str, Any]:
         return _held("worker", offset, worker.worker_id)
     if chunk.alone or any(one is chunk for one in state.quarantine):
         return _held("alone", offset)
-    dead = worker is not None and worker.state is Worker.DEAD
+    dead = worker is not None and worker.state is WorkerState.DEAD
     if dead or any(one is chunk for one in state.redo):
         return _held("again", offset)
     return _held("waiting" if pq.order is None else "order", offset)
@@ -100,7 +100,7 @@ def rules(state: State, q: PulledQueue) -> list[str]:
     """Why the next pull of the queue is not sent, by the names of the settings; none where it is, or may be."""
     pq, config = q.pq, state.config
     found: list[str] = []
-    if pq.state in (Queue.DRAINING, Queue.ENDED):
+    if pq.state in (QueueState.DRAINING, QueueState.ENDED):
         found.append("the queue was taken away: it is finished, and not pulled any more")
     if not pq.locked:
         found.append("its lock at the broker is not ours")
@@ -125,6 +125,6 @@ def rules(state: State, q: PulledQueue) -> list[str]:
         found.append(f"memory.pulled_bytes_mib: waits for room, {len(state.starved)} queues are in line")
     if q.refused_code != -1:
         found.append(f"the broker refuses the pull with code {q.refused_code}, {q.refusals} times in a row")
-    if not any(worker.state is Worker.READY for worker in state.workers.values()):
+    if not any(worker.state is WorkerState.READY for worker in state.workers.values()):
         found.append("no worker is ready")
     return found

@@ -67,7 +67,7 @@ def test_what_a_dead_worker_had_is_alone_or_runs_again(bench: Bench) -> None:
     bench.worker("w1")
     bench.found(handle, [0, 1])
     bench.dispatched()
-    bench.core.handle(ev.WorkerDied("w1", Death(End.TOLD)), bench.now)
+    bench.core.handle(ev.WorkerDied("w1", Death(End.RETIRED)), bench.now)
     assert says(bench) == ("again", 0, None)
     bench.core.handle(ev.SalvageComplete("w1"), bench.now)
     assert says(bench) == ("again", 0, None)
