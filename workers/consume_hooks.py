@@ -31,8 +31,8 @@ from .api import (
     Suspend,
 )
 from .limits import CallTimedOutError
-from .loading import describe_error
 from .message import Message
+from .user_errors import describe_error
 
 CONSUME_SUCCESS: Final = "CONSUME_SUCCESS"
 RECONSUME_LATER: Final = "RECONSUME_LATER"
