@@ -39,10 +39,10 @@ from ..supervisor.core.checks import subscriptions
 from ..supervisor.core.slab import SLAB_BYTES_MIN
 from ..supervisor.core.subscriptions import Subscriptions, differences
 from ..supervisor.member.access import access_of, check_files, in_namespace
-from ..supervisor.wiring import available_cores, own_client_id, table_at
+from ..supervisor.wiring import available_cores, own_client_id, table_at, with_topics
 from ..workers.inferring import COLUMNS_FILE
 from ..workers.link import Transport, choose_transport
-from ..workers.loading import HandlerLoadError
+from ..workers.loading import HandlerLoadError, HandlerSpec
 from ..workers.trial_import import examine_rows
 from .asking import known_topics
 from .checkups import (
@@ -75,6 +75,9 @@ def gather(settings: Settings, handler: str | None, env: Mapping[str, str]) -> F
     )
     try:
         check_files(settings)
+        if facts.handler is not None:
+            named = HandlerSpec(facts.handler.name, subscriptions=facts.handler.subscriptions)
+            settings = with_topics(settings, named)
         settings = in_namespace(settings)
         subscriptions(settings.consumer.topics)
     except UsageError as error:
@@ -258,7 +261,10 @@ def handler_facts(settings: Settings, handler: str, check: Callable[[], None] = 
         return HandlerFacts(handler, wrong=str(error) + (f" ({last})" if last and last not in str(error) else ""))
     except UsageError as error:
         return HandlerFacts(handler, wrong=str(error))
-    return HandlerFacts(found.spec.name, "", found.columns, found.misfit, table.target, bool(table.columns), keeps)
+    return HandlerFacts(
+        found.spec.name, "", found.columns, found.misfit, table.target, bool(table.columns), keeps,
+        found.spec.subscriptions or (),
+    )  # fmt: skip
 
 
 def spark_facts(settings: Settings, env: Mapping[str, str]) -> SparkFacts | None:

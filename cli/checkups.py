@@ -94,6 +94,8 @@ class HandlerFacts:
     table: str = ""
     table_exists: bool = False
     keeps_rows: bool = True
+    subscriptions: tuple[str, ...] = ()
+    """Topics with filters that it names itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -41,7 +41,7 @@ class Examined:
 
 
 def examine(target: str, timeout_ms: int, check: Callable[[], None] = lambda: None) -> HandlerSpec:
-    """The handler that `target` names: package.module:function, or a module with one handler.
+    """The handler that `target` names: package.module:function, or a module with one handler or several that name topics.
 
     Raises UsageError when it is written wrongly, HandlerLoadError when it cannot be imported within the time, cannot take a
     message, or when the module has none or several. Raises what `check` raises, which is called again and again while the
@@ -88,7 +88,8 @@ def _examined(target: str, timeout_ms: int, check: Callable[[], None], rows: dic
     answer = json.loads(out)
     if "wrong" in answer:
         raise HandlerLoadError(answer["wrong"], answer["traceback"])
-    return Examined(describe(answer["handler"]), answer.get("columns", ""), answer.get("misfit", ""))
+    spec = replace(describe(answer["handler"]), subscriptions=tuple(answer["subscriptions"]))
+    return Examined(spec, answer.get("columns", ""), answer.get("misfit", ""))
 
 
 def _answer(process: subprocess.Popen[str], deadline: float, check: Callable[[], None]) -> tuple[str, str]:
@@ -103,18 +104,17 @@ def _answer(process: subprocess.Popen[str], deadline: float, check: Callable[[],
                 raise
 
 
-def look(target: str) -> dict[str, str]:
-    """{"handler": import string} of a handler that can be run, else {"wrong": text, "traceback": text}."""
+def look(target: str) -> dict[str, Any]:
+    """{"handler": import string, "subscriptions": those that it names} of a handler that can be run, else {"wrong": text,
+    "traceback": text}."""
     try:
-        if ":" in target:
-            load(describe(target))
-            return {"handler": target}
-        return {"handler": only_handler(import_module(target))}
+        name = target if ":" in target else handlers_of(import_module(target))
+        return {"handler": name, "subscriptions": load(describe(name)).subscriptions}
     except HandlerLoadError as error:
         return {"wrong": str(error), "traceback": error.traceback}
 
 
-def look_at_rows(target: str, rows: Mapping[str, Any]) -> dict[str, str]:
+def look_at_rows(target: str, rows: Mapping[str, Any]) -> dict[str, Any]:
     """As `look`, with "columns" and "misfit" of a handler that can be run; `rows` is what `examine_rows` was given."""
     answer = look(target)
     if "wrong" in answer:
@@ -138,8 +138,10 @@ def look_at_rows(target: str, rows: Mapping[str, Any]) -> dict[str, str]:
     return answer
 
 
-def only_handler(module: ModuleType) -> str:
-    """Import string of the module's handler; raises HandlerLoadError when there is none, or more than one."""
+def handlers_of(module: ModuleType) -> str:
+    """Import string of the module's only handler, or of all that name their topics where there are several of these.
+
+    Raises HandlerLoadError when there is none, or more than one otherwise."""
     own = [name for name, value in vars(module).items() if not name.startswith("_") and _is_of(module, value)]
     decorated = [name for name in own if isinstance(getattr(module, name), Handler)]
     found = decorated or [name for name in own if takes_one(getattr(module, name))]
@@ -149,9 +151,14 @@ def only_handler(module: ModuleType) -> str:
             f'module "{name}" ({module.__file__}) has no handler: write def handle(message) in it, then name {name}:handle'
         )
     if len(found) > 1:
+        routed = [function for function in decorated if getattr(module, function).subscriptions]
+        if len(routed) > 1:
+            return f"{name}:{','.join(routed)}"
         listed = ", ".join(f"{name}:{function}" for function in found)
-        raise HandlerLoadError(f'module "{name}" has several handlers; say which: {listed}')
-    load(describe(f"{name}:{found[0]}"))
+        raise HandlerLoadError(
+            f'module "{name}" has several handlers; say which: {listed} (or give each its @handler(topic="..."), and all of'
+            " these run in one group)"
+        )
     return f"{name}:{found[0]}"
 
 
