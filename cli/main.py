@@ -24,6 +24,8 @@ from .wording import near
 
 COMMANDS: Final[dict[str, str]] = {
     "run": "Consume topics with a handler: supervisor, workers and Spark loader.",
+    "init": "Make a small project: handler, configuration, test, Dockerfile.",
+    "dev": "Try a handler out: a broker, run --reload and the status page in one.",
     "doctor": "Look at everything that run needs: cluster, handler, table, machine.",
     "broker": "Run the embedded name server and broker.",
     "status": "Show how a running supervisor is doing.",
@@ -41,6 +43,8 @@ COMMANDS: Final[dict[str, str]] = {
     "load": "Load sealed results into a Spark table.",
     "query": "Ask the table by Spark SQL.",
     "reset": "Set a group's offsets, and load once more what it loaded.",
+    "skip": "Let a group skip one message of a queue, or all up to an offset.",
+    "clone-offsets": "Put one group where another is.",
     "compact": "Rewrite small files of the table into large ones.",
     "replay": "Run a handler over a past stretch of time, on Spark, and compare its rows with a table.",
     "reconcile": "Compare the table with the brokers: is everything there?",
@@ -57,7 +61,7 @@ COMMANDS: Final[dict[str, str]] = {
     "config": "Check the configuration, or show what holds and where it came from.",
 }
 """Each command with the line that `rocketcrew --help` has for it; its file is `commands/<name>.py`."""
-NOTES_SIGNALS: Final = frozenset({"run"})
+NOTES_SIGNALS: Final = frozenset({"run", "dev"})
 """Commands whose start looks itself whether Ctrl-C or TERM has come."""
 
 

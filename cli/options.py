@@ -31,7 +31,9 @@ R = TypeVar("R")
 
 ALIAS: Final = "namesrv"
 """Parameter of the hidden option that is RocketMQ's own spelling of --name-servers."""
-LONG_RUNNING: Final = frozenset({"run", "broker", "load", "demo", "chaos", "compact", "replay", "reconcile"})
+RUNS_HANDLERS: Final = frozenset({"run", "dev"})
+"""Commands that are a supervisor: on a terminal they have a live line."""
+LONG_RUNNING: Final = RUNS_HANDLERS | frozenset({"broker", "load", "demo", "chaos", "compact", "replay", "reconcile"})
 """Commands whose log is worth reading as they go. The others answer one question: their answer, or the one error, is all that
 they say, unless a log level is asked for."""
 
@@ -153,7 +155,7 @@ def set_up_logging(settings: Settings, env: Mapping[str, str], process: str) -> 
     level, stream = settings.log.level, sys.stderr
     line = None
     if settings.origin["log.level"] == "default":
-        if process == "run" and settings.log.format != "json" and sys.stderr.isatty():
+        if process in RUNS_HANDLERS and settings.log.format != "json" and sys.stderr.isatty():
             line = LiveLine(sys.stderr)
             level, stream = "warning", cast("TextIO", line)
         elif process not in LONG_RUNNING:

@@ -6,12 +6,12 @@ import json
 
 import click
 
-from ...conf.exit_codes import EXIT_USAGE
 from ...conf.schema import SCHEMA
 from ...conf.settings import Settings, value_of
 from ...conf.sources import KNOWN, ConfigError, defaults_text, show_setting, without_secrets
 from ...remoting.errors import UsageError
 from ...supervisor.member.access import check_files
+from ..exit_codes import exit_code
 from ..options import Sources, with_sources
 
 
@@ -29,29 +29,47 @@ def config() -> None:
 
 
 @config.command()
+@click.option("--handler", metavar="HANDLER", help="Look at this handler too, as `run` would: its import and signature, and"
+              " its columns against the table.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 @with_sources
-def check(sources: Sources, as_json: bool) -> None:
+def check(sources: Sources, handler: str | None, as_json: bool) -> None:
     """Check the whole configuration and list every problem; keys and certificates that it names are read too.
 
-    Exits with 0 when there is none, else with 2. Nothing is connected to and nothing is started.
+    Exits with 0 when there is none, with 4 when only the handler has one, else with 2. Nothing is connected to and nothing is
+    started; a handler is imported in a process of its own.
 
     \b
     Examples:
       rocketcrew config check -c billing.toml
+      rocketcrew config check --handler shop.orders:handle
     """
     try:
         settings = sources.load()
         check_files(settings)
+        columns = "" if handler is None else _look_at(settings, handler)
     except UsageError as error:
         if not as_json:
             raise
         click.echo(json.dumps({"ok": False, "problems": _problems(error)}, ensure_ascii=False))
-        raise click.exceptions.Exit(EXIT_USAGE) from None
+        raise click.exceptions.Exit(exit_code(error)) from None
     if as_json:
-        click.echo(json.dumps({"ok": True, "problems": []}))
-    else:
-        click.echo(f"the configuration is fine: {_summary(settings)}")
+        click.echo(json.dumps({"ok": True, "problems": []} | ({"columns": columns} if handler else {})))
+        return
+    click.echo(f"the configuration is fine: {_summary(settings)}")
+    if handler:
+        click.echo(f"the handler {handler} can be run" + (f"; its columns: {columns}" if columns else ""))
+
+
+def _look_at(settings: Settings, handler: str) -> str:
+    """The columns of the handler's rows, "" where none are declared. Raises HandlerLoadError."""
+    from ...workers.loading import HandlerLoadError  # pyarrow takes its time to import
+    from ..checkup_facts import handler_facts
+
+    found = handler_facts(settings, handler)
+    if found.wrong or found.misfit:
+        raise HandlerLoadError(found.wrong or found.misfit)
+    return found.columns
 
 
 def _problems(error: UsageError) -> list[dict[str, str]]:

@@ -122,9 +122,9 @@ def reset(
         if members and (reprocess or checkpoint is not None):
             raise UsageError(f"group {group} has members that run ({', '.join(members)}): stop them first")
         if not as_json:
-            _show(moves, group, members)
-        if dry_run or not _agrees(yes):
-            _report(moves, group, members, as_json=as_json, done=False)
+            show_moves(moves, group, members)
+        if dry_run or not agrees(yes):
+            report(moves, group, members, as_json=as_json, done=False)
             return
         if reprocess:
             queues = [MessageQueue(offsets.access.wrap(move.topic), move.broker, move.queue_id) for move in moves]
@@ -134,8 +134,8 @@ def reset(
             click.echo(f"removed {checkpoint}: the engine begins at the group's offsets", err=True)
         offsets.move(moves, where, time_ms, online=bool(members))
         if not (members or reprocess):
-            _note_skipped(settings, list(stagings) or staging_folders(settings), moves, offsets.access)
-    _report(moves, group, members, as_json=as_json, done=True)
+            note_skipped(settings, list(stagings) or staging_folders(settings), moves, offsets.access, "reset")
+    report(moves, group, members, as_json=as_json, done=True)
 
 
 class GroupOffsets:
@@ -163,17 +163,17 @@ class GroupOffsets:
         online = await Admin(cluster).consumer_connections(self._group, self._topics[0])
         members = [] if online is None else sorted(one.client_id for one in online.connection_set)
         if not (new_group or members) and not any(move.old for move in moves):
-            await self._check_known(cluster)
+            await self.check_known(cluster, has_option=True)
         return members, sorted(moves, key=lambda move: (move.topic, move.broker, move.queue_id))
 
-    async def _check_known(self, cluster: Cluster) -> None:
+    async def check_known(self, cluster: Cluster, *, has_option: bool) -> None:
         """A group is known by its retry topic: brokers make it at the first heartbeat. Old brokers answer 0 for the offset of
-        a group that they never saw."""
+        a group that they never saw. `has_option`: the command has --new-group."""
         known = await known_topics(cluster, self.access)
         group = self.access.unwrap(self._group)
         if RETRY_PREFIX + group not in known:
-            error = no_such_group(group, known)
-            raise UnknownNameError(f"{error}. To say where a group that never ran will begin, add --new-group")
+            hint = ". To say where a group that never ran will begin, add --new-group" if has_option else ""
+            raise UnknownNameError(f"{no_such_group(group, known)}{hint}")
 
     def move(self, moves: list[Move], where: str, time_ms: int, *, online: bool) -> None:
         """Set the offsets, and read them back where nobody consumes meanwhile. Raises RocketcrewError when they differ."""
@@ -191,7 +191,7 @@ class GroupOffsets:
                 if found != move.new:
                     wrong.append(f"{move.topic} {move.broker} {move.queue_id} is at {found}, not {move.new}")
             if wrong:
-                raise RocketcrewError(f"after the reset the brokers have other offsets: {'; '.join(wrong)}")
+                raise RocketcrewError(f"the brokers have other offsets than were set: {'; '.join(wrong)}")
 
         ask_cluster(self.access, set_each)
 
@@ -201,7 +201,8 @@ class GroupOffsets:
             await Admin(cluster).reset_offsets(self._group, topic, timestamp)
 
 
-def _show(moves: list[Move], group: str, members: list[str]) -> None:
+def show_moves(moves: list[Move], group: str, members: list[str]) -> None:
+    """A row a queue, and a sentence with the sums; `members` are those that run and will be told."""
     rows = [
         {
             "TOPIC": move.topic,
@@ -220,14 +221,15 @@ def _show(moves: list[Move], group: str, members: list[str]) -> None:
     click.echo(f"group {group}: {skipped} messages skipped, {repeated} repeated.{online}")
 
 
-def _agrees(yes: bool) -> bool:
+def agrees(yes: bool) -> bool:
     """Ask, but only somebody who sits at a terminal."""
     if yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return True
     return click.confirm("Set these offsets?", default=False, err=True)
 
 
-def _report(moves: list[Move], group: str, members: list[str], *, as_json: bool, done: bool) -> None:
+def report(moves: list[Move], group: str, members: list[str], *, as_json: bool, done: bool) -> None:
+    """What was done, or that nothing was."""
     if as_json:
         queues = [asdict(move) | {"skipped": move.skipped, "repeated": move.repeated} for move in moves]
         click.echo(json.dumps({"group": group, "members": members, "done": done, "queues": queues}))
@@ -273,8 +275,8 @@ async def _offset(cluster: Cluster, operations: Operations, mq: MessageQueue, wh
     return await exact_offset(await operations.search_offset(mq, time_ms), low, high, time_ms, times)
 
 
-def _note_skipped(settings: Settings, folders: list[Path], moves: list[Move], access: Access) -> None:
-    """Note what the reset skips, so that `reconcile` can name it. Members that run note it themselves."""
+def note_skipped(settings: Settings, folders: list[Path], moves: list[Move], access: Access, command: str) -> None:
+    """Note what the command skips, so that `reconcile` can name it. Members that run note it themselves."""
     from ...durable.intervals import IntervalSet, OffsetSet, QueueKey
     from ...durable.outcomes import SKIPPED, Outcomes
     from ...spark.staging import Staging
@@ -289,7 +291,7 @@ def _note_skipped(settings: Settings, folders: list[Path], moves: list[Move], ac
         if move.old is not None
     )
     if skipped and folders:
-        Staging(folders[0]).note(f"{time.time_ns():020d}-reset", Outcomes.of([(SKIPPED, skipped)]))
+        Staging(folders[0]).note(f"{time.time_ns():020d}-{command}", Outcomes.of([(SKIPPED, skipped)]))
 
 
 def _ask_for_epochs(settings: Settings, folders: list[Path], queues: list[MessageQueue]) -> None:

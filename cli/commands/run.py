@@ -103,19 +103,31 @@ def run(
     if engine == "spark":
         options = {"embedded": embedded, "reloads": reload_on_change, "check_first": check_first}
         context.exit(_run_on_spark(context, settings, spec, **options))
+    watched = Path.cwd() if reload_on_change else None
+    run_here(settings, spec, reread_settings(), embedded=embedded, watched=watched, check_first=check_first)
+
+
+def run_here(
+    settings: Settings, spec: HandlerSpec, reread: Callable[[], Settings], *, embedded: bool, watched: Path | None,
+    check_first: bool = False,
+) -> None:  # fmt: skip
+    """Run a supervisor in this process to its end. `reread` gives the settings anew; a change below `watched` reloads.
+
+    Raises ForcedStopError when it was stopped by force, and whatever keeps it from starting.
+    """
     import uvloop
 
+    around = surroundings(click.get_current_context())
     _calm_collector()
     with (
-        _name_servers(settings, embedded, interrupts) as (settings_to_use, broker),
+        _name_servers(settings, embedded, around.interrupts) as (settings_to_use, broker),
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        interrupts.check()
+        around.interrupts.check()
         if check_first:
-            _check(settings_to_use, spec, surroundings(context))
-        watched = Path.cwd() if reload_on_change else None
+            _check(settings_to_use, spec, around)
         summary = runner.run(
-            _supervise(settings_to_use, spec, reread_settings(), watched, broker, lambda: interrupts.noted)
+            _supervise(settings_to_use, spec, reread, watched, broker, lambda: around.interrupts.noted)
         )
     _tell(summary)
     if summary.exit_code == EXIT_FORCED:
@@ -185,11 +197,13 @@ async def _supervise(
     showing: list[asyncio.Task[None]] = []
 
     def ready() -> None:
-        line = live_line()
+        line, found = live_line(), supervisor.picture()
+        page = f"http://{settings.metrics.host}:{found['http_port']}/" if settings.metrics.page else ""
+        if line is None and page:
+            click.echo(f"status page: {page}", err=True)
         if line is not None:
-            line.write(
-                start_block(supervisor.picture(), table=_rows_go_to(settings), name_servers=_cluster(settings)) + "\n"
-            )
+            block = start_block(found, table=_rows_go_to(settings), name_servers=_cluster(settings), page=page)
+            line.write(block + "\n")
             showing.append(loop.create_task(_show(line, supervisor)))
 
     supervisor = Supervisor(settings, spec, reread=again, watched=watched, on_ready=ready)
