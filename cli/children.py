@@ -7,6 +7,8 @@ each has a parent-death signal, so that a killed command leaves nothing.
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import itertools
 import json
 import os
 import select
@@ -17,7 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ..remoting.errors import RocketcrewError
 from ..workers.parent_death import die_with_parent
@@ -36,18 +38,19 @@ class Child:
 
     def __init__(
         self, name: str, arguments: Sequence[str], *, log: Path, cwd: Path | None = None,
-        out: Path | None = None, announces: bool = False,
+        out: Path | None = None, announces: bool = False, own_log: bool = False,
     ) -> None:  # fmt: skip
-        """Start it. Its standard error goes to `log`, its standard output too, unless `out` names a file of its own.
+        """Start it. Its standard error goes to `log`, its standard output too, unless `out` names a file of its own. With
+        `own_log` to the first of log, log-2, log-3 ... that no other such child writes: what `tail` gives is this one's.
 
         With `announces` its standard output is a pipe, on which it says that it is ready: see `announcement`.
         """
         self.name = name
-        self.log = log
         self.stopping = False
         """We have asked it to end."""
         parent = os.getpid()
-        with log.open("ab") as errors, (out or log).open("ab") as output:
+        with free_log(log) if own_log else log.open("ab") as errors, (out or Path(errors.name)).open("ab") as output:
+            self.log = Path(errors.name)
             self._log_start = errors.tell()
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "rocketcrew", *arguments],
@@ -136,6 +139,20 @@ class Child:
         """The end of its log, of what this process has written."""
         data = self.log.read_bytes()[self._log_start :]
         return data[-LOG_TAIL_BYTES:].decode("utf-8", "replace")
+
+
+def free_log(log: Path) -> BinaryIO:
+    """`log`, or log-2, log-3 ..., opened for appending: the first that nobody has locked. It is locked until the last process
+    that has it from here has closed it, or ended."""
+    for number in itertools.count(1):
+        file = (log if number == 1 else log.with_stem(f"{log.stem}-{number}")).open("ab")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+        else:
+            return file
+    raise AssertionError("there is no last number")
 
 
 def free_ports(count: int) -> list[int]:

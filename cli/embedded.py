@@ -130,7 +130,7 @@ def _start(
     settings: BrokerSettings, ports: tuple[int, int], log_file: Path, check: Callable[[], None]
 ) -> EmbeddedBroker:
     words = ["broker", "--json", *as_flags(dataclasses.replace(settings, name_server_port=ports[0], port=ports[1]))]
-    child = Child("embedded broker", words, log=log_file, announces=True)
+    child = Child("embedded broker", words, log=log_file, announces=True, own_log=True)
     try:
         ready = child.announcement(START_S, check)
     except BaseException:

@@ -1,12 +1,27 @@
-"""A terminal with one line at its bottom that is written anew, while other lines come and stay above it."""
+"""A terminal with one line at its bottom that is written anew, while other lines come and stay above it.
+
+Others write to the terminal too: workers print, and log what is a warning to them. While the line is shown (`beside`), our
+own standard output and error are a terminal of our making, which children inherit; what comes through it is written line by
+line, each where the live line was, which then follows below. A terminal and not a pipe: Python buffers what it prints into a
+pipe.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, TextIO
+import asyncio
+import codecs
+import contextlib
+import os
+import sys
+import termios
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, Final, TextIO
 
 CLEAR = "\r\x1b[2K"
 WIDTH_MAX = 120
+READ_BYTES_MAX: Final = 64 * 1024
+LINE_CHARACTERS_MAX: Final = 64 * 1024
+"""A line without an end is cut there."""
 
 
 class LiveLine:
@@ -33,6 +48,78 @@ class LiveLine:
             self._line = line[:WIDTH_MAX]
             self._stream.write(CLEAR + self._line)
             self._stream.flush()
+
+
+class Lines:
+    """Bytes of other processes, in any pieces, as whole lines of text. Pure."""
+
+    def __init__(self, write: Callable[[str], object]) -> None:
+        """`write` is given one or more whole lines."""
+        self._write = write
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._rest = ""
+
+    def feed(self, data: bytes) -> None:
+        """More has come."""
+        text = self._rest + self._decoder.decode(data).replace("\r\n", "\n")
+        whole, newline, self._rest = text.rpartition("\n")
+        if newline:
+            self._write(whole + newline)
+        if len(self._rest) > LINE_CHARACTERS_MAX:
+            self.end()
+
+    def end(self) -> None:
+        """Nothing more comes: what has no end of line gets one."""
+        rest, self._rest = self._rest, ""
+        if rest:
+            self._write(rest + "\n")
+
+
+@contextlib.contextmanager
+def beside(line: LiveLine, loop: asyncio.AbstractEventLoop) -> Generator[None]:
+    """Until the end of the block, what this process and its children write to the terminal goes above the live line."""
+    ours, theirs = os.openpty()
+    modes = termios.tcgetattr(theirs)
+    modes[1] &= ~termios.OPOST  # a line ends by \\n: the terminal behind adds what it needs
+    termios.tcsetattr(theirs, termios.TCSANOW, modes)
+    os.set_blocking(ours, False)
+    lines = Lines(line.write)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = {number: os.dup(number) for number in (1, 2) if os.isatty(number)}
+    for number in kept:
+        os.dup2(theirs, number)
+    os.close(theirs)
+
+    def read() -> bool:
+        try:
+            data = os.read(ours, READ_BYTES_MAX)
+        except BlockingIOError:
+            return False
+        except OSError:  # nobody has it open any more
+            data = b""
+        if data:
+            lines.feed(data)
+            line.flush()
+        else:
+            loop.remove_reader(ours)
+        return bool(data)
+
+    loop.add_reader(ours, read)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number, was in kept.items():
+            os.dup2(was, number)
+            os.close(was)
+        loop.remove_reader(ours)
+        while read():
+            pass
+        lines.end()
+        line.flush()
+        os.close(ours)
 
 
 class Rate:

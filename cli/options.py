@@ -9,6 +9,7 @@ itself would hide.
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ R = TypeVar("R")
 
 ALIAS: Final = "namesrv"
 """Parameter of the hidden option that is RocketMQ's own spelling of --name-servers."""
+LIVE_LEVEL: Final = "warning"
+"""Below the start block and beside the live line, only what needs somebody is logged."""
 RUNS_HANDLERS: Final = frozenset({"run", "dev"})
 """Commands that are a supervisor: on a terminal they have a live line."""
 LONG_RUNNING: Final = RUNS_HANDLERS | frozenset({"broker", "load", "demo", "chaos", "compact", "replay", "reconcile"})
@@ -156,8 +159,9 @@ def set_up_logging(settings: Settings, env: Mapping[str, str], process: str) -> 
     line = None
     if settings.origin["log.level"] == "default":
         if process in RUNS_HANDLERS and settings.log.format != "json" and sys.stderr.isatty():
-            line = LiveLine(sys.stderr)
-            level, stream = "warning", cast("TextIO", line)
+            # A descriptor of its own: standard error is another one while the line is shown (`live_line.beside`).
+            line = LiveLine(os.fdopen(os.dup(sys.stderr.fileno()), "w", encoding="utf-8", errors="replace"))
+            level, stream = LIVE_LEVEL, cast("TextIO", line)
         elif process not in LONG_RUNNING:
             level = "error"
     click.get_current_context().meta[_LIVE] = line

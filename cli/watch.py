@@ -19,17 +19,18 @@ T = TypeVar("T")
 
 
 class QueueLag(NamedTuple):
-    """One queue: its first and next offset at the broker, and what the group has committed (None = nothing yet)."""
+    """One queue: the offset that its next message will get, and what the group has committed (None = nothing yet)."""
 
     mq: MessageQueue
-    begin: int
     end: int
     committed: int | None
+    begin: int = 0
+    """The first offset that the broker keeps, where it was asked for that."""
 
     @property
     def lag(self) -> int:
-        """Messages that are not committed."""
-        return self.end - (self.committed if self.committed is not None else self.begin)
+        """Messages that are not committed; of a group that a reset has left above the queue's end, none."""
+        return max(0, self.end - (self.committed if self.committed is not None else self.begin))
 
 
 async def lag_of(operations: Operations, queues: Iterable[MessageQueue], group: str) -> list[QueueLag]:
@@ -37,9 +38,9 @@ async def lag_of(operations: Operations, queues: Iterable[MessageQueue], group: 
     return [
         QueueLag(
             mq,
-            await operations.min_offset(mq),
-            await operations.max_offset(mq),
-            await operations.query_consumer_offset(group, mq, set_zero_if_not_found=False),
+            begin=await operations.min_offset(mq),
+            end=await operations.max_offset(mq),
+            committed=await operations.query_consumer_offset(group, mq, set_zero_if_not_found=False),
         )
         for mq in queues
     ]

@@ -6,9 +6,8 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -18,28 +17,25 @@ from ...client.cluster import Cluster
 from ...conf.settings import Settings, require
 from ...remoting.codes import ResponseCode
 from ...remoting.errors import BrokerError
+from ...remoting.names import RETRY_PREFIX
 from ...remoting.queues import MessageQueue
 from ...supervisor.member.access import access_of
 from ..asking import ask_cluster
+from ..controlling import running_slots
 from ..group_members import members_of, owners
 from ..live_line import duration
 from ..options import with_settings
 from ..stagings import topics_in_keys
 from ..tables import lines
+from ..watch import QueueLag
+from ..wording import unknown_topic
 
 CLEAR: Final = "\x1b[H\x1b[2J"
+TRY_EVERY_S: Final = 0.5
+KNOWN_AFTER_TRIES: Final = 60
+"""Half a minute: a supervisor looks for a topic that is missing each second."""
 
-
-@dataclass(frozen=True, slots=True)
-class QueueLag:
-    """One queue. `committed` is None where the group has committed nothing yet; then all of it is to come."""
-
-    topic: str
-    broker: str
-    queue_id: int
-    max: int
-    committed: int | None
-    lag: int
+T = TypeVar("T")
 
 
 @click.command()
@@ -58,8 +54,8 @@ def lag(settings: Settings, topics: tuple[str, ...], as_json: bool, watch: bool,
     """Show how far a group is behind, queue by queue.
 
     MAX is the offset that the queue's next message will get, COMMITTED the first that the group has not finished, LAG the
-    difference. Finished messages whose offset is not committed yet (every 5 s by default) still count as lag. Exits with 3
-    when no name server or broker can be reached.
+    difference. Finished messages whose offset is not committed yet (every 5 s by default) still count as lag. A group whose
+    supervisor has just started on this host is waited for. Exits with 3 when no name server or broker can be reached.
 
     \b
     Examples:
@@ -77,20 +73,42 @@ def lag(settings: Settings, topics: tuple[str, ...], as_json: bool, watch: bool,
         for topic in wanted:
             await cluster.route(topic)  # brokers that know the group say nothing of a topic that they do not know
         found = await queue_lags(Admin(cluster), access.wrap(settings.consumer.group), wanted, topics_in_keys(settings))
-        return [replace(queue, topic=access.unwrap(queue.topic)) for queue in found]
+        return [unwrapped(access, queue) for queue in found]
 
     if watch:
         wanted = tuple(access.wrap(topic) for topic in topics)
         look = Looks(access, settings.consumer.group, wanted, topics_in_keys(settings))
         ask_cluster(access, lambda cluster: look.go_on(cluster, interval, count, as_json=as_json))
         return
-    found = ask_cluster(access, ask)
+    group = access.wrap(settings.consumer.group)
+    found = ask_cluster(access, lambda cluster: once_known(group, lambda: ask(cluster), lambda: starts_here(group)))
     total = sum(queue.lag for queue in found)
     if as_json:
-        answer = {"group": settings.consumer.group, "total": total, "queues": [asdict(queue) for queue in found]}
+        answer = {"group": settings.consumer.group, "total": total, "queues": [as_json_row(queue) for queue in found]}
         click.echo(json.dumps(answer, ensure_ascii=False))
     else:
         click.echo(table(found, total))
+
+
+def starts_here(group: str) -> bool:
+    """Whether a supervisor of the group, named with its namespace, runs on this host."""
+    return any(slot.parent.name == group for slot in running_slots())
+
+
+async def once_known(
+    group: str, ask: Callable[[], Awaitable[T]], starts: Callable[[], bool],
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> T:  # fmt: skip
+    """What `ask()` gives. A group that `starts` is not known before its first heartbeat, and before brokers have announced
+    its retry topic: it is asked for again, KNOWN_AFTER_TRIES times. Raises what `ask` raises."""
+    for _ in range(KNOWN_AFTER_TRIES):
+        try:
+            return await ask()
+        except BrokerError as error:
+            if unknown_topic(error) != RETRY_PREFIX + group or not starts():
+                raise
+            await sleep(TRY_EVERY_S)
+    return await ask()
 
 
 class Looks:
@@ -131,19 +149,27 @@ def watched(
 
     `before` is the look before, and how many seconds ago it was.
     """
-    earlier = {} if before is None else {_queue(one): one.committed or 0 for one in before[1]}
+    earlier = {} if before is None else {one.mq: one.committed or 0 for one in before[1]}
     rows: list[dict[str, Any]] = []
     for one in found:
         rate = None
-        if before is not None and _queue(one) in earlier:
-            rate = ((one.committed or 0) - earlier[_queue(one)]) / before[0]
+        if before is not None and one.mq in earlier:
+            rate = ((one.committed or 0) - earlier[one.mq]) / before[0]
         left = one.lag / rate if rate and rate > 0 else None
-        rows.append({**asdict(one), "owner": owner.get(_queue(one)), "per_second": rate, "seconds_left": left})
+        rows.append({**as_json_row(one), "owner": owner.get(one.mq), "per_second": rate, "seconds_left": left})
     return rows
 
 
-def _queue(one: QueueLag) -> MessageQueue:
-    return MessageQueue(one.topic, one.broker, one.queue_id)
+def unwrapped(access: Access, one: QueueLag) -> QueueLag:
+    """With the topic as the user wrote it."""
+    return one._replace(mq=one.mq._replace(topic=access.unwrap(one.mq.topic)))
+
+
+def as_json_row(one: QueueLag) -> dict[str, Any]:
+    """As --json has it."""
+    topic, broker, queue_id = one.mq
+    return {"topic": topic, "broker": broker, "queue_id": queue_id, "max": one.end, "committed": one.committed,
+            "lag": one.lag}  # fmt: skip
 
 
 def for_people(row: Mapping[str, Any]) -> dict[str, object]:
@@ -171,12 +197,10 @@ async def queue_lags(
         for mq, offsets in stats.offset_table.items():
             end = offsets.broker_offset
             committed = offsets.consumer_offset if offsets.consumer_offset >= 0 else None
-            # A reset may have left the group above the end of the queue; that is no lag.
-            behind = max(0, end - (committed or 0))
-            found[mq] = QueueLag(mq.topic, mq.broker_name, mq.queue_id, end, committed, behind)
+            found[mq] = QueueLag(mq, end, committed)
     if not topics:
         for mq, end in (await _ends_of_begun(admin, group, {mq.topic for mq in found})).items():
-            found[mq] = QueueLag(mq.topic, mq.broker_name, mq.queue_id, end, None, end)
+            found[mq] = QueueLag(mq, end, None)
     return [found[mq] for mq in sorted(found)]
 
 
@@ -200,7 +224,7 @@ def table(queues: list[QueueLag], total: int) -> str:
     """The queues as text in columns: names to the left, numbers to the right."""
     head = ("TOPIC", "BROKER", "QUEUE", "MAX", "COMMITTED", "LAG")
     rows = [
-        (q.topic, q.broker, str(q.queue_id), str(q.max), "-" if q.committed is None else str(q.committed), str(q.lag))
+        (*q.mq[:2], str(q.mq.queue_id), str(q.end), "-" if q.committed is None else str(q.committed), str(q.lag))
         for q in queues
     ]
     rows.append(("total", "", "", "", "", str(total)))

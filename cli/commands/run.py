@@ -21,8 +21,8 @@ from ...remoting.errors import UsageError
 from ..embedded import EmbeddedBroker, start_broker
 from ..exit_codes import ForcedStopError
 from ..interrupts import Interrupts
-from ..live_line import LiveLine, Rate, progress_line, start_block
-from ..options import live_line, reread_settings, with_settings
+from ..live_line import LiveLine, Rate, beside, progress_line, start_block
+from ..options import LIVE_LEVEL, live_line, reread_settings, with_settings
 from ..surroundings import Surroundings, import_from_here, surroundings
 
 if TYPE_CHECKING:
@@ -190,14 +190,18 @@ async def _supervise(
 
     from ...supervisor.service import Supervisor
 
-    def again() -> Settings:
-        return dataclasses.replace(reread(), cluster=settings.cluster)  # an embedded broker's address is not on disk
+    loop, line = asyncio.get_running_loop(), live_line()
+    if line is not None:  # workers log as we do
+        settings = dataclasses.replace(settings, log=dataclasses.replace(settings.log, level=LIVE_LEVEL))
 
-    loop = asyncio.get_running_loop()
+    def again() -> Settings:
+        found = dataclasses.replace(reread(), cluster=settings.cluster)  # an embedded broker's address is not on disk
+        return found if line is None else dataclasses.replace(found, log=settings.log)
+
     showing: list[asyncio.Task[None]] = []
 
     def ready() -> None:
-        line, found = live_line(), supervisor.picture()
+        found = supervisor.picture()
         page = f"http://{settings.metrics.host}:{found['http_port']}/" if settings.metrics.page else ""
         if line is None and page:
             click.echo(f"status page: {page}", err=True)
@@ -217,14 +221,15 @@ async def _supervise(
     if broker is not None:
         loop.add_reader(broker, died)
     loop.call_soon(lambda: supervisor.stop() if unwanted() else None)
-    try:
-        return await supervisor.run()
-    finally:
-        if broker is not None:
-            loop.remove_reader(broker)
-        for task in showing:
-            task.cancel()
-        await asyncio.gather(*showing, return_exceptions=True)
+    with beside(line, loop) if line is not None else contextlib.nullcontext():
+        try:
+            return await supervisor.run()
+        finally:
+            if broker is not None:
+                loop.remove_reader(broker)
+            for task in showing:
+                task.cancel()
+            await asyncio.gather(*showing, return_exceptions=True)
 
 
 async def _show(line: LiveLine, supervisor: Supervisor) -> None:
@@ -272,7 +277,7 @@ def _name_servers(
     log.parent.mkdir(parents=True, exist_ok=True)
     broker = start_broker(settings.broker, log, interrupts.check)
     try:
-        click.echo(f"embedded broker: {broker.name_server} (pid {broker.child.pid}, log {log})", err=True)
+        click.echo(f"embedded broker: {broker.name_server} (pid {broker.child.pid}, log {broker.child.log})", err=True)
         cluster = dataclasses.replace(settings.cluster, name_servers=(broker.name_server,))
         yield dataclasses.replace(settings, cluster=cluster), broker
     finally:

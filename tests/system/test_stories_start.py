@@ -134,6 +134,50 @@ def test_a_terminal_shows_one_block_and_one_line(shop: Path) -> None:
     assert "Traceback" not in said
 
 
+NOISY = """
+import logging
+from rocketcrew import Message
+
+def count(message: Message):
+    print("printed", message.keys)
+    logging.getLogger("shop").info("info")
+    logging.getLogger("shop").warning("warned " + message.keys)
+"""
+
+
+def test_what_workers_write_stands_above_the_live_line(shop: Path) -> None:
+    (shop / "noisy.py").write_text(NOISY)
+    ours, theirs = pty.openpty()
+    words = command("run", "noisy", *RUN[:-2], "--embedded", *FREE_PORTS)
+    with subprocess.Popen(words, cwd=shop, env=environment(), stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        said = ""
+        while "done 0  failed 0" not in said:
+            said += os.read(ours, 4096).decode()
+        name_server = re.search(r"127\.0\.0\.1:\d+", said)
+        assert name_server is not None
+        for number in range(3):
+            words = ["send", "-n", name_server[0], "-t", "orders", "--key", f"o-{number}", "x"]
+            assert run(shop, *words).returncode == 0
+        while "done 3  failed 0" not in said:
+            said += os.read(ours, 4096).decode()
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(OSError):  # the terminal is gone with its last process
+            while part := os.read(ours, 4096):
+                said += part.decode()
+        assert process.wait() == 0
+    os.close(ours)
+    lines = said.split("\r\n")
+    for number in range(3):
+        (printed,) = [line for line in lines if f"printed o-{number}" in line]
+        assert printed.rpartition("\x1b[2K")[2] == f"printed o-{number}"  # nothing before it in its line, nothing after
+        (warned,) = [line for line in lines if f"warned o-{number}" in line]
+        assert "done" not in warned.rpartition("\x1b[2K")[2]
+    assert "columns_inferred" not in said
+    assert '"level": "info"' not in said
+    assert "[info" not in said
+
+
 @pytest.mark.parametrize("begun", ["embedded broker: ", "topic_not_found"])
 def test_ctrl_c_while_it_starts_is_no_fault(shop: Path, begun: str) -> None:
     with Terminal(shop, "run", "shop", *RUN, "--embedded", *FREE_PORTS) as ours:

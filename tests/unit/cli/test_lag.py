@@ -1,11 +1,20 @@
 from __future__ import annotations
 
-from rocketcrew.cli.commands.lag import QueueLag, for_people, table, watched
+import asyncio
+
+import pytest
+
+from rocketcrew.cli.commands.lag import KNOWN_AFTER_TRIES, as_json_row, for_people, once_known, table, watched
+from rocketcrew.cli.watch import QueueLag
+from rocketcrew.remoting.errors import BrokerError
 from rocketcrew.remoting.queues import MessageQueue
 
 
 def test_a_table_for_people() -> None:
-    queues = [QueueLag("orders", "broker-a", 0, 1200, 1000, 200), QueueLag("%RETRY%g", "broker-a", 0, 3, None, 3)]
+    queues = [
+        QueueLag(MessageQueue("orders", "broker-a", 0), 1200, 1000),
+        QueueLag(MessageQueue("%RETRY%g", "broker-a", 0), 3, None),
+    ]
     assert table(queues, 203).splitlines() == [
         "TOPIC     BROKER    QUEUE   MAX  COMMITTED  LAG",
         "orders    broker-a      0  1200       1000  200",
@@ -15,8 +24,8 @@ def test_a_table_for_people() -> None:
 
 
 def test_a_watched_queue_has_an_owner_a_rate_and_an_end() -> None:
-    before = [QueueLag("orders", "a", 0, 100, 10, 90), QueueLag("orders", "a", 1, 5, None, 5)]
-    now = [QueueLag("orders", "a", 0, 120, 30, 90), QueueLag("orders", "a", 1, 5, None, 5)]
+    before = [QueueLag(MessageQueue("orders", "a", 0), 100, 10), QueueLag(MessageQueue("orders", "a", 1), 5, None)]
+    now = [QueueLag(MessageQueue("orders", "a", 0), 120, 30), QueueLag(MessageQueue("orders", "a", 1), 5, None)]
     first, second = watched(now, (2.0, before), {MessageQueue("orders", "a", 0): "c1"})
     assert (first["owner"], first["per_second"], first["seconds_left"]) == ("c1", 10.0, 9.0)
     assert (second["owner"], second["per_second"], second["seconds_left"]) == (None, 0.0, None)
@@ -27,6 +36,50 @@ def test_a_watched_queue_has_an_owner_a_rate_and_an_end() -> None:
 
 
 def test_the_first_look_has_no_rates() -> None:
-    (row,) = watched([QueueLag("orders", "a", 0, 100, 10, 90)], None, {})
+    (row,) = watched([QueueLag(MessageQueue("orders", "a", 0), 100, 10)], None, {})
     assert row["per_second"] is None
     assert for_people(row)["PER S"] == "-"
+
+
+def test_a_queue_as_json_and_above_its_end() -> None:
+    row = as_json_row(QueueLag(MessageQueue("orders", "a", 1), 5, 9))
+    assert row == {"topic": "orders", "broker": "a", "queue_id": 1, "max": 5, "committed": 9, "lag": 0}
+    assert QueueLag(MessageQueue("orders", "a", 1), 5, None, 3).lag == 2
+
+
+class Group:
+    """Known to the brokers after so many questions."""
+
+    def __init__(self, known_after: int, topic: str = "%RETRY%billing") -> None:
+        self.left = known_after
+        self.topic = topic
+        self.slept = 0
+
+    async def ask(self) -> str:
+        if self.left:
+            self.left -= 1
+            raise BrokerError(17, "no route", f"GET_ROUTEINFO for topic {self.topic} at ns:9876")
+        return "the lag"
+
+    async def sleep(self, _: float) -> None:
+        self.slept += 1
+
+    def result(self, *, starts: bool) -> str:
+        return asyncio.run(once_known("billing", self.ask, lambda: starts, self.sleep))
+
+
+def test_a_group_that_starts_here_is_waited_for() -> None:
+    group = Group(3)
+    assert group.result(starts=True) == "the lag"
+    assert group.slept == 3
+
+
+@pytest.mark.parametrize(
+    ("topic", "starts", "slept"),
+    [("%RETRY%billing", False, 0), ("orders", True, 0), ("%RETRY%billing", True, KNOWN_AFTER_TRIES)],
+)
+def test_another_that_is_not_known_is_an_error(topic: str, starts: bool, slept: int) -> None:
+    group = Group(1 << 30, topic)
+    with pytest.raises(BrokerError):
+        group.result(starts=starts)
+    assert group.slept == slept

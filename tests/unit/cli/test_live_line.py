@@ -7,12 +7,40 @@ from typing import Any
 
 import pytest
 
-from rocketcrew.cli.live_line import CLEAR, LiveLine, Rate, duration, progress_line, start_block
+from rocketcrew.cli.live_line import (
+    CLEAR,
+    LINE_CHARACTERS_MAX,
+    Lines,
+    LiveLine,
+    Rate,
+    duration,
+    progress_line,
+    start_block,
+)
 
 
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
+
+
+def test_what_others_write_comes_in_whole_lines_however_it_is_cut() -> None:
+    data = "counted 1\r\nzwölf\n\nno end".encode()
+    for size in range(1, len(data) + 1):
+        said: list[str] = []
+        lines = Lines(said.append)
+        for at in range(0, len(data), size):
+            lines.feed(data[at : at + size])
+        assert all(text.endswith("\n") for text in said)
+        lines.end()
+        lines.end()
+        assert "".join(said).replace("\r", "") == "counted 1\nzwölf\n\nno end\n"
+
+
+def test_a_line_without_an_end_is_not_kept_for_ever() -> None:
+    said: list[str] = []
+    Lines(said.append).feed(b"x" * (LINE_CHARACTERS_MAX + 1))
+    assert said == ["x" * (LINE_CHARACTERS_MAX + 1) + "\n"]
 
 
 def test_other_lines_go_above_it() -> None:
