@@ -309,7 +309,7 @@ class _Member:
         self._memory = mmap.mmap(-1, SLAB_BYTES_MIN)
         view = memoryview(self._memory)
         self.core = Core(core_config(settings, "127.0.0.1@test", tuple(topics)), Slab(len(view)), view)
-        self.core.set_order(resolve(settings.consumer, _order_of(handler)))
+        self.core.begin(resolve(settings.consumer, _order_of(handler)))
         group = settings.consumer.group
         known = Subscriptions(topics, group, now_ms(), broadcasting=False)
         self.edge = InnerEdge(

@@ -3,9 +3,9 @@
 A group has one subscription, so the handlers that name their topics share it: `combine` makes one handler of them, which the
 rest of a worker runs as any other. A group with one handler has none of this, and pays nothing for it.
 
-*No match.* A message whose topic has handlers, none of which takes its tag, is not consumed and counts as done, as the
-subscription has it: a broker delivers none of these, but the retry topic is not filtered by tags. A message of a topic
-without any handler fails, and is lost to nobody: it may be a retry of a topic whose handler was removed.
+*No match.* A message that no handler takes fails, so it is retried and may become a dead letter: it is never taken for done.
+A broker delivers none of these, but the retry topic is not filtered: such a message is a retry that a handler of an earlier
+deployment asked for.
 
 *Batches.* A call of a batch handler gets messages of its own only; a batch of several handlers' messages is shared out, and a
 call that fails fails its own messages.
@@ -107,21 +107,15 @@ def _subscriptions_of(routes: Routes[Any]) -> tuple[str, ...]:
 # --- one call -------------------------------------------------------------------------------------------------------------
 
 
-def find(routes: Routes[T], message: Message) -> T | None:
-    """What takes the message; None when its topic is known, and its tag is nobody's. Raises NoHandlerError."""
+def find(routes: Routes[T], message: Message) -> T:
+    """What takes the message. Raises NoHandlerError."""
     topic = message.topic
     by_tag = routes.get(topic)
     if by_tag is None:
         raise NoHandlerError(f'no handler takes topic "{topic}"; there are handlers for {", ".join(sorted(routes))}')
-    if None in by_tag:
-        return by_tag[None]
-    return by_tag.get(message.tags)
-
-
-def _found(routes: Routes[T], message: Message) -> T:
-    found = find(routes, message)
-    if found is None:  # an administrator's wish goes past the filter
-        raise NoHandlerError(f'no handler takes tag {message.tags!r} of topic "{message.topic}"')
+    found = by_tag.get(None) or by_tag.get(message.tags)
+    if found is None:
+        raise NoHandlerError(f'no handler takes tag {message.tags!r} of topic "{topic}"')
     return found
 
 
@@ -134,7 +128,7 @@ def _call_of(handlers: Sequence[Handler], routes: Routes[Callable[[Any], Any]]) 
     if awaited == {True}:
         call = _async_batch(routes) if handlers[0].batch else _async_one(routes)
     else:
-        call = _batch(routes) if handlers[0].batch else lambda message: _found(routes, message)(message)
+        call = _batch(routes) if handlers[0].batch else lambda message: find(routes, message)(message)
     modules = list(dict.fromkeys(one.name.partition(":")[0] for one in handlers))
     call.__module__ = modules[0]
     call.__qualname__ = call.__name__ = ",".join(
@@ -145,7 +139,7 @@ def _call_of(handlers: Sequence[Handler], routes: Routes[Callable[[Any], Any]]) 
 
 def _async_one(routes: Routes[Callable[[Any], Any]]) -> Callable[[Any], Any]:
     async def call(message: Message) -> object:
-        return await _found(routes, message)(message)
+        return await find(routes, message)(message)
 
     return call
 
@@ -209,7 +203,7 @@ def _shared_out(routes: Routes[Callable[[Any], Any]], batch: list[Message]) -> _
     parts = _Parts(len(batch))
     for place, message in enumerate(batch.copy()):
         try:
-            parts.each.setdefault(_found(routes, message), []).append(place)
+            parts.each.setdefault(find(routes, message), []).append(place)
         except NoHandlerError as error:
             parts.refused[place] = error
     if len(parts.each) == 1:
@@ -269,8 +263,8 @@ def _same_columns(one: Any, other: Any) -> bool:
 
 
 def _filter_of(handlers: Sequence[Handler], routes: Routes[Handler]) -> Callable[[Message], object] | None:
-    """Whether a message is wanted: its tag is somebody's, and the filter of that handler wants it. None = all are."""
-    if all(one.filter is None for one in handlers) and all(None in by_tag for by_tag in routes.values()):
+    """Whether the message is wanted by the filter of the handler that takes it. None = all are."""
+    if all(one.filter is None for one in handlers):
         return None
 
     def wanted(message: Message) -> object:
@@ -278,7 +272,7 @@ def _filter_of(handlers: Sequence[Handler], routes: Routes[Handler]) -> Callable
             found = find(routes, message)
         except NoHandlerError:
             return True  # the call says so
-        return found is not None and (found.filter is None or found.filter(message))
+        return found.filter is None or found.filter(message)
 
     return wanted
 
