@@ -246,7 +246,19 @@ def test_an_outage_is_not_an_empty_cluster(shell: Shell, words: tuple[str, ...])
 
 LONGEST = 80
 """Columns; what click does not wrap is written so."""
-OF_NO_CLUSTER = {"broker", "broker check", "broker convert", "load", "query", "compact", "config", "demo", "dlq"}
+OF_NO_CLUSTER = {
+    "dev",
+    "init",
+    "broker",
+    "broker check",
+    "broker convert",
+    "load",
+    "query",
+    "compact",
+    "config",
+    "demo",
+    "dlq",
+}
 """Commands that ask no cluster. Those to a running supervisor don't either."""
 
 
@@ -259,7 +271,7 @@ def test_every_help_has_one_width_and_an_example(name: str, command: click.Comma
     assert f"  rocketcrew {name} " in text or f"  rocketcrew {name}\n" in text
     options = {spelled for parameter in command.params for spelled in parameter.opts}
     assert ("--name-servers" in options) == (name not in OF_NO_CLUSTER and "--slot" not in options)
-    assert "--json" in options or isinstance(command, click.Group) or name == "run"
+    assert "--json" in options or isinstance(command, click.Group) or name in ("run", "dev")
 
 
 def test_no_help_imports_what_takes_its_time() -> None:
