@@ -41,7 +41,7 @@ EVENTS = (
     "a worker died while several calls waited",
     "a worker died with messages in hand", "an answer came after its time-out", "cut in the middle of a body",
     "cut with requests under way", "killed between rename and report", "killed between rows and outcome",
-    "killed in the middle of a write", "rows that the table has were left out",
+    "killed in the middle of a write", "many queues and workers", "rows in every message of a backlog", "rows that the table has were left out",
     "the broker refused CONSUMER_SEND_MSG_BACK", "the broker refused PULL_MESSAGE",
     "the broker refused UPDATE_CONSUMER_OFFSET", "the broker told of a change of members",
     "the broker's log was torn", "the broker's offset went back", "the journal was torn",
