@@ -18,6 +18,7 @@ from ..workers.cells import CELLS_FILE
 from ..workers.inferring import COLUMNS_FILE
 from ..workers.link import Transport
 from ..workers.loading import HandlerSpec
+from ..workers.routing import agreed_topics
 from ..workers.slab_memory import SlabMemory
 from ..workers.spawn import Forkserver
 from .backlog import Marks
@@ -129,6 +130,12 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
+def with_topics(settings: Settings, handler: HandlerSpec) -> Settings:
+    """The settings with the topics that the handler names. Raises UsageError where they contradict the configured ones."""
+    topics = agreed_topics(settings.consumer.topics, handler.subscriptions or (), f"handler {handler.name}")
+    return replace(settings, consumer=replace(settings.consumer, topics=topics))
+
+
 def forkserver_for(handler: HandlerSpec, settings: Settings) -> Forkserver:
     """The forkserver of one generation, with the handler's module to import."""
     return Forkserver([handler.module] if handler.module else [], start_timeout_ms=settings.workers.boot_timeout_ms)
@@ -136,7 +143,12 @@ def forkserver_for(handler: HandlerSpec, settings: Settings) -> Forkserver:
 
 def table_spec(settings: Settings, slot: Slot) -> TableSpec:
     """The table as it is now, which workers that start compare their columns with."""
-    target = where(settings.spark, slot.table)
+    return table_at(settings, slot.table)
+
+
+def table_at(settings: Settings, folder: Path) -> TableSpec:
+    """As `table_spec`; `folder` is the group's own table, where no other is named."""
+    target = where(settings.spark, folder)
     known = settings.results.enabled and settings.spark.format in FOLDER_FORMATS
     return TableSpec(target, table_columns(Path(target)) if known else (), settings.spark.partition_by)
 

@@ -35,7 +35,7 @@ from ..remoting.errors import ProtocolError, RocketcrewError
 from ..remoting.namespaces import unwrap
 from ..remoting.properties import PROPERTY_KEYS
 from ..remoting.stored import SYSFLAG_LOW_BYTE
-from .api import Handler, Retry, SoftTimeLimitExceeded
+from .api import BodyError, Handler, Retry, SoftTimeLimitExceeded
 from .boot import WorkerBounds
 from .calls import OneByOne, Wants, batch_results, chooser, messages_of, open_unit, plain_messages
 from .cells import BETWEEN, LAST, RECORDS, STARTED_NS, STATE, TAKEN, CellView, Naming
@@ -43,13 +43,13 @@ from .claims import Claims
 from .failures import Cause, Failure, asked
 from .fitting import RowError
 from .forks import end_fork
-from .loading import describe_error, user_traceback
 from .message import INNER_BATCH_BIT, Message
 from .packets import QueueInfo, clip
 from .rows import Kept, Prepared, RowBuffer
 from .run import FAILURES_PER_RUN_MAX, NS_PER_US, Run, records_of
 from .time_limits import CallTimedOutError
 from .unreported import Unreported
+from .user_errors import describe_error, user_traceback
 
 MARK_NS: Final = 1_000_000
 """The start of a call is noted to the millisecond: of many short calls not each is worth a store."""
@@ -551,7 +551,7 @@ class Runner:
 
 def failure_of(error: BaseException) -> Failure:
     """Why the message failed whose handler ended with this."""
-    if isinstance(error, Retry):
+    if isinstance(error, (Retry, BodyError)):
         return asked(error.delay_level, clip(str(error)))
     timed_out = isinstance(error, (SoftTimeLimitExceeded, CallTimedOutError))
     return Failure(Cause.TIME_LIMIT if timed_out else Cause.FAILED, clip(describe_error(error)))
