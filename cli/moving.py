@@ -15,7 +15,8 @@ from ..client.admin import Admin
 from ..client.cluster import Cluster
 from ..client.operations import Operations
 from ..conf.settings import Settings
-from ..remoting.errors import UsageError
+from ..remoting.codes import ResponseCode
+from ..remoting.errors import BrokerError, UsageError
 from ..remoting.queues import MessageQueue
 from ..supervisor.member.access import access_of
 from .asking import ask_cluster
@@ -38,12 +39,15 @@ def carry_out(
     offsets = GroupOffsets(access, group, ())
 
     async def planned(cluster: Cluster) -> tuple[list[str], list[Move]]:
+        members = await members_of_group(cluster, access.wrap(group))
+        if members and not dry_run:  # said first: while they run, the offsets change under every plan
+            raise UsageError(
+                f"group {group} has members that run ({', '.join(members)}) and commit their own offsets: stop them first"
+            )
         moves = await plan(cluster, access)
         if not new_group:
             await offsets.check_known(cluster, has_option=new_group is not None)
-        topic = access.wrap(moves[0].topic) if moves else None
-        online = await Admin(cluster).consumer_connections(access.wrap(group), topic)
-        return [] if online is None else sorted(one.client_id for one in online.connection_set), moves
+        return members, moves
 
     with resting_engine(Path(settings.supervisor.data_dir), group_in_keys(settings)) as checkpoint:
         if checkpoint is not None:
@@ -52,10 +56,6 @@ def carry_out(
                 " `rocketcrew reset`, which removes it"
             )
         members, moves = ask_cluster(access, planned)
-        if members and not dry_run:
-            raise UsageError(
-                f"group {group} has members that run ({', '.join(members)}) and commit their own offsets: stop them first"
-            )
         if not as_json:
             show_moves(moves, group, [])
         changed = [move for move in moves if move.old != move.new]
@@ -64,6 +64,17 @@ def carry_out(
             offsets.move(changed, "", 0, online=False)
             note_skipped(settings, staging_folders(settings), changed, access, command)
     report(moves, group, members, as_json=as_json, done=done)
+
+
+async def members_of_group(cluster: Cluster, group: str) -> list[str]:
+    """Client ids of the members that run, none of a group that the cluster does not know."""
+    try:
+        online = await Admin(cluster).consumer_connections(group)
+    except BrokerError as error:
+        if error.code != ResponseCode.TOPIC_NOT_EXIST:
+            raise
+        return []
+    return [] if online is None else sorted(one.client_id for one in online.connection_set)
 
 
 async def committed_offsets(operations: Operations, group: str, queues: list[MessageQueue]) -> list[int | None]:
