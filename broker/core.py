@@ -290,7 +290,7 @@ class BrokerCore:
                 self._checkpoint_due = False
                 state.store.begin_checkpoint()
             state.end_journal()
-            state.saved_timers.end()
+            state.saved_timers.journal.end()
             state.store.end_checkpoint()
             state.store.rebuild_some()
         except StorageError as error:
