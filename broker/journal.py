@@ -49,12 +49,13 @@ class Journal:
         texts = [checked_text(line) for line in lines]
         return [text for text in texts if text is not None], texts.count(None)
 
-    def begin_anew(self, table: bytes) -> None:
-        """At the end of a start: else something would be appended to a line that a kill cut short. `table` has all lines.
+    def begin_anew(self, table: bytes, *, changed: bool = False) -> None:
+        """At the end of a start: else something would be appended to a line that a kill cut short. `table` has all lines;
+        `changed`: and more.
 
         Raises StorageError, DiskFailed.
         """
-        if self._file.end > self._file.start:
+        if changed or self._file.end > self._file.start:
             self._storage.replace(self._table, table, sync=True)
             self._file.reset(self._file.end)
 
