@@ -28,10 +28,10 @@ from rocketcrew.workers.packets import (
     CHUNK,
     CHUNK_STRUCT,
     STOP,
-    Outcome,
     Ready,
-    encode_outcomes,
+    Report,
     encode_ready,
+    encode_reports,
 )
 from rocketcrew.workers.spawn import Forkserver, WorkerProcess
 
@@ -77,16 +77,16 @@ class Crowd:
 
     def _answer(self, descriptor: int) -> None:
         link, _ = self._links[descriptor]
-        done: list[Outcome] = []
+        done: list[Report] = []
         try:
             while (packet := link.receive()) is not None:
                 if packet[0] == CHUNK:
                     _, chunk_id, _, _, _, records, _ = CHUNK_STRUCT.unpack_from(packet)
-                    done.append(Outcome(chunk_id, 0, records, 0, records * self._us, self._us, 0, 0))
+                    done.append(Report(chunk_id, 0, records, 0, records * self._us, self._us, 0, 0))
                 elif packet[0] == STOP:
                     self._end(descriptor)
                     return
-            for report in encode_outcomes(done, ()) if done else ():
+            for report in encode_reports(done, ()) if done else ():
                 link.send(report)
         except LinkClosedError:
             self._end(descriptor)

@@ -93,9 +93,9 @@ def __dir__() -> list[str]:
 
 
 def consume(
-    handler: str | Callable[..., Any],
+    handler: str | Callable[..., Any] | Sequence[Callable[..., Any]],
     *,
-    topics: str | Sequence[str],
+    topics: str | Sequence[str] = (),
     group: str,
     name_servers: str = "",
     settings: Mapping[str, object] | None = None,
