@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from ..remoting.errors import UsageError
+from ..remoting.errors import ProtocolError, UsageError
 from ..remoting.names import RETRY_PREFIX
 from ..remoting.stored import StoredMessage
 from .held_pops import HeldPops
@@ -48,7 +48,10 @@ class Pops:
         """Read the journal, after the table; returns how many of its lines are damaged."""
         texts, damaged = self.journal.texts()
         for text in texts:
-            self.table.apply(text)
+            try:
+                self.table.apply(text)
+            except ProtocolError:
+                damaged += 1
         return damaged
 
     def started(self, end_of: Callable[[str, int], int | None]) -> None:
