@@ -267,6 +267,8 @@ class Crew:
                 self.places.put(worker, worker.dispatches)
             else:
                 self.places.put(worker, len(worker.in_flight), worker.window)
+            if len(worker.in_flight) > 1:
+                return  # it is busy, and was: it gets and loses one at a time
         else:
             self.places.leave(worker)
         if worker.in_flight and worker.state in LIVING:
