@@ -171,6 +171,7 @@ def with_unique_key(message: OutgoingMessage, key: str) -> OutgoingMessage:
 
 def parted(result: object) -> tuple[object, list[Send]]:
     """A result without what is to be sent, None where nothing else is in it; and that."""
+    whole = result  # its type stays `object`
     if isinstance(result, Send):
         return None, [result]
     if isinstance(result, Commit):
@@ -181,7 +182,7 @@ def parted(result: object) -> tuple[object, list[Send]]:
         sends = [each for each in given if isinstance(each, Send)]
         if sends:
             return [each for each in given if not isinstance(each, Send)] or None, sends
-    return cast("object", result), []
+    return whole, []
 
 
 def run_out(result: object) -> None:
