@@ -537,17 +537,18 @@ class Runner:
             for message, index in zip(batch, places, strict=True):
                 self._fail(run, index, message, error)
             return []
-        owners = list(zip(repeat(run), places))
         values = self._buffer.plain_of_all(results)
         if values is not None:
-            return list(zip(owners, batch, values, repeat(None)))
+            return list(zip(zip(repeat(run), places), batch, values, repeat(None)))
         kept: list[Kept[Place]] = []
-        for owner, message, result in zip(owners, batch, results, strict=True):
+        for index, message, result in zip(places, batch, results, strict=True):
+            if result is None:
+                continue
             try:
-                if result is not None and (prepared := self._prepare(message, result)) is not None:
-                    kept.append((owner, *prepared))
+                if (prepared := self._prepare(message, result)) is not None:
+                    kept.append(((run, index), *prepared))
             except BaseException as error:  # noqa: BLE001  a generator runs the handler's code
-                self._fail(run, owner[1], message, error)
+                self._fail(run, index, message, error)
         return kept
 
 
