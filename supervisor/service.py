@@ -279,13 +279,13 @@ class Supervisor:
         """How many there are; all of them are ready."""
         settings = self.settings
         self._cells = CellFile(self._slot.path / CELLS_FILE, CELL_SLOTS)
-        run_id = f"w{time.time_ns() // 1_000_000:x}"
+        self._run_id = f"w{time.time_ns() // 1_000_000:x}"
         table = table_spec(settings, self._slot)
         self._boots = Boots(settings, self.handler, self._slot, self._transport, self._memory, self.client_id, table)
         policy = staff_policy(settings)
         kept = OrderKept(settings)
         self._pool = Pool(
-            self.core, policy, run_id=run_id, transport=self._transport, segments=self._slot.segments,
+            self.core, policy, run_id=self._run_id, transport=self._transport, segments=self._slot.segments,
             left_behind=open_segments(self._slot.segments), cells=self._cells, queue_info=self._queue_info, slab=self._view,
             acted=self.acted, gave_up=self._gave_up, reload_ended=self._reload_ended, check=kept.check,
             traced=self._traced, direct_timeout_s=settings.consumer.consume_timeout_min * 60,
@@ -341,6 +341,7 @@ class Supervisor:
         extra = {
             "loader": self._loader.status(), "backlog": self._backlog.status(), "schema": self._pool.schema,
             "slot": str(self._slot.path),
+            "run": self._run_id,
             "pid": os.getpid(),
             "http_port": self._web.port if self._web is not None else 0,
             "staff": staffing_picture(self._pool.staffing),
