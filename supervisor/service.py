@@ -46,7 +46,7 @@ from .core.decisions import Core
 from .core.journal import Entry
 from .core.pauses import StopSignals, StopWish
 from .core.slab import SLAB_BYTES_MIN, Slab
-from .core.states import Service, ServiceEvent, move_service
+from .core.states import ServiceEvent, ServiceState, move_service
 from .health import Health
 from .journal_file import JournalFile
 from .loader_child import LoaderChild
@@ -106,7 +106,7 @@ class Supervisor:
         self.handler = handler
         self.topics = subscriptions(settings.consumer.topics)
         check_consumer(settings, self.topics, handler.name)
-        self.service = Service.CREATE_JUST
+        self.service = ServiceState.CREATE_JUST
         self._on_ready = on_ready
         self._stop_asked = asyncio.Event()
         self._stop_signals = StopSignals()
@@ -436,7 +436,7 @@ class Supervisor:
 
     def _gave_up(self, error: str) -> None:
         log.critical("no_worker_can_boot", error=error)
-        if self.service is Service.RUNNING:  # a start fails by itself
+        if self.service is ServiceState.RUNNING:  # a start fails by itself
             self._stop_asked.set()
 
     async def _fail(self) -> Summary:

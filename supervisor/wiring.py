@@ -13,7 +13,7 @@ from ..conf.settings import Settings, is_broadcasting
 from ..remoting.names import RETRY_PREFIX
 from ..remoting.namespaces import wrap
 from ..spark.table_columns import table_columns
-from ..workers.boot import NEW_TABLE, TableSpec, WorkerBoot, WorkerLimits
+from ..workers.boot import NEW_TABLE, TableSpec, WorkerBoot, WorkerBounds
 from ..workers.cells import CELLS_FILE
 from ..workers.inferring import COLUMNS_FILE
 from ..workers.link import Transport
@@ -141,9 +141,9 @@ def table_spec(settings: Settings, slot: Slot) -> TableSpec:
     return TableSpec(target, table_columns(Path(target)) if known else (), settings.spark.partition_by)
 
 
-def worker_limits(s: Settings) -> WorkerLimits:
+def worker_bounds(s: Settings) -> WorkerBounds:
     """The bounds of one worker, as the settings have them."""
-    return WorkerLimits(
+    return WorkerBounds(
         batch_messages_max=s.consumer.consume_message_batch_max_size,
         consume_timeout_min=s.consumer.consume_timeout_min,
         ordered=s.consumer.order in ("queue", "key"),
@@ -196,7 +196,7 @@ class Boots:
             namespace=s.cluster.namespace or s.cluster.namespace_v2,
             traces=s.trace.enabled,
             spans=s.trace.spans,
-            limits=worker_limits(s),
+            bounds=worker_bounds(s),
             log_format=s.log.format,
             log_level=s.log.level,
         )

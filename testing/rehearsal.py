@@ -37,10 +37,10 @@ from ..supervisor.core.checks import check_consumer, subscriptions
 from ..supervisor.core.decisions import Core
 from ..supervisor.core.order import HandlerOrder, resolve
 from ..supervisor.core.slab import SLAB_BYTES_MIN, Slab
-from ..supervisor.core.state import WorkerView
+from ..supervisor.core.state import Worker
 from ..supervisor.core.subscriptions import Subscriptions
 from ..supervisor.pool.hearing import hear_ordered
-from ..supervisor.wiring import core_config, worker_limits
+from ..supervisor.wiring import core_config, worker_bounds
 from ..workers import ordered_packets, packets
 from ..workers.api import Handler, as_handler
 from ..workers.async_runner import one_call_at_a_time
@@ -59,7 +59,7 @@ from ..workers.runner import Place
 from ..workers.sealing import Sealer
 from ..workers.segment import SegmentWriter
 from ..workers.watching import watched
-from ..workers.worker import Worker
+from ..workers.worker import WorkerLoop
 from .inner_broker import InnerBroker, InnerEdge, WentBack
 from .making import START_MS, message
 from .result import Call, DeadLetter, Result, Retried
@@ -321,13 +321,13 @@ class _Member:
         self._packets = 0
         self._start_worker(handler, called)
         self.edge.heartbeat()
-        for event in (ev.WorkerStarted(WorkerView(WORKER)), ev.WorkerReady(WORKER), ev.Start()):
+        for event in (ev.WorkerStarted(Worker(WORKER)), ev.WorkerReady(WORKER), ev.Start()):
             self.core.handle(event, now_s())
 
     def _start_worker(
         self, handler: Handler, called: Callable[[Sequence[Message], BaseException | None], None]
     ) -> None:
-        settings, limits = self._settings, worker_limits(self._settings)
+        settings, bounds = self._settings, worker_bounds(self._settings)
         self._link, sock = link_pair(Transport.SLAB)
         self._worker_link = WorkerLink(sock, Transport.SLAB)
         cell = private_cell()
@@ -335,7 +335,7 @@ class _Member:
         self._loop = asyncio.new_event_loop() if any(map(inspect.iscoroutinefunction, functions)) else None
         self._teardown = handler.teardown
         group = settings.consumer.group
-        hooks = consume_hooks(handler, limits, "", self._log, ordered=limits.ordered or handler.order is not None)
+        hooks = consume_hooks(handler, bounds, "", self._log, ordered=bounds.ordered or handler.order is not None)
         if self._loop is not None and inspect.iscoroutinefunction(handler.function):
             handler = one_call_at_a_time(handler, self._loop)
         handler = watched(_witnessed(handler, called), group, [] if hooks is None else [hooks])
@@ -349,13 +349,13 @@ class _Member:
                     f"the set-up hook of handler {handler.name} raised {type(error).__name__}: {error}",
                     user_traceback(error),
                 ) from error
-        self._worker = Worker(
-            self._worker_link, handler, limits=limits, slab=self._memory, rows=self._rows, segments=self._segments,
+        self._worker = WorkerLoop(
+            self._worker_link, handler, bounds=bounds, slab=self._memory, rows=self._rows, segments=self._segments,
             sealer=sealer, clock=self._clock_ns, cell=cell, log=self._log,
         )  # fmt: skip
 
     def _results(self, handler: Handler) -> tuple[RowBuffer[Place] | None, SegmentWriter | None, Sealer | None]:
-        settings, limits = self._settings, worker_limits(self._settings)
+        settings, bounds = self._settings, worker_bounds(self._settings)
         if not settings.results.enabled:
             return None, None, None
         declared = declared_columns(settings.results.schema, handler.schema, None)
@@ -366,8 +366,8 @@ class _Member:
         for part in (OPEN_DIR, READY_DIR):
             (self._folder / part).mkdir(exist_ok=True)
         segments = SegmentWriter(
-            self._folder, WORKER, rows.schema, seal_rows=limits.seal_rows, seal_bytes=limits.seal_bytes,
-            seal_idle_ms=limits.seal_idle_ms, pause=_refuse,
+            self._folder, WORKER, rows.schema, seal_rows=bounds.seal_rows, seal_bytes=bounds.seal_bytes,
+            seal_idle_ms=bounds.seal_idle_ms, pause=_refuse,
         )  # fmt: skip
         rows.on_columns = lambda: segments.use(rows.schema)
         return rows, segments, Sealer(self._folder / READY_DIR, pause=_refuse, waits=None)
@@ -422,14 +422,14 @@ class _Member:
 
     def _hear(self, packet: bytes) -> None:
         now = self._now_s()
-        if packet[0] == packets.OUTCOMES:
-            entries, failures = packets.decode_outcomes(packet)
+        if packet[0] == packets.REPORTS:
+            entries, failures = packets.decode_reports(packet)
             at = 0
             for chunk_id, start, records, seq, busy_us, slowest_us, filtered, failed in entries:
                 reports = failures[at : at + failed]
                 at += failed
                 self.core.handle(
-                    ev.Outcome(WORKER, chunk_id, start, records, seq, busy_us, slowest_us, filtered, reports), now
+                    ev.Reported(WORKER, chunk_id, start, records, seq, busy_us, slowest_us, filtered, reports), now
                 )
         elif packet[0] == packets.SEALED:
             self.core.handle(ev.Sealed(WORKER, packets.decode_sealed(packet).seq), now)

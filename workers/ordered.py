@@ -84,7 +84,7 @@ class OrderedRunner(Runner):
     def run_ordered(
         self, works: Sequence[OrderedWork], start_before_ns: int, *, auto_commit: bool
     ) -> list[Returned | Consumed]:
-        """Run the chunks; what to report of them beside their outcomes, to be sent after the next flush.
+        """Run the chunks; what to report of them beside the usual reports, to be sent after the next flush.
 
         `start_before_ns` 0 = no limit. Whatever is wrong with a chunk is a failure of its first message.
         """
@@ -187,7 +187,7 @@ class OrderedRunner(Runner):
         self, run: Run, first: int, data: bytes, positions: list[int], wants: Wants | None
     ) -> tuple[int, list[Message], list[int], BaseException | None]:
         """Messages for one call, the place of each, and the end; up to a damaged record, which is the last then."""
-        room = self._limits.batch_messages_max if self._batch else 1
+        room = self._bounds.batch_messages_max if self._batch else 1
         batch: list[Message] = []
         places: list[int] = []
         index, damaged = first, None

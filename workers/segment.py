@@ -1,4 +1,4 @@
-"""A worker's open segment: rows go to disk before their outcome is reported, and are sealed by fsync and one rename.
+"""A worker's open segment: rows go to disk before their messages are reported, and are sealed by fsync and one rename.
 
 Each flush is brought into its final bytes in memory and then written; when a write fails in the middle (disk full), the
 file is cut back to its last whole batch and the write is tried again until it succeeds. Nothing is reported meanwhile,

@@ -187,7 +187,7 @@ class Core:
             ev.WorkerDied: self._worker_died,
             ev.Salvaged: lambda e, now: settling.salvaged(e.worker_id, e.seq, e.records, now),
             ev.SalvageComplete: self._salvage_complete,
-            ev.Outcome: self._outcome,
+            ev.Reported: self._report,
             ev.Reclaimed: self._reclaimed,
             ev.CellRead: self._cell_read,
             ev.Sealed: lambda e, now: settling.sealed(e.worker_id, e.seq, now),
@@ -311,8 +311,8 @@ class Core:
         self.reclaiming.watch(now)
         self._feed(now)
 
-    def _outcome(self, event: ev.Outcome, now: float) -> None:
-        self.settling.outcome(
+    def _report(self, event: ev.Reported, now: float) -> None:
+        self.settling.report(
             event.worker_id, event.chunk_id, event.start, event.count, event.seq, event.busy_us, event.slowest_us,
             event.filtered, event.failures, now,
         )  # fmt: skip

@@ -7,7 +7,7 @@
 - A message in hand is renewed at half of its invisible time, again and again, until it is finished. Java does not renew: a
   handler that takes longer than the invisible time runs beside its own repetition there.
 - What one pop brought from one queue is a process queue of its own. It is never pulled and commits nothing: it is made with
-  its messages, and ends when the last of them was acknowledged or handed back. Everything between (dispatch, outcomes,
+  its messages, and ends when the last of them was acknowledged or given back. Everything between (dispatch, reports,
   seals, the deaths of workers) is as for queues that are pulled.
 - Nothing is journalled: what was finished and not acknowledged before a kill is shown again by the broker, and runs again.
 
@@ -34,7 +34,7 @@ from .process_queue import ProcessQueue, bytes_for_next
 from .quarantine import unique_id_of
 from .slab import Slot
 from .state import State
-from .states import QUEUE, Queue, QueueEvent, move
+from .states import QUEUE, QueueEvent, QueueState, move
 
 NOTHING = (ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND)
 WAIT_FOR_BYTES_S = 0.1
@@ -67,7 +67,7 @@ class PopLoop:
         self.waiting = False
         """The next pop waits for acknowledgements or for bytes of the slab."""
         self.in_hand = 0
-        """Messages popped and not yet acknowledged or handed back."""
+        """Messages popped and not yet acknowledged or given back."""
         self.last_body_bytes = 0
         self.last_pop = 0.0
         """When the last one was sent; 0 = never yet."""
@@ -82,7 +82,7 @@ class PopQueue:
         self.pq = pq
         self.loop = loop
         self.checks = checks
-        """By queue offset: messages that are neither acknowledged nor handed back."""
+        """By queue offset: messages that are neither acknowledged nor given back."""
         self.invisible_s = invisible_s
         self.acking = 0
         """Acknowledgements under way."""
@@ -91,7 +91,7 @@ class PopQueue:
         self.then: dict[int, Callable[[], None]] = {}
         """By offset: what waits for the answer to that."""
         self.suspects: list[int] = []
-        """Offsets that may have killed whole runs (charges.py)."""
+        """Offsets that may have killed the whole member (charges.py)."""
 
 
 class Popping:
@@ -148,7 +148,7 @@ class Popping:
         if loop.waiting:
             return
         # Queues that wait in line for bytes come first; those that have ended are still in it until it is served.
-        in_line = any(q.pq.state is Queue.ASSIGNED and q.pq.locked for q in s.starved)
+        in_line = any(q.pq.state is QueueState.ASSIGNED and q.pq.locked for q in s.starved)
         units = 0 if in_line else s.slab.reserve(bytes_for_next(loop.last_body_bytes))
         if not units:
             self._later(loop, now + WAIT_FOR_BYTES_S)
@@ -252,7 +252,7 @@ class Popping:
         if known_as is None:
             known_as = self._info_handles[mq] = next(s.handles)
         pq = ProcessQueue(next(s.handles), mq, self, known_as)
-        pq.state = Queue.ASSIGNED
+        pq.state = QueueState.ASSIGNED
         offsets = [check.offset for check in checks]
         slot.refs += 1
         pq.waiting.append(PullRun(slot, positions, offsets, 0, len(offsets), offsets[0]))
@@ -284,7 +284,7 @@ class Popping:
 
     def _renew(self, q: PopQueue, now: float) -> None:
         """Half of the time is over: ask for more, for all that is not finished."""
-        if q.pq.state is Queue.ENDED or not q.checks:
+        if q.pq.state is QueueState.ENDED or not q.checks:
             return
         for offset, check in q.checks.items():
             if offset not in q.renewing:
@@ -346,9 +346,9 @@ class Popping:
             self.progress(q.pq, now)
 
     def _end(self, q: PopQueue, event: QueueEvent) -> None:
-        """Nothing of it is in hand any more, or its deadline has come."""
+        """Nothing of it is in flight any more, or its deadline has come."""
         s, pq = self.s, q.pq
-        if pq.state is Queue.ASSIGNED:
+        if pq.state is QueueState.ASSIGNED:
             pq.state = move(QUEUE, pq.state, QueueEvent.REVOKED, s.seen)
         pq.state = move(QUEUE, pq.state, event, s.seen)
         q.loop.in_hand -= len(q.checks)

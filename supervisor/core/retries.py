@@ -25,8 +25,8 @@ from .charges import Charge
 from .chunks import Chunk, Token
 from .dispatching import Dispatching
 from .process_queue import ProcessQueue
-from .state import State, WorkerView
-from .states import Queue
+from .state import State, Worker
+from .states import QueueState
 
 TIMED_OUT = "stopped at the hard time limit"
 
@@ -40,7 +40,7 @@ class Retries:
         self, state: State, dispatching: Dispatching, progress: Callable[[ProcessQueue, float], None],
         reported: Callable[[Chunk, ProcessQueue], None],
         finished: Callable[[ProcessQueue, Chunk, int, int, Token], None],
-        wait_for_load: Callable[[ProcessQueue, Chunk, WorkerView], None],
+        wait_for_load: Callable[[ProcessQueue, Chunk, Worker], None],
         forget: Callable[[Chunk, ProcessQueue], None],
     ) -> None:  # fmt: skip
         self.s = state
@@ -53,7 +53,7 @@ class Retries:
 
     # --- messages that fail without a worker's word -------------------------------------------------------------
 
-    def after_death(self, pq: ProcessQueue, chunk: Chunk, lot: Lot, worker: WorkerView, *, alone: bool) -> None:
+    def after_death(self, pq: ProcessQueue, chunk: Chunk, lot: Lot, worker: Worker, *, alone: bool) -> None:
         """The chunk is a piece of what the dead worker left; pieces of what had to run alone still have to."""
         if lot[0] is Fate.TIMED_OUT:
             worker.timed_out.append((pq, chunk))
@@ -62,7 +62,7 @@ class Retries:
         else:
             self._dispatching.quarantine.admit(pq, chunk)
 
-    def time_outs(self, worker: WorkerView, now: float) -> None:
+    def time_outs(self, worker: Worker, now: float) -> None:
         """What its call was stopped with is one failed attempt (ProcessQueue.cleanExpiredMsg)."""
         for pq, chunk in worker.timed_out:
             self.s.counters.timed_out_messages += chunk.count
@@ -195,7 +195,7 @@ class Retries:
 
     def _runs_again(self, pq: ProcessQueue, failure: Failure) -> bool:
         s = self.s
-        free = pq.state is Queue.ASSIGNED and not s.stopping and not s.paused
+        free = pq.state is QueueState.ASSIGNED and not s.stopping and not s.paused
         dead = is_dead_letter(failure, s.config.delay_level_when_next_consume)
         return free and s.config.order == "concurrent" and not dead
 
@@ -213,7 +213,7 @@ class Retries:
         s = self.s
         chunk, index = _origin(shadow)
         if chunk.failed is None or index not in chunk.failed:
-            s.counters.late_outcomes += 1
+            s.counters.late_reports += 1
             return
         if failure is not None:
             s.counters.failed_messages += 1
@@ -225,7 +225,7 @@ class Retries:
         self._finished(pq, chunk, index, index + 1, token)
         self._over(pq, chunk, index)
 
-    def rerun_died(self, pq: ProcessQueue, shadow: Chunk, worker: WorkerView) -> None:
+    def rerun_died(self, pq: ProcessQueue, shadow: Chunk, worker: Worker) -> None:
         """The shadow's worker died with it: rows that were found complete count, else the attempt has failed."""
         chunk, index = _origin(shadow)
         shadow.reported = shadow.count

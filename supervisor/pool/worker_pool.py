@@ -29,7 +29,7 @@ from ..core.actions import LOG_LEVELS, AskReport, KillWorker, ReadCell, Reclaim,
 from ..core.decisions import Core
 from ..core.reloading import Reload
 from ..core.staffing import DropGeneration, GiveUp, Kill, Note, Policy, Staffing, Start
-from ..core.states import Worker
+from ..core.states import WorkerState
 from .child import Child, HandlerError, NewWorker
 from .direct import Directing
 from .feeding import Feeding
@@ -168,10 +168,10 @@ class Pool:
             self.children[action.worker_id] = child
             self._loop.add_reader(link.fileno(), self._readable, child)
             self._loop.add_reader(process.sentinel, self._process_ended, child)
-            if self._stopping or worker.state is not Worker.BOOTING:
+            if self._stopping or worker.state is not WorkerState.BOOTING:
                 process.kill()  # its end was decided while its process was being made
 
-        self.launcher.launch(action.generation, new, launched, lambda: worker.state is Worker.BOOTING)
+        self.launcher.launch(action.generation, new, launched, lambda: worker.state is WorkerState.BOOTING)
 
     def _not_launched(self, worker_id: str, error: str) -> None:
         if not self._stopping:
@@ -203,7 +203,7 @@ class Pool:
     # --- leaving ------------------------------------------------------------------------------------------------
 
     def let_leave(self, action: Retired) -> None:
-        """The worker has nothing in hand any more: it may seal, tear down and end."""
+        """The worker has nothing in flight any more: it may seal, tear down and end."""
         child = self.children.get(action.worker_id)
         if child is not None:
             self.feeding.send(child, packets.encode_stop())

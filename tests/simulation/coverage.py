@@ -12,7 +12,7 @@ from collections import Counter
 from enum import Enum
 from pathlib import Path
 
-from rocketcrew.supervisor.core.states import QUEUE, WORKER, Worker, WorkerEvent
+from rocketcrew.supervisor.core.states import QUEUE, WORKER, WorkerEvent, WorkerState
 
 from .script import ACTIONS, BOOTS, FAULTS, POWER, STALLS
 from .simulation import Simulation
@@ -20,7 +20,7 @@ from .simulation import Simulation
 EVENTS = (
     "a batch died", "a cell was left by a dead run", "a message died", "a message was dead-lettered for its deaths",
     "a suspect was handed out", "died: crashed", "died: forkserver died", "died: hard time limit",
-    "died: killed by the supervisor", "died: told to leave", "counted: late_outcomes",
+    "died: killed by the supervisor", "died: retired", "counted: late_reports",
     "a worker died over a key", "a key was not found out", "a worker that stood still went on",
     "a batch left segments behind", "a batch took all", "a batch was loaded", "a body found no room", "a clean stop",
     "a first offset was not found out", "a guarded commit left the broker's offset",
@@ -51,7 +51,7 @@ EVENTS = (
 
 FROM_OUTSIDE: frozenset[tuple[Enum, Enum]] = frozenset(
     transition for transition in WORKER if transition[1] in (WorkerEvent.NOT_STARTED, WorkerEvent.KILLED)
-) - {(Worker.READY, WorkerEvent.KILLED)}
+) - {(WorkerState.READY, WorkerEvent.KILLED)}
 """No process can be made, a boot takes too long, an administrator's message never ends: what becomes of these workers is in
 tests/unit/supervisor/test_staffing.py."""
 

@@ -22,7 +22,7 @@ from rocketcrew.supervisor.core.journal import Entry, replay, snapshot
 from rocketcrew.supervisor.core.process_queue import ProcessQueue
 from rocketcrew.supervisor.core.slab import UNIT_BYTES, Slab
 from rocketcrew.supervisor.core.state import CoreConfig
-from rocketcrew.supervisor.core.states import Queue
+from rocketcrew.supervisor.core.states import QueueState
 
 from .broker_host import BrokerHost
 from .coroner import Coroner
@@ -345,7 +345,7 @@ class SimMember:
         if not self.stopping and self.running:
             self.stopping = True
             queues = self.core.state.queues.values()
-            self.held_at_stop = {pq.mq: _above_what_was_started(pq) for pq in queues if pq.state is Queue.ASSIGNED}
+            self.held_at_stop = {pq.mq: _above_what_was_started(pq) for pq in queues if pq.state is QueueState.ASSIGNED}
             self.core.handle(ev.Stop(), self.world.now)
 
     def _core_finished(self, action: act.Finished) -> None:

@@ -10,7 +10,7 @@ from collections import Counter
 from enum import Enum
 
 from rocketcrew.remoting.queues import MessageQueue
-from rocketcrew.supervisor.core.states import Queue
+from rocketcrew.supervisor.core.states import QueueState
 
 from . import bounds
 from .broker_host import BrokerHost
@@ -237,7 +237,7 @@ class Simulation:
                 return f"{key} is at {self._committed(key)} of {self.broker.max_offset(key)}, held by {owners}"
         for member in self.living():
             state = member.core.state
-            if any(pq.state is not Queue.ASSIGNED for pq in state.queues.values()):
+            if any(pq.state is not QueueState.ASSIGNED for pq in state.queues.values()):
                 return f"{member.client_id} rebalances"
             waits = state.redo or state.quarantine or state.waiting_messages
             if any(q.commit_asked >= 0 for q in state.pulled.values()):
@@ -292,7 +292,7 @@ class Simulation:
         """Figures of a member that has ended."""
         self.transitions.update(member.core.state.seen)
         counters = member.core.state.counters
-        for name in ("late_outcomes", "late_answers", "discarded_failures", "salvaged_messages", "skipped_messages"):
+        for name in ("late_reports", "late_answers", "discarded_failures", "salvaged_messages", "skipped_messages"):
             if count := getattr(counters, name):
                 self.world.happened["counted: " + name] += count
 

@@ -90,8 +90,8 @@ class SimWorker:
         """When the supervisor sent what it works on; kept in order only."""
         self.key_in_hand: InHand | None = None
         """The message whose key it was asked for when it died."""
-        self.told = False
-        """It was told to leave."""
+        self.retired = False
+        """It was asked to leave."""
         self.condemned: Call | None = None
         """The call that was over its hard limit when the supervisor looked: the worker is being killed for it."""
         self.crashed = False
@@ -465,7 +465,7 @@ class SimWorker:
             if end < work.count:
                 self.world.note("a partial report")
             seq = self.seq if work in has_rows else 0
-            self.say(self.member.pool.outcome, self, work, start, end - start, seq, failures)
+            self.say(self.member.pool.report, self, work, start, end - start, seq, failures)
         self.unreported_cell.sent(len(unreported))
         self.unreported = [work for work in self.unreported if work.reported < work.count]
         if self.segment is not None and sum(rows for _, _, rows in self.segment.rows) >= self.rows_max:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
-from rocketcrew.supervisor.core.state import WorkerView
+from rocketcrew.supervisor.core.state import Worker
 from rocketcrew.supervisor.pool.child import Child
 from rocketcrew.supervisor.pool.hearing import LEFT_BEHIND, Hearing
 from rocketcrew.workers import packets
@@ -41,7 +41,7 @@ class Ears:
 
     def child(self, worker_id: str, *salvages: str) -> Child:
         nothing: Any = None
-        worker = WorkerView(worker_id, salvages=salvages)
+        worker = Worker(worker_id, salvages=salvages)
         self.bench.core.handle(ev.WorkerStarted(worker), self.bench.now)
         return Child(worker, 0, nothing, nothing, nothing)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.staffing import Policy
-from rocketcrew.supervisor.core.states import Worker
+from rocketcrew.supervisor.core.states import WorkerState
 from rocketcrew.supervisor.pool.launching import Launcher
 from rocketcrew.supervisor.pool.worker_pool import Pool
 from rocketcrew.workers.cells import CellFile
@@ -114,7 +114,7 @@ def test_a_worker_that_was_given_up_while_its_process_was_made_is_killed(tmp_pat
         launched(process)
         assert process.killed
         worker = bench.core.state.workers[new.worker_id]
-        await until(lambda: worker.state is Worker.GONE)
+        await until(lambda: worker.state is WorkerState.GONE)
         assert not pool.children
 
     with_pool(tmp_path, 1, launcher, use)
