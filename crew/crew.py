@@ -20,8 +20,9 @@ from ..cli.wording import in_words
 from ..client.loop_thread import LoopThread
 from ..conf.segment_format import OPEN_DIR, PLAN_DIR, READY_DIR
 from ..conf.settings import Settings, is_broadcasting, require
-from ..remoting.errors import RocketcrewError, UsageError
+from ..remoting.errors import RocketcrewError, UnreachableError, UsageError
 from ..remoting.names import DLQ_PREFIX, RETRY_PREFIX
+from ..remoting.queues import MessageQueue
 from ..supervisor.consume import NO_NAME_SERVER, settings_from
 from ..supervisor.control import ask
 from ..supervisor.member.access import access_of
@@ -112,6 +113,7 @@ class Crew:
         self._closed = False
         self._status: dict[str, Any] = {}
         self._stored_before = 0
+        self._queues: set[MessageQueue] = set()
         self.name_server = ";".join(found.cluster.name_servers)
 
     # --- life ---------------------------------------------------------------------------------------------------
@@ -150,9 +152,16 @@ class Crew:
         return self
 
     def _boot(self) -> None:
-        assert self._process is not None
-        assert self._process.stdin is not None
-        with self._process.stdin as give:
+        with contextlib.suppress(BrokenPipeError):  # it has ended: what it says next is why
+            self._introduce()
+        ready = self._hear()
+        assert isinstance(ready, Ready)
+        self._ready = ready
+
+    def _introduce(self) -> None:
+        give = self._child().stdin
+        assert give is not None
+        with give:
             pickle.dump(Order(self.settings, self._handler, self._embedded, search_path()), give)
             give.flush()
             reached = self._hear()
@@ -161,11 +170,11 @@ class Crew:
             cluster = dataclasses.replace(self.settings.cluster, name_servers=reached.name_servers)
             self._loop = LoopThread("rocketcrew-crew")
             self._watch = Watch(access_of(dataclasses.replace(self.settings, cluster=cluster)), self._loop)
-            self._stored_before = self._stored()  # before anything is pulled: what came before is not ours
+            try:
+                self._stored_before = self._stored()  # before anything is pulled: what came before is not ours
+            except RocketcrewError as error:
+                _raise_in_words(error)
             give.write(GO)
-        ready = self._hear()
-        assert isinstance(ready, Ready)
-        self._ready = ready
 
     def close(self) -> None:
         """Finish what was begun, seal, commit, leave the group, end. Idempotent.
@@ -248,7 +257,8 @@ class Crew:
         `until_empty`: the group's committed offsets have reached the newest of all queues of its topics, and what this crew
         sent back was consumed too or is a dead letter; with a target, its rows are in the table. Messages that other members
         sent back and that wait for their delay are not seen, nor retries of topics that brokers let POP. `timeout`: in
-        seconds. `progress` shows a bar (tqdm). Raises CrewTimeoutError after it, and what ended the crew if it ends.
+        seconds. `progress` shows a bar (tqdm). Raises CrewTimeoutError after it, and what ended the crew if it ends. A broker
+        that is away meanwhile is waited for.
         """
         if max_messages is None and not until_empty:
             raise UsageError("wait for what? Give max_messages=N, or leave until_empty=True")
@@ -264,24 +274,32 @@ class Crew:
                 done = _finished(counters)
                 if max_messages is not None and done - self._status["unsealed_messages"] >= max_messages:
                     break
-                left = self._left() if until_empty else None
+                left, rest = self._looked() if until_empty else (None, "")
                 bar.show(done, left)
                 if left == 0:
                     break
                 if deadline is not None and time.monotonic() > deadline:
-                    raise CrewTimeoutError(self._late(cast("float", timeout), counters, left))
+                    raise CrewTimeoutError(self._late(cast("float", timeout), counters, rest))
                 time.sleep(LOOK_S)
             counters = self.status["counters"]
             bar.show(_finished(counters), 0)
         return dict(counters)
 
-    def _late(self, timeout_s: float, counters: Mapping[str, int], left: int | None) -> str:
-        rest = "" if left is None else f", {left} are left"
+    def _late(self, timeout_s: float, counters: Mapping[str, int], rest: str) -> str:
         return (
             f"not done after {timeout_s:g} s: {_finished(counters)} messages are finished{rest};"
             f" {counters['failed_messages']} attempts have failed, {counters['worker_deaths']} workers have died."
             f" Errors are in {self.log}"
         )
+
+    def _looked(self) -> tuple[int | None, str]:
+        """What is left, None where servers do not answer; and the same in words."""
+        try:
+            left = self._left()
+        except UnreachableError as error:
+            self._running()
+            return None, f", how many are left is not known ({in_words(error)})"
+        return left, f", {left} are left"
 
     def _left(self) -> int:
         """Messages that are not consumed, as far as is known; 0 only when it is certain."""
@@ -293,7 +311,7 @@ class Crew:
         if delayed > 0:
             return delayed
         # What came back in between is in the lag now, and a message that was sent back in between is counted now.
-        return self._lag() + (self._sent_back() - sent_back) or (not self._is_loaded())
+        return self._lag() + (self._sent_back() - sent_back) or int(not self._is_loaded())
 
     def _sent_back(self) -> int:
         counters: dict[str, int] = self.status["counters"]
@@ -309,13 +327,14 @@ class Crew:
         return sum(queue.end for queue in self._asked([RETRY_PREFIX + group, DLQ_PREFIX + group]))
 
     def _asked(self, topics: list[str]) -> list[QueueLag]:
+        """Raises UnreachableError for queues that have vanished too: a name server that starts anew does not know all yet."""
         assert self._watch is not None
-        try:
-            return self._watch.lag(group_in_keys(self.settings), topics)
-        except RocketcrewError as error:
-            if self._ready is not None:
-                self._running()
-            _raise_in_words(error)
+        found = self._watch.lag(group_in_keys(self.settings), topics)
+        queues = {queue.mq for queue in found}
+        for gone in sorted(mq for mq in self._queues - queues if mq.topic in topics):
+            raise UnreachableError(self.name_server, f"the queue {gone} is not known there any more")
+        self._queues |= queues
+        return found
 
     def _is_loaded(self) -> bool:
         """Nothing waits for the table; true where there is none."""

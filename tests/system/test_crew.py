@@ -195,12 +195,22 @@ def test_a_wait_that_is_too_short_says_how_far_it_came(broker: LocalBroker, here
     send(broker, topic, 1)
     with crew_of(broker, never, topic) as crew:
         wait_until(lambda: crew.status["counters"]["failed_messages"] > 0, WAIT_S, "a failed attempt")
-        with pytest.raises(
-            CrewTimeoutError, match=r"not done after 0\.1 s: 0 messages are finished, 1 are left"
-        ) as late:
+        with pytest.raises(CrewTimeoutError, match=r"not done after 0\.1 s: 0 messages are finished, [1-9]") as late:
             crew.wait(timeout=0.1)
         assert isinstance(late.value, TimeoutError)
         assert "never" in crew.log.read_text()
+
+
+def test_a_broker_that_is_away_is_waited_for(broker: LocalBroker, here: Path) -> None:
+    topic = broker.topic()
+    with crew_of(broker, times_factor, topic) as crew:
+        broker.kill()
+        try:
+            with pytest.raises(CrewTimeoutError, match="how many are left is not known"):
+                crew.wait(timeout=0.1)
+        finally:
+            broker.start()
+        assert crew.wait(timeout=WAIT_S)["done_messages"] == 0
 
 
 def test_a_crew_whose_process_is_killed_says_so_and_the_next_one_goes_on(broker: LocalBroker, here: Path) -> None:
