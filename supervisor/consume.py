@@ -18,6 +18,7 @@ from ..conf.settings import Settings, load
 from ..conf.sources import find_file
 from ..remoting.errors import UsageError
 from ..workers.loading import describe
+from .notify import Notify
 from .service import Summary, Supervisor
 
 ARGUMENTS: Final[Mapping[str, str]] = {
@@ -92,4 +93,4 @@ def consume(
     if not (found.cluster.name_servers or found.cluster.namesrv_domain):
         raise UsageError(NO_NAME_SERVER)
     set_up(found.log.format, found.log.level, sys.stderr, "consume")
-    return asyncio.run(Supervisor(found, describe(handler)).run())
+    return asyncio.run(Supervisor(found, describe(handler), notify=Notify(os.environ, os.getpid())).run())

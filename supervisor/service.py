@@ -54,6 +54,7 @@ from .member.access import in_namespace
 from .member.group_member import GroupMember
 from .member.route_keeper import ROUTES_FILE
 from .member.stale_locks import StaleLocks
+from .notify import Notify
 from .operating import Operator, hold_signals
 from .outcome_files import Published
 from .pool.charges_file import charge_left_cells, read_charges, write_charges
@@ -97,9 +98,11 @@ class Supervisor:
 
     def __init__(
         self, settings: Settings, handler: HandlerSpec, *, on_ready: Callable[[], None] | None = None,
-        reread: Callable[[], Settings] | None = None, watched: Path | None = None,
+        reread: Callable[[], Settings] | None = None, watched: Path | None = None, notify: Notify | None = None,
     ) -> None:  # fmt: skip
-        """`reread` reads the configuration again, for a reload; `watched` is a folder whose changes ask for one."""
+        """`reread` reads the configuration again, for a reload; `watched` is a folder whose changes ask for one. `notify` is
+        who hears of the steps of its life."""
+        self._notify = notify or Notify({}, 0)
         self._watched = watched
         self._reread = None if reread is None else lambda: in_namespace(reread())
         self.settings = settings = in_namespace(settings)
@@ -134,6 +137,7 @@ class Supervisor:
             if not await self._start_unless_stopped():
                 return self._summary(EXIT_FINE)
             self.service = move_service(self.service, ServiceEvent.STARTED)
+            self._notify.ready(f"consuming {', '.join(self.topics)} as {group}")
             if self._on_ready is not None:
                 self._on_ready()
             if not self._pool.failure:
@@ -142,6 +146,7 @@ class Supervisor:
                 return await self._fail()
             return await self._stop()
         finally:
+            self._notify.end()
             if lock is not None:
                 unlock_client(data_dir, group, self.client_id, lock)
             self._slot.release()
@@ -240,7 +245,7 @@ class Supervisor:
         self._backlog = Backlog(self.core, self._slot.segments, backlog_marks(settings), self.acted)
         operator = Operator(
             self.core, self._pool, self._boots, acted=self.acted, reread=self._reread,
-            stacks=self.stacks, quick=self._quick, order=self._order,
+            stacks=self.stacks, quick=self._quick, order=self._order, notify=self._notify,
         )  # fmt: skip
         self._commands: dict[str, Command] = {
             "status": lambda _: self.picture(),
@@ -413,6 +418,7 @@ class Supervisor:
         self._finished.set()
 
     async def _stop(self) -> Summary:
+        self._notify.stopping()
         self._cells.stopping = True
         self._pool.cancel_handlers()
         self.core.handle(ev.Stop(), self._loop.time())

@@ -9,7 +9,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -105,7 +105,15 @@ def run(
         interrupts.check()
         watched = Path.cwd() if reload_on_change else None
         summary = runner.run(
-            _supervise(settings_to_use, spec, reread_settings(), watched, broker, lambda: interrupts.noted)
+            _supervise(
+                settings_to_use,
+                spec,
+                reread_settings(),
+                watched,
+                broker,
+                lambda: interrupts.noted,
+                surroundings(context).env,
+            )
         )
     _tell(summary)
     if summary.exit_code == EXIT_FORCED:
@@ -141,10 +149,11 @@ def _calm_collector() -> None:
 
 async def _supervise(
     settings: Settings, spec: HandlerSpec, reread: Callable[[], Settings], watched: Path | None,
-    broker: EmbeddedBroker | None, unwanted: Callable[[], bool],
+    broker: EmbeddedBroker | None, unwanted: Callable[[], bool], env: Mapping[str, str],
 ) -> Summary:  # fmt: skip
     """`unwanted`: a signal has come before the supervisor took the signals over, which is the first that its run does."""
 
+    from ...supervisor.notify import Notify
     from ...supervisor.service import Supervisor
 
     def again() -> Settings:
@@ -161,7 +170,9 @@ async def _supervise(
             )
             showing.append(loop.create_task(_show(line, supervisor)))
 
-    supervisor = Supervisor(settings, spec, reread=again, watched=watched, on_ready=ready)
+    supervisor = Supervisor(
+        settings, spec, reread=again, watched=watched, on_ready=ready, notify=Notify(env, os.getpid())
+    )
 
     def died() -> None:
         assert broker is not None
