@@ -23,12 +23,12 @@ from ..conf.settings import Settings, is_broadcasting, require
 from ..remoting.errors import RocketcrewError, UnreachableError, UsageError
 from ..remoting.names import DLQ_PREFIX, RETRY_PREFIX
 from ..remoting.queues import MessageQueue
-from ..supervisor.consume import NO_NAME_SERVER, settings_from
+from ..supervisor.consume import NO_NAME_SERVER, settings_from, spec_of
 from ..supervisor.control import ask
 from ..supervisor.member.access import access_of
 from ..supervisor.service import Summary
-from ..workers.loading import HandlerSpec, describe, search_path
-from ..workers.trial_import import examine
+from ..supervisor.wiring import with_topics
+from ..workers.loading import search_path
 from .process import GO, Failed, Order, Reached, Ready
 from .results import rows_of, table_of
 
@@ -66,7 +66,7 @@ class Crew:
 
     def __init__(
         self,
-        handler: str | Callable[..., Any],
+        handler: str | Callable[..., Any] | Sequence[Callable[..., Any]],
         *,
         topics: str | Sequence[str] | None = None,
         group: str | None = None,
@@ -100,10 +100,10 @@ class Crew:
             )
         if not (embedded or found.cluster.name_servers or found.cluster.namesrv_domain):
             raise UsageError(f"{NO_NAME_SERVER}, or embedded=True to start a broker of your own")
+        self._handler = spec_of(handler, found.workers.boot_timeout_ms)
+        self.settings: Final = _for_a_crew(with_topics(found, self._handler))
         flags = {"consumer.topics": "topics=", "consumer.group": "group="}
-        require(found, flags, flag_names=flags)
-        self.settings: Final = _for_a_crew(found)
-        self._handler = _spec_of(handler, found.workers.boot_timeout_ms)
+        require(self.settings, flags, flag_names=flags)
         self._embedded = embedded
         self._process: subprocess.Popen[bytes] | None = None
         self._watch: Watch | None = None
@@ -414,10 +414,6 @@ class Crew:
                 said.error.add_note(said.traceback)
             _raise_in_words(said.error)
         return said
-
-
-def _spec_of(handler: str | Callable[..., Any], timeout_ms: int) -> HandlerSpec:
-    return examine(handler, timeout_ms) if isinstance(handler, str) else describe(handler)
 
 
 def _for_a_crew(settings: Settings) -> Settings:

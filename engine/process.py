@@ -30,11 +30,12 @@ from ..workers.cells import STARTED_NS, CellView
 from ..workers.consume_hooks import ConsumeHooks
 from ..workers.context import Context, enter
 from ..workers.ddl import as_schema
-from ..workers.loading import HandlerLoadError, describe_error, load, user_traceback
+from ..workers.loading import HandlerLoadError, load
 from ..workers.main import run_hook
 from ..workers.message import Message
 from ..workers.runner import HANDLER_CALLERS, NEVER_INTERRUPTED
 from ..workers.time_limits import SoftLimit, limits_of, obey
+from ..workers.user_errors import describe_error, user_traceback
 from ..workers.watching import ProcessSpans, watched
 from .spec import TaskSpec
 

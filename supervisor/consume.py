@@ -17,7 +17,8 @@ from ..conf.logging import set_up
 from ..conf.settings import Settings, load
 from ..conf.sources import find_file
 from ..remoting.errors import UsageError
-from ..workers.loading import describe
+from ..workers.loading import HandlerSpec, describe
+from ..workers.trial_import import examine
 from .notify import Notify
 from .service import Summary, Supervisor
 
@@ -54,8 +55,13 @@ def settings_from(
     return load({**(settings or {}), **flags}, os.environ, file, flag_names=names)
 
 
+def spec_of(handler: str | Callable[..., Any] | Sequence[Callable[..., Any]], timeout_ms: int) -> HandlerSpec:
+    """The handler, which is looked at: raises UsageError, HandlerLoadError."""
+    return examine(handler, timeout_ms) if isinstance(handler, str) else describe(handler)
+
+
 def consume(
-    handler: str | Callable[..., Any],
+    handler: str | Callable[..., Any] | Sequence[Callable[..., Any]],
     *,
     topics: str | Sequence[str] | None = None,
     group: str | None = None,
@@ -68,12 +74,13 @@ def consume(
 ) -> Summary:
     """Consume with `handler` until TERM or INT; how it ended.
 
-    `handler` may be any callable, also a lambda, or "package.module:function". `topics` are written as "topic" or
-    "topic:tagA || tagB". `workers` is the number of processes, 0 for one a core; `schema` has the rows' columns where the
-    handler declares none; `target` is the table's folder. `settings` are those of defaults.toml by "section.key". What is not
-    given comes from the environment, from the file `config` (otherwise ROCKETCREW_CONFIG, else ./rocketcrew.toml) or the
-    defaults, as for `rocketcrew run`. Call it from the main thread, before other threads are started: workers are forked by a
-    server that is started here. Raises UsageError for what the caller can mend.
+    `handler` may be any callable, also a lambda, "package.module:function", a module ("shop") with one handler or with
+    several that name their topics, or a list of such handlers. `topics` are written as "topic" or "topic:tagA || tagB";
+    handlers that name theirs need none. `workers` is the number of processes, 0 for one a core; `schema` has the rows'
+    columns where the handler declares none; `target` is the table's folder. `settings` are those of defaults.toml by
+    "section.key". What is not given comes from the environment, from the file `config` (otherwise ROCKETCREW_CONFIG, else
+    ./rocketcrew.toml) or the defaults, as for `rocketcrew run`. Call it from the main thread, before other threads are
+    started: workers are forked by a server that is started here. Raises UsageError for what the caller can mend.
     """
     try:
         asyncio.get_running_loop()
@@ -93,4 +100,5 @@ def consume(
     if not (found.cluster.name_servers or found.cluster.namesrv_domain):
         raise UsageError(NO_NAME_SERVER)
     set_up(found.log.format, found.log.level, sys.stderr, "consume")
-    return asyncio.run(Supervisor(found, describe(handler), notify=Notify(os.environ, os.getpid())).run())
+    spec = spec_of(handler, found.workers.boot_timeout_ms)
+    return asyncio.run(Supervisor(found, spec, notify=Notify(os.environ, os.getpid())).run())

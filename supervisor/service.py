@@ -34,6 +34,7 @@ from ..workers.cells import CELLS_FILE, CellFile
 from ..workers.link import Transport, choose_transport
 from ..workers.loading import HandlerSpec
 from ..workers.packets import QueueInfo
+from ..workers.routing import check_takes
 from ..workers.salvage import open_segments
 from ..workers.slab_memory import SlabMemory
 from .acting import Acting
@@ -75,6 +76,7 @@ from .wiring import (
     own_client_id,
     staff_policy,
     table_spec,
+    with_topics,
 )
 
 WORKER_STOP_MS = 5_000
@@ -104,8 +106,8 @@ class Supervisor:
         who hears of the steps of its life."""
         self._notify = notify or Notify({}, 0)
         self._watched = watched
-        self._reread = None if reread is None else lambda: in_namespace(reread())
-        self.settings = settings = in_namespace(settings)
+        self._reread = None if reread is None else lambda: in_namespace(with_topics(reread(), handler))
+        self.settings = settings = in_namespace(with_topics(settings, handler))
         self.handler = handler
         self.topics = subscriptions(settings.consumer.topics)
         check_consumer(settings, self.topics, handler.name)
@@ -366,9 +368,10 @@ class Supervisor:
     def subscribe(self, topic: str, expression: str = "*") -> bool:
         """Consume the topic too, or with another filter: tags, or SQL92:expression; False when it is so already.
 
-        Raises StateError unless it runs, UsageError for a topic or filter that cannot be.
+        Raises StateError unless it runs, UsageError for a topic or filter that cannot be, or a topic that no handler takes.
         """
         self.service = move_service(self.service, ServiceEvent.USE)
+        check_takes(self.handler.name, self.handler.subscriptions or (), topic)
         return self._member.subscribe(*self._member.wish(topic, expression))
 
     def unsubscribe(self, topic: str) -> bool:

@@ -18,6 +18,7 @@ from ..workers.cells import CELLS_FILE
 from ..workers.inferring import COLUMNS_FILE
 from ..workers.link import Transport
 from ..workers.loading import HandlerSpec
+from ..workers.routing import agreed_topics
 from ..workers.slab_memory import SlabMemory
 from ..workers.spawn import Forkserver
 from .backlog import Marks
@@ -127,6 +128,12 @@ def available_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def with_topics(settings: Settings, handler: HandlerSpec) -> Settings:
+    """The settings with the topics that the handler names. Raises UsageError where they contradict the configured ones."""
+    topics = agreed_topics(settings.consumer.topics, handler.subscriptions or (), f"handler {handler.name}")
+    return replace(settings, consumer=replace(settings.consumer, topics=topics))
 
 
 def forkserver_for(handler: HandlerSpec, settings: Settings) -> Forkserver:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, overload
 
 from ..conf.formats import DELAY_LEVEL_MAX
 from ..remoting.errors import UsageError
+from ..remoting.subscription import EXPRESSION_TAG, SUB_ALL, parse_filter
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -187,6 +188,8 @@ class Handler:
         order: str | None = None,
         key: Key = None,
         auto_commit: bool = True,
+        topic: str | None = None,
+        tags: str | None = None,
     ) -> None:
         if not callable(function):
             raise UsageError(f"handler: {function!r} cannot be called; decorate a function")
@@ -194,6 +197,10 @@ class Handler:
             raise UsageError(f"handler: filter={filter!r} cannot be called; give a function that takes one message")
         _check_limits(soft_time_limit, hard_time_limit)
         _check_order(order, key, auto_commit=auto_commit)
+        self.subscriptions = _subscriptions(topic, tags)
+        """What it consumes, as `consumer.topics` has it; empty = what the configuration says."""
+        self.parts: tuple[Handler, ...] = ()
+        """The handlers that it is made of (routing.py); none for the usual one."""
         self.soft_time_limit = soft_time_limit
         self.hard_time_limit = hard_time_limit
         self.function = function
@@ -240,6 +247,8 @@ def handler(
     order: str | None = None,
     key: Key = None,
     auto_commit: bool = True,
+    topic: str | None = None,
+    tags: str | None = None,
 ) -> Callable[[Callable[..., Any]], Handler]: ...
 def handler(
     function: Callable[..., Any] | None = None,
@@ -256,6 +265,8 @@ def handler(
     order: str | None = None,
     key: Key = None,
     auto_commit: bool = True,
+    topic: str | None = None,
+    tags: str | None = None,
 ) -> Handler | Callable[[Callable[..., Any]], Handler]:
     """Decorate a handler, bare or with arguments.
 
@@ -275,13 +286,16 @@ def handler(
     order, others in parallel; None = as consumer.order says. key, with order="key": the name of the property that holds it
     (default: KEYS), or a function of the message that returns a str, bytes, int, or None for no order; it runs in a worker.
     auto_commit=False, with order="queue": messages are done when the handler returns a Commit, see there.
+    topic: the topic that it consumes; without it the command line or `consumer.topics` names the topics. tags, with topic:
+    those that it takes of the topic, as in "paid || shipped"; None = all. Several handlers of one module that name their
+    topics make one group, and each message goes to the one that takes its topic and tag (routing.py).
     """
 
     def decorate(target: Callable[..., Any]) -> Handler:
         return Handler(
             target, schema=schema, batch=batch, filter=filter, setup=setup, teardown=teardown,
             soft_time_limit=soft_time_limit, hard_time_limit=hard_time_limit, hooks=hooks, order=order, key=key,
-            auto_commit=auto_commit,
+            auto_commit=auto_commit, topic=topic, tags=tags,
         )  # fmt: skip
 
     return decorate if function is None else decorate(function)
@@ -311,6 +325,26 @@ def _check_order(order: str | None, key: Key, *, auto_commit: bool) -> None:
         raise UsageError(f"handler: key={key!r} is neither a property's name nor a function of the message")
     if not auto_commit and order != "queue":
         raise UsageError(f'handler: auto_commit=False has a meaning with order="queue" only, and order is {order!r}')
+
+
+def _subscriptions(topic: str | None, tags: str | None) -> tuple[str, ...]:
+    """Raises UsageError for what names no topic, or no tags."""
+    if topic is None:
+        if tags is not None:
+            raise UsageError(f"handler: tags={tags!r} has a meaning with topic=... only")
+        return ()
+    for name, value in (("topic", topic), ("tags", tags)):
+        if not isinstance(value, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]  a user's mistake
+            raise UsageError(f"handler: {name}={value!r} is no str")
+    if not topic.strip() or ":" in topic:
+        raise UsageError(
+            f'handler: topic={topic!r} is no topic; tags are given apart, as in topic="orders", tags="paid"'
+        )
+    wish = parse_filter(tags or "")
+    if wish.type != EXPRESSION_TAG:
+        raise UsageError(f"handler: tags={tags!r}: give an SQL92 filter on the command line or in consumer.topics")
+    topic = topic.strip()
+    return (topic if wish.expression == SUB_ALL else f"{topic}:{wish.expression}",)
 
 
 def as_handler(target: object) -> Handler:

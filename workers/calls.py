@@ -23,10 +23,10 @@ from ..remoting.stored import SYSFLAG_LOW_BYTE, record_info
 from .api import BatchResult, Retry
 from .cells import TAKEN, CellView
 from .fitting import RowError
-from .loading import describe_error, user_traceback
 from .message import INNER_BATCH_BIT, Message, expand_inner_batch
 from .packets import QueueInfo
 from .run import Run
+from .user_errors import describe_error, user_traceback
 
 Wants = Callable[[Message], bool]
 

@@ -30,9 +30,9 @@ from .api import (
     SoftTimeLimitExceeded,
     Suspend,
 )
-from .loading import describe_error
 from .message import Message
 from .time_limits import CallTimedOutError
+from .user_errors import describe_error
 
 CONSUME_SUCCESS: Final = "CONSUME_SUCCESS"
 RECONSUME_LATER: Final = "RECONSUME_LATER"

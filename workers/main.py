@@ -40,7 +40,7 @@ from .context import Context, enter
 from .ddl import as_schema, to_ddl
 from .inferring import INFER, Inferring, declared_columns
 from .link import DescriptorsClosedError, LinkClosedError, WorkerLink
-from .loading import HandlerLoadError, describe_error, load, user_traceback
+from .loading import HandlerLoadError, load
 from .memory_watch import LeavingError, watch_memory
 from .message import Message
 from .ordered import CALLERS, NEVER
@@ -56,6 +56,7 @@ from .packets import (
 )
 from .parent_death import die_with_forkserver, end_forks_as_usual, from_forkserver, keep_through_stop_signals
 from .reporter import REPORT_SIGNAL, ForkGuard, block_report_signal
+from .routing import check_order
 from .rows import RowBuffer
 from .runner import Place
 from .salvage import salvage
@@ -64,6 +65,7 @@ from .segment import SegmentWriter
 from .stack_dump import answer_with_stacks
 from .table_fit import check_fits
 from .time_limits import SoftLimit, limits_of, obey
+from .user_errors import describe_error, user_traceback
 from .watching import ProcessSpans, TraceLog, Watcher, watched, watched_async
 from .worker import SegmentPause, WorkerLoop
 
@@ -151,6 +153,7 @@ def ready_packet(handler: Handler, schema: pa.Schema | None, boot: WorkerBoot) -
 def prepare_handler(boot: WorkerBoot) -> tuple[Handler, pa.Schema | None, asyncio.AbstractEventLoop | None]:
     """The handler, set up; its columns (the configuration's, else its own); a loop, if it needs one. Raises UsageError."""
     handler = load(boot.handler)
+    check_order(handler, ordered=boot.bounds.ordered)
     functions = (handler.function, handler.setup, handler.teardown)
     loop = asyncio.new_event_loop() if any(map(inspect.iscoroutinefunction, functions)) else None
     declared = None if boot.segments_dir is None else declared_columns(boot.schema, handler.schema, boot.columns_file)

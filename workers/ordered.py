@@ -24,13 +24,13 @@ from .cells import LAST, RECORDS, STARTED_NS, STATE, TAKEN
 from .classify import classify, note_failure
 from .failures import Cause, Failure
 from .forks import end_fork
-from .loading import describe_error, user_traceback
 from .message import Message
 from .ordered_packets import Returned
 from .packets import QueueInfo, clip
 from .rows import Prepared
 from .run import Run, records_of
 from .runner import HANDLER_CALLERS, NEVER_INTERRUPTED, Runner, failure_of, message_keys
+from .user_errors import describe_error, user_traceback
 
 _SYSFLAG = Struct(">36xI")
 _RECONSUME_TIMES = Struct(">I")

@@ -43,13 +43,13 @@ from .claims import Claims
 from .failures import Cause, Failure, asked
 from .fitting import RowError
 from .forks import end_fork
-from .loading import describe_error, user_traceback
 from .message import INNER_BATCH_BIT, Message
 from .packets import QueueInfo, clip
 from .rows import Kept, Prepared, RowBuffer
 from .run import FAILURES_PER_RUN_MAX, NS_PER_US, Run, records_of
 from .time_limits import CallTimedOutError
 from .unreported import Unreported
+from .user_errors import describe_error, user_traceback
 
 MARK_NS: Final = 1_000_000
 """The start of a call is noted to the millisecond: of many short calls not each is worth a store."""

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from types import ModuleType
 from typing import Any, Final
 
@@ -27,7 +28,7 @@ STDERR_SHOWN_MAX: Final = 4_000
 
 
 def examine(target: str, timeout_ms: int, check: Callable[[], None] = lambda: None) -> HandlerSpec:
-    """The handler that `target` names: package.module:function, or a module with one handler.
+    """The handler that `target` names: package.module:function, or a module with one handler or several that name topics.
 
     Raises UsageError when it is written wrongly, HandlerLoadError when it cannot be imported within the time, cannot take a
     message, or when the module has none or several. Raises what `check` raises, which is called again and again while the
@@ -60,7 +61,7 @@ def examine(target: str, timeout_ms: int, check: Callable[[], None] = lambda: No
     answer = json.loads(out)
     if "wrong" in answer:
         raise HandlerLoadError(answer["wrong"], answer["traceback"])
-    return describe(answer["handler"])
+    return replace(describe(answer["handler"]), subscriptions=tuple(answer["subscriptions"]))
 
 
 def _answer(process: subprocess.Popen[str], deadline: float, check: Callable[[], None]) -> tuple[str, str]:
@@ -75,19 +76,20 @@ def _answer(process: subprocess.Popen[str], deadline: float, check: Callable[[],
                 raise
 
 
-def look(target: str) -> dict[str, str]:
-    """{"handler": import string} of a handler that can be run, else {"wrong": text, "traceback": text}."""
+def look(target: str) -> dict[str, Any]:
+    """{"handler": import string, "subscriptions": those that it names} of a handler that can be run, else {"wrong": text,
+    "traceback": text}."""
     try:
-        if ":" in target:
-            load(describe(target))
-            return {"handler": target}
-        return {"handler": only_handler(import_module(target))}
+        name = target if ":" in target else handlers_of(import_module(target))
+        return {"handler": name, "subscriptions": load(describe(name)).subscriptions}
     except HandlerLoadError as error:
         return {"wrong": str(error), "traceback": error.traceback}
 
 
-def only_handler(module: ModuleType) -> str:
-    """Import string of the module's handler; raises HandlerLoadError when there is none, or more than one."""
+def handlers_of(module: ModuleType) -> str:
+    """Import string of the module's only handler, or of all that name their topics where there are several of these.
+
+    Raises HandlerLoadError when there is none, or more than one otherwise."""
     own = [name for name, value in vars(module).items() if not name.startswith("_") and _is_of(module, value)]
     decorated = [name for name in own if isinstance(getattr(module, name), Handler)]
     found = decorated or [name for name in own if takes_one(getattr(module, name))]
@@ -97,9 +99,14 @@ def only_handler(module: ModuleType) -> str:
             f'module "{name}" ({module.__file__}) has no handler: write def handle(message) in it, then name {name}:handle'
         )
     if len(found) > 1:
+        routed = [function for function in decorated if getattr(module, function).subscriptions]
+        if len(routed) > 1:
+            return f"{name}:{','.join(routed)}"
         listed = ", ".join(f"{name}:{function}" for function in found)
-        raise HandlerLoadError(f'module "{name}" has several handlers; say which: {listed}')
-    load(describe(f"{name}:{found[0]}"))
+        raise HandlerLoadError(
+            f'module "{name}" has several handlers; say which: {listed} (or give each its @handler(topic="..."), and all of'
+            " these run in one group)"
+        )
     return f"{name}:{found[0]}"
 
 

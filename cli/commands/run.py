@@ -66,9 +66,11 @@ SHOW_S = 1.0
 def run(
     context: click.Context, settings: Settings, handler: str, embedded: bool, reload_on_change: bool, engine: str
 ) -> None:
-    """Consume with HANDLER, a function written as package.module:function.
+    """Consume with HANDLER, a function written as package.module:function, or a module that has one handler.
 
-    The function gets one message at a time (or a list, see `rocketcrew.handler`) and returns rows, or nothing. Modules of
+    A module whose handlers name their topics is run with all of them, as one group; their topics are subscribed.
+
+    A handler gets one message at a time (or a list, see `rocketcrew.handler`) and returns rows, or nothing. Modules of
     the current folder can be named. Raising means that the message is consumed again later.
 
     Signals: TERM or INT (Ctrl-C) finish what was begun, commit and leave the group; a second one forces, and reports how
@@ -85,6 +87,7 @@ def run(
     Examples:
       rocketcrew run functions:measure -t sources -g functions --embedded
       rocketcrew run shop.orders:handle -t orders:paid -g billing -n 10.0.0.5:9876
+      rocketcrew run shop -g billing -n 10.0.0.5:9876
       rocketcrew run shop.orders:handle -t orders -g billing \\
           -n 10.0.0.5:9876 --engine spark --master spark://10.0.0.9:7077
     """
@@ -129,7 +132,9 @@ def _run_on_spark(
     if settings.results.enabled:
         check_installed(settings.spark.format, settings.spark.delta_jars, settings.spark.master)
     from ...engine.stream import run_stream  # pyspark takes its time to import
+    from ...supervisor.wiring import with_topics
 
+    settings = with_topics(settings, spec)
     if reloads:
         raise UsageError("--reload has no meaning with --engine spark: stop it, and start it with the new code")
     interrupts = surroundings(context).interrupts

@@ -103,7 +103,7 @@ def __dir__() -> list[str]:
 
 
 def consume(
-    handler: str | Callable[..., Any],
+    handler: str | Callable[..., Any] | Sequence[Callable[..., Any]],
     *,
     topics: str | Sequence[str] | None = None,
     group: str | None = None,

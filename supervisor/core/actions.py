@@ -83,6 +83,8 @@ class SendBack:
     """DEAD_LETTER after crashes: its properties; where that is refused, it goes without them, by a send-back."""
     error: str = ""
     """Why it failed, for a dead letter's properties."""
+    last: bool = False
+    """It is a dead letter once a broker has taken it (workers/failures.py, `is_last`)."""
 
 
 @dataclass(slots=True, eq=False)

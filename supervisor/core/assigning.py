@@ -257,6 +257,12 @@ class Assigning:
     def check_of(self, pq: ProcessQueue, offset: int) -> None:
         """What was pulled has no check point."""
 
+    def going_back(self, pq: ProcessQueue, offset: int) -> None:
+        """What was pulled is known by its offset: nothing has to wait."""
+
+    def stays(self, pq: ProcessQueue, offset: int) -> None:
+        """What was pulled is ours until it is committed."""
+
     def after_renewal(self, pq: ProcessQueue, offset: int, then: Callable[[], None]) -> bool:
         """What was pulled has none that is replaced."""
         del pq, offset, then

@@ -47,6 +47,17 @@ class _Line(Generic[W]):
         if self.total:
             self.step()
 
+    def emptied(self, old: int, load: int) -> None:
+        """The last worker of one load went to another one, which most often is the next."""
+        if load == old + 1:
+            if old == self.low:
+                self.low = load
+        elif load == old - 1:
+            if old == self.high:
+                self.high = load
+        else:
+            self.step()
+
     def step(self) -> None:
         """To the lowest and the highest load that some worker has."""
         at = self.at
@@ -85,7 +96,8 @@ class Places(Generic[W]):
             return
         self._where[worker] = line, load
         at = line.at
-        del at[old][worker]
+        left = at[old]
+        del left[worker]
         here = at.get(load)
         if here is None:
             here = at[load] = OrderedDict()
@@ -96,8 +108,8 @@ class Places(Generic[W]):
             line.low = load
         elif load > line.high:
             line.high = load
-        if not at[old]:
-            line.step()
+        if not left:
+            line.emptied(old, load)
 
     def _enter(self, worker: W, load: int, own_window: int) -> None:
         """It was in no line, or in that of another window."""

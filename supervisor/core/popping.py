@@ -76,7 +76,7 @@ class PopLoop:
 class PopQueue:
     """What one pop brought from one queue, beside its process queue."""
 
-    __slots__ = ("acking", "checks", "invisible_s", "loop", "pq", "renewing", "suspects", "then")
+    __slots__ = ("acking", "checks", "invisible_s", "loop", "pq", "renewing", "returning", "suspects", "then")
 
     def __init__(self, pq: ProcessQueue, loop: PopLoop, checks: dict[int, CheckPoint], invisible_s: float) -> None:
         self.pq = pq
@@ -88,6 +88,8 @@ class PopQueue:
         """Acknowledgements under way."""
         self.renewing: set[int] = set()
         """Offsets whose invisible time is being changed: they are not acknowledged with the check point that is replaced."""
+        self.returning: set[int] = set()
+        """Offsets whose send-back is on its way: they are not renewed beside it."""
         self.then: dict[int, Callable[[], None]] = {}
         """By offset: what waits for the answer to that."""
         self.suspects: list[int] = []
@@ -286,11 +288,14 @@ class Popping:
         """Half of the time is over: ask for more, for all that is not finished."""
         if q.pq.state is QueueState.ENDED or not q.checks:
             return
-        for offset, check in q.checks.items():
-            if offset not in q.renewing:
-                q.renewing.add(offset)
-                self.s.out.append(Renew(q.pq.handle, q.pq.mq, offset, check))
+        for offset in q.checks:
+            self._ask_renewal(q, offset)
         self.s.at(now + q.invisible_s / 2, lambda at: self._renew(q, at))
+
+    def _ask_renewal(self, q: PopQueue, offset: int) -> None:
+        if offset in q.checks and offset not in q.renewing and offset not in q.returning:
+            q.renewing.add(offset)
+            self.s.out.append(Renew(q.pq.handle, q.pq.mq, offset, q.checks[offset]))
 
     def renewed(self, handle: int, offset: int, check: CheckPoint | None, now: float) -> None:
         """Answer to Renew; None = refused, the broker may show the message to somebody else."""
@@ -374,9 +379,20 @@ class Popping:
         q.then[offset] = then
         return True
 
+    def going_back(self, pq: ProcessQueue, offset: int) -> None:
+        """A renewal beside it would replace the check point, and the broker refuse the one that the send-back names."""
+        self.queues[pq.handle].returning.add(offset)
+
+    def stays(self, pq: ProcessQueue, offset: int) -> None:
+        """Its invisible time may be nearly over: no renewal was asked for meanwhile."""
+        q = self.queues[pq.handle]
+        q.returning.discard(offset)
+        self._ask_renewal(q, offset)
+
     def given_back(self, pq: ProcessQueue, offset: int) -> None:
         """The broker shows the message again: it is not acknowledged."""
         q = self.queues[pq.handle]
+        q.returning.discard(offset)
         if q.checks.pop(offset, None) is not None:
             q.loop.in_hand -= 1
 

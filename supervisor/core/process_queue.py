@@ -94,8 +94,14 @@ class Owner(Protocol):
         """Whether the message's check point is being replaced: then `then()` is called when the broker has answered."""
         ...
 
+    def going_back(self, pq: ProcessQueue, offset: int) -> None:
+        """The message at that offset is being sent back: `given_back` or `stays` follows."""
+
     def given_back(self, pq: ProcessQueue, offset: int) -> None:
         """A broker has accepted the send-back of the message at that offset."""
+
+    def stays(self, pq: ProcessQueue, offset: int) -> None:
+        """No broker has accepted it: the message stays with us."""
 
     def revoked(self, pq: ProcessQueue, now: float) -> None:
         """The queue drains from now on."""

@@ -15,14 +15,14 @@ from ...remoting.queues import MessageQueue
 from ...workers.failures import Failure
 from ...workers.unreported import CHUNK_MASK
 from .actions import AskReport, JournalSealed, KillWorker
-from .blame import Death, End, Lot
+from .blame import Death, Lot
 from .chunks import Chunk, Token
 from .dispatching import Dispatching
 from .process_queue import ProcessQueue
 from .quarantine import pieces_of
 from .retries import Retries
 from .state import State, Worker
-from .states import LIVING, QueueState, WorkerEvent, WorkerState
+from .states import LIVING, QueueState
 
 FailureReport = tuple[int, Failure]
 """(index in the chunk, why it failed)."""
@@ -299,49 +299,9 @@ class Settling:
 
     # --- workers ------------------------------------------------------------------------------------------------
 
-    def worker_started(self, worker: Worker) -> None:
-        self.s.workers[worker.worker_id] = worker
-
-    def worker_not_started(self, worker_id: str) -> None:
-        self.s.move_worker(self.s.workers.pop(worker_id), WorkerEvent.NOT_STARTED)
-
-    def worker_ready(self, worker_id: str, now: float) -> None:
-        """It may be given messages, unless its end was decided before its report was read."""
-        worker = self.s.workers[worker_id]
-        if worker.state in (WorkerState.STOPPING, WorkerState.KILLED):
-            return
-        self.s.move_worker(worker, WorkerEvent.READY)
-        worker.ready_at = now
-        self._dispatching.run()
-
-    def retire(self, worker_id: str, now: float) -> None:
-        """Give the worker nothing more; Retired follows when it has nothing in flight. Without effect unless it is ready."""
-        worker = self.s.workers.get(worker_id)
-        if worker is None or worker.state is not WorkerState.READY:
-            return
-        worker.leaves_at = now
-        self.s.move_worker(worker, WorkerEvent.RETIRED)
-        self.s.let_go(worker)
-
-    def stops(self, worker_id: str) -> None:
-        """It gets nothing more. Without effect when its end is decided already."""
-        worker = self.s.workers[worker_id]
-        if worker.state not in (WorkerState.STOPPING, WorkerState.KILLED):
-            self.s.move_worker(worker, WorkerEvent.STOPPED)
-
-    def killed(self, worker_id: str) -> None:
-        """It gets nothing more; what it had reported before is still read."""
-        worker = self.s.workers[worker_id]
-        if worker.state is not WorkerState.KILLED:
-            self.s.move_worker(worker, WorkerEvent.KILLED)
-
     def worker_died(self, worker_id: str, death: Death) -> None:
         """Its last reports were read. Its chunks wait until its open segment is salvaged: rows in it are done."""
-        worker = self.s.workers[worker_id]
-        if worker.state in LIVING and worker.booted and death.end is not End.RETIRED:
-            self.s.counters.worker_deaths += 1
-        self.s.move_worker(worker, WorkerEvent.DIED)
-        self._dispatching.quarantine.judge(worker, death)
+        self._dispatching.quarantine.judge(self.s.worker_died(worker_id, death), death)
 
     def salvaged(
         self, worker_id: str, seq: int, records: Sequence[tuple[MessageQueue, Sequence[tuple[int, int]]]], now: float
@@ -371,8 +331,7 @@ class Settling:
     def salvage_complete(self, worker_id: str, now: float) -> None:
         """Nothing more of the dead worker will turn up: dispatch the rest of its chunks to others."""
         s = self.s
-        worker = s.workers.pop(worker_id)
-        s.move_worker(worker, WorkerEvent.SALVAGED)
+        worker = s.worker_gone(worker_id)
         touched: dict[int, ProcessQueue] = {}
         for chunk in worker.in_flight.values():
             pq = s.queues.get(chunk.handle)

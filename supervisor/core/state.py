@@ -15,7 +15,7 @@ from ...durable.intervals import Intervals
 from ...remoting.queues import MessageQueue
 from .actions import Action, Load, Log, Retired, Seal
 from .allocation import Strategy
-from .blame import Blamed
+from .blame import Blamed, Death, End
 from .charges import Charges
 from .chunks import Chunk, Token
 from .counters import Counters
@@ -267,6 +267,8 @@ class Crew:
                 self.places.put(worker, worker.dispatches)
             else:
                 self.places.put(worker, len(worker.in_flight), worker.window)
+            if len(worker.in_flight) > 1:
+                return  # it is busy, and was: it gets and loses one at a time
         else:
             self.places.leave(worker)
         if worker.in_flight and worker.state in LIVING:
@@ -351,19 +353,73 @@ class State(Crew):
             for timer in due:
                 heapq.heappush(self._timers, timer)
 
-    def forget_timers(self) -> None:
-        """Those whose mechanisms are made anew."""
-        self._timers.clear()
-
     def next_timer(self) -> float | None:
         """When the next timer is due, None without one."""
         return self._timers[0][0] if self._timers else None
+
+    # --- lives of workers ---------------------------------------------------------------------------------------
+
+    def worker_started(self, worker: Worker) -> None:
+        self.workers[worker.worker_id] = worker
+
+    def worker_not_started(self, worker_id: str) -> None:
+        self.move_worker(self.workers.pop(worker_id), WorkerEvent.NOT_STARTED)
+
+    def worker_ready(self, worker_id: str, now: float) -> None:
+        """Messages may be dispatched to it, unless its end was decided before its report was read."""
+        worker = self.workers[worker_id]
+        if worker.state not in (WorkerState.STOPPING, WorkerState.KILLED):
+            self.move_worker(worker, WorkerEvent.READY)
+            worker.ready_at = now
+
+    def worker_window(self, worker_id: str, chunks: int) -> None:
+        """The worker can have so many chunks in flight."""
+        worker = self.workers[worker_id]
+        worker.window = chunks
+        self.place(worker)
+
+    def retire(self, worker_id: str, now: float) -> None:
+        """Give the worker nothing more; Retired follows when it has nothing in flight. Without effect unless it is ready."""
+        worker = self.workers.get(worker_id)
+        if worker is None or worker.state is not WorkerState.READY:
+            return
+        worker.leaves_at = now
+        self.move_worker(worker, WorkerEvent.RETIRED)
+        self.let_go(worker)
 
     def let_go(self, worker: Worker) -> None:
         """One that leaves may end once it has nothing in flight."""
         if worker.state is WorkerState.LEAVING and not worker.in_flight:
             self.move_worker(worker, WorkerEvent.STOPPED)
             self.out.append(Retired(worker.worker_id))
+
+    def worker_stops(self, worker_id: str) -> None:
+        """It gets nothing more. Without effect when its end is decided already."""
+        worker = self.workers[worker_id]
+        if worker.state not in (WorkerState.STOPPING, WorkerState.KILLED):
+            self.move_worker(worker, WorkerEvent.STOPPED)
+
+    def worker_killed(self, worker_id: str) -> None:
+        """It gets nothing more; what it had reported before is still read."""
+        worker = self.workers[worker_id]
+        if worker.state is not WorkerState.KILLED:
+            self.move_worker(worker, WorkerEvent.KILLED)
+
+    def worker_died(self, worker_id: str, death: Death) -> Worker:
+        """Its last reports were read; what it left is settled by and by."""
+        worker = self.workers[worker_id]
+        if worker.state in LIVING and worker.booted and death.end is not End.RETIRED:
+            self.counters.worker_deaths += 1
+        self.move_worker(worker, WorkerEvent.DIED)
+        return worker
+
+    def worker_gone(self, worker_id: str) -> Worker:
+        """The dead worker's open segments are salvaged: nothing more of it will turn up."""
+        worker = self.workers.pop(worker_id)
+        self.move_worker(worker, WorkerEvent.SALVAGED)
+        return worker
+
+    # --- the log, memory ----------------------------------------------------------------------------------------
 
     def log(self, level: str, event: str, **keys: object) -> None:
         self.out.append(Log(level, event, keys))

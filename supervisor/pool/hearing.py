@@ -165,7 +165,7 @@ class OrderKept:
         """The handler was imported, so its decorator's order is known. Raises UsageError for a contradiction."""
         order = self._order = resolve(self._consumer, order_said(said))
         check_topic_limits(order, self._limits)
-        core.set_order(order)
+        core.begin(order)
         _log_order(core, order, self._consumer)
         return order
 

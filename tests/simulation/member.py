@@ -173,6 +173,7 @@ class SimMember:
     def workers_ready(self) -> None:
         """All workers are there: join the journal with what was found, go on in a new one, and find the broker."""
         self.running = True
+        self.core.begin()
         state = self.journal
         if not self.script.commit_after_loaded:
             self.parts.join(state, [(*token, records) for token, records in self.pool.leftovers], self.folder.ready)

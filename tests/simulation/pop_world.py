@@ -91,7 +91,7 @@ class PopSimulation:
             pop_threshold_for_queue=random.choice([4, 16, 96]), chunk_messages_max=random.choice([1, 4]),
             max_worker_deaths=DEATHS_MAX,
         )  # fmt: skip
-        self._make_core = lambda: make_core(config, Slab(len(self.view)), self.view)
+        self._make_core = lambda: _begun(make_core(config, Slab(len(self.view)), self.view))
         self.core = self._make_core()
         self.charges = self.core.state.charges.to_json()
         """In the slot's folder."""
@@ -443,3 +443,8 @@ class PopSimulation:
             self.world.note("a popped topic was subscribed again")
             self.subscribed = True
             self._hear(ev.Subscribe(TOPIC))
+
+
+def _begun(core: Core) -> Core:
+    core.begin()
+    return core

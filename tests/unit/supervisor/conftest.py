@@ -46,6 +46,7 @@ class Bench:
         self.view = bytearray(units * UNIT_BYTES)
         self.slab = Slab(len(self.view))
         self.core = Core(self.config, self.slab, self.view, recovered)
+        self.core.begin()
         self._now_ms = 0.0
         self._seen: list[act.Action] = []
 

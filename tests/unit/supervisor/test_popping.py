@@ -117,6 +117,7 @@ class Member:
         slab = Slab(SLAB_BYTES_MIN)
         self.view = bytearray(slab.size_bytes)
         self.core = Core(CoreConfig("c1", "g", ("T",), strategy=average, **config), slab, self.view)
+        self.core.begin()
         self.chunks = []
         self.seals = []
         self.waiting_pops = []

@@ -32,6 +32,7 @@ class QueueMachine(RuleBasedStateMachine):
         config = CoreConfig("me", "g", ("t",), average, chunk_messages_max=chunk, send_back_retry_ms=10)
         self.view = bytearray(64 * UNIT_BYTES)
         self.core = Core(config, Slab(len(self.view)), self.view)
+        self.core.begin()
         self.core.state.sizer.tail_us = 200.0
         self.now = 0.0
         self.status: dict[int, tuple[str, int] | str | None] = {}

@@ -32,6 +32,7 @@ class Office:
         self.now = 100.0
         config = CoreConfig(client_id="10.0.0.1@1#1", group="g", topics=("orders",), strategy=average)
         self.core = Core(config, Slab(UNIT_BYTES), bytearray(UNIT_BYTES))
+        self.core.begin()
         self.staffing = Staffing(self.core, Policy(count, **policy), "r", left_behind=left_behind)
         self.actions: list[StaffingAction] = []
         self._leaving: list[tuple[str, str]] = []
