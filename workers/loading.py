@@ -146,8 +146,8 @@ def _without_names_of(functions: Iterable[object]) -> Generator[None]:
 def _hidden(module: ModuleType) -> Generator[None]:
     modules: dict[str, Any] = sys.modules
     parent, _, own_name = module.__name__.rpartition(".")
-    package = modules.get(parent)
-    is_attribute = package is not None and vars(package).get(own_name) is module
+    package = sys.modules.get(parent)
+    is_attribute = getattr(package, own_name, None) is module
     modules[module.__name__] = None  # importing it fails, also where its package could find it
     if is_attribute:
         delattr(package, own_name)

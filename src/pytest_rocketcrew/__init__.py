@@ -54,12 +54,14 @@ def producer(rocketmq: LocalBroker) -> Iterator[SyncProducer]:
 
 
 CREW_SETTINGS = {
+    "cluster.request_timeout_ms": 30_000,
+    "cluster.connect_timeout_ms": 30_000,
     "consumer.consume_from_where": "CONSUME_FROM_FIRST_OFFSET",
     "consumer.rebalance_interval_ms": 1000,
     "results.seal_idle_ms": 100,
     "supervisor.send_back_retry_ms": 500,
 }
-"""What a test does not want to wait for; `settings=` has the last word."""
+"""What a test does not want to wait for, and patience with a broker in the test's own process; `settings=` has the last word."""
 
 
 @pytest.fixture

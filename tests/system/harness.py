@@ -21,6 +21,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.ipc
+import pytest
 
 from rocketcrew.cli.children import Child, free_ports, listens
 from rocketcrew.cli.watch import Watch
@@ -234,6 +235,12 @@ class Crew:
 def say(verdict: str) -> None:
     """The one line of a fault test; the soak run (pytest -s) keeps it."""
     print(f"VERDICT good: {verdict}")  # noqa: T201
+
+
+def patient(patch: pytest.MonkeyPatch) -> None:
+    """For what reads its settings in this test or is started by it: an embedded broker in this process may answer late."""
+    for name in ("REQUEST", "CONNECT"):
+        patch.setenv(f"ROCKETCREW_CLUSTER_{name}_TIMEOUT_MS", str(SEND_TIMEOUT_MS))
 
 
 def patient_producer(cluster: Cluster, group: str = "", **options: Any) -> SyncProducer:

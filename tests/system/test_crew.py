@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 from documented import blocks_of
-from harness import free_ports, wait_until
+from harness import free_ports, patient, patient_producer, wait_until
 
 from rocketcrew import Crew, CrewError, CrewTimeoutError, Retry, SyncProducer, read
 from rocketcrew.remoting.errors import RocketcrewError, UsageError
@@ -39,11 +39,12 @@ def broker() -> Iterator[LocalBroker]:
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder, as that of a script: state goes below it."""
     monkeypatch.chdir(tmp_path)
+    patient(monkeypatch)
     return tmp_path
 
 
 def send(broker: LocalBroker, topic: str, count: int, start: int = 0) -> None:
-    with SyncProducer(broker.name_server) as producer:
+    with patient_producer(broker) as producer:
         for number in range(start, start + count):
             producer.send(topic, str(number))
 
@@ -118,7 +119,7 @@ def test_rows_of_a_worker_that_crashed_are_there_once(broker: LocalBroker, here:
 
     topic = broker.topic(queues=1)
     send(broker, topic, 30)
-    with SyncProducer(broker.name_server) as producer:
+    with patient_producer(broker) as producer:
         producer.send(topic, "crash")
     send(broker, topic, 30)
     with crew_of(

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import patient_producer
+from harness import patient, patient_producer
 
 from rocketcrew import Crew, OutgoingMessage, by_key, read
 from rocketcrew.testing import LocalBroker
@@ -31,6 +31,7 @@ def broker() -> Iterator[LocalBroker]:
 def crew(broker: LocalBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes a crew as `rocketcrew run` in the folder of the examples would."""
     monkeypatch.chdir(EXAMPLES)
+    patient(monkeypatch)
 
     def make(handler: str, topic: str, group: str, *, target: Path | None = None, **settings: object) -> Crew:
         state = {
