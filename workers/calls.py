@@ -159,6 +159,8 @@ def _spread(batch: list[Message], result: BatchResult) -> list[object]:
                 f"give rows as (message, row), so that those of unfinished messages can be left out"
             )
         results[0] = rows
+    if ack_index == len(batch) - 1:
+        return results
     refused = Retry(result.delay_level, f"not acknowledged: the batch handler's ack_index is {ack_index}")
     return [each if number <= ack_index else refused for number, each in enumerate(results)]
 

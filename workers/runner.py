@@ -35,7 +35,7 @@ from ..remoting.errors import ProtocolError, RocketcrewError
 from ..remoting.namespaces import unwrap
 from ..remoting.properties import PROPERTY_KEYS
 from ..remoting.stored import SYSFLAG_LOW_BYTE
-from .api import Handler, Retry, SoftTimeLimitExceeded
+from .api import BodyError, Handler, Retry, SoftTimeLimitExceeded
 from .boot import WorkerBounds
 from .calls import OneByOne, Wants, batch_results, chooser, messages_of, open_unit, plain_messages
 from .cells import BETWEEN, LAST, RECORDS, STARTED_NS, STATE, TAKEN, CellView, Naming
@@ -535,23 +535,24 @@ class Runner:
             for message, index in zip(batch, places, strict=True):
                 self._fail(run, index, message, error)
             return []
-        owners = list(zip(repeat(run), places))
         values = self._buffer.plain_of_all(results)
         if values is not None:
-            return list(zip(owners, batch, values, repeat(None)))
+            return list(zip(zip(repeat(run), places), batch, values, repeat(None)))
         kept: list[Kept[Place]] = []
-        for owner, message, result in zip(owners, batch, results, strict=True):
+        for index, message, result in zip(places, batch, results, strict=True):
+            if result is None:
+                continue
             try:
-                if result is not None and (prepared := self._prepare(message, result)) is not None:
-                    kept.append((owner, *prepared))
+                if (prepared := self._prepare(message, result)) is not None:
+                    kept.append(((run, index), *prepared))
             except BaseException as error:  # noqa: BLE001  a generator runs the handler's code
-                self._fail(run, owner[1], message, error)
+                self._fail(run, index, message, error)
         return kept
 
 
 def failure_of(error: BaseException) -> Failure:
     """Why the message failed whose handler ended with this."""
-    if isinstance(error, Retry):
+    if isinstance(error, (Retry, BodyError)):
         return asked(error.delay_level, clip(str(error)))
     timed_out = isinstance(error, (SoftTimeLimitExceeded, CallTimedOutError))
     return Failure(Cause.TIME_LIMIT if timed_out else Cause.FAILED, clip(describe_error(error)))

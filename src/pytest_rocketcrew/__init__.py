@@ -61,7 +61,7 @@ CREW_SETTINGS = {
     "results.seal_idle_ms": 100,
     "supervisor.send_back_retry_ms": 500,
 }
-"""What a test does not want to wait for, and patience with a broker in the test's own process; `settings=` has the last word."""
+"""What a test does not want to wait for, and patience with a broker in its own process; `settings=` has the last word."""
 
 
 @pytest.fixture

@@ -26,13 +26,14 @@ if TYPE_CHECKING:
     from .crew.crew import Crew, CrewError, CrewTimeoutError
     from .crew.reading import read
     from .supervisor.service import Summary
-    from .workers.api import BatchResult, Commit, Handler, Retry, Rollback, SoftTimeLimitExceeded, Suspend, handler
+    from .workers.api import BatchResult, BodyError, Commit, Handler, Retry, Rollback, SoftTimeLimitExceeded, Suspend, handler
     from .workers.context import cancelled, logger, progress, worker_index
     from .workers.message import Message
 
 __all__ = [
     "Access",
     "BatchResult",
+    "BodyError",
     "CheckedMessage",
     "Credentials",
     "Commit",
@@ -80,7 +81,7 @@ _FROM = {
     "crew.crew": ("Crew", "CrewError", "CrewTimeoutError"),
     "crew.reading": ("read",),
     "workers.api": (
-        "BatchResult", "Commit", "Handler", "Retry", "Rollback", "SoftTimeLimitExceeded", "Suspend", "handler"
+        "BatchResult", "BodyError", "Commit", "Handler", "Retry", "Rollback", "SoftTimeLimitExceeded", "Suspend", "handler"
     ),
     "workers.context": ("cancelled", "logger", "progress", "worker_index"),
     "workers.message": ("Message",),
