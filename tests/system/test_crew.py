@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -167,17 +168,19 @@ def command(*words: str) -> str:
 
 def test_a_handler_that_cannot_be_used_and_no_server_say_what_run_says(here: Path) -> None:
     (here / "shop.py").write_text("def handle(message, other): ...\ndef fine(message): ...\n")
-    nobody = f"127.0.0.1:{free_ports(1)[0]}"
-    asked = {"topics": "t", "group": "g", "name_servers": nobody}
-    words = ("-t", "t", "-g", "g", "-n", nobody)
-    for handler in ("shop:handle", "shop:handel", "shoop:handle", "shop.py"):
-        with pytest.raises(RocketcrewError) as raised:
-            Crew(handler, **asked)
-        assert str(raised.value) == command("run", handler, *words, "--log-level", "error")
-    with pytest.raises(CrewError) as unreachable, Crew("shop:fine", **asked):
-        pass
-    assert "no name server answers" in str(unreachable.value)
-    assert str(unreachable.value) in command("run", "shop:fine", *words, "--log-level", "error")
+    with socket.socket() as held:  # bound and not listening: refused, and nobody else gets the port
+        held.bind(("127.0.0.1", 0))
+        nobody = f"127.0.0.1:{held.getsockname()[1]}"
+        asked = {"topics": "t", "group": "g", "name_servers": nobody}
+        words = ("-t", "t", "-g", "g", "-n", nobody)
+        for handler in ("shop:handle", "shop:handel", "shoop:handle", "shop.py"):
+            with pytest.raises(RocketcrewError) as raised:
+                Crew(handler, **asked)
+            assert str(raised.value) == command("run", handler, *words, "--log-level", "error")
+        with pytest.raises(CrewError) as unreachable, Crew("shop:fine", **asked):
+            pass
+        assert "no name server answers" in str(unreachable.value)
+        assert str(unreachable.value) in command("run", "shop:fine", *words, "--log-level", "error")
 
 
 def test_a_handler_that_no_worker_can_load_is_an_error_of_the_start(broker: LocalBroker, here: Path) -> None:
