@@ -44,6 +44,7 @@ from rocketcrew.supervisor.control import ask
 HANDLERS = Path(__file__).parent
 KEY = ["_group", "_topic", "_broker", "_queue_id", "_offset", "_seq"]
 WAIT_S = 60.0
+PATIENCE_MS = 240_000
 SEND_TIMEOUT_MS = 30_000
 """Of producers whose sends are no test by themselves: a broker's first answers on a busy machine take seconds."""
 
@@ -238,9 +239,10 @@ def say(verdict: str) -> None:
 
 
 def patient(patch: pytest.MonkeyPatch) -> None:
-    """For what reads its settings in this test or is started by it: an embedded broker in this process may answer late."""
-    for name in ("REQUEST", "CONNECT"):
-        patch.setenv(f"ROCKETCREW_CLUSTER_{name}_TIMEOUT_MS", str(SEND_TIMEOUT_MS))
+    """For what reads its settings in this test or is started by it: an embedded broker in this process may answer late, and a
+    worker boot slowly."""
+    for name in ("CLUSTER_REQUEST", "CLUSTER_CONNECT", "WORKERS_BOOT"):
+        patch.setenv(f"ROCKETCREW_{name}_TIMEOUT_MS", str(PATIENCE_MS))
 
 
 def patient_producer(cluster: Cluster, group: str = "", **options: Any) -> SyncProducer:
