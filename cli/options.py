@@ -22,7 +22,7 @@ from click.core import ParameterSource
 from ..conf.formats import not_a_folder
 from ..conf.logging import set_up
 from ..conf.settings import Settings, load
-from ..conf.sources import CONFIG_FILE_VARIABLE
+from ..conf.sources import CONFIG_FILE_VARIABLE, DEFAULT_FILE, find_file
 from ..remoting.errors import UsageError
 from .live_line import LiveLine
 from .surroundings import surroundings
@@ -43,7 +43,6 @@ they say, unless a log level is asked for."""
 _REREAD: Final = "rocketcrew.reread"
 _LIVE: Final = "rocketcrew.live"
 COMMON_NAME_SERVERS: Final = "cluster.name_servers"
-DEFAULT_FILE: Final = "rocketcrew.toml"
 COMMON: Final[Mapping[str, str]] = {
     "name_servers": COMMON_NAME_SERVERS,
     "log_format": "log.format",
@@ -128,11 +127,7 @@ def read_sources(context: click.Context, arguments: dict[str, Any], named: Mappi
     """Take the common options, and those that `named` maps to settings, out of `arguments`."""
     around = surroundings(context)
     env = around.env
-    file: Path | None = arguments.pop("config_file")
-    if file is None and env.get(CONFIG_FILE_VARIABLE):
-        file = Path(env[CONFIG_FILE_VARIABLE])
-    if file is None and (around.folder / DEFAULT_FILE).is_file():
-        file = around.folder / DEFAULT_FILE
+    file = find_file(arguments.pop("config_file"), env, around.folder)
     assignments: dict[str, object] = arguments.pop("assignments")
     flags: dict[str, object] = {}
     flag_names = {name: f"--set {name}" for name in assignments}

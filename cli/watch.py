@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from ..client.access import Access, NameServerList, access_to
 from ..client.cluster import Cluster
+from ..client.loop_thread import Runner
 from ..client.opening import new_cluster
 from ..client.operations import Operations
 from ..remoting.codes import ResponseCode
@@ -47,10 +48,13 @@ async def lag_of(operations: Operations, queues: Iterable[MessageQueue], group: 
 
 
 class Watch:
-    """Blocking questions to one cluster over connections that stay open; a context manager."""
+    """Blocking questions to one cluster over connections that stay open; a context manager.
 
-    def __init__(self, target: NameServerList | Access) -> None:
-        self._runner = asyncio.Runner()
+    They run in the caller's thread, or where `runner` runs them, which is closed with this.
+    """
+
+    def __init__(self, target: NameServerList | Access, runner: Runner | None = None) -> None:
+        self._runner: Runner = asyncio.Runner() if runner is None else runner
 
         async def make() -> Cluster:
             return new_cluster(replace(access_to(target), poll_interval_ms=1000))

@@ -60,9 +60,9 @@ class LoopThread:
             return
         with contextlib.suppress(asyncio.CancelledError):
             self.run(_cancel_the_others())
+        self.run(self._loop.shutdown_default_executor())  # in its thread: the caller may be in a loop of its own
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        self._loop.run_until_complete(self._loop.shutdown_default_executor())
         self._loop.close()
 
 

@@ -7,8 +7,8 @@ closed, and the loop is given a moment to notice those that the peer has closed,
 With `background=True`, or a `check` for transactions, the loop has a thread of its own: heartbeats go out, the broker's
 questions after transactions are answered (`check` is called in a thread too), and `send_async` is possible.
 
-Not for use inside a running loop (a notebook's, an async program's): there it raises a UsageError that says so. One thread at
-a time.
+Inside a running loop (a notebook's, an async program's) it needs such a thread, and raises a UsageError without. A call
+blocks that loop; `Producer` does not. One thread at a time.
 """
 
 from __future__ import annotations
@@ -80,8 +80,9 @@ class SyncProducer:
         idle_ms: int = IDLE_MS,
         background: bool = False,
     ) -> None:
-        """Connects nothing yet. Raises UsageError for bad addresses or group, or inside a running loop."""
-        _refuse_running_loop("SyncProducer")
+        """Connects nothing yet. Raises UsageError for bad addresses or group, or without a thread inside a running loop."""
+        if not background and check is None:
+            _refuse_running_loop("SyncProducer", ", or background=True")
         self._idle_ms = idle_ms
         self._thread = LoopThread() if background or check is not None else None
         self._runner: Runner | None = self._thread or asyncio.Runner()
@@ -211,7 +212,8 @@ class SyncProducer:
         try:
             if runner is None:
                 raise UsageError("this producer is closed: make a new one")
-            _refuse_running_loop("SyncProducer")
+            if self._thread is None:
+                _refuse_running_loop("SyncProducer", ", or background=True")
         except UsageError:
             work.close()
             raise
@@ -226,9 +228,9 @@ class SyncProducer:
             await asyncio.sleep(0)
 
 
-def _refuse_running_loop(what: str) -> None:
+def _refuse_running_loop(what: str, otherwise: str = "") -> None:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    raise UsageError(f"{what} cannot be used inside a running event loop: use Producer with await there")
+    raise UsageError(f"{what} cannot be used inside a running event loop: use Producer with await there{otherwise}")

@@ -24,6 +24,8 @@ from .schema import ALIASES, RELATIONS, SCHEMA
 ENV_PREFIX: Final = "ROCKETCREW_"
 CONFIG_FILE_VARIABLE: Final = "ROCKETCREW_CONFIG"
 """Names the configuration file; read by the command line, and no setting."""
+DEFAULT_FILE: Final = "rocketcrew.toml"
+"""The configuration file that is read when none is named and the current folder has it."""
 FILE_BYTES_MAX: Final = 1 << 20
 HIDDEN: Final = "********"
 KNOWN: Final = tuple(f"{section}.{key}" for section, keys in SCHEMA.items() for key in keys)
@@ -73,6 +75,15 @@ class _Given:
     value: object
     origin: str
     is_text: bool
+
+
+def find_file(named: Path | None, env: Mapping[str, str], folder: Path) -> Path | None:
+    """The configuration file: the one that is named, that of the environment, the one in `folder`; None: there is none."""
+    if named is not None:
+        return named
+    if env.get(CONFIG_FILE_VARIABLE):
+        return Path(env[CONFIG_FILE_VARIABLE])
+    return folder / DEFAULT_FILE if (folder / DEFAULT_FILE).is_file() else None
 
 
 def environment_name(setting: str) -> str:

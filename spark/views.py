@@ -76,6 +76,15 @@ def latest_of(has_epochs: bool, without: str) -> str:
     return _LATEST.format(epoch=f"coalesce({EPOCH}, 0) DESC, " if has_epochs else "", without=without)
 
 
+def as_data_frame(spark: Any, table: Path, *, latest: bool) -> Any:
+    """The view `results` or `latest` as a DataFrame; the session gets no view by it. Raises as `open_table`."""
+    rows = open_table(spark, table)
+    if not latest:
+        return rows
+    statement = latest_of(EPOCH in rows.columns, "EXCEPT").replace("FROM results", "FROM {results}")
+    return spark.sql(statement, results=rows)
+
+
 def query(spark: Any, table: Path, sql: str) -> list[dict[str, Any]]:
     """Run one statement on fresh `results` and `latest` views; the rows as dicts, in order."""
     register_views(spark, table)

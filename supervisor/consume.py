@@ -1,4 +1,8 @@
-"""The supervisor from Python: for scripts and notebooks, where the handler is an object and not an import path."""
+"""The supervisor from Python: for scripts, where the handler is an object and not an import path.
+
+The settings are those of `rocketcrew run`: the arguments stand for its flags, and come before the environment, the
+configuration file and the defaults. `Crew` (room crew) takes the same arguments and does not block.
+"""
 
 from __future__ import annotations
 
@@ -6,49 +10,95 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 from ..conf.logging import set_up
-from ..conf.settings import load
+from ..conf.settings import Settings, load
+from ..conf.sources import find_file
 from ..remoting.errors import UsageError
-from ..workers.loading import describe
+from ..workers.loading import HandlerSpec, describe
 from ..workers.trial_import import examine
+from .notify import Notify
 from .service import Summary, Supervisor
+
+ARGUMENTS: Final[Mapping[str, str]] = {
+    "topics": "consumer.topics",
+    "group": "consumer.group",
+    "name_servers": "cluster.name_servers",
+    "workers": "workers.count",
+    "schema": "results.schema",
+    "target": "spark.target",
+}
+"""Arguments and the settings that they are; None means that the argument is not given."""
+NO_NAME_SERVER: Final = "no name server is configured: give name_servers='host:port', or set NAMESRV_ADDR"
+
+
+def settings_from(
+    arguments: Mapping[str, object], settings: Mapping[str, object] | None, config: str | Path | None
+) -> Settings:
+    """Settings of `arguments` (by the names of ARGUMENTS), `settings` ("section.key"), environment and file.
+
+    Raises UsageError for a setting that is given twice, ConfigError for what is wrong in any of them.
+    """
+    named = {ARGUMENTS[name]: name for name, value in arguments.items() if value is not None}
+    flags: dict[str, object] = {setting: arguments[name] for setting, name in named.items()}
+    topics = flags.get("consumer.topics")
+    if topics is not None:
+        flags["consumer.topics"] = [topics] if isinstance(topics, str) else list(topics)  # type: ignore[call-overload]
+    if "spark.target" in flags:
+        flags["spark.target"] = str(flags["spark.target"])
+    for setting in flags.keys() & (settings or {}).keys():
+        raise UsageError(f"the argument {named[setting]}= and settings[{setting!r}] say the same thing twice")
+    names = {setting: f"{name}=" for setting, name in named.items()}
+    file = find_file(None if config is None else Path(config), os.environ, Path())
+    return load({**(settings or {}), **flags}, os.environ, file, flag_names=names)
+
+
+def spec_of(handler: str | Callable[..., Any] | Sequence[Callable[..., Any]], timeout_ms: int) -> HandlerSpec:
+    """The handler, which is looked at: raises UsageError, HandlerLoadError."""
+    return examine(handler, timeout_ms) if isinstance(handler, str) else describe(handler)
 
 
 def consume(
     handler: str | Callable[..., Any] | Sequence[Callable[..., Any]],
     *,
-    topics: str | Sequence[str] = (),
-    group: str,
-    name_servers: str = "",
+    topics: str | Sequence[str] | None = None,
+    group: str | None = None,
+    name_servers: str | None = None,
+    workers: int | None = None,
+    schema: str | None = None,
+    target: str | Path | None = None,
     settings: Mapping[str, object] | None = None,
+    config: str | Path | None = None,
 ) -> Summary:
     """Consume with `handler` until TERM or INT; how it ended.
 
-    `handler` may be any callable, also a lambda or a function of a notebook, "package.module:function", a module ("shop")
-    with one handler or with several that name their topics, or a list of such handlers. `topics` are written as "topic" or
-    "topic:tagA || tagB"; handlers that name theirs need none. `name_servers` ("host:port;...") otherwise come from
-    NAMESRV_ADDR.
-    `settings` are those of defaults.toml by "section.key". Call it from the main thread, before other threads are started:
-    workers are forked by a server that is started here. Raises UsageError for what the caller can mend.
+    `handler` may be any callable, also a lambda, "package.module:function", a module ("shop") with one handler or with
+    several that name their topics, or a list of such handlers. `topics` are written as "topic" or "topic:tagA || tagB";
+    handlers that name theirs need none. `workers` is the number of processes, 0 for one a core; `schema` has the rows'
+    columns where the handler declares none; `target` is the table's folder. `settings` are those of defaults.toml by
+    "section.key". What is not given comes from the environment, from the file `config` (otherwise ROCKETCREW_CONFIG, else
+    ./rocketcrew.toml) or the defaults, as for `rocketcrew run`. Call it from the main thread, before other threads are
+    started: workers are forked by a server that is started here. Raises UsageError for what the caller can mend.
     """
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         pass
     else:
-        raise UsageError("consume() runs an event loop of its own: in a notebook, call it in a script or a subprocess")
-    flags: dict[str, object] = {
-        "consumer.topics": [topics] if isinstance(topics, str) else list(topics),
-        "consumer.group": group,
-        **(settings or {}),
-    }
-    if name_servers:
-        flags["cluster.name_servers"] = name_servers
-    found = load(flags, os.environ, None)
+        raise UsageError(
+            "consume() runs an event loop of its own: in a notebook use rocketcrew.Crew, which does not block"
+        )
+    found = settings_from(
+        {
+            "topics": topics, "group": group, "name_servers": name_servers or None, "workers": workers, "schema": schema,
+            "target": target,
+        },
+        settings, config,
+    )  # fmt: skip
     if not (found.cluster.name_servers or found.cluster.namesrv_domain):
-        raise UsageError("no name server is configured: give name_servers='host:port', or set NAMESRV_ADDR")
+        raise UsageError(NO_NAME_SERVER)
     set_up(found.log.format, found.log.level, sys.stderr, "consume")
-    spec = examine(handler, found.workers.boot_timeout_ms) if isinstance(handler, str) else describe(handler)
-    return asyncio.run(Supervisor(found, spec).run())
+    spec = spec_of(handler, found.workers.boot_timeout_ms)
+    return asyncio.run(Supervisor(found, spec, notify=Notify(os.environ, os.getpid())).run())

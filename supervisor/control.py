@@ -95,7 +95,10 @@ async def ask(slot: Path, command: str, **arguments: Any) -> dict[str, Any]:
         raise UsageError(f"no supervisor answers in {slot}: {error.strerror or error}. Is it running?") from error
     try:
         writer.write(json.dumps({"command": command, **arguments}).encode() + b"\n")
-        line = await _line(reader)
+        try:
+            line = await _line(reader)
+        except ConnectionError:
+            line = b""  # killed, with our question unread
         if not line:
             raise UsageError(f"the supervisor in {slot} closed the connection: it may just have ended; see its log")
         answer: dict[str, Any] = json.loads(line)

@@ -29,6 +29,7 @@ from .core.sizing import ChunkSizer
 from .core.state import OPERATOR
 from .file_watch import watch
 from .keeping import keep
+from .notify import Notify
 from .pool.hearing import order_said
 from .pool.stacks import ProcessStack
 from .pool.worker_pool import Pool
@@ -51,7 +52,7 @@ class Operator:
 
     def __init__(
         self, core: Core, pool: Pool, boots: Boots, *, order: Order, acted: Callable[[], None],
-        reread: Callable[[], Settings] | None, stacks: Callable[[], Any], quick: Callable[[], None],
+        reread: Callable[[], Settings] | None, stacks: Callable[[], Any], quick: Callable[[], None], notify: Notify,
     ) -> None:  # fmt: skip
         self._core = core
         self._pool = pool
@@ -61,6 +62,7 @@ class Operator:
         self._reread = reread
         self._stacks = stacks
         self._quick = quick
+        self._notify = notify
         self._loop = asyncio.get_running_loop()
         self._generations = 0
         self._coming: tuple[int, Boots] | None = None
@@ -164,6 +166,7 @@ class Operator:
         boots = dataclasses.replace(self._boots, settings=merged.settings, table=table)
         self._coming = (self._generations, boots)
         log.info("reloading", generation=self._generations, changed=list(merged.changed))
+        self._notify.reloading()
         self._pool.launcher.add(self._generations, forkserver_for(boots.handler, boots.settings), boots)
         policy = staff_policy(merged.settings)
         count = self._pool.staffing.policy.count
@@ -187,12 +190,16 @@ class Operator:
             self.reload()
         except RocketcrewError as error:
             log.error("reload_refused", error=str(error))
+            if not self._core.state.stopping and self._coming is None:
+                self._notify.reloading()  # systemd waits for the answer to its HUP
+                self._notify.ready(f"reload refused: {error}")
 
     def reload_ended(self, generation: int) -> None:
         """`generation` serves now: the new one, or the old one again."""
         if self._coming is None:
             return
         (number, boots), self._coming = self._coming, None
+        self._notify.ready("reloaded" if number == generation else "reload failed: the old code goes on")
         if number == generation:
             self._take_over(boots)
         else:

@@ -56,6 +56,7 @@ from .member.access import in_namespace
 from .member.group_member import GroupMember
 from .member.route_keeper import ROUTES_FILE
 from .member.stale_locks import StaleLocks
+from .notify import Notify
 from .operating import Operator, hold_signals
 from .outcome_files import Published
 from .pool.charges_file import charge_left_cells, read_charges, write_charges
@@ -100,9 +101,11 @@ class Supervisor:
 
     def __init__(
         self, settings: Settings, handler: HandlerSpec, *, on_ready: Callable[[], None] | None = None,
-        reread: Callable[[], Settings] | None = None, watched: Path | None = None,
+        reread: Callable[[], Settings] | None = None, watched: Path | None = None, notify: Notify | None = None,
     ) -> None:  # fmt: skip
-        """`reread` reads the configuration again, for a reload; `watched` is a folder whose changes ask for one."""
+        """`reread` reads the configuration again, for a reload; `watched` is a folder whose changes ask for one. `notify` is
+        who hears of the steps of its life."""
+        self._notify = notify or Notify({}, 0)
         self._watched = watched
         self._reread = None if reread is None else lambda: in_namespace(with_topics(reread(), handler))
         self.settings = settings = in_namespace(with_topics(settings, handler))
@@ -137,6 +140,7 @@ class Supervisor:
             if not await self._start_unless_stopped():
                 return self._summary(EXIT_FINE)
             self.service = move_service(self.service, ServiceEvent.STARTED)
+            self._notify.ready(f"consuming {', '.join(self.topics)} as {group}")
             if self._on_ready is not None:
                 self._on_ready()
             if not self._pool.failure:
@@ -145,6 +149,7 @@ class Supervisor:
                 return await self._fail()
             return await self._stop()
         finally:
+            self._notify.end()
             if lock is not None:
                 unlock_client(data_dir, group, self.client_id, lock)
             self._slot.release()
@@ -243,7 +248,7 @@ class Supervisor:
         self._backlog = Backlog(self.core, self._slot.segments, backlog_marks(settings), self.acted)
         operator = Operator(
             self.core, self._pool, self._boots, acted=self.acted, reread=self._reread,
-            stacks=self.stacks, quick=self._quick, order=self._order,
+            stacks=self.stacks, quick=self._quick, order=self._order, notify=self._notify,
         )  # fmt: skip
         self._commands: dict[str, Command] = {
             "status": lambda _: self.picture(),
@@ -283,13 +288,13 @@ class Supervisor:
         """How many there are; all of them are ready."""
         settings = self.settings
         self._cells = CellFile(self._slot.path / CELLS_FILE, CELL_SLOTS)
-        run_id = f"w{time.time_ns() // 1_000_000:x}"
+        self._run_id = f"w{time.time_ns() // 1_000_000:x}"
         table = table_spec(settings, self._slot)
         self._boots = Boots(settings, self.handler, self._slot, self._transport, self._memory, self.client_id, table)
         policy = staff_policy(settings)
         kept = OrderKept(settings)
         self._pool = Pool(
-            self.core, policy, run_id=run_id, transport=self._transport, segments=self._slot.segments,
+            self.core, policy, run_id=self._run_id, transport=self._transport, segments=self._slot.segments,
             left_behind=open_segments(self._slot.segments), cells=self._cells, queue_info=self._queue_info, slab=self._view,
             acted=self.acted, gave_up=self._gave_up, reload_ended=self._reload_ended, check=kept.check,
             traced=self._traced, direct_timeout_s=settings.consumer.consume_timeout_min * 60,
@@ -345,6 +350,7 @@ class Supervisor:
         extra = {
             "loader": self._loader.status(), "backlog": self._backlog.status(), "schema": self._pool.schema,
             "slot": str(self._slot.path),
+            "run": self._run_id,
             "pid": os.getpid(),
             "http_port": self._web.port if self._web is not None else 0,
             "staff": staffing_picture(self._pool.staffing),
@@ -427,6 +433,7 @@ class Supervisor:
         self._finished.set()
 
     async def _stop(self) -> Summary:
+        self._notify.stopping()
         self._cells.stopping = True
         self._pool.cancel_handlers()
         self.core.handle(ev.Stop(), self._loop.time())

@@ -62,6 +62,7 @@ def picture(
         "waiting_messages": state.waiting_messages,
         "open_send_backs": sum(len(chunk.failed or ()) for chunk in state.chunks.values()),
         "unsealed_segments": len(state.unsealed),
+        "unsealed_messages": sum(pq.ledger.held_messages() for pq in state.queues.values()),
         "suspected_messages": len(state.charges),
         **extra,
     }

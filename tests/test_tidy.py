@@ -29,6 +29,7 @@ FLOORS = {
     "supervisor": 4,
     "engine": 5,
     "cli": 6,
+    "crew": 7,
     "testing": 7,
 }
 """Imports go down only; rooms of one floor do not know each other."""
@@ -323,7 +324,6 @@ SMALL: dict[str, str] = {
     "engine/progress.py": "pure, beside stream.py that talks to Spark",
     "source/lags.py": "pure, and the part that users import in a listener of their own",
     "source/progress.py": "pure, beside pulling.py that talks to brokers",
-    "supervisor/consume.py": "what `import rocketcrew` offers, loaded only when it is called",
     "workers/preload.py": "the forkserver imports it by its name, before its first fork",
 }
 """Small modules that one other imports, each with the reason why it is not part of that one."""

@@ -10,6 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = (
     "testing",
+    "crew",
     "cli",
     "engine",
     "supervisor",

@@ -20,7 +20,20 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = ROOT / ".venv-wheel"
 DIST = ROOT / "dist"
-ROOMS = ("remoting", "conf", "client", "broker", "workers", "spark", "source", "supervisor", "engine", "cli", "testing")
+ROOMS = (
+    "remoting",
+    "conf",
+    "client",
+    "broker",
+    "workers",
+    "spark",
+    "source",
+    "supervisor",
+    "engine",
+    "cli",
+    "crew",
+    "testing",
+)
 NOT_SHIPPED = {"__pycache__"}
 
 

@@ -10,6 +10,7 @@ The current directory counts as importable, as with gunicorn. Errors carry the u
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import difflib
 import importlib
@@ -17,8 +18,9 @@ import inspect
 import os
 import pkgutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Final
 
@@ -77,12 +79,13 @@ def describe(target: object) -> HandlerSpec:
     if path is not None:
         return HandlerSpec(path, import_path=path, subscriptions=handler.subscriptions)
     try:
-        # recurse: the globals that the function refers to travel with it, not the whole of __main__.
-        # Names that only annotations refer to do not, so what these mean is found out here.
+        # Names that only annotations refer to do not travel, so what these mean is found out here.
         parts = [copy.copy(part) for part in handler.parts or (handler,)]
         for part in parts:
             part.body_plan = (plan_of(part),)
-        pickled = dill.dumps(parts, recurse=True)
+        with _without_names_of([part.function for part in parts]):
+            # recurse: the globals that the function refers to travel with it, not the whole of its module.
+            pickled = dill.dumps(parts, recurse=True)
         return HandlerSpec(handler.name, pickled=pickled, subscriptions=handler.subscriptions)
     except Exception as error:
         raise UsageError(
@@ -101,16 +104,65 @@ def as_module(target: str) -> str:
 
 
 def _import_path(target: object, handler: Handler) -> str | None:
-    """`module:name` when importing that in a worker gives the very same object; None for __main__, lambdas, closures."""
+    """`module:name` when importing that in a worker gives the very same object; None for __main__, lambdas, closures, and
+    modules that were loaded in other ways than by their name, as pytest's --import-mode=importlib does."""
     module_name = getattr(handler.function, "__module__", None)
     name = getattr(handler.function, "__qualname__", "")
     module = sys.modules.get(module_name or "")
     if module is None or module_name == "__main__" or not getattr(module, "__file__", None):
         return None
+    if not _is_importable(module):
+        return None
     found: object = module
     for part in name.split("."):
         found = getattr(found, part, None)
     return f"{module_name}:{name}" if found is not None and found in (target, handler.function) else None
+
+
+def _is_importable(module: ModuleType) -> bool:
+    """Whether a worker that imports the module by its name, with our search path, gets this file. Nothing is imported."""
+    parts = module.__name__.split(".")
+    where: list[str] = search_path()
+    found: ModuleSpec | None = None
+    for count in range(1, len(parts) + 1):
+        name = ".".join(parts[:count])
+        finders = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]
+        found = next((spec for finder in finders if (spec := finder.find_spec(name, where)) is not None), None)
+        if found is None:
+            return False
+        where = list(found.submodule_search_locations or ())
+    if found is None or not found.has_location:
+        return found is not None  # of the interpreter's own
+    return os.path.realpath(found.origin or "") == os.path.realpath(module.__file__ or "")
+
+
+@contextlib.contextmanager
+def _without_names_of(functions: Iterable[object]) -> Generator[None]:
+    """dill refers by name to what it finds in a module. From one that no worker can import it must take everything by value:
+    the modules of `functions` that are such are out of sight meanwhile."""
+    found = (sys.modules.get(getattr(function, "__module__", None) or "") for function in functions)
+    with contextlib.ExitStack() as hidden:
+        for module in {module for module in found if module is not None and getattr(module, "__file__", None)}:
+            if module.__name__ != "__main__" and not _is_importable(module):
+                hidden.enter_context(_hidden(module))
+        yield
+
+
+@contextlib.contextmanager
+def _hidden(module: ModuleType) -> Generator[None]:
+    modules: dict[str, Any] = sys.modules
+    parent, _, own_name = module.__name__.rpartition(".")
+    package = sys.modules.get(parent)
+    is_attribute = getattr(package, own_name, None) is module
+    modules[module.__name__] = None  # importing it fails, also where its package could find it
+    if is_attribute:
+        delattr(package, own_name)
+    try:
+        yield
+    finally:
+        modules[module.__name__] = module
+        if is_attribute:
+            setattr(package, own_name, module)
 
 
 def search_path() -> list[str]:

@@ -9,7 +9,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -127,7 +127,7 @@ def run_here(
         if check_first:
             _check(settings_to_use, spec, around)
         summary = runner.run(
-            _supervise(settings_to_use, spec, reread, watched, broker, lambda: around.interrupts.noted)
+            _supervise(settings_to_use, spec, reread, watched, broker, lambda: around.interrupts.noted, around.env)
         )
     _tell(summary)
     if summary.exit_code == EXIT_FORCED:
@@ -184,10 +184,11 @@ def _calm_collector() -> None:
 
 async def _supervise(
     settings: Settings, spec: HandlerSpec, reread: Callable[[], Settings], watched: Path | None,
-    broker: EmbeddedBroker | None, unwanted: Callable[[], bool],
+    broker: EmbeddedBroker | None, unwanted: Callable[[], bool], env: Mapping[str, str],
 ) -> Summary:  # fmt: skip
     """`unwanted`: a signal has come before the supervisor took the signals over, which is the first that its run does."""
 
+    from ...supervisor.notify import Notify
     from ...supervisor.service import Supervisor
 
     loop, line = asyncio.get_running_loop(), live_line()
@@ -210,7 +211,9 @@ async def _supervise(
             line.write(block + "\n")
             showing.append(loop.create_task(_show(line, supervisor)))
 
-    supervisor = Supervisor(settings, spec, reread=again, watched=watched, on_ready=ready)
+    supervisor = Supervisor(
+        settings, spec, reread=again, watched=watched, on_ready=ready, notify=Notify(env, os.getpid())
+    )
 
     def died() -> None:
         assert broker is not None

@@ -4,17 +4,21 @@ It imports nothing of rocketcrew before a test asks for a fixture, so that test 
 
 - `rocketmq`: an embedded broker in memory, started once a session; topics, groups and faults are the test's own.
 - `producer`: a `SyncProducer` of that broker.
+- `crew`: starts a `Crew`, with real worker processes, that consumes from that broker; all end with the test.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
     from rocketcrew.client.sync import SyncProducer
+    from rocketcrew.crew.crew import Crew
     from rocketcrew.testing.broker import LocalBroker
 
 DELAY_LEVELS = (
@@ -47,3 +51,34 @@ def producer(rocketmq: LocalBroker) -> Iterator[SyncProducer]:
 
     with SyncProducer(rocketmq.name_server) as made:
         yield made
+
+
+CREW_SETTINGS = {
+    "cluster.request_timeout_ms": 30_000,
+    "cluster.connect_timeout_ms": 30_000,
+    "consumer.consume_from_where": "CONSUME_FROM_FIRST_OFFSET",
+    "consumer.rebalance_interval_ms": 1000,
+    "results.seal_idle_ms": 100,
+    "supervisor.send_back_retry_ms": 500,
+}
+"""What a test does not want to wait for, and patience with a broker in its own process; `settings=` has the last word."""
+
+
+@pytest.fixture
+def crew(rocketmq: LocalBroker, tmp_path: Path) -> Iterator[Callable[..., Crew]]:
+    """A function that starts a `Crew` of the `rocketmq` broker and returns it; its arguments are those of `Crew`.
+
+    Where they say nothing: a group that no other test has, one worker, state in the test's `tmp_path`, and `CREW_SETTINGS`.
+    The crews are closed after the test, the last first; a crew that failed by then fails the test.
+    """
+    from rocketcrew.crew.crew import Crew
+
+    with contextlib.ExitStack() as running:
+
+        def start(handler: Any, *, settings: dict[str, object] | None = None, **arguments: Any) -> Crew:
+            state: dict[str, object] = {**CREW_SETTINGS, "supervisor.data_dir": str(tmp_path / "rocketcrew")}
+            named: dict[str, Any] = {"workers": 1, "group": rocketmq.group(), "name_servers": rocketmq.name_server}
+            named |= arguments
+            return running.enter_context(Crew(handler, settings={**state, **(settings or {})}, **named))
+
+        yield start

@@ -2,7 +2,8 @@
 
 What a handler's module needs is here: `handler`, `Message`, `Retry`, `BatchResult`, `SoftTimeLimitExceeded`, in order also
 `Suspend`, `Commit` and `Rollback`; `worker_index`, `logger`, `progress` and `cancelled`, what a running handler may ask; and
-`consume`, which runs one. What sends messages is here too (`Producer`, `SyncProducer`). Every name is loaded when it is first
+`consume`, which runs one. Scripts and notebooks have `Crew`, which runs one beside them, and `read`, which reads its table. What
+sends messages is here too (`Producer`, `SyncProducer`). Every name is loaded when it is first
 used: workers do not pay for the client, and the command line answers Ctrl-C before anything else is imported.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from .client.sending import SendRules
     from .client.sync import SyncProducer
     from .client.transactions import CheckedMessage, LocalTransactionState, TransactionSendResult
+    from .crew.crew import Crew, CrewError, CrewTimeoutError
+    from .crew.reading import read
     from .supervisor.service import Summary
     from .workers.api import BatchResult, BodyError, Commit, Handler, Retry, Rollback, SoftTimeLimitExceeded, Suspend, handler
     from .workers.context import cancelled, logger, progress, worker_index
@@ -34,6 +38,9 @@ __all__ = [
     "CheckedMessage",
     "Credentials",
     "Commit",
+    "Crew",
+    "CrewError",
+    "CrewTimeoutError",
     "Handler",
     "LocalTransactionState",
     "Message",
@@ -60,6 +67,7 @@ __all__ = [
     "handler",
     "logger",
     "progress",
+    "read",
     "to_queue",
     "worker_index",
 ]
@@ -73,6 +81,8 @@ _FROM = {
     "client.sending": ("SendRules",),
     "client.sync": ("SyncProducer",),
     "client.transactions": ("CheckedMessage", "LocalTransactionState", "TransactionSendResult"),
+    "crew.crew": ("Crew", "CrewError", "CrewTimeoutError"),
+    "crew.reading": ("read",),
     "workers.api": (
         "BatchResult", "BodyError", "Commit", "Handler", "Retry", "Rollback", "SoftTimeLimitExceeded", "Suspend", "handler"
     ),
@@ -100,12 +110,19 @@ def __dir__() -> list[str]:
 def consume(
     handler: str | Callable[..., Any] | Sequence[Callable[..., Any]],
     *,
-    topics: str | Sequence[str] = (),
-    group: str,
-    name_servers: str = "",
+    topics: str | Sequence[str] | None = None,
+    group: str | None = None,
+    name_servers: str | None = None,
+    workers: int | None = None,
+    schema: str | None = None,
+    target: str | Path | None = None,
     settings: Mapping[str, object] | None = None,
+    config: str | Path | None = None,
 ) -> Summary:
     """Consume with `handler` until TERM or INT; see `rocketcrew.supervisor.consume`."""
     from .supervisor.consume import consume as run
 
-    return run(handler, topics=topics, group=group, name_servers=name_servers, settings=settings)
+    return run(
+        handler, topics=topics, group=group, name_servers=name_servers, workers=workers, schema=schema, target=target,
+        settings=settings, config=config,
+    )  # fmt: skip

@@ -21,6 +21,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.ipc
+import pytest
 
 from rocketcrew.cli.children import Child, free_ports, listens
 from rocketcrew.cli.watch import Watch
@@ -43,6 +44,7 @@ from rocketcrew.supervisor.control import ask
 HANDLERS = Path(__file__).parent
 KEY = ["_group", "_topic", "_broker", "_queue_id", "_offset", "_seq"]
 WAIT_S = 60.0
+PATIENCE_MS = 240_000
 SEND_TIMEOUT_MS = 30_000
 """Of producers whose sends are no test by themselves: a broker's first answers on a busy machine take seconds."""
 
@@ -234,6 +236,13 @@ class Crew:
 def say(verdict: str) -> None:
     """The one line of a fault test; the soak run (pytest -s) keeps it."""
     print(f"VERDICT good: {verdict}")  # noqa: T201
+
+
+def patient(patch: pytest.MonkeyPatch) -> None:
+    """For what reads its settings in this test or is started by it: an embedded broker in this process may answer late, and a
+    worker boot slowly."""
+    for name in ("CLUSTER_REQUEST", "CLUSTER_CONNECT", "WORKERS_BOOT"):
+        patch.setenv(f"ROCKETCREW_{name}_TIMEOUT_MS", str(PATIENCE_MS))
 
 
 def patient_producer(cluster: Cluster, group: str = "", **options: Any) -> SyncProducer:

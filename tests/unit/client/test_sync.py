@@ -104,6 +104,11 @@ def test_errors_come_through(closed_port):
         SyncProducer("")
 
 
+async def test_inside_a_running_loop_it_needs_a_thread(served):
+    with SyncProducer(served.broker.name_server, background=True) as producer:
+        assert producer.send(OutgoingMessage(TOPIC, b"x")).attempts == 1
+
+
 async def test_inside_a_running_loop_it_refuses():
     with pytest.raises(UsageError, match="use Producer with await"):
         SyncProducer("127.0.0.1:1")

@@ -11,6 +11,7 @@ from loader_world import World
 from test_compaction import flip_a_value
 from test_partitions import loaded
 
+from rocketcrew import read
 from rocketcrew.cli.reading import DuckViews, dataset
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.errors import LoaderError
@@ -83,3 +84,45 @@ def test_a_damaged_log_of_a_delta_table_is_an_error_in_words(world: World, segme
         entry.write_text("{bad")
     with pytest.raises(LoaderError, match=r"the Delta table .*table can't be read: .*_delta_log"):
         DuckViews(world.table)
+
+
+def test_read_gives_every_row_or_those_of_the_last_attempt_as_the_views_do(world: World, segments: Any) -> None:
+    record = segments.Record
+    for attempt, offset in ((1, 0), (2, 1)):
+        retry = {"topic": "%RETRY%g", "origin": "first", "reconsume_times": attempt}
+        world.seal([record(offset, [f"again {attempt}", "b"], **retry)])
+        loaded(world, "pyarrow")
+    world.seal([record(1, ["a", "b", "c"], origin="first"), record(2, ["other"]), record(3, ["other"])])
+    loaded(world, "pyarrow")
+    names = ["_topic", "_offset", "_seq", "_reconsume_times", "value", "batch_id"]
+    views = answers(world.table, *(f"SELECT {', '.join(names)} FROM {view}" for view in ("results", "latest")))
+    for found, rows in zip(views, (read(world.table), read(world.table, latest=True)), strict=True):
+        assert sorted(found) == sorted(tuple(row.values()) for row in rows.select(names).to_pylist())
+    assert sorted(read(world.table, latest=True)["value"].to_pylist()) == ["again 2", "b", "other", "other"]
+    assert list(read(world.table, form="pandas", latest=True)["value"].sort_values()) == [
+        "again 2",
+        "b",
+        "other",
+        "other",
+    ]
+    assert read(world.table, form="dataset").count_rows() == 9
+
+
+def test_what_read_cannot_do_is_said(world: World, segments: Any, tmp_path: Path) -> None:
+    for wrong, says in (
+        ({"form": "polars"}, "none of arrow, dataset, pandas, spark"),
+        ({"form": "spark"}, "needs a session"),
+        ({"form": "pandas", "spark": object()}, "leave one of form= and spark= out"),
+        ({}, "holds no batch yet"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            read(tmp_path / "nothing", **wrong)
+    with pytest.raises(UsageError, match="is a URL"):
+        read("s3://bucket/table")
+    world.seal([segments.Record(offset) for offset in range(100)])
+    loaded(world, "pyarrow")
+    with pytest.raises(UsageError, match="has every row"):
+        read(world.table, form="dataset", latest=True)
+    flip_a_value(next(world.table.rglob("*.parquet")))
+    with pytest.raises(LoaderError, match="rocketcrew reconcile"):
+        read(world.table)

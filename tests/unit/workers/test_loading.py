@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os.path
 import sys
 from collections.abc import Iterator
@@ -137,6 +138,27 @@ def test_a_function_of_main_brings_the_globals_it_refers_to() -> None:
     assert spec.pickled is not None
     assert len(spec.pickled) < 10_000  # not BIG
     assert load(spec)(2.5) == 10
+
+
+def test_a_module_that_no_worker_finds_by_its_name_travels_by_value(tmp_path: Path) -> None:
+    file = tmp_path / "beside_everything.py"
+    file.write_text("FACTOR = 7\ndef helper(n): return n * FACTOR\ndef handle(m): return helper(m)\n")
+    found = importlib.util.spec_from_file_location("some.where.beside_everything", file)
+    assert found is not None and found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    package = ModuleType("some.where")
+    package.beside_everything = module
+    there = {"some": ModuleType("some"), "some.where": package, module.__name__: module}
+    sys.modules.update(there)
+    try:
+        spec = describe(module.handle)
+        assert sys.modules[module.__name__] is package.beside_everything is module
+    finally:
+        for name in there:
+            del sys.modules[name]
+    assert spec.import_path is None
+    assert load(spec)(3) == 21
 
 
 def test_a_decorated_lambda_keeps_what_the_decorator_says() -> None:

@@ -1,0 +1,467 @@
+"""`Crew`: consuming beside the caller, in a script or a notebook. See the room's text for how it works."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import pickle
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, NoReturn, Self, cast
+
+from ..cli.stagings import group_in_keys, topics_in_keys
+from ..cli.watch import QueueLag, Watch
+from ..cli.wording import in_words
+from ..client.loop_thread import LoopThread
+from ..conf.segment_format import OPEN_DIR, PLAN_DIR, READY_DIR
+from ..conf.settings import Settings, is_broadcasting, require
+from ..remoting.errors import RocketcrewError, UnreachableError, UsageError
+from ..remoting.names import DLQ_PREFIX, RETRY_PREFIX
+from ..remoting.queues import MessageQueue
+from ..supervisor.consume import NO_NAME_SERVER, settings_from, spec_of
+from ..supervisor.control import ask
+from ..supervisor.member.access import access_of
+from ..supervisor.service import Summary
+from ..supervisor.wiring import with_topics
+from ..workers.loading import search_path
+from .process import GO, Failed, Order, Reached, Ready
+from .results import rows_of, table_of
+
+LOG_FILE: Final = "crew.log"
+LOOK_S: Final = 0.1
+"""Between two looks of `wait`."""
+COMMIT_EVERY_MS: Final = 1000
+"""How often offsets are committed, where the configuration says nothing: `wait` looks at committed offsets."""
+STOP_SLACK_S: Final = 75.0
+"""Beyond the deadline of the drain: workers seal and leave, and the loader finishes its batch."""
+ENDS_WITHIN_S: Final = 5.0
+"""After its control socket answers no more."""
+INFER: Final = "infer"
+
+
+class CrewError(RocketcrewError):
+    """The crew's process could not start, or has ended. The text says why."""
+
+
+class CrewTimeoutError(CrewError, TimeoutError):
+    """What `Crew.wait` waited for has not come in time."""
+
+
+class Crew:
+    """Consume with `handler` in processes beside this one, from `with` (or `start`) to its end (or `close`).
+
+        with Crew(lambda message: {"size": len(message.body)}, topics="orders", group="sizes") as crew:
+            crew.wait(timeout=60)
+            for row in crew.results():
+                print(row)
+
+    Nothing blocks but `start`, `wait` and `close`. It may be used in a notebook, whose event loop runs, and one process may
+    have several. One thread at a time uses a crew.
+    """
+
+    def __init__(
+        self,
+        handler: str | Callable[..., Any] | Sequence[Callable[..., Any]],
+        *,
+        topics: str | Sequence[str] | None = None,
+        group: str | None = None,
+        name_servers: str | None = None,
+        embedded: bool = False,
+        workers: int | None = None,
+        schema: str | None = None,
+        target: str | Path | None = None,
+        settings: Mapping[str, object] | None = None,
+        config: str | Path | None = None,
+    ) -> None:
+        """Check everything; nothing is started yet.
+
+        The arguments are those of `consume`; the handler may also be a lambda or a function of a notebook's cell. `embedded`
+        starts a broker with the crew, which ends with it (its address is `name_server`, its data stay). Where neither the
+        handler nor the configuration has a schema, the first rows decide. Without a `target` (here or as `spark.target`) rows
+        stay in `supervisor.data_dir`, where `results` finds them. Raises UsageError for what the caller can mend, and
+        HandlerLoadError for a handler that cannot take a message.
+        """
+        found = settings_from(
+            {
+                "topics": topics, "group": group, "name_servers": name_servers or None, "workers": workers,
+                "schema": schema, "target": target,
+            },
+            settings, config,
+        )  # fmt: skip
+        if embedded and found.cluster.name_servers:
+            raise UsageError(
+                "embedded=True starts a broker of its own, but name servers are configured:"
+                f" {';'.join(found.cluster.name_servers)}. Leave one of the two out"
+            )
+        if not (embedded or found.cluster.name_servers or found.cluster.namesrv_domain):
+            raise UsageError(f"{NO_NAME_SERVER}, or embedded=True to start a broker of your own")
+        self._handler = spec_of(handler, found.workers.boot_timeout_ms)
+        self.settings: Final = _for_a_crew(with_topics(found, self._handler))
+        flags = {"consumer.topics": "topics=", "consumer.group": "group="}
+        require(self.settings, flags, flag_names=flags)
+        self._embedded = embedded
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watch: Watch | None = None
+        self._ready: Ready | None = None
+        self._ended: Summary | None = None
+        self._failed = False
+        self._closed = False
+        self._status: dict[str, Any] = {}
+        self._stored_before = 0
+        self._queues: set[MessageQueue] = set()
+        self.name_server = ";".join(found.cluster.name_servers)
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except RocketcrewError:
+            if error is None:  # else that is what the caller has to know
+                raise
+
+    def start(self) -> Self:
+        """Start it; returns when workers are ready and the group is joined. Started once.
+
+        Raises what keeps it from starting: UsageError, HandlerError for a handler that no worker can load, CrewError for
+        servers that cannot be reached.
+        """
+        if self._process is not None:
+            raise UsageError("this crew was started before: make a new one")
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "rocketcrew.crew.process", str(os.getpid())],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        try:
+            self._boot()
+        except BaseException:
+            self._end_now()
+            raise
+        return self
+
+    def _boot(self) -> None:
+        with contextlib.suppress(BrokenPipeError):  # it has ended: what it says next is why
+            self._introduce()
+        ready = self._hear()
+        assert isinstance(ready, Ready)
+        self._ready = ready
+
+    def _introduce(self) -> None:
+        give = self._child().stdin
+        assert give is not None
+        with give:
+            pickle.dump(Order(self.settings, self._handler, self._embedded, search_path()), give)
+            give.flush()
+            reached = self._hear()
+            assert isinstance(reached, Reached)
+            self.name_server = ";".join(reached.name_servers)
+            cluster = dataclasses.replace(self.settings.cluster, name_servers=reached.name_servers)
+            self._loop = LoopThread("rocketcrew-crew")
+            self._watch = Watch(access_of(dataclasses.replace(self.settings, cluster=cluster)), self._loop)
+            try:
+                self._stored_before = self._stored()  # before anything is pulled: what came before is not ours
+            except RocketcrewError as error:
+                _raise_in_words(error)
+            give.write(GO)
+
+    def close(self) -> None:
+        """Finish what was begun, seal, commit, leave the group, end. Idempotent.
+
+        Raises CrewError when it was stopped by force, and the error that ended it when it had ended by itself; then messages
+        come again, and nothing is lost. Ctrl-C while it waits ends it at once.
+        """
+        process = self._process
+        if process is None or self._closed:
+            return
+        try:
+            self._close_watch()  # first: it would report that an embedded broker ends
+            if process.poll() is None:
+                process.terminate()
+            limit_s = self.settings.supervisor.stop_deadline_ms / 1000 + STOP_SLACK_S
+            try:
+                process.wait(limit_s)
+            except subprocess.TimeoutExpired:
+                raise CrewError(
+                    f"the crew did not stop within {limit_s:.0f} s, and was killed; see {self.log}"
+                ) from None
+            ended = self._end_heard()
+            if ended is not None and ended.exit_code:
+                raise CrewError(
+                    f"stopped by force: {ended.unfinished + ended.unsealed} messages will come again; see {self.log}"
+                )
+        finally:
+            self._end_now()
+
+    def _end_now(self) -> None:
+        process, self._closed = self._process, True
+        assert process is not None
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+        self._close_watch()
+
+    def _close_watch(self) -> None:
+        """And the thread of its loop. Idempotent."""
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.close()
+
+    # --- what happens ---------------------------------------------------------------------------------------------
+
+    @property
+    def log(self) -> Path:
+        """The file with the log of the supervisor and its workers, and with what handlers print. It is appended to."""
+        return (Path(self.settings.supervisor.data_dir) / LOG_FILE).absolute()
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """What `rocketcrew status --json` shows; after the end, the last that was seen, with the final `counters`."""
+        if self._ended is not None:
+            return {**self._status, "counters": self._ended.counters}
+        ready = self._running()
+        try:
+            self._status = self._loop.run(ask(ready.slot, "status"))
+        except UsageError:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # its socket is gone a moment before it is
+                self._child().wait(ENDS_WITHIN_S)
+            self._running()  # raises why it ended
+            raise
+        return self._status
+
+    def wait(
+        self,
+        *,
+        max_messages: int | None = None,
+        until_empty: bool = True,
+        timeout: float | None = None,
+        progress: bool = False,
+    ) -> dict[str, int]:
+        """Wait until so many messages are done or until nothing is left to consume, whichever comes first; the counters.
+
+        `max_messages`: this crew has finished at least so many, dead letters among them, and their rows are in `results`.
+        `until_empty`: the group's committed offsets have reached the newest of all queues of its topics, and what this crew
+        sent back was consumed too or is a dead letter; with a target, its rows are in the table. Messages that other members
+        sent back and that wait for their delay are not seen, nor retries of topics that brokers let POP. `timeout`: in
+        seconds. `progress` shows a bar (tqdm). Raises CrewTimeoutError after it, and what ended the crew if it ends. A broker
+        that is away meanwhile is waited for.
+        """
+        if max_messages is None and not until_empty:
+            raise UsageError("wait for what? Give max_messages=N, or leave until_empty=True")
+        if until_empty and is_broadcasting(self.settings):
+            raise UsageError(
+                "a broadcasting group has no offsets at the broker: wait(max_messages=N, until_empty=False) is possible"
+            )
+        self._running()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with _Bar(progress, max_messages) as bar:
+            while True:
+                counters = self.status["counters"]
+                done = _finished(counters)
+                if max_messages is not None and done - self._status["unsealed_messages"] >= max_messages:
+                    break
+                left, rest = self._looked() if until_empty else (None, "")
+                bar.show(done, left)
+                if left == 0:
+                    break
+                if deadline is not None and time.monotonic() > deadline:
+                    raise CrewTimeoutError(self._late(cast("float", timeout), counters, rest))
+                time.sleep(LOOK_S)
+            counters = self.status["counters"]
+            bar.show(_finished(counters), 0)
+        return dict(counters)
+
+    def _late(self, timeout_s: float, counters: Mapping[str, int], rest: str) -> str:
+        return (
+            f"not done after {timeout_s:g} s: {_finished(counters)} messages are finished{rest};"
+            f" {counters['failed_messages']} attempts have failed, {counters['worker_deaths']} workers have died."
+            f" Errors are in {self.log}"
+        )
+
+    def _looked(self) -> tuple[int | None, str]:
+        """What is left, None where servers do not answer; and the same in words."""
+        try:
+            left = self._left()
+        except UnreachableError as error:
+            self._running()
+            return None, f", how many are left is not known ({in_words(error)})"
+        return left, f", {left} are left"
+
+    def _left(self) -> int:
+        """Messages that are not consumed, as far as is known; 0 only when it is certain."""
+        left = self._lag()
+        if left:
+            return left
+        sent_back = self._sent_back()
+        delayed = self._stored_before + sent_back - self._stored()
+        if delayed > 0:
+            return delayed
+        # What came back in between is in the lag now, and a message that was sent back in between is counted now.
+        return self._lag() + (self._sent_back() - sent_back) or int(not self._is_loaded())
+
+    def _sent_back(self) -> int:
+        counters: dict[str, int] = self.status["counters"]
+        return counters["sent_back_messages"]
+
+    def _lag(self) -> int:
+        group = group_in_keys(self.settings)
+        return sum(queue.lag for queue in self._asked([*topics_in_keys(self.settings), RETRY_PREFIX + group]))
+
+    def _stored(self) -> int:
+        """How many messages the group's retry and dead-letter topics have ever got."""
+        group = group_in_keys(self.settings)
+        return sum(queue.end for queue in self._asked([RETRY_PREFIX + group, DLQ_PREFIX + group]))
+
+    def _asked(self, topics: list[str]) -> list[QueueLag]:
+        """Raises UnreachableError for queues that have vanished too: a name server that starts anew does not know all yet."""
+        assert self._watch is not None
+        found = self._watch.lag(group_in_keys(self.settings), topics)
+        queues = {queue.mq for queue in found}
+        for gone in sorted(mq for mq in self._queues - queues if mq.topic in topics):
+            raise UnreachableError(self.name_server, f"the queue {gone} is not known there any more")
+        self._queues |= queues
+        return found
+
+    def _is_loaded(self) -> bool:
+        """Nothing waits for the table; true where there is none."""
+        if not self.settings.spark.load:
+            return True
+        segments = self._running().slot / "segments"
+        if any(path for name in (OPEN_DIR, READY_DIR) for path in (segments / name).iterdir()):
+            return False
+        return all(path.with_suffix(".done").exists() for path in (segments / PLAN_DIR).glob("*.json"))
+
+    # --- rows -----------------------------------------------------------------------------------------------------
+
+    def results(self) -> Iterator[Mapping[str, Any]]:
+        """The rows that the handler has returned until now, as dicts of its columns; each call begins with the first.
+
+        Rows become visible when they are sealed, `results.seal_idle_ms` (1 s) after the last one. Those of one message stand
+        together; the order of messages is not theirs. They may be read after `close` too. Raises UsageError with a target.
+        """
+        return rows_of(self._segments(), self._known().run)
+
+    def table(self) -> Any:
+        """As `results`, as one `pyarrow.Table` that has the key columns too: `_topic`, `_offset`, `_origin_message_id`, …"""
+        return table_of(self._segments(), self._known().run)
+
+    def _segments(self) -> Path:
+        if self.settings.spark.load:
+            where = self.settings.spark.target or self._known().slot.parent / "table"
+            raise UsageError(f"the rows of this crew go into a table: read them by rocketcrew.read({str(where)!r})")
+        return self._known().slot / "segments"
+
+    # --- the process ----------------------------------------------------------------------------------------------
+
+    def _known(self) -> Ready:
+        if self._ready is None:
+            raise UsageError("this crew was not started: use it with `with`, or call start()")
+        return self._ready
+
+    def _running(self) -> Ready:
+        """Raises why it runs no more."""
+        ready = self._known()
+        assert self._process is not None
+        if self._closed:
+            raise UsageError("this crew is closed: make a new one")
+        if self._process.poll() is not None:
+            self._end_heard()
+            raise CrewError(f"the crew was stopped by somebody else; see {self.log}")
+        return ready
+
+    def _child(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None
+        return self._process
+
+    def _end_heard(self) -> Summary | None:
+        """How the process ended; None when that was heard before. Raises its error."""
+        if self._ended is not None or self._failed:
+            return self._ended
+        said = self._hear()
+        assert isinstance(said, Summary)
+        self._ended = said
+        return said
+
+    def _hear(self) -> Reached | Ready | Summary:
+        """What the process says next. Raises its error, or CrewError when it ended without a word."""
+        process = self._process
+        assert process is not None
+        assert process.stdout is not None
+        try:
+            said: Reached | Ready | Summary | Failed = pickle.load(process.stdout)  # noqa: S301  it is ours
+        except EOFError:
+            code, self._failed = process.wait(), True
+            how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            raise CrewError(f"the crew's process {how}; see {self.log}") from None
+        if isinstance(said, Failed):
+            self._failed = True
+            process.wait()
+            if said.traceback:
+                said.error.add_note(said.traceback)
+            _raise_in_words(said.error)
+        return said
+
+
+def _for_a_crew(settings: Settings) -> Settings:
+    """Where the configuration says nothing, what a script expects: columns by the first rows, quick commits, and no loader
+    without a table."""
+    origin = settings.origin
+    if origin["results.schema"] == "default":
+        settings = dataclasses.replace(settings, results=dataclasses.replace(settings.results, schema=INFER))
+    if origin["consumer.persist_consumer_offset_interval_ms"] == "default":
+        consumer = dataclasses.replace(settings.consumer, persist_consumer_offset_interval_ms=COMMIT_EVERY_MS)
+        settings = dataclasses.replace(settings, consumer=consumer)
+    if not settings.spark.target and settings.results.commit_after != "loaded":
+        settings = dataclasses.replace(settings, spark=dataclasses.replace(settings.spark, load=False))
+    return settings
+
+
+def _finished(counters: Mapping[str, int]) -> int:
+    return counters["done_messages"] + counters["dead_letter_messages"]
+
+
+def _raise_in_words(error: RocketcrewError) -> NoReturn:
+    """Raise it with the sentence that the commands print."""
+    text = in_words(error)
+    if text == str(error):
+        raise error
+    raise CrewError(text) from error
+
+
+class _Bar:
+    """A progress bar of finished messages, or nothing."""
+
+    def __init__(self, wanted: bool, total: int | None) -> None:
+        self._total = total
+        self._bar: Any = None
+        if wanted:
+            from tqdm.auto import tqdm
+
+            self._bar = tqdm(total=total, unit=" messages")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def show(self, done: int, left: int | None) -> None:
+        if self._bar is not None:
+            self._bar.total = self._total or (None if left is None else done + left)
+            self._bar.n = done
+            self._bar.refresh()

@@ -1,0 +1,88 @@
+"""`read`: a table as Arrow, pandas or Spark have it, for scripts and notebooks.
+
+`latest` is the view of that name (spark/views.py): per group and origin message the rows of one record, that of the newest
+epoch, of these the one with the most reconsume times, among equals the one stored last.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow
+import pyarrow.compute
+
+from ..cli.reading import dataset
+from ..conf.formats import not_a_folder
+from ..conf.segment_format import (
+    BROKER,
+    EPOCH,
+    GROUP,
+    MESSAGE_ID,
+    OFFSET,
+    ORIGIN_MESSAGE_ID,
+    QUEUE_ID,
+    RECONSUME_TIMES,
+    STORE_TIME,
+    TOPIC,
+)
+from ..remoting.errors import UsageError
+from ..spark.errors import LoaderError
+from ..spark.views import UNREADABLE_REMEDY, as_data_frame
+
+# The stubs' generics ask for value types, which only the run knows here.
+pa: Any = pyarrow
+pc: Any = pyarrow.compute
+
+FORMS: Final = ("arrow", "dataset", "pandas", "spark")
+_MESSAGE: Final = "_message"
+_PLACE: Final = "_place"
+_RECORD: Final = (EPOCH, RECONSUME_TIMES, STORE_TIME, TOPIC, BROKER, QUEUE_ID, OFFSET)
+"""What tells the records of one message apart, in the order in which the later one is found."""
+
+
+def read(target: str | Path, *, latest: bool = False, form: str = "arrow", spark: Any = None) -> Any:
+    """The table in the folder `target`: every row of every batch with its key columns and `batch_id`.
+
+    `latest=True` leaves out what a message's earlier attempts gave. `form` is "arrow" (a `pyarrow.Table`), "dataset" (a
+    `pyarrow.dataset.Dataset`, read when it is used; not with `latest`) or "pandas" (a DataFrame). With `spark`, a
+    SparkSession, it is a Spark DataFrame; for a Delta table the session needs Delta's jars.
+
+    Raises UsageError for a target that is no table yet, LoaderError for one that cannot be read.
+    """
+    wrong = not_a_folder(str(target))
+    if wrong:
+        raise UsageError(f"target {str(target)!r} {wrong}")
+    if form not in FORMS:
+        raise UsageError(f"form={form!r} is none of {', '.join(FORMS)}")
+    if form == "spark" and spark is None:
+        raise UsageError("form='spark' needs a session: read(target, spark=session)")
+    if spark is not None:
+        if form not in ("arrow", "spark"):
+            raise UsageError(f"form={form!r} is read without Spark: leave one of form= and spark= out")
+        return as_data_frame(spark, Path(target), latest=latest)
+    found = dataset(Path(target))
+    if form == "dataset":
+        if latest:
+            raise UsageError("form='dataset' has every row: latest=True is possible with form='arrow' and 'pandas'")
+        return found
+    try:
+        table = found.to_table()
+    except (pa.ArrowException, OSError) as error:
+        raise LoaderError(f"the table {target} can't be read: {error}. {UNREADABLE_REMEDY}") from None
+    table = latest_rows(table) if latest else table
+    return table.to_pandas() if form == "pandas" else table
+
+
+def latest_rows(table: Any) -> Any:
+    """The rows of the last record of each message, in their order."""
+    message = pc.coalesce(table.column(ORIGIN_MESSAGE_ID), table.column(MESSAGE_ID)).fill_null("")
+    epoch = table.column(EPOCH).fill_null(0) if EPOCH in table.column_names else pa.nulls(len(table)).cast(pa.int64())
+    columns = {name: table.column(name) for name in (GROUP, *_RECORD[1:])}
+    keys = pa.table({**columns, EPOCH: epoch.fill_null(0), _MESSAGE: message})
+    newest_first = keys.sort_by([(name, "descending") for name in _RECORD])
+    newest = newest_first.group_by([GROUP, _MESSAGE], use_threads=False).aggregate([(n, "first") for n in _RECORD])
+    newest = newest.rename_columns([GROUP, _MESSAGE, *_RECORD])
+    placed = keys.append_column(_PLACE, pa.array(range(len(keys)), pa.int64()))
+    kept = placed.join(newest, [GROUP, _MESSAGE, *_RECORD], join_type="left semi")
+    return table.take(kept.column(_PLACE).combine_chunks().sort())

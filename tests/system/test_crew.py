@@ -1,0 +1,295 @@
+"""`Crew`, `read` and `consume` as scripts and notebooks use them, against an embedded broker."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from documented import blocks_of
+from harness import free_ports, patient, patient_producer, wait_until
+
+from rocketcrew import Crew, CrewError, CrewTimeoutError, Retry, SyncProducer, read
+from rocketcrew.remoting.errors import RocketcrewError, UsageError
+from rocketcrew.testing import LocalBroker
+
+WAIT_S = 120
+FACTOR = 3
+QUICK = {
+    "consumer.consume_from_where": "CONSUME_FROM_FIRST_OFFSET",
+    "consumer.rebalance_interval_ms": 1000,
+    "results.seal_idle_ms": 100,
+}
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[LocalBroker]:
+    with LocalBroker(delay_levels="100ms 100ms 200ms 200ms 300ms 300ms") as found:
+        yield found
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, as that of a script: state goes below it."""
+    monkeypatch.chdir(tmp_path)
+    patient(monkeypatch)
+    return tmp_path
+
+
+def send(broker: LocalBroker, topic: str, count: int, start: int = 0) -> None:
+    with patient_producer(broker) as producer:
+        for number in range(start, start + count):
+            producer.send(topic, str(number))
+
+
+def crew_of(broker: LocalBroker, handler: Any, topic: str, **arguments: Any) -> Crew:
+    settings = {**QUICK, **arguments.pop("settings", {})}
+    named = {"group": broker.group(), "workers": 1, "name_servers": broker.name_server, **arguments}
+    return Crew(handler, topics=topic, settings=settings, **named)
+
+
+def times_factor(message: Any) -> dict[str, int]:
+    return {"n": int(message.body) * FACTOR}
+
+
+def test_a_lambda_in_two_workers_and_rows_that_stay_after_the_end(broker: LocalBroker, here: Path) -> None:
+    topic = broker.topic()
+    send(broker, topic, 40)
+    with crew_of(broker, lambda message: {"n": int(message.body)}, topic, workers=2) as crew:
+        counters = crew.wait(timeout=WAIT_S)
+        assert counters["done_messages"] == 40
+        assert sorted(row["n"] for row in crew.results()) == list(range(40))
+        assert crew.status["ready_workers"] == 2
+        send(broker, topic, 10, start=40)
+        crew.wait(max_messages=50, until_empty=False, timeout=WAIT_S)
+        assert sorted(row["n"] for row in crew.results()) == list(range(50))
+    assert crew.status["counters"]["done_messages"] == 50
+    assert crew.table().column("_topic").to_pylist() == [topic] * 50
+    with pytest.raises(UsageError, match="closed"):
+        crew.wait()
+
+
+def test_a_second_crew_of_the_group_has_its_own_rows_only(broker: LocalBroker, here: Path) -> None:
+    topic, group = broker.topic(), broker.group()
+    for start in (0, 5):
+        send(broker, topic, 5, start)
+        with crew_of(broker, times_factor, topic, group=group) as crew:
+            crew.wait(timeout=WAIT_S)
+            assert sorted(row["n"] for row in crew.results()) == [n * FACTOR for n in range(start, start + 5)]
+
+
+def test_inside_a_running_loop_as_in_a_notebook(broker: LocalBroker, here: Path) -> None:
+    topic = broker.topic()
+    send(broker, topic, 5)
+
+    async def cell() -> int:
+        with crew_of(broker, times_factor, topic) as crew:
+            crew.wait(timeout=WAIT_S)
+            return sum(row["n"] for row in crew.results())
+
+    assert asyncio.run(cell()) == FACTOR * 10
+
+
+def test_what_comes_back_later_is_waited_for_and_dead_letters_are_no_rest(broker: LocalBroker, here: Path) -> None:
+    def stubborn(message: Any) -> dict[str, int]:
+        if message.body == b"3" or message.reconsume_times < 2:
+            raise Retry
+        return {"n": int(message.body)}
+
+    topic, group = broker.topic(), broker.group()
+    send(broker, topic, 5)
+    with crew_of(broker, stubborn, topic, group=group, settings={"consumer.max_reconsume_times": 2}) as crew:
+        crew.wait(timeout=WAIT_S)
+        assert sorted(row["n"] for row in crew.results()) == [0, 1, 2, 4]
+    assert [message.body for message in broker.dead_letters(group)] == [b"3"]
+
+
+def test_rows_of_a_worker_that_crashed_are_there_once(broker: LocalBroker, here: Path) -> None:
+    def crash(message: Any) -> dict[str, int]:
+        if message.body == b"crash" and message.reconsume_times == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {"reconsumed": message.reconsume_times}
+
+    topic = broker.topic(queues=1)
+    send(broker, topic, 30)
+    with patient_producer(broker) as producer:
+        producer.send(topic, "crash")
+    send(broker, topic, 30)
+    with crew_of(
+        broker, crash, topic, settings={"workers.max_worker_deaths": 1, "consumer.max_reconsume_times": 1}
+    ) as crew:
+        crew.wait(timeout=WAIT_S)
+        table = crew.table()
+    records = list(
+        zip(table["_topic"].to_pylist(), table["_queue_id"].to_pylist(), table["_offset"].to_pylist(), strict=True)
+    )
+    assert len(records) == len(set(records))
+    assert len([record for record in records if record[0] == topic]) == 60
+
+
+def test_an_embedded_broker_of_its_own(here: Path) -> None:
+    name_server_port, port = free_ports(2)
+    settings = {**QUICK, "broker.name_server_port": name_server_port, "broker.port": port}
+    with Crew(times_factor, topics="numbers", group="g", embedded=True, workers=1, settings=settings) as crew:
+        with SyncProducer(crew.name_server) as producer:
+            producer.send("numbers", "14")
+        crew.wait(max_messages=1, until_empty=False, timeout=WAIT_S)
+        assert list(crew.results()) == [{"n": 42}]
+
+
+def test_rows_of_a_target_are_read_from_the_table(broker: LocalBroker, here: Path) -> None:
+    topic, table = broker.topic(), here / "table"
+    send(broker, topic, 20)
+    settings = {"spark.format": "pyarrow", "spark.max_wait_ms": 500}
+    with crew_of(broker, times_factor, topic, target=table, settings=settings) as crew:
+        crew.wait(timeout=WAIT_S)
+        assert sorted(read(table)["n"].to_pylist()) == [n * FACTOR for n in range(20)]
+        with pytest.raises(UsageError, match=r"rocketcrew\.read"):
+            crew.results()
+    assert sorted(read(table, form="pandas", latest=True)["n"]) == [n * FACTOR for n in range(20)]
+
+
+# What goes wrong is raised in the caller, with the sentence that the commands print.
+
+
+def command(*words: str) -> str:
+    done = subprocess.run([sys.executable, "-m", "rocketcrew", *words], capture_output=True, text=True, check=False)
+    assert done.returncode
+    return done.stderr.strip().removeprefix("rocketcrew: ")
+
+
+def test_a_handler_that_cannot_be_used_and_no_server_say_what_run_says(here: Path) -> None:
+    (here / "shop.py").write_text("def handle(message, other): ...\ndef fine(message): ...\n")
+    with socket.socket() as held:  # bound and not listening: refused, and nobody else gets the port
+        held.bind(("127.0.0.1", 0))
+        nobody = f"127.0.0.1:{held.getsockname()[1]}"
+        asked = {"topics": "t", "group": "g", "name_servers": nobody}
+        words = ("-t", "t", "-g", "g", "-n", nobody)
+        for handler in ("shop:handle", "shop:handel", "shoop:handle", "shop.py"):
+            with pytest.raises(RocketcrewError) as raised:
+                Crew(handler, **asked)
+            assert str(raised.value) == command("run", handler, *words, "--log-level", "error")
+        with pytest.raises(CrewError) as unreachable, Crew("shop:fine", **asked):
+            pass
+        assert "no name server answers" in str(unreachable.value)
+        assert str(unreachable.value) in command("run", "shop:fine", *words, "--log-level", "error")
+
+
+def test_a_handler_that_no_worker_can_load_is_an_error_of_the_start(broker: LocalBroker, here: Path) -> None:
+    (here / "broken.py").write_text("from rocketcrew import handler\n\ndef prepare():\n    raise ValueError('no model')\n\n"
+                                    "@handler(setup=prepare)\ndef handle(message): ...\n")  # fmt: skip
+    crew = crew_of(broker, "broken:handle", broker.topic())
+    with pytest.raises(RocketcrewError, match="no model"):
+        crew.start()
+
+
+def test_a_wait_that_is_too_short_says_how_far_it_came(broker: LocalBroker, here: Path) -> None:
+    def never(message: Any) -> None:
+        raise ValueError("never")
+
+    topic = broker.topic()
+    send(broker, topic, 1)
+    with crew_of(broker, never, topic) as crew:
+        wait_until(lambda: crew.status["counters"]["failed_messages"] > 0, WAIT_S, "a failed attempt")
+        with pytest.raises(CrewTimeoutError, match=r"not done after 0\.1 s: 0 messages are finished, [1-9]") as late:
+            crew.wait(timeout=0.1)
+        assert isinstance(late.value, TimeoutError)
+        assert "never" in crew.log.read_text()
+
+
+def test_a_broker_that_is_away_is_waited_for(broker: LocalBroker, here: Path) -> None:
+    topic = broker.topic()
+    with crew_of(broker, times_factor, topic) as crew:
+        broker.kill()
+        try:
+            with pytest.raises(CrewTimeoutError, match="how many are left is not known"):
+                crew.wait(timeout=0.1)
+        finally:
+            broker.start()
+        assert crew.wait(timeout=WAIT_S)["done_messages"] == 0
+
+
+def test_a_crew_whose_process_is_killed_says_so_and_the_next_one_goes_on(broker: LocalBroker, here: Path) -> None:
+    topic, group = broker.topic(), broker.group()
+    crew = crew_of(broker, times_factor, topic, group=group).start()
+    os.kill(crew.status["pid"], signal.SIGKILL)
+    with pytest.raises(CrewError, match="killed by signal 9"):
+        crew.wait(timeout=WAIT_S)
+    crew.close()
+    send(broker, topic, 3)
+    with crew_of(broker, times_factor, topic, group=group) as crew:
+        crew.wait(timeout=WAIT_S)
+        assert sorted(row["n"] for row in crew.results()) == [0, 3, 6]
+
+
+def test_nothing_of_a_crew_outlives_its_caller(broker: LocalBroker, here: Path) -> None:
+    script = (
+        "import sys\nfrom rocketcrew import Crew\n"
+        f"crew = Crew(lambda m: None, topics={broker.topic()!r}, group='g', workers=1, name_servers={broker.name_server!r})\n"
+        "crew.start()\nprint(*[w['pid'] for w in crew.status['workers']], crew.status['pid'], flush=True)\nsys.stdin.read()\n"
+    )
+    caller = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with caller:
+        assert caller.stdout is not None
+        pids = [int(word) for word in caller.stdout.readline().split()]
+        processes = [psutil.Process(pid) for pid in pids]
+        caller.kill()
+    assert len(processes) == 2
+    assert not psutil.wait_procs(processes, timeout=WAIT_S)[1]
+
+
+# The configuration.
+
+
+def test_the_file_of_the_folder_is_read_and_arguments_come_first(broker: LocalBroker, here: Path) -> None:
+    topic = broker.topic()
+    (here / "rocketcrew.toml").write_text(
+        f'[consumer]\ngroup = "of-the-file"\ntopics = ["{topic}"]\n[cluster]\nname_servers = ["{broker.name_server}"]\n'
+        "[workers]\ncount = 7\n"
+    )
+    crew = Crew(times_factor, workers=1)
+    assert (crew.settings.consumer.group, crew.settings.workers.count) == ("of-the-file", 1)
+    send(broker, topic, 2)
+    with crew:
+        crew.wait(max_messages=2, timeout=WAIT_S)
+    with pytest.raises(UsageError, match="started before"):
+        crew.start()
+
+
+def test_consume_is_blocking_and_reads_the_file_too(broker: LocalBroker, here: Path) -> None:
+    topic = broker.topic()
+    send(broker, topic, 1)
+    (here / "rocketcrew.toml").write_text(
+        f'[consumer]\ngroup = "g"\n[cluster]\nname_servers = ["{broker.name_server}"]\n'
+    )
+    (here / "script.py").write_text(
+        "import os, signal\nfrom rocketcrew import consume\n\n"
+        "def handle(message):\n    os.kill(SUPERVISOR, signal.SIGTERM)\n    return {'n': 1}\n\n"
+        "if __name__ == '__main__':\n    SUPERVISOR = os.getpid()\n"
+        f"    summary = consume(handle, topics={topic!r}, workers=1, schema='n int', settings={{'spark.load': False}})\n"
+        "    print(summary.counters['done_messages'], summary.exit_code)\n"
+    )
+    done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert done.stdout.split() == ["1", "0"], done.stderr
+
+
+def test_the_page_about_notebooks_runs_as_it_is_written(broker: LocalBroker, here: Path) -> None:
+    for name, text in blocks_of("how-to/notebook.md").items():
+        (here / name).write_text(text)
+    name_server_port, port = free_ports(2)
+    (here / "rocketcrew.toml").write_text(f"[broker]\nname_server_port = {name_server_port}\nport = {port}\n")
+    done = subprocess.run([sys.executable, "orders.py"], capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert done.stdout.split() == [str(sum(range(100)) + 100)], done.stderr
+    topic = broker.topic()
+    send(broker, topic, 12)
+    code = f"from table import run; print(*sorted(run({broker.name_server!r}, {topic!r})['length']))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert done.stdout.split() == ["1"] * 10 + ["2"] * 2, done.stderr

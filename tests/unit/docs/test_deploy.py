@@ -1,0 +1,180 @@
+"""The files of deploy/ say what is so: names of metrics and settings, deadlines, commands; and who runs in the image."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from rocketcrew.cli.main import rocketcrew as cli
+from rocketcrew.conf.exit_codes import EXIT_HANDLER, EXIT_USAGE
+from rocketcrew.conf.settings import load
+from rocketcrew.conf.sources import CONFIG_FILE_VARIABLE, KNOWN, environment_name
+from rocketcrew.supervisor.core.decisions import Core
+from rocketcrew.supervisor.core.slab import SLAB_BYTES_MIN, Slab
+from rocketcrew.supervisor.core.states import ServiceState
+from rocketcrew.supervisor.loader_child import STOP_TIMEOUT_S
+from rocketcrew.supervisor.metrics import PictureCollector
+from rocketcrew.supervisor.service import WORKER_STOP_MS
+from rocketcrew.supervisor.status import picture
+from rocketcrew.supervisor.wiring import core_config
+
+ROOT = Path(__file__).parents[3]
+DEPLOY = ROOT / "deploy"
+STOP_S = (load({}, {}, None).supervisor.stop_deadline_ms + WORKER_STOP_MS) / 1000
+"""From TERM until queues are drained and workers have left, at most."""
+ENVIRONMENT = {environment_name(name) for name in KNOWN} | {CONFIG_FILE_VARIABLE}
+OTHER_SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
+
+
+def documents(name: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((DEPLOY / name).read_text()))
+
+
+def exported() -> set[str]:
+    """Names of all series that /metrics can have."""
+    settings = load({"consumer.group": "g", "consumer.topics": ["t"], "cluster.name_servers": "host:1"}, {}, None)
+    slab = Slab(SLAB_BYTES_MIN)
+    core = Core(core_config(settings, "me", ("t",)), slab, memoryview(bytearray(slab.size_bytes)))
+    loader = {"rows_total": 0, "batches_total": 0, "restarts": 0, "last": {"commit_s": 0.1, "seconds": 0.1}}
+    backlog = {"segments": 0, "bytes": 0, "oldest_s": 0.0}
+    extra = {"staff": {"workers": 1, "counts": {}}, "loader": loader, "backlog": backlog}
+    families = PictureCollector(lambda: picture(core, ServiceState.RUNNING, {}, extra)).collect()
+    return {family.name + suffix for family in families for suffix in OTHER_SUFFIXES.get(family.type, ("",))}
+
+
+def named(text: str) -> set[str]:
+    return set(re.findall(r"\b(?:rocketcrew|rocketmq)_\w+", text))
+
+
+def queries() -> list[str]:
+    (alerts,) = documents("grafana/alerts.yaml")
+    board = json.loads((DEPLOY / "grafana/dashboard.json").read_text())
+    (keda,) = documents("kubernetes/keda.yaml")
+    return [
+        *(rule["expr"] for group in alerts["groups"] for rule in group["rules"]),
+        *(target["expr"] for panel in board["panels"] for target in panel["targets"]),
+        *(variable["query"] for variable in board["templating"]["list"] if variable["type"] == "query"),
+        *(trigger["metadata"]["query"] for trigger in keda["spec"]["triggers"]),
+    ]
+
+
+def test_every_metric_that_is_asked_for_is_exported() -> None:
+    known = exported()
+    assert {"rocketmq_consumer_lag_messages", "rocketcrew_done_messages_total"} <= known
+    assert len(queries()) > 25
+    for query in queries():
+        assert named(query), query
+        assert named(query) <= known, query
+
+
+def test_metrics_are_asked_for_by_the_labels_that_they_have() -> None:
+    """RocketMQ's names have consumer_group, ours have group."""
+    for query in queries():
+        for name, label in re.findall(r"\b(rocketcrew|rocketmq)_\w+\{(\w+)", query):
+            assert label == ("group" if name == "rocketcrew" else "consumer_group"), query
+
+
+def test_panels_have_numbers_and_places_of_their_own() -> None:
+    panels = json.loads((DEPLOY / "grafana/dashboard.json").read_text())["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels]
+    assert len(set(places)) == len(places)
+
+
+def test_the_grace_period_is_longer_than_the_drain_everywhere() -> None:
+    objects = documents("kubernetes/member.yaml")
+    (members,) = [each for each in objects if each["kind"] == "StatefulSet"]
+    assert members["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > STOP_S
+    (compose,) = documents("docker/compose.yaml")
+    assert float(compose["services"]["member"]["stop_grace_period"].removesuffix("s")) > STOP_S
+    assert float(unit()["Service"]["TimeoutStopSec"]) > STOP_S + STOP_TIMEOUT_S
+    boot_s = load({}, {}, None).workers.boot_timeout_ms / 1000
+    assert float(unit()["Service"]["TimeoutStartSec"]) > boot_s
+    probe = members["spec"]["template"]["spec"]["containers"][0]["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] > boot_s
+
+
+def unit() -> configparser.ConfigParser:
+    found = configparser.ConfigParser(strict=False, interpolation=None)
+    found.optionxform = str  # type: ignore[assignment, method-assign]
+    found.read(DEPLOY / "systemd/rocketcrew@.service")
+    return found
+
+
+def test_the_unit_waits_for_ready_and_does_not_restart_what_cannot_start() -> None:
+    service = unit()["Service"]
+    assert (service["Type"], service["KillMode"], service["NotifyAccess"]) == ("notify", "mixed", "main")
+    assert {int(code) for code in service["RestartPreventExitStatus"].split()} == {EXIT_USAGE, EXIT_HANDLER}
+
+
+def test_settings_of_the_environment_exist() -> None:
+    texts = [
+        (DEPLOY / name).read_text()
+        for name in (
+            "docker/Dockerfile",
+            "docker/compose.yaml",
+            "systemd/rocketcrew@.service",
+            "kubernetes/member.yaml",
+        )
+    ]
+    found = {name for text in texts for name in re.findall(r"\bROCKETCREW_[A-Z_]+", text)}
+    assert len(found) >= 6
+    assert found <= ENVIRONMENT
+
+
+def test_the_configuration_of_the_manifest_can_be_loaded_and_its_ports_agree(tmp_path: Path) -> None:
+    objects = {each["kind"]: each for each in documents("kubernetes/member.yaml")}
+    text = objects["ConfigMap"]["data"]["rocketcrew.toml"]
+    file = tmp_path / "rocketcrew.toml"
+    file.write_text(text)
+    settings = load({}, {}, file)
+    assert settings.supervisor.stop_deadline_ms == tomllib.loads(text)["supervisor"]["stop_deadline_ms"]
+    pod = objects["StatefulSet"]["spec"]["template"]
+    (member,) = pod["spec"]["containers"]
+    port = settings.metrics.port
+    assert member["ports"][0]["containerPort"] == objects["Service"]["spec"]["ports"][0]["port"] == port
+    assert pod["metadata"]["annotations"]["prometheus.io/port"] == str(port)
+    mounts = [mount["mountPath"] for mount in member["volumeMounts"]]
+    assert any(settings.supervisor.data_dir.startswith(mount) for mount in mounts)
+    (keda,) = documents("kubernetes/keda.yaml")
+    scaled = keda["spec"]["scaleTargetRef"]
+    assert (scaled["kind"], scaled["name"]) == ("StatefulSet", objects["StatefulSet"]["metadata"]["name"])
+
+
+@pytest.mark.parametrize("words", [
+    pytest.param(documents("docker/compose.yaml")[0]["services"]["member"]["command"].split(), id="compose"),
+    pytest.param(documents("kubernetes/member.yaml")[2]["spec"]["template"]["spec"]["containers"][0]["args"], id="pod"),
+])  # fmt: skip
+def test_commands_exist(words: list[str]) -> None:
+    context = click.Context(cli, info_name="rocketcrew")
+    command = cli.get_command(context, words[0])
+    assert command is not None
+    command.make_parser(click.Context(command, info_name=words[0])).parse_args(words[1:])
+
+
+def dockerfile() -> list[tuple[str, str]]:
+    text = (DEPLOY / "docker/Dockerfile").read_text().replace("\\\n", " ")
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    return [(line.split(None, 1)[0], line.split(None, 1)[1]) for line in lines]
+
+
+def test_the_image_runs_the_supervisor_itself_as_a_user_without_rights() -> None:
+    lines = dockerfile()
+    last_stage = lines[max(place for place, (word, _) in enumerate(lines) if word == "FROM") :]
+    said = dict(last_stage)
+    assert int(said["USER"]) > 0  # a number: Kubernetes' runAsNonRoot cannot judge a name
+    assert json.loads(said["ENTRYPOINT"]) == ["rocketcrew"]  # no shell between: it is PID 1, and TERM reaches it
+    assert said["STOPSIGNAL"] == "SIGTERM"
+    words = [word for word, _ in last_stage]
+    assert "RUN" not in words[words.index("USER") :]
+    (state,) = re.findall(r"ROCKETCREW_SUPERVISOR_DATA_DIR=(\S+)", said["ENV"])
+    assert state.startswith(said["VOLUME"])
+    assert said["EXPOSE"] in said["ENV"]
