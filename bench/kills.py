@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "system"))
@@ -41,8 +42,8 @@ class Run:
         self.pause_s = pause_ms / 1000
         self.random = random.Random(seed)
         self.broker = Broker(folder)
-        self.crew = Crew(folder, self.broker, "poison_handlers:naps", TOPIC, load=False,
-                         **{"log.format": "json", "workers.max_worker_deaths": 100})  # fmt: skip
+        settings: dict[str, Any] = {"log.format": "json", "workers.max_worker_deaths": 100}
+        self.crew = Crew(folder, self.broker, "poison_handlers:naps", TOPIC, load=False, **settings)
         self.crew.start()
         self.sent = 0
         self.empty_s: list[float] = []

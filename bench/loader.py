@@ -160,7 +160,7 @@ class Bench:
         return self._load(ArrowWriter()).seconds
 
     def _load(self, writer: Writer) -> Turn:
-        remove_tree(self.config.target)
+        remove_tree(self.config.folder)
         for name in ("ready", "plan"):  # beside them lies Spark's own folder
             remove_tree(self.config.staging / name)
         (self.config.staging / "ready").mkdir(parents=True)
@@ -171,7 +171,7 @@ class Bench:
     def _run_loader(self, writer: Writer) -> list[BatchReport]:
         loader = Loader(
             Staging(self.config.staging),
-            ParquetTarget(self.config.target, writer, self.threads),
+            ParquetTarget(self.config.folder, writer, self.threads),
             self.config.trigger,
             self.config.limits,
             threads=self.threads,
@@ -221,7 +221,7 @@ def measure(bench: Bench, rows: int, runs: int) -> dict[str, object]:
     last = [turn.batches for turn in loaded]
 
     def part(name: str) -> float:
-        return statistics.median(sum(getattr(batch, name) for batch in batches) for batches in last)
+        return float(statistics.median(sum(getattr(batch, name) for batch in batches) for batches in last))
 
     bare_s, loader_s = (statistics.median(turn.seconds for turn in turns) for turns in (bare, loaded))
     return {

@@ -47,7 +47,7 @@ from rocketcrew.remoting.headers import PullRequest
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import SYSFLAG_LOW_BYTE, StoredMessage, decode_messages, encode_message
 from rocketcrew.workers.api import as_handler
-from rocketcrew.workers.boot import WorkerLimits
+from rocketcrew.workers.boot import WorkerBounds
 from rocketcrew.workers.calls import chooser
 from rocketcrew.workers.cells import private_cell
 from rocketcrew.workers.message import INNER_BATCH_BIT, Message
@@ -281,7 +281,7 @@ def in_the_worker() -> tuple[float, float]:
     data = b"".join(encode_message(StoredMessage(TOPIC, body, queue_offset=number)) for number in range(records))
     times: dict[type[Runner], list[float]] = {Runner: [], BareRunner: []}
     runners = {
-        kind: kind(as_handler(no_op), None, cell=private_cell(), limits=WorkerLimits(), clock=time.monotonic_ns,
+        kind: kind(as_handler(no_op), None, cell=private_cell(), bounds=WorkerBounds(), clock=time.monotonic_ns,
                    flush=lambda: None)
         for kind in times
     }  # fmt: skip

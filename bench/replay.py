@@ -22,8 +22,8 @@ import sys
 
 import numpy as np
 
-from rocketcrew.remoting.codes import RequestCode, ResponseCode
-from rocketcrew.remoting.command import FLAG_ONEWAY, Command
+from rocketcrew.remoting.codes import FLAG_ONEWAY, RequestCode, ResponseCode
+from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.frame import FrameReader, encode, encode_head
 from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.stored import StoredMessage, encode_message

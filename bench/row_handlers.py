@@ -86,8 +86,10 @@ def nested5(message: Message) -> dict[str, object]:
 def arrow5_x10(message: Message) -> pyarrow.RecordBatch:
     n = message.queue_offset
     numbers = list(range(n, n + 10))
-    return pa.RecordBatch.from_pydict({"n": numbers, "level": ["warning"] * 10, "text": ["line of a module"] * 10,
-                                       "ratio": [0.5] * 10, "ok": [True] * 10})  # fmt: skip
+    rows: pyarrow.RecordBatch = pa.RecordBatch.from_pydict({
+        "n": numbers, "level": ["warning"] * 10, "text": ["line of a module"] * 10, "ratio": [0.5] * 10, "ok": [True] * 10,
+    })  # fmt: skip
+    return rows
 
 
 @handler(schema=FIVE, batch=True)

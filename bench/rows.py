@@ -52,14 +52,14 @@ from rocketcrew.conf.segment_format import OFFSET, OPEN_DIR, QUEUE_ID, READY_DIR
 from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.stored import StoredMessage, encode_message
 from rocketcrew.workers.api import as_handler
-from rocketcrew.workers.boot import WorkerLimits
+from rocketcrew.workers.boot import WorkerBounds
 from rocketcrew.workers.ddl import as_schema
 from rocketcrew.workers.link import Transport, WorkerLink, link_pair
 from rocketcrew.workers.packets import QueueInfo, encode_chunk, encode_queue
 from rocketcrew.workers.rows import RowBuffer
 from rocketcrew.workers.sealing import Sealer
 from rocketcrew.workers.segment import SegmentWriter
-from rocketcrew.workers.worker import Worker
+from rocketcrew.workers.worker import WorkerLoop
 
 pa: Any = pyarrow
 ds: Any = pyarrow.dataset
@@ -83,12 +83,12 @@ class FakeLink:
 
     def __init__(self, handler: object, schema: object, batch: int, folder: Path) -> None:
         self.link, sock = link_pair(Transport.SLAB)
-        limits = WorkerLimits(batch_messages_max=batch, flush_interval_us=1_000_000)
+        bounds = WorkerBounds(batch_messages_max=batch, flush_interval_us=1_000_000)
         rows: RowBuffer[Any] = RowBuffer(as_schema(schema), "group")
         (folder / READY_DIR).mkdir(parents=True)
         segments = SegmentWriter(
-            folder, "w", rows.schema, seal_rows=limits.seal_rows, seal_bytes=limits.seal_bytes,
-            seal_idle_ms=limits.seal_idle_ms, pause=_give_up,
+            folder, "w", rows.schema, seal_rows=bounds.seal_rows, seal_bytes=bounds.seal_bytes,
+            seal_idle_ms=bounds.seal_idle_ms, pause=_give_up,
         )  # fmt: skip
         sealer = Sealer(folder / READY_DIR, pause=_give_up, waits=lambda: None)
         records = b"".join(_record(number) for number in range(CHUNK))
@@ -96,8 +96,8 @@ class FakeLink:
         slab = mmap.mmap(-1, self.length)
         slab[:] = records
         self.worker_link = WorkerLink(sock, Transport.SLAB)
-        self.worker = Worker(
-            self.worker_link, as_handler(handler), limits=limits, slab=slab, rows=rows, segments=segments,
+        self.worker = WorkerLoop(
+            self.worker_link, as_handler(handler), bounds=bounds, slab=slab, rows=rows, segments=segments,
             sealer=sealer, clock=time.monotonic_ns,
         )  # fmt: skip
         self.link.send(encode_queue(1, QueueInfo("group", TOPIC, "replay", 0)))

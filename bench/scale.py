@@ -5,8 +5,9 @@ The supervisor is the real one, fed by the replay source. Its workers are stood 
 the supervisor (schedstat). Sizes take turns in each run, and what is compared is the ratio to the smallest size of the same
 run; of these the median is printed.
 
-- queues, topics, workers: µs per message, at full rate, without the looks at the status; for workers once with cheap
-  messages, which go to the few that are awake, and once with messages of 100 µs, which go to all in turn;
+- queues, topics, workers: µs per message, at full rate, from the moment when all queues are opened, without the looks at
+  the status; for workers once with cheap messages, which go to the few that are awake, and once with messages of 100 µs,
+  which go to all in turn;
 - idle: µs a second with nothing to do, 5 s long, begun when all messages are done;
 - files: the same with sealed segments waiting in ready/, which nobody loads;
 - start: CPU ms until every queue is opened, memory then; per queue and per worker;
@@ -43,8 +44,6 @@ PER_PULL = 32
 BODY_BYTES = 200
 IDLE_S = 5.0
 SETTLE_S = 1.0
-WARM_UP = 0.2
-"""Of the messages: not counted. They begin when all queues are opened, so no start is counted either."""
 QUEUES = (8, 128, 1_024)
 TOPICS = (1, 10, 100)
 WORKERS = (2, 16, 64, 256)
@@ -156,13 +155,12 @@ def measure(
             try:
                 crew.opened(queues)
                 time.sleep(SETTLE_S)
+                looks, cpu = crew.looks, cpu_us(crew.pid)
                 source.ask("go")
-                wait_done(crew, int(source.messages * WARM_UP))
-                first, looks, cpu = crew.done(), crew.looks, cpu_us(crew.pid)
                 wait_done(crew, source.messages)
                 taken, looks = cpu_us(crew.pid) - cpu, crew.looks - looks
                 time.sleep(SETTLE_S)
-                per_message = (taken - looks * crew.look_us()) / (source.messages - first)
+                per_message = (taken - looks * crew.look_us()) / source.messages
                 cpu = cpu_us(crew.pid)
                 time.sleep(IDLE_S)
                 idle = (cpu_us(crew.pid) - cpu) / IDLE_S

@@ -16,20 +16,24 @@ import select
 import signal
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import cast
 
 from rocketcrew.__main__ import main
 from rocketcrew.supervisor.pool import worker_pool
+from rocketcrew.supervisor.pool.child import BootMaker, NewWorker
+from rocketcrew.supervisor.pool.launching import Launched, Launcher
+from rocketcrew.supervisor.pool.stacks import Helper
 from rocketcrew.workers.link import LinkClosedError, Transport, WorkerLink, choose_transport
 from rocketcrew.workers.packets import (
     CHUNK,
     CHUNK_STRUCT,
     STOP,
-    Outcome,
     Ready,
-    encode_outcomes,
+    Report,
     encode_ready,
+    encode_reports,
 )
+from rocketcrew.workers.spawn import Forkserver, WorkerProcess
 
 NAME_BYTES_MAX = 200
 
@@ -73,16 +77,16 @@ class Crowd:
 
     def _answer(self, descriptor: int) -> None:
         link, _ = self._links[descriptor]
-        done: list[Outcome] = []
+        done: list[Report] = []
         try:
             while (packet := link.receive()) is not None:
                 if packet[0] == CHUNK:
                     _, chunk_id, _, _, _, records, _ = CHUNK_STRUCT.unpack_from(packet)
-                    done.append(Outcome(chunk_id, 0, records, 0, records * self._us, self._us, 0, 0))
+                    done.append(Report(chunk_id, 0, records, 0, records * self._us, self._us, 0, 0))
                 elif packet[0] == STOP:
                     self._end(descriptor)
                     return
-            for report in encode_outcomes(done, ()) if done else ():
+            for report in encode_reports(done, ()) if done else ():
                 link.send(report)
         except LinkClosedError:
             self._end(descriptor)
@@ -119,28 +123,28 @@ class StandIn:
         os.close(self.sentinel)
 
 
-class StandInLauncher:
-    """In place of the forkservers."""
+class StandInLauncher(Launcher):
+    """In place of the forkservers. A launcher by type, so that the type checker knows what it has to take."""
 
     orders: socket.socket
     pid: int
 
-    def add(self, generation: int, forkserver: object, make_boot: object) -> None:
+    def add(self, generation: int, forkserver: Forkserver, make_boot: BootMaker) -> None:
         """There is nothing to start."""
 
-    def launch(self, generation: int, new: Any, launched: Callable[[Any], None]) -> None:
+    def launch(self, generation: int, new: NewWorker, launched: Launched, wanted: Callable[[], bool]) -> None:
         alive, end = os.pipe()
         socket.send_fds(self.orders, [new.worker_id.encode()], [new.link.fileno(), end])
         os.close(end)
         new.link.close()
         process = StandIn(new.worker_id, self.pid, alive, self._kill)
-        asyncio.get_running_loop().call_soon(launched, process)
+        asyncio.get_running_loop().call_soon(launched, cast("WorkerProcess", process))
 
     def _kill(self, worker_id: str) -> None:
         with contextlib.suppress(OSError):
             self.orders.send(worker_id.encode())
 
-    def helpers(self) -> list[Any]:
+    def helpers(self) -> list[Helper]:
         return []
 
     def interrupt(self, generation: int) -> None:
@@ -167,7 +171,7 @@ def stand_in() -> None:
             os._exit(0)
     theirs.close()
     StandInLauncher.orders, StandInLauncher.pid = ours, pid
-    worker_pool.Launcher = StandInLauncher  # type: ignore[assignment, misc]
+    worker_pool.Launcher = StandInLauncher  # type: ignore[attr-defined]
 
 
 if __name__ == "__main__":

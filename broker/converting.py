@@ -35,8 +35,9 @@ from .disk import CONVERTING, DiskStorage
 from .log_scan import BLANK_MIN_BYTES, Kind, LogScan, blank
 from .message_store import LOG
 from .recovery import Key
-from .state import TIMERS_TABLE, TOPICS_JOURNAL
+from .state import TOPICS_JOURNAL
 from .storage import StorageError, StoredFile
+from .timers import TIMERS_TABLE
 
 BEFORE = ".before-conversion"
 WRITE_BYTES = 1 << 20

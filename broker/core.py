@@ -35,7 +35,7 @@ from .name_server import NameServerCore
 from .refusal import Refused
 from .requests import end_transaction, forward, pull, send
 from .requests.table import HANDLERS
-from .state import DELAYS_TABLE, TIMERS_TABLE, BrokerState, Call
+from .state import DELAYS_TABLE, BrokerState, Call
 from .storage import DiskFailed, Storage, StorageError
 
 DELAYS_MAX = 1_000  # states of the delay levels that wait for a flush; of more, the oldest are not saved
@@ -68,7 +68,6 @@ class BrokerCore:
         self._unanswered: deque[tuple[int, Reply]] = deque()  # what has to be flushed for them; ascending
         self._delays_to_save: deque[tuple[int, bytes]] = deque(maxlen=DELAYS_MAX)  # likewise
         self._later: list[tuple[int, Call]] = []  # requests that a test holds up: until when
-        self._timers_to_save: tuple[int, bytes] | None = None  # likewise
         self._next_flush_ms = now_ms + config.flush_interval_ms
         self._next_checkpoint_ms = now_ms + config.checkpoint_interval_ms
         self._checkpoint_due = False
@@ -264,18 +263,9 @@ class BrokerCore:
                 text = waiting.popleft()[1]
             if text is not None:
                 self.state.storage.replace(DELAYS_TABLE, text)
-            timers = self._timers_to_save
-            if timers is not None and (not self.state.storage.has_disk or timers[0] <= self._flushed):
-                self._timers_to_save = None
-                self.state.storage.replace(TIMERS_TABLE, timers[1])
+            self.state.saved_timers.save(self._flushed)
         except StorageError as error:
             self._note(error)
-
-    def _dump_timers(self) -> None:
-        """Note which timer messages were delivered, unless an earlier note still waits for the disk."""
-        text = self.state.timers.dump_if_changed() if self._timers_to_save is None else None
-        if text is not None:
-            self._timers_to_save = self.state.written, text
 
     def _keep(self, now_ms: int) -> None:
         """Save and sync what is due; a disk that refuses becomes `trouble`, and is tried again at the next interval."""
@@ -285,7 +275,7 @@ class BrokerCore:
                 self._next_offsets_ms = now_ms + config.offset_flush_interval_ms
                 state.save_topics()  # also for a genuine broker that opens the store after a kill: it knows no journal
                 state.save_tables(self._flushed)
-                self._dump_timers()
+                state.saved_timers.note(state.written)
                 self._save_delays()
             if now_ms >= self._next_checkpoint_ms:
                 self._next_checkpoint_ms = now_ms + config.checkpoint_interval_ms
@@ -300,6 +290,7 @@ class BrokerCore:
                 self._checkpoint_due = False
                 state.store.begin_checkpoint()
             state.end_journal()
+            state.saved_timers.end()
             state.store.end_checkpoint()
             state.store.rebuild_some()
         except StorageError as error:
@@ -377,6 +368,6 @@ class BrokerCore:
         state.end_journal()
         state.save_tables(self._flushed)
         for _ in range(2):  # what waited, then the newest
-            self._dump_timers()
+            state.saved_timers.note(state.written)
             self._save_delays()
         state.store.checkpoint_now()

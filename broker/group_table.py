@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from ..remoting.admin_bodies import DataVersion, SubscriptionGroupConfig, SubscriptionGroupTable
 from ..remoting.errors import UsageError
+from .table_text import TableText
 
 GROUP_MAX_CHARS = 255
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
@@ -31,6 +32,7 @@ class GroupTable:
         self._auto_create = auto_create
         self._groups_max = groups_max
         self._groups: dict[str, SubscriptionGroupConfig] = {}
+        self._text = TableText("subscriptionGroupTable")
 
     def get(self, name: str) -> SubscriptionGroupConfig | None:
         """The group's settings, those of a new one when it is unknown and may be made; None when it may not."""
@@ -89,10 +91,13 @@ class GroupTable:
         self.changes += 1
         return True
 
-    def table(self) -> SubscriptionGroupTable:
-        """All groups, as subscriptionGroup.json and admin tools (request 201) have them."""
-        return SubscriptionGroupTable(dict(self._groups), DataVersion(counter=self.changes))
+    def names(self) -> list[str]:
+        return sorted(self._groups)
+
+    def dump(self) -> bytes:
+        """The text of all groups, as subscriptionGroup.json and admin tools (request 201) have it."""
+        return self._text.encode(DataVersion(counter=self.changes), self._groups)
 
     def load(self, text: bytes) -> None:
-        """Take over what `table().encode()` wrote. Raises ProtocolError when it is something else."""
+        """Take over what `dump` wrote. Raises ProtocolError when it is something else."""
         self._groups = dict(SubscriptionGroupTable.decode(text).subscription_group_table)

@@ -35,7 +35,16 @@ from .offset_table import OffsetTable
 from .put_get_stats import GROUP_GET_NUMS, TOPIC_PUT_NUMS, PutGetStats
 from .refusal import Refused
 from .storage import Storage, StorageError
-from .timers import GENUINE_CHECKPOINT, Timers, asks_for_timer, redirect_to_timer, timer_due_ms
+from .timers import (
+    GENUINE_CHECKPOINT,
+    TIMERS_JOURNAL,
+    TIMERS_TABLE,
+    SavedTimers,
+    Timers,
+    asks_for_timer,
+    redirect_to_timer,
+    timer_due_ms,
+)
 from .topic_table import SCHEDULE_TOPIC, TIMER_TOPIC, TopicTable, illegal_topic, system_topics
 from .transactions import Transactions, commit_positions, half_of
 
@@ -46,7 +55,6 @@ CLOCK_AHEAD_MAX_MS = 86_400_000  # how far the clock may have been set back sinc
 GROUPS_TABLE = "config/subscriptionGroup.json"
 OFFSETS_TABLE = "config/consumerOffset.json"
 DELAYS_TABLE = "config/delayOffset.json"
-TIMERS_TABLE = "config/timers.json"
 
 
 class Call(NamedTuple):
@@ -90,6 +98,7 @@ class BrokerState:
         self.held = HeldPulls(config.held_pulls_max)
         self.delays = DelayLevels(levels_ms)
         self.timers = Timers()
+        self.saved_timers = SavedTimers(storage, self.timers)
         self.transactions = Transactions(
             config.transaction_timeout_ms, config.transaction_check_interval_ms, config.transaction_checks_max
         )
@@ -135,6 +144,9 @@ class BrokerState:
         self._load(OFFSETS_TABLE, self.offsets.load)
         self._load(DELAYS_TABLE, self.delays.load)
         self._load(TIMERS_TABLE, self.timers.load)
+        damaged = self.saved_timers.replay()
+        if damaged:
+            self.events.append(("store.timers_journal_damaged", {"lines": damaged}))
         self._saved_groups, self._saved_offsets = self.groups.changes, self.offsets.changes
         count = self.store.recover(
             self.topics.__contains__, self._tags_code, self._revivable, topics_lost=not known, removals=removals
@@ -151,7 +163,8 @@ class BrokerState:
             except QueueRebuilding:  # each queue once at most: what is made anew agrees with the log
                 while self.store.is_rebuilding:
                     self.store.rebuild_some()
-        self.storage.replace(TOPICS_TABLE, self.topics.table().encode(), sync=True)
+        self.saved_timers.started()
+        self.storage.replace(TOPICS_TABLE, self.topics.dump(), sync=True)
         self._journal.reset(self._journal.end)
         self.register(now_ms)
         return count
@@ -235,7 +248,7 @@ class BrokerState:
     def save_topics(self, *, sync: bool = False) -> None:
         """Write the whole table of topics if the journal has lines; when it is on the disk, `end_journal` empties it."""
         if self._journal.end > self._journal.start and (sync or self._journal.end != self._journal_saved):
-            self.storage.replace(TOPICS_TABLE, self.topics.table().encode(), sync=sync)
+            self.storage.replace(TOPICS_TABLE, self.topics.dump(), sync=sync)
             self._journal_saved = self._journal.end
 
     def end_journal(self) -> None:
@@ -263,7 +276,7 @@ class BrokerState:
         """Save groups and offsets if they changed since they were saved; the disk has `flushed` of what was `written`."""
         self._keep_positions(flushed)
         if self.groups.changes != self._saved_groups:
-            self.storage.replace(GROUPS_TABLE, self.groups.table().encode())
+            self.storage.replace(GROUPS_TABLE, self.groups.dump())
             self._saved_groups = self.groups.changes
         if self.offsets.changes != self._saved_offsets:
             self.storage.replace(OFFSETS_TABLE, self.offsets.dump())
@@ -409,9 +422,9 @@ class BrokerState:
         return self.store.log_end + self._journal.end
 
     def begin_flush(self) -> int:
-        """Start to bring log and journal to the disk; returns the ticket."""
+        """Start to bring log and journals to the disk; returns the ticket."""
         self._journal_flushing = self._journal.end
-        return self.storage.sync(LOG, TOPICS_JOURNAL)
+        return self.storage.sync(LOG, TOPICS_JOURNAL, TIMERS_JOURNAL)
 
     def end_flush(self) -> None:
         """That is done."""

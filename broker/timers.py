@@ -8,9 +8,13 @@ are exact to the millisecond. DELAY wins over a timer.
 A message with TIMER_DEL_UNIQKEY in the same topic takes back all that wait with its key (RECALL_MESSAGE; a producer's retry
 sends one twice): they are never delivered. None waits longer than retention keeps its record.
 
-What was delivered is saved when the disk has it, as `config/timers.json`: all below `floor`, and some intervals above it. A
-kill between a delivery and that save delivers once more: at least once, as everything here. In a store that a genuine broker
-left there is no such table: then all is open whose time is not before the one that its wheel had come to (config/timercheck).
+What was delivered is saved when the disk has it: once a second, as one line of `config/timers.journal` with the offsets of
+that second. So a save costs what was delivered, however many are open. Now and then (`_whole_is_due`) `config/timers.json` is
+written besides: all below `floor` was delivered, and some intervals above it. Once the disk has it, the journal begins anew.
+A message that is closed stays closed, so to read a line twice, or one that the table has already, changes nothing; a line
+that a kill cut short does not count. A kill between a delivery and its line delivers once more: at least once, as everything
+here. In a store that a genuine broker left there is neither: then all is open whose time is not before the one that its wheel
+had come to (config/timercheck).
 """
 
 from __future__ import annotations
@@ -18,6 +22,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from itertools import pairwise
+from zlib import crc32
 
 from ..remoting.body import Body
 from ..remoting.errors import UsageError
@@ -35,10 +41,15 @@ from ..remoting.properties import (
 from ..remoting.stored import StoredMessage
 from .delay import delay_level, real_message
 from .message_store import MessageStore
+from .storage import Storage
 from .topic_table import TIMER_TOPIC
 
 FAILURE_PAUSE_MS = 1_000
 GENUINE_CHECKPOINT = "config/timercheck"
+TIMERS_TABLE = "config/timers.json"
+TIMERS_JOURNAL = "config/timers.journal"
+JOURNAL_BYTES = 1 << 20
+WHOLE_AFTER_MIN = 10_000  # deliveries between two writings of the whole table, at least: some 200 KB of journal
 _UNITS_MS = ((PROPERTY_TIMER_DELAY_SEC, 1_000), (PROPERTY_TIMER_DELAY_MS, 1))
 
 
@@ -91,8 +102,9 @@ class Timers:
         ] = []  # heap of time and offset; what was taken back is skipped, or left out anew
         self._end = 0  # offsets below it are open or done
         self._loaded: _TimerDocument | None = None
+        self._journalled: set[int] = set()  # what the journal says besides
+        self._closed: list[int] = []  # since `take_closed`
         self._paused_until_ms = 0
-        self._changed = False
 
     def __len__(self) -> int:
         return len(self._open)
@@ -102,6 +114,7 @@ class Timers:
         self._open.clear()
         self._by_key.clear()
         self._due.clear()
+        self._closed.clear()
         queue = store.queue(TIMER_TOPIC, 0)
         if queue is None:
             return
@@ -112,6 +125,8 @@ class Timers:
         at = max(loaded.floor, queue.min_offset)
         for begin, end in zip(bounds[::2], bounds[1::2], strict=False):
             for offset in range(at, min(begin, queue.max_offset)):
+                if offset in self._journalled:
+                    continue
                 message = store.message_in(TIMER_TOPIC, 0, offset)
                 if message is not None and _out_ms(message.properties) >= wheel_ms:
                     self._take(offset, message.properties)
@@ -128,7 +143,7 @@ class Timers:
         if taken_back is not None:
             for closed in sorted(self._by_key.get(taken_back, ())):
                 self._close(closed)
-            self._changed = True
+            self._closed.append(offset)
             return
         key = recall_key(properties.get(PROPERTY_REAL_TOPIC, ""), properties.get(PROPERTY_UNIQ_KEY, ""))
         due_ms = _out_ms(properties)
@@ -140,6 +155,7 @@ class Timers:
         entry = self._open.pop(offset, None)
         if entry is None:
             return
+        self._closed.append(offset)
         same = self._by_key[entry[1]]
         same.discard(offset)
         if not same:
@@ -176,28 +192,114 @@ class Timers:
                     store.events.append(("store.timer_message_not_delivered", fields))
             self._paused_until_ms = 0
             self._close(offset)
-            self._changed = True
             count += 1
         return count
 
-    def dump_if_changed(self) -> bytes | None:
-        """The text of timers.json when it is not what was dumped last."""
-        if not self._changed:
-            return None
-        self._changed = False
-        return self.dump()
+    def take_closed(self) -> list[int]:
+        """Offsets of what was delivered or taken back since the last call."""
+        closed, self._closed = self._closed, []
+        return closed
 
     def dump(self) -> bytes:
         """The text of timers.json."""
         still_open = sorted(self._open)
         floor = still_open[0] if still_open else self._end
         gaps = zip(still_open, [*still_open[1:], self._end], strict=False)
-        delivered = [bound for offset, following in gaps if offset + 1 < following for bound in (offset + 1, following)]
-        return _TimerDocument(floor, tuple(delivered)).encode()
+        bounds = [f"{offset + 1},{following}" for offset, following in gaps if offset + 1 < following]
+        return f'{{"delivered":[{",".join(bounds)}],"floor":{floor}}}'.encode()
 
     def load(self, text: bytes) -> None:
         """Take over what was dumped. Raises ProtocolError when it is something else."""
         self._loaded = _TimerDocument.decode(text)
+
+    def replay(self, journal: bytes) -> int:
+        """Take over the lines of a journal, before `start`; returns how many whole lines cannot be read, and do not count."""
+        damaged = 0
+        for line in journal.split(b"\n")[:-1]:
+            offsets = closed_in(line)
+            if offsets is None:
+                damaged += 1
+            else:
+                self._journalled.update(offsets)
+        return damaged
+
+
+def closed_line(offsets: list[int]) -> bytes:
+    """The line of the journal that says so: begin and end of intervals, and their CRC32."""
+    ordered = sorted(offsets)
+    begins = [ordered[0], *(after for before, after in pairwise(ordered) if after > before + 1)]
+    ends = [*(before + 1 for before, after in pairwise(ordered) if after > before + 1), ordered[-1] + 1]
+    text = ",".join(f"{begin},{end}" for begin, end in zip(begins, ends, strict=True)).encode()
+    return b"%s %08x\n" % (text, crc32(text))
+
+
+def closed_in(line: bytes) -> list[int] | None:
+    """The offsets of a line, without its end; None when it is not what was written."""
+    text, _, check = line.partition(b" ")
+    if check != b"%08x" % crc32(text):
+        return None
+    bounds = [int(part) for part in text.split(b",")]
+    return [offset for begin, end in zip(bounds[::2], bounds[1::2], strict=True) for offset in range(begin, end)]
+
+
+class SavedTimers:
+    """The table and the journal of `Timers` in a storage."""
+
+    def __init__(self, storage: Storage, timers: Timers) -> None:
+        self._storage = storage
+        self._timers = timers
+        self.whole_after_min = WHOLE_AFTER_MIN
+        self._journal = storage.open(TIMERS_JOURNAL, JOURNAL_BYTES, buffered=False)
+        self._noted: tuple[int, bytes, bytes | None] | None = None  # what must be flushed first; a line; the table
+        self._journalled = 0  # deliveries that the table does not have
+        self._table_has = -1  # the journal's end as the table that is being written has it, -1 for none
+
+    def replay(self) -> int:
+        """Read the journal, before `Timers.start`; returns how many of its lines are damaged."""
+        journal = self._journal
+        lines = journal.read(journal.start, journal.content_end - journal.start)
+        return self._timers.replay(lines.rstrip(b"\0"))
+
+    def started(self) -> None:
+        """After `Timers.start`: begin the journal anew, so that nothing is appended to a line that a kill cut short."""
+        if self._journal.end > self._journal.start:
+            self._storage.replace(TIMERS_TABLE, self._timers.dump(), sync=True)
+            self._journal.reset(self._journal.end)
+
+    def note(self, written: int) -> None:
+        """Note what was delivered until now, unless an earlier note waits. `written` is what has to be flushed before it is
+        saved: else a crash could lose for good what was delivered."""
+        if self._noted is not None:
+            return
+        closed = self._timers.take_closed()
+        if closed:
+            self._journalled += len(closed)
+            self._noted = written, closed_line(closed), self._timers.dump() if self._whole_is_due() else None
+
+    def _whole_is_due(self) -> bool:
+        """So rarely that each delivery pays for the look at one or no open message."""
+        return self._journalled >= max(self.whole_after_min, len(self._timers))
+
+    def save(self, flushed: int) -> None:
+        """Save the note if the disk has `flushed`. Raises StorageError, and then the note waits."""
+        if self._noted is None or (self._storage.has_disk and flushed < self._noted[0]):
+            return
+        written, line, table = self._noted
+        if line:
+            self._journal.append(line)
+            self._noted = written, b"", table  # not again
+        if table is not None:
+            self._storage.replace(TIMERS_TABLE, table)
+            self._table_has, self._journalled = self._journal.end, 0
+        self._noted = None
+
+    def end(self) -> None:
+        """Begin the journal anew if a table that has all of it is on the disk. Where the disk was so slow that more was
+        appended meanwhile, the next table ends it."""
+        if self._table_has >= 0 and self._storage.is_saved(TIMERS_TABLE):
+            if self._table_has == self._journal.end:
+                self._journal.reset(self._journal.end)
+            self._table_has = -1
 
 
 def _out_ms(properties: Mapping[str, str]) -> int:

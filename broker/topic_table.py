@@ -13,6 +13,7 @@ from ..remoting.admin_bodies import DataVersion, TopicConfig, TopicConfigTable
 from ..remoting.codes import PERM_INHERIT, PERM_READ, PERM_WRITE
 from ..remoting.errors import ProtocolError
 from ..remoting.names import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX
+from .table_text import TableText
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
@@ -74,6 +75,7 @@ class TopicTable:
         self.changed_ms = 0
         self._topics = {topic.topic_name: topic for topic in system}
         self._system = frozenset(self._topics)
+        self._text = TableText("topicConfigTable")
 
     def __len__(self) -> int:
         return len(self._topics)
@@ -117,8 +119,12 @@ class TopicTable:
         return DataVersion(0, self.changed_ms, self.changes)
 
     def table(self) -> TopicConfigTable:
-        """All topics with the version of this table, as topics.json and admin tools (request 21) have them."""
+        """All topics with the version of this table."""
         return TopicConfigTable(dict(self._topics), self.version)
+
+    def dump(self) -> bytes:
+        """The text of `table`, as topics.json and admin tools (request 21) have it."""
+        return self._text.encode(self.version, self._topics)
 
     def journal_line(self, name: str, log_end: int) -> bytes:
         """What the journal says after a change of the topic `name`: what it is now, or that it is gone, and where the log
@@ -151,7 +157,7 @@ class TopicTable:
         return removals
 
     def load(self, text: bytes) -> None:
-        """Take over what `table().encode()` wrote, system topics on top. Raises ProtocolError when it is something else."""
+        """Take over what `dump` wrote, system topics on top. Raises ProtocolError when it is something else."""
         loaded = TopicConfigTable.decode(text)
         self.changes = loaded.data_version.counter
         self.changed_ms = loaded.data_version.timestamp

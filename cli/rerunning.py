@@ -26,13 +26,14 @@ from ..workers.boot import NEW_TABLE, TableSpec
 from ..workers.calls import Wants, batch_results, chooser
 from ..workers.ddl import as_schema
 from ..workers.inferring import COLUMNS_FILE, INFER, Inferring, declared_columns
-from ..workers.loading import HandlerSpec, describe_error, load
+from ..workers.loading import HandlerSpec, load
 from ..workers.message import INNER_BATCH_BIT, Message, expand_inner_batch
 from ..workers.packets import QueueInfo
 from ..workers.rows import RowBuffer
 from ..workers.sealing import Sealer
 from ..workers.segment import SegmentWriter
 from ..workers.table_fit import check_fits
+from ..workers.user_errors import describe_error
 from .messages import records
 
 SEAL_ROWS: Final = 50_000

@@ -29,7 +29,7 @@ from isal import isal_zlib
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_crc32: Callable[[bytearray], int] = isal_zlib.crc32  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+_crc32: Callable[[bytearray | memoryview], int] = isal_zlib.crc32  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 FORMAT_VERSION: Final = 1
 """Version of the layout below. A reader refuses a higher one; a writer of a new layout raises it."""
@@ -136,10 +136,10 @@ FOLDER_FORMATS = ("parquet", "pyarrow", "delta", "deltalake")
 """Values of `spark.format` whose tables are folders that know what they hold. Any other target is at least once."""
 
 
-def with_check(message: bytearray) -> None:
-    """Write the checksum into an encoded batch that was made with CHECK_BLANK."""
-    at = message.index(CHECK_BLANK) + len(CHECK_PREFIX)
-    message[at : at + 8] = b"%08x" % _crc32(message)
+def with_check(memory: bytearray, start: int, end: int) -> None:
+    """Write the checksum into the encoded batch from `start` to `end`, which was made with CHECK_BLANK."""
+    at = memory.index(CHECK_BLANK, start, end) + len(CHECK_PREFIX)
+    memory[at : at + 8] = b"%08x" % _crc32(memoryview(memory)[start:end])
 
 
 def check_holds(message: bytearray, check: bytes) -> bool:

@@ -9,7 +9,7 @@ from ..client.access import Access
 from ..conf.settings import Settings
 from ..remoting.names import RETRY_PREFIX
 from ..remoting.subscription import parse_subscription, split_subscription
-from ..workers.boot import WorkerLimits
+from ..workers.boot import WorkerBounds
 
 MINUTE_MS = 60_000
 
@@ -89,10 +89,10 @@ def tags_by_topic(settings: Settings, access: Access) -> Mapping[str, tuple[str,
     return {access.wrap(topic): tags for topic, tags in topics_of(settings).items() if tags}
 
 
-def task_limits(settings: Settings) -> WorkerLimits:
+def task_bounds(settings: Settings) -> WorkerBounds:
     """The bounds of handler calls and segments, as for a worker."""
     workers, consumer, results = settings.workers, settings.consumer, settings.results
-    return WorkerLimits(
+    return WorkerBounds(
         batch_messages_max=consumer.consume_message_batch_max_size,
         consume_timeout_min=consumer.consume_timeout_min,
         flush_interval_us=1_000_000,

@@ -1,7 +1,7 @@
 """Time limits of handler calls in a Spark task: there is no supervisor that would watch the cell, so a thread does.
 
-The soft limit's signal and its exception are those of workers (workers/limits.py). Over the hard limit the process notes what
-it had in hand, writes its stacks and ends; Spark repeats the task, which fails that message (hands.py). A loop in C that
+The soft limit's signal and its exception are those of workers (workers/time_limits.py). Over the hard limit the process notes
+what it had in hand, writes its stacks and ends; Spark repeats the task, which fails that message (hands.py). A loop in C that
 holds the interpreter's lock holds this thread up too; then faulthandler's own, which needs no lock, ends the process, and
 the message is charged with a death instead.
 """
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Self
 
 from ..workers.cells import STARTED_NS, STATE, CellView
-from ..workers.limits import NS_PER_S, SOFT_SIGNAL
+from ..workers.time_limits import NS_PER_S, SOFT_SIGNAL
 
 LOOK_S = 0.25
 GRACE_S = 2.0

@@ -30,11 +30,12 @@ from ..workers.cells import STARTED_NS, CellView
 from ..workers.consume_hooks import ConsumeHooks
 from ..workers.context import Context, enter
 from ..workers.ddl import as_schema
-from ..workers.limits import SoftLimit, limits_of, obey
-from ..workers.loading import HandlerLoadError, describe_error, load, user_traceback
+from ..workers.loading import HandlerLoadError, load
 from ..workers.main import run_hook
 from ..workers.message import Message
 from ..workers.runner import HANDLER_CALLERS, NEVER_INTERRUPTED
+from ..workers.time_limits import SoftLimit, limits_of, obey
+from ..workers.user_errors import describe_error, user_traceback
 from ..workers.watching import ProcessSpans, watched
 from .spec import TaskSpec
 
@@ -59,12 +60,12 @@ class HandlerProcess:
 
     def for_task(self, spec: TaskSpec, cell: CellView, partition: int) -> tuple[Handler, int, int]:
         """The handler as one task calls it, and its soft and hard time limits in ns; `cell` is the task's."""
-        limits, handler = spec.limits, copy.copy(self.handler)
+        bounds, handler = spec.bounds, copy.copy(self.handler)
         # The task itself chooses messages, so that it knows which were filtered.
         handler.filter = None
         if self.loop is not None and inspect.iscoroutinefunction(handler.function):
             handler = one_call_at_a_time(handler, self.loop)
-        soft_ns, hard_ns = limits_of(handler, limits)
+        soft_ns, hard_ns = limits_of(handler, bounds)
         if threading.current_thread() is threading.main_thread():
             obey(
                 SoftLimit(cell, time.monotonic_ns, soft_ns, HANDLER_CALLERS, NEVER_INTERRUPTED), cell, soft_ns, hard_ns
@@ -74,7 +75,7 @@ class HandlerProcess:
         hooks = None
         if handler.hooks:
             hooks = ConsumeHooks(
-                handler.hooks, clock=time.monotonic_ns, consume_timeout_min=limits.consume_timeout_min,
+                handler.hooks, clock=time.monotonic_ns, consume_timeout_min=bounds.consume_timeout_min,
                 namespace=spec.namespace, log=self.log,
             )  # fmt: skip
         api = span_api(spec.spans)

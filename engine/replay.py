@@ -39,7 +39,7 @@ from ..workers.rows import RowBuffer
 from .batches import spark_job
 from .diff import Difference, Shared, compare, shared_columns
 from .fitting import check_handler, check_settings
-from .options import tags_by_topic, task_limits, window_options
+from .options import tags_by_topic, task_bounds, window_options
 from .shipping import ship
 from .spec import RECORD_SCHEMA, Report, TaskSpec
 from .table import loader_config, session_settings
@@ -144,7 +144,7 @@ class _Replay:
         self._spec = TaskSpec(
             handler=spec, run=folder.name, prefix=f"r{folder.name}", folder=folder, group=self._group,
             namespace=self._access.namespace, tags=tags_by_topic(settings, self._access), schema=settings.results.schema,
-            results=declared is not None, seen=window.diff is not None, limits=task_limits(settings),
+            results=declared is not None, seen=window.diff is not None, bounds=task_bounds(settings),
             deaths_max=settings.workers.max_worker_deaths, spans=settings.trace.spans,
             log_format=settings.log.format, log_level=settings.log.level,
         )  # fmt: skip

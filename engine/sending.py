@@ -31,7 +31,7 @@ from ..source.connections import Link
 from ..spark.errors import StoppedError
 from ..supervisor.core.actions import SendBack
 from ..supervisor.member.send_back import SendBacks
-from ..workers.failures import Cause, Failure, is_dead_letter, level_of, mode_of
+from ..workers.failures import Cause, Failure, Mode, is_last, is_used_up, level_of, mode_of
 
 pa: Any = pyarrow
 
@@ -53,6 +53,7 @@ class FailureSender:
         self._retry_s = retry_ms / 1000
         self._stopping = stopping
         self._delay_level = consumer.delay_level_when_next_consume
+        self._max_reconsume_times = consumer.max_reconsume_times
         self._send_backs = SendBacks(
             link.cluster, link.operations, group, consumer.max_reconsume_times, own_sends=True,
             errors=consumer.dead_letter_errors,
@@ -81,9 +82,13 @@ class FailureSender:
 
     def _kind(self, row: Mapping[str, Any]) -> str:
         message = _decoded(row["record"])
-        times = message.reconsume_times if message is not None else 0
-        dead = is_dead_letter(_failure(row), self._delay_level) or times >= self._send_backs.reconsume_times_max
-        return DEAD_LETTER if dead else SENT_BACK
+        return DEAD_LETTER if self._way(_failure(row), message)[1] else SENT_BACK
+
+    def _way(self, failure: Failure, message: StoredMessage | None) -> tuple[Mode, bool]:
+        """By which way it goes back, and whether it is a dead letter then. `message` None = it cannot be decoded."""
+        used_up = message is not None and is_used_up(message.reconsume_times, self._max_reconsume_times)
+        mode = mode_of(failure, self._delay_level, used_up=used_up)
+        return mode, is_last(mode, used_up=used_up)
 
     async def _send(self, rows: Sequence[Mapping[str, Any]]) -> None:
         await asyncio.gather(*(self._send_one(row) for row in rows))
@@ -91,12 +96,14 @@ class FailureSender:
     async def _send_one(self, row: Mapping[str, Any]) -> None:
         message = _decoded(row["record"])
         failure = _failure(row)
-        mode = mode_of(failure, self._delay_level)
+        mode, last = self._way(failure, message)
         level = level_of(failure, mode, self._delay_level)
         mq = MessageQueue(row["topic"], row["broker"], row["queue_id"])
         told = 0.0
         for attempt in range(1 << 31):
-            action = SendBack(0, 0, 0, mq, 0, 0, mode, level, attempt, facts=failure.facts, error=failure.error)
+            action = SendBack(
+                0, 0, 0, mq, 0, 0, mode, level, attempt, facts=failure.facts, error=failure.error, last=last
+            )  # fmt: skip
             if await self._send_backs.send(action, row["record"], message):
                 return
             if self._stopping():

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..durable.outcomes import Outcomes
 from ..remoting.queues import MessageQueue
-from ..workers.boot import WorkerLimits
+from ..workers.boot import WorkerBounds
 from ..workers.loading import HandlerSpec
 
 RECORD_SCHEMA = "topic string, brokerName string, queueId int, queueOffset bigint, record binary"
@@ -38,7 +38,7 @@ class TaskSpec:
     schema: str = ""
     results: bool = True
     seen: bool = False
-    limits: WorkerLimits = field(default_factory=WorkerLimits)
+    bounds: WorkerBounds = field(default_factory=WorkerBounds)
     deaths_max: int = 3
     spans: bool = False
     log_format: str = "auto"

@@ -31,7 +31,7 @@ from .batches import Batches
 from .beginning import Beginning
 from .fitting import check_handler, check_settings
 from .home import Home
-from .options import stream_options, tags_by_topic, task_limits, topics_of
+from .options import stream_options, tags_by_topic, task_bounds, topics_of
 from .progress import told
 from .sending import FailureSender
 from .shipping import ship
@@ -139,7 +139,7 @@ class Stream:
             handler=spec, run=f"{time.time_ns():x}", prefix="", folder=self._home.batches, group=group,
             namespace=access.namespace, tags=tags_by_topic(settings, access), schema=settings.results.schema,
             results=settings.results.enabled and bool(settings.results.schema or handler.schema),
-            limits=task_limits(settings), deaths_max=settings.workers.max_worker_deaths, spans=settings.trace.spans,
+            bounds=task_bounds(settings), deaths_max=settings.workers.max_worker_deaths, spans=settings.trace.spans,
             log_format=settings.log.format, log_level=settings.log.level,
         )  # fmt: skip
         self._busy = threading.Lock()

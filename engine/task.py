@@ -95,16 +95,16 @@ class Task:
         self.limits_ns = soft_ns, hard_ns
         self._rows: RowBuffer[Place] | None = RowBuffer(process.schema, spec.group) if spec.results else None
         self._runner = Runner(
-            handler, self._rows, cell=hands.cell, limits=spec.limits, clock=time.monotonic_ns, flush=self._flush,
+            handler, self._rows, cell=hands.cell, bounds=spec.bounds, clock=time.monotonic_ns, flush=self._flush,
             log=process.log,
         )  # fmt: skip
         name = f"{spec.prefix}.{partition}.{attempt}"
-        limits = spec.limits
+        bounds = spec.bounds
         self._segments: SegmentWriter | None = None
         if self._rows is not None:
             self._segments = SegmentWriter(
-                spec.folder, name, self._rows.schema, seal_rows=limits.seal_rows, seal_bytes=limits.seal_bytes,
-                seal_idle_ms=limits.seal_idle_ms, pause=_refuse,
+                spec.folder, name, self._rows.schema, seal_rows=bounds.seal_rows, seal_bytes=bounds.seal_bytes,
+                seal_idle_ms=bounds.seal_idle_ms, pause=_refuse,
             )  # fmt: skip
         self._failures = ArrowFile(spec.folder / FAILED_DIR / f"{name}.arrows", FAILURE_SCHEMA)
         self._seen = ArrowFile(spec.folder / SEEN_DIR / f"{name}.arrows", SEEN_SCHEMA)

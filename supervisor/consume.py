@@ -12,21 +12,24 @@ from ..conf.logging import set_up
 from ..conf.settings import load
 from ..remoting.errors import UsageError
 from ..workers.loading import describe
+from ..workers.trial_import import examine
 from .service import Summary, Supervisor
 
 
 def consume(
-    handler: str | Callable[..., Any],
+    handler: str | Callable[..., Any] | Sequence[Callable[..., Any]],
     *,
-    topics: str | Sequence[str],
+    topics: str | Sequence[str] = (),
     group: str,
     name_servers: str = "",
     settings: Mapping[str, object] | None = None,
 ) -> Summary:
     """Consume with `handler` until TERM or INT; how it ended.
 
-    `handler` may be any callable, also a lambda or a function of a notebook, or "package.module:function". `topics` are
-    written as "topic" or "topic:tagA || tagB". `name_servers` ("host:port;...") otherwise come from NAMESRV_ADDR.
+    `handler` may be any callable, also a lambda or a function of a notebook, "package.module:function", a module ("shop")
+    with one handler or with several that name their topics, or a list of such handlers. `topics` are written as "topic" or
+    "topic:tagA || tagB"; handlers that name theirs need none. `name_servers` ("host:port;...") otherwise come from
+    NAMESRV_ADDR.
     `settings` are those of defaults.toml by "section.key". Call it from the main thread, before other threads are started:
     workers are forked by a server that is started here. Raises UsageError for what the caller can mend.
     """
@@ -47,4 +50,5 @@ def consume(
     if not (found.cluster.name_servers or found.cluster.namesrv_domain):
         raise UsageError("no name server is configured: give name_servers='host:port', or set NAMESRV_ADDR")
     set_up(found.log.format, found.log.level, sys.stderr, "consume")
-    return asyncio.run(Supervisor(found, describe(handler)).run())
+    spec = examine(handler, found.workers.boot_timeout_ms) if isinstance(handler, str) else describe(handler)
+    return asyncio.run(Supervisor(found, spec).run())

@@ -34,6 +34,7 @@ from ..workers.cells import CELLS_FILE, CellFile
 from ..workers.link import Transport, choose_transport
 from ..workers.loading import HandlerSpec
 from ..workers.packets import QueueInfo
+from ..workers.routing import check_takes
 from ..workers.salvage import open_segments
 from ..workers.slab_memory import SlabMemory
 from .acting import Acting
@@ -43,10 +44,11 @@ from .core import actions as act
 from .core import events as ev
 from .core.checks import check_consumer, subscriptions
 from .core.decisions import Core
+from .core.holding import holding
 from .core.journal import Entry
 from .core.pauses import StopSignals, StopWish
 from .core.slab import SLAB_BYTES_MIN, Slab
-from .core.states import Service, ServiceEvent, move_service
+from .core.states import ServiceEvent, ServiceState, move_service
 from .health import Health
 from .journal_file import JournalFile
 from .loader_child import LoaderChild
@@ -74,6 +76,7 @@ from .wiring import (
     own_client_id,
     staff_policy,
     table_spec,
+    with_topics,
 )
 
 WORKER_STOP_MS = 5_000
@@ -101,12 +104,12 @@ class Supervisor:
     ) -> None:  # fmt: skip
         """`reread` reads the configuration again, for a reload; `watched` is a folder whose changes ask for one."""
         self._watched = watched
-        self._reread = None if reread is None else lambda: in_namespace(reread())
-        self.settings = settings = in_namespace(settings)
+        self._reread = None if reread is None else lambda: in_namespace(with_topics(reread(), handler))
+        self.settings = settings = in_namespace(with_topics(settings, handler))
         self.handler = handler
         self.topics = subscriptions(settings.consumer.topics)
         check_consumer(settings, self.topics, handler.name)
-        self.service = Service.CREATE_JUST
+        self.service = ServiceState.CREATE_JUST
         self._on_ready = on_ready
         self._stop_asked = asyncio.Event()
         self._stop_signals = StopSignals()
@@ -244,6 +247,7 @@ class Supervisor:
         )  # fmt: skip
         self._commands: dict[str, Command] = {
             "status": lambda _: self.picture(),
+            "holding": self._asked_what_holds,
             "stop": self._asked_to_stop,
             "subscribe": self._asked_to_subscribe,
             "unsubscribe": self._asked_to_unsubscribe,
@@ -360,9 +364,10 @@ class Supervisor:
     def subscribe(self, topic: str, expression: str = "*") -> bool:
         """Consume the topic too, or with another filter: tags, or SQL92:expression; False when it is so already.
 
-        Raises StateError unless it runs, UsageError for a topic or filter that cannot be.
+        Raises StateError unless it runs, UsageError for a topic or filter that cannot be, or a topic that no handler takes.
         """
         self.service = move_service(self.service, ServiceEvent.USE)
+        check_takes(self.handler.name, self.handler.subscriptions or (), topic)
         return self._member.subscribe(*self._member.wish(topic, expression))
 
     def unsubscribe(self, topic: str) -> bool:
@@ -400,6 +405,16 @@ class Supervisor:
         self._forced.set()
         self._stop_asked.set()
 
+    async def _asked_what_holds(self, _request: Any) -> dict[str, Any]:
+        stacks = await self.stacks()
+        return {
+            "group": self.core.state.config.group,
+            "queues": holding(self.core.state),
+            "popped": self.picture()["popped"],
+            "paused": sorted(self.core.state.paused),
+            "processes": [each.as_dict() for each in stacks if each.process == "worker"],
+        }
+
     def _asked_to_stop(self, request: Any) -> dict[str, Any]:
         if request.get("quick"):
             self._quick()
@@ -435,7 +450,7 @@ class Supervisor:
 
     def _gave_up(self, error: str) -> None:
         log.critical("no_worker_can_boot", error=error)
-        if self.service is Service.RUNNING:  # a start fails by itself
+        if self.service is ServiceState.RUNNING:  # a start fails by itself
             self._stop_asked.set()
 
     async def _fail(self) -> Summary:

@@ -10,7 +10,7 @@ from .core.process_queue import ProcessQueue, PulledQueue
 from .core.slab import UNIT_BYTES
 from .core.staffing import Staffing
 from .core.state import State
-from .core.states import Service, Worker
+from .core.states import ServiceState, WorkerState
 
 
 def staffing_picture(staffing: Staffing) -> dict[str, Any]:
@@ -25,7 +25,9 @@ def staffing_picture(staffing: Staffing) -> dict[str, Any]:
     }
 
 
-def picture(core: Core, service: Service, facts: dict[str, dict[str, object]], extra: dict[str, Any]) -> dict[str, Any]:
+def picture(
+    core: Core, service: ServiceState, facts: dict[str, dict[str, object]], extra: dict[str, Any]
+) -> dict[str, Any]:
     """Counters, queues, workers and memory at this instant; keys are stable, values JSON types only."""
     state = core.state
     return {
@@ -45,7 +47,7 @@ def picture(core: Core, service: Service, facts: dict[str, dict[str, object]], e
                 **facts.get(worker.worker_id, {}),
             }
             for worker in state.workers.values()
-            if worker.state is not Worker.BOOTING or worker.worker_id in facts  # else its process is being made
+            if worker.state is not WorkerState.BOOTING or worker.worker_id in facts  # else its process is being made
         ],
         "queues": [_pulled(q) for q in state.pulled.values()],
         "popped": _popped(state),
@@ -56,7 +58,7 @@ def picture(core: Core, service: Service, facts: dict[str, dict[str, object]], e
             "slab_peak_bytes": state.slab.peak_units * UNIT_BYTES,
             "slab_reserved_bytes": state.slab.reserved_units * UNIT_BYTES,
         },
-        "ready_workers": sum(worker.state is Worker.READY for worker in state.workers.values()),
+        "ready_workers": sum(worker.state is WorkerState.READY for worker in state.workers.values()),
         "waiting_messages": state.waiting_messages,
         "open_send_backs": sum(len(chunk.failed or ()) for chunk in state.chunks.values()),
         "unsealed_segments": len(state.unsealed),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 
 from ..client.identity import client_id, client_ip, instance_name
 from ..conf.segment_format import FOLDER_FORMATS
@@ -13,11 +14,12 @@ from ..remoting.names import RETRY_PREFIX
 from ..remoting.namespaces import wrap
 from ..spark.object_store import check_conditional_puts, place_of
 from ..spark.table_columns import table_columns
-from ..workers.boot import NEW_TABLE, TableSpec, WorkerBoot, WorkerLimits
+from ..workers.boot import NEW_TABLE, TableSpec, WorkerBoot, WorkerBounds
 from ..workers.cells import CELLS_FILE
 from ..workers.inferring import COLUMNS_FILE
 from ..workers.link import Transport
 from ..workers.loading import HandlerSpec
+from ..workers.routing import agreed_topics
 from ..workers.slab_memory import SlabMemory
 from ..workers.spawn import Forkserver
 from .backlog import Marks
@@ -129,17 +131,28 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
+def with_topics(settings: Settings, handler: HandlerSpec) -> Settings:
+    """The settings with the topics that the handler names. Raises UsageError where they contradict the configured ones."""
+    topics = agreed_topics(settings.consumer.topics, handler.subscriptions or (), f"handler {handler.name}")
+    return replace(settings, consumer=replace(settings.consumer, topics=topics))
+
+
 def forkserver_for(handler: HandlerSpec, settings: Settings) -> Forkserver:
     """The forkserver of one generation, with the handler's module to import."""
     return Forkserver([handler.module] if handler.module else [], start_timeout_ms=settings.workers.boot_timeout_ms)
 
 
 def table_spec(settings: Settings, slot: Slot) -> TableSpec:
-    """The table as it is now, which workers that start compare their columns with.
+    """The table as it is now, which workers that start compare their columns with. Raises as `table_at`."""
+    return table_at(settings, slot.table)
+
+
+def table_at(settings: Settings, folder: Path) -> TableSpec:
+    """As `table_spec`; `folder` is the group's own table, where no other is named.
 
     Raises UsageError and LoaderError for a table on an S3 server that can't be asked, or that ignores conditional puts.
     """
-    target = where(settings.spark, slot.table)
+    target = where(settings.spark, folder)
     columns: tuple[tuple[str, str], ...] = ()
     if settings.results.enabled and settings.spark.format in FOLDER_FORMATS:
         place = place_of(target, settings.spark.options)
@@ -149,9 +162,9 @@ def table_spec(settings: Settings, slot: Slot) -> TableSpec:
     return TableSpec(target, columns, settings.spark.partition_by)
 
 
-def worker_limits(s: Settings) -> WorkerLimits:
+def worker_bounds(s: Settings) -> WorkerBounds:
     """The bounds of one worker, as the settings have them."""
-    return WorkerLimits(
+    return WorkerBounds(
         batch_messages_max=s.consumer.consume_message_batch_max_size,
         consume_timeout_min=s.consumer.consume_timeout_min,
         ordered=s.consumer.order in ("queue", "key"),
@@ -204,7 +217,7 @@ class Boots:
             namespace=s.cluster.namespace or s.cluster.namespace_v2,
             traces=s.trace.enabled,
             spans=s.trace.spans,
-            limits=worker_limits(s),
+            bounds=worker_bounds(s),
             log_format=s.log.format,
             log_level=s.log.level,
         )

@@ -37,12 +37,12 @@ from ..supervisor.core.checks import check_consumer, subscriptions
 from ..supervisor.core.decisions import Core
 from ..supervisor.core.order import HandlerOrder, resolve
 from ..supervisor.core.slab import SLAB_BYTES_MIN, Slab
-from ..supervisor.core.state import WorkerView
+from ..supervisor.core.state import Worker
 from ..supervisor.core.subscriptions import Subscriptions
 from ..supervisor.pool.hearing import hear_ordered
-from ..supervisor.wiring import core_config, worker_limits
+from ..supervisor.wiring import core_config, worker_bounds
 from ..workers import ordered_packets, packets
-from ..workers.api import Handler, as_handler
+from ..workers.api import Handler
 from ..workers.async_runner import one_call_at_a_time
 from ..workers.cells import private_cell
 from ..workers.context import Context, enter
@@ -50,21 +50,27 @@ from ..workers.ddl import as_schema
 from ..workers.failures import reconsume_limit
 from ..workers.inferring import INFER, Inferring, declared_columns
 from ..workers.link import Transport, WorkerLink, link_pair
-from ..workers.loading import HandlerLoadError, describe, find, refusal, user_traceback
+from ..workers.loading import HandlerLoadError, describe, find, import_module, ready
 from ..workers.main import consume_hooks, run_hook
 from ..workers.message import Message
 from ..workers.packets import QueueInfo
+from ..workers.routing import agreed_topics, check_order, handler_of
 from ..workers.rows import RowBuffer
 from ..workers.runner import Place
 from ..workers.sealing import Sealer
 from ..workers.segment import SegmentWriter
+from ..workers.trial_import import handlers_of
+from ..workers.user_errors import user_traceback
 from ..workers.watching import watched
-from ..workers.worker import Worker
+from ..workers.worker import WorkerLoop
 from .inner_broker import InnerBroker, InnerEdge, WentBack
 from .making import START_MS, message
 from .result import Call, DeadLetter, Result, Retried
 
 pa: Any = pyarrow
+
+Target = str | Callable[..., Any] | Sequence[Callable[..., Any]]
+"""A handler, its import path, or several handlers."""
 
 CALLS_PER_MESSAGE_MAX: Final = 1_000
 """A handler that suspends its queue for ever would otherwise be called for ever."""
@@ -86,7 +92,7 @@ _QUIET: Final = (
 
 
 def run(
-    handler: str | Callable[..., Any],
+    handler: Target,
     messages: Iterable[Message | bytes | str],
     *,
     topics: str | Sequence[str] | None = None,
@@ -97,11 +103,12 @@ def run(
 ) -> Result:
     """Send the messages, run the handler until all of them are settled, and say what became of them.
 
-    Settled means consumed, or in the dead letters; retries happen, after their delays. With `seconds` the clock is wound so
-    far instead: 0 is what happens at once. `topics` are written as on the command line ("orders:paid || shipped"); by default
-    they are all topics of the messages. `delay_levels` are the broker's, such as "1s 5s 10s". `settings` by "section.key", as
-    in rocketcrew.toml. A run ends after 24 hours of its clock, or 1,000 calls of the handler for each message, at the latest;
-    `Result.unfinished` says what is left then.
+    Several handlers, each with its topic, are given as a list, or by their module's name. Settled means consumed, or in the
+    dead letters; retries happen, after their delays. With `seconds` the clock is wound so far instead: 0 is what happens at
+    once. `topics` are written as on the command line ("orders:paid || shipped"); by default they are those that the handlers
+    name, else all topics of the messages. `delay_levels` are the broker's, such as "1s 5s 10s". `settings` by "section.key",
+    as in rocketcrew.toml. A run ends after 24 hours of its clock, or 1,000 calls of the handler for each message, at the
+    latest; `Result.unfinished` says what is left then.
 
     Raises UsageError for what would keep `rocketcrew run` from starting: a handler that cannot take a message, columns that
     mean nothing, a wrong setting, a set-up hook that raises.
@@ -120,7 +127,7 @@ class Rehearsal:
 
     def __init__(
         self,
-        handler: str | Callable[..., Any],
+        handler: Target,
         *,
         topics: str | Sequence[str] | None = None,
         group: str = "test",
@@ -129,7 +136,8 @@ class Rehearsal:
     ) -> None:
         self._given = handler
         self._group = group
-        self._topics = None if topics is None else [topics] if isinstance(topics, str) else list(topics)
+        self._topics = () if topics is None else (topics,) if isinstance(topics, str) else tuple(topics)
+        self._topics_sent: list[str] = []
         self._settings_given = dict(settings or {})
         self._now_ms: float = START_MS
         self._broker = InnerBroker(lambda: int(self._now_ms), delay_levels)
@@ -165,8 +173,8 @@ class Rehearsal:
         for each in whole:
             self._broker.send(each)
             self._sent += 1
-        if self._topics is None and self._member is None:
-            self._topics = list(dict.fromkeys(each.topic for each in whole))
+        if self._member is None and not self._topics_sent:
+            self._topics_sent = list(dict.fromkeys(each.topic for each in whole))
 
     def wind(self, seconds: float) -> None:
         """Let so much time pass, and do all that becomes due in it."""
@@ -253,10 +261,12 @@ class Rehearsal:
     # --- making -------------------------------------------------------------------------------------------------
 
     def _start(self) -> _Member:
-        if not self._topics:
+        handler = _load(self._given)
+        topics = agreed_topics(self._topics, handler.subscriptions, handler.name) or tuple(self._topics_sent)
+        if not topics:
             raise UsageError("there is no topic to consume: send a message first, or give topics=")
         flags: dict[str, object] = {
-            "consumer.topics": self._topics,
+            "consumer.topics": list(topics),
             "consumer.group": self._group,
             "consumer.consume_from_where": "CONSUME_FROM_FIRST_OFFSET",
             "consumer.rebalance_interval_ms": REBALANCE_MS,
@@ -265,7 +275,7 @@ class Rehearsal:
         settings = load(flags, {}, None)
         self._folder = TemporaryDirectory(prefix="rocketcrew-test-")
         return _Member(
-            settings, self._given, Path(self._folder.name), self._broker, self._now_s, lambda: int(self._now_ms), self._log,
+            settings, handler, Path(self._folder.name), self._broker, self._now_s, lambda: int(self._now_ms), self._log,
             called=self._called, fate=self._went_back,
         )  # fmt: skip
 
@@ -284,14 +294,14 @@ class _Member:
     """The supervisor's core with one worker, both in this thread."""
 
     def __init__(
-        self, settings: Settings, given: str | Callable[..., Any], folder: Path, broker: InnerBroker,
+        self, settings: Settings, handler: Handler, folder: Path, broker: InnerBroker,
         now_s: Callable[[], float], now_ms: Callable[[], int], log: _Log, *,
         called: Callable[[Sequence[Message], BaseException | None], None],
         fate: Callable[[MessageQueue, bytes, str, WentBack], None],
     ) -> None:  # fmt: skip
         topics = subscriptions(settings.consumer.topics)
-        handler = _load(given)
         check_consumer(settings, topics, handler.name)
+        check_order(handler, ordered=worker_bounds(settings).ordered)
         self._settings = settings
         self._folder = folder
         self._now_s = now_s
@@ -299,7 +309,7 @@ class _Member:
         self._memory = mmap.mmap(-1, SLAB_BYTES_MIN)
         view = memoryview(self._memory)
         self.core = Core(core_config(settings, "127.0.0.1@test", tuple(topics)), Slab(len(view)), view)
-        self.core.set_order(resolve(settings.consumer, _order_of(handler)))
+        self.core.begin(resolve(settings.consumer, _order_of(handler)))
         group = settings.consumer.group
         known = Subscriptions(topics, group, now_ms(), broadcasting=False)
         self.edge = InnerEdge(
@@ -321,13 +331,13 @@ class _Member:
         self._packets = 0
         self._start_worker(handler, called)
         self.edge.heartbeat()
-        for event in (ev.WorkerStarted(WorkerView(WORKER)), ev.WorkerReady(WORKER), ev.Start()):
+        for event in (ev.WorkerStarted(Worker(WORKER)), ev.WorkerReady(WORKER), ev.Start()):
             self.core.handle(event, now_s())
 
     def _start_worker(
         self, handler: Handler, called: Callable[[Sequence[Message], BaseException | None], None]
     ) -> None:
-        settings, limits = self._settings, worker_limits(self._settings)
+        settings, bounds = self._settings, worker_bounds(self._settings)
         self._link, sock = link_pair(Transport.SLAB)
         self._worker_link = WorkerLink(sock, Transport.SLAB)
         cell = private_cell()
@@ -335,7 +345,7 @@ class _Member:
         self._loop = asyncio.new_event_loop() if any(map(inspect.iscoroutinefunction, functions)) else None
         self._teardown = handler.teardown
         group = settings.consumer.group
-        hooks = consume_hooks(handler, limits, "", self._log, ordered=limits.ordered or handler.order is not None)
+        hooks = consume_hooks(handler, bounds, "", self._log, ordered=bounds.ordered or handler.order is not None)
         if self._loop is not None and inspect.iscoroutinefunction(handler.function):
             handler = one_call_at_a_time(handler, self._loop)
         handler = watched(_witnessed(handler, called), group, [] if hooks is None else [hooks])
@@ -349,13 +359,13 @@ class _Member:
                     f"the set-up hook of handler {handler.name} raised {type(error).__name__}: {error}",
                     user_traceback(error),
                 ) from error
-        self._worker = Worker(
-            self._worker_link, handler, limits=limits, slab=self._memory, rows=self._rows, segments=self._segments,
+        self._worker = WorkerLoop(
+            self._worker_link, handler, bounds=bounds, slab=self._memory, rows=self._rows, segments=self._segments,
             sealer=sealer, clock=self._clock_ns, cell=cell, log=self._log,
         )  # fmt: skip
 
     def _results(self, handler: Handler) -> tuple[RowBuffer[Place] | None, SegmentWriter | None, Sealer | None]:
-        settings, limits = self._settings, worker_limits(self._settings)
+        settings, bounds = self._settings, worker_bounds(self._settings)
         if not settings.results.enabled:
             return None, None, None
         declared = declared_columns(settings.results.schema, handler.schema, None)
@@ -366,8 +376,8 @@ class _Member:
         for part in (OPEN_DIR, READY_DIR):
             (self._folder / part).mkdir(exist_ok=True)
         segments = SegmentWriter(
-            self._folder, WORKER, rows.schema, seal_rows=limits.seal_rows, seal_bytes=limits.seal_bytes,
-            seal_idle_ms=limits.seal_idle_ms, pause=_refuse,
+            self._folder, WORKER, rows.schema, seal_rows=bounds.seal_rows, seal_bytes=bounds.seal_bytes,
+            seal_idle_ms=bounds.seal_idle_ms, pause=_refuse,
         )  # fmt: skip
         rows.on_columns = lambda: segments.use(rows.schema)
         return rows, segments, Sealer(self._folder / READY_DIR, pause=_refuse, waits=None)
@@ -422,14 +432,14 @@ class _Member:
 
     def _hear(self, packet: bytes) -> None:
         now = self._now_s()
-        if packet[0] == packets.OUTCOMES:
-            entries, failures = packets.decode_outcomes(packet)
+        if packet[0] == packets.REPORTS:
+            entries, failures = packets.decode_reports(packet)
             at = 0
             for chunk_id, start, records, seq, busy_us, slowest_us, filtered, failed in entries:
                 reports = failures[at : at + failed]
                 at += failed
                 self.core.handle(
-                    ev.Outcome(WORKER, chunk_id, start, records, seq, busy_us, slowest_us, filtered, reports), now
+                    ev.Reported(WORKER, chunk_id, start, records, seq, busy_us, slowest_us, filtered, reports), now
                 )
         elif packet[0] == packets.SEALED:
             self.core.handle(ev.Sealed(WORKER, packets.decode_sealed(packet).seq), now)
@@ -524,13 +534,13 @@ class _Log:
         self.add("error", event, **keys)
 
 
-def _load(given: str | Callable[..., Any]) -> Handler:
+def _load(given: Target) -> Handler:
     """The handler as a worker loads it; an object stays the very same, so that a test sees what its handler keeps."""
-    handler = find(describe(given)) if isinstance(given, str) else as_handler(given)
-    wrong = refusal(handler)
-    if wrong is not None:
-        raise HandlerLoadError(wrong)
-    return copy.copy(handler)
+    if isinstance(given, str):
+        handler = find(describe(given if ":" in given else handlers_of(import_module(given))))
+    else:
+        handler = handler_of(given)
+    return copy.copy(ready(handler))
 
 
 def _order_of(handler: Handler) -> HandlerOrder:

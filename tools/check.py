@@ -1,7 +1,7 @@
 """Every check and test, in the order in which a failure is cheapest to hear of; what `make test` runs.
 
     check.py all       static checks and the wheel's build, then all tests, then the unit tests on the installed wheel
-    check.py static    format, lint, both type checkers
+    check.py static    format, lint, both type checkers, the documents' build
     check.py tests     the same as all, without the static checks
     check.py interop   tests against genuine RocketMQ
 
@@ -25,8 +25,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, NoReturn
 
@@ -40,6 +40,8 @@ TOTAL_MAX_S = 40 * 60
 CLEAR_MAX_S = 20
 GRACE_S = 3
 PR_SET_CHILD_SUBREAPER = 36
+BENCH_PATH = {"MYPYPATH": "bench:tests/system:tests/interop"}
+"""Benchmarks import each other and the harnesses of the tests by their bare names."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class Stage:
 
     name: str
     command: Sequence[str | Path]
+    environment: Mapping[str, str] = field(default_factory=dict)
     live: bool = False
 
 
@@ -62,10 +65,12 @@ def has_tests(folder: str) -> bool:
 
 
 def static() -> list[Stage]:
+    benchmarks = sorted((ROOT / "bench").glob("*.py"))
     return [
         Stage("ruff format", [BIN / "ruff", "format", "--check", "."]),
         Stage("ruff check", [BIN / "ruff", "check", "."]),
         Stage("mypy", [BIN / "mypy"]),
+        Stage("mypy, benchmarks", [BIN / "mypy", "--follow-imports=silent", *benchmarks], BENCH_PATH),
         Stage("pyright", [BIN / "pyright", "--warnings"]),
         Stage("documents", [BIN / "mkdocs", "build", "--quiet"]),
     ]
@@ -121,6 +126,7 @@ class Runner:
         process = subprocess.Popen(
             [str(part) for part in stage.command],
             cwd=ROOT,
+            env={**os.environ, **stage.environment},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT if output else None,

@@ -7,9 +7,10 @@
         tree = ast.parse(message.body)
         return {"module": message.keys, "functions": sum(isinstance(node, ast.FunctionDef) for node in ast.walk(tree))}
 
-A plain function does as well; the decorator adds a schema, batches and hooks. A handler gets one `Message` and returns
-None (done, no rows), one row, an iterable of rows (a generator too), or a pyarrow RecordBatch or Table. A row is a dict or
-a dataclass instance. Raising anything, or returning a `Retry` or another exception, means: consume this message later.
+A plain function does as well; the decorator adds a schema, batches and hooks. A handler gets one `Message`, or its body as
+what its parameter is annotated with (bodies.py), and returns None (done, no rows), one row, an iterable of rows (a generator
+too), or a pyarrow RecordBatch or Table. A row is a dict or a dataclass instance. Raising anything, or returning a `Retry` or
+another exception, means: consume this message later.
 
 A batch handler (`batch=True`) gets a list of at most `consume_message_batch_max_size` messages and returns None (all
 done), a list with one such result per message, or a `BatchResult`.
@@ -25,7 +26,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol, overload
 
 from ..conf.formats import DELAY_LEVEL_MAX
-from ..remoting.errors import UsageError
+from ..remoting.errors import RocketcrewError, UsageError
+from ..remoting.subscription import EXPRESSION_TAG, SUB_ALL, parse_filter
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,6 +40,8 @@ Key = str | Callable[[Any], object] | None
 """Name of a property, or a function of the message."""
 
 ORDERS: Final = ("concurrent", "queue", "key")
+
+BODY_ERRORS: Final = ("retry", "dead_letter")
 
 TIME_LIMIT_MAX_S: Final = 7 * 24 * 3600
 ACK_ALL: Final = None
@@ -60,6 +64,18 @@ class Retry(Exception):
 
     def __str__(self) -> str:
         return self.reason or "the handler asked for a retry"
+
+
+class BodyError(RocketcrewError):
+    """The body does not fit what the handler's signature asks for (bodies.py); the text has the field and the reason.
+
+    The message is consumed later as any that failed, or with `body_errors="dead_letter"` goes to the dead letters at once
+    (`delay_level` -1).
+    """
+
+    def __init__(self, reason: str, delay_level: int = 0) -> None:
+        super().__init__(reason)
+        self.delay_level = delay_level
 
 
 class SoftTimeLimitExceeded(Exception):
@@ -187,6 +203,9 @@ class Handler:
         order: str | None = None,
         key: Key = None,
         auto_commit: bool = True,
+        topic: str | None = None,
+        tags: str | None = None,
+        body_errors: str = "retry",
     ) -> None:
         if not callable(function):
             raise UsageError(f"handler: {function!r} cannot be called; decorate a function")
@@ -194,6 +213,19 @@ class Handler:
             raise UsageError(f"handler: filter={filter!r} cannot be called; give a function that takes one message")
         _check_limits(soft_time_limit, hard_time_limit)
         _check_order(order, key, auto_commit=auto_commit)
+        if body_errors not in BODY_ERRORS:
+            raise UsageError(
+                f"handler: body_errors={body_errors!r} is unknown; use {', '.join(map(repr, BODY_ERRORS))}"
+            )
+        self.body_errors = body_errors
+        self.subscriptions = _subscriptions(topic, tags)
+        """What it consumes, as `consumer.topics` has it; empty = what the configuration says."""
+        self.parts: tuple[Handler, ...] = ()
+        """The handlers that it is made of (routing.py); none for the usual one."""
+        self.body_plan: tuple[object, ...] = ()
+        """How it wants its bodies (one bodies.Plan, or None), where that was found out before it was shipped."""
+        self.divides = False
+        """A batch of messages does not reach one function as a whole: it is shared out, or some of it is left out."""
         self.soft_time_limit = soft_time_limit
         self.hard_time_limit = hard_time_limit
         self.function = function
@@ -240,6 +272,9 @@ def handler(
     order: str | None = None,
     key: Key = None,
     auto_commit: bool = True,
+    topic: str | None = None,
+    tags: str | None = None,
+    body_errors: str = "retry",
 ) -> Callable[[Callable[..., Any]], Handler]: ...
 def handler(
     function: Callable[..., Any] | None = None,
@@ -256,6 +291,9 @@ def handler(
     order: str | None = None,
     key: Key = None,
     auto_commit: bool = True,
+    topic: str | None = None,
+    tags: str | None = None,
+    body_errors: str = "retry",
 ) -> Handler | Callable[[Callable[..., Any]], Handler]:
     """Decorate a handler, bare or with arguments.
 
@@ -275,13 +313,16 @@ def handler(
     order, others in parallel; None = as consumer.order says. key, with order="key": the name of the property that holds it
     (default: KEYS), or a function of the message that returns a str, bytes, int, or None for no order; it runs in a worker.
     auto_commit=False, with order="queue": messages are done when the handler returns a Commit, see there.
+    topic: the topic that it consumes; without it the command line or `consumer.topics` names the topics. tags, with topic:
+    those that it takes of the topic, as in "paid || shipped"; None = all. Several handlers of one module that name their
+    topics make one group, and each message goes to the one that takes its topic and tag (routing.py).
     """
 
     def decorate(target: Callable[..., Any]) -> Handler:
         return Handler(
             target, schema=schema, batch=batch, filter=filter, setup=setup, teardown=teardown,
             soft_time_limit=soft_time_limit, hard_time_limit=hard_time_limit, hooks=hooks, order=order, key=key,
-            auto_commit=auto_commit,
+            auto_commit=auto_commit, topic=topic, tags=tags, body_errors=body_errors,
         )  # fmt: skip
 
     return decorate if function is None else decorate(function)
@@ -311,6 +352,26 @@ def _check_order(order: str | None, key: Key, *, auto_commit: bool) -> None:
         raise UsageError(f"handler: key={key!r} is neither a property's name nor a function of the message")
     if not auto_commit and order != "queue":
         raise UsageError(f'handler: auto_commit=False has a meaning with order="queue" only, and order is {order!r}')
+
+
+def _subscriptions(topic: str | None, tags: str | None) -> tuple[str, ...]:
+    """Raises UsageError for what names no topic, or no tags."""
+    if topic is None:
+        if tags is not None:
+            raise UsageError(f"handler: tags={tags!r} has a meaning with topic=... only")
+        return ()
+    for name, value in (("topic", topic), ("tags", tags)):
+        if not isinstance(value, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]  a user's mistake
+            raise UsageError(f"handler: {name}={value!r} is no str")
+    if not topic.strip() or ":" in topic:
+        raise UsageError(
+            f'handler: topic={topic!r} is no topic; tags are given apart, as in topic="orders", tags="paid"'
+        )
+    wish = parse_filter(tags or "")
+    if wish.type != EXPRESSION_TAG:
+        raise UsageError(f"handler: tags={tags!r}: give an SQL92 filter on the command line or in consumer.topics")
+    topic = topic.strip()
+    return (topic if wish.expression == SUB_ALL else f"{topic}:{wish.expression}",)
 
 
 def as_handler(target: object) -> Handler:

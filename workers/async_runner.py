@@ -27,7 +27,6 @@ from .api import Handler
 from .calls import batch_results, chooser
 from .cells import BEATS, STARTED_NS
 from .direct import DirectRunner
-from .limits import NS_PER_S, CallTimedOutError
 from .link import WorkerLink
 from .message import Message
 from .packets import Buffer, QueueInfo
@@ -35,7 +34,8 @@ from .rows import Prepared
 from .run import Run, records_of
 from .runner import Runner
 from .steps import CallUnderWay, Steps, call_under_way
-from .worker import Worker
+from .time_limits import NS_PER_S, CallTimedOutError
+from .worker import WorkerLoop
 
 HEART_S: Final = 0.05
 """Between two beats; far below any sensible time limit."""
@@ -92,7 +92,7 @@ class AsyncRunner(Runner):
             self._fail_chunk(chunk_id, queue, records, error)
             return
         chunk = self._chunks[chunk_id] = AsyncChunk(chunk_id, queue, offsets)
-        size = self._limits.batch_messages_max if self._batch else 1
+        size = self._bounds.batch_messages_max if self._batch else 1
         for first in range(0, records, size):
             task = self._loop.create_task(self._call(chunk, data, positions, first, min(first + size, records)))
             self._tasks.add(task)
@@ -202,14 +202,14 @@ def _raise_if_ours(error: BaseException) -> None:
         raise error
 
 
-class AsyncWorker(Worker):
+class AsyncWorkerLoop(WorkerLoop):
     """A worker whose handler is a coroutine function. `loop` is the one that its set-up hook ran on, too."""
 
     def __init__(
         self, link: WorkerLink, handler: Handler, *, loop: asyncio.AbstractEventLoop, concurrency: int,
         rows: Any, clock: Callable[[], int], log: Any, **more: Any,
     ) -> None:  # fmt: skip
-        """`concurrency` calls at one time; the rest as for Worker."""
+        """`concurrency` calls at one time; the rest as for WorkerLoop."""
         super().__init__(link, handler, rows=rows, clock=clock, log=log, runner=AsyncRunner, **more)
         self._direct = DirectRunner(blocking(handler), rows, clock, self._log)
         assert isinstance(self._runner, AsyncRunner)

@@ -20,7 +20,7 @@ EXIT_DESCRIPTORS: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerLimits:
+class WorkerBounds:
     """Bounds of one worker; the defaults are those of defaults.toml."""
 
     batch_messages_max: int = 1
@@ -30,7 +30,7 @@ class WorkerLimits:
     ordered: bool = False
     """The configuration asks for an order, whatever the handler's decorator asks for."""
     flush_interval_us: int = 1_000
-    """Outcomes wait at most this long while work goes on."""
+    """Reports wait at most this long while work goes on."""
     seal_rows: int = 50_000
     seal_bytes: int = 16 * 1024 * 1024
     seal_idle_ms: int = 1_000
@@ -93,6 +93,6 @@ class WorkerBoot:
     """Message trace records are made and sent to the supervisor (`trace.enabled`)."""
     spans: bool = False
     """OpenTelemetry spans are made where its API is installed (`trace.spans`)."""
-    limits: WorkerLimits = field(default_factory=WorkerLimits)
+    bounds: WorkerBounds = field(default_factory=WorkerBounds)
     log_format: str = "auto"
     log_level: str = "info"

@@ -23,10 +23,10 @@ from ..remoting.stored import SYSFLAG_LOW_BYTE, record_info
 from .api import BatchResult, Retry
 from .cells import TAKEN, CellView
 from .fitting import RowError
-from .loading import describe_error, user_traceback
 from .message import INNER_BATCH_BIT, Message, expand_inner_batch
 from .packets import QueueInfo
 from .run import Run
+from .user_errors import describe_error, user_traceback
 
 Wants = Callable[[Message], bool]
 
@@ -159,6 +159,8 @@ def _spread(batch: list[Message], result: BatchResult) -> list[object]:
                 f"give rows as (message, row), so that those of unfinished messages can be left out"
             )
         results[0] = rows
+    if ack_index == len(batch) - 1:
+        return results
     refused = Retry(result.delay_level, f"not acknowledged: the batch handler's ack_index is {ack_index}")
     return [each if number <= ack_index else refused for number, each in enumerate(results)]
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from ..remoting.errors import ProtocolError
 from ..remoting.stored import SYSFLAG_LOW_BYTE, walk
-from .loading import describe_error
 from .message import INNER_BATCH_BIT, Message, expand_inner_batch
 from .ordered_packets import KEY_BYTES, NO_KEY
 from .packets import QueueInfo
+from .user_errors import describe_error
 
 UNUSABLE = b"?"
 

@@ -30,9 +30,9 @@ from .api import (
     SoftTimeLimitExceeded,
     Suspend,
 )
-from .limits import CallTimedOutError
-from .loading import describe_error
 from .message import Message
+from .time_limits import CallTimedOutError
+from .user_errors import describe_error
 
 CONSUME_SUCCESS: Final = "CONSUME_SUCCESS"
 RECONSUME_LATER: Final = "RECONSUME_LATER"
@@ -57,7 +57,7 @@ class ReturnType(Enum):
 
 
 @dataclass(slots=True)
-class Outcome:
+class CallResult:
     """What the handler returned, once it has."""
 
     result: object = None
@@ -80,16 +80,16 @@ class ConsumeHooks:
 
     def watch(self, call: Callable[[Any], object], group: str, messages: Sequence[Message]) -> object:
         """Call the handler between the hooks."""
-        with self.around(group, messages) as outcome:
-            outcome.result = call(None)
-            return outcome.result
+        with self.around(group, messages) as done:
+            done.result = call(None)
+            return done.result
 
     @contextlib.contextmanager
-    def around(self, group: str, messages: Sequence[Message]) -> Generator[Outcome]:
+    def around(self, group: str, messages: Sequence[Message]) -> Generator[CallResult]:
         """The handler's call, between the hooks."""
-        outcome = Outcome()
+        done = CallResult()
         if not messages:
-            yield outcome
+            yield done
             return
         queue = messages[0].queue
         mq = MessageQueue(queue.topic, queue.broker_name, queue.queue_id)
@@ -99,8 +99,8 @@ class ConsumeHooks:
         began_ns = self._clock()
         ended, said = ReturnType.EXCEPTION, object()
         try:
-            yield outcome
-            said = outcome.result
+            yield done
+            said = done.result
             ended = return_type(said, ordered=self._ordered)
         except BaseException as error:
             ended, said = return_type(error, ordered=self._ordered), error

@@ -29,7 +29,7 @@ class Context:
         self.index = index
         self._cell = cell
         self._tell = tell
-        self._told = 0.0
+        self._reported_at = 0.0
 
     def keys(self) -> dict[str, object]:
         """What names the message in hand; nothing between messages."""
@@ -47,9 +47,9 @@ class Context:
 
     def progress(self, done: float, total: float | None, text: str) -> None:
         now = time.monotonic()
-        if now - self._told < PROGRESS_EVERY_S and (total is None or done < total):
+        if now - self._reported_at < PROGRESS_EVERY_S and (total is None or done < total):
             return
-        self._told = now
+        self._reported_at = now
         self._tell(encode_notice(PROGRESS, done=done, total=total, text=text[:TEXT_MAX]))
 
 

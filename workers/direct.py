@@ -14,10 +14,10 @@ from ..remoting.errors import ProtocolError
 from ..remoting.stored import SYSFLAG_LOW_BYTE, record_info
 from .api import BatchResult, Handler, Retry
 from .calls import batch_results
-from .loading import describe_error, user_traceback
 from .message import INNER_BATCH_BIT, Message, expand_inner_batch
 from .packets import DirectResult, QueueInfo, clip
 from .rows import RowBuffer
+from .user_errors import describe_error, user_traceback
 
 SUCCESS: Final = "CR_SUCCESS"
 LATER: Final = "CR_LATER"

@@ -27,7 +27,7 @@ def run_worker(boot: WorkerBoot) -> None:
     sys.exit(main.worker_main(boot))
 
 
-def run_spare(orders: SharedFd) -> None:
+def run_spare(boot_link: SharedFd) -> None:
     """Wait for the boot of a worker, then run that worker. Ends when nobody can send one any more, and with its forkserver.
 
     No user code runs before that: the handler's set-up hook may take much memory, or ask for the worker's index.
@@ -35,7 +35,7 @@ def run_spare(orders: SharedFd) -> None:
     die_with_forkserver()
     importlib.import_module(".main", __package__)
     importlib.import_module(".salvage", __package__).warm_up()
-    with socket.socket(fileno=orders.fd) as link:
+    with socket.socket(fileno=boot_link.fd) as link:
         boot = _receive(link)
     if boot is None:
         sys.exit(0)

@@ -110,15 +110,28 @@ def is_dead_letter(failure: Failure, configured: int) -> bool:
     return failure.cause in _DEAD
 
 
-def mode_of(failure: Failure, configured: int, *, popped: bool = False, broadcasting: bool = False) -> Mode:
-    """By which way it goes back."""
+def is_used_up(reconsume_times: int, max_reconsume_times: int) -> bool:
+    """Its broker makes a dead letter of it: it compares the record's attempts with the limit in the header
+    (SendMessageProcessor.consumerSendMsgBack). `max_reconsume_times` as configured, -1 = 16."""
+    return reconsume_times >= reconsume_limit(max_reconsume_times)
+
+
+def mode_of(
+    failure: Failure, configured: int, *, used_up: bool = False, popped: bool = False, broadcasting: bool = False
+) -> Mode:
+    """By which way it goes back. `used_up` as by `is_used_up`: of popped messages brokers count no attempts, so we do."""
     if broadcasting:
         return Mode.DROP
     if failure.cause is Cause.ATTEMPTS:
         return Mode.LAST_ATTEMPT
-    if is_dead_letter(failure, configured):
+    if is_dead_letter(failure, configured) or (popped and used_up):
         return Mode.DEAD_LETTER
     return Mode.POP if popped else Mode.SEND_BACK
+
+
+def is_last(mode: Mode, *, used_up: bool) -> bool:
+    """Whether the message is a dead letter once a broker has taken it by that way."""
+    return mode in (Mode.DEAD_LETTER, Mode.LAST_ATTEMPT) or (mode is Mode.SEND_BACK and used_up)
 
 
 def level_of(failure: Failure, mode: Mode, configured: int) -> int:

@@ -58,9 +58,13 @@ class Columns:
         """Columns whose values may be lists, dicts or buffers, which the handler may change when it is called again, and what
         copies such a value."""
         self.width = len(kinds)
+        self._pick_value: list[Callable[[Any], Any]] = [operator.itemgetter(number) for number in range(self.width)]
         self._pick_items: Callable[[Any], Any] = operator.itemgetter(*self.names)
         self._pick_attributes: Callable[[Any], Any] = operator.attrgetter(*self.names)
         self._dataclasses: dict[type, bool] = {}
+        self._not_null = [number for number, field in enumerate(self._fields) if not field.nullable]
+        self._as_declared: Any = None
+        """Schema of the last Arrow batch that had the declared columns in their order, each of the declared type."""
         self._single = self.width == 1
         self.values_of_plain = self._make_values_of_plain()
 
@@ -163,8 +167,9 @@ class Columns:
     def arrays(self, rows: Sequence[tuple[Any, ...]]) -> Arrays:
         """Arrays of `rows` (at least one). Raises RowError naming the first column that does not fit."""
         converted: Arrays = []
-        for number, column in enumerate(zip(*rows, strict=True)):
-            field = self._fields[number]
+        # zip(*rows) would make an object for each row, and so have the collector look at all of them.
+        for number, pick in enumerate(self._pick_value):
+            column, field = list(map(pick, rows)), self._fields[number]
             try:
                 check = self._checks[number]
                 if self._nested[number]:
@@ -183,6 +188,19 @@ class Columns:
 
     def fit_arrow(self, table: Any) -> Arrays:
         """Arrays of a RecordBatch or Table, cast to the declared types. Raises RowError."""
+        if not isinstance(table, pa.RecordBatch):
+            return self._cast(table)
+        if self._as_declared is not None and table.schema.equals(self._as_declared):
+            found: Arrays = table.columns
+            if not any(found[number].null_count for number in self._not_null):
+                return found
+        converted = self._cast(table)
+        if table.schema.names == self.names and table.schema.types == [field.type for field in self._fields]:
+            self._as_declared = table.schema
+        return converted
+
+    def _cast(self, table: Any) -> Arrays:
+        """The same column by column. Raises RowError."""
         names = table.schema.names
         unknown = [name for name in names if name not in self._name_set]
         if unknown:

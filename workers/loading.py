@@ -5,32 +5,30 @@ supervisor: no user code runs there. A function given as an object (a script, a 
 its module can be imported in the worker, else by value, with the globals it refers to. dill is the tool for that, and
 too slow for anything that happens per message.
 
-The current directory counts as importable, as with gunicorn. Errors carry the user's own frames only.
+The current directory counts as importable, as with gunicorn. Errors carry the user's own frames only (user_errors.py).
 """
 
 from __future__ import annotations
 
+import copy
 import difflib
 import importlib
 import inspect
 import os
 import pkgutil
 import sys
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any, Final
 
 import dill
 
 from ..remoting.errors import UsageError
-from .api import Handler, as_handler
-
-TRACEBACK_FRAMES_MAX: Final = 30
-# Not resolved: in a checkout the rooms are links, and the folder behind them holds tests and examples too.
-_OWN_FOLDER: Final = str(Path(__file__).parent.parent) + os.sep
+from .api import Handler
+from .bodies import plan_of, typed
+from .routing import check_order, combine, handler_of, listed, same_topics
+from .user_errors import describe_error, user_traceback
 
 
 class HandlerLoadError(UsageError):
@@ -43,11 +41,16 @@ class HandlerLoadError(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class HandlerSpec:
-    """A handler on its way to a worker: `import_path` ("package.module:function"), else `pickled` by dill."""
+    """A handler on its way to a worker: `import_path` ("package.module:function"), else `pickled` by dill.
+
+    Several handlers of one module are "package.module:one,other". `subscriptions` are those that the handlers name, when they
+    were looked at: a worker that finds others does not start. None: nobody has looked.
+    """
 
     name: str
     import_path: str | None = None
     pickled: bytes | None = None
+    subscriptions: tuple[str, ...] | None = None
 
     @property
     def module(self) -> str | None:
@@ -56,24 +59,31 @@ class HandlerSpec:
 
 
 def describe(target: object) -> HandlerSpec:
-    """Spec of an import string, a callable or a Handler. Raises UsageError for anything else or what dill refuses."""
+    """Spec of an import string, a callable, a Handler or several in a list. Raises UsageError for anything else or what dill
+    refuses."""
     if isinstance(target, str):
         module, colon, function = target.partition(":")
-        if not colon or not function or not all(part.isidentifier() for part in f"{module}.{function}".split(".")):
+        dotted = f"{module}.{function.replace(',', '.')}"
+        if not colon or not function or not all(part.isidentifier() for part in dotted.split(".")):
             raise UsageError(f'handler "{target}": write it as package.module:function{as_module(target)}')
         if module.endswith(".py"):
             raise UsageError(f'handler "{target}": a module is named without .py{as_module(target)}')
         return HandlerSpec(target, import_path=target)
-    handler = as_handler(target)
+    handler = handler_of(target)
     wrong = refusal(handler)
     if wrong is not None:
         raise HandlerLoadError(wrong)
-    path = _import_path(target, handler)
+    path = None if handler.parts else _import_path(target, handler)
     if path is not None:
-        return HandlerSpec(path, import_path=path)
+        return HandlerSpec(path, import_path=path, subscriptions=handler.subscriptions)
     try:
         # recurse: the globals that the function refers to travel with it, not the whole of __main__.
-        return HandlerSpec(handler.name, pickled=dill.dumps(handler, recurse=True))
+        # Names that only annotations refer to do not, so what these mean is found out here.
+        parts = [copy.copy(part) for part in handler.parts or (handler,)]
+        for part in parts:
+            part.body_plan = (plan_of(part),)
+        pickled = dill.dumps(parts, recurse=True)
+        return HandlerSpec(handler.name, pickled=pickled, subscriptions=handler.subscriptions)
     except Exception as error:
         raise UsageError(
             f"handler {handler.name} cannot be shipped to a worker process ({type(error).__name__}: {error}); "
@@ -111,32 +121,56 @@ def search_path() -> list[str]:
 
 
 def load(spec: HandlerSpec) -> Handler:
-    """Import or unpickle the handler. Raises HandlerLoadError, also for one that cannot take a message."""
-    handler = find(spec)
+    """Import or unpickle the handler. Raises HandlerLoadError, also for one that cannot take a message, or names other topics
+    than those that are subscribed."""
+    handler = ready(find(spec))
+    if spec.subscriptions is not None and not same_topics(spec.subscriptions, handler.subscriptions):
+        raise HandlerLoadError(
+            f"handler {spec.name} takes {listed(handler.subscriptions)} now, and the member started with"
+            f" {listed(spec.subscriptions)}: stop it and start it again to consume other topics"
+        )
+    return handler
+
+
+def ready(handler: Handler) -> Handler:
+    """The handler as a function of messages: itself, unless it wants bodies decoded. Raises HandlerLoadError for one that
+    cannot take what it would get."""
     wrong = refusal(handler)
     if wrong is not None:
         raise HandlerLoadError(wrong)
-    return handler
+    try:
+        parts = [typed(part) for part in handler.parts or (handler,)]
+        made = handler if parts == list(handler.parts) else combine(parts)
+        check_order(made, ordered=False)
+    except UsageError as error:
+        raise HandlerLoadError(str(error)) from error
+    return made
 
 
 def find(spec: HandlerSpec) -> Handler:
     """As `load`, for a function that may take whatever it likes."""
     if spec.pickled is not None:
         try:
-            return as_handler(dill.loads(spec.pickled))  # noqa: S301  it comes from our own supervisor
+            return handler_of(dill.loads(spec.pickled))  # noqa: S301  it comes from our own supervisor
         except Exception as error:
             raise HandlerLoadError(f"handler {spec.name}: {describe_error(error)}", user_traceback(error)) from error
-    module_name, _, function = (spec.import_path or "").partition(":")
+    module_name, _, functions = (spec.import_path or "").partition(":")
     module = import_module(module_name)
+    found = [_attribute(module, function) for function in functions.split(",")]
+    try:
+        return handler_of(found if len(found) > 1 else found[0])
+    except UsageError as error:
+        raise HandlerLoadError(f"{spec.import_path}: {error}") from error
+
+
+def _attribute(module: ModuleType, function: str) -> object:
+    """What `function` names in the module, perhaps in a class of it."""
     found: object = module
     for part in function.split("."):
         if not hasattr(found, part):
             raise HandlerLoadError(_missing(module, function))
         found = getattr(found, part)
-    try:
-        return as_handler(found)
-    except UsageError as error:
-        raise HandlerLoadError(f"{spec.import_path}: {error}") from error
+    return found
 
 
 def import_module(name: str) -> ModuleType:
@@ -172,35 +206,6 @@ def _missing(module: ModuleType, function: str) -> str:
     return f'module "{module.__name__}" ({module.__file__}) has no function "{function}"{hint}'
 
 
-def describe_error(error: BaseException) -> str:
-    """`TypeName: message (file:line)` of the innermost frame that is the user's, for logs and failure texts."""
-    try:
-        message = str(error)
-    except Exception:  # noqa: BLE001  a broken __str__ is the user's too, and must not end the worker
-        message = "<str() failed>"
-    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    frames = user_frames(error.__traceback__)
-    if not frames:
-        return text
-    return f"{text} ({Path(frames[-1].filename).name}:{frames[-1].lineno})"
-
-
-def user_frames(trace: TracebackType | None) -> list[traceback.FrameSummary]:
-    """The frames of `trace` that lie neither in this package nor in the import machinery, outermost first."""
-    return [
-        frame
-        for frame in traceback.extract_tb(trace)
-        if not frame.filename.startswith(("<frozen ", _OWN_FOLDER)) and "/importlib/" not in frame.filename
-    ]
-
-
-def user_traceback(error: BaseException) -> str:
-    """Traceback text of the user's frames (the innermost TRACEBACK_FRAMES_MAX) and the error itself."""
-    frames = user_frames(error.__traceback__)[-TRACEBACK_FRAMES_MAX:]
-    head = ["Traceback (most recent call last):\n", *traceback.format_list(frames)] if frames else []
-    return "".join([*head, *traceback.format_exception_only(error)])
-
-
 # Whether a handler, and the functions declared with it, can take what they will be called with. Signatures alone decide that:
 # nothing is called, and a function without a known signature (some of C) gets the benefit of the doubt. It is checked before
 # anything joins the group: a handler that cannot take a message would send the whole backlog to the retry topic.
@@ -211,9 +216,18 @@ SHOWN_MAX: Final = 200
 
 def refusal(handler: Handler) -> str | None:
     """What is wrong, with the signature and what is expected; None when every call will fit."""
+    for part in handler.parts:
+        if (wrong := refusal(part)) is not None:
+            return wrong
+    if handler.parts:
+        return None
     expected = "messages" if handler.batch else "message"
     what = "a list of messages (batch=True)" if handler.batch else "one message"
-    wrong = _misfit(handler.function, (expected,))
+    try:
+        plan = None if inspect.isclass(handler.function) else plan_of(handler)
+    except UsageError as error:
+        return str(error)
+    wrong = _misfit(handler.function, (expected, "body") if plan is not None and plan.with_message else (expected,))
     if wrong is not None:
         name = "handle" if inspect.isclass(handler.function) else _short_name(handler.function)
         return f"handler {handler.name} cannot take {what}: {wrong}. Expected is def {name}({expected})"

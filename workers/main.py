@@ -30,8 +30,8 @@ from ..conf.units import NS_PER_MS
 from ..remoting.errors import UsageError
 from ..remoting.ids import UniqueIds
 from .api import Handler, Hook
-from .async_runner import AsyncWorker, call_began_ns, limited, one_call_at_a_time
-from .boot import EXIT_BOOT, EXIT_DESCRIPTORS, EXIT_OK, WorkerBoot, WorkerLimits
+from .async_runner import AsyncWorkerLoop, call_began_ns, limited, one_call_at_a_time
+from .boot import EXIT_BOOT, EXIT_DESCRIPTORS, EXIT_OK, WorkerBoot, WorkerBounds
 from .capture import capture_output
 from .cells import STARTED_NS, CellView, map_cell, private_cell
 from .claims import obey_barriers
@@ -39,9 +39,8 @@ from .consume_hooks import ConsumeHooks
 from .context import Context, enter
 from .ddl import as_schema, to_ddl
 from .inferring import INFER, Inferring, declared_columns
-from .limits import SoftLimit, limits_of, obey
 from .link import DescriptorsClosedError, LinkClosedError, WorkerLink
-from .loading import HandlerLoadError, describe_error, load, user_traceback
+from .loading import HandlerLoadError, load
 from .memory_watch import LeavingError, watch_memory
 from .message import Message
 from .ordered import CALLERS, NEVER
@@ -57,6 +56,7 @@ from .packets import (
 )
 from .parent_death import die_with_forkserver, end_forks_as_usual, from_forkserver, keep_through_stop_signals
 from .reporter import REPORT_SIGNAL, ForkGuard, block_report_signal
+from .routing import check_order
 from .rows import RowBuffer
 from .runner import Place
 from .salvage import salvage
@@ -64,8 +64,10 @@ from .sealing import Sealer
 from .segment import SegmentWriter
 from .stack_dump import answer_with_stacks
 from .table_fit import check_fits
+from .time_limits import SoftLimit, limits_of, obey
+from .user_errors import describe_error, user_traceback
 from .watching import ProcessSpans, TraceLog, Watcher, watched, watched_async
-from .worker import SegmentPause, Worker
+from .worker import SegmentPause, WorkerLoop
 
 
 def worker_main(boot: WorkerBoot) -> int:
@@ -151,6 +153,7 @@ def ready_packet(handler: Handler, schema: pa.Schema | None, boot: WorkerBoot) -
 def prepare_handler(boot: WorkerBoot) -> tuple[Handler, pa.Schema | None, asyncio.AbstractEventLoop | None]:
     """The handler, set up; its columns (the configuration's, else its own); a loop, if it needs one. Raises UsageError."""
     handler = load(boot.handler)
+    check_order(handler, ordered=boot.bounds.ordered)
     functions = (handler.function, handler.setup, handler.teardown)
     loop = asyncio.new_event_loop() if any(map(inspect.iscoroutinefunction, functions)) else None
     declared = None if boot.segments_dir is None else declared_columns(boot.schema, handler.schema, boot.columns_file)
@@ -175,22 +178,22 @@ def make_worker(
     log: Any,
     cell: CellView,
     loop: asyncio.AbstractEventLoop | None,
-) -> Worker:
+) -> WorkerLoop:
     """The loop with all it works on."""
     slab = None
     if boot.slab is not None:
         slab = boot.slab.map_read_only()
         boot.slab.close_fd()
-    limits = boot.limits
+    bounds = boot.bounds
     rows, segments, sealer = make_results(boot, link, schema, log, cell)
-    ordered = limits.ordered or handler.order in ("queue", "key")
+    ordered = bounds.ordered or handler.order in ("queue", "key")
     traces = trace_log(boot.member, ordered=ordered) if boot.traces else None
     api = span_api(boot.spans)
     # Who wants spans has set up a provider by now (the handler's module or its set-up hook): the others pay nothing.
     spans = ProcessSpans(api) if api is not None and api.active else None
     memory = watch_memory(boot.recycle_memory_mib, time.monotonic_ns, link, log)
-    soft_ns, hard_ns = limits_of(handler, limits)
-    hooks = consume_hooks(handler, limits, boot.namespace, log, ordered=ordered)
+    soft_ns, hard_ns = limits_of(handler, bounds)
+    hooks = consume_hooks(handler, bounds, boot.namespace, log, ordered=ordered)
     watchers: list[Watcher] = [each for each in (traces, spans, hooks) if each is not None]
     wall_ns = time.time_ns() - time.monotonic_ns()
     if loop is not None and inspect.iscoroutinefunction(handler.function) and ordered:
@@ -200,18 +203,18 @@ def make_worker(
         link.send(encode_notice(WINDOW, chunks=boot.async_concurrency))
         Message.call_clock[:] = [lambda: (wall_ns + (call_began_ns.get() or time.monotonic_ns())) // NS_PER_MS]
         in_time = limited(handler, min(filter(None, (soft_ns, hard_ns)), default=0))
-        return AsyncWorker(
+        return AsyncWorkerLoop(
             link, watched_async(in_time, boot.group, watchers),
-            limits=limits, slab=slab, traces=traces, rows=rows, segments=segments, sealer=sealer,
+            bounds=bounds, slab=slab, traces=traces, rows=rows, segments=segments, sealer=sealer,
             clock=time.monotonic_ns, cell=cell,
             memory=memory, log=log, loop=loop, concurrency=boot.async_concurrency,
         )  # fmt: skip
     obey(SoftLimit(cell, time.monotonic_ns, soft_ns, CALLERS, NEVER), cell, soft_ns, hard_ns)
     Message.call_clock[:] = [lambda: (wall_ns + cell[STARTED_NS]) // NS_PER_MS]
-    worker = Worker(
+    worker = WorkerLoop(
         link,
         watched(handler, boot.group, watchers),
-        limits=limits,
+        bounds=bounds,
         slab=slab,
         rows=rows,
         segments=segments,
@@ -239,15 +242,15 @@ def make_results(
     infer = None
     if schema is None and boot.schema == INFER and boot.columns_file is not None:
         infer = Inferring(boot.columns_file, log, partial(check_fits, table=boot.table, segments=boot.segments_dir))
-    limits, rows = boot.limits, RowBuffer[Place](schema, boot.group, infer)
+    bounds, rows = boot.bounds, RowBuffer[Place](schema, boot.group, infer)
     pause = SegmentPause(link, _sleep_ms, log, cell)
     segments = SegmentWriter(
         boot.segments_dir,
         boot.worker_id,
         rows.schema,
-        seal_rows=limits.seal_rows,
-        seal_bytes=limits.seal_bytes,
-        seal_idle_ms=limits.seal_idle_ms,
+        seal_rows=bounds.seal_rows,
+        seal_bytes=bounds.seal_bytes,
+        seal_idle_ms=bounds.seal_idle_ms,
         pause=pause,
     )
     rows.on_columns = lambda: segments.use(rows.schema)
@@ -260,7 +263,7 @@ def _sleep_ms(ms: int) -> None:
 
 
 def consume_hooks(
-    handler: Handler, limits: WorkerLimits, namespace: str, log: Any, *, ordered: bool = False
+    handler: Handler, bounds: WorkerBounds, namespace: str, log: Any, *, ordered: bool = False
 ) -> ConsumeHooks | None:
     """Around the handler's calls; None when it has none."""
     if not handler.hooks:
@@ -268,7 +271,7 @@ def consume_hooks(
     return ConsumeHooks(
         handler.hooks,
         clock=time.monotonic_ns,
-        consume_timeout_min=limits.consume_timeout_min,
+        consume_timeout_min=bounds.consume_timeout_min,
         namespace=namespace,
         log=log,
         ordered=ordered,

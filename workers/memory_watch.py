@@ -37,7 +37,7 @@ class MemoryWatch:
         self._tell = tell
         self._log = log
         self._due_ns = 0
-        self._told = False
+        self._asked = False
 
     def __call__(self, seal: Callable[[], None]) -> None:
         """Between two messages, everything reported. Raises LeavingError, after `seal`, when it must end now."""
@@ -53,8 +53,8 @@ class MemoryWatch:
             self._log.warning("worker_ends_for_memory", rss_bytes=rss, limit_bytes=self._limit_bytes)
             self._tell(encode_notice(LEAVES, reason="memory", rss_bytes=rss))
             raise LeavingError
-        if not self._told:
-            self._told = True
+        if not self._asked:
+            self._asked = True
             self._log.info("worker_over_memory_limit", rss_bytes=rss, limit_bytes=self._limit_bytes)
             self._tell(encode_notice(WANTS_OUT, reason="memory", rss_bytes=rss))
 

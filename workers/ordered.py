@@ -24,13 +24,13 @@ from .cells import LAST, RECORDS, STARTED_NS, STATE, TAKEN
 from .classify import classify, note_failure
 from .failures import Cause, Failure
 from .forks import end_fork
-from .loading import describe_error, user_traceback
 from .message import Message
 from .ordered_packets import Returned
 from .packets import QueueInfo, clip
 from .rows import Prepared
 from .run import Run, records_of
 from .runner import HANDLER_CALLERS, NEVER_INTERRUPTED, Runner, failure_of, message_keys
+from .user_errors import describe_error, user_traceback
 
 _SYSFLAG = Struct(">36xI")
 _RECONSUME_TIMES = Struct(">I")
@@ -84,7 +84,7 @@ class OrderedRunner(Runner):
     def run_ordered(
         self, works: Sequence[OrderedWork], start_before_ns: int, *, auto_commit: bool
     ) -> list[Returned | Consumed]:
-        """Run the chunks; what to report of them beside their outcomes, to be sent after the next flush.
+        """Run the chunks; what to report of them beside the usual reports, to be sent after the next flush.
 
         `start_before_ns` 0 = no limit. Whatever is wrong with a chunk is a failure of its first message.
         """
@@ -187,7 +187,7 @@ class OrderedRunner(Runner):
         self, run: Run, first: int, data: bytes, positions: list[int], wants: Wants | None
     ) -> tuple[int, list[Message], list[int], BaseException | None]:
         """Messages for one call, the place of each, and the end; up to a damaged record, which is the last then."""
-        room = self._limits.batch_messages_max if self._batch else 1
+        room = self._bounds.batch_messages_max if self._batch else 1
         batch: list[Message] = []
         places: list[int] = []
         index, damaged = first, None

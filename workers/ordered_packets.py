@@ -11,7 +11,7 @@ worker -> supervisor
     CONSUMED  u8 kind, u64 chunk_id
     KEYS      u8 kind, u32 handle, u16 count, then 16 bytes a record: a digest of its key, zeros = none
 
-An outcome never reports a failure in these modes: what failed is given back, with everything after it.
+A report never has a failure in these modes: what failed is given back, with everything after it.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ supervisor -> worker
 worker -> supervisor
     READY        u8 kind, u32 pid, JSON {schema, handler, batch, order, key, key_function, auto_commit}
     BOOT_FAILED  u8 kind, JSON {error, traceback}
-    OUTCOMES     u8 kind, u16 entries, u16 failures, then entries of 28 bytes, then failures
+    REPORTS     u8 kind, u16 entries, u16 failures, then entries of 28 bytes, then failures
                    entry    u64 chunk_id, u16 start, u16 records, u32 segment_seq, u32 busy_us, u32 slowest_us,
                             u16 filtered, u16 failed
                    failure  u16 entry number, u16 position, u8 cause, u8 level, u16 length, UTF-8 text
@@ -56,7 +56,7 @@ DIRECT: Final = 5
 FORGET: Final = 6
 READY: Final = 16
 BOOT_FAILED: Final = 17
-OUTCOMES: Final = 18
+REPORTS: Final = 18
 SEALED: Final = 19
 SALVAGED: Final = 20
 DIRECTED: Final = 21
@@ -85,7 +85,7 @@ cheaper."""
 CHUNK_STRUCT: Final = Struct("<BQIQIH?")
 """kind, chunk_id, handle, slab_offset, length, records, window_open."""
 CHUNK_HEAD_BYTES: Final = CHUNK_STRUCT.size
-_OUTCOMES_HEAD = Struct("<BHH")
+_REPORTS_HEAD = Struct("<BHH")
 _ENTRY = Struct("<QHHIIIHH")
 _FAILURE = Struct("<HHBBH")
 _SEALED = Struct("<BIQQ")
@@ -119,7 +119,7 @@ class ChunkDescriptor(NamedTuple):
     window_open: bool = False
 
 
-class Outcome(NamedTuple):
+class Report(NamedTuple):
     """Records `start .. start+records-1` of the chunk are finished; `failed` of them are in the packet's failures.
 
     `segment_seq` is the segment that holds rows of this run, 0 when there are none: the run is durable once SEALED with
@@ -281,31 +281,31 @@ def decode_boot_failed(packet: Buffer) -> BootFailed:
     return BootFailed(str(data.get("error", "")), str(data.get("traceback", "")))
 
 
-def encode_outcomes(entries: Sequence[Outcome], failures: Sequence[tuple[int, Failure]]) -> list[bytes]:
-    """OUTCOMES packets, each <= PACKET_MAX_BYTES, for entries and their failures: (position in the chunk, why), in the
+def encode_reports(entries: Sequence[Report], failures: Sequence[tuple[int, Failure]]) -> list[bytes]:
+    """REPORTS packets, each <= PACKET_MAX_BYTES, for entries and their failures: (position in the chunk, why), in the
     order of the entries.
 
     Entry k owns the next `entries[k].failed` failures. One entry and its failures always share a packet, so the caller
     keeps the failures of one entry under about 100 (the worker closes a run early).
     """
-    if not failures and len(entries) * _ENTRY.size + _OUTCOMES_HEAD.size <= PACKET_MAX_BYTES:
-        head = _OUTCOMES_HEAD.pack(OUTCOMES, len(entries), 0)
+    if not failures and len(entries) * _ENTRY.size + _REPORTS_HEAD.size <= PACKET_MAX_BYTES:
+        head = _REPORTS_HEAD.pack(REPORTS, len(entries), 0)
         return [head + b"".join([_ENTRY.pack(*entry) for entry in entries])]
-    return list(_split_outcomes(entries, failures))
+    return list(_split_reports(entries, failures))
 
 
-def _split_outcomes(entries: Sequence[Outcome], failures: Sequence[tuple[int, Failure]]) -> Iterable[bytes]:
+def _split_reports(entries: Sequence[Report], failures: Sequence[tuple[int, Failure]]) -> Iterable[bytes]:
     heads: list[bytes] = []
     tails: list[bytes] = []
-    size = _OUTCOMES_HEAD.size
+    size = _REPORTS_HEAD.size
     at = 0
     for entry in entries:
         own = [(place, failure, _text(failure)) for place, failure in failures[at : at + entry.failed]]
         at += entry.failed
         grown = _ENTRY.size + sum(len(text) + _FAILURE.size for _, _, text in own)
         if heads and size + grown > PACKET_MAX_BYTES:
-            yield b"".join([_OUTCOMES_HEAD.pack(OUTCOMES, len(heads), len(tails)), *heads, *tails])
-            heads, tails, size = [], [], _OUTCOMES_HEAD.size
+            yield b"".join([_REPORTS_HEAD.pack(REPORTS, len(heads), len(tails)), *heads, *tails])
+            heads, tails, size = [], [], _REPORTS_HEAD.size
         tails.extend(
             _FAILURE.pack(len(heads), place, failure.cause, failure.level, len(text)) + text
             for place, failure, text in own
@@ -313,26 +313,26 @@ def _split_outcomes(entries: Sequence[Outcome], failures: Sequence[tuple[int, Fa
         heads.append(_ENTRY.pack(*entry))
         size += grown
     if heads:
-        yield b"".join([_OUTCOMES_HEAD.pack(OUTCOMES, len(heads), len(tails)), *heads, *tails])
+        yield b"".join([_REPORTS_HEAD.pack(REPORTS, len(heads), len(tails)), *heads, *tails])
 
 
 def _text(failure: Failure) -> bytes:
     return failure.error.encode("utf-8", "replace")[:ERROR_MAX_BYTES]
 
 
-def decode_outcomes(packet: Buffer) -> tuple[list[Outcome], list[tuple[int, Failure]]]:
-    """Entries and failures of an OUTCOMES packet (an empty list on the success path), as `encode_outcomes` has them. Raises
+def decode_reports(packet: Buffer) -> tuple[list[Report], list[tuple[int, Failure]]]:
+    """Entries and failures of an REPORTS packet (an empty list on the success path), as `encode_reports` has them. Raises
     ProtocolError."""
     try:
-        _, count, failed = _OUTCOMES_HEAD.unpack_from(packet)
-        end = _OUTCOMES_HEAD.size + count * _ENTRY.size
+        _, count, failed = _REPORTS_HEAD.unpack_from(packet)
+        end = _REPORTS_HEAD.size + count * _ENTRY.size
         if len(packet) < end:
-            raise ProtocolError(f"{len(packet)} bytes are too few for {count} entries", "OUTCOMES packet")
+            raise ProtocolError(f"{len(packet)} bytes are too few for {count} entries", "REPORTS packet")
         view = memoryview(packet)
-        entries: list[Outcome] = list(map(Outcome._make, _ENTRY.iter_unpack(view[_OUTCOMES_HEAD.size : end])))
+        entries: list[Report] = list(map(Report._make, _ENTRY.iter_unpack(view[_REPORTS_HEAD.size : end])))
         return entries, _decode_failures(view[end:], failed, count) if failed else []
     except (StructError, ValueError) as error:
-        raise ProtocolError(str(error), "OUTCOMES packet") from error
+        raise ProtocolError(str(error), "REPORTS packet") from error
 
 
 def _decode_failures(view: memoryview, count: int, entries: int) -> list[tuple[int, Failure]]:

@@ -22,23 +22,23 @@ from .stack_dump import answer_as_forkserver
 ENVIRONMENT_KEY: Final = "ROCKETCREW_FORKSERVER"
 
 
-def prepare_forkserver(orders: dict[str, Any]) -> None:
+def prepare_forkserver(setup: dict[str, Any]) -> None:
     """Bind this process to its parent, then import what workers need."""
     keep_through_stop_signals()
-    answer_as_forkserver(orders["stacks"])
-    die_with_parent(orders["supervisor_pid"])
+    answer_as_forkserver(setup["stacks"])
+    die_with_parent(setup["supervisor_pid"])
     be_forkserver()
-    sys.path[:] = orders["sys_path"]
+    sys.path[:] = setup["sys_path"]
     importlib.import_module(".main", __package__)
     importlib.import_module(".rows", __package__).warm_up()
     with contextlib.suppress(Exception):
         # Where OpenTelemetry is installed: 20 ms of imports, which every worker would take between its start and "ready".
         importlib.import_module("..client.spans", __package__).span_api()
-    for module in orders["modules"]:
+    for module in setup["modules"]:
         with contextlib.suppress(BaseException):
             importlib.import_module(module)
-    if orders["modules"] and threading.active_count() > 1:
-        os.environ[ENVIRONMENT_KEY] = json.dumps(orders | {"modules": []})
+    if setup["modules"] and threading.active_count() > 1:
+        os.environ[ENVIRONMENT_KEY] = json.dumps(setup | {"modules": []})
         os.execv(sys.executable, sys.orig_argv)  # noqa: S606  the very command this process was started with
     # What is here now is shared by all workers: keep the collector from touching (and so copying) its pages.
     gc.collect()
@@ -46,7 +46,7 @@ def prepare_forkserver(orders: dict[str, Any]) -> None:
 
 
 if ENVIRONMENT_KEY in os.environ:
-    _orders = json.loads(os.environ[ENVIRONMENT_KEY])
-    if _orders["supervisor_pid"] == os.getppid():
+    _setup = json.loads(os.environ[ENVIRONMENT_KEY])
+    if _setup["supervisor_pid"] == os.getppid():
         del os.environ[ENVIRONMENT_KEY]
-        prepare_forkserver(_orders)
+        prepare_forkserver(_setup)

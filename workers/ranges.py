@@ -14,6 +14,8 @@ from ..remoting.errors import ProtocolError
 from .packets import QueueRanges
 
 QueueKey = tuple[str, str, int]
+_to_text = json.JSONEncoder(separators=(",", ":")).encode
+"""Made once: `json.dumps` would make an encoder for every flush."""
 
 
 class OffsetSets:
@@ -38,7 +40,7 @@ class OffsetSets:
 
     def to_json(self) -> bytes:
         """See the module's text."""
-        return json.dumps(self.queues(), separators=(",", ":")).encode()
+        return _to_text(self.queues()).encode()
 
     def add_json(self, text: bytes, where: str) -> None:
         """Add what `to_json` wrote. Raises ProtocolError."""

@@ -11,7 +11,8 @@ import sys
 from array import array
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from itertools import chain, groupby, repeat
+from itertools import groupby, repeat
+from operator import mul
 from struct import Struct
 from typing import Any, Final
 
@@ -52,6 +53,10 @@ _ID_BYTES: Final = 32
 """An offset id in hexadecimal: address, port, physical offset."""
 _US_PER_MS: Final = 1_000
 _LITTLE: Final = sys.byteorder == "little"
+_NUMBERS_MAX: Final = 1_024
+"""More messages in a block, or rows of a message, are rare."""
+_NUMBERS: Final = array("i", range(_NUMBERS_MAX)).tobytes()
+_EACH_NUMBER: Final = [_NUMBERS[at : at + 4] for at in range(0, 4 * _NUMBERS_MAX, 4)]
 
 _TYPES: Final[list[Any]] = [field.type for field in key_fields()]
 _STRING, _INT32, _INT64, _STORE_TIME = _TYPES[0], _TYPES[3], _TYPES[4], _TYPES[10]
@@ -87,14 +92,29 @@ def key_columns(group: str, messages: Sequence[Message], counts: Sequence[int] |
     if counts is None:
         seq: Any = _integers(_INT32, bytes(4 * total), total)
     else:
-        seq = _integers(_INT32, array("i", chain.from_iterable(map(range, counts))), total)
-        if any(count != 1 for count in counts):
-            places = chain.from_iterable(map(repeat, range(len(counts)), counts))
-            taken = _integers(_INT32, array("i", places), total)
+        seq = _integers(_INT32, b"".join(map(_numbers_below, counts)), total)
+        if total != len(counts):
+            taken = _integers(_INT32, b"".join(map(mul, _each_number(len(counts)), counts)), total)
             queue = messages[0]._queue  # pyright: ignore[reportPrivateUsage]
-            same = {id(_constant(text, len(counts))): text for text in (queue.topic, queue.broker_name)}
-            columns = [_constant(same[id(each)], total) if id(each) in same else each.take(taken) for each in columns]
+            # Some columns are the same object: what is known of one is known of the others.
+            made: dict[int, Any] = {
+                id(_constant(text, len(counts))): _constant(text, total) for text in (queue.topic, queue.broker_name)
+            }
+            for each in columns:
+                if id(each) not in made:
+                    made[id(each)] = each.take(taken)
+            columns = [made[id(each)] for each in columns]
     return [_constant(group, total), *columns[:4], seq, *columns[4:]]
+
+
+def _numbers_below(count: int) -> bytes:
+    """0, 1, … as a column has them."""
+    return _NUMBERS[: 4 * count] if count <= _NUMBERS_MAX else array("i", range(count)).tobytes()
+
+
+def _each_number(count: int) -> Sequence[bytes]:
+    """The same, each by itself, at least `count` of them."""
+    return _EACH_NUMBER if count <= _NUMBERS_MAX else [number.to_bytes(4, sys.byteorder) for number in range(count)]
 
 
 def _of_messages(messages: Sequence[Message]) -> Arrays:

@@ -136,6 +136,8 @@ class RowBuffer(Generic[Owner]):
                 return message, row, None
             if given.__class__ is list and (values := self.plain_of_all(given)) is not None:
                 return message, (), Rows(values, None, len(values))
+            if given.__class__ is pa.RecordBatch and 0 < given.num_rows <= _ROWS_PER_MESSAGE_MAX:
+                return message, (), Rows([], columns.fit_arrow(given), given.num_rows)
         if columns is None and self._infer is not None:
             given = self._look(result, self._infer)
             if given is None:
@@ -227,13 +229,14 @@ class RowBuffer(Generic[Owner]):
 
     def _batch(self, columns: Columns, kept: list[Kept[Owner]]) -> Any:
         """Raises RowError."""
-        _, messages, values, rows = zip(*kept, strict=True)
+        messages = [message for _, message, _, _ in kept]
+        rows = [rows for _, _, _, rows in kept]
         several = [each for each in rows if each is not None]
         if several:
             arrays = _in_order(columns, kept)
             counts = [1 if each is None else each.count for each in rows]
         else:
-            arrays = columns.arrays(values)
+            arrays = columns.arrays([values for _, _, values, _ in kept])
             counts = None
         try:
             keys = key_columns(self._group, messages, counts)

@@ -1,4 +1,4 @@
-"""A run: a contiguous stretch of a chunk's records that becomes one outcome entry."""
+"""A run: a contiguous stretch of a chunk's records that becomes one entry of a report."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from ..remoting.errors import ProtocolError
 from ..remoting.stored import walk
 from .failures import Failure
-from .packets import U32_MAX, Outcome, QueueInfo
+from .packets import U32_MAX, QueueInfo, Report
 from .ranges import OffsetSets
 
 NS_PER_US: Final = 1_000
@@ -17,7 +17,7 @@ FAILURES_PER_RUN_MAX: Final = 64
 
 
 class Run:
-    """Outcome under construction: records `start .. start+records-1` of a chunk."""
+    """A report under construction: records `start .. start+records-1` of a chunk."""
 
     __slots__ = (
         "began_ns", "busy_ns", "by_cell", "chunk_id", "failures", "filtered", "has_rows", "offsets", "queue", "records",
@@ -81,9 +81,9 @@ class Run:
         self.spans |= other.spans
         return True
 
-    def outcome(self) -> Outcome:
+    def report(self) -> Report:
         """The entry for the packet."""
-        return Outcome(
+        return Report(
             self.chunk_id,
             self.start,
             self.records,

@@ -1,6 +1,6 @@
 """Runs the handler over a chunk: messages in, finished runs and kept rows out. No socket, no file.
 
-A *run* is a contiguous stretch of a chunk's records with one outcome entry. The loop over a chunk is the hot path: per
+A *run* is a contiguous stretch of a chunk's records with one entry in a report. The loop over a chunk is the hot path: per
 message one small object, one store into the cell, one call, one look at the clock (the end of one call is the start of the
 next), one comparison for all that is due from time to time, no allocation on the way of a handler that returns None. What
 is rare is apart: inner batches (one record, several messages, finished or failed as one) and batch handlers.
@@ -10,7 +10,7 @@ and since when, so that the supervisor can keep the time limits; a batch handler
 The cell is cleared when the chunk is over and before anything is written, because what happens there is not the handler's
 fault.
 
-Between calls the runner asks for a flush when the oldest unreported outcome is older than the flush interval, when many
+Between calls the runner asks for a flush when the oldest unreported message is older than the flush interval, when many
 rows are kept, or when a run has so many failures that they would not fit one packet. While calls are long, it asks before
 each call for what nobody else could report during the call: rows and failures. The time for that is a small part of what the
 long calls took (SPARE_SHIFT).
@@ -35,21 +35,21 @@ from ..remoting.errors import ProtocolError, RocketcrewError
 from ..remoting.namespaces import unwrap
 from ..remoting.properties import PROPERTY_KEYS
 from ..remoting.stored import SYSFLAG_LOW_BYTE
-from .api import Handler, Retry, SoftTimeLimitExceeded
-from .boot import WorkerLimits
+from .api import BodyError, Handler, Retry, SoftTimeLimitExceeded
+from .boot import WorkerBounds
 from .calls import OneByOne, Wants, batch_results, chooser, messages_of, open_unit, plain_messages
 from .cells import BETWEEN, LAST, RECORDS, STARTED_NS, STATE, TAKEN, CellView, Naming
 from .claims import Claims
 from .failures import Cause, Failure, asked
 from .fitting import RowError
 from .forks import end_fork
-from .limits import CallTimedOutError
-from .loading import describe_error, user_traceback
 from .message import INNER_BATCH_BIT, Message
 from .packets import QueueInfo, clip
 from .rows import Kept, Prepared, RowBuffer
 from .run import FAILURES_PER_RUN_MAX, NS_PER_US, Run, records_of
+from .time_limits import CallTimedOutError
 from .unreported import Unreported
+from .user_errors import describe_error, user_traceback
 
 MARK_NS: Final = 1_000_000
 """The start of a call is noted to the millisecond: of many short calls not each is worth a store."""
@@ -72,7 +72,7 @@ class Runner:
         rows: RowBuffer[Place] | None,
         *,
         cell: CellView,
-        limits: WorkerLimits,
+        bounds: WorkerBounds,
         clock: Callable[[], int],
         flush: Callable[[], None],
         log: Any = None,
@@ -84,8 +84,8 @@ class Runner:
         self._batch = handler.batch
         self._filter = handler.filter
         self._cell = cell
-        self._limits = limits
-        self._interval_ns = limits.flush_interval_us * NS_PER_US
+        self._bounds = bounds
+        self._interval_ns = bounds.flush_interval_us * NS_PER_US
         self._clock = clock
         self._flush = flush
         self._log = log if log is not None else structlog.get_logger()
@@ -485,14 +485,14 @@ class Runner:
         `first` when all the rest was reclaimed."""
         total = len(positions) - 1
         if wants is None:
-            end = min(first + self._limits.batch_messages_max, total)
+            end = min(first + self._bounds.batch_messages_max, total)
             plain = plain_messages(data, positions[first:end], run.queue)
             if plain is not None:
                 return plain, range(first, end), end
         index = first
         batch: list[Message] = []
         places: list[int] = []
-        while index < total and len(batch) < self._limits.batch_messages_max:
+        while index < total and len(batch) < self._bounds.batch_messages_max:
             if self._filter is not None:
                 if not self.claims.claim(index + 1):
                     break  # what was claimed before is kept
@@ -535,23 +535,24 @@ class Runner:
             for message, index in zip(batch, places, strict=True):
                 self._fail(run, index, message, error)
             return []
-        owners = list(zip(repeat(run), places))
         values = self._buffer.plain_of_all(results)
         if values is not None:
-            return list(zip(owners, batch, values, repeat(None)))
+            return list(zip(zip(repeat(run), places), batch, values, repeat(None)))
         kept: list[Kept[Place]] = []
-        for owner, message, result in zip(owners, batch, results, strict=True):
+        for index, message, result in zip(places, batch, results, strict=True):
+            if result is None:
+                continue
             try:
-                if result is not None and (prepared := self._prepare(message, result)) is not None:
-                    kept.append((owner, *prepared))
+                if (prepared := self._prepare(message, result)) is not None:
+                    kept.append(((run, index), *prepared))
             except BaseException as error:  # noqa: BLE001  a generator runs the handler's code
-                self._fail(run, owner[1], message, error)
+                self._fail(run, index, message, error)
         return kept
 
 
 def failure_of(error: BaseException) -> Failure:
     """Why the message failed whose handler ended with this."""
-    if isinstance(error, Retry):
+    if isinstance(error, (Retry, BodyError)):
         return asked(error.delay_level, clip(str(error)))
     timed_out = isinstance(error, (SoftTimeLimitExceeded, CallTimedOutError))
     return Failure(Cause.TIME_LIMIT if timed_out else Cause.FAILED, clip(describe_error(error)))

@@ -3,7 +3,7 @@
 fsync of the file, rename from `open/` to `ready/`, fsync of `ready/`: that takes a disk 10 to 200 ms, in which a worker would
 run nothing. So its loop only closes the file, and a thread does the rest, one file after the other in the order of their
 numbers, since SEALED stands for every earlier segment too. The loop takes what is done and reports it, so one thread
-still sends all of a worker's reports, outcomes before the seal of their rows. A worker killed in between leaves
+still sends all that a worker reports, messages before the seal of their rows. A worker killed in between leaves
 files in `open/` or in `ready/`, complete; salvage.py finds both.
 
 The thread lives as long as there is something to do. It opens the file anew, because a handler may close descriptors that it

@@ -103,30 +103,30 @@ class WorkerProcess:
 class _Spare:
     """A forked process that waits for its WorkerBoot."""
 
-    def __init__(self, process: WorkerProcess, orders: socket.socket) -> None:
+    def __init__(self, process: WorkerProcess, link: socket.socket) -> None:
         self.process = process
-        self._orders = orders
+        self._link = link
 
     def take_over(self, boot: WorkerBoot) -> WorkerProcess | None:
         """Make it this worker; None when it is dead or does not listen."""
         data, fds = _boot_bytes(boot)
         try:
             if self.process.exitcode is None:
-                self._orders.settimeout(SPARE_TIMEOUT_S)
-                socket.send_fds(self._orders, [LENGTH.pack(len(data))], fds)
-                self._orders.sendall(data)
+                self._link.settimeout(SPARE_TIMEOUT_S)
+                socket.send_fds(self._link, [LENGTH.pack(len(data))], fds)
+                self._link.sendall(data)
                 self.process.worker_id = boot.worker_id
                 return self.process
         except OSError:
             pass
         finally:
-            self._orders.close()
+            self._link.close()
         self.end()
         return None
 
     def end(self) -> None:
         """It is not needed."""
-        self._orders.close()
+        self._link.close()
         self.process.kill()
         self.process.close()
 
@@ -178,7 +178,7 @@ class Forkserver:
 
     def start(self) -> None:
         """Start it unless it runs; returns before its imports are done. Call from the main thread."""
-        with self._orders():
+        with self._environment():
             self._server.ensure_running()
 
     def start_worker(self, boot: WorkerBoot) -> WorkerProcess:
@@ -221,7 +221,7 @@ class Forkserver:
             theirs.close()
 
     def _launch(self, process: BaseProcess, worker_id: str) -> WorkerProcess:
-        with self._orders():
+        with self._environment():
             worker = WorkerProcess(_Popen(process, self._server, self._start_timeout_ms), worker_id)
         self._warm_pid = self.pid
         return worker
@@ -257,18 +257,18 @@ class Forkserver:
             stacks.close()
 
     @contextlib.contextmanager
-    def _orders(self) -> Generator[None]:
+    def _environment(self) -> Generator[None]:
         """A forkserver that is started inside finds its settings in the environment (see preload.py)."""
         if threading.current_thread() is not threading.main_thread():
             yield  # none is started here, and the environment is everybody's
             return
         if self.stack_file is None:
             self.stack_file = StackFile()
-        orders = {
+        setup = {
             "supervisor_pid": os.getpid(), "sys_path": search_path(), "modules": self._modules,
             "stacks": self.stack_file.path,
         }  # fmt: skip
-        os.environ[ENVIRONMENT_KEY] = json.dumps(orders)
+        os.environ[ENVIRONMENT_KEY] = json.dumps(setup)
         try:
             yield
         finally:

@@ -16,7 +16,8 @@ from typing import Any, TextIO
 
 from ..remoting.errors import UsageError
 from ..remoting.queues import MessageQueue
-from .loading import HandlerLoadError, describe, describe_error, find
+from .loading import HandlerLoadError, describe, find
+from .user_errors import describe_error
 
 
 def answer(function: Any, line: str) -> dict[str, object]:

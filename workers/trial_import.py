@@ -13,11 +13,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+from ..remoting.errors import UsageError
 from .api import Handler
+from .boot import TableSpec
 from .loading import HandlerLoadError, HandlerSpec, describe, import_module, load, takes_one
 from .parent_death import die_with_parent
 
@@ -26,17 +30,41 @@ STDERR_SHOWN_MAX: Final = 4_000
 """Characters of what a process printed that ended without an answer."""
 
 
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """A handler that can be run. `columns`: of its rows, as DDL; "" where they were not asked for, or are not declared."""
+
+    spec: HandlerSpec
+    columns: str = ""
+    misfit: str = ""
+    """Why its rows do not go into the table; "" where they do."""
+
+
 def examine(target: str, timeout_ms: int, check: Callable[[], None] = lambda: None) -> HandlerSpec:
-    """The handler that `target` names: package.module:function, or a module with one handler.
+    """The handler that `target` names: package.module:function, or a module with one handler or several that name topics.
 
     Raises UsageError when it is written wrongly, HandlerLoadError when it cannot be imported within the time, cannot take a
     message, or when the module has none or several. Raises what `check` raises, which is called again and again while the
     process runs, and when it has ended: Ctrl-C at a terminal ends that process too.
     """
+    return _examined(target, timeout_ms, check, None).spec
+
+
+def examine_rows(
+    target: str, timeout_ms: int, *, schema: str, table: TableSpec, columns_file: Path,
+    check: Callable[[], None] = lambda: None,
+) -> Examined:  # fmt: skip
+    """As `examine`, and whether the rows go into `table`; `schema` is results.schema, `columns_file` where inferred columns
+    are kept."""
+    return _examined(target, timeout_ms, check, {"schema": schema, "file": str(columns_file), **table._asdict()})
+
+
+def _examined(target: str, timeout_ms: int, check: Callable[[], None], rows: dict[str, Any] | None) -> Examined:
     if ":" in target or not all(part.isidentifier() for part in target.split(".")) or target.endswith(".py"):
         describe(target)
+    words = [str(os.getpid()), target, *([] if rows is None else [json.dumps(rows)])]
     process = subprocess.Popen(
-        [sys.executable, "-m", "rocketcrew.workers.trial_import", str(os.getpid()), target],
+        [sys.executable, "-m", "rocketcrew.workers.trial_import", *words],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -60,7 +88,8 @@ def examine(target: str, timeout_ms: int, check: Callable[[], None] = lambda: No
     answer = json.loads(out)
     if "wrong" in answer:
         raise HandlerLoadError(answer["wrong"], answer["traceback"])
-    return describe(answer["handler"])
+    spec = replace(describe(answer["handler"]), subscriptions=tuple(answer["subscriptions"]))
+    return Examined(spec, answer.get("columns", ""), answer.get("misfit", ""))
 
 
 def _answer(process: subprocess.Popen[str], deadline: float, check: Callable[[], None]) -> tuple[str, str]:
@@ -75,19 +104,44 @@ def _answer(process: subprocess.Popen[str], deadline: float, check: Callable[[],
                 raise
 
 
-def look(target: str) -> dict[str, str]:
-    """{"handler": import string} of a handler that can be run, else {"wrong": text, "traceback": text}."""
+def look(target: str) -> dict[str, Any]:
+    """{"handler": import string, "subscriptions": those that it names} of a handler that can be run, else {"wrong": text,
+    "traceback": text}."""
     try:
-        if ":" in target:
-            load(describe(target))
-            return {"handler": target}
-        return {"handler": only_handler(import_module(target))}
+        name = target if ":" in target else handlers_of(import_module(target))
+        return {"handler": name, "subscriptions": load(describe(name)).subscriptions}
     except HandlerLoadError as error:
         return {"wrong": str(error), "traceback": error.traceback}
 
 
-def only_handler(module: ModuleType) -> str:
-    """Import string of the module's handler; raises HandlerLoadError when there is none, or more than one."""
+def look_at_rows(target: str, rows: Mapping[str, Any]) -> dict[str, Any]:
+    """As `look`, with "columns" and "misfit" of a handler that can be run; `rows` is what `examine_rows` was given."""
+    answer = look(target)
+    if "wrong" in answer:
+        return answer
+    from .ddl import as_schema, to_ddl  # pyarrow takes its time to import
+    from .inferring import declared_columns
+    from .table_fit import check_fits
+
+    table = TableSpec(
+        rows["target"], tuple((name, type_) for name, type_ in rows["columns"]), tuple(rows["partition_by"])
+    )
+    try:
+        declared = declared_columns(rows["schema"], load(describe(answer["handler"])).schema, Path(rows["file"]))
+        if declared is None:
+            return answer
+        schema = as_schema(declared)
+        answer["columns"] = to_ddl(schema)
+        check_fits(schema, table, None)
+    except UsageError as error:
+        answer["misfit"] = str(error)
+    return answer
+
+
+def handlers_of(module: ModuleType) -> str:
+    """Import string of the module's only handler, or of all that name their topics where there are several of these.
+
+    Raises HandlerLoadError when there is none, or more than one otherwise."""
     own = [name for name, value in vars(module).items() if not name.startswith("_") and _is_of(module, value)]
     decorated = [name for name in own if isinstance(getattr(module, name), Handler)]
     found = decorated or [name for name in own if takes_one(getattr(module, name))]
@@ -97,9 +151,14 @@ def only_handler(module: ModuleType) -> str:
             f'module "{name}" ({module.__file__}) has no handler: write def handle(message) in it, then name {name}:handle'
         )
     if len(found) > 1:
+        routed = [function for function in decorated if getattr(module, function).subscriptions]
+        if len(routed) > 1:
+            return f"{name}:{','.join(routed)}"
         listed = ", ".join(f"{name}:{function}" for function in found)
-        raise HandlerLoadError(f'module "{name}" has several handlers; say which: {listed}')
-    load(describe(f"{name}:{found[0]}"))
+        raise HandlerLoadError(
+            f'module "{name}" has several handlers; say which: {listed} (or give each its @handler(topic="..."), and all of'
+            " these run in one group)"
+        )
     return f"{name}:{found[0]}"
 
 
@@ -111,11 +170,12 @@ def _is_of(module: ModuleType, value: Any) -> bool:
 
 
 def main() -> None:
-    """`python -m rocketcrew.workers.trial_import PARENT_PID TARGET`: one JSON object on stdout, and out."""
+    """`python -m rocketcrew.workers.trial_import PARENT_PID TARGET [ROWS]`: one JSON object on stdout, and out."""
     die_with_parent(int(sys.argv[1]))
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as out:
         os.dup2(2, 1)  # what the user's module prints is no answer
-        out.write(json.dumps(look(sys.argv[2])))
+        answer = look_at_rows(sys.argv[2], json.loads(sys.argv[3])) if len(sys.argv) > 3 else look(sys.argv[2])
+        out.write(json.dumps(answer))
     os._exit(0)  # threads that the module has started are not waited for
 
 

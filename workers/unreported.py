@@ -84,7 +84,7 @@ class Unreported:
                 self._cell[HELD] = self._base | (chunk_id & CHUNK_MASK) << INDEX_BITS | index + 1
 
     def sent(self, packets: int, left: Callable[[], tuple[int, int] | None] = lambda: None) -> None:
-        """Everything that was held is in `packets` more packets of outcomes, which were sent, but for what is `left`: from
+        """Everything that was held is in `packets` more packets of reports, which were sent, but for what is `left`: from
         this record on (chunk and index).
 
         The loop keeps a row first and looks at `held` then; so here `held` goes first, and the look at what is left comes
@@ -103,7 +103,7 @@ class Unreported:
 
 
 def look(cell: CellView, reports: int, barrier: Callable[[], bool]) -> Seen | None:
-    """The supervisor's side, which has read `reports` packets of outcomes of this worker.
+    """The supervisor's side, which has read `reports` packets of reports of this worker.
 
     None = no call is under way, the worker does not offer it, or a report of it is on its way.
     """

@@ -24,7 +24,7 @@ from ..remoting.names import REGION_DEFAULT
 from ..remoting.properties import PROPERTY_KEYS, PROPERTY_MSG_REGION, PROPERTY_TRACE_ON
 from ..remoting.traces import ConsumeReturn, TracedMessage, TraceRecord, sub_after_record, sub_before_record
 from .api import Handler
-from .consume_hooks import ConsumeHooks, Outcome, return_type
+from .consume_hooks import CallResult, ConsumeHooks, return_type
 from .message import Message
 
 RECORDS_MAX = 2_048
@@ -53,12 +53,12 @@ class TraceLog:
         return records
 
     @contextlib.contextmanager
-    def around(self, group: str, messages: Sequence[Message]) -> Generator[Outcome]:
+    def around(self, group: str, messages: Sequence[Message]) -> Generator[CallResult]:
         """The handler's call, between its two records."""
-        outcome = Outcome()
+        done = CallResult()
         region, seen = _traced(messages)
         if not seen:
-            yield outcome
+            yield done
             return
         request_id = self._next_id()
         self._add(
@@ -69,8 +69,8 @@ class TraceLog:
         began_ns = self._clock()
         said: object = None
         try:
-            yield outcome
-            said = outcome.result
+            yield done
+            said = done.result
         except BaseException as error:
             said = error
             raise
@@ -90,9 +90,9 @@ class TraceLog:
 
     def watch(self, call: Call, group: str, messages: Sequence[Message]) -> object:
         """Call the handler so."""
-        with self.around(group, messages) as outcome:
-            outcome.result = call(None)
-            return outcome.result
+        with self.around(group, messages) as done:
+            done.result = call(None)
+            return done.result
 
     def _add(self, record: TraceRecord) -> None:
         if len(self._records) >= RECORDS_MAX:
@@ -124,20 +124,20 @@ class ProcessSpans:
         self._api = api
 
     @contextlib.contextmanager
-    def around(self, group: str, messages: Sequence[Message]) -> Generator[Outcome]:
+    def around(self, group: str, messages: Sequence[Message]) -> Generator[CallResult]:
         """The handler's call, under its span, as soon as somebody has set up a provider."""
-        outcome = Outcome()
+        done = CallResult()
         try:
             span = self._span(group, messages) if self._api.active else None
         except ProtocolError:
             span = None
         if span is None:
-            yield outcome
+            yield done
             return
         with span as current:
-            yield outcome
-            if isinstance(outcome.result, BaseException):
-                self._api.failed(current, str(outcome.result))
+            yield done
+            if isinstance(done.result, BaseException):
+                self._api.failed(current, str(done.result))
 
     def _span(self, group: str, messages: Sequence[Message]) -> Any:
         carriers = [message.properties for message in messages]
@@ -145,9 +145,9 @@ class ProcessSpans:
 
     def watch(self, call: Call, group: str, messages: Sequence[Message]) -> object:
         """Call the handler so."""
-        with self.around(group, messages) as outcome:
-            outcome.result = call(None)
-            return outcome.result
+        with self.around(group, messages) as done:
+            done.result = call(None)
+            return done.result
 
 
 def process_attributes(group: str, messages: Sequence[Message]) -> dict[str, Any]:
@@ -205,10 +205,10 @@ def watched_async(handler: Handler, group: str, watchers: Sequence[Watcher]) -> 
     async def call(given: Any) -> object:
         with contextlib.ExitStack() as stack:
             messages = given if handler.batch else (given,)
-            outcomes = [stack.enter_context(watcher.around(group, messages)) for watcher in watchers]
+            calls = [stack.enter_context(watcher.around(group, messages)) for watcher in watchers]
             result = await function(given)
-            for outcome in outcomes:
-                outcome.result = result
+            for call in calls:
+                call.result = result
             return result
 
     if not watchers:

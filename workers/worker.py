@@ -1,10 +1,10 @@
-"""One worker's loop: packets in, chunks run, rows to disk, then outcomes out. No timer; one thread beside it (reporter.py).
+"""One worker's loop: packets in, chunks run, rows to disk, then reports out. No timer; one thread beside it (reporter.py).
 
-Order of every flush, which all promises rest on: rows are appended to the open segment first, and only then are outcomes
-sent. A worker killed between the two leaves rows without an outcome; salvage.py finds them and they count as done. The
+Order of every flush, which all promises rest on: rows are appended to the open segment first, and only then are reports
+sent. A worker killed between the two leaves rows without a report; salvage.py finds them and they count as done. The
 other way round an offset could pass a row that exists nowhere.
 
-Outcomes are flushed as soon as no packet waits (the supervisor may be idle for want of them), and after the flush interval
+Reports are flushed as soon as no packet waits (the supervisor may be idle for want of them), and after the flush interval
 while work goes on. Where there are rows and the supervisor may send more before it has a report (the window is
 open), they wait for others until the flush interval is over, or so many are kept that a block is full. Segments are sealed by
 rows, bytes, idleness or age, on SEAL and on STOP, beside the work (sealing.py); after a handler call longer than the idle
@@ -28,7 +28,7 @@ import structlog
 from ..conf.units import NS_PER_MS
 from ..remoting.errors import ProtocolError
 from .api import Handler
-from .boot import WorkerLimits
+from .boot import WorkerBounds
 from .cells import (
     BEATS,
     CHUNK_ID,
@@ -74,7 +74,7 @@ from .packets import (
     decode_forget,
     decode_queue,
     encode_directed,
-    encode_outcomes,
+    encode_reports,
     encode_sealed,
     encode_traces,
 )
@@ -95,7 +95,7 @@ SEGMENT_LOG_EVERY: Final = 40
 """One log line per so many failed tries: every ten seconds."""
 
 
-class Worker:
+class WorkerLoop:
     """The loop. Construct with everything it needs; nothing is read from the outside."""
 
     def __init__(
@@ -103,7 +103,7 @@ class Worker:
         link: WorkerLink,
         handler: Handler,
         *,
-        limits: WorkerLimits,
+        bounds: WorkerBounds,
         slab: mmap.mmap | None,
         rows: RowBuffer[Place] | None,
         segments: SegmentWriter | None,
@@ -118,7 +118,7 @@ class Worker:
         """`rows`, `segments` and `sealer` come together, None = results are off. `clock` is monotonic, in ns."""
         self._traces = traces
         self._link = link
-        self._limits = limits
+        self._bounds = bounds
         self._slab = slab
         self._segments = segments
         self._sealer = sealer
@@ -138,7 +138,7 @@ class Worker:
             handler,
             rows,
             cell=self._cell,
-            limits=limits,
+            bounds=bounds,
             clock=clock,
             flush=self.flush,
             log=self._log,
@@ -224,7 +224,7 @@ class Worker:
         else:
             data = self._slab[offset : offset + length]
         self._runner.run_chunk(chunk_id, queue, data, records)
-        if self._segments is not None and self._runner.slowest_ns >= self._limits.seal_idle_ms * NS_PER_MS:
+        if self._segments is not None and self._runner.slowest_ns >= self._bounds.seal_idle_ms * NS_PER_MS:
             self.flush()
             self._seal(wait=True)
 
@@ -265,7 +265,7 @@ class Worker:
             self.flush()
             for answer in answers:
                 self._link.send(encode_returned(answer) if isinstance(answer, Returned) else encode_consumed(answer))
-        if self._segments is not None and self._runner.slowest_ns >= self._limits.seal_idle_ms * NS_PER_MS:
+        if self._segments is not None and self._runner.slowest_ns >= self._bounds.seal_idle_ms * NS_PER_MS:
             self.flush()
             self._seal(wait=True)
 
@@ -344,7 +344,7 @@ class Worker:
             cell[STATE] = last[0].offsets[first] + 1
 
     def flush(self) -> None:
-        """Rows to the segment, then outcomes to the supervisor. Raises DescriptorsClosedError before anything is written."""
+        """Rows to the segment, then reports to the supervisor. Raises DescriptorsClosedError before anything is written."""
         if self._forked:
             end_fork(None)
         if self._broken is not None:
@@ -411,7 +411,7 @@ class Worker:
         if any(run.failures for run in runs):
             runs = [part for run in runs for part in run.parts()]
             failures = [found for run in runs for found in run.failures.items()]
-        packets = encode_outcomes([run.outcome() for run in runs], failures)
+        packets = encode_reports([run.report() for run in runs], failures)
         for packet in packets:
             self._link.send(packet)
         self._runner.reported(len(packets))
@@ -422,7 +422,7 @@ class Worker:
                 self._seal()
 
     def _seal(self, *, wait: bool = False) -> None:
-        """Have sealed what is open; every outcome of rows in it was sent before. `wait` = all is sealed and reported."""
+        """Have sealed what is open; every report of rows in it was sent before. `wait` = all is sealed and reported."""
         if self._segments is None or self._sealer is None:
             return
         with self._runner.lock:

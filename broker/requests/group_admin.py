@@ -34,7 +34,7 @@ def handle(state: BrokerState, call: Call) -> Command:
             state.offsets.forget_group(request.group_name)
         return command.response(ResponseCode.SUCCESS)
     if command.code == RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG:
-        return command.response(ResponseCode.SUCCESS, body=state.groups.table().encode())
+        return command.response(ResponseCode.SUCCESS, body=state.groups.dump())
     name = GroupName.from_fields(command.fields).group
     known = state.groups.known(name)
     if known is None:

@@ -90,7 +90,7 @@ def progress_of_all(state: BrokerState, command: Command) -> Command:
     only_ordered = ConsumeStatsInBroker.from_fields(command.fields).is_order
     found: list[dict[str, tuple[ConsumeStats, ...]]] = []
     total = 0
-    for group in sorted(state.groups.table().subscription_group_table):
+    for group in state.groups.names():
         members = state.clients.consumer_group(group)
         parts: list[ConsumeStats] = []
         for name in state.offsets.topics_of(group):

@@ -25,7 +25,7 @@ def handle(state: BrokerState, call: Call) -> Command:
     if command.code == RequestCode.DELETE_TOPIC_IN_BROKER:
         return delete(state, call)
     if command.code == RequestCode.GET_ALL_TOPIC_CONFIG:
-        return command.response(ResponseCode.SUCCESS, body=state.topics.table().encode())
+        return command.response(ResponseCode.SUCCESS, body=state.topics.dump())
     name = TopicName.from_fields(command.fields).topic
     topic = state.topics.get(name)
     if topic is None:

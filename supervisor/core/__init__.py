@@ -8,7 +8,7 @@ Java's classes give for the same lists (vectors recorded from both versions); a 
 own, and what it does wrong leaves all as it was. Where a queue begins, and why, is one log line per queue. Changed
 subscriptions end the topic's queues and open them again: an assignment keeps the filter that it began with. A process
 queue is *assigned → draining → ended*. Draining pulls and starts nothing, settles successes and seals, discards
-failures unsent (the new owner has them), renews the lock if orderly, and has a deadline; ended drops late outcomes
+failures unsent (the new owner has them), renews the lock if orderly, and has a deadline; ended drops late reports
 and counts them. A queue that comes back while it drains is opened only after it ended, and takes over what was
 finished. An assignment is replaced, never edited. A late commit never lowers the broker's offset. *Broadcasting*: all
 queues without asking for members, no retry topic, a failure is logged and over, offsets in Java's file
@@ -41,7 +41,7 @@ below the journal's (a reset) discards it for that queue. Another member that ta
 broker's offset.
 
 Order. `order = "queue"` and `order = "key"` (a setting, or the handler's decorator; both may not contradict each other) rest
-on one rule: a *lane* hands nothing out while anything of it is in a worker's hands, held after a failure, or on its
+on one rule: a *lane* dispatches nothing while anything of it is in flight, held after a failure, or on its
 way back to the broker. A lane is a message queue, or one key of a message queue.
 
 - By queue: one chunk at a time, to the worker that the queue sticks to while that lives. As Java's orderly service:
@@ -59,6 +59,6 @@ way back to the broker. A lane is a message queue, or one key of a message queue
 - Locks (locking.py): a queue is locked before its first offset is asked for, renewed every 20 s, lost after 30 s
   without a confirmation; without it nothing is pulled or started. It is unlocked after the last commit. The dispatch
   carries the time after which the worker starts nothing and gives the rest back.
-- Deaths: the chunks of a dead worker count as in hand until its salvage is complete, so the next worker starts only
+- Deaths: the chunks of a dead worker count as in flight until its salvage is complete, so the next worker starts only
   then.
 """

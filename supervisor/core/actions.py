@@ -83,6 +83,8 @@ class SendBack:
     """DEAD_LETTER after crashes: its properties; where that is refused, it goes without them, by a send-back."""
     error: str = ""
     """Why it failed, for a dead letter's properties."""
+    last: bool = False
+    """It is a dead letter once a broker has taken it (workers/failures.py, `is_last`)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -114,7 +116,7 @@ class Renew:
 
 @dataclass(slots=True, eq=False)
 class Dispatch:
-    """Hand the chunk's bytes to the worker. Outcomes come by `Outcome`."""
+    """Dispatch the chunk: send its place to the worker, whose reports come by `Reported`."""
 
     worker_id: str
     chunk: Chunk
@@ -139,7 +141,7 @@ class OrderedChunk:
 @dataclass(slots=True, eq=False)
 class DispatchOrdered:
     """Hand chunks to a worker that starts none of their messages after `start_before` (seconds on the core's clock), and
-    none after a failed one of its lane. Answers: `Outcome`, `Returned`, `Consumed`."""
+    none after a failed one of its lane. Answers: `Reported`, `Returned`, `Consumed`."""
 
     worker_id: str
     chunks: list[OrderedChunk]
@@ -186,7 +188,7 @@ class Load:
 
 @dataclass(slots=True, eq=False)
 class KillWorker:
-    """The worker said what cannot be (an outcome out of order): it is killed, and its death handled as any other."""
+    """The worker said what cannot be (a report out of order): it is killed, and its death handled as any other."""
 
     worker_id: str
     reason: str
@@ -218,7 +220,7 @@ class AskReport:
 
 @dataclass(slots=True, eq=False)
 class Retired:
-    """A worker that was to leave has nothing in hand any more: let it seal, tear down and end."""
+    """A worker that was to leave has nothing in flight any more: let it seal, tear down and end."""
 
     worker_id: str
 

@@ -32,7 +32,7 @@ from .popping import Popping
 from .process_queue import ProcessQueue, PulledQueue
 from .pulling import Pulling
 from .state import State
-from .states import QUEUE, Queue, QueueEvent, move
+from .states import QUEUE, QueueEvent, QueueState, move
 
 LAST_COMMIT_RETRY_S = 0.5
 STOP_COMMIT_TRIES = 3
@@ -93,7 +93,7 @@ class Assigning:
         wanted = set(mine)
         changed = False
         for mq, pq in list(s.by_topic.get(topic, {}).items()):
-            if mq not in wanted and pq.state in (Queue.OPENING, Queue.ASSIGNED):
+            if mq not in wanted and pq.state in (QueueState.OPENING, QueueState.ASSIGNED):
                 self.revoke(pq, now, send_failures=False)
                 changed = True
         new = [mq for mq in mine if mq not in s.by_mq and mq not in s.lingering]
@@ -119,7 +119,7 @@ class Assigning:
         self.s.topics = tuple(name for name in self.s.topics if name != topic)
         self._popping.unsubscribed(topic)
         for pq in list(self.s.queues.values()):
-            if pq.mq.topic == topic and pq.state in (Queue.OPENING, Queue.ASSIGNED):
+            if pq.mq.topic == topic and pq.state in (QueueState.OPENING, QueueState.ASSIGNED):
                 self.revoke(pq, now, send_failures=True)
 
     def _open(self, mqs: list[MessageQueue]) -> None:
@@ -134,7 +134,7 @@ class Assigning:
     def opened(self, handle: int, offset: int | None, now: float) -> None:
         """Where the queue begins; None = could not be found out, tried again soon."""
         q = self.s.pulled.get(handle)
-        if q is None or q.pq.state is not Queue.OPENING:
+        if q is None or q.pq.state is not QueueState.OPENING:
             self.s.counters.late_answers += 1
             return
         pq = q.pq
@@ -182,7 +182,7 @@ class Assigning:
 
     def revoke(self, pq: ProcessQueue, now: float, *, send_failures: bool) -> None:
         """Take the queue away: it ends at once when it never opened, else it drains."""
-        opening = pq.state is Queue.OPENING
+        opening = pq.state is QueueState.OPENING
         self._move(pq, QueueEvent.REVOKED)
         if opening:
             self._forget(pq, now)
@@ -198,13 +198,13 @@ class Assigning:
 
     def restart(self, pq: ProcessQueue, now: float) -> None:
         """End the queue and read it again from its committed offset."""
-        if pq.state is Queue.ASSIGNED:
+        if pq.state is QueueState.ASSIGNED:
             self.revoke(pq, now, send_failures=True)
 
     def heal(self, now: float) -> None:
         """Open those queues anew whose pull was never answered, as Java's rebalance does."""
         for q in list(self.s.pulled.values()):
-            if q.pq.state is Queue.ASSIGNED and self._pulling.expired(q, now):
+            if q.pq.state is QueueState.ASSIGNED and self._pulling.expired(q, now):
                 self.restart(q.pq, now)
 
     def moved(self, q: PulledQueue, offset: int, now: float) -> None:
@@ -227,10 +227,10 @@ class Assigning:
                 continue
             q = self.s.pulled[pq.handle]
             self.s.log("warning", "offset_reset_by_admin", queue=mq, offset=offset, was=pq.head_offset)
-            if pq.state is Queue.ASSIGNED:
+            if pq.state is QueueState.ASSIGNED:
                 self.s.outcomes.add(SKIPPED, mq, pq.head_offset, offset)
                 self.moved(q, offset, now)
-            elif pq.state is Queue.OPENING:
+            elif pq.state is QueueState.OPENING:
                 self.s.out.append(Commit(pq.handle, mq, offset, guarded=False))
                 self.revoke(pq, now, send_failures=False)
                 self._soon(mq.topic, now)
@@ -245,7 +245,7 @@ class Assigning:
         q = self.s.pulled.get(pq.handle)
         if q is None:
             return
-        if pq.state is Queue.DRAINING:
+        if pq.state is QueueState.DRAINING:
             self._check_drained(q, now)
         elif q.blocked:
             self._pulling.consider(q, now)
@@ -256,6 +256,12 @@ class Assigning:
 
     def check_of(self, pq: ProcessQueue, offset: int) -> None:
         """What was pulled has no check point."""
+
+    def going_back(self, pq: ProcessQueue, offset: int) -> None:
+        """What was pulled is known by its offset: nothing has to wait."""
+
+    def stays(self, pq: ProcessQueue, offset: int) -> None:
+        """What was pulled is ours until it is committed."""
 
     def after_renewal(self, pq: ProcessQueue, offset: int, then: Callable[[], None]) -> bool:
         """What was pulled has none that is replaced."""
@@ -276,7 +282,7 @@ class Assigning:
     def _check_drained(self, q: PulledQueue, now: float) -> None:
         """Commit and end a draining queue when nothing of it is in flight any more."""
         pq = q.pq
-        if pq.state is not Queue.DRAINING or pq.running():
+        if pq.state is not QueueState.DRAINING or pq.running():
             return
         if pq.ledger.held:
             # Rows reported since the queue was taken away: their workers may be busy and not seal for long.
@@ -293,7 +299,7 @@ class Assigning:
 
     def deadline(self, pq: ProcessQueue, now: float) -> None:
         """What is not finished by now, the next owner repeats."""
-        if pq.state is Queue.DRAINING:
+        if pq.state is QueueState.DRAINING:
             q = self.s.pulled[pq.handle]
             unsealed = pq.ledger.held_messages()
             self.s.log("warning", "drain_deadline", queue=pq.mq, unfinished=pq.unfinished, unsealed=unsealed)
@@ -338,7 +344,7 @@ class Assigning:
     def persist_all(self, now: float) -> None:
         """Save how far every queue has come."""
         for pq in list(self.s.queues.values()):
-            if pq.state is not Queue.OPENING:
+            if pq.state is not QueueState.OPENING:
                 pq.owner.persist(pq, now)
 
     def persist(self, pq: ProcessQueue, now: float) -> None:
@@ -346,19 +352,19 @@ class Assigning:
         (a loader that has started anew knows nothing of the wish before)."""
         self._note_settled(pq, pq.head_offset)
         self._commit_progress(self.s.pulled[pq.handle], now)
-        if pq.state is Queue.DRAINING and pq.ledger.held:
+        if pq.state is QueueState.DRAINING and pq.ledger.held:
             self.s.ask_seals_of(pq)
 
     def _commit_progress(self, q: PulledQueue, now: float) -> None:
         """Commit what is new, or is to be committed again; guarded once the queue was taken away (its new owner commits
         too)."""
         pq = q.pq
-        if q.commit_asked >= 0 or q.moved_to >= 0 or pq.state is Queue.ENDED:
+        if q.commit_asked >= 0 or q.moved_to >= 0 or pq.state is QueueState.ENDED:
             return
         offset = pq.head_offset
         stale = now - q.committed_at >= self.s.config.recommit_interval_ms / 1000
         if offset > q.committed or stale:
-            self._commit(q, offset, guarded=pq.state is Queue.DRAINING)
+            self._commit(q, offset, guarded=pq.state is QueueState.DRAINING)
 
     def _note_settled(self, pq: ProcessQueue, offset: int) -> None:
         """For the loader, which folds it into what counts as loaded. What is forgotten is left out of that, and no more: its
@@ -400,7 +406,7 @@ class Assigning:
                 self.s.out.append(JournalCommitted(pq.mq, pq.ledger.begin if q.moved_to < 0 else offset, offset))
         else:
             self.s.counters.commit_errors += 1
-            if pq.state is Queue.DRAINING:
+            if pq.state is QueueState.DRAINING:
                 # The offset of a queue that we are leaving: tried until the deadline, so that nothing is repeated.
                 q.last_commit_tries += q.final_commit
                 q.final_commit = False
@@ -431,7 +437,7 @@ class Assigning:
             return
         self.s.stopping = True
         for pq in list(self.s.queues.values()):
-            if pq.state in (Queue.OPENING, Queue.ASSIGNED):
+            if pq.state in (QueueState.OPENING, QueueState.ASSIGNED):
                 self.revoke(pq, now, send_failures=True)
         self.check_finished()
 

@@ -6,8 +6,8 @@ shutdown, a dead forkserver, a worker that stood still between messages. A call 
 attempt of its messages, as Java's consume timeout is. Of a coroutine handler the call whose step ran is in hand; where
 several waited and none ran, a thread or a callback of the handler's did it, and all that the worker has is suspected.
 
-When the whole run died, supervisor and workers at once (an operator, a container's limit, the host), a message is charged
-only if it was alone in hand in all of that run. Of several none is: nobody can say which one it was (charges.py).
+When the whole member died, supervisor and workers at once (an operator, a container's limit, the host), a message is charged
+only if it was alone in hand in all of that member. Of several none is: nobody can say which one it was (charges.py).
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from enum import Enum
 class End(Enum):
     """How a worker's process came to its end."""
 
-    TOLD = "told to leave"
-    """By recycling, reload, scaling, shutdown or an operator: whoever told it says so beforehand."""
+    RETIRED = "retired"
+    """It was asked to leave: by recycling, reload, scaling, shutdown or an operator."""
     FORKSERVER = "forkserver died"
     OURS = "killed by the supervisor"
     """It stood still outside of the handler, or said what cannot be."""
     TIME_LIMIT = "hard time limit"
     CRASHED = "crashed"
     """By itself, or killed by the kernel or somebody else."""
-    RUN = "whole run died"
+    MEMBER = "whole run died"
     """Its cell was found at the next start, and it alone had something in hand."""
-    RUN_AMONG_OTHERS = "whole run died, with other messages in hand"
+    MEMBER_AMONG_OTHERS = "whole run died, with other messages in hand"
     """Its cell was found at the next start, and that of another worker too."""
 
 
-class Hand(Enum):
+class CellContent(Enum):
     """What its cell said."""
 
     NOTHING = "nothing"
@@ -52,36 +52,36 @@ class Verdict(Enum):
     """In hand beside others: no death of its own, see charges.py."""
 
 
-VERDICTS: dict[tuple[End, Hand], Verdict] = {
-    (End.TOLD, Hand.NOTHING): Verdict.NOBODY,
-    (End.TOLD, Hand.ONE): Verdict.NOBODY,
-    (End.TOLD, Hand.SEVERAL): Verdict.NOBODY,
-    (End.TOLD, Hand.WAITING): Verdict.NOBODY,
-    (End.FORKSERVER, Hand.NOTHING): Verdict.NOBODY,
-    (End.FORKSERVER, Hand.ONE): Verdict.NOBODY,
-    (End.FORKSERVER, Hand.SEVERAL): Verdict.NOBODY,
-    (End.FORKSERVER, Hand.WAITING): Verdict.NOBODY,
-    (End.OURS, Hand.NOTHING): Verdict.NOBODY,
-    (End.OURS, Hand.ONE): Verdict.NOBODY,
-    (End.OURS, Hand.SEVERAL): Verdict.NOBODY,
-    (End.OURS, Hand.WAITING): Verdict.NOBODY,
+VERDICTS: dict[tuple[End, CellContent], Verdict] = {
+    (End.RETIRED, CellContent.NOTHING): Verdict.NOBODY,
+    (End.RETIRED, CellContent.ONE): Verdict.NOBODY,
+    (End.RETIRED, CellContent.SEVERAL): Verdict.NOBODY,
+    (End.RETIRED, CellContent.WAITING): Verdict.NOBODY,
+    (End.FORKSERVER, CellContent.NOTHING): Verdict.NOBODY,
+    (End.FORKSERVER, CellContent.ONE): Verdict.NOBODY,
+    (End.FORKSERVER, CellContent.SEVERAL): Verdict.NOBODY,
+    (End.FORKSERVER, CellContent.WAITING): Verdict.NOBODY,
+    (End.OURS, CellContent.NOTHING): Verdict.NOBODY,
+    (End.OURS, CellContent.ONE): Verdict.NOBODY,
+    (End.OURS, CellContent.SEVERAL): Verdict.NOBODY,
+    (End.OURS, CellContent.WAITING): Verdict.NOBODY,
     # The call that was over its limit ended between the look and the kill: whoever came after it has done nothing.
-    (End.TIME_LIMIT, Hand.NOTHING): Verdict.NOBODY,
-    (End.TIME_LIMIT, Hand.ONE): Verdict.TIMED_OUT,
-    (End.TIME_LIMIT, Hand.SEVERAL): Verdict.TIMED_OUT,
-    (End.TIME_LIMIT, Hand.WAITING): Verdict.SUSPECTED,
-    (End.CRASHED, Hand.NOTHING): Verdict.NOBODY,
-    (End.CRASHED, Hand.ONE): Verdict.CHARGED,
-    (End.CRASHED, Hand.SEVERAL): Verdict.SUSPECTED,
-    (End.CRASHED, Hand.WAITING): Verdict.SUSPECTED,
-    (End.RUN, Hand.NOTHING): Verdict.NOBODY,
-    (End.RUN, Hand.ONE): Verdict.CHARGED,
-    (End.RUN, Hand.SEVERAL): Verdict.SUSPECTED,
-    (End.RUN, Hand.WAITING): Verdict.NOBODY,  # its cell names none, and who was waiting is known no more
-    (End.RUN_AMONG_OTHERS, Hand.NOTHING): Verdict.NOBODY,
-    (End.RUN_AMONG_OTHERS, Hand.ONE): Verdict.NOTED,
-    (End.RUN_AMONG_OTHERS, Hand.SEVERAL): Verdict.NOTED,
-    (End.RUN_AMONG_OTHERS, Hand.WAITING): Verdict.NOBODY,
+    (End.TIME_LIMIT, CellContent.NOTHING): Verdict.NOBODY,
+    (End.TIME_LIMIT, CellContent.ONE): Verdict.TIMED_OUT,
+    (End.TIME_LIMIT, CellContent.SEVERAL): Verdict.TIMED_OUT,
+    (End.TIME_LIMIT, CellContent.WAITING): Verdict.SUSPECTED,
+    (End.CRASHED, CellContent.NOTHING): Verdict.NOBODY,
+    (End.CRASHED, CellContent.ONE): Verdict.CHARGED,
+    (End.CRASHED, CellContent.SEVERAL): Verdict.SUSPECTED,
+    (End.CRASHED, CellContent.WAITING): Verdict.SUSPECTED,
+    (End.MEMBER, CellContent.NOTHING): Verdict.NOBODY,
+    (End.MEMBER, CellContent.ONE): Verdict.CHARGED,
+    (End.MEMBER, CellContent.SEVERAL): Verdict.SUSPECTED,
+    (End.MEMBER, CellContent.WAITING): Verdict.NOBODY,  # its cell names none, and who was waiting is known no more
+    (End.MEMBER_AMONG_OTHERS, CellContent.NOTHING): Verdict.NOBODY,
+    (End.MEMBER_AMONG_OTHERS, CellContent.ONE): Verdict.NOTED,
+    (End.MEMBER_AMONG_OTHERS, CellContent.SEVERAL): Verdict.NOTED,
+    (End.MEMBER_AMONG_OTHERS, CellContent.WAITING): Verdict.NOBODY,
 }
 
 
@@ -101,10 +101,10 @@ class InHand:
     """Several calls of a coroutine handler were under way, and none of them ran; what is said above names none of them."""
 
     @property
-    def hand(self) -> Hand:
+    def content(self) -> CellContent:
         if self.waiting:
-            return Hand.WAITING
-        return Hand.ONE if self.records == 1 else Hand.SEVERAL
+            return CellContent.WAITING
+        return CellContent.ONE if self.records == 1 else CellContent.SEVERAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,20 +120,20 @@ class Death:
 
     @property
     def verdict(self) -> Verdict:
-        return VERDICTS[self.end, self.in_hand.hand if self.in_hand is not None else Hand.NOTHING]
+        return VERDICTS[self.end, self.in_hand.content if self.in_hand is not None else CellContent.NOTHING]
 
 
-def how_ended(*, told: bool, ours: bool, timed_out: bool, unattended: bool, by_itself: bool) -> End:
-    """`told` = it was asked to leave; `ours` = we killed it; `timed_out` = for its time limit, with that very call still in
-    hand; `unattended` = its forkserver is gone too, and the exit code with it; `by_itself` = by a fault, or with an exit code
-    that no worker of ours has when it leaves: then it counts, asked to leave or not."""
+def how_ended(*, retired: bool, ours: bool, timed_out: bool, unattended: bool, by_itself: bool) -> End:
+    """`retired` = it was asked to leave; `ours` = we killed it; `timed_out` = for its time limit, with that very call still
+    in hand; `unattended` = its forkserver is gone too, and the exit code with it; `by_itself` = by a fault, or with an exit
+    code that no worker of ours has when it leaves: then it counts, asked to leave or not."""
     if timed_out:
         return End.TIME_LIMIT
     if ours:
         return End.OURS
     if unattended:
         return End.FORKSERVER
-    return End.TOLD if told and not by_itself else End.CRASHED
+    return End.RETIRED if retired and not by_itself else End.CRASHED
 
 
 class Fate(Enum):
@@ -153,7 +153,7 @@ AGAIN: Lot = (Fate.AGAIN, 0)
 
 
 class Blamed:
-    """The judgement on one death, kept until the dead worker's chunks are handed out again."""
+    """The judgement on one death, kept until the dead worker's chunks are dispatched again."""
 
     __slots__ = ("chunk_id", "culprit", "end", "start", "verdict")
 

@@ -4,16 +4,16 @@ A charge belongs to the record that was pulled. A message that is sent back betw
 record, so its count is also kept by the id of its first record, as far as that is known (the record has to be decoded for
 it, which is done after a death only). A record that finishes is forgotten.
 
-The death of a whole run is charged to a record that was alone in hand in it. Records that were in hand beside others are
-noted: an operator who kills a run again and again during one long message makes no dead letter of it. But a message may well
-be what kills its container each time. So one that was in hand at `max_worker_deaths` deaths of runs makes the next run
-*careful*: until it is over, one message at a time is in hand in the whole member. If the run dies again, the one that was in
+The death of the whole member is charged to a record that was alone in hand in it. Records that were in hand beside others are
+noted: an operator who kills the member again and again during one long message makes no dead letter of it. But a message may
+well be what kills its container each time. So one that was in hand at `max_worker_deaths` deaths of the member makes the next
+one *careful*: until it is over, one message at a time is in hand in the whole member. If it dies again, the one that was in
 hand then is charged.
 
-A popped message comes again as another record each time, and what its offset was says nothing then. So deaths of runs are
-counted as well, and after `max_worker_deaths` of them a popped record that its broker has shown as often before is noted when
-it is popped, with its unique id: the member is careful until that one is over. By the id a later charge finds the message
-again.
+A popped message comes again as another record each time, and what its offset was says nothing then. So deaths of the member
+are counted as well, and after `max_worker_deaths` of them a popped record that its broker has shown as often before is noted
+when it is popped, with its unique id: the member is careful until that one is over. By the id a later charge finds the
+message again.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Charge:
 
 @dataclass(slots=True)
 class Noted:
-    """One record that was in hand beside others when whole runs died."""
+    """One record that was in hand beside others when the whole member died."""
 
     topic: str
     broker_name: str
@@ -94,9 +94,9 @@ class Charges:
         self._origins: dict[str, int] = {}
         """Deaths by origin message id, of messages that were sent back after a death."""
         self.noted: dict[tuple[MessageQueue, int], Noted] = {}
-        """What was in hand beside others when a whole run died."""
+        """What was in hand beside others when the whole member died."""
         self.runs = 0
-        """Deaths of whole runs that had something in hand."""
+        """Deaths of the whole member that had something in hand."""
         self._run_marks: list[str] = []
         """The calls of the last of them."""
         self._popped: set[tuple[MessageQueue, int]] = set()
@@ -149,10 +149,10 @@ class Charges:
         charge.facts = facts
         return charge
 
-    def run_died(self, left: Sequence[Left], *, stopping: bool) -> list[Verdict]:
-        """A whole run died with this in the hands of its workers; the verdict on each. Nobody is charged when the run had
+    def member_died(self, left: Sequence[Left], *, stopping: bool) -> list[Verdict]:
+        """The whole member died with this in hand; the verdict on each. Nobody is charged when it had
         begun to stop. A call that was judged before, when only a part of the cells was cleared, is not judged again."""
-        end = End.TOLD if stopping else End.RUN if len(left) == 1 else End.RUN_AMONG_OTHERS
+        end = End.RETIRED if stopping else End.MEMBER if len(left) == 1 else End.MEMBER_AMONG_OTHERS
         verdicts = [self._judge_left(one, end) for one in left]
         marks = [one.in_hand.mark for one in left if one.in_hand is not None]
         if any(verdict is not Verdict.NOBODY for verdict in verdicts) and not set(marks) & set(self._run_marks):
@@ -191,8 +191,8 @@ class Charges:
             self.noted = dict(sorted(self.noted.items(), key=lambda item: item[1].runs)[NOTED_MAX // 2 :])
 
     def careful(self, runs_max: int, pulled_to: Callable[[MessageQueue], int]) -> bool:
-        """A record that was pulled, or popped, was in hand at so many deaths of whole runs; `pulled_to` says where a queue's
-        next pull begins, 0 = it is not ours."""
+        """A record that was pulled, or popped, was in hand at so many deaths of the whole member; `pulled_to` says where
+        a queue's next pull begins, 0 = it is not ours."""
         return any(
             noted.runs >= runs_max and (key in self._popped or key[1] < pulled_to(key[0]))
             for key, noted in self.noted.items()
@@ -228,7 +228,7 @@ class Charges:
         return (mq, offset) in self._popped
 
     def popped_over(self, mq: MessageQueue, offset: int) -> bool:
-        """A record that was noted when it was popped has come through, or was handed back. True when it was still noted."""
+        """A record that was noted when it was popped has come through, or was given back. True when it was still noted."""
         if (mq, offset) not in self._popped:
             return False
         self._popped.remove((mq, offset))
@@ -241,7 +241,7 @@ class Charges:
     # --- what is over -------------------------------------------------------------------------------------------
 
     def survived(self, mq: MessageQueue, offset: int) -> bool:
-        """The record has failed and its worker lives: it was not what ended a run. True when it was noted."""
+        """The record has failed and its worker lives: it was not what ended the member. True when it was noted."""
         return self.popped_over(mq, offset) or self.noted.pop((mq, offset), None) is not None
 
     def finished(self, mq: MessageQueue, offset: int, *, sent_back: bool) -> bool:

@@ -130,7 +130,7 @@ CHECKS: tuple[Check, ...] = (
     Check("machineRoomResolver is null", "consumer.machine_rooms",
           _strategy_without(NEARBY_PREFIX, "consumer.machine_rooms"), "say by patterns which broker and client is where"),
     Check("subscription is null", "consumer.topics", lambda subject: None if subject.topics else "",
-          "name at least one topic (--topic)"),
+          "name at least one topic (--topic), or let the handler name its own: @handler(topic=...)"),
     Check("the specified topic is blank", "consumer.topics", _topic(lambda name: not name.strip()),
           "name the topic in front of the colon"),
     Check(f"the specified topic is longer than topic max length {TOPIC_MAX_LENGTH}.", "consumer.topics",

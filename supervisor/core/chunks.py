@@ -14,7 +14,7 @@ from ...workers.failures import Failure
 from .slab import Slot
 
 Token = tuple[str, int]
-"""A segment: (worker id, sequence number). Outcomes that wait for it to be sealed carry it."""
+"""A segment: (worker id, sequence number). What waits for it to be sealed carries it."""
 
 
 class PullRun:

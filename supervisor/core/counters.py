@@ -41,7 +41,7 @@ class Counters:
     """Finished before a long call, and read off their worker's cell during it: its own report came later."""
     salvaged_messages: int = 0
     """Written by a worker that died before it reported them: counted as done."""
-    late_outcomes: int = 0
+    late_reports: int = 0
     late_answers: int = 0
     discarded_failures: int = 0
     """Failures of a queue that was taken away: the new owner has them."""

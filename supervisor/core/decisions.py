@@ -61,10 +61,19 @@ class Core:
     ) -> None:
         self.state = State(config, slab, view)
         self.recover(recovered or {})
-        self._started = self._noticed = False
-        self._build()
+        self._begun = self._started = self._noticed = False
+        self._handlers = self._of_boot()
 
-    def _build(self) -> None:
+    def begin(self, order: Order | None = None) -> None:
+        """Make the mechanisms, once; `order` None = as the configuration has it.
+
+        Before it only the lives of workers are followed: the handler's decorator may name the order, and what it says is
+        known when the first worker is ready.
+        """
+        assert not self._begun, "the order of a member is known once"
+        self._begun = True
+        if order is not None:
+            self.state.config = replace(self.state.config, **asdict(order))
         state, config = self.state, self.state.config
         links = Links(
             left=self._left,
@@ -84,14 +93,6 @@ class Core:
         self.returning = Returning(state, self.ordered, self._progress) if self.ordered is not None else None
         self._handlers = self._of_member() | self._of_queues() | self._of_workers() | self._of_order()
         assert self._handlers.keys() == set(get_args(ev.Event)), "every kind of event has its mechanism"
-
-    def set_order(self, order: Order) -> None:
-        """What the handler's decorator says of order is known when the first worker is ready: all mechanisms are made anew.
-        Before `Start`; nothing was dispatched until then, and no timer that matters is set."""
-        assert not self._started, "the order is known before anything is pulled"
-        self.state.config = replace(self.state.config, **asdict(order))
-        self.state.forget_timers()
-        self._build()
 
     def recover(self, recovered: dict[MessageQueue, tuple[int, Intervals]]) -> None:
         """What was finished before a restart: per queue the committed offset, and the offsets above it. Before `Start`."""
@@ -135,7 +136,7 @@ class Core:
         """Workers that have chunks that they have not reported on, or had some and did not begin them, or are asked for keys:
         their loops should move."""
         found = {*self.state.busy, *self.state.held_up}
-        if isinstance(self.dispatching, Lanes):
+        if self._begun and isinstance(self.dispatching, Lanes):
             found.update(self.dispatching.asked())
         return found
 
@@ -144,6 +145,38 @@ class Core:
         self.state.counters.unexpected_errors += 1
 
     # --- which mechanism takes which event ----------------------------------------------------------------------
+
+    def _of_boot(self) -> dict[type, Handler]:
+        """Before `begin`: nothing is dispatched, so a worker that dies leaves nothing, and what is salvaged is of runs before
+        this one (pool/hearing.py keeps it)."""
+        state = self.state
+        early: dict[type, Handler] = dict.fromkeys(
+            (ev.Reported, ev.Returned, ev.Consumed, ev.Classified, ev.Sealed), self._nothing_dispatched
+        )
+        booting: dict[type, Handler] = {
+            ev.WorkerReady: lambda e, now: state.worker_ready(e.worker_id, now),
+            ev.RetireWorker: lambda e, now: state.retire(e.worker_id, now),
+            ev.WorkerDied: lambda e, _: state.worker_died(e.worker_id, e.death),
+            ev.Salvaged: lambda _event, _now: None,
+            ev.SalvageComplete: lambda e, _: state.worker_gone(e.worker_id),
+        }
+        return early | self._of_lives() | booting
+
+    def _of_lives(self) -> dict[type, Handler]:
+        state = self.state
+        return {
+            ev.WorkerStarted: lambda e, _: state.worker_started(e.worker),
+            ev.WorkerNotStarted: lambda e, _: state.worker_not_started(e.worker_id),
+            ev.WorkerWindow: lambda e, _: state.worker_window(e.worker_id, e.chunks),
+            ev.WorkerStops: lambda e, _: state.worker_stops(e.worker_id),
+            ev.WorkerKilled: lambda e, _: state.worker_killed(e.worker_id),
+        }
+
+    def _nothing_dispatched(
+        self, event: ev.Reported | ev.Returned | ev.Consumed | ev.Classified | ev.Sealed, now: float
+    ) -> None:
+        del now
+        self.state.out.append(KillWorker(event.worker_id, f"{type(event).__name__} before anything was dispatched"))
 
     def _of_member(self) -> dict[type, Handler]:
         assigning, pulling = self.assigning, self.pulling
@@ -176,23 +209,19 @@ class Core:
 
     def _of_workers(self) -> dict[type, Handler]:
         settling = self.settling
-        return {
-            ev.WorkerStarted: lambda e, _: settling.worker_started(e.worker),
-            ev.WorkerNotStarted: lambda e, _: settling.worker_not_started(e.worker_id),
+        found: dict[type, Handler] = {
             ev.WorkerReady: self._worker_ready,
-            ev.WorkerWindow: self._worker_window,
             ev.RetireWorker: self._retire_worker,
-            ev.WorkerStops: lambda e, _: settling.stops(e.worker_id),
-            ev.WorkerKilled: lambda e, _: settling.killed(e.worker_id),
             ev.WorkerDied: self._worker_died,
             ev.Salvaged: lambda e, now: settling.salvaged(e.worker_id, e.seq, e.records, now),
             ev.SalvageComplete: self._salvage_complete,
-            ev.Outcome: self._outcome,
+            ev.Reported: self._report,
             ev.Reclaimed: self._reclaimed,
             ev.CellRead: self._cell_read,
             ev.Sealed: lambda e, now: settling.sealed(e.worker_id, e.seq, now),
             ev.Loaded: lambda e, now: settling.loaded(e.worker_id, e.seq, now),
         }
+        return self._of_lives() | found
 
     def _of_order(self) -> dict[type, Handler]:
         """Without an order nothing is locked, and a worker that says what only an ordered one says is killed."""
@@ -287,18 +316,13 @@ class Core:
         self._feed(now)
 
     def _retire_worker(self, event: ev.RetireWorker, now: float) -> None:
-        self.settling.retire(event.worker_id, now)
+        self.state.retire(event.worker_id, now)
         self.dispatching.run()
 
     def _worker_ready(self, event: ev.WorkerReady, now: float) -> None:
-        self.settling.worker_ready(event.worker_id, now)
+        self.state.worker_ready(event.worker_id, now)
+        self.dispatching.run()
         self.reclaiming.watch(now)
-
-    def _worker_window(self, event: ev.WorkerWindow, now: float) -> None:
-        del now
-        worker = self.state.workers[event.worker_id]
-        worker.window = event.chunks
-        self.state.place(worker)
 
     def _worker_died(self, event: ev.WorkerDied, now: float) -> None:
         del now
@@ -311,8 +335,8 @@ class Core:
         self.reclaiming.watch(now)
         self._feed(now)
 
-    def _outcome(self, event: ev.Outcome, now: float) -> None:
-        self.settling.outcome(
+    def _report(self, event: ev.Reported, now: float) -> None:
+        self.settling.report(
             event.worker_id, event.chunk_id, event.start, event.count, event.seq, event.busy_us, event.slowest_us,
             event.filtered, event.failures, now,
         )  # fmt: skip

@@ -20,8 +20,8 @@ from .charges import Charge
 from .chunks import Chunk
 from .process_queue import ProcessQueue
 from .quarantine import Quarantine
-from .state import State, WorkerView
-from .states import Queue, Worker
+from .state import State, Worker
+from .states import QueueState, WorkerState
 
 CHEAP_US = 10.0
 """A message below this: a chunk of 32 takes less than a few hundred µs, about what two wake-ups and their caches cost."""
@@ -61,7 +61,9 @@ class Dispatching:
     def __init__(self, state: State, links: Links) -> None:
         self.s = state
         self._links = links
-        self.quarantine = self.quarantine_class(state, self._hand_again, self.apart, self._may_run, links.dead_letter)
+        self.quarantine = self.quarantine_class(
+            state, self._dispatch_again, self.apart, self._may_run, links.dead_letter
+        )
         self._beside: dict[str, deque[ProcessQueue]] = {}
         """Queues whose topic is at its limit, by topic: not in line, so that an idle worker is seen as one."""
 
@@ -93,10 +95,10 @@ class Dispatching:
             if worker is None:
                 return
             if s.redo:
-                self._hand_next_again(worker, held_back)
+                self._dispatch_next_again(worker, held_back)
                 continue
             pq = s.ready.popleft()
-            if pq.state is not Queue.ASSIGNED or not pq.waiting:
+            if pq.state is not QueueState.ASSIGNED or not pq.waiting:
                 continue
             worker, room = self._choose_within(pq.mq.topic, worker)
             if worker is None or any(chunk.handle == pq.handle for chunk in held_back):
@@ -109,32 +111,32 @@ class Dispatching:
             if chunk.alone:
                 self.quarantine.admit(pq, chunk)
             else:
-                self._hand(worker, chunk, pq)
+                self._dispatch(worker, chunk, pq)
             if self._beside:
                 self._recall(pq.mq.topic)
 
     def _recall(self, topic: str) -> None:
-        """Put the next queue of the topic that waits beside back into line, if something of it may be handed out now."""
+        """Put the next queue of the topic that waits beside back into line, if something of it may be dispatched now."""
         line = self._beside.get(topic)
-        while line and (line[0].state is not Queue.ASSIGNED or not line[0].waiting):
+        while line and (line[0].state is not QueueState.ASSIGNED or not line[0].waiting):
             line.popleft()
         if not line:
             self._beside.pop(topic, None)
         elif self._choose_within(topic)[0] is not None:
             self.s.ready.append(line.popleft())
 
-    def _room(self, topic: str, worker: WorkerView) -> int:
+    def _room(self, topic: str, worker: Worker) -> int:
         s = self.s
-        return s.limits.room(s.config.topic_concurrency, topic, worker, side_by_side=worker.window > 0)
+        return s.topic_limits.room(s.config.topic_concurrency, topic, worker, side_by_side=worker.window > 0)
 
-    def _may_run(self, worker: WorkerView, chunk: Chunk) -> bool:
+    def _may_run(self, worker: Worker, chunk: Chunk) -> bool:
         return self._room_again(worker, chunk) >= chunk.count
 
-    def _room_again(self, worker: WorkerView, chunk: Chunk) -> int:
+    def _room_again(self, worker: Worker, chunk: Chunk) -> int:
         pq = self.s.queues.get(chunk.handle)
         return chunk.count if pq is None else self._room(pq.mq.topic, worker)
 
-    def _hand_next_again(self, worker: WorkerView, held_back: list[Chunk]) -> None:
+    def _dispatch_next_again(self, worker: Worker, held_back: list[Chunk]) -> None:
         """The first of what a dead or held-up worker left, unless its topic is at its limit."""
         chunk = self.s.redo.popleft()
         pq = self.s.queues.get(chunk.handle)
@@ -144,17 +146,17 @@ class Dispatching:
                 held_back.append(chunk)
                 return
             worker = other
-        self._hand_again(worker, chunk)
+        self._dispatch_again(worker, chunk)
 
-    def _choose_within(self, topic: str, worker: WorkerView | None = None) -> tuple[WorkerView | None, int]:
+    def _choose_within(self, topic: str, worker: Worker | None = None) -> tuple[Worker | None, int]:
         """A worker that has a place and may have more of the topic, and how much more; `worker`, if it can. While the topic
-        is at its limit, that is one of those that have some of it: the one with the fewest chunks in hand."""
+        is at its limit, that is one of those that have some of it: the one with the fewest chunks in flight."""
         if worker is None:
             worker, _ = self._choose_worker()
         if worker is not None and (room := self._room(topic, worker)):
             return worker, room
         window = self._window()
-        holders = self.s.limits.holders(self.s.config.topic_concurrency, topic)
+        holders = self.s.topic_limits.holders(self.s.config.topic_concurrency, topic)
         rooms = [
             (holder, room)
             for holder in holders
@@ -165,7 +167,7 @@ class Dispatching:
     def _window(self) -> int:
         return self.s.config.chunks_in_flight * (CHEAP_WINDOW if self.s.sizer.tail_us < CHEAP_US else 1)
 
-    def _block_open(self, worker: WorkerView) -> bool:
+    def _block_open(self, worker: Worker) -> bool:
         """The worker can have more messages so that their rows make a larger block: as many as a block holds, for less time
         than a chunk is to take, with a share of the slab. Where a report makes room for the next message, none waits."""
         s = self.s
@@ -177,18 +179,18 @@ class Dispatching:
             and not (worker.window or s.config.topic_concurrency)
         )
 
-    def _has_place(self, worker: WorkerView, window: int) -> bool:
+    def _has_place(self, worker: Worker, window: int) -> bool:
         return (
             (len(worker.in_flight) < (worker.window or window) or self._block_open(worker))
-            and worker.state is Worker.READY
+            and worker.state is WorkerState.READY
             and worker.worker_id != self.s.isolated
             and not worker.held_up
         )
 
-    def _choose_worker(self) -> tuple[WorkerView | None, int]:
+    def _choose_worker(self) -> tuple[Worker | None, int]:
         """The worker for the next chunk, None when no place is free, and how many workers share what waits.
 
-        It is the one with the fewest chunks in hand, so that nothing waits while a core idles, and all that have less than
+        It is the one with the fewest chunks in flight, so that nothing waits while a core idles, and all that have less than
         their window share. When messages are so cheap that waking a sleeping process costs more than the chunk, it is the
         one with the most: it is awake, and shares with nobody.
         """
@@ -216,15 +218,15 @@ class Dispatching:
             pq.waiting.popleft()
         return chunk
 
-    def _hand(self, worker: WorkerView, chunk: Chunk, pq: ProcessQueue) -> None:
+    def _dispatch(self, worker: Worker, chunk: Chunk, pq: ProcessQueue) -> None:
         s = self.s
-        s.hand(worker, chunk, pq.mq.topic)
+        s.dispatched(worker, chunk, pq.mq.topic)
         s.counters.dispatched_chunks += 1
         s.counters.dispatched_messages += chunk.count
         window_open = not chunk.alone and self._block_open(worker)
         s.out.append(Dispatch(worker.worker_id, chunk, pq.mq, pq.info_handle, window_open))
 
-    def _hand_again(self, worker: WorkerView, chunk: Chunk) -> None:
+    def _dispatch_again(self, worker: Worker, chunk: Chunk) -> None:
         pq = self.s.queues.get(chunk.handle)
         if pq is None:
             # The queue ended while its messages waited for a new worker: the next owner has them.
@@ -234,15 +236,15 @@ class Dispatching:
             self.leave(chunk)
             return
         self.s.counters.redispatched_messages += chunk.count
-        self._hand(worker, chunk, pq)
+        self._dispatch(worker, chunk, pq)
 
     def again(self, pq: ProcessQueue, chunk: Chunk) -> None:
-        """Its worker died or is held up: it is handed out again, before anything new."""
+        """Its worker died or is held up: it is dispatched again, before anything new."""
         del pq
         self.s.redo.append(chunk)
 
     def apart(self, pq: ProcessQueue, chunk: Chunk) -> None:
-        """It is suspected of having killed a worker: it is handed to one that has nothing else."""
+        """It is suspected of having killed a worker: it is dispatched to one that has nothing else."""
         del pq
         self.s.quarantine.append(chunk)
 
@@ -292,7 +294,7 @@ class Dispatching:
                         line.append(chunk)
 
     def give_up(self, pq: ProcessQueue) -> None:
-        """Nothing of it is sent back or handed out any more: bytes are free as soon as no worker reads them."""
+        """Nothing of it is sent back or dispatched any more: bytes are free as soon as no worker reads them."""
         for chunk in pq.open.values():
             if chunk.failed:
                 chunk.failed = None

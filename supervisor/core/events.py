@@ -17,7 +17,7 @@ from .popping import PopResult
 from .pulling import PullResult
 from .settling import FailureReport
 from .slab import Slot
-from .state import OPERATOR, WorkerView
+from .state import OPERATOR, Worker
 
 CRASHED = Death(End.CRASHED)
 """With nothing in hand: nobody is charged."""
@@ -198,7 +198,7 @@ class SentBack:
 class WorkerStarted:
     """That worker is about to be started; its record begins."""
 
-    worker: WorkerView
+    worker: Worker
 
 
 @dataclass(slots=True, eq=False)
@@ -225,7 +225,7 @@ class WorkerWindow:
 
 @dataclass(slots=True, eq=False)
 class RetireWorker:
-    """Give the worker nothing more; the action Retired says when it has nothing in hand."""
+    """Give the worker nothing more; the action Retired says when it has nothing in flight."""
 
     worker_id: str
 
@@ -270,7 +270,7 @@ class SalvageComplete:
 
 
 @dataclass(slots=True, eq=False)
-class Outcome:
+class Reported:
     """A worker finished messages `[start, start + count)` of a chunk."""
 
     worker_id: str
@@ -385,7 +385,7 @@ Event = (
     | WorkerDied
     | Salvaged
     | SalvageComplete
-    | Outcome
+    | Reported
     | Reclaimed
     | CellRead
     | Returned

@@ -30,8 +30,8 @@ from .chunks import Chunk, PullRun
 from .dispatching import Links
 from .ordered import Ordered
 from .process_queue import Lane, ProcessQueue
-from .state import State, WorkerView
-from .states import Queue
+from .state import State, Worker
+from .states import QueueState
 from .topic_limits import UNLIMITED
 
 CLASSIFY_DEATHS_MAX = 3
@@ -102,7 +102,7 @@ class Lanes(Ordered):
 
     def _ask(self, pq: ProcessQueue) -> None:
         """Ask the worker that has least to do, unless somebody was asked already."""
-        if pq.handle in self._asked or not pq.waiting or pq.state is not Queue.ASSIGNED:
+        if pq.handle in self._asked or not pq.waiting or pq.state is not QueueState.ASSIGNED:
             return
         run = pq.waiting[0]
         offset, deaths = self._deadly.get(pq.handle, (-1, 0))
@@ -168,7 +168,7 @@ class Lanes(Ordered):
             if pq is not None:
                 self._ask(pq)
 
-    # --- handing out --------------------------------------------------------------------------------------------
+    # --- dispatch -----------------------------------------------------------------------------------------------
 
     def offer(self, lane: Lane) -> None:
         if not lane.queued and lane.waiting and lane.free and self.may_start(self.s.queues.get(lane.handle)):
@@ -179,7 +179,7 @@ class Lanes(Ordered):
         s = self.s
         while s.ready:
             pq = s.ready.popleft()
-            if pq.waiting and pq.state is Queue.ASSIGNED:
+            if pq.waiting and pq.state is QueueState.ASSIGNED:
                 self._take_in(pq)
         if self._unasked:
             self._ask_again()
@@ -187,14 +187,14 @@ class Lanes(Ordered):
             worker, free = self._choose_worker()
             if worker is None:
                 return
-            self._hand_share(worker, -(-len(self._line) // free))
+            self._dispatch_share(worker, -(-len(self._line) // free))
 
-    def _choose_worker(self) -> tuple[WorkerView | None, int]:
+    def _choose_worker(self) -> tuple[Worker | None, int]:
         """The worker with the fewest dispatches out that still has a place, and how many workers have one."""
         window = self.s.config.chunks_in_flight
         return self.s.places.least(window, None), self.s.places.free(window, None)
 
-    def _hand_share(self, worker: WorkerView, lanes_max: int) -> None:
+    def _dispatch_share(self, worker: Worker, lanes_max: int) -> None:
         """Up to a chunk's worth of messages of at most `lanes_max` lanes, several of a lane where it has them."""
         size = 1 if self.quarantine.careful() else self.s.chunk_size(self.s.config.chunk_messages_max, 1)
         taken: list[tuple[Chunk, ProcessQueue, Lane]] = []
@@ -210,11 +210,11 @@ class Lanes(Ordered):
                 break
         if not taken:
             return
-        self.hand_over(worker, taken)
-        handed = [chunk.chunk_id for chunk, _, _ in taken if chunk.chunk_id in worker.in_flight]
-        if handed:
-            left = [len(handed)]
-            self._groups.update((chunk_id, left) for chunk_id in handed)
+        self.dispatch(worker, taken)
+        dispatched = [chunk.chunk_id for chunk, _, _ in taken if chunk.chunk_id in worker.in_flight]
+        if dispatched:
+            left = [len(dispatched)]
+            self._groups.update((chunk_id, left) for chunk_id in dispatched)
             worker.dispatches += 1
             self.s.place(worker)
 

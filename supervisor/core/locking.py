@@ -4,13 +4,13 @@ As Java (RebalanceImpl.java, ConsumeMessageOrderlyService.java): a queue is lock
 offset is read when nobody else moves it any more; all locks are renewed every 20 s; one that was not confirmed for 30 s
 counts as lost (the broker's own limit is 60 s); a queue without its lock is neither pulled nor started. Stricter than Java
 in two points. After a lost connection the locks of that broker are in doubt, because a broker that restarts knows none:
-nothing is handed out until it has confirmed them again; what a worker has goes on, at most until its lock would have ended.
+nothing is dispatched until it has confirmed them again; what a worker has goes on, at most until its lock would have ended.
 And a queue whose lock another member had meanwhile is read again from its committed offset, because that member may have
 moved it.
 
 What concerns many queues of one broker is one request, one timer and one line of the log, however many there are.
 
-A queue that was taken away keeps its lock, renewed, while it drains. When it ends with a message still in a worker's hands
+A queue that was taken away keeps its lock, renewed, while it drains. When it ends with a message still in flight
 (at its deadline), the lock is given up when that message ends, or after UNLOCK_DELAY.
 """
 
@@ -22,7 +22,7 @@ from ...remoting.queues import MessageQueue
 from .actions import FetchOffset, LockQueues, UnlockQueues
 from .process_queue import ProcessQueue
 from .state import State
-from .states import Queue
+from .states import QueueState
 
 FIRST_RENEWAL_MS = 1000
 """Java's first lockAll comes after one second."""
@@ -51,7 +51,7 @@ class Locking:
         self.s.at(now + ms / 1000, self._renew)
 
     def _renew(self, now: float) -> None:
-        self._ask(pq for pq in self.s.queues.values() if pq.state is not Queue.ENDED)
+        self._ask(pq for pq in self.s.queues.values() if pq.state is not QueueState.ENDED)
         if not self.s.finished:
             self.s.at(now + self.s.config.lock_renewal_ms / 1000, self._renew)
 
@@ -103,7 +103,7 @@ class Locking:
             self.s.at(until, lambda at: self._expire(queues, at))
         resumed: list[ProcessQueue] = []
         for pq, was_locked in zip(queues, were_locked, strict=True):
-            if pq.state is Queue.OPENING:
+            if pq.state is QueueState.OPENING:
                 if not was_locked:
                     self.s.out.append(FetchOffset(pq.handle, pq.mq))
             elif pq.handle in self._refused:
@@ -117,14 +117,14 @@ class Locking:
             self._resume(pq, now)
 
     def _denied(self, queues: list[ProcessQueue], now: float) -> None:
-        self._refused.update(pq.handle for pq in queues if pq.state is Queue.ASSIGNED)
+        self._refused.update(pq.handle for pq in queues if pq.state is QueueState.ASSIGNED)
         self._lost(queues, now, "another member has them")
 
     def _lost(self, queues: Iterable[ProcessQueue], now: float, why: str) -> None:
         """The locks of these queues, all of one broker, do not hold any more."""
         lost: list[ProcessQueue] = []
         for pq in queues:
-            if pq.locked and pq.state is not Queue.OPENING:
+            if pq.locked and pq.state is not QueueState.OPENING:
                 lost.append(pq)
             pq.locked, pq.locked_until = False, float("-inf")
             self._again(pq, now)
@@ -134,7 +134,7 @@ class Locking:
 
     def _expire(self, queues: list[ProcessQueue], now: float) -> None:
         """Not confirmed since: they count as lost from their last confirmation on."""
-        late = [pq for pq in queues if pq.locked and pq.locked_until <= now and pq.state is not Queue.ENDED]
+        late = [pq for pq in queues if pq.locked and pq.locked_until <= now and pq.state is not QueueState.ENDED]
         self._lost(late, now, "they were not confirmed in time")
 
     def _again(self, pq: ProcessQueue, now: float) -> None:
@@ -142,10 +142,10 @@ class Locking:
 
         All that are waited for at a broker are asked for together, so one that comes in meanwhile waits less.
         """
-        if pq.locked or pq.state not in (Queue.OPENING, Queue.ASSIGNED):
+        if pq.locked or pq.state not in (QueueState.OPENING, QueueState.ASSIGNED):
             return
         config = self.s.config
-        denied = pq.state is Queue.ASSIGNED and pq.handle in self._refused
+        denied = pq.state is QueueState.ASSIGNED and pq.handle in self._refused
         key = pq.mq.broker_name, config.lock_lost_retry_ms if denied else config.lock_retry_ms
         waiting = self._later.get(key)
         if waiting is not None:

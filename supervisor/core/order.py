@@ -45,7 +45,7 @@ class HandlerOrder:
 
 def check_same(running: Order, consumer: ConsumerSettings, handler: HandlerOrder) -> None:
     """Raise UsageError where a reload would bring another order than the one that runs: the member's locks, and what is held
-    and handed out in its lanes, rest on it."""
+    and dispatched in its lanes, rest on it."""
     try:
         order = resolve(consumer, handler)
     except UsageError as error:
@@ -62,7 +62,7 @@ def _shown(order: Order) -> str:
     return f'order = "{order.order}"{key}' + ("" if order.auto_commit else ", auto_commit=False")
 
 
-def check_limits(order: Order, limits: Sequence[str]) -> None:
+def check_topic_limits(order: Order, limits: Sequence[str]) -> None:
     """Raise UsageError for limits of topics with an order."""
     if limits and order.order != CONCURRENT:
         raise UsageError(

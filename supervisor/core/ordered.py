@@ -1,7 +1,7 @@
-"""What the two ordered modes share: lanes that hand out one thing at a time, and what comes back unfinished.
+"""What the two ordered modes share: lanes that dispatch one thing at a time, and what comes back unfinished.
 
-The order is kept by one rule: a lane hands nothing out while anything of it is in a worker's hands, held after a failure,
-or on its way back to the broker. So the next worker starts only after the dead one's salvage (its chunks count as in hand
+The order is kept by one rule: a lane dispatches nothing while anything of it is in flight, held after a failure,
+or on its way back to the broker. So the next worker starts only after the dead one's salvage (its chunks count as in flight
 until then), and a later message never begins before the earlier one is finished or sent back.
 
 A failed message is held: it waits for the suspend time in front of its lane and is tried again, its count of attempts in
@@ -22,8 +22,8 @@ from .actions import DispatchOrdered, KillWorker, OrderedChunk
 from .chunks import Chunk
 from .dispatching import Dispatching, Links
 from .process_queue import Lane, ProcessQueue, QueueOrder
-from .state import State, WorkerView
-from .states import Queue
+from .state import State, Worker
+from .states import QueueState
 
 SUSPEND_MS_MIN, SUSPEND_MS_MAX = 10, 30_000
 """Bounds of a handler's suspend time (ConsumeMessageOrderlyService.submitConsumeRequestLater)."""
@@ -46,7 +46,7 @@ class Ordered(Dispatching):
 
     @abstractmethod
     def offer(self, lane: Lane) -> None:
-        """Put the lane into line if it is free and has something to hand out."""
+        """Put the lane into line if it is free and has something to dispatch."""
 
     @abstractmethod
     def limit(self) -> int:
@@ -59,7 +59,7 @@ class Ordered(Dispatching):
     def freed(self, worker_id: str) -> None:
         """The worker may have less to run than before."""
 
-    # --- handing out --------------------------------------------------------------------------------------------
+    # --- dispatch -----------------------------------------------------------------------------------------------
 
     def order_of(self, pq: ProcessQueue) -> QueueOrder:
         if pq.order is None:
@@ -70,7 +70,7 @@ class Ordered(Dispatching):
         """The queue is ours, and its lock holds."""
         return pq is not None and pq.locked and self.s.finishes(pq)
 
-    def hand_over(self, worker: WorkerView, chunks: list[tuple[Chunk, ProcessQueue, Lane]]) -> None:
+    def dispatch(self, worker: Worker, chunks: list[tuple[Chunk, ProcessQueue, Lane]]) -> None:
         """One dispatch to a worker, lanes numbered in their order in it."""
         s = self.s
         numbers: dict[int, int] = {}
@@ -82,7 +82,7 @@ class Ordered(Dispatching):
                 continue
             if len(s.charges) and self.quarantine.exhausted(pq, chunk):
                 continue
-            s.hand(worker, chunk, pq.mq.topic)
+            s.dispatched(worker, chunk, pq.mq.topic)
             worker.asked_at = None  # it may be run there once more
             lane.in_hand.add(chunk.chunk_id)
             s.counters.dispatched_chunks += 1
@@ -140,7 +140,7 @@ class Ordered(Dispatching):
         self.offer(lane)
 
     def apart(self, pq: ProcessQueue, chunk: Chunk) -> None:
-        """In its place in the lane, by itself: the order matters more than who else its worker has in hand."""
+        """In its place in the lane, by itself: the order matters more than what else its worker has in flight."""
         self.again(pq, chunk)
 
     def timed_out(self, pq: ProcessQueue, chunk: Chunk, failure: Failure, now: float) -> bool:
@@ -170,14 +170,14 @@ class Ordered(Dispatching):
         order, lane = self.order_of(pq), self.lane_at(pq, chunk.offsets[0])
         lane.in_hand.discard(chunk.chunk_id)
         self._wait_for_commit(order, chunk)
-        if pq.state is not Queue.ASSIGNED:
+        if pq.state is not QueueState.ASSIGNED:
             self._leave_uncommitted(pq)
         self.offer(lane)
 
     def _wait_for_commit(self, order: QueueOrder, chunk: Chunk) -> None:
         """It was consumed, and waits for the word of its handler."""
         order.uncommitted.append(chunk)
-        assert chunk.worker_id is not None, "a worker has it in hand"
+        assert chunk.worker_id is not None, "it is in flight"
         self._uncommitted[chunk.worker_id] += 1
         self.freed(chunk.worker_id)
 
@@ -209,8 +209,8 @@ class Ordered(Dispatching):
         suspend_ms: int,
         now: float,
     ) -> None:
-        """Of a chunk in a worker's hands, `[start, count)` came back unfinished. What is before it and not reported stays
-        in the worker's hands, consumed and uncommitted.
+        """Of a chunk in flight, `[start, count)` came back unfinished. What is before it and not reported stays
+        in flight, consumed and uncommitted.
 
         The first `failed` of what came back were tried, the first of all with that failure. `suspend_ms` -1 = as configured,
         0 = nothing is waited for.
@@ -232,7 +232,7 @@ class Ordered(Dispatching):
             self._keep(pq, lane, held)
         if suspend_ms and (not failed or held is rest):
             self._suspend(lane, suspend_ms, now)
-        if pq.state is not Queue.ASSIGNED:
+        if pq.state is not QueueState.ASSIGNED:
             self._leave_uncommitted(pq)
         self.offer(lane)
 
@@ -241,7 +241,7 @@ class Ordered(Dispatching):
         self.s.chunks.pop(chunk.chunk_id, None)
         worker = self.s.workers.get(chunk.worker_id or "")
         if worker is not None:
-            self.s.unhand(worker, chunk)
+            self.s.came_back(worker, chunk)
             self.freed(worker.worker_id)
             self.s.let_go(worker)
 
@@ -401,7 +401,7 @@ def _insert(lane: Lane, chunk: Chunk) -> None:
 
 
 class Returning:
-    """Takes what workers report beside outcomes when they keep an order: messages given back, and consumed without a commit.
+    """Takes what workers report of their own when they keep an order: messages given back, and consumed without a commit.
     `progress(queue, now)` looks at a queue again."""
 
     def __init__(self, state: State, ordered: Ordered, progress: Callable[[ProcessQueue, float], None]) -> None:
@@ -414,12 +414,12 @@ class Returning:
         worker = self.s.workers.get(worker_id)
         chunk = worker.in_flight.get(chunk_id) if worker is not None else None
         if chunk is None:
-            self.s.counters.late_outcomes += 1
+            self.s.counters.late_reports += 1
         return chunk
 
     def _late(self, chunk: Chunk) -> None:
         """Its queue has ended: the next owner has it."""
-        self.s.counters.late_outcomes += 1
+        self.s.counters.late_reports += 1
         self._ordered.forget(chunk)
         self._ordered.abandon(chunk)
         self._ordered.finished(chunk, None)

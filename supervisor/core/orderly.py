@@ -12,8 +12,8 @@ from collections import Counter, deque
 from .dispatching import Links
 from .ordered import Ordered
 from .process_queue import Lane, ProcessQueue
-from .state import State, WorkerView
-from .states import Worker
+from .state import State, Worker
+from .states import WorkerState
 
 RECONSUME_UNLIMITED = 2**31 - 1
 """ConsumeMessageOrderlyService.getMaxReconsumeTimes: without a setting there is no limit."""
@@ -55,7 +55,7 @@ class Orderly(Ordered):
     def gives_up(self) -> bool:
         return False
 
-    # --- handing out --------------------------------------------------------------------------------------------
+    # --- dispatch -----------------------------------------------------------------------------------------------
 
     def offer(self, lane: Lane) -> None:
         pq = self.s.queues.get(lane.handle)
@@ -73,8 +73,8 @@ class Orderly(Ordered):
         """The one that it sticks to; when that is gone, the ready one that has the fewest queues."""
         workers = self.s.workers
         mine = workers.get(lane.worker_id or "")
-        if mine is None or mine.state is not Worker.READY:
-            ready = [worker_id for worker_id, worker in workers.items() if worker.state is Worker.READY]
+        if mine is None or mine.state is not WorkerState.READY:
+            ready = [worker_id for worker_id, worker in workers.items() if worker.state is WorkerState.READY]
             self._bind(lane, min(ready, key=lambda worker_id: self._bound[worker_id]) if ready else None)
         return lane.worker_id
 
@@ -104,9 +104,9 @@ class Orderly(Ordered):
         if not order.uncommitted:
             return True
         worker = self.s.workers.get(order.uncommitted[0].worker_id or "")
-        if worker is not None and worker.state in (Worker.LEAVING, Worker.STOPPING):
+        if worker is not None and worker.state in (WorkerState.LEAVING, WorkerState.STOPPING):
             self._take_back(pq, lane)
-        return worker is not None and worker.state in (Worker.READY, Worker.LEAVING, Worker.STOPPING)
+        return worker is not None and worker.state in (WorkerState.READY, WorkerState.LEAVING, WorkerState.STOPPING)
 
     def _take_back(self, pq: ProcessQueue, lane: Lane) -> None:
         order = self.order_of(pq)
@@ -130,7 +130,7 @@ class Orderly(Ordered):
             pq = s.ready.popleft()
             if s.queues.get(pq.handle) is pq:
                 self.offer(self._lane(pq))
-        while self._homeless and any(worker.state is Worker.READY for worker in s.workers.values()):
+        while self._homeless and any(worker.state is WorkerState.READY for worker in s.workers.values()):
             lane = self._homeless.popleft()
             lane.queued = False
             self.offer(lane)
@@ -140,7 +140,7 @@ class Orderly(Ordered):
             if ready is None or not line or self._load(ready) >= s.config.chunks_in_flight:
                 del self._due[worker_id]  # it comes again when that changes
             else:
-                self._hand_next(ready, line.popleft())
+                self._dispatch_next(ready, line.popleft())
 
     def _look_at_all(self) -> None:
         """The state of a worker has changed: what waits for one that leaves, or is gone, waits for another."""
@@ -151,18 +151,18 @@ class Orderly(Ordered):
                     self.offer(self._lane(pq))
         for worker_id in list(self._lines):
             worker = s.workers.get(worker_id)
-            if worker is None or worker.state is not Worker.READY:
+            if worker is None or worker.state is not WorkerState.READY:
                 self._homeless.extend(self._lines.pop(worker_id))
 
     def _closed(self) -> bool:
-        """Nothing may be handed out before what is in hand is over; what only waits for its commit is."""
+        """Nothing may be dispatched before what is in flight is over; what only waits for its commit is."""
         return self.quarantine.careful() and any(self._load(worker) for worker in self.s.workers.values())
 
-    def _load(self, worker: WorkerView) -> int:
+    def _load(self, worker: Worker) -> int:
         """Chunks that it has to run; those that only wait for their commit take no place."""
         return len(worker.in_flight) - self._uncommitted[worker.worker_id]
 
-    def _hand_next(self, worker: WorkerView, lane: Lane) -> None:
+    def _dispatch_next(self, worker: Worker, lane: Lane) -> None:
         lane.queued = False
         pq = self.s.queues.get(lane.handle)
         if pq is None or not self._goes_on(lane, pq):
@@ -177,4 +177,4 @@ class Orderly(Ordered):
             pq.open[chunk.chunk_id] = chunk
         else:
             return
-        self.hand_over(worker, [(chunk, pq, lane)])
+        self.dispatch(worker, [(chunk, pq, lane)])

@@ -1,4 +1,4 @@
-"""Which worker gets the next chunk: workers by what they have in hand, so that a choice looks at no worker but its own.
+"""Which worker gets the next chunk: workers by what they have in flight, so that a choice looks at no worker but its own.
 
 A worker is in one line: that of its window (one line, unless handlers run several calls side by side), at its load. It moves
 when it is given something or is rid of it. What a choice or a move costs depends on the window, not on how many workers there
@@ -47,6 +47,17 @@ class _Line(Generic[W]):
         if self.total:
             self.step()
 
+    def emptied(self, old: int, load: int) -> None:
+        """The last worker of one load went to another one, which most often is the next."""
+        if load == old + 1:
+            if old == self.low:
+                self.low = load
+        elif load == old - 1:
+            if old == self.high:
+                self.high = load
+        else:
+            self.step()
+
     def step(self) -> None:
         """To the lowest and the highest load that some worker has."""
         at = self.at
@@ -75,7 +86,7 @@ class Places(Generic[W]):
         """By worker: its line and its load, where it stands."""
 
     def put(self, worker: W, load: int, own_window: int = 0) -> None:
-        """The worker has so much in hand now, and may be given more. Called for each chunk twice."""
+        """The worker has so much in flight now, and may be given more. Called for each chunk twice."""
         before = self._where.get(worker)
         if before is None or before[0].own != own_window:
             self._enter(worker, load, own_window)
@@ -85,7 +96,8 @@ class Places(Generic[W]):
             return
         self._where[worker] = line, load
         at = line.at
-        del at[old][worker]
+        left = at[old]
+        del left[worker]
         here = at.get(load)
         if here is None:
             here = at[load] = OrderedDict()
@@ -96,8 +108,8 @@ class Places(Generic[W]):
             line.low = load
         elif load > line.high:
             line.high = load
-        if not at[old]:
-            line.step()
+        if not left:
+            line.emptied(old, load)
 
     def _enter(self, worker: W, load: int, own_window: int) -> None:
         """It was in no line, or in that of another window."""
@@ -118,11 +130,11 @@ class Places(Generic[W]):
                 del self._lines[line.own]
 
     def idle(self, but: W | None) -> bool:
-        """Some worker, other than `but`, has nothing in hand."""
+        """Some worker, other than `but`, has nothing in flight."""
         return any(len(here) > (but in here) for line in self._lines.values() if (here := line.at.get(0)))
 
     def free(self, window: int, but: W | None) -> int:
-        """How many workers, other than `but`, have less in hand than their window; `window` is the configured one."""
+        """How many workers, other than `but`, have less in flight than their window; `window` is the configured one."""
         found = 0
         for own, line in self._lines.items():
             found += line.below(own or window)
@@ -130,7 +142,7 @@ class Places(Generic[W]):
         return found if stands is None else found - (stands[1] < (stands[0].own or window))
 
     def least(self, window: int, but: W | None) -> W | None:
-        """The worker, other than `but`, that has least in hand, and less than its window."""
+        """The worker, other than `but`, that has least in flight, and less than its window."""
         best, best_load = None, 0
         for own, line in self._lines.items():
             load, end = line.low, min(line.high + 1, own or window)
@@ -145,7 +157,7 @@ class Places(Generic[W]):
         return best
 
     def most(self, window: int, but: W | None) -> W | None:
-        """The worker, other than `but`, that has most in hand, and less than its window."""
+        """The worker, other than `but`, that has most in flight, and less than its window."""
         best, best_load = None, -1
         for own, line in self._lines.items():
             load = (own or window) - 1

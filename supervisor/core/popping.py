@@ -7,7 +7,7 @@
 - A message in hand is renewed at half of its invisible time, again and again, until it is finished. Java does not renew: a
   handler that takes longer than the invisible time runs beside its own repetition there.
 - What one pop brought from one queue is a process queue of its own. It is never pulled and commits nothing: it is made with
-  its messages, and ends when the last of them was acknowledged or handed back. Everything between (dispatch, outcomes,
+  its messages, and ends when the last of them was acknowledged or given back. Everything between (dispatch, reports,
   seals, the deaths of workers) is as for queues that are pulled.
 - Nothing is journalled: what was finished and not acknowledged before a kill is shown again by the broker, and runs again.
 
@@ -34,7 +34,7 @@ from .process_queue import ProcessQueue, bytes_for_next
 from .quarantine import unique_id_of
 from .slab import Slot
 from .state import State
-from .states import QUEUE, Queue, QueueEvent, move
+from .states import QUEUE, QueueEvent, QueueState, move
 
 NOTHING = (ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND)
 WAIT_FOR_BYTES_S = 0.1
@@ -67,7 +67,7 @@ class PopLoop:
         self.waiting = False
         """The next pop waits for acknowledgements or for bytes of the slab."""
         self.in_hand = 0
-        """Messages popped and not yet acknowledged or handed back."""
+        """Messages popped and not yet acknowledged or given back."""
         self.last_body_bytes = 0
         self.last_pop = 0.0
         """When the last one was sent; 0 = never yet."""
@@ -76,22 +76,24 @@ class PopLoop:
 class PopQueue:
     """What one pop brought from one queue, beside its process queue."""
 
-    __slots__ = ("acking", "checks", "invisible_s", "loop", "pq", "renewing", "suspects", "then")
+    __slots__ = ("acking", "checks", "invisible_s", "loop", "pq", "renewing", "returning", "suspects", "then")
 
     def __init__(self, pq: ProcessQueue, loop: PopLoop, checks: dict[int, CheckPoint], invisible_s: float) -> None:
         self.pq = pq
         self.loop = loop
         self.checks = checks
-        """By queue offset: messages that are neither acknowledged nor handed back."""
+        """By queue offset: messages that are neither acknowledged nor given back."""
         self.invisible_s = invisible_s
         self.acking = 0
         """Acknowledgements under way."""
         self.renewing: set[int] = set()
         """Offsets whose invisible time is being changed: they are not acknowledged with the check point that is replaced."""
+        self.returning: set[int] = set()
+        """Offsets whose send-back is on its way: they are not renewed beside it."""
         self.then: dict[int, Callable[[], None]] = {}
         """By offset: what waits for the answer to that."""
         self.suspects: list[int] = []
-        """Offsets that may have killed whole runs (charges.py)."""
+        """Offsets that may have killed the whole member (charges.py)."""
 
 
 class Popping:
@@ -148,7 +150,7 @@ class Popping:
         if loop.waiting:
             return
         # Queues that wait in line for bytes come first; those that have ended are still in it until it is served.
-        in_line = any(q.pq.state is Queue.ASSIGNED and q.pq.locked for q in s.starved)
+        in_line = any(q.pq.state is QueueState.ASSIGNED and q.pq.locked for q in s.starved)
         units = 0 if in_line else s.slab.reserve(bytes_for_next(loop.last_body_bytes))
         if not units:
             self._later(loop, now + WAIT_FOR_BYTES_S)
@@ -252,7 +254,7 @@ class Popping:
         if known_as is None:
             known_as = self._info_handles[mq] = next(s.handles)
         pq = ProcessQueue(next(s.handles), mq, self, known_as)
-        pq.state = Queue.ASSIGNED
+        pq.state = QueueState.ASSIGNED
         offsets = [check.offset for check in checks]
         slot.refs += 1
         pq.waiting.append(PullRun(slot, positions, offsets, 0, len(offsets), offsets[0]))
@@ -284,13 +286,16 @@ class Popping:
 
     def _renew(self, q: PopQueue, now: float) -> None:
         """Half of the time is over: ask for more, for all that is not finished."""
-        if q.pq.state is Queue.ENDED or not q.checks:
+        if q.pq.state is QueueState.ENDED or not q.checks:
             return
-        for offset, check in q.checks.items():
-            if offset not in q.renewing:
-                q.renewing.add(offset)
-                self.s.out.append(Renew(q.pq.handle, q.pq.mq, offset, check))
+        for offset in q.checks:
+            self._ask_renewal(q, offset)
         self.s.at(now + q.invisible_s / 2, lambda at: self._renew(q, at))
+
+    def _ask_renewal(self, q: PopQueue, offset: int) -> None:
+        if offset in q.checks and offset not in q.renewing and offset not in q.returning:
+            q.renewing.add(offset)
+            self.s.out.append(Renew(q.pq.handle, q.pq.mq, offset, q.checks[offset]))
 
     def renewed(self, handle: int, offset: int, check: CheckPoint | None, now: float) -> None:
         """Answer to Renew; None = refused, the broker may show the message to somebody else."""
@@ -346,9 +351,9 @@ class Popping:
             self.progress(q.pq, now)
 
     def _end(self, q: PopQueue, event: QueueEvent) -> None:
-        """Nothing of it is in hand any more, or its deadline has come."""
+        """Nothing of it is in flight any more, or its deadline has come."""
         s, pq = self.s, q.pq
-        if pq.state is Queue.ASSIGNED:
+        if pq.state is QueueState.ASSIGNED:
             pq.state = move(QUEUE, pq.state, QueueEvent.REVOKED, s.seen)
         pq.state = move(QUEUE, pq.state, event, s.seen)
         q.loop.in_hand -= len(q.checks)
@@ -374,9 +379,20 @@ class Popping:
         q.then[offset] = then
         return True
 
+    def going_back(self, pq: ProcessQueue, offset: int) -> None:
+        """A renewal beside it would replace the check point, and the broker refuse the one that the send-back names."""
+        self.queues[pq.handle].returning.add(offset)
+
+    def stays(self, pq: ProcessQueue, offset: int) -> None:
+        """Its invisible time may be nearly over: no renewal was asked for meanwhile."""
+        q = self.queues[pq.handle]
+        q.returning.discard(offset)
+        self._ask_renewal(q, offset)
+
     def given_back(self, pq: ProcessQueue, offset: int) -> None:
         """The broker shows the message again: it is not acknowledged."""
         q = self.queues[pq.handle]
+        q.returning.discard(offset)
         if q.checks.pop(offset, None) is not None:
             q.loop.in_hand -= 1
 

@@ -19,7 +19,7 @@ from ...remoting.check_points import CheckPoint
 from ...remoting.queues import MessageQueue
 from .chunks import Chunk, PullRun, Token
 from .ledger import Ledger
-from .states import Queue
+from .states import QueueState
 
 RESERVE_BYTES_MIN = 16 * 1024
 RESERVE_BYTES_MAX = 256 * 1024
@@ -29,7 +29,7 @@ RESERVE_BYTES_MAX = 256 * 1024
 class Lane:
     """What is handled in order, one thing at a time: the whole queue with order = "queue", one key of it with order = "key".
 
-    It has chunks in order of offset: those in a worker's hands, then those that wait.
+    It has chunks in order of offset: those in flight, then those that wait.
     """
 
     __slots__ = ("handle", "in_hand", "key", "open", "queued", "sending", "suspended", "waiting", "worker_id")
@@ -40,7 +40,7 @@ class Lane:
         self.open = 0
         """Messages that are not finished, with order = "key": a lane without any is forgotten."""
         self.waiting: deque[Chunk] = deque()
-        """Not handed out, or given back: the next one first."""
+        """Not dispatched, or given back: the next one first."""
         self.in_hand: set[int] = set()
         """Chunks that a worker has, by id."""
         self.suspended = 0
@@ -94,8 +94,14 @@ class Owner(Protocol):
         """Whether the message's check point is being replaced: then `then()` is called when the broker has answered."""
         ...
 
+    def going_back(self, pq: ProcessQueue, offset: int) -> None:
+        """The message at that offset is being sent back: `given_back` or `stays` follows."""
+
     def given_back(self, pq: ProcessQueue, offset: int) -> None:
         """A broker has accepted the send-back of the message at that offset."""
+
+    def stays(self, pq: ProcessQueue, offset: int) -> None:
+        """No broker has accepted it: the message stays with us."""
 
     def revoked(self, pq: ProcessQueue, now: float) -> None:
         """The queue drains from now on."""
@@ -121,7 +127,7 @@ class ProcessQueue:
         self.owner = owner
         self.info_handle = info_handle or handle
         """By which workers know the queue: sent once to each."""
-        self.state = Queue.OPENING
+        self.state = QueueState.OPENING
         self.ledger = Ledger(-1)
         """Of what was pulled; it begins where the queue was opened."""
         self.next_offset = -1

@@ -21,7 +21,7 @@ from .chunks import Chunk, PullRun
 from .process_queue import ProcessQueue, PulledQueue
 from .slab import UNIT_BYTES, Slot
 from .state import State
-from .states import Queue
+from .states import QueueState
 
 ANSWERED = (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
 REFUSALS_LOGGED_EVERY = 60
@@ -58,7 +58,7 @@ class Pulling:
     def consider(self, q: PulledQueue, now: float) -> None:
         """Send the next pull of the queue, or note what holds it back."""
         pq = q.pq
-        if pq.state is not Queue.ASSIGNED or q.pull_pending or q.starved or not pq.locked:
+        if pq.state is not QueueState.ASSIGNED or q.pull_pending or q.starved or not pq.locked:
             return  # a queue that is locked again is looked at again
         if self.s.paused:
             q.blocked = True
@@ -130,7 +130,7 @@ class Pulling:
             q = starved[0]
             if self.s.paused:
                 q.blocked = True
-            elif q.pq.state is Queue.ASSIGNED and q.pq.locked:
+            elif q.pq.state is QueueState.ASSIGNED and q.pq.locked:
                 if not self._reserve_or_trim(q, now):
                     return
                 self._send(q, now)

@@ -5,7 +5,7 @@ itself, and the half that kills again is halved again, until the killer is alone
 messages one by one, the one it took last is charged at once, and the rest of the call looked at in two parts. Where several
 calls of a coroutine handler waited, each chunk of the worker's runs again by itself, and one that kills again is halved.
 
-The worker that runs such records has nothing else in hand and gets nothing else, so that its death costs no neighbour an
+The worker that runs such records has nothing else in flight and gets nothing else, so that its death costs no neighbour an
 attempt. There is one such worker at a time: poison never occupies more of the pool. After `max_worker_deaths` the record is
 not run again: it goes to the dead-letter topic with the facts of the crash.
 """
@@ -25,8 +25,8 @@ from .blame import AGAIN, Blamed, Death, End, Lot, Verdict
 from .charges import Charge
 from .chunks import Chunk
 from .process_queue import ProcessQueue
-from .state import State, WorkerView
-from .states import Worker
+from .state import State, Worker
+from .states import WorkerState
 
 _UNIQUE_ID = PROPERTY_UNIQ_KEY.encode()
 STACK_MAX_CHARS = 4_000
@@ -34,23 +34,23 @@ STACK_MAX_CHARS = 4_000
 
 
 class Quarantine:
-    """Judges deaths, and hands suspects out."""
+    """Judges deaths, and dispatches suspects."""
 
     def __init__(
-        self, state: State, hand: Callable[[WorkerView, Chunk], None], apart: Callable[[ProcessQueue, Chunk], None],
-        may_run: Callable[[WorkerView, Chunk], bool], dead_letter: Callable[[ProcessQueue, Chunk, Charge], None],
+        self, state: State, dispatch: Callable[[Worker, Chunk], None], apart: Callable[[ProcessQueue, Chunk], None],
+        may_run: Callable[[Worker, Chunk], bool], dead_letter: Callable[[ProcessQueue, Chunk, Charge], None],
     ) -> None:  # fmt: skip
-        """`hand` gives a chunk to a worker; `apart` puts it into line; `may_run` says that no limit of its topic holds it
+        """`dispatch` gives a chunk to a worker; `apart` puts it into line; `may_run` says that no limit of its topic holds it
         back; `dead_letter` sends its only record there."""
         self.s = state
-        self._hand = hand
+        self._dispatch = dispatch
         self._apart = apart
         self._may_run = may_run
         self._dead_letter = dead_letter
 
     # --- judging ------------------------------------------------------------------------------------------------
 
-    def judge(self, worker: WorkerView, death: Death) -> None:
+    def judge(self, worker: Worker, death: Death) -> None:
         """Whom the death is charged to; what was reported was read before."""
         s = self.s
         if s.isolated == worker.worker_id:
@@ -69,10 +69,10 @@ class Quarantine:
             if blamed.culprit is not None:
                 charge = self._charge(pq, chunk, blamed.culprit, death)
                 keys |= {"charged_to": _place(pq.mq, charge.offset), "deaths": charge.deaths}
-        if death.end is not End.TOLD:
+        if death.end is not End.RETIRED:
             s.log("warning", "worker_died", **keys, **death.facts)
 
-    def _find(self, worker: WorkerView, death: Death) -> Blamed | None:
+    def _find(self, worker: Worker, death: Death) -> Blamed | None:
         """The call in hand as positions of a chunk; None when nobody is to blame, or the chunk or its queue has ended."""
         in_hand, verdict = death.in_hand, death.verdict
         if in_hand is None or verdict is Verdict.NOBODY:
@@ -84,7 +84,7 @@ class Quarantine:
             return None
         start = _position(chunk.offsets, in_hand.offset, chunk.reported)
         if start is None:
-            return None  # its outcome was read: it was over
+            return None  # its report was read: it was over
         end = min(start + in_hand.records, chunk.count)
         culprit = start if verdict is Verdict.CHARGED else None
         if verdict is Verdict.SUSPECTED and in_hand.taken is not None:
@@ -92,7 +92,7 @@ class Quarantine:
             culprit = culprit if culprit is not None and culprit < end else None
         return Blamed(in_hand.chunk_id, start, end, verdict, culprit)
 
-    def _suspect_all(self, worker: WorkerView, verdict: Verdict) -> Blamed | None:
+    def _suspect_all(self, worker: Worker, verdict: Verdict) -> Blamed | None:
         """Everything that it has not reported; of a single chunk each half by itself."""
         chunks = [chunk for chunk in worker.in_flight.values() if chunk.handle in self.s.queues]
         if len(chunks) == 1:
@@ -154,7 +154,7 @@ class Quarantine:
         if self.s.charges.finished(pq.mq, chunk.offsets[index], sent_back=sent_back):
             self.s.out.append(ChargesChanged())
 
-    # --- handing out --------------------------------------------------------------------------------------------
+    # --- dispatch -----------------------------------------------------------------------------------------------
 
     def careful(self) -> bool:
         """One message at a time is in hand in this member, see charges.py."""
@@ -172,28 +172,28 @@ class Quarantine:
             self.s.out.append(ChargesChanged())
 
     def closed(self) -> bool:
-        """Nothing may be handed out before what is in hand is over."""
+        """Nothing may be dispatched before what is in flight is over."""
         return self.careful() and any(worker.in_flight for worker in self.s.workers.values())
 
     def run(self) -> None:
-        """Give the next suspect to the worker that is kept for them, once that has nothing else in hand."""
+        """Give the next suspect to the worker that is kept for them, once that has nothing else in flight."""
         s = self.s
         while s.quarantine:
             worker = self._worker()
             if worker is None or worker.in_flight or self.closed() or not self._may_run(worker, s.quarantine[0]):
                 return
-            self._hand(worker, s.quarantine.popleft())
+            self._dispatch(worker, s.quarantine.popleft())
         if s.isolated is not None:
             worker = s.workers.get(s.isolated)
             if worker is None or not worker.in_flight:
                 s.isolated = None
 
-    def _worker(self) -> WorkerView | None:
+    def _worker(self) -> Worker | None:
         """The one that is kept, or the least loaded one, which is kept from now on and gets nothing else."""
         s = self.s
         kept = s.workers.get(s.isolated) if s.isolated is not None else None
-        if kept is None or kept.state is not Worker.READY:
-            ready = [worker for worker in s.workers.values() if worker.state is Worker.READY]
+        if kept is None or kept.state is not WorkerState.READY:
+            ready = [worker for worker in s.workers.values() if worker.state is WorkerState.READY]
             kept = min(ready, key=lambda worker: (worker.held_up, len(worker.in_flight)), default=None)
             s.isolated = kept.worker_id if kept is not None else None
         return kept

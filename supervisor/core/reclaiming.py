@@ -1,9 +1,9 @@
-"""Taking back what a worker was handed and has not begun, because it is held up by one message while another worker idles.
+"""Reclaiming: a worker that one message holds up gives back what it has not begun, while another worker idles.
 
 Chunks are cut by what messages usually take, and two are in flight so that no worker waits for the next one. A message that
 takes a thousand times as long makes those after it wait, in its chunk and in the next. So as long as anything is in
 flight, the workers are looked at every few milliseconds: one that has not reported for `reclaim_after_ms`, while another
-has nothing in hand and nothing waits to be handed out, is asked for the rest. The worker and the edge agree on how far it has
+has nothing in flight and nothing waits for dispatch, is asked for the rest. The worker and the edge agree on how far it has
 come (workers/claims.py); the chunk is split there, as after a death, and what comes after goes to others at once. A worker
 that is held up gets nothing more until it has reported what was left to it.
 
@@ -11,7 +11,7 @@ On the same rounds, a worker that has kept what it finished for longer than the 
 before that call is read off its cell (workers/unreported.py, settling.py), so that a kill repeats little.
 
 Nothing is reclaimed in an order: after a message of a queue or a key there is nothing that may run before it. What may have
-killed a worker runs alone, and coroutine handlers have all of theirs in hand.
+killed a worker runs alone, and coroutine handlers have begun all of theirs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .actions import ReadCell, Reclaim
 from .chunks import Chunk
 from .dispatching import Dispatching
 from .process_queue import ProcessQueue
-from .state import State, WorkerView
+from .state import State, Worker
 from .states import LIVING
 
 LOOK_MS_MIN = 1.0
@@ -34,7 +34,7 @@ class Reclaiming:
     """Decides who is asked, and what becomes of the answer. `complete` is that of settling.py."""
 
     def __init__(
-        self, state: State, dispatching: Dispatching, complete: Callable[[WorkerView, Chunk, ProcessQueue | None], None],
+        self, state: State, dispatching: Dispatching, complete: Callable[[Worker, Chunk, ProcessQueue | None], None],
         progress: Callable[[ProcessQueue, float], None],
     ) -> None:  # fmt: skip
         self.s = state
@@ -49,7 +49,7 @@ class Reclaiming:
         """Queues that were taken away, of which something was left to the next owner in this step."""
 
     def watch(self, now: float) -> None:
-        """Something may have been handed out: look from time to time. A handler that commits finishes nothing before."""
+        """Something may have been dispatched: look from time to time. A handler that commits finishes nothing before."""
         if self._watching:
             return
         config = self.s.config
@@ -58,7 +58,7 @@ class Reclaiming:
             self.s.at(now + self._look_ms() / 1000, self._look)
 
     def watch_order(self, now: float) -> None:
-        """A timer may have handed out what was held in order."""
+        """A timer may have dispatched what was held in order."""
         order = self.s.config.order != "concurrent"
         if order and not self._watching and self.s.busy:
             self.watch(now)
@@ -73,12 +73,12 @@ class Reclaiming:
         busy = list(s.busy.values())
         seen, self._seen = self._seen, {}
         if not busy:
-            return  # whatever hands something out begins it anew
+            return  # each dispatch begins it anew
         reclaims = s.config.order == "concurrent" and now >= self._reclaims_at
         if reclaims:
             self._reclaims_at = now + (s.config.reclaim_look_ms - self._look_ms() / 2) / 1000  # looks are a little late
         idle = reclaims and not s.redo and not s.ready and s.places.idle(s.kept_apart)
-        unreported: list[WorkerView] = []
+        unreported: list[Worker] = []
         for worker in busy:
             oldest = next(iter(worker.in_flight.values()))
             chunk_id, reported, since = seen.get(worker.worker_id, (0, 0, now))
@@ -94,15 +94,15 @@ class Reclaiming:
                 and self._may_have_ended(worker, oldest)
             ):
                 unreported.append(worker)
-        # After all that is reclaimed: reading may change what a worker has in hand.
+        # After all that is reclaimed: reading may change what a worker has in flight.
         s.out.extend(ReadCell(worker.worker_id) for worker in unreported)
         self.watch(now)
 
-    def _may_have_ended(self, worker: WorkerView, oldest: Chunk) -> bool:
+    def _may_have_ended(self, worker: Worker, oldest: Chunk) -> bool:
         """It may have finished something that it has not reported: not when one record is all that it has."""
         return len(worker.in_flight) > 1 or oldest.count - oldest.reported > 1
 
-    def _has_more(self, worker: WorkerView, oldest: Chunk) -> bool:
+    def _has_more(self, worker: Worker, oldest: Chunk) -> bool:
         """It may have messages that it has not begun, and that may run elsewhere."""
         if worker.held_up or worker.window or any(chunk.alone for chunk in worker.in_flight.values()):
             return False
@@ -130,12 +130,12 @@ class Reclaiming:
             self.s.at(now + TRY_AGAIN_MS / 1000, lambda _now: self._try_again(worker))
         self._dispatching.run()
 
-    def _try_again(self, worker: WorkerView) -> None:
+    def _try_again(self, worker: Worker) -> None:
         """It had nothing left that it could report: it was stopped, or wrote to a slow disk."""
         self.s.hold_up(worker, False)
         self._dispatching.run()
 
-    def _split(self, worker: WorkerView, chunk: Chunk, at: int, now: float) -> None:
+    def _split(self, worker: Worker, chunk: Chunk, at: int, now: float) -> None:
         """The worker keeps the first `at` records; what comes after becomes a chunk of its own, for another."""
         s = self.s
         if at >= chunk.count:
@@ -155,11 +155,11 @@ class Reclaiming:
             if pq is not None:
                 self._progress(pq, now)
 
-    def _take(self, worker: WorkerView, chunk: Chunk) -> None:
+    def _take(self, worker: Worker, chunk: Chunk) -> None:
         """All of it goes to another, under a new id, so that whatever is said of the old one is of what it was."""
         s = self.s
         s.counters.reclaimed_messages += chunk.count
-        s.unhand(worker, chunk)
+        s.came_back(worker, chunk)
         s.chunks.pop(chunk.chunk_id, None)
         pq = s.queues.get(chunk.handle)
         known = pq is not None and pq.open.pop(chunk.chunk_id, None) is not None  # a shadow is in no queue

@@ -18,15 +18,15 @@ from collections.abc import Callable
 
 from ...durable.outcomes import DEAD_LETTER, NO_ROWS, SENT_BACK
 from ...remoting.stored import raise_reconsume_times, reconsume_times_of
-from ...workers.failures import Cause, Failure, Mode, is_dead_letter, level_of, mode_of, reconsume_limit
+from ...workers.failures import Cause, Failure, Mode, is_last, is_used_up, level_of, mode_of
 from .actions import SendBack
 from .blame import Fate, Lot
 from .charges import Charge
 from .chunks import Chunk, Token
 from .dispatching import Dispatching
 from .process_queue import ProcessQueue
-from .state import State, WorkerView
-from .states import Queue
+from .state import State, Worker
+from .states import QueueState
 
 TIMED_OUT = "stopped at the hard time limit"
 
@@ -40,7 +40,7 @@ class Retries:
         self, state: State, dispatching: Dispatching, progress: Callable[[ProcessQueue, float], None],
         reported: Callable[[Chunk, ProcessQueue], None],
         finished: Callable[[ProcessQueue, Chunk, int, int, Token], None],
-        wait_for_load: Callable[[ProcessQueue, Chunk, WorkerView], None],
+        wait_for_load: Callable[[ProcessQueue, Chunk, Worker], None],
         forget: Callable[[Chunk, ProcessQueue], None],
     ) -> None:  # fmt: skip
         self.s = state
@@ -53,7 +53,7 @@ class Retries:
 
     # --- messages that fail without a worker's word -------------------------------------------------------------
 
-    def after_death(self, pq: ProcessQueue, chunk: Chunk, lot: Lot, worker: WorkerView, *, alone: bool) -> None:
+    def after_death(self, pq: ProcessQueue, chunk: Chunk, lot: Lot, worker: Worker, *, alone: bool) -> None:
         """The chunk is a piece of what the dead worker left; pieces of what had to run alone still have to."""
         if lot[0] is Fate.TIMED_OUT:
             worker.timed_out.append((pq, chunk))
@@ -62,7 +62,7 @@ class Retries:
         else:
             self._dispatching.quarantine.admit(pq, chunk)
 
-    def time_outs(self, worker: WorkerView, now: float) -> None:
+    def time_outs(self, worker: Worker, now: float) -> None:
         """What its call was stopped with is one failed attempt (ProcessQueue.cleanExpiredMsg)."""
         for pq, chunk in worker.timed_out:
             self.s.counters.timed_out_messages += chunk.count
@@ -101,9 +101,12 @@ class Retries:
             return
         check = pq.owner.check_of(pq, chunk.offsets[index])
         configured = config.delay_level_when_next_consume
-        mode = mode_of(failure, configured, popped=check is not None, broadcasting=config.broadcasting)
-        failure.sent, failure.mode = True, mode
-        failure.last = self._is_last(mode, chunk.positions[index])
+        used_up = is_used_up(reconsume_times_of(self.s.view, chunk.positions[index]), config.max_reconsume_times)
+        mode = mode_of(
+            failure, configured, used_up=used_up, popped=check is not None, broadcasting=config.broadcasting
+        )  # fmt: skip
+        failure.sent, failure.mode, failure.last = True, mode, is_last(mode, used_up=used_up)
+        pq.owner.going_back(pq, chunk.offsets[index])
         if mode is Mode.DROP:
             # The edge answers as if it had been accepted (ConsumeMessageConcurrentlyService.processConsumeResult).
             self.s.log("warning", "message_dropped", queue=pq.mq, offset=chunk.offsets[index], error=failure.error,
@@ -112,7 +115,7 @@ class Retries:
             SendBack(
                 pq.handle, chunk.chunk_id, index, pq.mq, chunk.positions[index], chunk.positions[index + 1], mode,
                 level_of(failure, mode, configured), failure.attempts, failure.tried, check, failure.facts,
-                failure.error,
+                failure.error, failure.last,
             )
         )  # fmt: skip
 
@@ -156,12 +159,6 @@ class Retries:
         counters.sent_back_messages += not dropped
         counters.dead_letter_messages += failure.last
 
-    def _is_last(self, mode: Mode, position: int) -> bool:
-        """The broker compares the record's attempts with the header's limit (SendMessageProcessor.consumerSendMsgBack)."""
-        if mode is Mode.SEND_BACK:
-            return reconsume_times_of(self.s.view, position) >= reconsume_limit(self.s.config.max_reconsume_times)
-        return mode in (Mode.DEAD_LETTER, Mode.LAST_ATTEMPT)
-
     def _settled(self, pq: ProcessQueue, chunk: Chunk) -> None:
         """A failure of it is over: forget it when it was the last."""
         if not chunk.failed and chunk.reported == chunk.count:
@@ -176,6 +173,7 @@ class Retries:
         failure = (chunk.failed or {})[index]
         failure.attempts += 1
         failure.sent = False
+        pq.owner.stays(pq, chunk.offsets[index])
         s.counters.send_back_refused += 1
         retry_ms = s.config.send_back_retry_ms
         s.log("warning", "send_back_refused", queue=pq.mq, offset=chunk.offsets[index], attempts=failure.attempts,
@@ -195,8 +193,8 @@ class Retries:
 
     def _runs_again(self, pq: ProcessQueue, failure: Failure) -> bool:
         s = self.s
-        free = pq.state is Queue.ASSIGNED and not s.stopping and not s.paused
-        dead = is_dead_letter(failure, s.config.delay_level_when_next_consume)
+        free = pq.state is QueueState.ASSIGNED and not s.stopping and not s.paused
+        dead = failure.mode in (Mode.DEAD_LETTER, Mode.LAST_ATTEMPT)
         return free and s.config.order == "concurrent" and not dead
 
     def _run(self, pq: ProcessQueue, chunk: Chunk, index: int, failure: Failure) -> None:
@@ -213,7 +211,7 @@ class Retries:
         s = self.s
         chunk, index = _origin(shadow)
         if chunk.failed is None or index not in chunk.failed:
-            s.counters.late_outcomes += 1
+            s.counters.late_reports += 1
             return
         if failure is not None:
             s.counters.failed_messages += 1
@@ -225,7 +223,7 @@ class Retries:
         self._finished(pq, chunk, index, index + 1, token)
         self._over(pq, chunk, index)
 
-    def rerun_died(self, pq: ProcessQueue, shadow: Chunk, worker: WorkerView) -> None:
+    def rerun_died(self, pq: ProcessQueue, shadow: Chunk, worker: Worker) -> None:
         """The shadow's worker died with it: rows that were found complete count, else the attempt has failed."""
         chunk, index = _origin(shadow)
         shadow.reported = shadow.count

@@ -1,6 +1,6 @@
 """Outcomes: what a worker reports becomes *done* or a send-back, is journalled, and becomes durable when it is sealed.
 
-The order is fixed by the worker: rows are appended to its open segment, then the outcome is reported. A worker that dies
+The order is fixed by the worker: rows are appended to its open segment, then the report is sent. A worker that dies
 leaves a segment that is salvaged: records found complete in it count as done, the rest of its chunks runs again.
 """
 
@@ -15,21 +15,21 @@ from ...remoting.queues import MessageQueue
 from ...workers.failures import Failure
 from ...workers.unreported import CHUNK_MASK
 from .actions import AskReport, JournalSealed, KillWorker
-from .blame import Death, End, Lot
+from .blame import Death, Lot
 from .chunks import Chunk, Token
 from .dispatching import Dispatching
 from .process_queue import ProcessQueue
 from .quarantine import pieces_of
 from .retries import Retries
-from .state import State, WorkerView
-from .states import LIVING, Queue, Worker, WorkerEvent
+from .state import State, Worker
+from .states import LIVING, QueueState
 
 FailureReport = tuple[int, Failure]
 """(index in the chunk, why it failed)."""
 
 
 class Settling:
-    """Takes outcomes, seals, send-back answers and worker deaths. `progress(queue, now)` looks at a queue again."""
+    """Takes reports, seals, send-back answers and worker deaths. `progress(queue, now)` looks at a queue again."""
 
     retries_class: ClassVar[type[Retries]] = Retries
 
@@ -45,9 +45,9 @@ class Settling:
             state, dispatching, progress, self.reported, self._finished, self._wait_for_load, self._forget
         )  # fmt: skip
 
-    # --- outcomes -----------------------------------------------------------------------------------------------
+    # --- reports ------------------------------------------------------------------------------------------------
 
-    def outcome(
+    def report(
         self, worker_id: str, chunk_id: int, start: int, count: int, seq: int, busy_us: int, slowest_us: int,
         filtered: int, failures: Sequence[FailureReport], now: float,
     ) -> None:  # fmt: skip
@@ -63,20 +63,18 @@ class Settling:
             self._known(worker, chunk_id, start, end, busy_us, slowest_us, failures)
             return
         if chunk is None or worker is None or chunk.worker_id != worker_id:
-            s.counters.late_outcomes += 1
+            s.counters.late_reports += 1
             return
         known = chunk.reported
         if start != chunk.said or end > chunk.count or any(index < known for index, _ in failures):
-            s.out.append(
-                KillWorker(worker_id, f"outcome for {start}..{end} of chunk {chunk_id} at {chunk.said}/{known}")
-            )
+            s.out.append(KillWorker(worker_id, f"report of {start}..{end} of chunk {chunk_id} at {chunk.said}/{known}"))
             return
         chunk.said = end
         self._observe(count, busy_us, slowest_us, rows=seq != 0)
         s.counters.filtered_messages += filtered
         pq = s.queues.get(chunk.handle)
         if pq is None:
-            s.counters.late_outcomes += 1
+            s.counters.late_reports += 1
         else:
             s.stats.consumed(pq.mq.topic, count, len(failures), busy_us)
         if end > known:
@@ -87,13 +85,13 @@ class Settling:
         self.s.counters.busy_us += busy_us
 
     def _known(
-        self, worker: WorkerView, chunk_id: int, start: int, end: int, busy_us: int, slowest_us: int,
+        self, worker: Worker, chunk_id: int, start: int, end: int, busy_us: int, slowest_us: int,
         failures: Sequence[FailureReport],
     ) -> None:  # fmt: skip
         """The worker reports what was read off its cell, of a chunk that was over by that."""
         said, count, mq = worker.read_ahead[chunk_id]
         if start != said or end > count or failures:
-            error = f"outcome for {start}..{end} of chunk {chunk_id}, which was read to its end, at {said}"
+            error = f"report of {start}..{end} of chunk {chunk_id}, which was read to its end, at {said}"
             self.s.out.append(KillWorker(worker.worker_id, error))
             return
         self._observe(end - start, busy_us, slowest_us)
@@ -105,17 +103,17 @@ class Settling:
             worker.read_ahead[chunk_id] = end, count, mq
 
     def _ended(
-        self, worker: WorkerView, chunk: Chunk, pq: ProcessQueue | None, end: int, seq: int, filtered: int,
+        self, worker: Worker, chunk: Chunk, pq: ProcessQueue | None, end: int, seq: int, filtered: int,
         failures: Sequence[FailureReport], now: float,
     ) -> None:  # fmt: skip
-        """Messages of the chunk up to `end` have an outcome now; see `outcome`."""
+        """Messages of the chunk up to `end` have an outcome now; see `report`."""
         s = self.s
         start, chunk.reported = chunk.reported, end
-        if s.limits.counts:
-            s.limits.reported(chunk.chunk_id, end - start)
+        if s.topic_limits.counts:
+            s.topic_limits.reported(chunk.chunk_id, end - start)
         has_rows = seq != 0
         if seq <= worker.sealed_seq and not s.config.commit_after_loaded:
-            seq = 0  # the segment was sealed before its outcome was sent: the rows are durable already
+            seq = 0  # the segment was sealed before the report was sent: the rows are durable already
         if pq is not None:
             if not has_rows:
                 failed = [failure[0] for failure in failures] if failures else ()
@@ -173,9 +171,9 @@ class Settling:
             if last:
                 return
 
-    def complete(self, worker: WorkerView, chunk: Chunk, pq: ProcessQueue | None) -> None:
+    def complete(self, worker: Worker, chunk: Chunk, pq: ProcessQueue | None) -> None:
         """All that the worker had of the chunk has an outcome."""
-        self.s.unhand(worker, chunk)
+        self.s.came_back(worker, chunk)
         if chunk.said < chunk.count:
             worker.read_ahead[chunk.chunk_id] = chunk.said, chunk.count, None if pq is None else pq.mq
         if not worker.in_flight:
@@ -236,7 +234,7 @@ class Settling:
         worker = s.workers.get(worker_id)
         s.hold(pq, token, start, end, messages)
         if worker is not None and seq <= worker.sealed_seq:
-            s.wait_for_table(token)  # it was sealed before its outcome was sent
+            s.wait_for_table(token)  # it was sealed before the report was sent
             return
         s.unsealed_of.setdefault(worker_id, set()).add(seq)
         s.unsealed_messages[token] += messages
@@ -294,56 +292,16 @@ class Settling:
             self.s.unsealed_messages.pop(token, None)
             for pq in self.s.unsealed.pop(token, {}).values():
                 pq.ledger.release(token)
-                if pq.state is not Queue.ENDED:
+                if pq.state is not QueueState.ENDED:
                     touched[pq.handle] = pq
         for pq in touched.values():
             self._progress(pq, now)
 
     # --- workers ------------------------------------------------------------------------------------------------
 
-    def worker_started(self, worker: WorkerView) -> None:
-        self.s.workers[worker.worker_id] = worker
-
-    def worker_not_started(self, worker_id: str) -> None:
-        self.s.move_worker(self.s.workers.pop(worker_id), WorkerEvent.NOT_STARTED)
-
-    def worker_ready(self, worker_id: str, now: float) -> None:
-        """It may be given messages, unless its end was decided before its report was read."""
-        worker = self.s.workers[worker_id]
-        if worker.state in (Worker.STOPPING, Worker.KILLED):
-            return
-        self.s.move_worker(worker, WorkerEvent.READY)
-        worker.ready_at = now
-        self._dispatching.run()
-
-    def retire(self, worker_id: str, now: float) -> None:
-        """Give the worker nothing more; Retired follows when it has nothing in hand. Without effect unless it is ready."""
-        worker = self.s.workers.get(worker_id)
-        if worker is None or worker.state is not Worker.READY:
-            return
-        worker.leaves_at = now
-        self.s.move_worker(worker, WorkerEvent.RETIRED)
-        self.s.let_go(worker)
-
-    def stops(self, worker_id: str) -> None:
-        """It gets nothing more. Without effect when its end is decided already."""
-        worker = self.s.workers[worker_id]
-        if worker.state not in (Worker.STOPPING, Worker.KILLED):
-            self.s.move_worker(worker, WorkerEvent.STOPPED)
-
-    def killed(self, worker_id: str) -> None:
-        """It gets nothing more; what it had reported before is still read."""
-        worker = self.s.workers[worker_id]
-        if worker.state is not Worker.KILLED:
-            self.s.move_worker(worker, WorkerEvent.KILLED)
-
     def worker_died(self, worker_id: str, death: Death) -> None:
-        """Its last outcomes were read. Its chunks wait until its open segment is salvaged: rows in it are done."""
-        worker = self.s.workers[worker_id]
-        if worker.state in LIVING and worker.booted and death.end is not End.TOLD:
-            self.s.counters.worker_deaths += 1
-        self.s.move_worker(worker, WorkerEvent.DIED)
-        self._dispatching.quarantine.judge(worker, death)
+        """Its last reports were read. Its chunks wait until its open segment is salvaged: rows in it are done."""
+        self._dispatching.quarantine.judge(self.s.worker_died(worker_id, death), death)
 
     def salvaged(
         self, worker_id: str, seq: int, records: Sequence[tuple[MessageQueue, Sequence[tuple[int, int]]]], now: float
@@ -371,10 +329,9 @@ class Settling:
         self.sealed(worker_id, seq, now)
 
     def salvage_complete(self, worker_id: str, now: float) -> None:
-        """Nothing more of the dead worker will turn up: hand the rest of its chunks to others."""
+        """Nothing more of the dead worker will turn up: dispatch the rest of its chunks to others."""
         s = self.s
-        worker = s.workers.pop(worker_id)
-        s.move_worker(worker, WorkerEvent.SALVAGED)
+        worker = s.worker_gone(worker_id)
         touched: dict[int, ProcessQueue] = {}
         for chunk in worker.in_flight.values():
             pq = s.queues.get(chunk.handle)
@@ -395,7 +352,7 @@ class Settling:
             self._progress(pq, now)
         self._dispatching.run()
 
-    def _split(self, pq: ProcessQueue, chunk: Chunk, worker: WorkerView) -> None:
+    def _split(self, pq: ProcessQueue, chunk: Chunk, worker: Worker) -> None:
         """Trim the chunk to what was reported; what was salvaged is finished, the rest becomes new chunks."""
         s = self.s
         salvaged = worker.salvaged.get(pq.mq, Intervals())
@@ -431,7 +388,7 @@ class Settling:
             else:
                 self._dispatching.leave(child)
 
-    def _wait_for_load(self, pq: ProcessQueue, chunk: Chunk, worker: WorkerView) -> None:
+    def _wait_for_load(self, pq: ProcessQueue, chunk: Chunk, worker: Worker) -> None:
         """Rows of all of the chunk are in one of the segments that were salvaged: which one, nobody noted."""
         for token in worker.salvaged_in:
             self.s.hold(pq, token, chunk.begin, chunk.offsets[-1] + 1, chunk.count)
@@ -444,7 +401,7 @@ class Settling:
         self.s.unsealed_messages.pop(token, None)
         for pq in self.s.unsealed.pop(token).values():
             messages = pq.ledger.lose_rows(token)
-            if pq.state is Queue.ENDED:
+            if pq.state is QueueState.ENDED:
                 continue
             if self.s.stopping:
                 self.s.unsealed_at_stop += messages  # nobody reads the queue again before the next start

@@ -16,7 +16,7 @@ WITHOUT_ROWS_MAX = 2_000
 
 
 class ChunkSizer:
-    """Pure: fed with the figures of outcomes, asked for a size."""
+    """Pure: fed with the figures of reports, asked for a size."""
 
     __slots__ = ("_max", "_since_rows", "_target_us", "tail_us")
 
@@ -33,7 +33,7 @@ class ChunkSizer:
         return self._since_rows < WITHOUT_ROWS_MAX
 
     def takes(self, messages: int) -> bool:
-        """A worker that has so many messages in hand has them for less than the target."""
+        """A worker that has so many messages in flight has them for less than the target."""
         return messages * self.tail_us < self._target_us
 
     def observe(self, count: int, busy_us: int, slowest_us: int, *, rows: bool = False) -> None:

@@ -19,8 +19,8 @@ from zlib import crc32
 from . import events as ev
 from .decisions import Core
 from .reloading import RELOAD, ROLLING_FAILURES_MAX, Reload, ReloadEvent, canary_verdict
-from .state import NEVER, WorkerView
-from .states import ENDED, Worker, move
+from .state import NEVER, Worker
+from .states import ENDED, WorkerState, move
 
 BACK_OFF_MIN_S = 0.1
 BACK_OFF_MAX_S = 5.0
@@ -126,21 +126,21 @@ class Staffing:
 
     # --- questions ----------------------------------------------------------------------------------------------
 
-    def workers(self) -> list[WorkerView]:
+    def workers(self) -> list[Worker]:
         """Those that have not ended, the oldest first."""
         return [worker for worker in self._core.state.workers.values() if worker.state not in ENDED]
 
-    def serving(self) -> list[WorkerView]:
+    def serving(self) -> list[Worker]:
         """Those that are ready, the oldest first."""
-        return [worker for worker in self._core.state.workers.values() if worker.state is Worker.READY]
+        return [worker for worker in self._core.state.workers.values() if worker.state is WorkerState.READY]
 
-    def _serves(self, index: int) -> list[WorkerView]:
+    def _serves(self, index: int) -> list[Worker]:
         return [worker for worker in self.serving() if worker.index == index]
 
     def _boots(self, index: int) -> bool:
         return any(worker.index == index and not worker.booted for worker in self.workers())
 
-    def _living(self, worker_id: str | None) -> WorkerView | None:
+    def _living(self, worker_id: str | None) -> Worker | None:
         worker = self._core.state.workers.get(worker_id or "")
         return None if worker is None or worker.state in ENDED else worker
 
@@ -180,7 +180,7 @@ class Staffing:
     def ready(self, worker_id: str) -> None:
         """The core knows that it is ready; without effect where its end was decided before."""
         worker = self._core.state.workers[worker_id]
-        if worker.state is not Worker.READY:
+        if worker.state is not WorkerState.READY:
             return
         self._served = True
         self._nobody_since = None
@@ -196,7 +196,7 @@ class Staffing:
         """It said why; its end follows."""
         self._core.state.workers[worker_id].boot_error = error
 
-    def ended(self, worker: WorkerView, was: Worker, now: float, *, charged: bool, leaves: bool) -> None:
+    def ended(self, worker: Worker, was: WorkerState, now: float, *, charged: bool, leaves: bool) -> None:
         """It is dead, and was in state `was` before. `charged` = it had a message in hand; `leaves` = there is something to
         salvage."""
         self._unsalvaged.extend(() if worker.booted else worker.salvages)
@@ -206,7 +206,7 @@ class Staffing:
             return
         if not worker.booted:
             self._could_not_boot(worker, now)
-        elif was is not Worker.STOPPING:
+        elif was is not WorkerState.STOPPING:
             self.counts["respawned"] += 1
             self._died(worker, now, charged)
         if worker.worker_id == self._probe:
@@ -218,7 +218,7 @@ class Staffing:
         """It has reported `look_at_messages` messages."""
         self._look_again(self._core.state.workers[worker_id])
 
-    def _look_again(self, worker: WorkerView) -> None:
+    def _look_again(self, worker: Worker) -> None:
         """After how many messages of the worker `run` may have something to decide."""
         if worker.worker_id == self._probe:
             worker.look_at_messages = worker.messages + 1
@@ -236,7 +236,7 @@ class Staffing:
         worker = self._living(worker_id)
         if worker is None:
             return
-        if worker.state is Worker.READY:
+        if worker.state is WorkerState.READY:
             self.wants_out(worker_id, reason)
             if self.reload is Reload.CANARY and worker_id == self._probe:
                 self._roll_back(f"the first worker left after {worker.messages} messages: {worker.wish}")
@@ -264,7 +264,9 @@ class Staffing:
     def next_due(self, now: float) -> float | None:
         """When run() has something to do by the clock alone; what is due already was looked at by run(now)."""
         workers = self.workers()
-        due = [worker.started_at + self.policy.boot_timeout_s for worker in workers if worker.state is Worker.BOOTING]
+        due = [
+            worker.started_at + self.policy.boot_timeout_s for worker in workers if worker.state is WorkerState.BOOTING
+        ]
         due += [worker.ready_at + worker.age_max_s for worker in self.serving() if worker.age_max_s and not worker.wish]
         leaving = [worker.leaves_at for worker in workers if worker.leaves_at != inf]
         due += [since + patience_s for since in leaving for patience_s in (LEAVING_PATIENCE_S, self.policy.leave_max_s)]
@@ -286,7 +288,7 @@ class Staffing:
         salvages, self._unsalvaged = tuple(self._unsalvaged), []
         policy = self.policy
         less = 1 - policy.recycle_jitter_percent / 100 * (crc32(worker_id.encode()) / (1 << 32))
-        worker = WorkerView(
+        worker = Worker(
             worker_id,
             index=index,
             generation=generation,
@@ -316,7 +318,7 @@ class Staffing:
 
     def _end_late_boots(self, now: float) -> None:
         for worker in self.workers():
-            if worker.state is Worker.BOOTING and now >= worker.started_at + self.policy.boot_timeout_s:
+            if worker.state is WorkerState.BOOTING and now >= worker.started_at + self.policy.boot_timeout_s:
                 # One that said why it cannot boot may have a thread that keeps it from ending.
                 worker.boot_error = worker.boot_error or (
                     f"a worker was not ready within workers.boot_timeout_ms = {self.policy.boot_timeout_s * 1000:.0f}:"
@@ -326,7 +328,7 @@ class Staffing:
                 self._core.handle(ev.WorkerKilled(worker.worker_id), now)
                 self._actions.append(Kill(worker.worker_id, "not ready in time"))
 
-    def _could_not_boot(self, worker: WorkerView, now: float) -> None:
+    def _could_not_boot(self, worker: Worker, now: float) -> None:
         self.counts["boot_failures"] += 1
         self.last_boot_error = worker.boot_error or "it died while it booted"
         if worker.worker_id == self._probe:
@@ -338,7 +340,7 @@ class Staffing:
         self._failures[worker.index] += 1
         self._back_off(worker.index, now, self._failures[worker.index], BACK_OFF_MAX_S)
 
-    def _died(self, worker: WorkerView, now: float, charged: bool) -> None:
+    def _died(self, worker: Worker, now: float, charged: bool) -> None:
         if charged or now - worker.ready_at >= QUICK_DEATH_S:
             self._quick[worker.index] = 0
             return
@@ -373,7 +375,7 @@ class Staffing:
             for worker in [worker for worker in serving if worker.index == index][:-1]:
                 self._retire(worker, self._reason(worker, now) or "one too many", now)
 
-    def _retire(self, worker: WorkerView, reason: str, now: float) -> None:
+    def _retire(self, worker: Worker, reason: str, now: float) -> None:
         """Let it finish what it has, seal and end."""
         self._core.handle(ev.RetireWorker(worker.worker_id), now)
         self.counts["left: " + reason] += 1
@@ -381,7 +383,7 @@ class Staffing:
 
     # --- replacing ----------------------------------------------------------------------------------------------
 
-    def _reason(self, worker: WorkerView, now: float) -> str:
+    def _reason(self, worker: Worker, now: float) -> str:
         """Why it is to be replaced; empty = it is not."""
         if worker.generation != self.generation:
             return "rolled back" if worker.generation == self._coming else "reload"
@@ -430,7 +432,7 @@ class Staffing:
             self._roll_back(f"{worker.failed} of the first {worker.messages} messages failed")
             self._retire(worker, "rolled back", now)
 
-    def _probe_ended(self, worker: WorkerView) -> None:
+    def _probe_ended(self, worker: Worker) -> None:
         self._probe = None
         if self.reload is Reload.PROBING:
             self._roll_back(self.last_boot_error)

@@ -15,7 +15,7 @@ from ...durable.intervals import Intervals
 from ...remoting.queues import MessageQueue
 from .actions import Action, Load, Log, Retired, Seal
 from .allocation import Strategy
-from .blame import Blamed
+from .blame import Blamed, Death, End
 from .charges import Charges
 from .chunks import Chunk, Token
 from .counters import Counters
@@ -24,9 +24,9 @@ from .places import Places
 from .process_queue import ProcessQueue, PulledQueue
 from .sizing import ChunkSizer
 from .slab import Slab, Slot
-from .states import LIVING, WORKER, Queue, Seen, Worker, WorkerEvent, move
+from .states import LIVING, WORKER, QueueState, Seen, WorkerEvent, WorkerState, move
 from .stats import ConsumerStats
-from .topic_limits import InHand, TopicLimits
+from .topic_limits import InFlight, TopicLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ NEVER = 1 << 62
 
 
 @dataclass(slots=True, eq=False)
-class WorkerView:
+class Worker:
     """One worker: the record of its life, from the decision to start it until what it left is settled.
 
     Staffing, dispatch, settling, watching, stacks and status all read this one, and its `state` moves by the table WORKER
@@ -122,7 +122,7 @@ class WorkerView:
     """
 
     worker_id: str
-    state: Worker = Worker.BOOTING
+    state: WorkerState = WorkerState.BOOTING
 
     # What the staffing decided, and decides by (staffing.py).
     index: int = 0
@@ -152,11 +152,12 @@ class WorkerView:
     boot_error: str = ""
     """Why it cannot boot."""
 
-    # What it has in hand (Crew, dispatching.py, settling.py, reclaiming.py).
+    # What it has in flight (Crew, dispatching.py, settling.py, reclaiming.py).
     window: int = 0
-    """Chunks it can have in hand, 0 = as configured."""
+    """Chunks it can have in flight, 0 = as configured."""
     in_flight: dict[int, Chunk] = field(default_factory=dict[int, Chunk])
-    """Chunks handed to it and not reported to the end, in the order of dispatch; Crew.hand and Crew.unhand change it."""
+    """Chunks dispatched to it and not reported to the end, in the order of dispatch. Only Crew.dispatched and Crew.came_back
+    change it."""
     dispatches: int = 0
     """With order = "key": dispatches of which something is in flight."""
     in_flight_messages: int = 0
@@ -191,66 +192,66 @@ class WorkerView:
 
 
 class Crew:
-    """What the core knows of its workers, and what they have in hand. Kept so that no event looks at all of them."""
+    """What the core knows of its workers, and what they have in flight. Kept so that no event looks at all of them."""
 
-    def __init__(self, in_hand: Callable[[], Iterable[InHand[WorkerView]]]) -> None:
-        self.workers: dict[str, WorkerView] = {}
-        self.busy: dict[str, WorkerView] = {}
-        """Those that have something in hand and answer for it."""
+    def __init__(self, in_flight: Callable[[], Iterable[InFlight[Worker]]]) -> None:
+        self.workers: dict[str, Worker] = {}
+        self.busy: dict[str, Worker] = {}
+        """Those that have something in flight and answer for it."""
         self.held_up: set[str] = set()
-        """Those that are held up, and may have nothing in hand."""
-        self.places: Places[WorkerView] = Places()
+        """Those that are held up, and may have nothing in flight."""
+        self.places: Places[Worker] = Places()
         """Where the next chunk may go, or the next dispatch; order = "queue" keeps lines of its own."""
         self.by_dispatches = False
         """The load of a worker is its dispatches, and not its chunks."""
         self.changes = 0
         """How often a worker's state changed."""
-        self.limits: TopicLimits[WorkerView] = TopicLimits(in_hand)
+        self.topic_limits: TopicLimits[Worker] = TopicLimits(in_flight)
         self.isolated: str | None = None
         """The worker that is kept for the quarantine."""
         self.chunks: dict[int, Chunk] = {}
-        """Chunks that wait for an outcome or a send-back."""
+        """Chunks that wait for a report or a send-back."""
         self.seen: Seen = Counter()
 
     @property
-    def kept_apart(self) -> WorkerView | None:
+    def kept_apart(self) -> Worker | None:
         """The worker that is kept for the quarantine."""
         return None if self.isolated is None else self.workers.get(self.isolated)
 
-    def move_worker(self, worker: WorkerView, event: WorkerEvent) -> None:
+    def move_worker(self, worker: Worker, event: WorkerEvent) -> None:
         worker.state = move(WORKER, worker.state, event, self.seen)
         self.changes += 1
-        if worker.state is Worker.DEAD:
+        if worker.state is WorkerState.DEAD:
             self.held_up.discard(worker.worker_id)
             for chunk_id in worker.in_flight:
-                self.limits.over(chunk_id)
+                self.topic_limits.over(chunk_id)
         self.place(worker)
 
-    def hand(self, worker: WorkerView, chunk: Chunk, topic: str) -> None:
-        """The worker has the chunk in hand from now on."""
+    def dispatched(self, worker: Worker, chunk: Chunk, topic: str) -> None:
+        """The worker has the chunk in flight from now on."""
         chunk.worker_id = worker.worker_id
         self.chunks[chunk.chunk_id] = chunk
         worker.in_flight[chunk.chunk_id] = chunk
         worker.in_flight_messages += chunk.count
         worker.in_flight_bytes += chunk.length_bytes
-        if self.limits.counts:
+        if self.topic_limits.counts:
             messages, side_by_side = chunk.count - chunk.reported, worker.window > 0
-            self.limits.handed(chunk.chunk_id, topic, messages, worker, side_by_side=side_by_side)
+            self.topic_limits.dispatched(chunk.chunk_id, topic, messages, worker, side_by_side=side_by_side)
         self.place(worker)
 
-    def unhand(self, worker: WorkerView, chunk: Chunk) -> None:
-        """The worker does not have the chunk in hand any more: it was reported to the end, came back, or was reclaimed."""
+    def came_back(self, worker: Worker, chunk: Chunk) -> None:
+        """The worker does not have the chunk in flight any more: it was reported to the end, came back, or was reclaimed."""
         if worker.in_flight.pop(chunk.chunk_id, None) is None:
             return
         worker.in_flight_messages -= chunk.count
         worker.in_flight_bytes -= chunk.length_bytes
         if not worker.in_flight:
             worker.in_flight_messages = worker.in_flight_bytes = 0  # what came back of ordered chunks counted whole
-        if self.limits.counts:
-            self.limits.over(chunk.chunk_id)
+        if self.topic_limits.counts:
+            self.topic_limits.over(chunk.chunk_id)
         self.place(worker)
 
-    def hold_up(self, worker: WorkerView, held_up: bool) -> None:
+    def hold_up(self, worker: Worker, held_up: bool) -> None:
         """Whether the worker is given nothing for now."""
         worker.held_up = held_up
         if held_up:
@@ -259,13 +260,15 @@ class Crew:
             self.held_up.discard(worker.worker_id)
         self.place(worker)
 
-    def place(self, worker: WorkerView) -> None:
+    def place(self, worker: Worker) -> None:
         """Something of it has changed: note whether it may be given something, and after how many others."""
-        if worker.state is Worker.READY and not worker.held_up:
+        if worker.state is WorkerState.READY and not worker.held_up:
             if self.by_dispatches:
                 self.places.put(worker, worker.dispatches)
             else:
                 self.places.put(worker, len(worker.in_flight), worker.window)
+            if len(worker.in_flight) > 1:
+                return  # it is busy, and was: it gets and loses one at a time
         else:
             self.places.leave(worker)
         if worker.in_flight and worker.state in LIVING:
@@ -278,7 +281,7 @@ class State(Crew):
     """All mutable state of the core. `view` is the slab's memory, indexed by the slots' starts."""
 
     def __init__(self, config: CoreConfig, slab: Slab, view: memoryview | bytearray) -> None:
-        super().__init__(self._in_hand)
+        super().__init__(self._in_flight)
         self.config = config
         self.slab = slab
         self.view = view
@@ -310,13 +313,13 @@ class State(Crew):
         self.ready: deque[ProcessQueue] = deque()
         """Queues with something to dispatch, each once, served in turn."""
         self.redo: deque[Chunk] = deque()
-        """What dead workers left: handed out before anything new."""
+        """What dead workers left: dispatched before anything new."""
         self.quarantine: deque[Chunk] = deque()
-        """What may have killed a worker: handed out before all else, to a worker that has nothing else."""
+        """What may have killed a worker: dispatched before all else, to a worker that has nothing else."""
         self.starved: deque[PulledQueue] = deque()
         """Queues that wait for bytes of the slab, first come first served."""
         self.lingering: dict[MessageQueue, set[int]] = {}
-        """Ordered: chunks of queues that have ended, still in a worker's hands; such a queue is not opened again yet."""
+        """Ordered: chunks of queues that have ended, still in flight; such a queue is not opened again yet."""
         self.settled: dict[MessageQueue, Intervals] = {}
         """Per queue: offsets that are finished and durable by this member, for the loader."""
         self.charges, self.outcomes = Charges(), OutcomeNotes()
@@ -350,19 +353,73 @@ class State(Crew):
             for timer in due:
                 heapq.heappush(self._timers, timer)
 
-    def forget_timers(self) -> None:
-        """Those whose mechanisms are made anew."""
-        self._timers.clear()
-
     def next_timer(self) -> float | None:
         """When the next timer is due, None without one."""
         return self._timers[0][0] if self._timers else None
 
-    def let_go(self, worker: WorkerView) -> None:
-        """One that leaves may end once it has nothing in hand."""
-        if worker.state is Worker.LEAVING and not worker.in_flight:
+    # --- lives of workers ---------------------------------------------------------------------------------------
+
+    def worker_started(self, worker: Worker) -> None:
+        self.workers[worker.worker_id] = worker
+
+    def worker_not_started(self, worker_id: str) -> None:
+        self.move_worker(self.workers.pop(worker_id), WorkerEvent.NOT_STARTED)
+
+    def worker_ready(self, worker_id: str, now: float) -> None:
+        """Messages may be dispatched to it, unless its end was decided before its report was read."""
+        worker = self.workers[worker_id]
+        if worker.state not in (WorkerState.STOPPING, WorkerState.KILLED):
+            self.move_worker(worker, WorkerEvent.READY)
+            worker.ready_at = now
+
+    def worker_window(self, worker_id: str, chunks: int) -> None:
+        """The worker can have so many chunks in flight."""
+        worker = self.workers[worker_id]
+        worker.window = chunks
+        self.place(worker)
+
+    def retire(self, worker_id: str, now: float) -> None:
+        """Give the worker nothing more; Retired follows when it has nothing in flight. Without effect unless it is ready."""
+        worker = self.workers.get(worker_id)
+        if worker is None or worker.state is not WorkerState.READY:
+            return
+        worker.leaves_at = now
+        self.move_worker(worker, WorkerEvent.RETIRED)
+        self.let_go(worker)
+
+    def let_go(self, worker: Worker) -> None:
+        """One that leaves may end once it has nothing in flight."""
+        if worker.state is WorkerState.LEAVING and not worker.in_flight:
             self.move_worker(worker, WorkerEvent.STOPPED)
             self.out.append(Retired(worker.worker_id))
+
+    def worker_stops(self, worker_id: str) -> None:
+        """It gets nothing more. Without effect when its end is decided already."""
+        worker = self.workers[worker_id]
+        if worker.state not in (WorkerState.STOPPING, WorkerState.KILLED):
+            self.move_worker(worker, WorkerEvent.STOPPED)
+
+    def worker_killed(self, worker_id: str) -> None:
+        """It gets nothing more; what it had reported before is still read."""
+        worker = self.workers[worker_id]
+        if worker.state is not WorkerState.KILLED:
+            self.move_worker(worker, WorkerEvent.KILLED)
+
+    def worker_died(self, worker_id: str, death: Death) -> Worker:
+        """Its last reports were read; what it left is settled by and by."""
+        worker = self.workers[worker_id]
+        if worker.state in LIVING and worker.booted and death.end is not End.RETIRED:
+            self.counters.worker_deaths += 1
+        self.move_worker(worker, WorkerEvent.DIED)
+        return worker
+
+    def worker_gone(self, worker_id: str) -> Worker:
+        """The dead worker's open segments are salvaged: nothing more of it will turn up."""
+        worker = self.workers.pop(worker_id)
+        self.move_worker(worker, WorkerEvent.SALVAGED)
+        return worker
+
+    # --- the log, memory ----------------------------------------------------------------------------------------
 
     def log(self, level: str, event: str, **keys: object) -> None:
         self.out.append(Log(level, event, keys))
@@ -394,7 +451,7 @@ class State(Crew):
         if self.load_asked:
             return
         for pq in queues:
-            if pq.state is Queue.DRAINING and any(token in self.unloaded for token in pq.ledger.held):
+            if pq.state is QueueState.DRAINING and any(token in self.unloaded for token in pq.ledger.held):
                 self.load_asked = True
                 self.out.append(Load())
                 return
@@ -411,17 +468,17 @@ class State(Crew):
                 self.ask_seal(token[0])
 
     def finishes(self, pq: ProcessQueue) -> bool:
-        """What was handed out of it is handed out again when its worker dies: not once it was taken away."""
-        return pq.state is Queue.ASSIGNED or (self.stopping and pq.send_failures)
+        """What was dispatched of it is dispatched again when its worker dies: not once it was taken away."""
+        return pq.state is QueueState.ASSIGNED or (self.stopping and pq.send_failures)
 
-    def _in_hand(self) -> Iterator[InHand[WorkerView]]:
+    def _in_flight(self) -> Iterator[InFlight[Worker]]:
         """What workers have of queues that are assigned."""
         for worker in self.workers.values():
             for chunk in worker.in_flight.values() if worker.state in LIVING else ():
                 pq = self.queues.get(chunk.handle)
                 if pq is not None:
                     messages = chunk.count - chunk.reported
-                    yield InHand(chunk.chunk_id, worker, pq.mq.topic, messages, worker.window > 0)
+                    yield InFlight(chunk.chunk_id, worker, pq.mq.topic, messages, worker.window > 0)
 
     # --- queues -------------------------------------------------------------------------------------------------
 
@@ -458,4 +515,4 @@ class State(Crew):
     def assigned(self, handle: int) -> PulledQueue | None:
         """The pulled queue of that handle if it still takes new work."""
         q = self.pulled.get(handle)
-        return q if q is not None and q.pq.state is Queue.ASSIGNED else None
+        return q if q is not None and q.pq.state is QueueState.ASSIGNED else None

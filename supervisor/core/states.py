@@ -13,7 +13,7 @@ from typing import TypeVar
 from ...remoting.errors import RocketcrewError
 
 
-class Service(Enum):
+class ServiceState(Enum):
     """Life of the group member as a whole."""
 
     CREATE_JUST = "CREATE_JUST"
@@ -29,7 +29,7 @@ class ServiceEvent(Enum):
     STOPPED = "stopped"
 
 
-class Queue(Enum):
+class QueueState(Enum):
     """Life of one assignment of a message queue; a queue that comes back gets a new one."""
 
     OPENING = "opening"
@@ -46,7 +46,7 @@ class QueueEvent(Enum):
     DEADLINE = "deadline"
 
 
-class Worker(Enum):
+class WorkerState(Enum):
     """Life of one worker process, from the decision to start it."""
 
     BOOTING = "booting"
@@ -63,9 +63,9 @@ class Worker(Enum):
     GONE = "gone"
 
 
-LIVING = (Worker.READY, Worker.LEAVING, Worker.STOPPING, Worker.KILLED)
+LIVING = (WorkerState.READY, WorkerState.LEAVING, WorkerState.STOPPING, WorkerState.KILLED)
 """Those that answer for what they were given: what they reported before their end is still to be read."""
-ENDED = (Worker.DEAD, Worker.GONE)
+ENDED = (WorkerState.DEAD, WorkerState.GONE)
 
 
 class WorkerEvent(Enum):
@@ -78,12 +78,12 @@ class WorkerEvent(Enum):
     SALVAGED = "salvaged"
 
 
-SERVICE: dict[tuple[Service, ServiceEvent], Service] = {
+SERVICE: dict[tuple[ServiceState, ServiceEvent], ServiceState] = {
     # As in Java, a start has failed until it is done: so neither a second one beside it nor one after it begins.
-    (Service.CREATE_JUST, ServiceEvent.START): Service.START_FAILED,
-    (Service.START_FAILED, ServiceEvent.STARTED): Service.RUNNING,
-    (Service.RUNNING, ServiceEvent.USE): Service.RUNNING,
-    (Service.RUNNING, ServiceEvent.STOPPED): Service.SHUTDOWN_ALREADY,
+    (ServiceState.CREATE_JUST, ServiceEvent.START): ServiceState.START_FAILED,
+    (ServiceState.START_FAILED, ServiceEvent.STARTED): ServiceState.RUNNING,
+    (ServiceState.RUNNING, ServiceEvent.USE): ServiceState.RUNNING,
+    (ServiceState.RUNNING, ServiceEvent.STOPPED): ServiceState.SHUTDOWN_ALREADY,
 }
 
 SERVICE_REFUSALS: dict[ServiceEvent, str] = {
@@ -93,34 +93,34 @@ SERVICE_REFUSALS: dict[ServiceEvent, str] = {
 }
 """What to do, and Java's words (DefaultMQPushConsumerImpl.start, makeSureStateOK)."""
 
-QUEUE: dict[tuple[Queue, QueueEvent], Queue] = {
-    (Queue.OPENING, QueueEvent.OPENED): Queue.ASSIGNED,
-    (Queue.OPENING, QueueEvent.OPEN_FAILED): Queue.ENDED,
-    (Queue.OPENING, QueueEvent.REVOKED): Queue.ENDED,
-    (Queue.ASSIGNED, QueueEvent.REVOKED): Queue.DRAINING,
-    (Queue.DRAINING, QueueEvent.DRAINED): Queue.ENDED,
-    (Queue.DRAINING, QueueEvent.DEADLINE): Queue.ENDED,
+QUEUE: dict[tuple[QueueState, QueueEvent], QueueState] = {
+    (QueueState.OPENING, QueueEvent.OPENED): QueueState.ASSIGNED,
+    (QueueState.OPENING, QueueEvent.OPEN_FAILED): QueueState.ENDED,
+    (QueueState.OPENING, QueueEvent.REVOKED): QueueState.ENDED,
+    (QueueState.ASSIGNED, QueueEvent.REVOKED): QueueState.DRAINING,
+    (QueueState.DRAINING, QueueEvent.DRAINED): QueueState.ENDED,
+    (QueueState.DRAINING, QueueEvent.DEADLINE): QueueState.ENDED,
 }
 
-WORKER: dict[tuple[Worker, WorkerEvent], Worker] = {
-    (Worker.BOOTING, WorkerEvent.NOT_STARTED): Worker.GONE,
-    (Worker.BOOTING, WorkerEvent.READY): Worker.READY,
-    (Worker.BOOTING, WorkerEvent.STOPPED): Worker.STOPPING,
-    (Worker.BOOTING, WorkerEvent.KILLED): Worker.KILLED,
-    (Worker.BOOTING, WorkerEvent.DIED): Worker.DEAD,
-    (Worker.READY, WorkerEvent.RETIRED): Worker.LEAVING,
-    (Worker.READY, WorkerEvent.STOPPED): Worker.STOPPING,
-    (Worker.READY, WorkerEvent.KILLED): Worker.KILLED,
-    (Worker.READY, WorkerEvent.DIED): Worker.DEAD,
-    (Worker.LEAVING, WorkerEvent.STOPPED): Worker.STOPPING,
-    (Worker.LEAVING, WorkerEvent.KILLED): Worker.KILLED,
-    (Worker.LEAVING, WorkerEvent.DIED): Worker.DEAD,
-    (Worker.STOPPING, WorkerEvent.KILLED): Worker.KILLED,
-    (Worker.STOPPING, WorkerEvent.DIED): Worker.DEAD,
+WORKER: dict[tuple[WorkerState, WorkerEvent], WorkerState] = {
+    (WorkerState.BOOTING, WorkerEvent.NOT_STARTED): WorkerState.GONE,
+    (WorkerState.BOOTING, WorkerEvent.READY): WorkerState.READY,
+    (WorkerState.BOOTING, WorkerEvent.STOPPED): WorkerState.STOPPING,
+    (WorkerState.BOOTING, WorkerEvent.KILLED): WorkerState.KILLED,
+    (WorkerState.BOOTING, WorkerEvent.DIED): WorkerState.DEAD,
+    (WorkerState.READY, WorkerEvent.RETIRED): WorkerState.LEAVING,
+    (WorkerState.READY, WorkerEvent.STOPPED): WorkerState.STOPPING,
+    (WorkerState.READY, WorkerEvent.KILLED): WorkerState.KILLED,
+    (WorkerState.READY, WorkerEvent.DIED): WorkerState.DEAD,
+    (WorkerState.LEAVING, WorkerEvent.STOPPED): WorkerState.STOPPING,
+    (WorkerState.LEAVING, WorkerEvent.KILLED): WorkerState.KILLED,
+    (WorkerState.LEAVING, WorkerEvent.DIED): WorkerState.DEAD,
+    (WorkerState.STOPPING, WorkerEvent.KILLED): WorkerState.KILLED,
+    (WorkerState.STOPPING, WorkerEvent.DIED): WorkerState.DEAD,
     # Killed while its process was being made: then there is none that could die.
-    (Worker.KILLED, WorkerEvent.NOT_STARTED): Worker.GONE,
-    (Worker.KILLED, WorkerEvent.DIED): Worker.DEAD,
-    (Worker.DEAD, WorkerEvent.SALVAGED): Worker.GONE,
+    (WorkerState.KILLED, WorkerEvent.NOT_STARTED): WorkerState.GONE,
+    (WorkerState.KILLED, WorkerEvent.DIED): WorkerState.DEAD,
+    (WorkerState.DEAD, WorkerEvent.SALVAGED): WorkerState.GONE,
 }
 
 
@@ -128,7 +128,7 @@ class StateError(RocketcrewError):
     """An event that the state's table does not know, e.g. a service that is started twice."""
 
 
-def move_service(state: Service, event: ServiceEvent) -> Service:
+def move_service(state: ServiceState, event: ServiceEvent) -> ServiceState:
     """`move` over SERVICE, with the words of Java where a user did it; raises StateError."""
     if (state, event) not in SERVICE and event in SERVICE_REFUSALS:
         raise StateError(SERVICE_REFUSALS[event].format(state=state.value))
@@ -146,9 +146,8 @@ def move(table: dict[tuple[S, E], S], state: S, event: E, seen: Seen | None = No
     after = table.get((state, event))
     if after is None:
         known = ", ".join(sorted(e.value for s, e in table if s is state)) or "none"
-        raise StateError(
-            f"{type(state).__name__.lower()} is {state.value}: '{event.value}' is not possible (possible: {known})"
-        )
+        what = type(state).__name__.removesuffix("State").lower()
+        raise StateError(f"{what} is {state.value}: '{event.value}' is not possible (possible: {known})")
     if seen is not None:
         seen[(state, event)] += 1
     return after

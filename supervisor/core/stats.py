@@ -102,7 +102,7 @@ class ConsumerStats:
     def __init__(self) -> None:
         self.topics: dict[str, TopicStats] = {}
         self.calls_are_batches = False
-        """One outcome is one call of a batch handler."""
+        """One report is one call of a batch handler."""
 
     def _of(self, topic: str) -> TopicStats:
         found = self.topics.get(topic)
@@ -117,7 +117,7 @@ class ConsumerStats:
         stats.pull_messages.add(messages)
 
     def consumed(self, topic: str, messages: int, failed: int, busy_us: int) -> None:
-        """An outcome: the handler took `busy_us` for `messages`, of which `failed` are to be consumed later."""
+        """A report: the handler took `busy_us` for `messages`, of which `failed` are to be consumed later."""
         stats = self._of(topic)
         calls = 1 if self.calls_are_batches else messages
         stats.consume_rt.add(busy_us / 1000, calls)

@@ -1,11 +1,11 @@
 """How many calls of the handler may work on one topic at once, over all workers (`workers.topic_concurrency`).
 
-A worker counts as one from the moment it is handed messages of the topic until all of them are reported: it runs one call at
-a time, so a worker that has some of the topic may have more of it. A worker with a coroutine handler runs all that it has,
-so there messages count. Messages of the retry topic may be of any topic: while one is limited, they count for each limited
-topic.
+A worker counts as one from the moment messages of the topic are dispatched to it until all of them are reported: it runs one
+call at a time, so a worker that has some of the topic may have more of it. A worker with a coroutine handler runs all that it
+has, so there messages count. Messages of the retry topic may be of any topic: while one is limited, they count for each
+limited topic.
 
-What is in hand is counted as it is handed over and reported, so a question costs the same with any number of workers and
+What is in flight is counted as it is dispatched and reported, so a question costs the same with any number of workers and
 queues. Without limits nothing is counted, and a reload that changes them counts once anew.
 
 What finds no room waits beside the line of its kind, and other topics pass it. Only without an order: there a queue, or a
@@ -25,8 +25,8 @@ W = TypeVar("W", bound=Hashable)
 
 
 @dataclass(slots=True)
-class InHand(Generic[W]):
-    """One chunk in a worker's hands; `messages` of it are not reported, `side_by_side` = its worker runs them all at once."""
+class InFlight(Generic[W]):
+    """One chunk in flight; `messages` of it are not reported, `side_by_side` = its worker runs them all at once."""
 
     chunk_id: int
     worker: W
@@ -40,9 +40,9 @@ class _Calls(Generic[W]):
     """What counts for one limited topic."""
 
     chunks: dict[W, int] = field(default_factory=dict[W, int])
-    """Chunks in hand, by workers that run one call at a time."""
+    """Chunks in flight, by workers that run one call at a time."""
     messages: int = 0
-    """In the hands of workers that run several."""
+    """In flight at workers that run several."""
 
     @property
     def used(self) -> int:
@@ -52,26 +52,26 @@ class _Calls(Generic[W]):
 class TopicLimits(Generic[W]):
     """Asked before each dispatch. `limits` (calls by topic) come with each question, as a reload may change them."""
 
-    def __init__(self, in_hand: Callable[[], Iterable[InHand[W]]]) -> None:
-        """`in_hand()` is all that workers have, for a count anew."""
-        self._all_in_hand = in_hand
-        self._in_hand: dict[int, InHand[W]] = {}
+    def __init__(self, in_flight: Callable[[], Iterable[InFlight[W]]]) -> None:
+        """`in_flight()` is all that workers have, for a count anew."""
+        self._all_in_flight = in_flight
+        self._in_flight: dict[int, InFlight[W]] = {}
         self._limits: Mapping[str, int] = {}
         self._calls: dict[str, _Calls[W]] = {}
         """By limited topic."""
         self.counts = False
-        """Some topic is limited: what is handed over, reported and over is to be said here."""
+        """Some topic is limited: what is dispatched, reported and over is to be said here."""
 
-    # --- what is in hand ----------------------------------------------------------------------------------------
+    # --- what is in flight --------------------------------------------------------------------------------------
 
-    def handed(self, chunk_id: int, topic: str, messages: int, worker: W, *, side_by_side: bool) -> None:
-        """The worker has so many messages of the topic more in hand."""
-        chunk = self._in_hand[chunk_id] = InHand(chunk_id, worker, topic, messages, side_by_side)
+    def dispatched(self, chunk_id: int, topic: str, messages: int, worker: W, *, side_by_side: bool) -> None:
+        """The worker has so many messages of the topic more in flight."""
+        chunk = self._in_flight[chunk_id] = InFlight(chunk_id, worker, topic, messages, side_by_side)
         self._count(chunk, 1)
 
     def reported(self, chunk_id: int, messages: int) -> None:
         """So many messages of the chunk are over."""
-        chunk = self._in_hand.get(chunk_id)
+        chunk = self._in_flight.get(chunk_id)
         if chunk is None:
             return
         chunk.messages -= messages
@@ -81,11 +81,11 @@ class TopicLimits(Generic[W]):
 
     def over(self, chunk_id: int) -> None:
         """Its worker does not have the chunk any more."""
-        chunk = self._in_hand.pop(chunk_id, None)
+        chunk = self._in_flight.pop(chunk_id, None)
         if chunk is not None:
             self._count(chunk, -1)
 
-    def _count(self, chunk: InHand[W], sign: int) -> None:
+    def _count(self, chunk: InFlight[W], sign: int) -> None:
         for calls in self._of(chunk.topic):
             if chunk.side_by_side:
                 calls.messages += sign * chunk.messages
@@ -105,7 +105,7 @@ class TopicLimits(Generic[W]):
     # --- questions ----------------------------------------------------------------------------------------------
 
     def room(self, limits: Mapping[str, int], topic: str, worker: W, *, side_by_side: bool) -> int:
-        """How many messages of the topic may be handed to the worker now."""
+        """How many messages of the topic may be dispatched to the worker now."""
         if not limits:
             return UNLIMITED
         room = UNLIMITED
@@ -134,6 +134,6 @@ class TopicLimits(Generic[W]):
         self._limits = limits
         self.counts = bool(limits)
         self._calls = {topic: _Calls() for topic in limits}
-        self._in_hand = {chunk.chunk_id: chunk for chunk in self._all_in_hand()}
-        for chunk in self._in_hand.values():
+        self._in_flight = {chunk.chunk_id: chunk for chunk in self._all_in_flight()}
+        for chunk in self._in_flight.values():
             self._count(chunk, 1)

@@ -10,7 +10,7 @@ record. The loop is uvloop's: it costs a fifth to a third less CPU by message th
 milliseconds).
 - *Flow control* by count, bytes and span counts unfinished messages only. There is no sleeping: a queue held back is
   looked at again when something of it finishes. One byte budget per supervisor (two on a machine have two) counts
-  capacity held; a dispatched slice is never moved or reused before its outcome is in or its worker's death is
+  capacity held; a dispatched slice is never moved or reused before its report is in or its worker's death is
   certain. When bytes run short, slots are cut down in place to the units that a waiting run or a chunk still needs
   (pulling.py): a slow message holds up its own units, not those of all that was pulled with it.
 - *A connection is never left unread.* A pull reserves its bytes before it is sent; a response that finds no room goes

@@ -34,7 +34,7 @@ from ...remoting.pop_headers import (
 )
 from ...remoting.queues import MessageQueue
 from ...remoting.stored import StoredMessage
-from ...workers.failures import Mode, pop_delay_ms
+from ...workers.failures import pop_delay_ms
 from ..core import events as ev
 from ..core.actions import Ack, Pop, Renew, SendBack
 from ..core.decisions import Core
@@ -133,24 +133,21 @@ class Pops:
 
     async def later(self, action: SendBack, message: StoredMessage | None) -> bool:
         """A failed message: shown again after its delay, or a dead letter. False: no broker took what must be a dead letter
-        now (after crashes, or because the handler says so); it stays with us, is renewed and tried again.
+        now (after crashes, at its limit, or because the handler says so); it stays with us, is renewed and tried again.
 
         Java acknowledges a message at its limit after a while, and nobody sees it again; here it is a dead letter.
         """
         check = action.check
         if check is None:
             return True
-        dead = action.mode is Mode.DEAD_LETTER
-        if message is not None and (dead or message.reconsume_times >= self._send_backs.reconsume_times_max):
+        if message is not None and action.last:
             try:
-                await self._send_backs.to_dead_letters(action.facts or {}, message)
+                await self._send_backs.to_dead_letters(self._send_backs.dead_letter_facts(action) or {}, message)
             except RocketcrewError as error:
                 log.warning("dead_letter_refused", queue=tuple(action.mq), error=str(error))
-                if dead:
-                    return False
-            else:
-                await self._ack(check, action.mq)
-                return True
+                return False
+            await self._ack(check, action.mq)
+            return True
         times = message.reconsume_times if message is not None else 0
         await self._change(check, action.mq, pop_delay_ms(action.delay_level, times))
         return True

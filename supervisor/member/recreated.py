@@ -26,7 +26,7 @@ from ...remoting.errors import BrokerError, RocketcrewError
 from ...remoting.queues import MessageQueue
 from ...remoting.stored import RECORD_MIN_BYTES, record_info
 from ..core.process_queue import ProcessQueue
-from ..core.states import Queue
+from ..core.states import QueueState
 
 ASK_TIMEOUT_MS = 3_000
 
@@ -36,7 +36,7 @@ async def deleted_queues(cluster: Cluster, queues: Mapping[MessageQueue, Process
     suspects = [
         mq
         for mq, pq in queues.items()
-        if mq.topic in cluster.without_route and pq.state is Queue.ASSIGNED and pq.next_offset > 0
+        if mq.topic in cluster.without_route and pq.state is QueueState.ASSIGNED and pq.next_offset > 0
     ]
     gone: dict[tuple[str, str], bool] = {}
     for mq in suspects:

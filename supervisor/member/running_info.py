@@ -18,7 +18,7 @@ from ..core.order import QUEUE
 from ..core.popping import PopLoop
 from ..core.process_queue import PulledQueue
 from ..core.state import State
-from ..core.states import Queue, Worker
+from ..core.states import QueueState, WorkerState
 
 CLIENT_VERSION = "V5_5_0"
 """The name of the version that we announce (VERSION of remoting/codes.py) in MQVersion.java."""
@@ -41,14 +41,14 @@ def running_info(
     started_ms: int, clocks: Clocks, jstack: str | None = None, pop_loops: Iterable[PopLoop] = (),
 ) -> ConsumerRunningInfo:  # fmt: skip
     """The whole answer. `started_ms` is when the member was started, `jstack` the stacks if they were asked for."""
-    ready = sum(worker.state is Worker.READY for worker in state.workers.values())
+    ready = sum(worker.state is WorkerState.READY for worker in state.workers.values())
     return ConsumerRunningInfo(
         properties=properties(settings, state, name_servers=name_servers, started_ms=started_ms, workers=ready),
         subscription_set=tuple(subscriptions[topic] for topic in sorted(subscriptions)),
         mq_table={
             q.pq.mq: process_queue_info(q, clocks)
             for q in sorted(state.pulled.values(), key=lambda q: q.pq.mq)
-            if q.pq.state is not Queue.OPENING
+            if q.pq.state is not QueueState.OPENING
         },
         mq_pop_table={loop.mq: pop_queue_info(loop, clocks) for loop in sorted(pop_loops, key=lambda loop: loop.mq)},
         status_table={topic: state.stats.status(topic) for topic in sorted(subscriptions)},
@@ -71,7 +71,7 @@ def process_queue_info(q: PulledQueue, clocks: Clocks) -> ProcessQueueInfo:
         cached_msg_count=pq.unfinished,
         cached_msg_size_in_mib=pq.unfinished_bytes >> 20,
         locked=pq.locked,
-        droped=pq.state is not Queue.ASSIGNED,
+        droped=pq.state is not QueueState.ASSIGNED,
         last_lock_timestamp=clocks.wall_of(pq.locked_at) if locks else clocks.wall_ms,
         last_pull_timestamp=clocks.wall_of(q.last_pull),
         last_consume_timestamp=clocks.wall_of(pq.last_consume),
@@ -88,7 +88,7 @@ def offsets_of(state: State, topic: str) -> dict[MessageQueue, int]:
     return {
         pq.mq: pq.head_offset
         for pq in state.by_topic.get(topic, {}).values()
-        if pq.state in (Queue.ASSIGNED, Queue.DRAINING)
+        if pq.state in (QueueState.ASSIGNED, QueueState.DRAINING)
     }
 
 

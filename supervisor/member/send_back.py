@@ -58,11 +58,11 @@ class SendBacks:
         self._cluster = cluster
         self._operations = operations
         self._group = group
-        self.reconsume_times_max = self._max = reconsume_limit(max_reconsume_times)
+        self._max = reconsume_limit(max_reconsume_times)
 
     async def send(self, action: SendBackAction, record: bytes, message: StoredMessage | None) -> bool:
         """True when a broker has accepted it. `message` None = `record` cannot be decoded."""
-        facts = self._dead_letter_facts(action, message)
+        facts = self.dead_letter_facts(action)
         if facts is not None and message is not None:
             try:
                 await self.to_dead_letters(facts, message)
@@ -85,15 +85,21 @@ class SendBacks:
             log.warning("resend_failed", queue=tuple(action.mq), error=str(error), attempt=action.attempt)
             return False
 
-    def _dead_letter_facts(self, action: SendBackAction, message: StoredMessage | None) -> Mapping[str, str] | None:
+    def dead_letter_facts(self, action: SendBackAction) -> Mapping[str, str] | None:
         """What a record that becomes a dead letter now is to say of its end; None for another, or where nothing is known.
 
-        A send-back carries no properties, so the broker's own dead letters do not say why they failed.
+        A send-back carries no properties, so the broker's own dead letters do not say why they failed. A last attempt, which
+        is a send, has the error in any case.
         """
-        if action.facts is not None or message is None or not (action.error and self._errors):
-            return action.facts
-        used_up = action.mode is Mode.SEND_BACK and message.reconsume_times >= self._max
-        return {"error": action.error} if used_up or action.mode is Mode.DEAD_LETTER else None
+        if (
+            action.facts is None
+            and action.last
+            and action.mode is not Mode.LAST_ATTEMPT
+            and action.error
+            and self._errors
+        ):
+            return {"error": action.error}
+        return action.facts
 
     def _last_error(self, action: SendBackAction, message: StoredMessage) -> dict[str, str]:
         """The property of a last attempt; the broker makes a dead letter of what it comes with."""

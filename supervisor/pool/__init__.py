@@ -2,7 +2,7 @@
 nothing of the room above it.
 
 `supervisor/core/staffing.py` decides which workers there should be: events in, actions out; the pool carries them out.
-The life of a worker is one record in the core (`WorkerView`) and one table of states (`WORKER` in `core/states.py`). The
+The life of a worker is one record in the core (`Worker`) and one table of states (`WORKER` in `core/states.py`). The
 pool holds what belongs to the process: pid, link, cell and stacks (`child.py`).
 
 - Every index has one worker that serves. One that died is replaced at once; one that cannot boot, or dies as soon as

@@ -1,10 +1,10 @@
 """The charges on disk, and the cells that a dead run left: what a container that was killed as a whole must not forget.
 
 The file is replaced at every change, before the message runs again. A cell that is found set at a start belongs to a worker
-that died with its supervisor: a record that was alone in hand in the whole run is charged with one death, once, because the
-cell is cleared when that is written; the records of a batch are suspected, and run alone. Where several workers had something
-in hand, that is noted and nobody is charged (core/charges.py). Nobody is charged either where the run was already stopping:
-it was killed because its grace period was over, however innocent the long message in hand.
+that died with its supervisor: a record that was alone in hand in the whole member is charged with one death, once, because
+the cell is cleared when that is written; the records of a batch are suspected, and run alone. Where several workers had
+something in hand, that is noted and nobody is charged (core/charges.py). Nobody is charged either where the member was
+already stopping: it was killed because its grace period was over, however innocent the long message in hand.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def charge_left_cells(folder: Path, charges: Charges) -> int:
     try:
         found = {slot: left for slot in range(cells.slots) if (left := _left(cells, slot)) is not None}
         stopping = cells.stopping
-        verdicts = charges.run_died(list(found.values()), stopping=stopping)
+        verdicts = charges.member_died(list(found.values()), stopping=stopping)
         if found:
             write_charges(folder, charges)
         for left, verdict in zip(found.values(), verdicts, strict=True):

@@ -16,7 +16,7 @@ from ...workers.link import SupervisorLink
 from ...workers.slab_memory import SharedFd
 from ...workers.spawn import WorkerProcess
 from ...workers.stack_dump import StackFile
-from ..core.state import WorkerView
+from ..core.state import Worker
 from ..core.states import ENDED
 from ..core.time_limits import Look
 
@@ -84,7 +84,7 @@ class BootMaker(Protocol):
 class Child:
     """The process of one worker and what goes with it. What becomes of the worker is in its record alone."""
 
-    worker: WorkerView
+    worker: Worker
     """The record of its life, which the core keeps."""
     cell_slot: int
     process: WorkerProcess
@@ -95,7 +95,7 @@ class Child:
     chunks_sent: int = 0
     """As the worker counts them (workers/claims.py)."""
     reports: int = 0
-    """Packets of outcomes that were read (workers/unreported.py)."""
+    """Packets of reports that were read (workers/unreported.py)."""
     known_queues: KnownQueues = field(default_factory=KnownQueues)
     progress: str = ""
     """How far the handler is with the message in hand, as it reported itself."""

@@ -1,6 +1,6 @@
 """A message that an administrator wants consumed: to a real worker and back (CONSUME_MESSAGE_DIRECTLY; CMResult.java).
 
-The record gets a slot of the slab, as a pulled one; a worker that is ready and has the least in hand runs it after what it
+The record gets a slot of the slab, as a pulled one; a worker that is ready and has the least in flight runs it after what it
 has. The broker waits 10 s and gives up; a handler that is never done with it would keep the worker for ever, so after the
 consume time-out the worker is killed, and its death handled as any other.
 """
@@ -18,7 +18,7 @@ from ...workers.direct import THROW_EXCEPTION
 from ...workers.packets import DirectResult, QueueInfo, Refused, encode_direct
 from ..core.decisions import Core
 from ..core.slab import Slot
-from ..core.states import Worker
+from ..core.states import WorkerState
 from .child import Child
 
 WAITING_MAX = 64
@@ -72,7 +72,7 @@ class Directing:
         ready = [
             worker
             for worker in self._core.state.workers.values()
-            if worker.state is Worker.READY and worker.worker_id in self._children
+            if worker.state is WorkerState.READY and worker.worker_id in self._children
         ]
         if not ready:
             raise Refused("no worker is ready: try again later")

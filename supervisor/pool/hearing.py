@@ -17,7 +17,7 @@ from ...workers.packets import NOTICE, TRACES, DirectResult, decode_directed, de
 from ..core import events as ev
 from ..core.decisions import Core
 from ..core.journal import Records
-from ..core.order import KEY, QUEUE, HandlerOrder, Order, check_limits, check_same, resolve
+from ..core.order import KEY, QUEUE, HandlerOrder, Order, check_same, check_topic_limits, resolve
 from .child import Child
 
 LEFT_BEHIND = "left behind"
@@ -58,8 +58,8 @@ class Hearing:
         now = self._loop.time()
         kind = packet[0]
         try:
-            if kind == packets.OUTCOMES:
-                self._outcomes(child, packet, now)
+            if kind == packets.REPORTS:
+                self._reports(child, packet, now)
             elif kind == packets.SEALED:
                 self._core.handle(ev.Sealed(child.worker_id, packets.decode_sealed(packet).seq), now)
             elif kind == packets.DIRECTED:
@@ -80,16 +80,21 @@ class Hearing:
                 raise ProtocolError(f"packet kind {kind}", "worker link")
         except ProtocolError as error:
             self._kill(child.worker_id, str(error))
+        except Exception as error:
+            # What it reported would be waited for without an end: its death gives its messages to others.
+            log.exception("packet_failed", worker=child.worker_id, kind=kind)
+            self._core.unexpected_error()
+            self._kill(child.worker_id, f"its packet could not be taken: {error}")
 
-    def _outcomes(self, child: Child, packet: bytes, now: float) -> None:
-        entries, failures = packets.decode_outcomes(packet)
+    def _reports(self, child: Child, packet: bytes, now: float) -> None:
+        entries, failures = packets.decode_reports(packet)
         child.reports += 1
         at = 0
         for chunk_id, start, records, seq, busy_us, slowest_us, filtered, failed in entries:
             reports = failures[at : at + failed] if failed else ()
             at += failed
             self._core.handle(
-                ev.Outcome(child.worker_id, chunk_id, start, records, seq, busy_us, slowest_us, filtered, reports), now
+                ev.Reported(child.worker_id, chunk_id, start, records, seq, busy_us, slowest_us, filtered, reports), now
             )
         if child.worker.messages >= child.worker.look_at_messages:
             self._progress(child)
@@ -121,7 +126,7 @@ class Hearing:
         del child.salvaged[part.file]
 
     def _salvage_done(self, child: Child, now: float) -> None:
-        """What the dead workers had in hand goes on now: the set-up of this one may take long, and may fail."""
+        """What the dead workers had in flight goes on now: the set-up of this one may take long, and may fail."""
         for dead in child.worker.salvages:
             if dead != LEFT_BEHIND:
                 self._core.handle(ev.SalvageComplete(dead), now)
@@ -164,8 +169,8 @@ class OrderKept:
     def begin(self, core: Core, said: packets.Ready | None) -> Order:
         """The handler was imported, so its decorator's order is known. Raises UsageError for a contradiction."""
         order = self._order = resolve(self._consumer, order_said(said))
-        check_limits(order, self._limits)
-        core.set_order(order)
+        check_topic_limits(order, self._limits)
+        core.begin(order)
         _log_order(core, order, self._consumer)
         return order
 

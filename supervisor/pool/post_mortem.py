@@ -18,7 +18,7 @@ from ...workers.cells import CONSUMED_DIRECTLY, Cell, CellFile
 from ..core import events as ev
 from ..core.blame import Death, End, InHand, how_ended
 from ..core.decisions import Core
-from ..core.states import Worker
+from ..core.states import WorkerState
 from .child import Child
 
 CGROUP: Final = Path("/sys/fs/cgroup")
@@ -47,8 +47,9 @@ class PostMortem:
         timed_out = cell is not None and look.timed_out(cell.offset + 1, cell.started_ns)
         state = child.worker.state
         end = how_ended(
-            told=state is Worker.STOPPING or self._cells.stopping,  # the whole group may be killed one after another
-            ours=state is Worker.KILLED or (look.ended is not None and not timed_out),
+            retired=state is WorkerState.STOPPING
+            or self._cells.stopping,  # the whole group may be killed one after another
+            ours=state is WorkerState.KILLED or (look.ended is not None and not timed_out),
             timed_out=timed_out,
             unattended=child.process.unattended,
             by_itself=by_itself(code),
@@ -77,7 +78,7 @@ class PostMortem:
 def seal_renamed(core: Core, segments: Path, worker_id: str, now: float) -> None:
     """A worker killed between the rename and its report has sealed all the same.
 
-    A segment is there before its first outcome is reported, and leaves open/ by that rename only: one that is not in
+    A segment is there before the first report of it, and leaves open/ by that rename only: one that is not in
     open/ is sealed, wherever the loader has taken it since.
     """
     for seq in core.unsealed_of(worker_id):

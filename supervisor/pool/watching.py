@@ -21,8 +21,8 @@ import structlog
 from ...conf.units import NS_PER_MS
 from ...workers.cells import BEATS, HARD_NS, RSS_PEAK, SOFT_NS, STARTED_NS, STATE, CellFile
 from ...workers.claims import find_barrier, take_back
-from ...workers.limits import SOFT_SIGNAL
 from ...workers.reporter import REPORT_SIGNAL
+from ...workers.time_limits import SOFT_SIGNAL
 from ...workers.unreported import look
 from ..core import events as ev
 from ..core.actions import AskReport, ReadCell, Reclaim

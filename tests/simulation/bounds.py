@@ -16,7 +16,7 @@ from .world import Violation
 
 if TYPE_CHECKING:
     from rocketcrew.supervisor.core.process_queue import ProcessQueue
-    from rocketcrew.supervisor.core.state import State, WorkerView
+    from rocketcrew.supervisor.core.state import State, Worker
 
     from .script import Script
 
@@ -42,7 +42,7 @@ def check(state: State, script: Script) -> None:
         raise Violation(f"bytes are reserved for pulls of {len(outstanding)} queues that have ended")
 
 
-def _check_hands(worker: WorkerView, script: Script) -> None:
+def _check_hands(worker: Worker, script: Script) -> None:
     """No more than its window, or a block of rows. What a handler has not committed is bounded by flow control alone."""
     most = max(2 * CHEAP_WINDOW * script.chunk_messages_max, BLOCK_WINDOW + script.chunk_messages_max)
     has = sum(chunk.count for chunk in worker.in_flight.values())

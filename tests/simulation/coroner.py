@@ -143,7 +143,7 @@ class Coroner:
         """Tell the core, and look at whom it charges. What it noted is written before the cell is cleared."""
         core, call = self._member.core, self.cells.get(worker.worker_id)
         end = how_ended(
-            told=worker.told or worker.stopping,
+            retired=worker.retired or worker.stopping,
             ours=worker.ended or (worker.condemned is not None and worker.condemned is not call),
             timed_out=worker.condemned is not None and worker.condemned is call,
             unattended=worker.unattended,
@@ -199,7 +199,7 @@ class Coroner:
         for _ in left:
             self._world.note("a cell was left by a dead run")
         before = {(charge.mq, charge.offset): charge.deaths for charge in charges}
-        self._member.parts.run_died(charges, left)
+        self._member.parts.member_died(charges, left)
         more = {key for charge in charges if charge.deaths > before.get(key := (charge.mq, charge.offset), 0)}
         alone = list(cells.values()) if len(cells) == 1 else []
         expected = {(c.mq, c.in_hand.offset): c for c in alone if c.in_hand.records == 1 and not c.in_hand.waiting}

@@ -12,7 +12,7 @@ from collections import Counter
 from enum import Enum
 from pathlib import Path
 
-from rocketcrew.supervisor.core.states import QUEUE, WORKER, Worker, WorkerEvent
+from rocketcrew.supervisor.core.states import QUEUE, WORKER, WorkerEvent, WorkerState
 
 from .script import ACTIONS, BOOTS, FAULTS, POWER, STALLS
 from .simulation import Simulation
@@ -20,7 +20,7 @@ from .simulation import Simulation
 EVENTS = (
     "a batch died", "a cell was left by a dead run", "a message died", "a message was dead-lettered for its deaths",
     "a suspect was handed out", "died: crashed", "died: forkserver died", "died: hard time limit",
-    "died: killed by the supervisor", "died: told to leave", "counted: late_outcomes",
+    "died: killed by the supervisor", "died: retired", "counted: late_reports",
     "a worker died over a key", "a key was not found out", "a worker that stood still went on",
     "a batch left segments behind", "a batch took all", "a batch was loaded", "a body found no room", "a clean stop",
     "a first offset was not found out", "a guarded commit left the broker's offset",
@@ -41,7 +41,8 @@ EVENTS = (
     "a worker died while several calls waited",
     "a worker died with messages in hand", "an answer came after its time-out", "cut in the middle of a body",
     "cut with requests under way", "killed between rename and report", "killed between rows and outcome",
-    "killed in the middle of a write", "rows that the table has were left out",
+    "killed in the middle of a write", "many queues and workers", "rows in every message of a backlog",
+    "rows that the table has were left out",
     "the broker refused CONSUMER_SEND_MSG_BACK", "the broker refused PULL_MESSAGE",
     "the broker refused UPDATE_CONSUMER_OFFSET", "the broker told of a change of members",
     "the broker's log was torn", "the broker's offset went back", "the journal was torn",
@@ -51,7 +52,7 @@ EVENTS = (
 
 FROM_OUTSIDE: frozenset[tuple[Enum, Enum]] = frozenset(
     transition for transition in WORKER if transition[1] in (WorkerEvent.NOT_STARTED, WorkerEvent.KILLED)
-) - {(Worker.READY, WorkerEvent.KILLED)}
+) - {(WorkerState.READY, WorkerEvent.KILLED)}
 """No process can be made, a boot takes too long, an administrator's message never ends: what becomes of these workers is in
 tests/unit/supervisor/test_staffing.py."""
 

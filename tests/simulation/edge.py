@@ -36,7 +36,7 @@ from rocketcrew.supervisor.core.allocation import allocate, strategy_named
 from rocketcrew.supervisor.core.assigning import LOOK_UP_MAX_S
 from rocketcrew.supervisor.core.pulling import PullResult
 from rocketcrew.supervisor.core.slab import Slot
-from rocketcrew.supervisor.core.states import Queue
+from rocketcrew.supervisor.core.states import QueueState
 from rocketcrew.workers.failures import DEAD_LETTER_LEVEL, Mode
 
 from .broker_host import SentAsNew
@@ -208,7 +208,7 @@ class Edge:
             strategy = strategy_named(self._member.script.strategy)
             wanted = set(allocate(strategy, self._member.client_id, queues, members) or ())
             for pq in self._core.state.queues.values():
-                if pq.mq.topic == topic and pq.state is Queue.ASSIGNED and pq.mq not in wanted:
+                if pq.mq.topic == topic and pq.state is QueueState.ASSIGNED and pq.mq not in wanted:
                     self._revoked.add(pq.handle)
 
     def _fetch_offset(self, action: act.FetchOffset) -> None:

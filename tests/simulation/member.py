@@ -22,7 +22,7 @@ from rocketcrew.supervisor.core.journal import Entry, replay, snapshot
 from rocketcrew.supervisor.core.process_queue import ProcessQueue
 from rocketcrew.supervisor.core.slab import UNIT_BYTES, Slab
 from rocketcrew.supervisor.core.state import CoreConfig
-from rocketcrew.supervisor.core.states import Queue
+from rocketcrew.supervisor.core.states import QueueState
 
 from .broker_host import BrokerHost
 from .coroner import Coroner
@@ -173,6 +173,7 @@ class SimMember:
     def workers_ready(self) -> None:
         """All workers are there: join the journal with what was found, go on in a new one, and find the broker."""
         self.running = True
+        self.core.begin()
         state = self.journal
         if not self.script.commit_after_loaded:
             self.parts.join(state, [(*token, records) for token, records in self.pool.leftovers], self.folder.ready)
@@ -345,7 +346,7 @@ class SimMember:
         if not self.stopping and self.running:
             self.stopping = True
             queues = self.core.state.queues.values()
-            self.held_at_stop = {pq.mq: _above_what_was_started(pq) for pq in queues if pq.state is Queue.ASSIGNED}
+            self.held_at_stop = {pq.mq: _above_what_was_started(pq) for pq in queues if pq.state is QueueState.ASSIGNED}
             self.core.handle(ev.Stop(), self.world.now)
 
     def _core_finished(self, action: act.Finished) -> None:

@@ -13,7 +13,7 @@ from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.core.actions import JournalCommitted, JournalDone, JournalSealed, Log
 from rocketcrew.supervisor.core.journal import Entry
 from rocketcrew.supervisor.core.state import State
-from rocketcrew.supervisor.core.states import Queue, QueueEvent
+from rocketcrew.supervisor.core.states import QueueEvent, QueueState
 
 from .world import Violation, World
 
@@ -102,7 +102,7 @@ class Notebook:
             self._lossy |= set(self._number.items())
         if entry.event != "queue_ended" or not isinstance(mq, MessageQueue):
             return
-        in_order = state.seen[Queue.DRAINING, QueueEvent.DRAINED]
+        in_order = state.seen[QueueState.DRAINING, QueueEvent.DRAINED]
         drained, self._ends = in_order > self._ends, in_order
         finished_to = entry.keys["finished_to"]
         assert isinstance(finished_to, int)

@@ -79,9 +79,9 @@ class Parts:
         """The file of worker deaths."""
         return folder.charges
 
-    def run_died(self, charges: Charges, left: list[Left]) -> None:
+    def member_died(self, charges: Charges, left: list[Left]) -> None:
         """A start judges what the cells of a dead run name."""
-        charges.run_died(left, stopping=False)
+        charges.member_died(left, stopping=False)
 
     def left_open(self, member: SimMember, segments: list[Segment], truth: Truth) -> list[Segment]:
         """What a dead worker left open, to be salvaged."""

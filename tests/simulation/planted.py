@@ -28,8 +28,8 @@ from rocketcrew.supervisor.core.reclaiming import Reclaiming
 from rocketcrew.supervisor.core.retries import Retries
 from rocketcrew.supervisor.core.settling import FailureReport, Settling
 from rocketcrew.supervisor.core.slab import Slab
-from rocketcrew.supervisor.core.state import CoreConfig, WorkerView
-from rocketcrew.supervisor.core.states import QueueEvent, Worker
+from rocketcrew.supervisor.core.state import CoreConfig, Worker
+from rocketcrew.supervisor.core.states import QueueEvent, WorkerState
 from rocketcrew.workers.claims import Claims
 
 from .disk import Folder, Segment
@@ -159,7 +159,7 @@ class AcceptsLate(CoreParts):
     """An outcome of an ended assignment counts for the one that came after it."""
 
     class settling_class(Settling):
-        def outcome(
+        def report(
             self, worker_id: str, chunk_id: int, start: int, count: int, seq: int, busy_us: int, slowest_us: int,
             filtered: int, failures: Sequence[FailureReport], now: float,
         ) -> None:  # fmt: skip
@@ -172,7 +172,7 @@ class AcceptsLate(CoreParts):
                         self.s.out.append(JournalDone(pq.mq, begin, end, worker_id, 0))
             for pq in self.s.queues.values():
                 self.mqs[pq.handle] = pq.mq
-            super().outcome(worker_id, chunk_id, start, count, seq, busy_us, slowest_us, filtered, failures, now)
+            super().report(worker_id, chunk_id, start, count, seq, busy_us, slowest_us, filtered, failures, now)
 
         @property
         def mqs(self) -> dict[int, MessageQueue]:
@@ -186,8 +186,8 @@ class ReusesEarly(CoreParts):
     """A chunk's bytes are given back when it is handed over."""
 
     class dispatching_class(Dispatching):
-        def _hand(self, worker: WorkerView, chunk: Chunk, pq: ProcessQueue) -> None:
-            super()._hand(worker, chunk, pq)
+        def _dispatch(self, worker: Worker, chunk: Chunk, pq: ProcessQueue) -> None:
+            super()._dispatch(worker, chunk, pq)
             if chunk.held:
                 chunk.held = False
                 self.s.slab.release(chunk.slot)
@@ -244,7 +244,7 @@ class ForgetsChunk(CoreParts):
     """Of a dead worker's chunks, only those that it had begun are handed out again."""
 
     class settling_class(Settling):
-        def _split(self, pq: ProcessQueue, chunk: Chunk, worker: WorkerView) -> None:
+        def _split(self, pq: ProcessQueue, chunk: Chunk, worker: Worker) -> None:
             waiting = len(self.s.redo)
             super()._split(pq, chunk, worker)
             while len(self.s.redo) > waiting and not chunk.reported:
@@ -278,7 +278,7 @@ class LosesTheRest(CoreParts):
     """A chunk is split where its worker has come to, and what is behind is given to nobody."""
 
     class reclaiming_class(Reclaiming):
-        def _split(self, worker: WorkerView, chunk: Chunk, at: int, now: float) -> None:
+        def _split(self, worker: Worker, chunk: Chunk, at: int, now: float) -> None:
             waiting = len(self.s.redo)
             super()._split(worker, chunk, at, now)
             while len(self.s.redo) > waiting:
@@ -289,7 +289,7 @@ class ForgetsTheLimit(CoreParts):
     """What a dead or held-up worker left is handed out as if its topic had no limit."""
 
     class dispatching_class(Dispatching):
-        def _room_again(self, worker: WorkerView, chunk: Chunk) -> int:
+        def _room_again(self, worker: Worker, chunk: Chunk) -> int:
             del worker
             return chunk.count
 
@@ -393,7 +393,7 @@ class ChargesFirst(QuarantineParts):
     """A death is charged to the first message that was not reported, not to the one in hand."""
 
     class quarantine_class(Quarantine):
-        def _find(self, worker: WorkerView, death: Death) -> Blamed | None:
+        def _find(self, worker: Worker, death: Death) -> Blamed | None:
             blamed = super()._find(worker, death)
             if blamed is not None and blamed.culprit is not None:
                 blamed.culprit = worker.in_flight[blamed.chunk_id].reported
@@ -404,7 +404,7 @@ class ChargesTimeOuts(QuarantineParts):
     """A call that was stopped at its time limit counts as a death."""
 
     class quarantine_class(Quarantine):
-        def judge(self, worker: WorkerView, death: Death) -> None:
+        def judge(self, worker: Worker, death: Death) -> None:
             super().judge(worker, replace(death, end=End.CRASHED) if death.end is End.TIME_LIMIT else death)
 
 
@@ -413,9 +413,9 @@ class NotAlone(QuarantineParts):
 
     class quarantine_class(Quarantine):
         def run(self) -> None:
-            ready = [worker for worker in self.s.workers.values() if worker.state is Worker.READY]
+            ready = [worker for worker in self.s.workers.values() if worker.state is WorkerState.READY]
             while self.s.quarantine and ready:
-                self._hand(min(ready, key=lambda worker: len(worker.in_flight)), self.s.quarantine.popleft())
+                self._dispatch(min(ready, key=lambda worker: len(worker.in_flight)), self.s.quarantine.popleft())
 
 
 class OnceMore(QuarantineParts):
@@ -487,7 +487,7 @@ class ReadsBehindAReport(Parts):
     """A cell is believed although a report, which says what failed, lies unread in the link."""
 
     def reports_read(self, worker: SimWorker) -> int:
-        return worker.heard + sum(what == worker.member.pool.outcome for what, _ in worker.said)
+        return worker.heard + sum(what == worker.member.pool.report for what, _ in worker.said)
 
 
 class TakesTheRecordInHand(CoreParts):
@@ -585,6 +585,9 @@ PLANTED = {
     "resume wakes nobody": Planted(ForgetsToResume, 20, ("pause",)),
     "commit before seal": Planted(CommitBeforeSeal, 10),
     "seals for a span that was only pulled": Planted(SealsForTheSpan, 10, (), {"span_max": 16}),
+    "a backlog with rows leaves many segments": Planted(
+        SealsForTheSpan, 10, (), {"span_max": 16, "rows_always": True, "messages_max": 600}
+    ),
     "commit what was pulled": Planted(CommitNext, 20),
     "an offset goes back for rows of a later message": Planted(
         HoldsTheWholeChunk,

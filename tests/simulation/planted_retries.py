@@ -8,7 +8,7 @@ from rocketcrew.supervisor.core.chunks import Chunk
 from rocketcrew.supervisor.core.dispatching import Dispatching
 from rocketcrew.supervisor.core.process_queue import ProcessQueue
 from rocketcrew.supervisor.core.retries import Retries
-from rocketcrew.supervisor.core.state import WorkerView
+from rocketcrew.supervisor.core.state import Worker
 from rocketcrew.workers.failures import Failure
 
 from .parts import Parts
@@ -40,7 +40,7 @@ class ForgetsTheCharge(CoreParts):
     """What cost a worker its life when it ran again here is charged with nothing as soon as its send-back is asked for."""
 
     class retries_class(Retries):
-        def rerun_died(self, pq: ProcessQueue, shadow: Chunk, worker: WorkerView) -> None:
+        def rerun_died(self, pq: ProcessQueue, shadow: Chunk, worker: Worker) -> None:
             assert shadow.origin is not None
             self._dispatching.quarantine.finished(pq, *shadow.origin, sent_back=True)
             super().rerun_died(pq, shadow, worker)
@@ -69,16 +69,16 @@ class TimesOutAtJavasLevel(CoreParts):
 class ChargesAllOfARun(Parts):
     """The death of a whole run is charged to everything that was in hand."""
 
-    def run_died(self, charges: Charges, left: list[Left]) -> None:
+    def member_died(self, charges: Charges, left: list[Left]) -> None:
         for one in left:
-            charges.run_died([one], stopping=False)
+            charges.member_died([one], stopping=False)
 
 
 class NeverCareful(Parts):
     """What was in hand when whole runs died is not told from the others afterwards."""
 
-    def run_died(self, charges: Charges, left: list[Left]) -> None:
-        super().run_died(charges, left)
+    def member_died(self, charges: Charges, left: list[Left]) -> None:
+        super().member_died(charges, left)
         for noted in charges.noted.values():
             noted.runs = 1
 

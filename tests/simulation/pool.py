@@ -10,15 +10,15 @@ from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.failed_actions import NOT_CARRIED_OUT
 from rocketcrew.supervisor.core.settling import FailureReport
-from rocketcrew.supervisor.core.state import State, WorkerView
-from rocketcrew.supervisor.core.states import LIVING, Queue, QueueEvent
+from rocketcrew.supervisor.core.state import State, Worker
+from rocketcrew.supervisor.core.states import LIVING, QueueEvent, QueueState
 from rocketcrew.workers.claims import take_back
 from rocketcrew.workers.failures import asked
 from rocketcrew.workers.unreported import look
 
 from .disk import Segment
 from .ordered_worker import OrderedPacket
-from .worker import SimWorker, Work
+from .worker import SEAL, SEAL_MUCH, SimWorker, Work
 from .world import Violation
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ REPORTED_MS = 300
 
 
 def _ends(state: State) -> int:
-    return sum(state.seen[Queue.DRAINING, event] for event in (QueueEvent.DRAINED, QueueEvent.DEADLINE))
+    return sum(state.seen[QueueState.DRAINING, event] for event in (QueueEvent.DRAINED, QueueEvent.DEADLINE))
 
 
 class SimPool:
@@ -49,7 +49,7 @@ class SimPool:
         self._succeeded: set[str] = set()
         """Workers that have or had a successor."""
         self._left: set[str] = set()
-        """Workers that were told to leave because their successor is there."""
+        """Workers that were retired because their successor is there."""
         self.performs: dict[type, Callable[[Any], None]] = {
             act.Dispatch: self._dispatch,
             act.Seal: self._seal,
@@ -73,7 +73,7 @@ class SimPool:
         member = self._member
         worker_id = f"{member.client_id}.{self._started}"
         self.workers[worker_id] = member.parts.worker(member.world, member, worker_id, salvage_of, salvage)
-        member.core.handle(ev.WorkerStarted(WorkerView(worker_id)), member.world.now)
+        member.core.handle(ev.WorkerStarted(Worker(worker_id)), member.world.now)
         return self.workers[worker_id]
 
     # --- feeding ------------------------------------------------------------------------------------------------
@@ -137,16 +137,18 @@ class SimPool:
     def _seal(self, action: act.Seal) -> None:
         self._member.world.note("a seal was asked for")
         core, worker = self._member.core.state, self.workers.get(action.worker_id)
-        leaves = core.stopping or any(pq.state is Queue.DRAINING for pq in core.queues.values())
+        leaves = core.stopping or any(pq.state is QueueState.DRAINING for pq in core.queues.values())
         leaves = leaves or self._ends != _ends(core)  # it left in the same step, in which it was asked for
         waiting = [] if worker is None else [*worker.sealing, *filter(None, [worker.segment])]
         if worker is not None:
             waiting += [said[1] for what, said in worker.said if what == self.sealed]  # not known to the core yet
-        if waiting and not leaves and sum(len(one.finished) for one in waiting) <= self._member.script.seal_rows:
+        script, finished = self._member.script, sum(len(one.finished) for one in waiting)
+        # In a backlog of rows the segments are counted instead (simulation.py).
+        if waiting and not leaves and finished <= script.seal_rows and not script.rows_always:
             raise Violation(f"{action.worker_id} is asked to seal, though nothing leaves, and little waits for it")
         if waiting and not leaves:
             self._member.world.note("a seal was asked for because much waited for it")
-        self._to(action.worker_id, "seal")
+        self._to(action.worker_id, SEAL if leaves else SEAL_MUCH)
 
     def _reclaim(self, action: act.Reclaim) -> None:
         """As supervisor/pool/watching.py: worker and edge agree on how far it has come, or it goes on meanwhile."""
@@ -167,7 +169,7 @@ class SimPool:
             if rest:
                 member.world.note("messages were taken back from a slow worker")
                 pq = member.core.state.queues.get(chunk.handle)
-                if pq is not None and pq.state is Queue.DRAINING:
+                if pq is not None and pq.state is QueueState.DRAINING:
                     member.world.note("messages of a queue that leaves were taken back")
         told = member.parts.taken_back(unbegun, claimed)
         member.core.handle(ev.Reclaimed(action.worker_id, action.chunk_ids, *told), member.world.now)
@@ -232,7 +234,7 @@ class SimPool:
         self._member.world.note("a worker left for its successor")
         self._left.add(action.worker_id)
         if action.worker_id in self.workers:
-            self.workers[action.worker_id].told = True
+            self.workers[action.worker_id].retired = True
         self._to(action.worker_id, "stop")
 
     # --- hearing ------------------------------------------------------------------------------------------------
@@ -255,13 +257,13 @@ class SimPool:
         if not self._member.running and all(other.ready for other in self.workers.values()):
             self._member.workers_ready()
 
-    def outcome(
+    def report(
         self, worker: SimWorker, work: Work, start: int, count: int, seq: int, failures: list[FailureReport]
     ) -> None:
         worker.heard += 1
         us = 3_000 if self._member.world.chance(0.01) else self._member.script.handler_us
         self._member.core.handle(
-            ev.Outcome(worker.worker_id, work.chunk_id, start, count, seq, us * count, us, 0, failures),
+            ev.Reported(worker.worker_id, work.chunk_id, start, count, seq, us * count, us, 0, failures),
             self._member.world.now,
         )
 
@@ -328,7 +330,7 @@ class SimPool:
     def _replace(self, dead: list[str], salvage: list[Segment]) -> None:
         if self._stopping:
             return
-        others = [worker for worker in self.workers.values() if worker.alive and not worker.told]
+        others = [worker for worker in self.workers.values() if worker.alive and not worker.retired]
         new = self._start_one(dead, salvage)
         if len(others) >= self._member.script.workers:  # it had a successor already: no worker too many
             new.retires = others[0].worker_id
@@ -342,7 +344,7 @@ class SimPool:
         if not self.workers:
             self._member.workers_left()
         for worker in list(self.workers.values()):
-            worker.told = True
+            worker.retired = True
             self._member.core.handle(ev.WorkerStops(worker.worker_id), self._member.world.now)
             self._to(worker.worker_id, "stop")
             if worker.call is not None and self._member.world.chance(0.5):

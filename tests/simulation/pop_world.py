@@ -32,7 +32,7 @@ from rocketcrew.supervisor.core.chunks import Chunk
 from rocketcrew.supervisor.core.decisions import Core
 from rocketcrew.supervisor.core.popping import PopResult
 from rocketcrew.supervisor.core.slab import UNIT_BYTES, Slab
-from rocketcrew.supervisor.core.state import CoreConfig, WorkerView
+from rocketcrew.supervisor.core.state import CoreConfig, Worker
 from rocketcrew.workers.failures import asked
 
 from .world import Violation, World
@@ -91,7 +91,7 @@ class PopSimulation:
             pop_threshold_for_queue=random.choice([4, 16, 96]), chunk_messages_max=random.choice([1, 4]),
             max_worker_deaths=DEATHS_MAX,
         )  # fmt: skip
-        self._make_core = lambda: make_core(config, Slab(len(self.view)), self.view)
+        self._make_core = lambda: _begun(make_core(config, Slab(len(self.view)), self.view))
         self.core = self._make_core()
         self.charges = self.core.state.charges.to_json()
         """In the slot's folder."""
@@ -324,7 +324,7 @@ class PopSimulation:
     def _start_worker(self) -> None:
         self._born += 1
         worker = self.workers[f"w{self._born}"] = PopWorker(f"w{self._born}")
-        self._hear(ev.WorkerStarted(WorkerView(worker.name)))
+        self._hear(ev.WorkerStarted(Worker(worker.name)))
         self._hear(ev.WorkerReady(worker.name))
 
     def _dispatch(self, action: act.Dispatch) -> None:
@@ -359,7 +359,7 @@ class PopSimulation:
         else:
             self._finished(done)
         failures = [(index, asked(0, "no")) for index, bad in enumerate(fails) if bad]
-        self._hear(ev.Outcome(worker.name, chunk.chunk_id, 0, chunk.count, seq, 10, 10, 0, failures))
+        self._hear(ev.Reported(worker.name, chunk.chunk_id, 0, chunk.count, seq, 10, 10, 0, failures))
         worker.busy = False
         self._go_on(worker)
 
@@ -384,7 +384,7 @@ class PopSimulation:
         """What it had written is salvaged; the rest runs elsewhere."""
         worker.alive = False
         del self.workers[worker.name]
-        self._hear(ev.WorkerDied(worker.name, Death(End.TOLD)))
+        self._hear(ev.WorkerDied(worker.name, Death(End.RETIRED)))
         if worker.unsealed:
             self._finished(worker.unsealed)
             self._hear(ev.Sealed(worker.name, worker.seq))
@@ -410,7 +410,7 @@ class PopSimulation:
         self.core, self.subscribed, self._tick_at = self._make_core(), True, float("inf")
         charges = self.core.state.charges
         charges.add_json(self.charges, "deaths")
-        charges.run_died(left, stopping=False)
+        charges.member_died(left, stopping=False)
         self.charges = charges.to_json()
         for _ in range(2):
             self._later(20, self._start_worker)
@@ -443,3 +443,8 @@ class PopSimulation:
             self.world.note("a popped topic was subscribed again")
             self.subscribed = True
             self._hear(ev.Subscribe(TOPIC))
+
+
+def _begun(core: Core) -> Core:
+    core.begin()
+    return core

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from rocketcrew.workers.api import handler
-from rocketcrew.workers.boot import EXIT_OK, WorkerLimits
+from rocketcrew.workers.boot import EXIT_OK, WorkerBounds
 from rocketcrew.workers.link import Transport
 from rocketcrew.workers.spawn import Forkserver, WorkerStartError
 
@@ -30,7 +30,7 @@ def test_lambdas_and_closures_reach_the_worker(make_crew: Callable[[Transport], 
     crew = make_crew(both)
     factor = 7
     decorated = handler(schema="a int", batch=True)(lambda messages: [{"a": len(m.body) * factor} for m in messages])
-    worker = crew.start(decorated, schema="", limits=WorkerLimits(batch_messages_max=2))
+    worker = crew.start(decorated, schema="", bounds=WorkerBounds(batch_messages_max=2))
     assert worker.ready()[2:4] == ("a int", True)
     crew.chunk(worker, 1, [b"1", b"22", b"333"])
     assert worker.stop() == EXIT_OK

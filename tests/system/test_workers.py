@@ -119,8 +119,8 @@ def test_many_kills_at_random_instants_lose_no_row_that_was_reported(crew: Worke
         worker.process.kill()
         worker.until_closed()
         for packet in worker.said:
-            assert packet[0] == packets.OUTCOMES
-            for entry in packets.decode_outcomes(packet)[0]:
+            assert packet[0] == packets.REPORTS
+            for entry in packets.decode_reports(packet)[0]:
                 first = round_number * 128 + (entry.chunk_id - 1) * 16 + entry.start
                 reported |= set(range(first, first + entry.records))
         assert worker.process.wait(int(WAIT_S * 1_000)) == -signal.SIGKILL

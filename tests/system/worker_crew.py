@@ -24,7 +24,7 @@ from rocketcrew.workers.boot import WorkerBoot
 from rocketcrew.workers.cells import Cell, CellFile
 from rocketcrew.workers.link import LinkClosedError, SupervisorLink, Transport, choose_transport, link_pair
 from rocketcrew.workers.loading import describe
-from rocketcrew.workers.packets import Outcome, QueueInfo, Ready, Sealed
+from rocketcrew.workers.packets import QueueInfo, Ready, Report, Sealed
 from rocketcrew.workers.slab_memory import SlabMemory
 from rocketcrew.workers.spawn import Forkserver, WorkerProcess
 
@@ -114,10 +114,10 @@ class Running:
     def ready(self) -> Ready:
         return packets.decode_ready(self.packet(packets.READY))
 
-    def outcome(self) -> Outcome:
-        return packets.decode_outcomes(self.packet(packets.OUTCOMES))[0][0]
+    def outcome(self) -> Report:
+        return packets.decode_reports(self.packet(packets.REPORTS))[0][0]
 
-    def until_done(self, records: int) -> Outcome:
+    def until_done(self, records: int) -> Report:
         """Wait until so many records are reported (in parts when the machine is slow); the last part."""
         done = 0
         while True:

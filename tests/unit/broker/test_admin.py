@@ -133,7 +133,7 @@ def test_group_names_of_requests_leave_nothing_behind(make):
         assert broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, header).code == ResponseCode.TOPIC_NOT_EXIST
     assert broker.heartbeat("a-new-one").code == 0
     assert broker.core.state.clients.consumer_group("a-new-one").client_ids() == ["c1"]
-    assert set(broker.core.state.groups.table().subscription_group_table) == {"a-new-one"}
+    assert set(broker.core.state.groups.names()) == {"a-new-one"}
 
 
 def test_groups_that_nobody_needs_make_room_for_new_ones(make):
@@ -143,7 +143,7 @@ def test_groups_that_nobody_needs_make_room_for_new_ones(make):
     for number in range(300):
         assert broker.heartbeat(f"g{number}", channel=1_000 + number).code == 0
         broker.core.channel_closed(broker.now_ms, 1_000 + number)
-    names = set(broker.core.state.groups.table().subscription_group_table)
+    names = set(broker.core.state.groups.names())
     assert names == {f"g{number}" for number in range(260, 300)}
     assert "%RETRY%g0" not in broker.core.state.topics, "its retry topic goes with it"
 

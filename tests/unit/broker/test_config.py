@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from rocketcrew.broker.config import DELAY_LEVELS, BrokerConfig, parse_delay_levels
+from rocketcrew.broker.group_table import GroupTable
 from rocketcrew.broker.offset_table import OffsetTable
+from rocketcrew.broker.topic_table import TopicTable
+from rocketcrew.remoting.admin_bodies import SubscriptionGroupConfig, SubscriptionGroupTable, TopicConfig
 from rocketcrew.remoting.admin_headers import TopicName
 from rocketcrew.remoting.codes import RequestCode
 from rocketcrew.remoting.errors import UsageError
@@ -171,3 +174,23 @@ def test_what_offsets_cost_to_save_is_what_changed():
     again = OffsetTable()
     again.load(table.dump())
     assert again.dump() == table.dump() != text
+
+
+def test_what_topics_and_groups_cost_to_save_is_what_changed():
+    for size in (20, 400):
+        topics, groups = TopicTable([]), GroupTable(auto_create=True, groups_max=1_000)
+        for number in range(size):
+            topics.put(1, TopicConfig(f"T{number}", 2, 3))
+            groups.put(SubscriptionGroupConfig(f"g{number}"))
+        assert topics.dump() == topics.table().encode()
+        groups.dump()
+        topics.put(2, TopicConfig("T7", 9, 9))
+        topics.remove(2, "T8")
+        groups.put(SubscriptionGroupConfig("g7", consume_enable=False))
+        assert groups.remove("g8")
+        assert topics.dump() == topics.table().encode()
+        read = SubscriptionGroupTable.decode(groups.dump()).subscription_group_table
+        assert set(read) == {f"g{number}" for number in range(size) if number != 8}
+        assert not read["g7"].consume_enable
+        assert (topics._text.encoded, groups._text.encoded) == (size + 1, size + 1)
+        assert len(topics._text._texts) == size - 1

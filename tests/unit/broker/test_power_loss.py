@@ -1,8 +1,8 @@
 """A power cut at any moment: with `flush = sync` nothing that was acknowledged is lost, and without syncs it would be.
 
-A broker core on a recorded disk gets sends, delayed ones too, checkpoints and new topics; between any two changes of the
-disk the power may be cut. Then a start on what is left must have each acknowledged message at its offset, and nothing damaged
-among them. Some of these starts are gone on with, so that starts are cut short too.
+A broker core on a recorded disk gets sends, delayed ones and timers too, checkpoints and new topics; between any two changes
+of the disk the power may be cut. Then a start on what is left must have each acknowledged message at its offset, and nothing
+damaged among them. Some of these starts are gone on with, so that starts are cut short too.
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ class Life:
     def start(self) -> None:
         self.storage = DiskStorage(self.folder, calls=self.disk, has_thread=False)
         self.core = BrokerCore(BrokerConfig(**SETTINGS), self.storage, Random(1), now_ms=self.now_ms)
+        self.core.state.saved_timers.whole_after_min = 2
         self.kept.flushed_at = self.core.state.store.flushed
         self.kept.aside = frozenset(self.storage.aside())
 
@@ -106,7 +107,8 @@ class Life:
     def send(self) -> None:
         number = max([*self.kept.acknowledged, *self.numbers.values()], default=0) + 1
         self.numbers[number] = number
-        properties = {"KEYS": str(number)} | ({} if number % 7 else {"DELAY": "1"})
+        wait = {} if number % 7 else {"DELAY": "1"} if number % 14 else {"TIMER_DELAY_MS": "300"}
+        properties = {"KEYS": str(number)} | wait
         header = SendRequestV2(
             producer_group="pg", topic="T" if number % 7 else "later", default_topic="TBW102",
             default_topic_queue_nums=QUEUES, queue_id=number % QUEUES, sys_flag=0, born_timestamp=self.now_ms, flag=0,

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
 
 from rocketcrew.broker.storage import MemoryStorage
+from rocketcrew.broker.timers import TIMERS_JOURNAL, TIMERS_TABLE, SavedTimers, Timers, closed_in, closed_line
 from rocketcrew.client.recall import decode_handle
 from rocketcrew.remoting.batch import encode_batch
 from rocketcrew.remoting.codes import RequestCode, ResponseCode
 from rocketcrew.remoting.headers import EndTransaction, RecallMessage, SendResponse
 from rocketcrew.remoting.ids import parse_offset_message_id
+from rocketcrew.remoting.properties import encode_properties
+from rocketcrew.remoting.stored import StoredMessage
 
 DAY_MS = 86_400_000
 
@@ -182,3 +187,136 @@ def test_of_a_genuine_store_what_its_wheel_has_passed_is_not_delivered_again(mak
     broker = make(storage)
     broker.later(60_000)
     assert bodies(broker) == [b"open"]
+
+
+# Saving what was delivered
+
+
+class CountedStorage(MemoryStorage):
+    """Counts the bytes of the tables."""
+
+    table_bytes = 0
+
+    def replace(self, table, content, *, sync=False):
+        self.table_bytes += len(content)
+        super().replace(table, content, sync=sync)
+
+
+class CountedTimers(Timers):
+    """Counts the open messages that are looked at to save what was delivered."""
+
+    looked_at = 0
+
+    def dump(self):
+        self.looked_at += len(self)
+        return super().dump()
+
+
+def saved_bytes(waiting, deliveries):
+    """What so many deliveries cost, one saved after the other, beside so many that wait: bytes, and messages looked at."""
+    storage, timers = CountedStorage(), CountedTimers()
+    saved = SavedTimers(storage, timers)
+    due = {"REAL_TOPIC": "T", "TIMER_OUT_MS": "1"}
+
+    def store(offset, **properties):
+        raw = encode_properties({**due, **properties}).encode()
+        timers.stored(StoredMessage("rmq_sys_wheel_timer", b"", raw, queue_offset=offset))
+
+    for offset in range(waiting):
+        store(2 * offset, UNIQ_KEY="waits")
+    for number in range(deliveries):
+        store(10**6 + 2 * number, UNIQ_KEY=f"U{number}")
+        store(10**6 + 2 * number + 1, TIMER_DEL_UNIQKEY=f"T+U{number}")
+        saved.note(0)
+        saved.save(0)
+        saved.end()
+    return storage.open(TIMERS_JOURNAL, 1, buffered=False).end + storage.table_bytes, timers.looked_at
+
+
+def test_a_delivery_costs_the_same_however_many_messages_wait():
+    few, many = saved_bytes(waiting=100, deliveries=300), saved_bytes(waiting=20_000, deliveries=300)
+    assert few == many
+    assert few[1] == 0
+
+
+def test_the_whole_table_is_paid_by_the_deliveries_before_it():
+    deliveries, waiting = 25_000, 12_000
+    _, looked_at = saved_bytes(waiting, deliveries)
+    assert 0 < looked_at <= 2 * deliveries
+
+
+def test_a_line_says_what_was_closed_and_nothing_else_is_believed():
+    offsets = [7, 3, 4, 5, 90]
+    line = closed_line(offsets)
+    assert closed_in(line.removesuffix(b"\n")) == sorted(offsets)
+    for at in range(len(line) - 1):
+        assert closed_in(line[:at]) is None
+        assert closed_in(line[:at] + b"9" + line[at + 1 : -1]) in (None, sorted(offsets))
+
+
+def test_a_kill_at_any_byte_of_the_journal_loses_nothing_and_repeats_only_the_last_lines(make):
+    broker = make(MemoryStorage())
+    for number in range(4):
+        broker.send(body=b"%d" % number, properties={"TIMER_DELAY_MS": str(3_500 * (number + 1))})
+    ends = [0]
+    for _ in range(3):  # each delivery is a line
+        broker.later(2_500)
+        broker.later(1_000)
+        ends.append(broker.storage.open(TIMERS_JOURNAL, 1, buffered=False).end)
+    delivered = bodies(broker)
+    assert delivered == [b"0", b"1", b"2"]
+    assert ends == sorted(set(ends))
+    for cut in range(ends[-1] + 1):
+        storage = deepcopy(broker.storage)
+        journal = storage.open(TIMERS_JOURNAL, 1, buffered=False)
+        journal.truncate(cut)
+        again = make(storage)
+        again.now_ms = broker.now_ms
+        again.later(100_000)
+        lines = sum(end <= cut for end in ends[1:])
+        repeated = delivered[lines:]
+        assert sorted(bodies(again)) == sorted([b"0", b"1", b"2", b"3", *repeated])
+        again.crash()
+        again.later(100_000)
+        assert len(bodies(again)) == 4 + len(repeated), "what was appended after a torn line is read"
+
+
+def test_the_journal_begins_anew_when_the_table_has_all_of_it(broker):
+    broker.core.state.saved_timers.whole_after_min = 3
+    for number in range(5):
+        broker.send(body=b"%d" % number, properties={"TIMER_DELAY_MS": str(1_100 * (number + 1))})
+    journal = broker.storage.open(TIMERS_JOURNAL, 1, buffered=False)
+    lengths = []
+    for _ in range(8):
+        broker.later(1_100)
+        lengths.append(journal.end - journal.start)
+    assert 0 in lengths[2:]
+    assert max(lengths) > 0
+    assert b'"floor":' in broker.storage.load(TIMERS_TABLE)
+    broker.crash()
+    broker.later(100_000)
+    assert bodies(broker) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_a_damaged_line_of_the_journal_is_reported_and_repeats_what_it_had(broker):
+    broker.send(properties={"TIMER_DELAY_MS": "500"})
+    for _ in range(3):
+        broker.later(1_000)
+    broker.storage.open(TIMERS_JOURNAL, 1, buffered=False).overwrite(0, b"7")
+    broker.crash()
+    assert ("store.timers_journal_damaged", {"lines": 1}) in broker.core.state.events
+    broker.later(1_000)
+    assert len(bodies(broker)) == 2
+
+
+def test_a_clean_stop_while_the_table_is_written_repeats_nothing(broker):
+    saved = broker.core.state.saved_timers
+    saved.whole_after_min = 1
+    for delay_ms in (500, 1_500):
+        broker.send(properties={"TIMER_DELAY_MS": str(delay_ms)})
+    broker.later(1_000)
+    broker.later(600)
+    broker.core.stop()
+    broker.crash()
+    broker.later(10_000)
+    assert len(bodies(broker)) == 2

@@ -12,7 +12,7 @@ from rocketcrew import Message, Retry, handler
 from rocketcrew.engine.spec import TaskSpec
 from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.stored import StoredMessage, encode_message
-from rocketcrew.workers.boot import WorkerLimits
+from rocketcrew.workers.boot import WorkerBounds
 from rocketcrew.workers.consume_hooks import ConsumeMessageContext
 from rocketcrew.workers.loading import describe
 
@@ -104,6 +104,6 @@ def never(message: Message) -> None:
 def spec(function: Any, folder: Path, **more: Any) -> TaskSpec:
     told: dict[str, Any] = {
         "handler": describe(function), "run": str(folder), "prefix": "e1.0", "folder": folder, "group": "g",
-        "limits": WorkerLimits(batch_messages_max=4, flush_interval_us=1_000_000, seal_idle_ms=1_000_000),
+        "bounds": WorkerBounds(batch_messages_max=4, flush_interval_us=1_000_000, seal_idle_ms=1_000_000),
     }  # fmt: skip
     return TaskSpec(**{**told, **more})

@@ -6,7 +6,7 @@ import pytest
 
 from rocketcrew.client.access import Access, Credentials, TlsOptions
 from rocketcrew.conf.settings import load
-from rocketcrew.engine.options import stream_options, tags_by_topic, task_limits, window_options
+from rocketcrew.engine.options import stream_options, tags_by_topic, task_bounds, window_options
 from rocketcrew.engine.table import repeating
 from rocketcrew.engine.window import check_window, parse_time
 from rocketcrew.remoting.errors import UsageError
@@ -54,8 +54,8 @@ def test_a_window_is_a_batch_read_of_the_topics_alone() -> None:
 def test_tags_are_by_the_brokers_topics_and_a_call_has_a_limit() -> None:
     settings = load(SETTINGS, {}, None)
     assert tags_by_topic(settings, ACCESS) == {"ns%a": ("x", "y")}
-    assert task_limits(settings).hard_time_limit_ms == 15 * 60_000
-    assert task_limits(load({**SETTINGS, "workers.hard_time_limit_ms": 500}, {}, None)).hard_time_limit_ms == 500
+    assert task_bounds(settings).hard_time_limit_ms == 15 * 60_000
+    assert task_bounds(load({**SETTINGS, "workers.hard_time_limit_ms": 500}, {}, None)).hard_time_limit_ms == 500
 
 
 def test_local_masters_are_told_to_repeat_tasks() -> None:

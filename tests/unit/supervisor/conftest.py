@@ -19,7 +19,7 @@ from rocketcrew.supervisor.core.decisions import Core
 from rocketcrew.supervisor.core.process_queue import ProcessQueue
 from rocketcrew.supervisor.core.pulling import PullResult
 from rocketcrew.supervisor.core.slab import UNIT_BYTES, Slab
-from rocketcrew.supervisor.core.state import CoreConfig, WorkerView
+from rocketcrew.supervisor.core.state import CoreConfig, Worker
 from rocketcrew.workers.failures import asked
 
 TOPIC = "orders"
@@ -46,6 +46,7 @@ class Bench:
         self.view = bytearray(units * UNIT_BYTES)
         self.slab = Slab(len(self.view))
         self.core = Core(self.config, self.slab, self.view, recovered)
+        self.core.begin()
         self._now_ms = 0.0
         self._seen: list[act.Action] = []
 
@@ -129,7 +130,7 @@ class Bench:
 
     def worker(self, *names: str) -> None:
         for name in names:
-            self.core.handle(ev.WorkerStarted(WorkerView(name)), self.now)
+            self.core.handle(ev.WorkerStarted(Worker(name)), self.now)
             self.core.handle(ev.WorkerReady(name), self.now)
 
     def dispatched(self) -> list[Chunk]:
@@ -143,7 +144,7 @@ class Bench:
         count = chunk.count - chunk.reported if count is None else count
         assert chunk.worker_id is not None
         self.core.handle(
-            ev.Outcome(
+            ev.Reported(
                 chunk.worker_id,
                 chunk.chunk_id,
                 chunk.reported,

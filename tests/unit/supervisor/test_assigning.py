@@ -14,7 +14,7 @@ from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.assigning import LOOK_UP_MAX_S, SETTLED_MAX
 from rocketcrew.supervisor.core.decisions import NOTICES_S
-from rocketcrew.supervisor.core.states import Queue
+from rocketcrew.supervisor.core.states import QueueState
 
 if TYPE_CHECKING:
     from .conftest import Bench
@@ -38,13 +38,13 @@ def test_a_failed_look_up_changes_nothing(bench: Bench, queues: list[int] | None
     (handle,) = bench.open(0)
     names = None if queues is None else [bench.queue(q) for q in queues]
     bench.core.handle(ev.Members("orders", names, members), 0.0)
-    assert bench.pq(handle).state is Queue.ASSIGNED
+    assert bench.pq(handle).state is QueueState.ASSIGNED
 
 
 def test_another_topics_queues_are_left_alone(bench: Bench) -> None:
     (handle,) = bench.open(0)
     bench.core.handle(ev.Members("other", [bench.queue(5)._replace(topic="other")], [ME]), 0.0)
-    assert bench.pq(handle).state is Queue.ASSIGNED
+    assert bench.pq(handle).state is QueueState.ASSIGNED
 
 
 def test_a_member_that_is_not_in_the_list_owns_nothing(bench: Bench) -> None:
@@ -301,7 +301,7 @@ def test_a_queue_that_comes_back_while_it_drains_is_opened_after_its_end(bench: 
     assert [list(chunk.offsets) for chunk in bench.dispatched()] == [[0]]  # the other place is the slow one's
     assert bench.counters.skipped_messages == 2
     bench.done(first)
-    assert bench.counters.late_outcomes == 1
+    assert bench.counters.late_reports == 1
     assert [list(chunk.offsets) for chunk in bench.dispatched()] == [[3]]
 
 
@@ -405,7 +405,7 @@ def test_what_a_reset_passes_over_is_noted_as_skipped(bench: Bench) -> None:
     bench.dispatched()
     bench.core.handle(ev.ResetOffsets({bench.queue(0): 150}), bench.now)
     assert noted(bench) == {SKIPPED: [(100, 150)]}
-    assert bench.pq(handle).state is Queue.DRAINING
+    assert bench.pq(handle).state is QueueState.DRAINING
 
 
 def test_a_reset_backwards_skips_nothing(bench: Bench) -> None:

@@ -10,7 +10,7 @@ import pytest
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
-from rocketcrew.supervisor.core.blame import VERDICTS, Death, End, Hand, InHand, Verdict, how_ended
+from rocketcrew.supervisor.core.blame import VERDICTS, CellContent, Death, End, InHand, Verdict, how_ended
 from rocketcrew.supervisor.core.charges import CHARGES_MAX, Charges
 from rocketcrew.supervisor.core.chunks import Chunk
 from rocketcrew.workers.failures import Mode
@@ -51,26 +51,26 @@ def die(bench: Bench, worker_id: str, death: Death, *heirs: str) -> list[list[in
 
 
 def test_every_end_has_a_verdict() -> None:
-    assert set(VERDICTS) == set(product(End, Hand))
-    assert {end for (end, _), verdict in VERDICTS.items() if verdict is Verdict.CHARGED} == {End.CRASHED, End.RUN}
-    assert {end for (end, _), verdict in VERDICTS.items() if verdict is Verdict.NOTED} == {End.RUN_AMONG_OTHERS}
+    assert set(VERDICTS) == set(product(End, CellContent))
+    assert {end for (end, _), verdict in VERDICTS.items() if verdict is Verdict.CHARGED} == {End.CRASHED, End.MEMBER}
+    assert {end for (end, _), verdict in VERDICTS.items() if verdict is Verdict.NOTED} == {End.MEMBER_AMONG_OTHERS}
 
 
 @pytest.mark.parametrize(
     ("facts", "end"),
     [
         ({}, End.CRASHED),
-        ({"told": True}, End.TOLD),
-        ({"told": True, "by_itself": True}, End.CRASHED),
+        ({"retired": True}, End.RETIRED),
+        ({"retired": True, "by_itself": True}, End.CRASHED),
         ({"unattended": True}, End.FORKSERVER),
-        ({"told": True, "unattended": True}, End.FORKSERVER),
+        ({"retired": True, "unattended": True}, End.FORKSERVER),
         ({"ours": True, "by_itself": True}, End.OURS),
         ({"timed_out": True, "by_itself": True}, End.TIME_LIMIT),
-        ({"timed_out": True, "ours": True, "told": True}, End.TIME_LIMIT),
+        ({"timed_out": True, "ours": True, "retired": True}, End.TIME_LIMIT),
     ],
 )
 def test_how_a_worker_ended(facts: dict[str, bool], end: End) -> None:
-    all_facts = dict.fromkeys(("told", "ours", "timed_out", "unattended", "by_itself"), False) | facts
+    all_facts = dict.fromkeys(("retired", "ours", "timed_out", "unattended", "by_itself"), False) | facts
     assert how_ended(**all_facts) is end
 
 
@@ -112,7 +112,7 @@ def test_a_record_that_was_reported_is_not_charged(make: Callable[..., Bench]) -
     assert len(bench.core.state.charges) == 0
 
 
-@pytest.mark.parametrize("end", [End.TOLD, End.FORKSERVER, End.OURS])
+@pytest.mark.parametrize("end", [End.RETIRED, End.FORKSERVER, End.OURS])
 def test_deaths_that_are_nobodys_fault(end: End, make: Callable[..., Bench]) -> None:
     bench, _, chunk = wide(make)
     assert die(bench, "w1", crash(chunk, 4, end=end), "w2") == [[0, 1, 2, 3, 4, 5, 6, 7]]

@@ -24,7 +24,7 @@ def kill_runs(bench: Bench, times: int) -> None:
     """As a start finds it: whole runs died, each with the suspect and another message in hand."""
     for kill in range(times):
         left = [Left(bench.queue(), InHand(1, at, at, 1, mark=f"{kill}/{at}"), {}) for at in (SUSPECT, 50 + kill)]
-        bench.core.state.charges.run_died(left, stopping=False)
+        bench.core.state.charges.member_died(left, stopping=False)
 
 
 def handed(bench: Bench) -> list[Chunk]:
@@ -77,7 +77,7 @@ def test_alone_in_hand_it_is_charged_and_a_dead_letter_in_the_end(make: Make) ->
     kill_runs(bench, 3)
     for kill in range(3):
         left = [Left(bench.queue(), InHand(1, SUSPECT, SUSPECT, 1, mark=f"alone {kill}"), {"pid": "1"})]
-        bench.core.state.charges.run_died(left, stopping=False)
+        bench.core.state.charges.member_died(left, stopping=False)
     bench.worker("w1")
     (handle,) = bench.open(0)
     bench.found(handle, range(4))
@@ -95,7 +95,7 @@ def test_alone_in_hand_it_is_charged_and_a_dead_letter_in_the_end(make: Make) ->
 def test_what_the_committed_offset_passed_is_forgotten(make: Make) -> None:
     charges = Charges()
     mq = make().queue()
-    charges.run_died([Left(mq, InHand(1, at, at, 1, mark=str(at)), {}) for at in (3, 9)], stopping=False)
+    charges.member_died([Left(mq, InHand(1, at, at, 1, mark=str(at)), {}) for at in (3, 9)], stopping=False)
     assert charges.forget_below(mq, 5)
     assert [noted.offset for noted in charges.noted.values()] == [9]
     again = Charges()
@@ -134,7 +134,7 @@ def test_it_is_found_however_many_were_in_hand_beside_it(make: Make, others: int
         for index in range(others):
             left.append(Left(queue, InHand(1, fresh, fresh + 31, 32, mark=f"{run}:{index}"), {}))
             fresh += 32
-        charges.run_died(left, stopping=False)
+        charges.member_died(left, stopping=False)
     assert charges.noted[queue, SUSPECT].runs >= 3
     assert len(charges.noted) <= NOTED_MAX
 

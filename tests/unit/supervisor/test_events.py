@@ -8,11 +8,15 @@ import pytest
 
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
+from rocketcrew.supervisor.core.allocation import average
+from rocketcrew.supervisor.core.blame import Death, End
+from rocketcrew.supervisor.core.decisions import Core
 from rocketcrew.supervisor.core.order import Order
+from rocketcrew.supervisor.core.slab import UNIT_BYTES, Slab
+from rocketcrew.supervisor.core.state import CoreConfig, Worker
+from rocketcrew.supervisor.core.states import WorkerState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from .conftest import Bench
 
 
@@ -44,20 +48,31 @@ def test_an_answer_that_nobody_asked_for_is_counted(bench: Bench) -> None:
     assert bench.counters.late_answers == 1
 
 
-def test_the_order_of_the_handler_makes_all_mechanisms_anew(make: Callable[..., Bench]) -> None:
-    """Workers may be ready before it is known. No timer of the mechanisms before looks at what is handed out later."""
-    bench = make(chunk_messages_max=2)
-    bench.worker("w1")
-    assert bench.core.next_timer() is not None
-    bench.core.set_order(Order())
-    assert bench.core.next_timer() is None
-    (handle,) = bench.open(0)
-    bench.found(handle, [0, 1])
-    looks = 0
-    for _ in range(20):
-        bench.pass_ms(5)
-        looks += len(bench.take(act.ReadCell))
-    assert 0 < looks <= 20
-    bench.core.handle(ev.Start(), bench.now)
-    with pytest.raises(AssertionError, match="before anything is pulled"):
-        bench.core.set_order(Order())
+def test_workers_live_and_die_before_the_order_is_known_and_mechanisms_are_made_once() -> None:
+    view = bytearray(UNIT_BYTES)
+    core = Core(CoreConfig("c", "g", ("orders",), average), Slab(len(view)), view)
+    for name in ("w1", "w2", "w3"):
+        core.handle(ev.WorkerStarted(Worker(name)), 0.0)
+    core.handle(ev.WorkerReady("w1"), 1.0)
+    core.handle(ev.WorkerDied("w2", Death(End.CRASHED)), 1.0)
+    core.handle(ev.SalvageComplete("w2"), 1.0)
+    core.handle(ev.WorkerStops("w3"), 1.0)
+    core.handle(ev.WorkerReady("w3"), 1.0)
+    assert {name: worker.state for name, worker in core.state.workers.items()} == {
+        "w1": WorkerState.READY, "w3": WorkerState.STOPPING,
+    }  # fmt: skip
+    assert (core.busy_workers(), core.next_timer(), core.take_actions()) == (set(), None, [])
+    core.begin(Order("queue", locks=True))
+    assert (core.state.config.order, core.ordered is core.dispatching) == ("queue", True)
+    with pytest.raises(AssertionError, match="known once"):
+        core.begin(Order())
+
+
+def test_a_worker_that_reports_messages_before_any_was_dispatched_is_killed() -> None:
+    view = bytearray(UNIT_BYTES)
+    core = Core(CoreConfig("c", "g", ("orders",), average), Slab(len(view)), view)
+    core.handle(ev.WorkerStarted(Worker("w1")), 0.0)
+    core.handle(ev.Reported("w1", 1, 0, 1, 0, 1, 1, 0, ()), 0.0)
+    (kill,) = core.take_actions()
+    assert isinstance(kill, act.KillWorker)
+    assert (kill.worker_id, kill.reason) == ("w1", "Reported before anything was dispatched")

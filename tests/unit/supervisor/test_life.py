@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
-from rocketcrew.supervisor.core.states import Queue
+from rocketcrew.supervisor.core.states import QueueState
 
 if TYPE_CHECKING:
     from .conftest import Bench
@@ -111,13 +111,13 @@ def test_a_late_outcome_of_an_ended_queue_is_dropped_and_counted(bench: Bench) -
     bench.found(handle, [0])
     (chunk,) = bench.dispatched()
     bench.revoke()
-    assert bench.pq(handle).state is Queue.DRAINING
+    assert bench.pq(handle).state is QueueState.DRAINING
     bench.pass_ms(10_000)
     assert handle not in bench.core.state.queues
     bench.take(act.JournalDone)
     bench.done(chunk, seq=1)
     bench.none(act.JournalDone, act.Commit)
-    assert bench.counters.late_outcomes == 1
+    assert bench.counters.late_reports == 1
     assert bench.slab.used_units == 0
     assert not bench.core.state.unsealed
 
@@ -144,13 +144,13 @@ def test_an_outcome_out_of_order_kills_the_worker(bench: Bench) -> None:
     bench.worker("w1")
     bench.found(handle, [0])
     (chunk,) = bench.dispatched()
-    bench.core.handle(ev.Outcome("w1", chunk.chunk_id, 1, 1, 0, 1, 1, 0, ()), 0.0)
+    bench.core.handle(ev.Reported("w1", chunk.chunk_id, 1, 1, 0, 1, 1, 0, ()), 0.0)
     assert bench.one(act.KillWorker).worker_id == "w1"
-    bench.core.handle(ev.Outcome("w1", chunk.chunk_id, 0, 2, 0, 1, 1, 0, ()), 0.0)
+    bench.core.handle(ev.Reported("w1", chunk.chunk_id, 0, 2, 0, 1, 1, 0, ()), 0.0)
     assert bench.one(act.KillWorker).worker_id == "w1"
     assert bench.persist() == []
-    bench.core.handle(ev.Outcome("w2", chunk.chunk_id, 0, 1, 0, 1, 1, 0, ()), 0.0)
-    assert bench.counters.late_outcomes == 1
+    bench.core.handle(ev.Reported("w2", chunk.chunk_id, 0, 1, 0, 1, 1, 0, ()), 0.0)
+    assert bench.counters.late_reports == 1
 
 
 def test_a_notice_before_the_start_opens_nothing(bench: Bench) -> None:

@@ -131,7 +131,7 @@ def give_back(
 
 
 def done(bench: Bench, chunk_id: int, worker: str = "w1") -> None:
-    bench.core.handle(ev.Outcome(worker, chunk_id, 0, 1, 0, 100, 100, 0, ()), bench.now)
+    bench.core.handle(ev.Reported(worker, chunk_id, 0, 1, 0, 100, 100, 0, ()), bench.now)
 
 
 def test_one_chunk_of_a_queue_at_a_time_and_always_to_the_same_worker(make: Make) -> None:

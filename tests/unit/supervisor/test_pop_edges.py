@@ -11,6 +11,7 @@ from rocketcrew.remoting.stored import StoredMessage, encode_message
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.popping import PopResult
+from rocketcrew.workers.failures import Mode
 
 from .test_popping import INVISIBLE_S, Member, PopBroker
 
@@ -62,21 +63,28 @@ def test_a_record_whose_check_point_cannot_be_read_does_not_take_the_others_alon
     assert member.counter("pop_acks") + member.counter("pop_acks_refused") == 3
 
 
+class Held(Member):
+    """Renewals and send-backs stay unanswered."""
+
+    def __init__(self, *args, **config):
+        self.renews, self.backs = [], []
+        super().__init__(*args, **config)
+
+    def perform(self, action):
+        if isinstance(action, act.Renew):
+            self.renews.append(action)
+        elif isinstance(action, act.SendBack):
+            self.backs.append(action)
+        else:
+            super().perform(action)
+
+    def sent_back(self, back, accepted):
+        self.core.handle(ev.SentBack(back.handle, back.chunk_id, back.index, accepted), self.now)
+        self.act()
+
+
 @pytest.mark.parametrize("refused", [False, True])
 def test_a_message_that_fails_while_it_is_renewed_goes_back_with_the_new_check_point(refused):
-    class Held(Member):
-        def __init__(self, *args, **config):
-            self.renews, self.backs = [], []
-            super().__init__(*args, **config)
-
-        def perform(self, action):
-            if isinstance(action, act.Renew):
-                self.renews.append(action)
-            elif isinstance(action, act.SendBack):
-                self.backs.append(action)
-            else:
-                super().perform(action)
-
     broker = PopBroker(1)
     member = Held(broker, workers=1)
     member.pop()
@@ -90,8 +98,7 @@ def test_a_message_that_fails_while_it_is_renewed_goes_back_with_the_new_check_p
     (back,) = member.backs
     assert back.check == (renew.check if refused else new)
     assert broker.change(back.check, member.now, 10.0) is not None
-    member.core.handle(ev.SentBack(back.handle, back.chunk_id, back.index, True), member.now)
-    member.act()
+    member.sent_back(back, True)
     assert not member.core.state.queues
 
 
@@ -111,3 +118,39 @@ def test_what_waits_for_a_renewal_is_over_at_the_deadline():
     assert member.finished.unfinished == 1
     assert not member.core.state.queues
     assert member.core.state.slab.used_units == 0
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+def test_nothing_is_renewed_while_its_send_back_is_on_its_way(accepted):
+    """The renewal would replace the check point, and the broker refuse the one that the send-back names."""
+    broker = PopBroker(1)
+    member = Held(broker, workers=1)
+    member.pop()
+    member.run(fails=lambda offset: True)
+    (back,) = member.backs
+    member.later(INVISIBLE_S / 2)
+    assert member.renews == []
+    assert broker.change(back.check, member.now, INVISIBLE_S if not accepted else 10.0) is not None
+    member.sent_back(back, accepted)
+    assert len(member.renews) == (not accepted), "what stays with us is renewed at once: its time may be nearly over"
+    assert bool(member.core.state.queues) is not accepted
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+def test_a_popped_message_at_its_limit_is_a_dead_letter_by_the_core_s_word(accepted):
+    broker = PopBroker(1)
+    broker.messages[0].check = CheckPoint(0, 1, 60_000, 0, "1", "broker-a", 0, 0)
+    broker.messages[0].retries = 2
+    member = Held(broker, workers=1, max_reconsume_times=3)
+    member.pop()
+    member.run(fails=lambda offset: True)
+    (back,) = member.backs
+    assert (back.mode, back.last) == (Mode.DEAD_LETTER, True)
+    member.sent_back(back, accepted)
+    assert (member.counter("dead_letter_messages"), member.counter("send_back_refused")) == (accepted, not accepted)
+    for renew in member.renews:
+        renewed = broker.change(renew.check, member.now, INVISIBLE_S)
+        member.core.handle(ev.Renewed(renew.handle, renew.offset, renewed), member.now)
+    member.later(10.0)
+    assert len(member.backs) == 1 + (not accepted), "it is no other message because no broker took it"
+    assert len(member.runs) == 1

@@ -27,8 +27,8 @@ from rocketcrew.supervisor.core.charges import Charges, Left
 from rocketcrew.supervisor.core.decisions import Core
 from rocketcrew.supervisor.core.popping import PopResult
 from rocketcrew.supervisor.core.slab import SLAB_BYTES_MIN, Slab
-from rocketcrew.supervisor.core.state import CoreConfig, WorkerView
-from rocketcrew.supervisor.core.states import Service
+from rocketcrew.supervisor.core.state import CoreConfig, Worker
+from rocketcrew.supervisor.core.states import ServiceState
 from rocketcrew.supervisor.member.running_info import Clocks, offsets_of, running_info
 from rocketcrew.supervisor.metrics import PictureCollector
 from rocketcrew.supervisor.status import picture
@@ -117,6 +117,7 @@ class Member:
         slab = Slab(SLAB_BYTES_MIN)
         self.view = bytearray(slab.size_bytes)
         self.core = Core(CoreConfig("c1", "g", ("T",), strategy=average, **config), slab, self.view)
+        self.core.begin()
         self.chunks = []
         self.seals = []
         self.waiting_pops = []
@@ -134,7 +135,7 @@ class Member:
         self.act()
 
     def add_worker(self, name):
-        self.core.handle(ev.WorkerStarted(WorkerView(name)), self.now)
+        self.core.handle(ev.WorkerStarted(Worker(name)), self.now)
         self.core.handle(ev.WorkerReady(name), self.now)
         self.seq[name] = 0
         self.unsealed[name] = []
@@ -201,7 +202,7 @@ class Member:
             self.unsealed[worker] += done
         else:
             self.durable |= set(done)
-        self.core.handle(ev.Outcome(worker, chunk.chunk_id, 0, chunk.count, seq, 10, 10, 0, failures), self.now)
+        self.core.handle(ev.Reported(worker, chunk.chunk_id, 0, chunk.count, seq, 10, 10, 0, failures), self.now)
         self.act()
 
     def seal(self, worker):
@@ -220,7 +221,7 @@ class Member:
         """It had written nothing that could be salvaged; its chunks go to others."""
         self.chunks = [action for action in self.chunks if action.worker_id != worker]
         lost = set(self.unsealed.pop(worker))
-        self.core.handle(ev.WorkerDied(worker, Death(End.TOLD)), self.now)
+        self.core.handle(ev.WorkerDied(worker, Death(End.RETIRED)), self.now)
         if lost:
             self.durable |= lost
             self.core.handle(ev.Sealed(worker, self.seq[worker] + 1), self.now)  # the segment was salvaged
@@ -300,7 +301,7 @@ def test_what_several_pops_brought_of_one_queue_is_one_entry_of_the_status():
     member.pop()
     assert len(member.core.state.queues) == 2
     staff = {"staff": {"workers": 1, "counts": {}}, "group": "g"}
-    found = picture(member.core, Service.RUNNING, {}, staff)
+    found = picture(member.core, ServiceState.RUNNING, {}, staff)
     assert found["queues"] == []
     (popped,) = found["popped"]
     assert (popped["topic"], popped["queue_id"], popped["unfinished"]) == ("T", 0, 6)
@@ -371,7 +372,7 @@ def whole_run_dies(member, number):
         first.setdefault(action.worker_id, action)
     charges = Charges()
     charges.add_json(member.core.state.charges.to_json(), "deaths")
-    charges.run_died(
+    charges.member_died(
         [
             Left(
                 action.mq, InHand(1, action.chunk.offsets[0], action.chunk.offsets[0], 1, mark=f"{number}/{worker}"), {}

@@ -33,7 +33,6 @@ class Brokers:
     """A cluster, its connections and the way to the dead letters in one."""
 
     takes_dead_letters: bool
-    reconsume_times_max: int = 3
     asked: list[int] = field(default_factory=list[int])
     dead: list[Mapping[str, str]] = field(default_factory=list[Mapping[str, str]])
 
@@ -49,6 +48,9 @@ class Brokers:
         fields = {"popTime": "5", "invisibleTime": "1000", "reviveQid": "0"}
         return command.response(0, fields)
 
+    def dead_letter_facts(self, action: SendBack) -> Mapping[str, str] | None:
+        return action.facts or ({"error": action.error} if action.error else None)
+
     async def to_dead_letters(self, facts: Mapping[str, str], _message: StoredMessage) -> None:
         if not self.takes_dead_letters:
             raise BrokerError(1, "system busy", "SEND_MESSAGE_V2")
@@ -56,24 +58,23 @@ class Brokers:
 
 
 @pytest.mark.parametrize(
-    ("takes", "level", "facts", "times", "accepted", "asked"),
+    ("takes", "mode", "facts", "accepted", "asked"),
     [
-        (True, 0, None, 0, True, [LATER]), (True, 0, {"deaths": "3"}, 0, True, [ACKED]), (True, -1, None, 0, True, [ACKED]),
-        (True, 0, None, 3, True, [ACKED]),
-        (False, 0, {"deaths": "3"}, 0, False, []), (False, -1, None, 0, False, []),
-        # Java acknowledges it at its limit and nobody sees it again; here it is shown again, and tried again then.
-        (False, 0, None, 3, True, [LATER]),
+        (True, Mode.POP, None, True, [LATER]),
+        (True, Mode.DEAD_LETTER, {"deaths": "3"}, True, [ACKED]), (True, Mode.DEAD_LETTER, None, True, [ACKED]),
+        (False, Mode.POP, None, True, [LATER]),
+        (False, Mode.DEAD_LETTER, {"deaths": "3"}, False, []), (False, Mode.DEAD_LETTER, None, False, []),
     ],
 )  # fmt: skip
 def test_a_dead_letter_that_is_refused_stays_with_us(
-    takes: bool, level: int, facts: dict[str, str] | None, times: int, accepted: bool, asked: list[int], bench: Bench
+    takes: bool, mode: Mode, facts: dict[str, str] | None, accepted: bool, asked: list[int], bench: Bench
 ) -> None:
     brokers: Any = Brokers(takes)
     settings = load({"consumer.group": "g", "consumer.topics": "orders"}, {}, None).consumer
     pops = Pops(brokers, bench.core, memoryview(bench.view), settings, {}, brokers, lambda: 0.0)
-    mode = Mode.DEAD_LETTER if level < 0 or facts else Mode.POP
-    action = SendBack(1, 1, 0, MQ, 0, 0, mode, max(level, 0), check=CHECK, facts=facts)
-    message = StoredMessage("orders", b"x", queue_offset=7, reconsume_times=times)
+    last = mode is Mode.DEAD_LETTER
+    action = SendBack(1, 1, 0, MQ, 0, 0, mode, check=CHECK, facts=facts, error="no price", last=last)
+    message = StoredMessage("orders", b"x", queue_offset=7)
     assert asyncio.run(pops.later(action, message)) is accepted
     assert brokers.asked == asked
-    assert len(brokers.dead) == (asked == [ACKED])
+    assert brokers.dead == ([facts or {"error": "no price"}] if asked == [ACKED] else []), "it says why it failed"

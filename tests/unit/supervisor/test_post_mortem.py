@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from rocketcrew.supervisor.core.blame import End, Hand, InHand, Verdict
-from rocketcrew.supervisor.core.state import WorkerView
-from rocketcrew.supervisor.core.states import Worker
+from rocketcrew.supervisor.core.blame import CellContent, End, InHand, Verdict
+from rocketcrew.supervisor.core.state import Worker
+from rocketcrew.supervisor.core.states import WorkerState
 from rocketcrew.supervisor.core.time_limits import Look
 from rocketcrew.supervisor.pool.child import Child
 from rocketcrew.supervisor.pool.post_mortem import PostMortem, by_itself, cause_of, in_hand_of, oom_kills
@@ -51,10 +51,10 @@ def test_who_waited_is_not_in_hand_of_a_worker_that_was_killed_from_outside() ->
     assert in_hand_of(None) is None
     found = InHand(3, 10, 12, 3, 11, "77:900")
     assert in_hand_of(named) == in_hand_of(named, from_outside=True) == found
-    assert found.hand is Hand.SEVERAL
+    assert found.content is CellContent.SEVERAL
     left = in_hand_of(waiting)
     assert left is not None
-    assert left.hand is Hand.WAITING
+    assert left.content is CellContent.WAITING
     assert in_hand_of(waiting, from_outside=True) is None
 
 
@@ -134,11 +134,11 @@ class Scene:
         cell[RSS_PEAK], cell[STATE] = 3 << 20, offset + 1
 
     def child(
-        self, exit_code: int | None, *, unattended: bool = False, state: Worker = Worker.READY, **more: Any
+        self, exit_code: int | None, *, unattended: bool = False, state: WorkerState = WorkerState.READY, **more: Any
     ) -> Child:
         process: Any = Process(exit_code, unattended=unattended)
         link: Any = None
-        return Child(WorkerView("w.1", state), 1, process, link, self.stacks, **more)
+        return Child(Worker("w.1", state), 1, process, link, self.stacks, **more)
 
 
 @pytest.fixture
@@ -189,11 +189,11 @@ def test_a_fault_leaves_its_stack_and_other_signals_do_not_count_kills_for_memor
 
 def test_whom_we_end_and_who_ends_with_us_are_charged_with_nothing(scene: Scene) -> None:
     scene.in_hand(7)
-    assert scene.mortem.look(scene.child(-signal.SIGKILL, state=Worker.STOPPING)).end is End.TOLD
-    assert scene.mortem.look(scene.child(-signal.SIGKILL, state=Worker.KILLED)).end is End.OURS
+    assert scene.mortem.look(scene.child(-signal.SIGKILL, state=WorkerState.STOPPING)).end is End.RETIRED
+    assert scene.mortem.look(scene.child(-signal.SIGKILL, state=WorkerState.KILLED)).end is End.OURS
     late = Look(ended=(8, BEGAN_NS))
     assert scene.mortem.look(scene.child(-signal.SIGABRT, look=late)).end is End.TIME_LIMIT
     assert scene.mortem.look(scene.child(-signal.SIGKILL, unattended=True)).end is End.FORKSERVER
     scene.cells.stopping = True
-    assert scene.mortem.look(scene.child(-signal.SIGKILL)).end is End.TOLD
+    assert scene.mortem.look(scene.child(-signal.SIGKILL)).end is End.RETIRED
     assert scene.mortem.look(scene.child(-signal.SIGSEGV)).end is End.CRASHED, "that it did to itself"

@@ -17,7 +17,7 @@ from rocketcrew.supervisor.core.decisions import Core
 from rocketcrew.supervisor.core.journal import JournalState
 from rocketcrew.supervisor.core.pulling import PullResult
 from rocketcrew.supervisor.core.slab import UNIT_BYTES, Slab
-from rocketcrew.supervisor.core.state import CoreConfig, WorkerView
+from rocketcrew.supervisor.core.state import CoreConfig, Worker
 from rocketcrew.workers.failures import asked
 
 MQ = MessageQueue("t", "b", 0)
@@ -32,6 +32,7 @@ class QueueMachine(RuleBasedStateMachine):
         config = CoreConfig("me", "g", ("t",), average, chunk_messages_max=chunk, send_back_retry_ms=10)
         self.view = bytearray(64 * UNIT_BYTES)
         self.core = Core(config, Slab(len(self.view)), self.view)
+        self.core.begin()
         self.core.state.sizer.tail_us = 200.0
         self.now = 0.0
         self.status: dict[int, tuple[str, int] | str | None] = {}
@@ -52,7 +53,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.born += 1
         name = f"w{self.born}"
         self.hands[name], self.rows[name] = [], []
-        self.core.handle(ev.WorkerStarted(WorkerView(name)), self.now)
+        self.core.handle(ev.WorkerStarted(Worker(name)), self.now)
         self.core.handle(ev.WorkerReady(name), self.now)
 
     def _act(self) -> None:
@@ -126,7 +127,7 @@ class QueueMachine(RuleBasedStateMachine):
         if start + count == chunk.count:
             self.hands[name].pop(0)
         reports = [(index, asked(0, "no")) for index in sorted(failed)]
-        self.core.handle(ev.Outcome(name, chunk.chunk_id, start, count, seq, 200 * count, 200, 0, reports), self.now)
+        self.core.handle(ev.Reported(name, chunk.chunk_id, start, count, seq, 200 * count, 200, 0, reports), self.now)
         self._act()
 
     @precondition(lambda self: self.backs)
@@ -217,7 +218,7 @@ class QueueMachine(RuleBasedStateMachine):
                     self.status[chunk.offsets[index]] = "durable"
                 start = chunk.reported
                 self.core.handle(
-                    ev.Outcome(busy[0], chunk.chunk_id, start, chunk.count - start, 0, 200, 200, 0, ()), self.now
+                    ev.Reported(busy[0], chunk.chunk_id, start, chunk.count - start, 0, 200, 200, 0, ()), self.now
                 )
             elif self.backs:
                 back = self.backs.pop()

@@ -125,10 +125,10 @@ def test_chunks_before_the_one_in_hand_are_over(busy: tuple[Bench, int, list[Chu
     in_hand(bench, second, 5)
     assert done(bench) == [(0, 4, 0), (4, 5, 0)]
     assert bench.persist() == [5]
-    bench.core.handle(ev.Outcome("a", first.chunk_id, 0, 4, 0, 400, 100, 0, ()), bench.now)
-    bench.core.handle(ev.Outcome("a", second.chunk_id, 0, 4, 0, 400, 100, 0, ()), bench.now)
+    bench.core.handle(ev.Reported("a", first.chunk_id, 0, 4, 0, 400, 100, 0, ()), bench.now)
+    bench.core.handle(ev.Reported("a", second.chunk_id, 0, 4, 0, 400, 100, 0, ()), bench.now)
     assert bench.persist() == [8]
-    assert bench.counters.late_outcomes == 0
+    assert bench.counters.late_reports == 0
     assert (bench.counters.done_messages, bench.counters.busy_us) == (8, 800)
     assert bench.core.state.workers["a"].read_ahead == {}
     assert bench.core.state.chunks == {}
@@ -139,9 +139,9 @@ def test_the_worker_reports_what_was_read_again_and_it_counts_once(busy: tuple[B
     bench, _, (first, _) = busy
     in_hand(bench, first, 2)
     done(bench)
-    bench.core.handle(ev.Outcome("a", first.chunk_id, 0, 3, 1, 300, 100, 0, ((2, asked(0, "no")),)), bench.now)
+    bench.core.handle(ev.Reported("a", first.chunk_id, 0, 3, 1, 300, 100, 0, ((2, asked(0, "no")),)), bench.now)
     assert done(bench) == []  # the third failed
-    bench.core.handle(ev.Outcome("a", first.chunk_id, 3, 1, 1, 100, 100, 0, ()), bench.now)
+    bench.core.handle(ev.Reported("a", first.chunk_id, 3, 1, 1, 100, 100, 0, ()), bench.now)
     assert done(bench) == [(3, 4, 1)]
     assert (bench.counters.done_messages, bench.counters.failed_messages) == (3, 1)
     bench.none(act.KillWorker)
@@ -153,14 +153,14 @@ def test_a_report_that_contradicts_what_was_read_ends_the_worker(
 ) -> None:
     bench, _, (first, _) = busy
     in_hand(bench, first, 2)
-    bench.core.handle(ev.Outcome("a", first.chunk_id, start, count, 0, 100, 100, 0, failures), bench.now)
+    bench.core.handle(ev.Reported("a", first.chunk_id, start, count, 0, 100, 100, 0, failures), bench.now)
     assert bench.one(act.KillWorker).worker_id == "a"
 
 
 def test_a_failure_in_a_chunk_that_was_read_to_its_end_ends_the_worker(busy: tuple[Bench, int, list[Chunk]]) -> None:
     bench, _, (first, second) = busy
     in_hand(bench, second, 4)
-    bench.core.handle(ev.Outcome("a", first.chunk_id, 0, 4, 0, 100, 100, 0, ((1, asked(0, "no")),)), bench.now)
+    bench.core.handle(ev.Reported("a", first.chunk_id, 0, 4, 0, 100, 100, 0, ((1, asked(0, "no")),)), bench.now)
     assert bench.one(act.KillWorker).worker_id == "a"
 
 
@@ -210,7 +210,7 @@ def test_what_is_reclaimed_and_read_is_reported_once(busy: tuple[Bench, int, lis
     bench.core.handle(ev.Reclaimed("a", (first.chunk_id, second.chunk_id), 1, 3), bench.now)
     elsewhere = bench.dispatched()
     assert [list(chunk.offsets) for chunk in elsewhere] == [[3], [4, 5, 6, 7]]
-    bench.core.handle(ev.Outcome("a", first.chunk_id, 0, 3, 0, 300, 100, 0, ()), bench.now)
+    bench.core.handle(ev.Reported("a", first.chunk_id, 0, 3, 0, 300, 100, 0, ()), bench.now)
     for chunk in elsewhere:
         bench.done(chunk)
     assert bench.persist() == [8]

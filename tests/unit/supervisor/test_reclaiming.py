@@ -66,8 +66,8 @@ def test_a_late_word_of_what_was_taken_back_counts_for_nothing(held: tuple[Bench
     bench, _, (first, second) = held
     old = second.chunk_id
     bench.core.handle(ev.Reclaimed("a", (first.chunk_id, old), 1, 4), bench.now)
-    bench.core.handle(ev.Outcome("a", old, 0, 4, 0, 400, 100, 0, ()), bench.now)
-    assert bench.counters.late_outcomes == 1
+    bench.core.handle(ev.Reported("a", old, 0, 4, 0, 400, 100, 0, ()), bench.now)
+    assert bench.counters.late_reports == 1
     assert [chunk.worker_id for chunk in bench.dispatched()] == ["b"]
 
 
@@ -208,6 +208,6 @@ def test_the_bytes_of_an_ended_queue_are_given_back(held: tuple[Bench, int, list
     bench.core.handle(ev.Reclaimed("a", (first.chunk_id, second.chunk_id), 1, 1), bench.now)
     bench.none(act.Dispatch)
     assert bench.slab.used_units > 0
-    bench.core.handle(ev.Outcome("a", first.chunk_id, 0, 1, 0, 100, 100, 0, ()), bench.now)
+    bench.core.handle(ev.Reported("a", first.chunk_id, 0, 1, 0, 100, 100, 0, ()), bench.now)
     assert bench.slab.used_units == 0
     assert bench.core.state.chunks == {}

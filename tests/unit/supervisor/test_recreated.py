@@ -17,7 +17,7 @@ from rocketcrew.remoting.admin_bodies import TopicConfig
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import StoredMessage, encode_message
 from rocketcrew.supervisor.core.process_queue import ProcessQueue
-from rocketcrew.supervisor.core.states import Queue
+from rocketcrew.supervisor.core.states import QueueState
 from rocketcrew.supervisor.member.recreated import LastBodies, deleted_queues
 
 from .conftest import Bench
@@ -30,7 +30,7 @@ TOPIC_CONFIG = TopicConfig(TOPIC, read_queue_nums=1, write_queue_nums=1)
 def read_to(offset: int) -> Mapping[MessageQueue, ProcessQueue]:
     """Our one queue, read so far."""
     pq = ProcessQueue(1, MQ, Bench().core.assigning)
-    pq.state, pq.next_offset = Queue.ASSIGNED, offset
+    pq.state, pq.next_offset = QueueState.ASSIGNED, offset
     return {MQ: pq}
 
 

@@ -27,7 +27,7 @@ def test_a_retired_worker_finishes_and_gets_nothing_more(bench: Bench) -> None:
     bench.none(act.Retired, act.Dispatch)
     bench.done(second)
     assert bench.one(act.Retired).worker_id == "old"
-    bench.core.handle(ev.WorkerDied("old", Death(End.TOLD)), bench.now)
+    bench.core.handle(ev.WorkerDied("old", Death(End.RETIRED)), bench.now)
     bench.core.handle(ev.SalvageComplete("old"), bench.now)
     assert bench.counters.worker_deaths == 0
 

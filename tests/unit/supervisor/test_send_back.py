@@ -24,7 +24,7 @@ from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import StoredMessage, decode_messages, encode_message
 from rocketcrew.supervisor.core.actions import SendBack
 from rocketcrew.supervisor.member.send_back import SendBacks
-from rocketcrew.workers.failures import Mode
+from rocketcrew.workers.failures import Mode, is_last, is_used_up
 
 GROUP, TOPIC = "g", "orders"
 MQ = MessageQueue(TOPIC, "broker-a", 0)
@@ -38,6 +38,7 @@ class Scene:
     def __init__(self, broker: EmbeddedBroker, cluster: Cluster, limit: int) -> None:
         self.broker = broker
         self.cluster = cluster
+        self.limit = limit
         self.back = SendBacks(cluster, Operations(cluster), GROUP, limit, errors=True)
         self.asked: list[Command] = []
         self.refused: dict[int, int] = {}
@@ -73,6 +74,7 @@ class Scene:
         """Send it back, as the core asks."""
         mode = Mode.DEAD_LETTER if level < 0 else Mode.SEND_BACK
         action = SendBack(1, 1, 0, MQ, 0, 0, mode, max(level, 0))
+        action.last = is_last(mode, used_up=is_used_up(message.reconsume_times, self.limit))
         for name, value in more.items():
             setattr(action, name, value)
         return await self.back.send(action, encode_message(message), message)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
-from rocketcrew.supervisor.core.state import WorkerView
-from rocketcrew.supervisor.core.states import Queue, StateError
+from rocketcrew.supervisor.core.state import Worker
+from rocketcrew.supervisor.core.states import QueueState, StateError
 from rocketcrew.workers.failures import Mode
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ def test_reported_rows_that_are_gone_make_the_queue_be_read_again(bench: Bench) 
     bench.core.handle(ev.WorkerDied("w1"), bench.now)
     bench.core.handle(ev.SalvageComplete("w1"), bench.now)
     assert bench.counters.lost_rows_restarts == 1
-    assert bench.pq(handle).state is Queue.DRAINING
+    assert bench.pq(handle).state is QueueState.DRAINING
     assert bench.commits() == [1]
     assert handle not in bench.core.state.queues
     assert bench.slab.used_units == 0
@@ -230,7 +230,7 @@ def test_reported_rows_that_are_gone_make_the_queue_be_read_again(bench: Bench) 
 
 
 def test_a_worker_that_dies_while_it_boots_charges_nobody(bench: Bench) -> None:
-    bench.core.handle(ev.WorkerStarted(WorkerView("w1")), bench.now)
+    bench.core.handle(ev.WorkerStarted(Worker("w1")), bench.now)
     bench.core.handle(ev.WorkerDied("w1"), bench.now)
     bench.core.handle(ev.SalvageComplete("w1"), bench.now)
     assert bench.counters.worker_deaths == 0
@@ -302,7 +302,7 @@ def test_queues_are_served_in_turn(bench: Bench) -> None:
 
 def test_nothing_is_given_to_a_worker_that_boots(bench: Bench) -> None:
     (handle,) = bench.open(0)
-    bench.core.handle(ev.WorkerStarted(WorkerView("w1")), bench.now)
+    bench.core.handle(ev.WorkerStarted(Worker("w1")), bench.now)
     bench.found(handle, [0])
     assert bench.dispatched() == []
     bench.core.handle(ev.WorkerReady("w1"), bench.now)

@@ -21,8 +21,8 @@ from rocketcrew.supervisor.core.staffing import (
     StaffingAction,
     Start,
 )
-from rocketcrew.supervisor.core.state import CoreConfig, WorkerView
-from rocketcrew.supervisor.core.states import Worker
+from rocketcrew.supervisor.core.state import CoreConfig, Worker
+from rocketcrew.supervisor.core.states import WorkerState
 
 
 class Office:
@@ -32,6 +32,7 @@ class Office:
         self.now = 100.0
         config = CoreConfig(client_id="10.0.0.1@1#1", group="g", topics=("orders",), strategy=average)
         self.core = Core(config, Slab(UNIT_BYTES), bytearray(UNIT_BYTES))
+        self.core.begin()
         self.staffing = Staffing(self.core, Policy(count, **policy), "r", left_behind=left_behind)
         self.actions: list[StaffingAction] = []
         self._leaving: list[tuple[str, str]] = []
@@ -50,7 +51,7 @@ class Office:
         self.actions = [action for action in self.actions if not isinstance(action, kind)]
         return found
 
-    def worker(self, worker_id: str) -> WorkerView:
+    def worker(self, worker_id: str) -> Worker:
         return self.core.state.workers[worker_id]
 
     def started(self) -> list[str]:
@@ -354,7 +355,7 @@ def test_a_worker_that_ends_for_its_memory_is_replaced_at_once_and_nobody_is_mis
     office = Office(1, boot_timeout_s=3.0)
     (only,) = office.all_ready()
     office.staffing.leaves(only, "memory", office.now)
-    assert office.worker(only).state is Worker.STOPPING
+    assert office.worker(only).state is WorkerState.STOPPING
     office.run()
     (successor,) = office.started()
     assert office.retired() == [(only, "memory")]
@@ -387,7 +388,7 @@ def test_what_a_worker_reports_after_its_end_was_decided_changes_nothing() -> No
     office.run(after_s=5)
     assert [action.worker_id for action in office.take(Kill)] == [only]
     office.ready(only)
-    assert office.worker(only).state is Worker.KILLED
+    assert office.worker(only).state is WorkerState.KILLED
     assert not office.staffing.tried
     office.ended(only, charged=False)
     assert office.staffing.counts["boot_failures"] == 1
@@ -400,8 +401,8 @@ def test_a_worker_whose_process_cannot_be_made_could_not_boot() -> None:
     worker = office.worker(only)
     office.staffing.boot_failed(only, "no more processes")
     office.core.handle(ev.WorkerNotStarted(only), office.now)
-    assert worker.state is Worker.GONE
-    office.staffing.ended(worker, Worker.BOOTING, office.now, charged=False, leaves=False)
+    assert worker.state is WorkerState.GONE
+    office.staffing.ended(worker, WorkerState.BOOTING, office.now, charged=False, leaves=False)
     office.run()
     assert [action.error for action in office.take(GiveUp)] == ["no more processes"]
     assert office.staffing.workers() == []

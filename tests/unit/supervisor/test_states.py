@@ -12,21 +12,21 @@ from rocketcrew.supervisor.core.states import (
     QUEUE,
     SERVICE,
     WORKER,
-    Queue,
     QueueEvent,
-    Service,
+    QueueState,
     ServiceEvent,
+    ServiceState,
     StateError,
-    Worker,
     WorkerEvent,
+    WorkerState,
     move,
     move_service,
 )
 
 TABLES: list[tuple[dict[Any, Any], type[Enum], type[Enum], Enum, set[Enum]]] = [
-    (SERVICE, Service, ServiceEvent, Service.CREATE_JUST, {Service.SHUTDOWN_ALREADY}),
-    (QUEUE, Queue, QueueEvent, Queue.OPENING, {Queue.ENDED}),
-    (WORKER, Worker, WorkerEvent, Worker.BOOTING, {Worker.GONE}),
+    (SERVICE, ServiceState, ServiceEvent, ServiceState.CREATE_JUST, {ServiceState.SHUTDOWN_ALREADY}),
+    (QUEUE, QueueState, QueueEvent, QueueState.OPENING, {QueueState.ENDED}),
+    (WORKER, WorkerState, WorkerEvent, WorkerState.BOOTING, {WorkerState.GONE}),
 ]
 
 
@@ -47,32 +47,32 @@ def test_an_unknown_event_names_the_known_ones() -> None:
     with pytest.raises(
         StateError, match=r"queue is opening: 'drained' is not possible \(possible: open failed, opened"
     ):
-        move(QUEUE, Queue.OPENING, QueueEvent.DRAINED)
+        move(QUEUE, QueueState.OPENING, QueueEvent.DRAINED)
 
 
 def test_moves_are_counted() -> None:
     seen: Counter[tuple[Enum, Enum]] = Counter()
-    assert move(WORKER, Worker.BOOTING, WorkerEvent.READY, seen) is Worker.READY
-    assert seen == {(Worker.BOOTING, WorkerEvent.READY): 1}
+    assert move(WORKER, WorkerState.BOOTING, WorkerEvent.READY, seen) is WorkerState.READY
+    assert seen == {(WorkerState.BOOTING, WorkerEvent.READY): 1}
 
 
 @pytest.mark.parametrize(
     ("state", "event", "words"),
     [
-        (Service.RUNNING, ServiceEvent.START, "maybe started once, RUNNING"),
-        (Service.START_FAILED, ServiceEvent.START, "maybe started once, START_FAILED"),
-        (Service.SHUTDOWN_ALREADY, ServiceEvent.START, "maybe started once, SHUTDOWN_ALREADY"),
-        (Service.CREATE_JUST, ServiceEvent.USE, "state not OK, CREATE_JUST"),
-        (Service.SHUTDOWN_ALREADY, ServiceEvent.USE, "state not OK, SHUTDOWN_ALREADY"),
-        (Service.CREATE_JUST, ServiceEvent.STOPPED, "'stopped' is not possible"),
+        (ServiceState.RUNNING, ServiceEvent.START, "maybe started once, RUNNING"),
+        (ServiceState.START_FAILED, ServiceEvent.START, "maybe started once, START_FAILED"),
+        (ServiceState.SHUTDOWN_ALREADY, ServiceEvent.START, "maybe started once, SHUTDOWN_ALREADY"),
+        (ServiceState.CREATE_JUST, ServiceEvent.USE, "state not OK, CREATE_JUST"),
+        (ServiceState.SHUTDOWN_ALREADY, ServiceEvent.USE, "state not OK, SHUTDOWN_ALREADY"),
+        (ServiceState.CREATE_JUST, ServiceEvent.STOPPED, "'stopped' is not possible"),
     ],
 )
-def test_a_service_that_is_used_out_of_turn_says_so(state: Service, event: ServiceEvent, words: str) -> None:
+def test_a_service_that_is_used_out_of_turn_says_so(state: ServiceState, event: ServiceEvent, words: str) -> None:
     with pytest.raises(StateError, match=words):
         move_service(state, event)
 
 
 def test_a_service_that_starts_has_failed_until_it_runs() -> None:
-    starting = move_service(Service.CREATE_JUST, ServiceEvent.START)
-    assert starting is Service.START_FAILED
-    assert move_service(starting, ServiceEvent.STARTED) is Service.RUNNING
+    starting = move_service(ServiceState.CREATE_JUST, ServiceEvent.START)
+    assert starting is ServiceState.START_FAILED
+    assert move_service(starting, ServiceEvent.STARTED) is ServiceState.RUNNING

@@ -13,7 +13,7 @@ from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
-from rocketcrew.supervisor.core.order import Order, check_limits
+from rocketcrew.supervisor.core.order import Order, check_topic_limits
 from rocketcrew.supervisor.wiring import topic_concurrency
 
 from .conftest import ME, TOPIC
@@ -143,7 +143,7 @@ def test_settings_name_topics_as_brokers_know_them() -> None:
 
 
 def test_limits_and_an_order_contradict_each_other() -> None:
-    check_limits(Order("key"), ())
-    check_limits(Order(), ("orders=2",))
+    check_topic_limits(Order("key"), ())
+    check_topic_limits(Order(), ("orders=2",))
     with pytest.raises(UsageError, match="topic_concurrency"):
-        check_limits(Order("key"), ("orders=2",))
+        check_topic_limits(Order("key"), ("orders=2",))

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from rocketcrew.conf.units import NS_PER_MS
-from rocketcrew.supervisor.core.state import WorkerView
-from rocketcrew.supervisor.core.states import Worker
+from rocketcrew.supervisor.core.state import Worker
+from rocketcrew.supervisor.core.states import WorkerState
 from rocketcrew.supervisor.pool.child import Child
 from rocketcrew.supervisor.pool.watching import Watch
 from rocketcrew.workers.cells import HARD_NS, STARTED_NS, STATE, CellFile
@@ -36,7 +36,11 @@ def crew(folder: Path, workers: int) -> Generator[tuple[Watch, dict[str, Child],
     cells = CellFile(folder / f"cells{workers}", workers)
     children = {
         f"w{number}": Child(
-            WorkerView(f"w{number}", Worker.READY), number, cast("Any", Process()), cast("Any", None), cast("Any", None)
+            Worker(f"w{number}", WorkerState.READY),
+            number,
+            cast("Any", Process()),
+            cast("Any", None),
+            cast("Any", None),
         )
         for number in range(workers)
     }

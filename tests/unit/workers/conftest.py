@@ -14,18 +14,18 @@ from rocketcrew.remoting.codes import SYSFLAG_INNER_BATCH, SYSFLAG_NEED_UNWRAP
 from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.stored import StoredMessage, encode_message
 from rocketcrew.workers.api import as_handler
-from rocketcrew.workers.boot import WorkerLimits
+from rocketcrew.workers.boot import WorkerBounds
 from rocketcrew.workers.cells import private_cell
 from rocketcrew.workers.ddl import parse_ddl
 from rocketcrew.workers.failures import Failure
 from rocketcrew.workers.link import SupervisorLink, Transport, WorkerLink, link_pair
 from rocketcrew.workers.packets import (
-    OUTCOMES,
+    REPORTS,
     SEALED,
-    Outcome,
     QueueInfo,
+    Report,
     Sealed,
-    decode_outcomes,
+    decode_reports,
     decode_sealed,
     encode_chunk,
     encode_queue,
@@ -33,7 +33,7 @@ from rocketcrew.workers.packets import (
 from rocketcrew.workers.rows import RowBuffer
 from rocketcrew.workers.sealing import Sealer
 from rocketcrew.workers.segment import SegmentWriter
-from rocketcrew.workers.worker import Worker
+from rocketcrew.workers.worker import WorkerLoop
 
 QUEUE = QueueInfo("group", "TopicTest", "broker-a", 3)
 
@@ -95,7 +95,7 @@ class Bench:
         schema: str | None = None,
         folder: Path | None = None,
         transport: Transport = Transport.STREAM,
-        limits: WorkerLimits | None = None,
+        bounds: WorkerBounds | None = None,
         write: Callable[[int, memoryview], int] | None = None,
         beside: bool = False,
     ) -> None:
@@ -109,7 +109,7 @@ class Bench:
         self.cell = private_cell()
         self.slab = mmap.mmap(-1, 1 << 20) if transport is Transport.SLAB else None
         self._slab_end = 0
-        limits = limits or WorkerLimits()
+        bounds = bounds or WorkerBounds()
         rows = segments = self.sealer = None
         if folder is not None:
             rows = RowBuffer[Any](None if schema is None else parse_ddl(schema), "group")
@@ -118,9 +118,9 @@ class Bench:
                 folder,
                 "w1",
                 rows.schema,
-                seal_rows=limits.seal_rows,
-                seal_bytes=limits.seal_bytes,
-                seal_idle_ms=limits.seal_idle_ms,
+                seal_rows=bounds.seal_rows,
+                seal_bytes=bounds.seal_bytes,
+                seal_idle_ms=bounds.seal_idle_ms,
                 pause=lambda what, _error: self.paused.append(what),
                 **more,
             )
@@ -129,10 +129,10 @@ class Bench:
                 pause=lambda what, _error: self.paused.append(what),
                 waits=self.waits if beside else None,
             )
-        self.worker = Worker(
+        self.worker = WorkerLoop(
             self.worker_link,
             as_handler(handler),
-            limits=limits,
+            bounds=bounds,
             slab=self.slab,
             rows=rows,
             segments=segments,
@@ -169,22 +169,22 @@ class Bench:
     def packets(self) -> list[bytes]:
         return self.link.receive()
 
-    def outcomes(self) -> tuple[list[Outcome], list[tuple[int, Failure]]]:
-        entries: list[Outcome] = []
+    def outcomes(self) -> tuple[list[Report], list[tuple[int, Failure]]]:
+        entries: list[Report] = []
         failures: list[tuple[int, Failure]] = []
         for packet in self.packets():
-            if packet[0] == OUTCOMES:
-                more, failed = decode_outcomes(packet)
+            if packet[0] == REPORTS:
+                more, failed = decode_reports(packet)
                 entries += more
                 failures += failed
         return entries, failures
 
-    def story(self) -> list[Outcome | tuple[int, Failure] | Sealed]:
+    def story(self) -> list[Report | tuple[int, Failure] | Sealed]:
         """Everything the worker said, in order."""
-        said: list[Outcome | tuple[int, Failure] | Sealed] = []
+        said: list[Report | tuple[int, Failure] | Sealed] = []
         for packet in self.packets():
-            if packet[0] == OUTCOMES:
-                entries, failures = decode_outcomes(packet)
+            if packet[0] == REPORTS:
+                entries, failures = decode_reports(packet)
                 said += [*entries, *failures]
             elif packet[0] == SEALED:
                 said.append(decode_sealed(packet))

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rocketcrew.workers.api import BatchResult, Handler, handler
-from rocketcrew.workers.async_runner import AsyncWorker, blocking, call_began_ns, limited, one_call_at_a_time
-from rocketcrew.workers.boot import WorkerLimits
+from rocketcrew.workers.async_runner import AsyncWorkerLoop, blocking, call_began_ns, limited, one_call_at_a_time
+from rocketcrew.workers.boot import WorkerBounds
 from rocketcrew.workers.cells import CHUNK_ID, RECORDS, STATE, private_cell
 from rocketcrew.workers.failures import Cause
 from rocketcrew.workers.link import Transport, WorkerLink, link_pair
 from rocketcrew.workers.packets import (
     DIRECTED,
-    OUTCOMES,
+    REPORTS,
     QueueInfo,
     decode_directed,
-    decode_outcomes,
+    decode_reports,
     encode_chunk,
     encode_direct,
     encode_queue,
@@ -47,8 +47,8 @@ class Crew:
         self.link, sock = link_pair(Transport.STREAM)
         self.cell = private_cell()
         self.loop = asyncio.new_event_loop()
-        self.worker = AsyncWorker(
-            WorkerLink(sock, Transport.STREAM), target, limits=WorkerLimits(batch_messages_max=2), slab=None, rows=None,
+        self.worker = AsyncWorkerLoop(
+            WorkerLink(sock, Transport.STREAM), target, bounds=WorkerBounds(batch_messages_max=2), slab=None, rows=None,
             segments=None, clock=time.monotonic_ns, cell=self.cell, log=None, loop=self.loop,
             **({"concurrency": 2} | more),
         )  # fmt: skip
@@ -63,8 +63,8 @@ class Crew:
         """(chunk, start, records, [(position, cause) of failures]), in the order in which they were said."""
         found: list[tuple[int, int, int, list[tuple[int, int]]]] = []
         for packet in self.link.receive():
-            if packet[0] == OUTCOMES:
-                entries, failures = decode_outcomes(packet)
+            if packet[0] == REPORTS:
+                entries, failures = decode_reports(packet)
                 at = 0
                 for entry in entries:
                     own = failures[at : at + entry.failed]

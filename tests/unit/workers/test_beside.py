@@ -14,9 +14,9 @@ import pytest
 
 from rocketcrew.conf.segment_format import OPEN_DIR
 from rocketcrew.workers.api import handler
-from rocketcrew.workers.boot import WorkerLimits
+from rocketcrew.workers.boot import WorkerBounds
 from rocketcrew.workers.failures import Failure
-from rocketcrew.workers.packets import OUTCOMES, Outcome, decode_outcomes
+from rocketcrew.workers.packets import REPORTS, Report, decode_reports
 from rocketcrew.workers.runner import Runner
 from rocketcrew.workers.unreported import look
 
@@ -49,7 +49,7 @@ class Scene:
     """One chunk, and everything that was said of it."""
 
     def __init__(self, bench: Make, make_record: Make, folder: Path) -> None:
-        self.entries: list[Outcome] = []
+        self.entries: list[Report] = []
         self.failures: list[tuple[int, Failure]] = []
         self.wrong: list[object] = []
         """Seen where an error would be taken for the handler's."""
@@ -67,16 +67,16 @@ class Scene:
             row = {"n": "no number" if kind == "misfit" else number, "m": 0}
             return None if kind == "none" else [row, row] if kind == "rows" else row
 
-        self.bench = bench(handle, schema="n int, m int", folder=folder, limits=WorkerLimits(flush_interval_us=100_000))
+        self.bench = bench(handle, schema="n int, m int", folder=folder, bounds=WorkerBounds(flush_interval_us=100_000))
         self.bench.worker.offer_reports(thread=False)
         self.bench.chunk([make_record(offset=number) for number in range(len(KINDS))], 1)
         self.bench.steps(1)
 
     def read(self) -> None:
         for packet in self.bench.packets():
-            if packet[0] == OUTCOMES:
+            if packet[0] == REPORTS:
                 self.packets += 1
-                entries, failures = decode_outcomes(packet)
+                entries, failures = decode_reports(packet)
                 self.entries += entries
                 self.failures += failures
 
@@ -152,7 +152,7 @@ def test_a_handler_that_fills_the_same_row_anew_writes_different_rows(
 
     schema = "n int, raw binary, view binary, tags array<int>, place struct<at: array<int>>"
     b = bench(handler(batch=batch, schema=schema)(handle), schema=schema, folder=tmp_path,
-              limits=WorkerLimits(flush_interval_us=100_000))  # fmt: skip
+              bounds=WorkerBounds(flush_interval_us=100_000))  # fmt: skip
     b.chunk([make_record(offset=number) for number in range(3)], 1)
     b.steps(3)
     (path,) = (tmp_path / OPEN_DIR).glob("*.arrows")

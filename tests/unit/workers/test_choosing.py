@@ -10,7 +10,7 @@ import pytest
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.hashing import java_hash
 from rocketcrew.workers.api import handler
-from rocketcrew.workers.boot import WorkerLimits
+from rocketcrew.workers.boot import WorkerBounds
 from rocketcrew.workers.cells import CLAIM, RECORDS, STATE, TAKEN
 from rocketcrew.workers.ordered_packets import OrderedDescriptor, encode_ordered
 from rocketcrew.workers.packets import QueueInfo
@@ -69,7 +69,7 @@ def test_a_batch_has_only_what_the_filter_wants(bench: Make, make_record: Make) 
     def keep(messages: list[Any]) -> None:
         seen.append([message.body for message in messages])
 
-    b = bench(keep, limits=WorkerLimits(batch_messages_max=3))
+    b = bench(keep, bounds=WorkerBounds(batch_messages_max=3))
     b.chunk(records(make_record, "abcd"))
     b.steps(3)
     entries, _ = b.outcomes()
@@ -91,7 +91,7 @@ def test_a_record_is_in_hand_while_the_filter_looks_at_it(how: dict[str, Any], b
         for message in given if "batch" in how else ():
             assert message.body
 
-    b = bench(keep, limits=WorkerLimits(batch_messages_max=2))
+    b = bench(keep, bounds=WorkerBounds(batch_messages_max=2))
     data = records(make_record, "abcd")
     if "order" in how:
         whole = b"".join(data)

@@ -20,7 +20,7 @@ from rocketcrew.workers.api import (
     handler,
 )
 from rocketcrew.workers.async_runner import limited
-from rocketcrew.workers.boot import WorkerLimits
+from rocketcrew.workers.boot import WorkerBounds
 from rocketcrew.workers.consume_hooks import ConsumeHooks, ConsumeMessageContext
 from rocketcrew.workers.failures import Cause
 from rocketcrew.workers.message import Message, make_message
@@ -224,8 +224,8 @@ def test_hooks_are_given_to_the_decorator() -> None:
 def test_what_a_batch_does_not_acknowledge_has_its_delay_level(
     bench: Make, make_record: Make, level: int, cause: Cause, told: int
 ) -> None:
-    limits = WorkerLimits(batch_messages_max=4)
-    b = bench(handler(batch=True)(lambda _: BatchResult(ack_index=1, delay_level=level)), limits=limits)
+    bounds = WorkerBounds(batch_messages_max=4)
+    b = bench(handler(batch=True)(lambda _: BatchResult(ack_index=1, delay_level=level)), bounds=bounds)
     b.chunk([make_record(offset=n) for n in range(4)])
     b.steps(3)
     _, failures = b.outcomes()

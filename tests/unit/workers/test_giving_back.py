@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rocketcrew.workers.api import handler
-from rocketcrew.workers.boot import WorkerLimits
+from rocketcrew.workers.boot import WorkerBounds
 from rocketcrew.workers.claims import take_back
 
 Make = Callable[..., Any]
@@ -66,7 +66,7 @@ def test_a_batch_is_one_claim(bench: Make, make_record: Make) -> None:
         if len(ran) == 2:
             assert take_back(b.cell, 1, lambda: True) == (0, 6)
 
-    b = bench(handle, limits=WorkerLimits(batch_messages_max=3))
+    b = bench(handle, bounds=WorkerBounds(batch_messages_max=3))
     b.worker.offer_back()
     b.chunk([make_record(offset=n) for n in range(10)], 1)
     b.steps(3)
@@ -89,7 +89,7 @@ def test_what_the_filter_has_not_looked_at_is_left(bench: Make, make_record: Mak
     def handle(messages: Any) -> None:
         ran.append([message.queue_offset for message in messages])
 
-    b = bench(handle, limits=WorkerLimits(batch_messages_max=3))
+    b = bench(handle, bounds=WorkerBounds(batch_messages_max=3))
     b.worker.offer_back()
     b.chunk([make_record(offset=n) for n in range(10)], 1)
     b.chunk([make_record(offset=n) for n in range(10, 14)], 2)

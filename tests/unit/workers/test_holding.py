@@ -6,14 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rocketcrew.workers.boot import WorkerLimits
+from rocketcrew.workers.boot import WorkerBounds
 from rocketcrew.workers.packets import BLOCK_MESSAGES, encode_seal
 
 if TYPE_CHECKING:
     from .conftest import Bench
 
 Make = Callable[..., "Bench"]
-LIMITS = WorkerLimits(flush_interval_us=5_000)
+LIMITS = WorkerBounds(flush_interval_us=5_000)
 
 
 def row(message: Any) -> dict[str, int] | None:
@@ -21,7 +21,7 @@ def row(message: Any) -> dict[str, int] | None:
 
 
 def start(make: Make, folder: Path, **more: Any) -> Bench:
-    b = make(row, schema="n bigint, m int", folder=folder, **{"limits": LIMITS} | more)
+    b = make(row, schema="n bigint, m int", folder=folder, **{"bounds": LIMITS} | more)
     b.steps(1)
     return b
 

@@ -16,11 +16,10 @@ from rocketcrew.workers.loading import (
     HandlerLoadError,
     HandlerSpec,
     describe,
-    describe_error,
     load,
     search_path,
-    user_traceback,
 )
+from rocketcrew.workers.user_errors import describe_error, user_traceback
 
 
 @pytest.fixture
@@ -103,7 +102,7 @@ def test_a_function_that_is_not_there(modules: Path) -> None:
 def test_an_importable_function_travels_by_its_path() -> None:
     assert describe(os.path.basename).import_path == "posixpath:basename"
     spec = describe(describe)
-    assert spec == HandlerSpec("rocketcrew.workers.loading:describe", "rocketcrew.workers.loading:describe")
+    assert spec == HandlerSpec(*["rocketcrew.workers.loading:describe"] * 2, subscriptions=())
     assert load(spec).function is describe
 
 

@@ -20,7 +20,7 @@ from rocketcrew.workers.api import (
     Suspend,
     handler,
 )
-from rocketcrew.workers.boot import WorkerLimits
+from rocketcrew.workers.boot import WorkerBounds
 from rocketcrew.workers.cells import CHUNK_ID, KEYS_OF, LAST, RECORDS, STATE
 from rocketcrew.workers.failures import Cause, Failure
 from rocketcrew.workers.message import Message
@@ -37,7 +37,7 @@ from rocketcrew.workers.ordered_packets import (
     encode_classify,
     encode_ordered,
 )
-from rocketcrew.workers.packets import OUTCOMES, QueueInfo, decode_outcomes, encode_forget, encode_queue, encode_seal
+from rocketcrew.workers.packets import REPORTS, QueueInfo, decode_reports, encode_forget, encode_queue, encode_seal
 
 Make = Callable[..., Any]
 ReadReady = Callable[[Path], pa.Table]
@@ -80,8 +80,8 @@ def hand_over(b: Any, *chunks: Chunk, start_before_ns: int = 0) -> list[Said]:
 def said(b: Any) -> list[Said]:
     found: list[Said] = []
     for packet in b.packets():
-        if packet[0] == OUTCOMES:
-            entries, failures = decode_outcomes(packet)
+        if packet[0] == REPORTS:
+            entries, failures = decode_reports(packet)
             assert not failures, "outcomes tell of successes only"
             found += [(entry.chunk_id, entry.start, entry.records) for entry in entries]
         elif packet[0] == RETURNED:
@@ -272,7 +272,7 @@ def test_of_a_batch_what_stands_before_the_failure_is_done(bench: Make, numbered
         sizes.append(len(messages))
         return BatchResult(ack_index=1) if number(messages[0]) == 3 else None
 
-    b = bench(handle, limits=WorkerLimits(batch_messages_max=3))
+    b = bench(handle, bounds=WorkerBounds(batch_messages_max=3))
     done, failed = hand_over(b, Chunk(numbered(0, 8)))
     assert sizes == [3, 3]
     assert done == (1, 0, 5)
@@ -286,7 +286,7 @@ def test_a_batch_that_raises_fails_as_a_whole(bench: Make, numbered: Make) -> No
     def handle(messages: list[Message]) -> None:
         raise Suspend(200)
 
-    [failed] = hand_over(bench(handle, limits=WorkerLimits(batch_messages_max=3)), Chunk(numbered(0, 5)))
+    [failed] = hand_over(bench(handle, bounds=WorkerBounds(batch_messages_max=3)), Chunk(numbered(0, 5)))
     assert isinstance(failed, Returned)
     assert (*failed[:3], failed.suspend_ms) == (1, 0, 3, 200)
 

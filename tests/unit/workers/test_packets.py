@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rocketcrew.remoting.errors import ProtocolError
 from rocketcrew.workers import packets
 from rocketcrew.workers.failures import Cause, Failure
-from rocketcrew.workers.packets import BootFailed, Outcome, QueueInfo, QueueRanges, Ready, Salvaged, Sealed
+from rocketcrew.workers.packets import BootFailed, QueueInfo, QueueRanges, Ready, Report, Salvaged, Sealed
 
 u16 = st.integers(0, 0xFFFF)
 u32 = st.integers(0, 0xFFFFFFFF)
@@ -64,44 +64,44 @@ def test_a_boot_failure_of_any_length_fits_one_packet_and_keeps_the_traceback_s_
 a_failure = st.builds(Failure, st.sampled_from(Cause), st.text(max_size=40), st.integers(0, 127))
 entries = st.lists(
     st.tuples(
-        st.builds(Outcome, u64, u16, u16, u32, u32, u32, u16, st.just(0)),
+        st.builds(Report, u64, u16, u16, u32, u32, u32, u16, st.just(0)),
         st.lists(st.tuples(u16, a_failure), max_size=5),
     ),
     max_size=20,
 )
 
 
-def joined(many: list[bytes]) -> tuple[list[Outcome], list[tuple[int, Failure]]]:
-    decoded = [packets.decode_outcomes(packet) for packet in many]
+def joined(many: list[bytes]) -> tuple[list[Report], list[tuple[int, Failure]]]:
+    decoded = [packets.decode_reports(packet) for packet in many]
     return [e for found, _ in decoded for e in found], [f for _, found in decoded for f in found]
 
 
 @given(entries)
-def test_outcomes_come_back(drawn: list[tuple[Outcome, list[tuple[int, Failure]]]]) -> None:
+def test_outcomes_come_back(drawn: list[tuple[Report, list[tuple[int, Failure]]]]) -> None:
     outcomes = [entry._replace(failed=len(failures)) for entry, failures in drawn]
     failed = [failure for _, failures in drawn for failure in failures]
-    assert joined(packets.encode_outcomes(outcomes, failed)) == (outcomes, failed)
+    assert joined(packets.encode_reports(outcomes, failed)) == (outcomes, failed)
 
 
 def test_many_failures_are_spread_over_packets_that_fit() -> None:
-    outcomes = [Outcome(n, 0, 64, 0, 1, 1, 0, 64) for n in range(10)]
+    outcomes = [Report(n, 0, 64, 0, 1, 1, 0, 64) for n in range(10)]
     failed = [(index, Failure(Cause.FAILED, "x" * 500)) for n in range(10) for index in range(64)]
-    many = packets.encode_outcomes(outcomes, failed)
+    many = packets.encode_reports(outcomes, failed)
     assert len(many) > 1
     assert max(map(len, many)) <= packets.PACKET_MAX_BYTES
     assert joined(many) == (outcomes, failed)
 
 
 def test_many_entries_without_failures_are_spread_too() -> None:
-    outcomes = [Outcome(n, 0, 1, 0, 1, 1, 0, 0) for n in range(5_000)]
-    many = packets.encode_outcomes(outcomes, [])
+    outcomes = [Report(n, 0, 1, 0, 1, 1, 0, 0) for n in range(5_000)]
+    many = packets.encode_reports(outcomes, [])
     assert max(map(len, many)) <= packets.PACKET_MAX_BYTES
     assert joined(many) == (outcomes, [])
 
 
 def test_an_error_text_is_cut_to_its_bound() -> None:
-    (packet,) = packets.encode_outcomes([Outcome(1, 0, 1, 0, 0, 0, 0, 1)], [(0, Failure(Cause.FAILED, "ü" * 400))])
-    ((_, failure),) = packets.decode_outcomes(packet)[1]
+    (packet,) = packets.encode_reports([Report(1, 0, 1, 0, 0, 0, 0, 1)], [(0, Failure(Cause.FAILED, "ü" * 400))])
+    ((_, failure),) = packets.decode_reports(packet)[1]
     assert len(failure.error.encode()) <= packets.ERROR_MAX_BYTES
 
 
@@ -112,7 +112,7 @@ def test_garbage_is_a_protocol_error_or_decodes(data: bytes) -> None:
         packets.decode_chunk,
         packets.decode_ready,
         packets.decode_boot_failed,
-        packets.decode_outcomes,
+        packets.decode_reports,
         packets.decode_sealed,
         packets.decode_salvaged,
     ):
@@ -123,11 +123,11 @@ def test_garbage_is_a_protocol_error_or_decodes(data: bytes) -> None:
 
 
 def test_a_failure_of_an_entry_that_is_not_there_is_refused() -> None:
-    (packet,) = packets.encode_outcomes([Outcome(1, 0, 1, 0, 0, 0, 0, 1)], [(0, Failure(Cause.FAILED, "x"))])
+    (packet,) = packets.encode_reports([Report(1, 0, 1, 0, 0, 0, 0, 1)], [(0, Failure(Cause.FAILED, "x"))])
     damaged = bytearray(packet)
     damaged[5 + 28] = 9  # the failure's entry number
-    with pytest.raises(ProtocolError, match="OUTCOMES"):
-        packets.decode_outcomes(damaged)
+    with pytest.raises(ProtocolError, match="REPORTS"):
+        packets.decode_reports(damaged)
 
 
 def test_sealed_comes_back() -> None:

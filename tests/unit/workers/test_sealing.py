@@ -13,7 +13,7 @@ import pytest
 
 from rocketcrew.conf.segment_format import OPEN_DIR, READY_DIR
 from rocketcrew.workers import packets
-from rocketcrew.workers.packets import Outcome, Sealed
+from rocketcrew.workers.packets import Report, Sealed
 from rocketcrew.workers.sealing import FILES_MAX, Sealer, seal_file
 
 Make = Callable[..., Any]
@@ -122,8 +122,8 @@ def test_outcomes_come_before_their_seal_and_a_stop_waits_for_it(
     b.link.send(packets.encode_stop())
     b.worker.run()
     story = b.story()
-    assert [type(said) for said in story if isinstance(said, (Outcome, Sealed))].count(Sealed) == 2
-    places = {said.segment_seq: at for at, said in enumerate(story) if isinstance(said, Outcome)}
+    assert [type(said) for said in story if isinstance(said, (Report, Sealed))].count(Sealed) == 2
+    places = {said.segment_seq: at for at, said in enumerate(story) if isinstance(said, Report)}
     seals = {said.seq: at for at, said in enumerate(story) if isinstance(said, Sealed)}
     assert list(seals) == [1, 2]
     assert all(places[seq] < at for seq, at in seals.items())

@@ -8,7 +8,7 @@ import pytest
 
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.workers.loading import HandlerLoadError
-from rocketcrew.workers.trial_import import examine, only_handler
+from rocketcrew.workers.trial_import import examine, handlers_of
 
 HERE = "rocketcrew.workers.trial_import"
 
@@ -31,7 +31,16 @@ def module(text: str) -> ModuleType:
 )
 def test_a_module_without_one_handler(text: str, listed: str) -> None:
     with pytest.raises(HandlerLoadError, match=listed):
-        only_handler(module(text))
+        handlers_of(module(text))
+
+
+def test_handlers_that_name_their_topics_are_taken_together() -> None:
+    two = "@handler(topic='a')\ndef a(m): pass\n@handler(topic='b', tags='x')\ndef b(m): pass\n"
+    assert handlers_of(module(two)) == "shop:a,b"
+    assert handlers_of(module(f"{two}@handler\ndef c(m): pass\ndef d(m): pass")) == "shop:a,b"
+    assert handlers_of(module("@handler(topic='a')\ndef a(m): pass\ndef b(m): pass")) == "shop:a"
+    with pytest.raises(HandlerLoadError, match="say which: shop:a, shop:c"):
+        handlers_of(module("@handler(topic='a')\ndef a(m): pass\n@handler\ndef c(m): pass"))
 
 
 def test_what_is_written_wrongly_is_said_without_a_process() -> None:
@@ -41,10 +50,11 @@ def test_what_is_written_wrongly_is_said_without_a_process() -> None:
 
 
 def test_a_module_of_its_own_process() -> None:
-    assert examine(f"{HERE}:look", 60_000).import_path == f"{HERE}:look"
+    found = examine(f"{HERE}:look", 60_000)
+    assert (found.import_path, found.subscriptions) == (f"{HERE}:look", ())
     with pytest.raises(HandlerLoadError, match="its signature is examine"):
         examine(f"{HERE}:examine", 60_000)
-    with pytest.raises(HandlerLoadError, match=f"{HERE}:look, {HERE}:only_handler"):
+    with pytest.raises(HandlerLoadError, match=f"{HERE}:look, {HERE}:handlers_of"):
         examine(HERE, 60_000)
 
 

@@ -12,18 +12,18 @@ import pytest
 
 from rocketcrew.conf.segment_format import OPEN_DIR
 from rocketcrew.workers.api import handler
-from rocketcrew.workers.boot import WorkerLimits
+from rocketcrew.workers.boot import WorkerBounds
 from rocketcrew.workers.cells import CHUNK_ID, HELD, SEAL_WANTED, STATE, CellView, private_cell
 from rocketcrew.workers.link import LinkClosedError
 from rocketcrew.workers.ordered_packets import OrderedDescriptor, encode_ordered
-from rocketcrew.workers.packets import Outcome, Sealed
+from rocketcrew.workers.packets import Report, Sealed
 from rocketcrew.workers.reporter import REPORT_SIGNAL, ForkGuard, Reporter
 from rocketcrew.workers.runner import SPARE_SHIFT
 from rocketcrew.workers.salvage import salvage
 from rocketcrew.workers.unreported import CHUNK_MASK, OFFERED, Seen, Unreported, look
 
 Make = Callable[..., Any]
-NEVER_DUE = WorkerLimits(flush_interval_us=100_000)
+NEVER_DUE = WorkerBounds(flush_interval_us=100_000)
 
 
 def nothing() -> bool:
@@ -37,7 +37,7 @@ def numbers(make_record: Make, first: int, end: int) -> list[bytes]:
 
 def entries(said: list[Any]) -> list[tuple[int, int, int, bool]]:
     """(chunk, start, records, has rows) of each outcome."""
-    return [(o.chunk_id, o.start, o.records, bool(o.segment_seq)) for o in said if isinstance(o, Outcome)]
+    return [(o.chunk_id, o.start, o.records, bool(o.segment_seq)) for o in said if isinstance(o, Report)]
 
 
 # --- the cell ---------------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ def test_messages_without_rows_hold_nothing(bench: Make, make_record: Make) -> N
     def handle(message: Any) -> None:
         seen.append(look(b.cell, 0, nothing))
 
-    b = bench(handle, limits=NEVER_DUE)
+    b = bench(handle, bounds=NEVER_DUE)
     b.worker.offer_reports(thread=False)
     b.chunk(numbers(make_record, 0, 3), 5)
     b.steps(2)
@@ -162,7 +162,7 @@ def test_the_first_that_fails_or_has_rows_or_is_filtered_is_held(
             raise ValueError("no")
         return {"n": 1} if message.body in (b"1", b"2") and what == "has rows" else None
 
-    b = bench(handle, schema="n int", folder=tmp_path, limits=NEVER_DUE)
+    b = bench(handle, schema="n int", folder=tmp_path, bounds=NEVER_DUE)
     b.worker.offer_reports(thread=False)
     b.chunk(numbers(make_record, 0, 4), 5)
     b.steps(2)
@@ -176,7 +176,7 @@ def test_a_chunk_that_cannot_be_read_is_held(bench: Make, make_record: Make) -> 
     def handle(_message: Any) -> None:
         seen.append(look(b.cell, 0, nothing))
 
-    b = bench(handle, limits=NEVER_DUE)
+    b = bench(handle, bounds=NEVER_DUE)
     b.worker.offer_reports(thread=False)
     b.chunk([b"junk" * 30], 5)
     b.chunk(numbers(make_record, 0, 1), 6)
@@ -196,7 +196,7 @@ def test_a_record_that_only_the_filter_of_a_batch_looks_at_has_not_been_passed(b
     def handle(messages: list[Any]) -> None:
         pass
 
-    b = bench(handle, limits=WorkerLimits(batch_messages_max=3, flush_interval_us=100_000))
+    b = bench(handle, bounds=WorkerBounds(batch_messages_max=3, flush_interval_us=100_000))
     b.worker.offer_reports(thread=False)
     b.chunk(numbers(make_record, 0, 3), 5)
     b.steps(2)
@@ -221,11 +221,11 @@ def test_rows_and_failures_are_reported_beside_the_call_and_not_again(
             said.extend(b.story())
         return {"n": number}
 
-    b = bench(handle, schema="n int", folder=tmp_path, limits=NEVER_DUE)
+    b = bench(handle, schema="n int", folder=tmp_path, bounds=NEVER_DUE)
     b.worker.offer_reports(thread=False)
     b.chunk(numbers(make_record, 0, 6), 5)
     b.steps(3)
-    failure = next(each for each in said if not isinstance(each, Outcome | Sealed))
+    failure = next(each for each in said if not isinstance(each, Report | Sealed))
     assert entries(said) == [(5, 0, 4, True)]
     assert (failure[0], failure[1].error.partition(" (")[0]) == (2, "ValueError: no")
     assert entries(b.story()) == [(5, 4, 2, True)]
@@ -248,7 +248,7 @@ def test_what_ended_in_order_is_reported_beside_the_call(
         return {"n": number} if number == 2 else None
 
     held: list[Seen | None] = []
-    b = bench(handle, schema="n int", folder=tmp_path, limits=NEVER_DUE)
+    b = bench(handle, schema="n int", folder=tmp_path, bounds=NEVER_DUE)
     b.worker.offer_reports(thread=False)
     parts = [(5, 0, 6)] if one_chunk else [(5, 0, 3), (6, 3, 6)]
     data = [b"".join(numbers(make_record, first, end)) for _, first, end in parts]
@@ -276,7 +276,7 @@ def test_in_order_too_pending_outcomes_are_flushed_before_each_call_once_calls_a
         unreported.append(number - reported)
         b.clock.advance_ms(200 if number == 3 else 0.001)
 
-    b = bench(handle, limits=WorkerLimits(flush_interval_us=5_000))
+    b = bench(handle, bounds=WorkerBounds(flush_interval_us=5_000))
     data = b"".join(numbers(make_record, 0, 8))
     b.link.send(encode_ordered([OrderedDescriptor(5, 1, 0, len(data), 8, 0, ())], 0), data)
     b.steps(3)
@@ -296,15 +296,15 @@ def test_rows_that_do_not_fit_fail_their_message_beside_a_call_too(
             said.extend(b.story())
         return {"n": "no number" if number == 1 else number}
 
-    b = bench(handle, schema="n int, m int", folder=tmp_path, limits=NEVER_DUE)
+    b = bench(handle, schema="n int, m int", folder=tmp_path, bounds=NEVER_DUE)
     b.worker.offer_reports(thread=False)
     b.chunk(numbers(make_record, 0, 5), 5)
     b.steps(3)
     later = b.story()
-    failures = [each[0] for each in said if not isinstance(each, Outcome | Sealed)]
+    failures = [each[0] for each in said if not isinstance(each, Report | Sealed)]
     assert entries(said) == [(5, 0, 3, True)]
     assert failures == [1]
-    assert [type(each) for each in later] == [Outcome]
+    assert [type(each) for each in later] == [Report]
     assert entries(later) == [(5, 3, 2, True)]
 
 
@@ -319,11 +319,11 @@ def test_the_time_that_was_reported_beside_a_call_is_not_reported_twice(bench: M
             b.worker.report_beside()
             beside.extend(b.story())
 
-    b = bench(handle, limits=NEVER_DUE)
+    b = bench(handle, bounds=NEVER_DUE)
     b.worker.offer_reports(thread=False)
     b.chunk(numbers(make_record, 0, 5), 5)
     b.steps(3)
-    outcomes = [each for each in [*beside, *b.story()] if isinstance(each, Outcome)]
+    outcomes = [each for each in [*beside, *b.story()] if isinstance(each, Report)]
     assert [(o.start, o.records, o.busy_us) for o in outcomes] == [(0, 3, 6_000), (3, 2, 4_000)]
 
 
@@ -339,7 +339,7 @@ def test_finished_chunks_before_the_one_in_hand_are_reported_too(
             said.extend(b.story())
         return {"n": 1}
 
-    b = bench(handle, schema="n int", folder=tmp_path, limits=NEVER_DUE)
+    b = bench(handle, schema="n int", folder=tmp_path, bounds=NEVER_DUE)
     b.worker.offer_reports(thread=False)
     b.chunk(numbers(make_record, 0, 4), 5)
     b.chunk(numbers(make_record, 4, 8), 6)
@@ -357,7 +357,7 @@ def test_nothing_of_a_batch_in_hand_is_reported(bench: Make, make_record: Make, 
         return [{"n": int(message.body)} for message in messages]
 
     b = bench(
-        handle, schema="n int", folder=tmp_path, limits=WorkerLimits(batch_messages_max=2, flush_interval_us=100_000)
+        handle, schema="n int", folder=tmp_path, bounds=WorkerBounds(batch_messages_max=2, flush_interval_us=100_000)
     )
     b.worker.offer_reports(thread=False)
     b.chunk(numbers(make_record, 0, 4), 5)
@@ -380,7 +380,7 @@ def test_a_kill_after_the_append_and_before_the_outcome_leaves_what_had_ended(
             found.append(salvage(left))
         return {"n": int(message.body)}
 
-    b = bench(handle, schema="n int", folder=tmp_path, limits=NEVER_DUE)
+    b = bench(handle, schema="n int", folder=tmp_path, bounds=NEVER_DUE)
     b.worker.offer_reports(thread=False)
     b.chunk(numbers(make_record, 0, 5), 5)
     with pytest.raises(LinkClosedError):
@@ -401,12 +401,12 @@ def test_a_seal_is_served_beside_the_call_and_its_packet_seals_no_second_time(
             said.extend(b.story())
         return {"n": int(message.body)}
 
-    b = bench(handle, schema="n int", folder=tmp_path, limits=NEVER_DUE)
+    b = bench(handle, schema="n int", folder=tmp_path, bounds=NEVER_DUE)
     b.worker.offer_reports(thread=False)
     b.chunk(numbers(make_record, 0, 4), 5)
     b.link.send(bytes((3,)))  # SEAL
     b.steps(3)
-    assert [type(each) for each in said] == [Outcome, Sealed]
+    assert [type(each) for each in said] == [Report, Sealed]
     assert (said[1].seq, said[1].rows) == (1, 2)
     assert [each for each in b.story() if isinstance(each, Sealed)] == []
 
@@ -425,13 +425,13 @@ def test_a_segment_that_is_idle_during_a_long_call_is_sealed(bench: Make, make_r
         return {"n": 1}
 
     b = bench(
-        handle, schema="n int", folder=tmp_path, limits=WorkerLimits(flush_interval_us=100_000, seal_idle_ms=1_000)
+        handle, schema="n int", folder=tmp_path, bounds=WorkerBounds(flush_interval_us=100_000, seal_idle_ms=1_000)
     )
     b.worker.offer_reports(thread=False)
     b.chunk(numbers(make_record, 0, 2), 5)
     b.steps(2)
     assert waits == [1.001, None]
-    assert [type(each) for each in said] == [Outcome, Sealed]
+    assert [type(each) for each in said] == [Report, Sealed]
 
 
 # --- while calls are long ---------------------------------------------------------------------------------------
@@ -452,7 +452,7 @@ def test_once_calls_are_long_what_only_the_worker_knows_is_flushed_before_each_c
         b.clock.advance_ms(200 if number == 3 else 0.001)
         return {"n": number}
 
-    b = bench(handle, schema="n int", folder=tmp_path, limits=WorkerLimits(flush_interval_us=5_000))
+    b = bench(handle, schema="n int", folder=tmp_path, bounds=WorkerBounds(flush_interval_us=5_000))
     b.chunk(numbers(make_record, 0, 12), 5)
     b.steps(2)
     assert unreported == [0, 1, 2, 3, 0, 0, 0, 0, 0, 0, 0, 0]
@@ -466,7 +466,7 @@ def test_the_time_for_flushes_before_calls_is_a_small_part_of_what_the_long_call
     def handle(message: Any) -> None:
         b.clock.advance_ms(10 if message.body == b"0" else 0.001)
 
-    b = bench(handle, limits=WorkerLimits(flush_interval_us=5_000))
+    b = bench(handle, bounds=WorkerBounds(flush_interval_us=5_000))
     b.chunk(numbers(make_record, 0, 400), 5)
     b.steps(3)
     assert 10_000_000 >> SPARE_SHIFT < 400 * 1_000
@@ -497,7 +497,7 @@ def test_the_thread_reports_when_it_is_asked_and_is_started_by_the_first_hold(
                 said.extend(b.story())
         return {"n": int(message.body)} if message.body == b"1" else None
 
-    b = bench(handle, schema="n int", folder=tmp_path, limits=NEVER_DUE)
+    b = bench(handle, schema="n int", folder=tmp_path, bounds=NEVER_DUE)
     b.worker.offer_reports()
     b.chunk(numbers(make_record, 0, 4), 5)
     b.steps(2)

@@ -12,18 +12,18 @@ import pytest
 from rocketcrew.remoting.errors import ProtocolError
 from rocketcrew.workers import packets
 from rocketcrew.workers.api import BatchResult, Retry, handler
-from rocketcrew.workers.boot import WorkerLimits
+from rocketcrew.workers.boot import WorkerBounds
 from rocketcrew.workers.failures import Cause, Failure, asked
 from rocketcrew.workers.link import LinkClosedError, Transport
 from rocketcrew.workers.message import Message
-from rocketcrew.workers.packets import Outcome, QueueInfo, Sealed
+from rocketcrew.workers.packets import QueueInfo, Report, Sealed
 from rocketcrew.workers.run import FAILURES_PER_RUN_MAX
 
 Make = Callable[..., Any]
 ReadReady = Callable[[Path], pa.Table]
 
 
-def entry(outcome: Outcome) -> tuple[int, int, int, int, int, int]:
+def entry(outcome: Report) -> tuple[int, int, int, int, int, int]:
     """chunk id, start, records, segment, filtered, failed: all but the times."""
     return (
         outcome.chunk_id,
@@ -62,7 +62,7 @@ def test_outcomes_wait_while_packets_wait(bench: Make, make_record: Make) -> Non
 
 
 def test_outcomes_are_reported_while_a_chunk_goes_on(bench: Make, make_record: Make) -> None:
-    reported: list[list[Outcome]] = []
+    reported: list[list[Report]] = []
 
     def handle(message: Message) -> None:
         reported.append(b.outcomes()[0])
@@ -329,7 +329,7 @@ def test_seal_on_request_names_the_segment(bench: Make, make_record: Make, tmp_p
     b.link.send(packets.encode_seal())
     b.steps(5)
     outcome, sealed = b.story()
-    assert isinstance(outcome, Outcome)
+    assert isinstance(outcome, Report)
     assert isinstance(sealed, Sealed)
     assert (sealed.seq, sealed.rows, sealed.name) == (1, 1, "w1-00000001.arrows")
     assert (tmp_path / "ready" / sealed.name).stat().st_size == sealed.bytes
@@ -341,19 +341,19 @@ def test_an_idle_segment_is_sealed(bench: Make, make_record: Make, tmp_path: Pat
     b.steps(3)
     b.clock.advance_ms(999)
     b.steps(1)
-    assert [type(said) for said in b.story()] == [Outcome]
+    assert [type(said) for said in b.story()] == [Report]
     b.clock.advance_ms(1)
     b.steps(1)
     assert [type(said) for said in b.story()] == [Sealed]
 
 
 def test_rows_make_a_segment_full_between_two_messages(bench: Make, make_record: Make, tmp_path: Path) -> None:
-    b = bench(lambda m: [{"a": 1}] * 20_000, schema="a int", folder=tmp_path, limits=WorkerLimits(seal_rows=30_000))
+    b = bench(lambda m: [{"a": 1}] * 20_000, schema="a int", folder=tmp_path, bounds=WorkerBounds(seal_rows=30_000))
     b.chunk([make_record(offset=n) for n in range(4)])
     b.steps(3)
     said = b.story()
-    assert [type(each) for each in said] == [Outcome, Outcome, Sealed, Outcome, Outcome, Sealed]
-    assert [each.segment_seq for each in said if isinstance(each, Outcome)] == [1, 1, 2, 2]
+    assert [type(each) for each in said] == [Report, Report, Sealed, Report, Report, Sealed]
+    assert [each.segment_seq for each in said if isinstance(each, Report)] == [1, 1, 2, 2]
     assert [each.rows for each in said if isinstance(each, Sealed)] == [40_000, 40_000]
 
 
@@ -366,7 +366,7 @@ def test_after_a_long_call_what_is_written_is_sealed_at_once(bench: Make, make_r
     b.chunk([make_record()], 1)
     b.chunk([make_record()], 2)
     b.steps(2)
-    assert [type(said) for said in b.story()] == [Outcome, Sealed]
+    assert [type(said) for said in b.story()] == [Report, Sealed]
 
 
 def test_a_full_disk_holds_outcomes_back_until_there_is_room(bench: Make, make_record: Make, tmp_path: Path) -> None:
@@ -394,7 +394,7 @@ def test_a_full_disk_holds_outcomes_back_until_there_is_room(bench: Make, make_r
 
 
 def batch_bench(bench: Make, function: Callable[[list[Message]], object], size: int = 3, **more: Any) -> Any:
-    return bench(handler(batch=True)(function), limits=WorkerLimits(batch_messages_max=size), **more)
+    return bench(handler(batch=True)(function), bounds=WorkerBounds(batch_messages_max=size), **more)
 
 
 def test_a_batch_handler_gets_lists(bench: Make, make_record: Make) -> None:
@@ -558,7 +558,7 @@ def test_stop_finishes_what_came_before_it(bench: Make, make_record: Make, tmp_p
     b.chunk([make_record()], 1)
     b.link.send(packets.encode_stop())
     b.worker.run()
-    assert [type(said) for said in b.story()] == [Outcome, Sealed]
+    assert [type(said) for said in b.story()] == [Report, Sealed]
     assert not list(tmp_path.glob("open/*"))
 
 

@@ -18,7 +18,7 @@ from typing import Final
 
 from ..conf.units import NS_PER_MS
 from .api import Handler, SoftTimeLimitExceeded
-from .boot import WorkerLimits
+from .boot import WorkerBounds
 from .cells import HARD_NS, SOFT_NS, STARTED_NS, STATE, CellView
 
 SOFT_SIGNAL: Final[int] = signal.SIGRTMIN + 6 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR1
@@ -33,10 +33,10 @@ class CallTimedOutError(Exception):
     """A call of a coroutine handler was over its time limit and was cancelled."""
 
 
-def limits_of(handler: Handler, limits: WorkerLimits) -> tuple[int, int]:
+def limits_of(handler: Handler, bounds: WorkerBounds) -> tuple[int, int]:
     """(soft, hard) limit of one call in ns, 0 = none: the handler's own where it has them, else the settings'."""
-    soft = limits.soft_time_limit_ms * NS_PER_MS
-    hard = limits.hard_time_limit_ms * NS_PER_MS
+    soft = bounds.soft_time_limit_ms * NS_PER_MS
+    hard = bounds.hard_time_limit_ms * NS_PER_MS
     if handler.soft_time_limit is not None:
         soft = int(handler.soft_time_limit * NS_PER_S)
     if handler.hard_time_limit is not None:

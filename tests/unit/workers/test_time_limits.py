@@ -11,11 +11,11 @@ import pytest
 from rocketcrew import Message, SoftTimeLimitExceeded, handler
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.workers.api import Handler, as_handler
-from rocketcrew.workers.boot import WorkerLimits
+from rocketcrew.workers.boot import WorkerBounds
 from rocketcrew.workers.cells import RECORDS, STARTED_NS, STATE, TAKEN, private_cell
 from rocketcrew.workers.failures import Cause
-from rocketcrew.workers.limits import SoftLimit, limits_of
 from rocketcrew.workers.runner import HANDLER_CALLERS, NEVER_INTERRUPTED
+from rocketcrew.workers.time_limits import SoftLimit, limits_of
 
 from .conftest import Bench
 
@@ -161,7 +161,7 @@ def test_a_batch_is_one_call(interrupted: Callable[..., Interrupted], make_recor
         bench.clock.advance_ms(60)
         bench.interrupt()
 
-    bench = interrupted(handler(batch=True)(batch), limits=WorkerLimits(batch_messages_max=4))
+    bench = interrupted(handler(batch=True)(batch), bounds=WorkerBounds(batch_messages_max=4))
     bench.chunk([make_record(offset=offset) for offset in (4, 6, 7)])
     bench.steps(2)
     assert seen == [(4, 4, 3), (6, 6, 3), (7, 7, 3)]
@@ -193,9 +193,9 @@ def test_a_handlers_own_limits_go_before_the_settings(
     own: tuple[float | None, float | None], expected_ms: tuple[int, int]
 ) -> None:
     limited = Handler(len, soft_time_limit=own[0], hard_time_limit=own[1])
-    found = limits_of(limited, WorkerLimits(soft_time_limit_ms=200, hard_time_limit_ms=900))
+    found = limits_of(limited, WorkerBounds(soft_time_limit_ms=200, hard_time_limit_ms=900))
     assert found == tuple(ms * 1_000_000 for ms in expected_ms)
-    assert limits_of(as_handler(len), WorkerLimits()) == (0, 0)
+    assert limits_of(as_handler(len), WorkerBounds()) == (0, 0)
 
 
 @pytest.mark.parametrize("limits", [{"soft_time_limit": -1}, {"hard_time_limit": 10**9},

@@ -1,0 +1,79 @@
+"""Several handlers of one group in `rocketcrew.testing.run`: what each is called with, and what becomes of the rest."""
+
+from __future__ import annotations
+
+import pytest
+
+from rocketcrew import Message, handler
+from rocketcrew.remoting.errors import UsageError
+from rocketcrew.testing import message, run
+from rocketcrew.workers.loading import HandlerLoadError
+
+COLUMNS = "what string, order_id string"
+
+
+@handler(topic="orders", tags="paid", schema=COLUMNS)
+def paid(order: Message) -> dict[str, object]:
+    return {"what": "paid", "order_id": order.keys}
+
+
+@handler(topic="refunds")
+def refund(order: Message) -> dict[str, object]:
+    if order.reconsume_times == 0:
+        raise ValueError("not yet")
+    return {"what": "refund", "order_id": order.keys}
+
+
+@handler(topic="orders", batch=True, schema=COLUMNS)
+def many_orders(orders: list[Message]) -> list[dict[str, object]]:
+    return [{"what": f"one of {len(orders)}", "order_id": order.keys} for order in orders]
+
+
+@handler(topic="refunds", batch=True)
+def many_refunds(_: list[Message]) -> None:
+    raise ValueError("not yet")
+
+
+def test_each_handler_gets_its_own_messages_and_their_retries() -> None:
+    result = run(
+        [paid, refund],
+        [
+            message(topic="orders", tags="paid", keys="o-1"),
+            message(topic="orders", tags="open", keys="o-2"),
+            message(topic="refunds", keys="o-1"),
+        ],
+    )
+    assert result.rows == [{"what": "paid", "order_id": "o-1"}, {"what": "refund", "order_id": "o-1"}]
+    assert [retried.message.topic for retried in result.retries] == ["refunds"]
+    assert [call.messages[0].keys for call in result.calls] == ["o-1", "o-1", "o-1"]
+    assert (result.done, result.unfinished) == (2, 0)
+
+
+def test_a_topic_that_no_handler_names_is_not_consumed() -> None:
+    result = run([paid, refund], [message(topic="orders", tags="paid"), message(topic="other")])
+    assert [call.messages[0].topic for call in result.calls] == ["orders"]
+
+
+def test_batches_of_several_handlers() -> None:
+    result = run(
+        [many_orders, many_refunds],
+        [message(topic=topic, keys=f"o-{number}") for topic in ("orders", "refunds") for number in range(3)],
+        settings={"consumer.consume_message_batch_max_size": 8},
+        seconds=0,
+    )
+    assert [row["what"] for row in result.rows] == ["one of 3"] * 3
+    assert [retried.message.topic for retried in result.retries] == ["refunds"] * 3
+
+
+def test_topics_that_contradict_the_handlers_are_refused() -> None:
+    with pytest.raises(UsageError, match="leave them out, or give the same"):
+        run([paid, refund], [message(topic="orders")], topics="orders")
+    with pytest.raises(UsageError, match=r"consumer\.order"):
+        run([many_orders, many_refunds], [message()], settings={"consumer.order": "queue"})
+    with pytest.raises(HandlerLoadError, match="both take messages"):
+        run(__name__, [message()], topics="orders")
+
+
+def test_a_module_of_handlers_is_named_as_on_the_command_line() -> None:
+    result = run(f"{__name__}:paid,refund", [message(topic="orders", tags="paid", keys="o-1")])
+    assert result.rows == [{"what": "paid", "order_id": "o-1"}]

@@ -1,0 +1,165 @@
+"""What rows cost, counted in calls of functions: what is done for a block, for a batch, and for each row."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+
+from rocketcrew.conf.segment_format import CHECK_BLANK, META_BATCH_CHECK, META_BATCH_OUTCOMES, OPEN_DIR, with_check
+from rocketcrew.remoting.stored import StoredMessage, encode_message
+from rocketcrew.workers.ddl import parse_ddl
+from rocketcrew.workers.fitting import Columns, RowError
+from rocketcrew.workers.message import Message
+from rocketcrew.workers.packets import QueueInfo
+from rocketcrew.workers.row_keys import key_columns, key_of
+from rocketcrew.workers.segment import ENCODED_MAX_BYTES, ENCODED_MIN_BYTES, SegmentWriter
+
+pa: Any = pyarrow
+
+QUEUE = QueueInfo("group", "TopicTest", "broker-a", 3)
+
+
+def calls_in(action: Callable[[], object]) -> list[str]:
+    """Names of the functions that were called, Python's own and built-in ones."""
+    found: list[str] = []
+
+    def seen(frame: Any, event: str, argument: Any) -> None:
+        if event == "call":
+            found.append(frame.f_code.co_qualname)
+        elif event == "c_call":
+            found.append(argument.__qualname__)
+
+    before = sys.getprofile()
+    sys.setprofile(seen)
+    try:
+        action()
+    finally:
+        sys.setprofile(before)
+    return found
+
+
+def messages(count: int) -> list[Message]:
+    found: list[Message] = []
+    for number in range(count):
+        stored = StoredMessage("TopicTest", b"body", f"UNIQ_KEY\x01id{number}\x02".encode(), queue_offset=number)
+        found.append(Message(encode_message(stored), 0, QUEUE))
+    return found
+
+
+def refuse(what: str, error: OSError) -> None:
+    raise AssertionError(what) from error
+
+
+def segments(folder: Path, schema: pyarrow.Schema) -> SegmentWriter:
+    return SegmentWriter(
+        folder, "w", schema, seal_rows=10**9, seal_bytes=10**12, seal_idle_ms=10**6, pause=refuse
+    )  # fmt: skip
+
+
+# --- the bytes of a block -------------------------------------------------------------------------------------------------
+
+
+def test_many_blocks_are_encoded_by_one_stream_writer(tmp_path: Path) -> None:
+    batch = pa.RecordBatch.from_pydict({"n": list(range(32))})
+    writer = segments(tmp_path, batch.schema)
+    calls = calls_in(lambda: [writer.append(batch, b"[]", 0) for _ in range(100)])
+    assert calls.count("RecordBatchStreamWriter.__init__") == 1
+    assert "_Environ.get" not in calls  # Arrow looks there for options when it is given none
+
+
+def test_blocks_of_any_size_are_the_bytes_that_a_stream_of_their_own_has(tmp_path: Path) -> None:
+    schema = pa.schema([("n", pa.int64()), ("text", pa.string())])
+    writer = segments(tmp_path, schema)
+    wanted = bytearray(schema.serialize().to_pybytes())
+    large = ENCODED_MAX_BYTES // 8
+    for rows in (1, 3, 2_000, 9_000, 1, 30_000, large, 2_000, large // 2, 5):
+        batch = pa.RecordBatch.from_pydict({"n": list(range(rows)), "text": ["ab"] * rows}, schema=schema)
+        outcomes = b"[%d]" % rows + b" " * (ENCODED_MIN_BYTES if rows == 3 else 0)
+        writer.append(batch, outcomes, 0)
+        sink: Any = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, schema) as stream:
+            stream.write_batch(batch, custom_metadata={META_BATCH_OUTCOMES: outcomes, META_BATCH_CHECK: CHECK_BLANK})
+            end = sink.tell()
+        message = bytearray(memoryview(sink.getvalue())[:end])
+        start = schema.serialize().size
+        with_check(message, start, end)
+        wanted += message[start:]
+    assert next((tmp_path / OPEN_DIR).iterdir()).read_bytes() == wanted
+
+
+def test_the_memory_of_a_huge_block_is_given_back(tmp_path: Path) -> None:
+    batch = pa.RecordBatch.from_pydict({"n": range(ENCODED_MAX_BYTES // 8)})
+    writer = segments(tmp_path, batch.schema)
+    writer.append(batch, b"[]", 0)
+    assert sum(len(each) for each in vars(writer).values() if isinstance(each, bytearray)) <= ENCODED_MAX_BYTES
+
+
+# --- key columns ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("counts", [[1, 1_024, 1], [1_025, 1, 3], [1] * 1_030 + [2]])
+def test_keys_of_many_rows_and_of_many_messages(counts: list[int]) -> None:
+    several = messages(len(counts))
+    columns = key_columns("group", several, counts)
+    wanted = [("group", *key_of(message)[:4], seq, *key_of(message)[4:8])
+              for message, count in zip(several, counts, strict=True) for seq in range(count)]  # fmt: skip
+    assert list(zip(*[column.to_pylist() for column in columns[:-1]], strict=True)) == wanted
+
+
+# --- values and Arrow batches ---------------------------------------------------------------------------------------------
+
+
+def columns_of(width: int) -> Columns:
+    return Columns(parse_ddl(", ".join(f"c{number} bigint" for number in range(width))))
+
+
+def batch_of(width: int) -> Any:
+    return pa.RecordBatch.from_pydict({f"c{number}": [1, 2] for number in range(width)})
+
+
+def test_the_conversion_of_a_block_makes_no_object_for_each_row() -> None:
+    columns, rows = columns_of(5), [(1, 2, 3, 4, 5)] * 20_000
+    columns.arrays(rows)
+    collections: list[str] = []
+
+    def seen(phase: str, _info: dict[str, int]) -> None:
+        collections.append(phase)
+
+    gc.collect()
+    gc.callbacks.append(seen)
+    try:
+        columns.arrays(rows)
+    finally:
+        gc.callbacks.remove(seen)
+    assert not collections  # one comes with every 700 objects
+
+
+def test_an_arrow_batch_like_the_one_before_is_taken_as_a_whole() -> None:
+    counts: list[int] = []
+    for width in (5, 30):
+        columns, batch = columns_of(width), batch_of(width)
+        assert columns.fit_arrow(batch) == batch.columns
+        counts.append(len(calls_in(lambda columns=columns, batch=batch: columns.fit_arrow(batch))))
+    assert counts[0] == counts[1]
+
+
+def test_arrow_batches_that_are_not_like_the_one_before_are_looked_at() -> None:
+    columns = Columns(parse_ddl("a bigint not null, b string"))
+    good = pa.RecordBatch.from_pydict({"a": pa.array([1], pa.int64()), "b": ["x"]})
+    assert columns.fit_arrow(good) == columns.fit_arrow(good) == good.columns
+    with pytest.raises(RowError, match="column a bigint not null: is null"):
+        columns.fit_arrow(pa.RecordBatch.from_pydict({"a": pa.array([None], pa.int64()), "b": ["x"]}))
+    with pytest.raises(RowError, match='column "c" is not declared'):
+        columns.fit_arrow(pa.RecordBatch.from_pydict({"a": pa.array([1], pa.int64()), "c": ["x"]}))
+    turned = columns.fit_arrow(pa.RecordBatch.from_pydict({"b": ["y"], "a": pa.array([2], pa.int32())}))
+    assert [column.to_pylist() for column in turned] == [[2], ["y"]]
+    assert turned[0].type == pa.int64()
+    table = columns.fit_arrow(pa.Table.from_batches([good, good]))
+    assert [column.to_pylist() for column in table] == [[1, 1], ["x", "x"]]
+    assert columns.fit_arrow(good) == good.columns
