@@ -92,7 +92,7 @@ def not_a_folder(text: str) -> str:
     if url is not None:
         return f"is a URL ({url[1]}:), and it must be {FOLDERS_ARE}"
     if text.strip().startswith(_TABLE):
-        return "names a table of a catalog, which goes with other formats of Spark only"
+        return "names a table of a catalog, and not a folder: that goes with other formats of Spark only"
     return ""
 
 
