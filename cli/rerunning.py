@@ -32,6 +32,7 @@ from ..workers.packets import QueueInfo
 from ..workers.rows import RowBuffer
 from ..workers.sealing import Sealer
 from ..workers.segment import SegmentWriter
+from ..workers.sends import sending
 from ..workers.table_fit import check_fits
 from ..workers.user_errors import describe_error
 from .messages import records
@@ -54,7 +55,7 @@ class Rerun:
         `home`: where the group's slots are, with the columns that were inferred; without it, or where none were, the first
         rows decide for this run alone. `table`: what the rows must fit.
         """
-        self._handler: Handler = load(spec)
+        self._handler: Handler = sending(load(spec), group, None)  # only its rows are wanted
         inferred = None if home is None else home / COLUMNS_FILE
         columns = declared_columns(declared, self._handler.schema, inferred)
         schema = as_schema(columns) if columns else None

@@ -107,3 +107,7 @@ def check_handler(handler: Handler) -> None:
         raise UsageError(
             f"handler {handler.name} has {asked}: {MEANINGLESS['consumer.order']}. Run it with --engine workers"
         )
+    if handler.sends:
+        raise UsageError(
+            f"handler {handler.name} has sends=True: the tasks of a job send no messages. Run it with --engine workers"
+        )

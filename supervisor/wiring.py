@@ -28,6 +28,7 @@ from .core.order import Order
 from .core.staffing import Policy
 from .core.state import CoreConfig
 from .loader_child import where
+from .member.access import access_of
 from .pool.child import NewWorker
 from .slot import Slot
 
@@ -218,6 +219,7 @@ class Boots:
             traces=s.trace.enabled,
             spans=s.trace.spans,
             bounds=worker_bounds(s),
+            access=access_of(s),
             log_format=s.log.format,
             log_level=s.log.level,
         )

@@ -6,7 +6,7 @@ becomes the event that it makes of it. Both cores are the real ones; there is on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import count
 from random import Random
@@ -48,6 +48,7 @@ from ..supervisor.core import actions as act
 from ..supervisor.core import events as ev
 from ..supervisor.core.decisions import Core
 from ..supervisor.core.pulling import PullResult
+from ..supervisor.core.slab import Slot
 from ..supervisor.core.subscriptions import Subscriptions
 from ..workers.failures import DEAD_LETTER_LEVEL, Mode
 from ..workers.message import Message
@@ -58,7 +59,7 @@ HOLD_MS: Final = 60_000
 QUEUES_MIN: Final = 4
 CHANNEL: Final = 1
 PEER: Final = "127.0.0.1:1"
-_WITH_OFFSETS: Final = (
+WITH_OFFSETS: Final = (
     ResponseCode.SUCCESS,
     ResponseCode.PULL_NOT_FOUND,
     ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -158,6 +159,111 @@ class InnerBroker:
         return total
 
 
+class Requests:
+    """The commands that a member of one group sends, and what their answers say; no connection, no clock.
+
+    Used by whoever plays a member without a network: `InnerEdge`, and the simulation of this project's own tests.
+    """
+
+    def __init__(self, group: str, client_id: str, reconsume_max: int) -> None:
+        """`reconsume_max` >= 0: after so many attempts a broker makes a dead letter of what is sent back."""
+        self._group = group
+        self._client_id = client_id
+        self._reconsume_max = reconsume_max
+
+    def heartbeat(self, subscriptions: Iterable[SubscriptionData], message_model: str = "CLUSTERING") -> Command:
+        consumer = ConsumerData(
+            self._group, message_model=message_model, subscription_data_set=tuple(subscriptions)
+        )  # fmt: skip
+        return Command(RequestCode.HEART_BEAT, body=HeartbeatData(self._client_id, (), (consumer,)).encode())
+
+    def route(self, topic: str) -> Command:
+        return Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRoute(topic).to_fields())
+
+    def queues(self, topic: str, answer: Command | None) -> list[MessageQueue] | None:
+        """The topic's queues, from the answer to `route`; None = it has no route, or nobody said so."""
+        if answer is None or answer.code != ResponseCode.SUCCESS:
+            return None
+        return [
+            MessageQueue(topic, data.broker_name, number)
+            for data in TopicRouteData.decode(answer.body).queue_datas
+            for number in range(data.read_queue_nums)
+        ]
+
+    def member_list(self) -> Command:
+        return Command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ConsumerList(self._group).to_fields())
+
+    def members(self, answer: Command | None) -> list[str] | None:
+        """The client ids of the group, from the answer to `member_list`."""
+        if answer is None or answer.code != ResponseCode.SUCCESS:
+            return None
+        return list(ConsumerIds.decode(answer.body).consumer_id_list)
+
+    def query_offset(self, mq: MessageQueue) -> Command:
+        header = QueryOffset(consumer_group=self._group, topic=mq.topic, queue_id=mq.queue_id)
+        return Command(RequestCode.QUERY_CONSUMER_OFFSET, header.to_fields())
+
+    def update_offset(self, mq: MessageQueue, offset: int) -> Command:
+        header = UpdateOffset(
+            consumer_group=self._group, topic=mq.topic, queue_id=mq.queue_id, commit_offset=offset
+        )  # fmt: skip
+        return Command(RequestCode.UPDATE_CONSUMER_OFFSET, header.to_fields())
+
+    def pull(
+        self, action: act.Pull, sub_version: int, *, batch_max: int = 32, hold_ms: int = HOLD_MS, commits: bool = True
+    ) -> Command:
+        """`commits`: the broker keeps the group's offsets, so a pull may bring one along."""
+        header = PullRequest(
+            consumer_group=self._group, topic=action.mq.topic, queue_id=action.mq.queue_id, queue_offset=action.offset,
+            max_msg_nums=batch_max, commit_offset=action.commit_offset, suspend_timeout_millis=hold_ms,
+            sys_flag=PULL_SUSPEND | (PULL_COMMIT_OFFSET if commits and action.commit_offset > 0 else 0),
+            sub_version=sub_version,
+        )  # fmt: skip
+        return Command(RequestCode.PULL_MESSAGE, header.to_fields())
+
+    def pulled(self, action: act.Pull, answer: Command, slot: Slot | None) -> PullResult:
+        """`slot` has the body; None = there is none, or it found no room."""
+        if answer.code not in WITH_OFFSETS:
+            return PullResult(answer.code, action.offset, remark=answer.remark or "")
+        if answer.body and slot is None:
+            return PullResult(answer.code, action.offset, dropped=True)
+        header = PullResponse.from_fields(answer.fields)
+        return PullResult(answer.code, header.next_begin_offset, len(answer.body), slot)
+
+    def send_back(self, action: act.SendBack, record: bytes) -> Command:
+        """A failed message to its broker; one that was tried here to its limit as the orderly service sends it."""
+        if action.mode is Mode.LAST_ATTEMPT:
+            return self._last_attempt(decode_message(record), action)
+        header = SendBack(
+            offset=int.from_bytes(record[28:36], "big"), group=self._group,
+            delay_level=action.delay_level if action.mode is Mode.SEND_BACK else DEAD_LETTER_LEVEL,
+            origin_topic=action.mq.topic, max_reconsume_times=self._reconsume_max,
+        )  # fmt: skip
+        return Command(RequestCode.CONSUMER_SEND_MSG_BACK, header.to_fields())
+
+    def _last_attempt(self, message: StoredMessage, action: act.SendBack) -> Command:
+        times = message.reconsume_times + action.tried + 1
+        properties = {**message.properties, "RETRY_TOPIC": message.properties.get("RETRY_TOPIC", message.topic)}
+        header = SendRequestV2(
+            producer_group=INNER_PRODUCER_GROUP, topic=RETRY_PREFIX + self._group, default_topic=DEFAULT_TOPIC,
+            default_topic_queue_nums=1, queue_id=0, sys_flag=0, born_timestamp=message.born_timestamp_ms, flag=message.flag,
+            properties=encode_properties(properties), reconsume_times=times, max_reconsume_times=self._reconsume_max,
+        )  # fmt: skip
+        return Command(RequestCode.SEND_MESSAGE_V2, header.to_fields(), bytes(message.body))
+
+    def lock(self, mqs: tuple[MessageQueue, ...]) -> Command:
+        return Command(RequestCode.LOCK_BATCH_MQ, body=LockBatch(self._group, self._client_id, mqs).encode())
+
+    def locked(self, answer: Command | None) -> set[MessageQueue] | None:
+        """The queues that the broker granted; None = it did not say."""
+        if answer is None or answer.code != ResponseCode.SUCCESS:
+            return None
+        return set(LockBatchResponse.decode(answer.body).lock_ok_mq_set)
+
+    def unlock(self, mqs: tuple[MessageQueue, ...]) -> Command:
+        return Command(RequestCode.UNLOCK_BATCH_MQ, body=LockBatch(self._group, self._client_id, mqs).encode())
+
+
 class InnerEdge:
     """Does what the supervisor's core wants of the broker. `now` is the core's clock in seconds; `fate` hears of each message
     that has gone back, with the record, and the reason."""
@@ -171,9 +277,8 @@ class InnerEdge:
         self._view = view
         self._now = now
         self._fate = fate
-        self._reconsume_max = reconsume_max
-        self._group = core.state.config.group
-        self._client_id = core.state.config.client_id
+        config = core.state.config
+        self._requests = Requests(config.group, config.client_id, reconsume_max)
         self.subscriptions = subscriptions
         self.performs: dict[type, Callable[[Any], None]] = {
             act.FetchAssignment: self._fetch_assignment,
@@ -191,32 +296,15 @@ class InnerEdge:
 
     def heartbeat(self) -> None:
         """Join the group, or say that it is still there."""
-        consumer = ConsumerData(
-            self._group, message_model="CLUSTERING", subscription_data_set=tuple(self.subscriptions.values())
-        )
-        body = HeartbeatData(self._client_id, (), (consumer,)).encode()
-        self._broker.now(Command(RequestCode.HEART_BEAT, body=body))
+        self._broker.now(self._requests.heartbeat(self.subscriptions.values()))
 
     def _fetch_assignment(self, action: act.FetchAssignment) -> None:
-        route = self._broker.now(Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRoute(action.topic).to_fields()))
-        queues: list[MessageQueue] | None = None
-        members: list[str] | None = None
-        if route.code == ResponseCode.SUCCESS:
-            queues = [
-                MessageQueue(action.topic, data.broker_name, number)
-                for data in TopicRouteData.decode(route.body).queue_datas
-                for number in range(data.read_queue_nums)
-            ]
-            listed = self._broker.now(
-                Command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ConsumerList(self._group).to_fields())
-            )
-            if listed.code == ResponseCode.SUCCESS:
-                members = list(ConsumerIds.decode(listed.body).consumer_id_list)
+        queues = self._requests.queues(action.topic, self._broker.now(self._requests.route(action.topic)))
+        members = None if queues is None else self._requests.members(self._broker.now(self._requests.member_list()))
         self._event(ev.Members(action.topic, queues, members))
 
     def _offset_of(self, mq: MessageQueue) -> int | None:
-        header = QueryOffset(consumer_group=self._group, topic=mq.topic, queue_id=mq.queue_id)
-        answer = self._broker.now(Command(RequestCode.QUERY_CONSUMER_OFFSET, header.to_fields()))
+        answer = self._broker.now(self._requests.query_offset(mq))
         return int(answer.fields["offset"]) if answer.code == ResponseCode.SUCCESS else None
 
     def _fetch_offset(self, action: act.FetchOffset) -> None:
@@ -224,81 +312,32 @@ class InnerEdge:
 
     def _pull(self, action: act.Pull) -> None:
         subscription: SubscriptionData = self.subscriptions[action.mq.topic]
-        header = PullRequest(
-            consumer_group=self._group, topic=action.mq.topic, queue_id=action.mq.queue_id, queue_offset=action.offset,
-            max_msg_nums=32, sys_flag=PULL_SUSPEND | (PULL_COMMIT_OFFSET if action.commit_offset > 0 else 0),
-            commit_offset=action.commit_offset, suspend_timeout_millis=HOLD_MS, sub_version=subscription.sub_version,
-        )  # fmt: skip
 
         def pulled(response: Command) -> None:
             slot, length = None, len(response.body)
-            if response.code not in _WITH_OFFSETS:
-                self._event(
-                    ev.Pulled(action.handle, PullResult(response.code, action.offset, remark=response.remark or ""))
-                )
-                return
-            if length:
+            if length and response.code in WITH_OFFSETS:
                 slot = self._core.room_for(action.handle, length)
                 if slot is not None:
                     self._view[slot.start : slot.start + length] = response.body
-            offset = PullResponse.from_fields(response.fields).next_begin_offset
-            self._event(
-                ev.Pulled(
-                    action.handle,
-                    PullResult(response.code, offset, length, slot, dropped=bool(length and slot is None)),
-                )
-            )
+            self._event(ev.Pulled(action.handle, self._requests.pulled(action, response, slot)))
 
-        self._broker.ask(Command(RequestCode.PULL_MESSAGE, header.to_fields()), pulled)
+        self._broker.ask(self._requests.pull(action, subscription.sub_version), pulled)
 
     def _commit(self, action: act.Commit) -> None:
         known = self._offset_of(action.mq) if action.guarded else None
         if known is None or action.known <= known < action.offset:
-            header = UpdateOffset(
-                consumer_group=self._group,
-                topic=action.mq.topic,
-                queue_id=action.mq.queue_id,
-                commit_offset=action.offset,
-            )
-            self._broker.now(Command(RequestCode.UPDATE_CONSUMER_OFFSET, header.to_fields()))
+            self._broker.now(self._requests.update_offset(action.mq, action.offset))
         self._event(ev.Committed(action.handle, action.offset, True))
 
     def _send_back(self, action: act.SendBack) -> None:
         record = bytes(self._view[action.start : action.end])
-        error = self._why(action)
         log_end = self._broker.core.state.store.log_end
-        if action.mode is Mode.LAST_ATTEMPT:
-            command = self._as_new(decode_message(record), action)
-        else:
-            header = SendBack(
-                offset=int.from_bytes(record[28:36], "big"), group=self._group,
-                delay_level=action.delay_level if action.mode is Mode.SEND_BACK else DEAD_LETTER_LEVEL,
-                origin_topic=action.mq.topic, max_reconsume_times=self._reconsume_max,
-            )  # fmt: skip
-            command = Command(RequestCode.CONSUMER_SEND_MSG_BACK, header.to_fields())
+        command = self._requests.send_back(action, record)
         accepted = self._broker.now(command).code == ResponseCode.SUCCESS
         if accepted:
-            self._fate(action.mq, record, error, self._broker.went_back(log_end))
+            self._fate(action.mq, record, action.error, self._broker.went_back(log_end))
         self._event(ev.SentBack(action.handle, action.chunk_id, action.index, accepted))
 
-    def _why(self, action: act.SendBack) -> str:
-        chunk = self._core.state.chunks.get(action.chunk_id)
-        failure = (chunk.failed or {}).get(action.index) if chunk is not None else None
-        return failure.error if failure is not None else ""
-
-    def _as_new(self, message: StoredMessage, action: act.SendBack) -> Command:
-        """An ordered message at its limit: as the orderly service sends it (supervisor/member/send_back.py)."""
-        times = message.reconsume_times + action.tried + 1
-        properties = {**message.properties, "RETRY_TOPIC": message.properties.get("RETRY_TOPIC", message.topic)}
-        header = SendRequestV2(
-            producer_group=INNER_PRODUCER_GROUP, topic=RETRY_PREFIX + self._group, default_topic=DEFAULT_TOPIC,
-            default_topic_queue_nums=1, queue_id=0, sys_flag=0, born_timestamp=message.born_timestamp_ms, flag=message.flag,
-            properties=encode_properties(properties), reconsume_times=times, max_reconsume_times=self._reconsume_max,
-        )  # fmt: skip
-        return Command(RequestCode.SEND_MESSAGE_V2, header.to_fields(), bytes(message.body))
-
     def _lock(self, action: act.LockQueues) -> None:
-        body = LockBatch(self._group, self._client_id, action.mqs).encode()
-        answer = self._broker.now(Command(RequestCode.LOCK_BATCH_MQ, body=body))
-        granted = set(LockBatchResponse.decode(answer.body).lock_ok_mq_set)
+        granted = self._requests.locked(self._broker.now(self._requests.lock(action.mqs)))
         self._event(ev.Locked(action.mqs, granted, self._now()))

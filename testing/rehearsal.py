@@ -27,6 +27,7 @@ from typing import Any, Final, Self
 import pyarrow
 import pyarrow.ipc
 
+from ..client.outgoing import OutgoingMessage
 from ..conf.segment_format import KEY_COLUMNS, OPEN_DIR, READY_DIR
 from ..conf.settings import Settings, load
 from ..remoting.errors import RocketcrewError, UsageError
@@ -52,13 +53,14 @@ from ..workers.inferring import INFER, Inferring, declared_columns
 from ..workers.link import Transport, WorkerLink, link_pair
 from ..workers.loading import HandlerLoadError, describe, find, import_module, ready
 from ..workers.main import consume_hooks, run_hook
-from ..workers.message import Message
+from ..workers.message import Message, make_message
 from ..workers.packets import QueueInfo
 from ..workers.routing import agreed_topics, check_order, handler_of
 from ..workers.rows import RowBuffer
 from ..workers.runner import Place
 from ..workers.sealing import Sealer
 from ..workers.segment import SegmentWriter
+from ..workers.sends import SendError, sending
 from ..workers.trial_import import handlers_of
 from ..workers.user_errors import user_traceback
 from ..workers.watching import watched
@@ -146,6 +148,7 @@ class Rehearsal:
         self._calls: list[Call] = []
         self._retries: list[Retried] = []
         self._dead_letters: list[DeadLetter] = []
+        self._sent_by_handler = _Sent(self._broker)
         self._log = _Log()
         self._folder: TemporaryDirectory[str] | None = None
 
@@ -217,6 +220,7 @@ class Rehearsal:
             filtered=counters.filtered_messages,
             unfinished=self.unfinished,
             elapsed_s=self.elapsed_s,
+            sent=list(self._sent_by_handler.messages),
             log=list(self._log.events),
         )
 
@@ -276,7 +280,7 @@ class Rehearsal:
         self._folder = TemporaryDirectory(prefix="rocketcrew-test-")
         return _Member(
             settings, handler, Path(self._folder.name), self._broker, self._now_s, lambda: int(self._now_ms), self._log,
-            called=self._called, fate=self._went_back,
+            called=self._called, fate=self._went_back, sent=self._sent_by_handler,
         )  # fmt: skip
 
     def _called(self, messages: Sequence[Message], error: BaseException | None) -> None:
@@ -298,6 +302,7 @@ class _Member:
         now_s: Callable[[], float], now_ms: Callable[[], int], log: _Log, *,
         called: Callable[[Sequence[Message], BaseException | None], None],
         fate: Callable[[MessageQueue, bytes, str, WentBack], None],
+        sent: _Sent,
     ) -> None:  # fmt: skip
         topics = subscriptions(settings.consumer.topics)
         check_consumer(settings, topics, handler.name)
@@ -329,13 +334,13 @@ class _Member:
         self.core.state.stats.calls_are_batches = handler.batch
         self._known: set[int] = set()
         self._packets = 0
-        self._start_worker(handler, called)
+        self._start_worker(handler, called, sent)
         self.edge.heartbeat()
         for event in (ev.WorkerStarted(Worker(WORKER)), ev.WorkerReady(WORKER), ev.Start()):
             self.core.handle(event, now_s())
 
     def _start_worker(
-        self, handler: Handler, called: Callable[[Sequence[Message], BaseException | None], None]
+        self, handler: Handler, called: Callable[[Sequence[Message], BaseException | None], None], sent: _Sent
     ) -> None:
         settings, bounds = self._settings, worker_bounds(self._settings)
         self._link, sock = link_pair(Transport.SLAB)
@@ -348,6 +353,7 @@ class _Member:
         hooks = consume_hooks(handler, bounds, "", self._log, ordered=bounds.ordered or handler.order is not None)
         if self._loop is not None and inspect.iscoroutinefunction(handler.function):
             handler = one_call_at_a_time(handler, self._loop)
+        handler = sending(handler, group, sent)
         handler = watched(_witnessed(handler, called), group, [] if hooks is None else [hooks])
         self._rows, self._segments, sealer = self._results(handler)
         enter(Context(WORKER, 0, cell, lambda _: None))
@@ -510,6 +516,28 @@ class _Member:
                 self._loop.close()
             self._link.close()
             self._worker_link.close()
+
+
+class _Sent:
+    """Stores what a handler sends in the broker."""
+
+    def __init__(self, broker: InnerBroker) -> None:
+        self._broker = broker
+        self.messages: list[Message] = []
+
+    def send(self, messages: Sequence[OutgoingMessage]) -> None:
+        """Raises SendError with the broker's reason."""
+        for each in messages:
+            made = make_message(bytes(each.body_bytes), topic=each.topic, properties=each.all_properties(""))
+            try:
+                self._broker.send(made)
+            except UsageError as error:
+                raise SendError(str(error)) from error
+            self.messages.append(made)
+
+    async def send_awaited(self, messages: Sequence[OutgoingMessage]) -> None:
+        """As `send`."""
+        self.send(messages)
 
 
 class _Log:

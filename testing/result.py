@@ -69,6 +69,8 @@ class Result:
     unfinished: int
     """Messages that are neither consumed nor dead letters: their time has not come, or the run was cut off."""
     elapsed_s: float
+    sent: list[Message] = field(default_factory=list[Message])
+    """What the handler sent (`Send`), in order, with the unique keys; the broker has these messages too."""
     log: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     """What would be logged: `event`, `level`, and the event's keys."""
 

@@ -206,6 +206,7 @@ class Handler:
         topic: str | None = None,
         tags: str | None = None,
         body_errors: str = "retry",
+        sends: bool = False,
     ) -> None:
         if not callable(function):
             raise UsageError(f"handler: {function!r} cannot be called; decorate a function")
@@ -218,6 +219,7 @@ class Handler:
                 f"handler: body_errors={body_errors!r} is unknown; use {', '.join(map(repr, BODY_ERRORS))}"
             )
         self.body_errors = body_errors
+        self.sends = sends
         self.subscriptions = _subscriptions(topic, tags)
         """What it consumes, as `consumer.topics` has it; empty = what the configuration says."""
         self.parts: tuple[Handler, ...] = ()
@@ -275,6 +277,7 @@ def handler(
     topic: str | None = None,
     tags: str | None = None,
     body_errors: str = "retry",
+    sends: bool = False,
 ) -> Callable[[Callable[..., Any]], Handler]: ...
 def handler(
     function: Callable[..., Any] | None = None,
@@ -294,6 +297,7 @@ def handler(
     topic: str | None = None,
     tags: str | None = None,
     body_errors: str = "retry",
+    sends: bool = False,
 ) -> Handler | Callable[[Callable[..., Any]], Handler]:
     """Decorate a handler, bare or with arguments.
 
@@ -322,7 +326,7 @@ def handler(
         return Handler(
             target, schema=schema, batch=batch, filter=filter, setup=setup, teardown=teardown,
             soft_time_limit=soft_time_limit, hard_time_limit=hard_time_limit, hooks=hooks, order=order, key=key,
-            auto_commit=auto_commit, topic=topic, tags=tags, body_errors=body_errors,
+            auto_commit=auto_commit, topic=topic, tags=tags, body_errors=body_errors, sends=sends,
         )  # fmt: skip
 
     return decorate if function is None else decorate(function)

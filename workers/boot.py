@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from ..client.access import Access
 from .link import Transport
 from .loading import HandlerSpec
 from .slab_memory import SharedFd, SlabHandle
@@ -94,5 +95,7 @@ class WorkerBoot:
     spans: bool = False
     """OpenTelemetry spans are made where its API is installed (`trace.spans`)."""
     bounds: WorkerBounds = field(default_factory=WorkerBounds)
+    access: Access | None = None
+    """How messages out of the handler reach the brokers (sends.py)."""
     log_format: str = "auto"
     log_level: str = "info"

@@ -23,6 +23,7 @@ from .ddl import fields_of, to_ddl
 # The stubs' generics ask for value types, which only the run knows here.
 pa: Any = pyarrow
 
+UNDECLARED: Final = "the handler returned a Send, and is not declared with @handler(sends=True): it would not be sent"
 NONE_TYPE: Final = type(None)
 _IMMUTABLE: Final = frozenset(
     {bool, bytes, datetime.date, datetime.datetime, decimal.Decimal, float, int, str, NONE_TYPE}
@@ -81,6 +82,8 @@ class Columns:
         if known is None and dataclasses.is_dataclass(row) and not isinstance(row, type):
             known = self._has_these_fields(row.__class__)
             return self.values_of(row) if known else self._values_of_dict(dataclasses.asdict(row))
+        if type(row).__name__ == "Send":
+            raise RowError(UNDECLARED)
         raise RowError(f"a row must be a dict or a dataclass instance, not {type(row).__name__}")
 
     def _make_values_of_plain(self) -> Callable[[Any], tuple[Any, ...] | None]:

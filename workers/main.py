@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import structlog
@@ -62,12 +62,17 @@ from .runner import Place
 from .salvage import salvage
 from .sealing import Sealer
 from .segment import SegmentWriter
+from .sends import sending
 from .stack_dump import answer_with_stacks
 from .table_fit import check_fits
 from .time_limits import SoftLimit, limits_of, obey
 from .user_errors import describe_error, user_traceback
 from .watching import ProcessSpans, TraceLog, Watcher, watched, watched_async
 from .worker import SegmentPause, WorkerLoop
+
+if TYPE_CHECKING:
+    from ..client.access import Access
+    from .outbox import Outbox
 
 
 def worker_main(boot: WorkerBoot) -> int:
@@ -108,7 +113,8 @@ def run_worker_on(boot: WorkerBoot, link: WorkerLink, log: Any) -> int:
         trace = error.traceback if isinstance(error, HandlerLoadError) else ""
         link.send(encode_boot_failed(BootFailed(str(error), trace)))
         return EXIT_BOOT
-    worker = make_worker(boot, link, handler, schema, log, cell, loop)
+    outbox = make_outbox(handler, boot.access)
+    worker = make_worker(boot, link, sending(handler, boot.group, outbox), schema, log, cell, loop)
     link.send(encode_ready(ready_packet(handler, schema, boot)))
     guard = ForkGuard(lambda: worker.lock)
     os.register_at_fork(before=guard.before, after_in_parent=guard.after_in_parent, after_in_child=worker.forked)
@@ -120,12 +126,24 @@ def run_worker_on(boot: WorkerBoot, link: WorkerLink, log: Any) -> int:
         worker.accuse()
         log.error("handler_closed_descriptors", error=str(error))
         return EXIT_DESCRIPTORS
+    finally:
+        if outbox is not None:
+            outbox.close()
     if handler.teardown is not None:
         try:
             run_hook(handler.teardown, loop)
         except BaseException as error:  # noqa: BLE001  the work is done and reported: nothing may spoil the exit code
             log.warning("teardown_failed", error=describe_error(error), exception=user_traceback(error))
     return EXIT_OK
+
+
+def make_outbox(handler: Handler, access: Access | None) -> Outbox | None:
+    """None for a handler that sends nothing: it does not pay for the client."""
+    if not handler.sends or access is None:
+        return None
+    from .outbox import Outbox
+
+    return Outbox(access)
 
 
 def run_hook(hook: Hook, loop: asyncio.AbstractEventLoop | None) -> None:

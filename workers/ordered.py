@@ -30,6 +30,7 @@ from .packets import QueueInfo, clip
 from .rows import Prepared
 from .run import Run, records_of
 from .runner import HANDLER_CALLERS, NEVER_INTERRUPTED, Runner, failure_of, message_keys
+from .sends import run_out
 from .user_errors import describe_error, user_traceback
 
 _SYSFLAG = Struct(">36xI")
@@ -256,6 +257,7 @@ class OrderedRunner(Runner):
         if isinstance(result, BaseException):
             raise result
         if self.rows is None or result is None:
+            run_out(result)
             return None, commit
         return self.rows.prepare(message, result, at_once=True), commit
 

@@ -68,6 +68,7 @@ def combine(handlers: Sequence[Handler]) -> Handler:
     )
     combined.subscriptions = _subscriptions_of(routes)
     combined.parts = tuple(handlers)
+    combined.sends = any(one.sends for one in handlers)
     combined.divides = first.batch
     return combined
 

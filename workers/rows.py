@@ -21,7 +21,7 @@ import pyarrow
 from ..conf.segment_format import FORMAT_VERSION, META_GROUP, META_USER_SCHEMA, META_VERSION, key_fields
 from ..remoting.errors import ProtocolError
 from .ddl import fields_of, to_ddl
-from .fitting import Arrays, Columns, RowError, UnknownValueError
+from .fitting import UNDECLARED, Arrays, Columns, RowError, UnknownValueError
 from .inferring import as_rows
 from .message import Message
 from .packets import BLOCK_MESSAGES
@@ -271,6 +271,8 @@ def _is_row(result: object) -> bool:
 
 
 def _unusable(result: object) -> str:
+    if type(result).__name__ == "Send":
+        return UNDECLARED
     return (
         f"the handler returned {type(result).__name__}, which is neither None nor a row (dict or dataclass), "
         f"nor an iterable of rows, nor an Arrow batch"

@@ -47,6 +47,7 @@ from .message import INNER_BATCH_BIT, Message
 from .packets import QueueInfo, clip
 from .rows import Kept, Prepared, RowBuffer
 from .run import FAILURES_PER_RUN_MAX, NS_PER_US, Run, records_of
+from .sends import run_out
 from .time_limits import CallTimedOutError
 from .unreported import Unreported
 from .user_errors import describe_error, user_traceback
@@ -322,6 +323,7 @@ class Runner:
         if isinstance(result, BaseException):
             raise result
         if self.rows is None or result is None:
+            run_out(result)
             return None
         return self.rows.prepare(message, result)
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .workers.api import BatchResult, BodyError, Commit, Handler, Retry, Rollback, SoftTimeLimitExceeded, Suspend, handler
     from .workers.context import cancelled, logger, progress, worker_index
     from .workers.message import Message
+    from .workers.sends import Send, SendError
 
 __all__ = [
     "Access",
@@ -40,6 +41,8 @@ __all__ = [
     "Producer",
     "Retry",
     "Rollback",
+    "Send",
+    "SendError",
     "SendResult",
     "SendRules",
     "SendStatus",
@@ -75,6 +78,7 @@ _FROM = {
     ),
     "workers.context": ("cancelled", "logger", "progress", "worker_index"),
     "workers.message": ("Message",),
+    "workers.sends": ("Send", "SendError"),
 }  # fmt: skip
 _MODULES = {name: module for module, names in _FROM.items() for name in names}
 

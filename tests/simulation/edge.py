@@ -6,38 +6,23 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rocketcrew.remoting.bodies import (
-    ConsumerData,
-    ConsumerIds,
-    HeartbeatData,
-    LockBatch,
-    LockBatchResponse,
     SubscriptionData,
-    TopicRouteData,
 )
-from rocketcrew.remoting.codes import PULL_COMMIT_OFFSET, PULL_SUSPEND, RequestCode, ResponseCode
+from rocketcrew.remoting.codes import RequestCode, ResponseCode
 from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.headers import (
-    ConsumerList,
-    GetRoute,
-    PullRequest,
-    PullResponse,
-    QueryOffset,
-    SendBack,
-    SendRequestV2,
     Unregister,
-    UpdateOffset,
 )
-from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.queues import MessageQueue
-from rocketcrew.remoting.stored import decode_message, record_info
+from rocketcrew.remoting.stored import record_info
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.allocation import allocate, strategy_named
 from rocketcrew.supervisor.core.assigning import LOOK_UP_MAX_S
-from rocketcrew.supervisor.core.pulling import PullResult
 from rocketcrew.supervisor.core.slab import Slot
 from rocketcrew.supervisor.core.states import QueueState
-from rocketcrew.workers.failures import DEAD_LETTER_LEVEL, Mode
+from rocketcrew.testing.inner_broker import WITH_OFFSETS, Requests
+from rocketcrew.workers.failures import Mode
 
 from .broker_host import SentAsNew
 from .network import Answer, Link, Sink
@@ -75,12 +60,10 @@ class Edge:
         self._looking: dict[str, float] = {}
         """Topics that a look-up is under way for, and since when."""
         self._alone = member.script.broadcasting
-        data = [SubscriptionData.of(TOPIC, member.script.subscription, 1)]
+        self._requests = Requests(GROUP, member.client_id, MAX_RECONSUME_TIMES)
+        self._subscriptions = [SubscriptionData.of(TOPIC, member.script.subscription, 1)]
         if not self._alone:
-            data.append(SubscriptionData.of(RETRY_TOPIC, "*", 1))
-        model = "BROADCASTING" if self._alone else "CLUSTERING"
-        consumer = ConsumerData(GROUP, message_model=model, subscription_data_set=tuple(data))
-        self._heartbeat_body = HeartbeatData(member.client_id, (), (consumer,)).encode()
+            self._subscriptions.append(SubscriptionData.of(RETRY_TOPIC, "*", 1))
         self.performs: dict[type, Callable[[Any], None]] = {
             act.FetchAssignment: self._fetch_assignment,
             act.FetchOffset: self._fetch_offset,
@@ -158,7 +141,8 @@ class Edge:
     # --- the core's requests ------------------------------------------------------------------------------------
 
     def _heartbeat(self) -> None:
-        self._ask(Command(RequestCode.HEART_BEAT, body=self._heartbeat_body), lambda _c, _s: None)
+        model = "BROADCASTING" if self._alone else "CLUSTERING"
+        self._ask(self._requests.heartbeat(self._subscriptions, model), lambda _c, _s: None)
 
     def _looked_up(self, topic: str, queues: list[MessageQueue] | None, members: list[str] | None) -> None:
         self._looking.pop(topic, None)
@@ -175,18 +159,14 @@ class Edge:
             return
 
         def routed(response: Command | None, _slot: Slot | None) -> None:
-            if response is None or response.code != ResponseCode.SUCCESS:
+            queues = self._requests.queues(topic, response)
+            if queues is None:
                 self._looked_up(topic, None, None)
                 return
-            queues = [
-                MessageQueue(topic, data.broker_name, number)
-                for data in TopicRouteData.decode(response.body).queue_datas
-                for number in range(data.read_queue_nums)
-            ]
             self._routes[topic] = (self._world.now_ms, queues)
             self._fetch_members(topic, queues)
 
-        self._ask(Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRoute(topic).to_fields()), routed)
+        self._ask(self._requests.route(topic), routed)
 
     def _fetch_members(self, topic: str, queues: list[MessageQueue]) -> None:
         if self._alone:
@@ -194,13 +174,12 @@ class Edge:
             return
 
         def listed(response: Command | None, _slot: Slot | None) -> None:
-            members: list[str] | None = None
-            if response is not None and response.code == ResponseCode.SUCCESS:
-                members = list(ConsumerIds.decode(response.body).consumer_id_list)
+            members = self._requests.members(response)
+            if members is not None:
                 self._note_revoked(topic, queues, members)
             self._looked_up(topic, queues, members)
 
-        self._ask(Command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ConsumerList(GROUP).to_fields()), listed)
+        self._ask(self._requests.member_list(), listed)
 
     def _note_revoked(self, topic: str, queues: list[MessageQueue], members: list[str]) -> None:
         """Whose queues are another's from now on, by our own reckoning."""
@@ -230,20 +209,9 @@ class Edge:
                 self._world.note("a first offset was not found out")
             self._core.handle(ev.Opened(action.handle, offset), self._world.now)
 
-        self._ask(self._query(action.mq), found)
-
-    def _query(self, mq: MessageQueue) -> Command:
-        header = QueryOffset(consumer_group=GROUP, topic=mq.topic, queue_id=mq.queue_id)
-        return Command(RequestCode.QUERY_CONSUMER_OFFSET, header.to_fields())
+        self._ask(self._requests.query_offset(action.mq), found)
 
     def _pull(self, action: act.Pull) -> None:
-        header = PullRequest(
-            consumer_group=GROUP, topic=action.mq.topic, queue_id=action.mq.queue_id, queue_offset=action.offset,
-            max_msg_nums=self._member.script.pull_batch,
-            sys_flag=PULL_SUSPEND | (PULL_COMMIT_OFFSET if action.commit_offset > 0 and not self._alone else 0),
-            commit_offset=action.commit_offset, suspend_timeout_millis=SUSPEND_MS, sub_version=1,
-        )  # fmt: skip
-
         def sink(length_bytes: int) -> Slot | None:
             slot = self._core.room_for(action.handle, length_bytes)
             if slot is None:
@@ -254,19 +222,15 @@ class Edge:
             if response is None:
                 self._core.handle(ev.NoAnswer(action.handle, slot), self._world.now)
                 return
-            self._core.handle(ev.Pulled(action.handle, self._result(action, response, slot)), self._world.now)
+            result = self._requests.pulled(action, response, slot)
+            if response.code not in WITH_OFFSETS:
+                self._world.note(f"a pull was refused with {response.code}")
+            self._core.handle(ev.Pulled(action.handle, result), self._world.now)
 
-        command = Command(RequestCode.PULL_MESSAGE, header.to_fields())
+        command = self._requests.pull(
+            action, 1, batch_max=self._member.script.pull_batch, hold_ms=SUSPEND_MS, commits=not self._alone
+        )  # fmt: skip
         self._ask(command, pulled, PULL_TIMEOUT_MS, sink, self._member.askers[action.mq])
-
-    def _result(self, action: act.Pull, response: Command, slot: Slot | None) -> PullResult:
-        if response.code not in _WITH_OFFSETS:
-            self._world.note(f"a pull was refused with {response.code}")
-            return PullResult(response.code, action.offset, remark=response.remark or "")
-        if response.body and slot is None:
-            return PullResult(response.code, action.offset, dropped=True)
-        header = PullResponse.from_fields(response.fields)
-        return PullResult(response.code, header.next_begin_offset, len(response.body), slot)
 
     def _commit_to_file(self, action: act.Commit) -> None:
         """As supervisor/member/local_offsets.py does it: whole or not at all; sometimes the disk refuses."""
@@ -293,11 +257,7 @@ class Edge:
             self._core.handle(ev.Committed(action.handle, action.offset, ok), self._world.now)
 
         def update() -> None:
-            header = UpdateOffset(
-                consumer_group=GROUP, topic=action.mq.topic, queue_id=action.mq.queue_id, commit_offset=action.offset
-            )
-            command = Command(RequestCode.UPDATE_CONSUMER_OFFSET, header.to_fields())
-            self._ask(command, updated, asker=asker)
+            self._ask(self._requests.update_offset(action.mq, action.offset), updated, asker=asker)
 
         def queried(response: Command | None, _slot: Slot | None) -> None:
             if response is None or response.code not in (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND):
@@ -312,7 +272,7 @@ class Edge:
                 update()
 
         if action.guarded and self._member.parts.guards_commits:
-            self._ask(self._query(action.mq), queried)
+            self._ask(self._requests.query_offset(action.mq), queried)
         else:
             update()
 
@@ -343,60 +303,31 @@ class Edge:
         if action.facts is not None:
             info = record_info(view, start, action.end)
             self._member.coroner.dead_letter(action, number_of(view[info.body_start : info.body_start + 8]))
+        command, record = self._requests.send_back(action, bytes(view[start : action.end])), None
         if action.mode is Mode.LAST_ATTEMPT:
-            self._send_as_new(action, bytes(view[action.start : action.end]))
-            return
-        header = SendBack(
-            offset=int.from_bytes(view[start + 28 : start + 36], "big"),
-            group=GROUP,
-            delay_level=action.delay_level if action.mode is Mode.SEND_BACK else DEAD_LETTER_LEVEL,
-            origin_topic=action.mq.topic,
-            max_reconsume_times=MAX_RECONSUME_TIMES,
-        )
+            self._world.note("an ordered message reached its limit")
+            record = SentAsNew((action.mq.topic, action.mq.queue_id), offset)
 
         def answered(response: Command | None, _slot: Slot | None) -> None:
             accepted = response is not None and response.code == ResponseCode.SUCCESS
             if not accepted:
                 self._world.note("a send-back was refused or its answer lost")
-                self._member.notebook.refused(action.handle, expected)
+                if record is None:
+                    self._member.notebook.refused(action.handle, expected)
             self._core.handle(ev.SentBack(action.handle, action.chunk_id, action.index, accepted), self._world.now)
 
-        self._ask(Command(RequestCode.CONSUMER_SEND_MSG_BACK, header.to_fields()), answered)
-
-    def _send_as_new(self, action: act.SendBack, record: bytes) -> None:
-        """An ordered message at its limit."""
-        message = decode_message(record)
-        times = message.reconsume_times + action.tried + 1
-        properties = {**message.properties, "RETRY_TOPIC": message.properties.get("RETRY_TOPIC", message.topic)}
-        header = SendRequestV2(
-            producer_group="CLIENT_INNER_PRODUCER", topic=RETRY_TOPIC, default_topic="TBW102", default_topic_queue_nums=1,
-            queue_id=0, sys_flag=0, born_timestamp=int(self._world.now_ms), flag=0,
-            properties=encode_properties(properties | {"DELAY": "1"}), reconsume_times=times,
-            max_reconsume_times=MAX_RECONSUME_TIMES,
-        )  # fmt: skip
-
-        def answered(response: Command | None, _slot: Slot | None) -> None:
-            accepted = response is not None and response.code == ResponseCode.SUCCESS
-            self._core.handle(ev.SentBack(action.handle, action.chunk_id, action.index, accepted), self._world.now)
-
-        self._world.note("an ordered message reached its limit")
-        sent = SentAsNew((action.mq.topic, action.mq.queue_id), message.queue_offset)
-        self._ask(Command(RequestCode.SEND_MESSAGE_V2, header.to_fields(), bytes(message.body)), answered, asker=sent)
+        self._ask(command, answered, asker=record)
 
     def _lock(self, action: act.LockQueues) -> None:
         asked_at = self._world.now
 
         def locked(response: Command | None, _slot: Slot | None) -> None:
-            granted = None
-            if response is not None and response.code == ResponseCode.SUCCESS:
-                granted = set(LockBatchResponse.decode(response.body).lock_ok_mq_set)
-                if len(granted) < len(action.mqs):
-                    self._world.note("a lock was refused")
+            granted = self._requests.locked(response)
+            if granted is not None and len(granted) < len(action.mqs):
+                self._world.note("a lock was refused")
             self._core.handle(ev.Locked(action.mqs, granted, asked_at), self._world.now)
 
-        body = LockBatch(GROUP, self._member.client_id, action.mqs).encode()
-        self._ask(Command(RequestCode.LOCK_BATCH_MQ, body=body), locked)
+        self._ask(self._requests.lock(action.mqs), locked)
 
     def _unlock(self, action: act.UnlockQueues) -> None:
-        body = LockBatch(GROUP, self._member.client_id, action.mqs).encode()
-        self._ask(Command(RequestCode.UNLOCK_BATCH_MQ, body=body), lambda _c, _s: None)
+        self._ask(self._requests.unlock(action.mqs), lambda _c, _s: None)

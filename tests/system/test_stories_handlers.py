@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
+import socket
 from pathlib import Path
 
 import pytest
 from terminal import Terminal, run
+
+from rocketcrew import Access, OutgoingMessage, SendError
+from rocketcrew.workers.outbox import Outbox
 
 SHOP = """
 from rocketcrew import handler, logger
@@ -32,6 +37,30 @@ class Order:
 @handler(topic="orders", body_errors="dead_letter")
 def count(message: Message, order: Order):
     logger(message).info("order_taken", says=order.order_id)
+"""
+BILLING = """
+import os, signal
+from pathlib import Path
+from rocketcrew import Send, handler, logger
+
+class KilledOnce:
+    def hook_name(self):
+        return "killed-once"
+    def consume_message_before(self, context):
+        pass
+    def consume_message_after(self, context):
+        marker = Path("killed")
+        if not marker.exists():
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+@handler(topic="orders", sends=True, hooks=[KilledOnce()])
+def bill(message):
+    return [Send("invoices", message.body, keys=message.keys), Send("audit", "billed")]
+
+@handler(topic="invoices", hooks=bill.hooks)
+def book(message):
+    logger(message).info("booked", says=message.body.decode())
 """
 RUN = ("--group", "billing", "--no-load", "--set", "workers.count=1", "--log-format", "json", "--embedded",
        "--set", "broker.name_server_port=0", "--set", "broker.port=0",
@@ -99,3 +128,35 @@ def test_a_body_that_does_not_fit_is_a_dead_letter_with_field_and_reason(tmp_pat
         assert "the body is no Order: Expected `float`, got `str` - at `$.total`" in dead
         assert ours.stop() == 0
     assert "Traceback" not in ours.text
+
+
+def test_a_worker_killed_between_send_and_report_sends_again_under_the_same_key(tmp_path: Path) -> None:
+    """The hook runs when the messages are sent and nothing is reported yet: there is no race."""
+    (tmp_path / "shop.py").write_text(BILLING)
+    with Terminal(tmp_path, "run", "shop", *RUN) as ours:
+        name_server = re.search(r"127\.0\.0\.1:\d+", ours.until("embedded broker: "))
+        assert name_server is not None
+        ours.until('"event": "running"')
+        done = run(tmp_path, "send", "-n", name_server[0], "-t", "orders", "--key", "o-1", "3 apples")
+        assert done.returncode == 0, done.stderr
+        ours.until('"event": "worker_died"')
+        assert [ours.until('"event": "booked"').count('"says": "3 apples"') for _ in range(2)] == [1, 1]
+        for topic in ("invoices", "audit"):
+            shown = run(tmp_path, "peek", "-n", name_server[0], "-t", topic, "--json")
+            assert shown.returncode == 0, shown.stderr
+            found = [json.loads(line) for line in shown.stdout.splitlines()]
+            assert len(found) == 2
+            assert len({each["message_id"] for each in found}) == 1
+        assert ours.stop() == 0
+
+
+def test_a_message_that_no_broker_takes_is_an_error_of_its_message() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody listens there
+        outbox = Outbox(Access(f"127.0.0.1:{taken.getsockname()[1]}"))
+        try:
+            with pytest.raises(SendError, match="a message for topic invoices was not sent: "):
+                outbox.send([OutgoingMessage("invoices", b"3 apples")])
+        finally:
+            outbox.close()
+            outbox.close()

@@ -1,0 +1,192 @@
+"""Messages out of a handler: what is taken out of its results, under which keys it is sent, and what a failure does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from rocketcrew import BatchResult, Commit, Handler, Message, Send, SendError, handler
+from rocketcrew.client.outgoing import OutgoingMessage
+from rocketcrew.engine.fitting import check_handler
+from rocketcrew.remoting.errors import UsageError
+from rocketcrew.remoting.properties import PROPERTY_UNIQ_KEY
+from rocketcrew.workers.fitting import RowError
+from rocketcrew.workers.message import make_message
+from rocketcrew.workers.routing import combine
+from rocketcrew.workers.sends import parted, run_out, sending, unique_key
+
+ORDER = make_message(b"x", topic="orders", properties={PROPERTY_UNIQ_KEY: "C0A80001ABCD12345678000F42400001"})
+
+
+class Noted:
+    """Notes what is sent; refuses topics that are called so."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[OutgoingMessage]] = []
+
+    def send(self, messages: Sequence[OutgoingMessage]) -> None:
+        self.calls.append(list(messages))
+        if any(each.topic == "refused" for each in messages):
+            raise SendError("a message for topic refused was not sent")
+
+    async def send_awaited(self, messages: Sequence[OutgoingMessage]) -> None:
+        self.send(messages)
+
+    @property
+    def topics(self) -> list[list[str]]:
+        return [[each.topic for each in call] for call in self.calls]
+
+
+def called(result: Any, outgoing: Noted | None, **options: Any) -> Any:
+    own = Handler(lambda _: result, sends=True, **options)
+    return sending(own, "billing", outgoing)(ORDER)
+
+
+@pytest.mark.parametrize(
+    ("result", "rest", "topics"),
+    [
+        (Send("a", b"1"), None, [["a"]]),
+        ([Send("a", b"1"), Send("b", "2", keys=["k", "l"])], None, [["a", "b"]]),
+        ([{"x": 1}, Send("a", b"1"), {"x": 2}], [{"x": 1}, {"x": 2}], [["a"]]),
+        ((Send("a", b"1"), {"x": 1}), [{"x": 1}], [["a"]]),
+        ({"x": 1}, {"x": 1}, []),
+        ([{"x": 1}], [{"x": 1}], []),
+        (None, None, []),
+    ],
+)
+def test_sends_are_sent_and_rows_stay(result: object, rest: object, topics: list[list[str]]) -> None:
+    outgoing = Noted()
+    assert called(result, outgoing) == rest
+    assert outgoing.topics == topics
+    assert called(result, None) == rest  # a run that only makes rows again
+
+
+def test_a_generator_sends_when_it_has_ended() -> None:
+    outgoing = Noted()
+
+    def rows(_: Message) -> Iterator[object]:
+        row = {"x": 0}
+        for row["x"] in range(2):
+            yield row
+            yield Send("a", str(row["x"]))
+
+    found = []
+    for row in sending(Handler(rows, sends=True), "billing", outgoing)(ORDER):
+        assert outgoing.calls == []
+        found.append(dict(row))
+    assert found == [{"x": 0}, {"x": 1}]
+    assert [each.body for each in outgoing.calls[0]] == ["0", "1"]
+
+
+def test_the_rows_of_a_commit_are_looked_at_too() -> None:
+    rest, sends = parted(Commit([{"x": 1}, Send("a", b"1")]))
+    assert isinstance(rest, Commit)
+    assert (rest.rows, len(sends)) == ([{"x": 1}], 1)
+    plain = Commit({"x": 1})
+    assert parted(plain) == (plain, [])
+
+
+def test_keys_are_the_same_for_each_attempt_and_differ_for_all_else() -> None:
+    keys = [
+        unique_key(ORDER, "billing", "a", 0),
+        unique_key(ORDER, "billing", "a", 1),
+        unique_key(ORDER, "billing", "b", 0),
+        unique_key(ORDER, "other", "a", 0),
+        unique_key(make_message(b"x", store_timestamp_ms=1), "billing", "a", 0),
+    ]
+    assert len(set(keys)) == len(keys)
+    assert all(len(key) == 32 and int(key, 16) for key in keys)
+    assert keys[0][20:28] == "000F4240"  # when the first message was made: brokers search from there on
+    retry = make_message(
+        b"x", topic="%RETRY%billing", reconsume_times=3, queue_offset=9, properties=dict(ORDER.properties)
+    )
+    assert unique_key(retry, "billing", "a", 0) == keys[0]
+    nameless = {"ORIGIN_MESSAGE_ID": make_message(b"x").offset_message_id}
+    assert unique_key(make_message(b"x"), "g", "a", 0) == unique_key(
+        make_message(b"x", properties=nameless), "g", "a", 0
+    )
+
+
+def test_each_message_is_sent_under_its_key() -> None:
+    outgoing = Noted()
+    called([Send("a", b"1", tags="t"), Send("a", b"2", delay_level=3)], outgoing)
+    [call] = outgoing.calls
+    assert [each.all_properties("another")[PROPERTY_UNIQ_KEY] for each in call] == [
+        unique_key(ORDER, "billing", "a", 0), unique_key(ORDER, "billing", "a", 1),
+    ]  # fmt: skip
+    assert (call[0].tags, call[1].delay_level) == ("t", 3)
+
+
+def test_what_cannot_be_sent_fails_its_message() -> None:
+    with pytest.raises(SendError):
+        called(Send("refused", b"1"), Noted())
+    with pytest.raises(UsageError, match="empty body"):
+        Send("a", b"")
+
+
+def test_of_a_batch_only_the_message_fails_whose_own_is_not_sent() -> None:
+    @handler(batch=True, sends=True)
+    def many(messages: list[Message]) -> list[object]:
+        return [[{"x": 1}, Send("a", b"1")], Send("refused", b"2"), None]
+
+    @handler(batch=True, sends=True)
+    async def many_awaited(messages: list[Message]) -> BatchResult:
+        return BatchResult(
+            [(messages[0], {"x": 1}), (messages[0], Send("a", b"1")), (messages[1], Send("refused", b"1"))]
+        )
+
+    batch = [make_message(b"x", queue_offset=number) for number in range(3)]
+    for own in (many, many_awaited):
+        outgoing = Noted()
+        results = sending(own, "billing", outgoing)(batch)
+        if asyncio.iscoroutine(results):
+            results = asyncio.run(results)
+        assert results[0] == [{"x": 1}]
+        assert isinstance(results[1], SendError)
+        assert results[2] is None
+        assert outgoing.topics == [["a"], ["refused"]]
+
+
+def test_a_coroutine_function_sends_while_others_go_on() -> None:
+    async def one(_: Message) -> object:
+        return [Send("a", b"1"), {"x": 1}]
+
+    async def several(_: Message) -> object:
+        return (each for each in (Send("b", b"1"), {"x": 2}))
+
+    outgoing = Noted()
+    assert asyncio.run(sending(Handler(one, sends=True), "billing", outgoing)(ORDER)) == [{"x": 1}]
+    assert asyncio.run(sending(Handler(several, sends=True), "billing", outgoing)(ORDER)) == [{"x": 2}]
+    assert outgoing.topics == [["a"], ["b"]]
+
+
+def test_an_administrators_call_sends_nothing() -> None:
+    outgoing = Noted()
+    own = sending(Handler(lambda _: [Send("a", b"1"), {"x": 1}], sends=True), "billing", outgoing)
+    assert own.plain(ORDER) == [{"x": 1}]
+    assert outgoing.calls == []
+
+
+def test_a_handler_that_sends_nothing_is_not_wrapped() -> None:
+    own = Handler(lambda _: None)
+    assert sending(own, "billing", Noted()) is own
+
+
+def test_a_send_that_is_not_declared_fails_its_message_also_where_rows_are_off() -> None:
+    for result in (Send("a", b"1"), [{"x": 1}, Send("a", b"1")], iter([Send("a", b"1")])):
+        with pytest.raises(RowError, match=r"not declared with @handler\(sends=True\)"):
+            run_out(result)
+    ran: list[int] = []
+    run_out(ran.append(number) for number in range(2))
+    run_out({"x": 1})
+    assert ran == [0, 1]
+
+
+def test_several_handlers_send_where_one_does_and_tasks_of_spark_do_not() -> None:
+    several = combine([Handler(lambda _: Send("a", b"1"), topic="x", sends=True), Handler(lambda _: None, topic="y")])
+    assert several.sends
+    with pytest.raises(UsageError, match="sends=True"):
+        check_handler(several)

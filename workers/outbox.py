@@ -1,0 +1,74 @@
+"""What sends the messages out of a handler (sends.py): a producer in a thread of its own, made when the first one is sent.
+
+Messages of one call go out together. All are stored by a broker when `send` returns; where one is not, the call fails, and
+those that were stored are sent again with the retry, under the same keys.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final
+
+from ..client.access import Access
+from ..client.loop_thread import LoopThread
+from ..client.outgoing import OutgoingMessage
+from ..client.producer import Producer
+from ..remoting.errors import RocketcrewError
+from .sends import SendError
+
+CLOSING_S: Final = 2.0
+"""For leaving the brokers at the end: nothing is under way then."""
+
+
+class Outbox:
+    """Sends by a producer of its own. `close` it at the end."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._thread: LoopThread | None = None
+        self._producer: Producer | None = None
+
+    def send(self, messages: Sequence[OutgoingMessage]) -> None:
+        self._started().run(self._send_all(messages))
+
+    async def send_awaited(self, messages: Sequence[OutgoingMessage]) -> None:
+        await asyncio.wrap_future(self._started().submit(self._send_all(messages)))
+
+    def close(self) -> None:
+        """Leave the brokers, as far as they answer, and end the thread."""
+        thread, producer = self._thread, self._producer
+        if thread is None or producer is None:
+            return
+        self._thread = self._producer = None
+        with contextlib.suppress(RocketcrewError, OSError, concurrent.futures.TimeoutError):
+            thread.submit(producer.close()).result(CLOSING_S)
+        thread.close()
+
+    def _started(self) -> LoopThread:
+        if self._thread is None:
+            thread = LoopThread("rocketcrew-sends")
+            try:
+                self._producer = thread.run(self._create())
+            except BaseException:
+                thread.close()
+                raise
+            self._thread = thread
+        return self._thread
+
+    async def _create(self) -> Producer:
+        producer = Producer.create(self._access)
+        producer.start()
+        return producer
+
+    async def _send_all(self, messages: Sequence[OutgoingMessage]) -> None:
+        producer = self._producer
+        assert producer is not None
+        sending: list[Coroutine[Any, Any, object]] = [producer.send(message) for message in messages]
+        for message, result in zip(messages, await asyncio.gather(*sending, return_exceptions=True), strict=True):
+            if isinstance(result, RocketcrewError):
+                raise SendError(f"a message for topic {message.topic} was not sent: {result}") from result
+            if isinstance(result, BaseException):
+                raise result
