@@ -25,6 +25,7 @@ from ..client.cluster import Cluster
 from ..client.identity import DEFAULT_INSTANCE_NAME
 from ..client.operations import Operations
 from ..client.sync import run_with_cluster
+from ..conf.formats import on_s3
 from ..conf.segment_format import FOLDER_FORMATS
 from ..conf.settings import Settings, is_broadcasting
 from ..remoting.admin_bodies import KvTable
@@ -35,6 +36,7 @@ from ..remoting.headers import PullRequest
 from ..remoting.names import DLQ_PREFIX, MASTER_ID, RETRY_PREFIX
 from ..remoting.queues import MessageQueue
 from ..source.reading import TOOLS_GROUP
+from ..spark.errors import LoaderError
 from ..supervisor.core.checks import subscriptions
 from ..supervisor.core.slab import SLAB_BYTES_MIN
 from ..supervisor.core.subscriptions import Subscriptions, differences
@@ -249,9 +251,9 @@ def broker_clock_ms(table: Mapping[str, str]) -> float | None:
 def handler_facts(settings: Settings, handler: str, check: Callable[[], None] = lambda: None) -> HandlerFacts:
     """The handler looked at in a process of its own, its columns compared with the table."""
     home = Path(settings.supervisor.data_dir) / settings.consumer.group
-    table = table_at(settings, home / "table")
     keeps = settings.results.enabled
     try:
+        table = table_at(settings, home / "table")
         found = examine_rows(
             handler, settings.workers.boot_timeout_ms, schema=settings.results.schema, table=table,
             columns_file=home / COLUMNS_FILE, check=check,
@@ -259,7 +261,7 @@ def handler_facts(settings: Settings, handler: str, check: Callable[[], None] = 
     except HandlerLoadError as error:
         last = error.traceback.strip().rpartition("\n")[2]
         return HandlerFacts(handler, wrong=str(error) + (f" ({last})" if last and last not in str(error) else ""))
-    except UsageError as error:
+    except (UsageError, LoaderError) as error:  # the second of a table on an S3 server that can't be asked
         return HandlerFacts(handler, wrong=str(error))
     return HandlerFacts(
         found.spec.name, "", found.columns, found.misfit, table.target, bool(table.columns), keeps,
@@ -297,6 +299,7 @@ def disk_facts(settings: Settings) -> list[DiskFacts]:
         and settings.spark.load
         and settings.spark.format in FOLDER_FORMATS
         and settings.spark.target
+        and not on_s3(settings.spark.target)
     ):
         folders["the table"] = Path(settings.spark.target)
     return [_disk(purpose, path.absolute(), settings.results.free_disk_min_mib) for purpose, path in folders.items()]

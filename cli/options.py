@@ -14,18 +14,21 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Concatenate, Final, ParamSpec, TextIO, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TextIO, TypeVar, cast
 
 import click
 from click.core import ParameterSource
 
-from ..conf.formats import not_a_folder
+from ..conf.formats import not_a_folder, not_a_table
 from ..conf.logging import set_up
 from ..conf.settings import Settings, load
 from ..conf.sources import CONFIG_FILE_VARIABLE, DEFAULT_FILE, find_file
 from ..remoting.errors import UsageError
 from .live_line import LiveLine
 from .surroundings import surroundings
+
+if TYPE_CHECKING:
+    from ..spark.object_store import Place
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -69,13 +72,15 @@ FOLDER_THERE: Final = Folder(exists=True)
 """A folder that is read: a mistyped name is an error, and not an empty folder."""
 
 
-def table_folder(settings: Settings) -> Path:
-    """The table's folder, for commands that look into it themselves. Raises UsageError for what is none."""
+def table_place(settings: Settings) -> Place:
+    """Where the table is, for commands that look into it themselves. Raises UsageError for what is none."""
+    from ..spark.object_store import place_of
+
     target = settings.spark.target
-    wrong = not_a_folder(target)
+    wrong = not_a_table(target, settings.spark.format)
     if wrong:
         raise UsageError(f"spark.target = {target!r} (from {settings.origin['spark.target']}) {wrong}")
-    return Path(target)
+    return place_of(target, settings.spark.options)
 
 
 @dataclass(frozen=True, slots=True)

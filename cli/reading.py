@@ -17,18 +17,19 @@ from ..conf.columns import BATCH_COLUMN
 from ..conf.segment_format import EPOCH
 from ..remoting.errors import UsageError
 from ..spark.errors import LoaderError
+from ..spark.object_store import ObjectPath, Place
 from ..spark.views import UNREADABLE_REMEDY, is_delta, latest_of, newest_state, table_ddl
 from ..workers.ddl import table_schema
 
 ds: Any = pyarrow.dataset
 
 
-def dataset(table: Path) -> Any:
-    """The table in folder `table` as a `pyarrow.dataset.Dataset`: all rows of all batches, with `batch_id`.
+def dataset(table: Place) -> Any:
+    """The table at `table` as a `pyarrow.dataset.Dataset`: all rows of all batches, with `batch_id`.
 
     Raises UsageError when nothing was loaded yet, LoaderError when the table's state can't be read.
     """
-    if is_delta(table):
+    if not isinstance(table, Path) or is_delta(table):
         return _delta(table)
     state = newest_state(table)
     schema: Any = table_schema(table_ddl(state))
@@ -41,14 +42,15 @@ def dataset(table: Path) -> Any:
                       partitioning=ds.partitioning(folders, flavor="hive"), partition_base_dir=str(table))  # fmt: skip
 
 
-def _delta(table: Path) -> Any:
+def _delta(table: Place) -> Any:
     try:
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
     except ImportError:
         raise UsageError(f"{table} is a Delta table: pip install 'rocketcrew[delta]' to read it") from None
     try:
-        delta: Any = DeltaTable(str(table))  # its types are partial
+        options = table.storage_options if isinstance(table, ObjectPath) else None
+        delta: Any = DeltaTable(str(table), storage_options=options)  # its types are partial
         return delta.to_pyarrow_dataset()
     except DeltaError as error:
         said = str(error).partition("\n")[0]  # what follows are the stacks of delta-rs
@@ -61,7 +63,7 @@ def _delta(table: Path) -> Any:
 class DuckViews:
     """The views `results` and `latest` of a table in a DuckDB of its own, in memory. Raises as `dataset`."""
 
-    def __init__(self, table: Path) -> None:
+    def __init__(self, table: Place) -> None:
         import duckdb
 
         self._duckdb: Any = duckdb

@@ -36,11 +36,23 @@ STRATEGIES = (
     "MACHINE_ROOM_NEARBY-AVG_BY_CIRCLE",
     "MACHINE_ROOM_NEARBY-CONSISTENT_HASH",
 )
-FOLDERS_ARE = (
-    "a folder on a file system of this host: a local disk, NFS, or HDFS through a mount. Object stores (s3a://, gs://, abfss://)"
-    " and hdfs:// are not supported"
+FOLDERS_ARE = "a folder on a file system of this host: a local disk, NFS, or HDFS through a mount"
+TABLES_ARE = (
+    f"{FOLDERS_ARE}; or, with spark.format = deltalake, s3://bucket/table. Other object stores (gs://, abfss://) and"
+    " hdfs:// are not supported"
 )
+_NO_RENAME = "commits a batch by renaming a folder, and S3 has no rename: set spark.format = deltalake"
+_BY_SPARK = "is Spark's own: what Spark writes there only Spark can look into"
+NOT_ON_S3 = {
+    "parquet": _NO_RENAME,
+    "pyarrow": _NO_RENAME,
+    "delta": "is written by Spark, whose log store makes no conditional puts on S3, so that two writers can have the same"
+    " commit: set spark.format = deltalake, which writes the same table",
+}
+"""Why a table of this format can't be on S3, by format; "deltalake" can."""
 _URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):/")
+_S3 = re.compile(r"s3a?://", re.IGNORECASE)
+_S3_TABLE = re.compile(r"s3a?://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^/?#\s]+)+/?")
 _TABLE = "table:"
 UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DELAY_MAX_MS = 30 * 86_400_000
@@ -80,8 +92,26 @@ def not_a_folder(text: str) -> str:
     if url is not None:
         return f"is a URL ({url[1]}:), and it must be {FOLDERS_ARE}"
     if text.strip().startswith(_TABLE):
-        return "names a table of a catalog, which goes with other formats of Spark only"
+        return "names a table of a catalog, and not a folder: that goes with other formats of Spark only"
     return ""
+
+
+def on_s3(target: object) -> bool:
+    """Whether a table's target is in a bucket: `s3://` or `s3a://`."""
+    return _S3.match(str(target).strip()) is not None
+
+
+def not_a_table(target: str, format_: str = "deltalake") -> str:
+    """What is wrong with `target` as the place of a table of this format that rocketcrew reads, empty when nothing is."""
+    if on_s3(target):
+        if format_ != "deltalake":
+            return f"is on S3, and spark.format = {format_} {NOT_ON_S3.get(format_, _BY_SPARK)}"
+        return (
+            ""
+            if _S3_TABLE.fullmatch(target)
+            else "is not s3://bucket/table: a bucket's name, then the table's path in it"
+        )
+    return not_a_folder(target).replace(FOLDERS_ARE, TABLES_ARE)
 
 
 def folder(text: str) -> str:

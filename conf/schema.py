@@ -168,7 +168,7 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
     },
     "spark": {
         "load": Switch(),
-        "target": Text("a folder's path, or empty", length_max=4096),
+        "target": Text("a folder's path, s3://bucket/table, or empty", length_max=4096),
         "format": Text(
             "parquet, pyarrow, delta, deltalake, foreach, or another format of Spark", empty_ok=False, length_max=255
         ),
@@ -261,13 +261,13 @@ ALIASES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """Two settings that must agree. `holds` gets their values; `because` ends the message."""
+    """Two settings that must agree. `holds` gets their values, as `because` does if it is a function; it ends the message."""
 
     first: str
     second: str
     holds: Callable[[object, object], bool]
     must: str
-    because: str
+    because: str | Callable[[object, object], str]
 
 
 def _at_least(first: object, second: object) -> bool:
@@ -294,8 +294,12 @@ def _loads_if_waited_for(commit_after: object, on: object) -> bool:
     return commit_after != "loaded" or on is True
 
 
-def _is_folder(target: object, format_: object) -> bool:
-    return format_ not in FOLDER_FORMATS or not formats.not_a_folder(str(target))
+def _is_table(target: object, format_: object) -> bool:
+    return format_ not in FOLDER_FORMATS or not formats.not_a_table(str(target), str(format_))
+
+
+def _why_no_table(target: object, format_: object) -> str:
+    return f"the target {formats.not_a_table(str(target), str(format_))}"
 
 
 def _both_or_none(first: object, second: object) -> bool:
@@ -373,9 +377,9 @@ RELATIONS: Final[tuple[Relation, ...]] = (
     Relation(
         "spark.target",
         "spark.format",
-        _is_folder,
-        "must be the path of a folder for this",
-        f"a table of {', '.join(FOLDER_FORMATS[:-1])} or {FOLDER_FORMATS[-1]} is {formats.FOLDERS_ARE}",
+        _is_table,
+        "must be the place of a table for this",
+        _why_no_table,
     ),
     Relation(
         "spark.max_rows",

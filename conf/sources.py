@@ -267,6 +267,7 @@ def _relate(gathered: Gathered, problems: list[Problem]) -> None:
         values = [gathered.values[name.partition(".")[0]][name.partition(".")[2]] for name in names]
         if relation.holds(values[0], values[1]):
             continue
+        because = relation.because if isinstance(relation.because, str) else relation.because(*values)
         second = (
             f"{relation.second} = {show_setting(relation.second, values[1])} (from {gathered.origin[relation.second]})"
         )
@@ -275,8 +276,7 @@ def _relate(gathered: Gathered, problems: list[Problem]) -> None:
                 relation.first,
                 show_setting(relation.first, values[0]),
                 gathered.origin[relation.first],
-                f"does not go with {second}: {relation.first} {relation.must} {relation.second}, "
-                f"because {relation.because}",
+                f"does not go with {second}: {relation.first} {relation.must} {relation.second}, because {because}",
                 "",
             )
         )

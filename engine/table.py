@@ -12,6 +12,7 @@ from ..conf.segment_format import FOLDER_FORMATS
 from ..conf.settings import Settings, require
 from ..spark.config import ARROW, DELTA, DELTA_RS, LoaderConfig
 from ..spark.config import loader_config as config_of
+from ..spark.object_store import absolute
 from ..spark.session import SessionSettings, delta_conf
 from ..spark.spark_writer import SparkWriter
 from ..spark.staging import Staging
@@ -31,9 +32,9 @@ _log = structlog.get_logger("rocketcrew.engine")
 def loader_config(settings: Settings, staging: Path, table: Path, env: Mapping[str, str]) -> LoaderConfig:
     """What the loader's steps are told; as `rocketcrew load` is. Raises UsageError."""
     spark = settings.spark
-    target: Path | str = spark.target
+    target = spark.target
     if spark.format in FOLDER_FORMATS:
-        target = (Path(spark.target) if spark.target else table).absolute()
+        target = absolute(spark.target or str(table))
     return config_of(spark, staging, target, env)
 
 
@@ -97,7 +98,7 @@ class Table:
 def check_columns(config: LoaderConfig, declared: object, segments: Path) -> None:
     """Raise UsageError when rows of the columns that are `declared` (None: there are no rows) do not fit the table."""
     if declared is not None:
-        columns = table_columns(config.folder) if config.format in FOLDER_FORMATS else ()
+        columns = table_columns(config.place) if config.format in FOLDER_FORMATS else ()
         check_fits(as_schema(declared), TableSpec(str(config.target), columns, config.partition_by), segments)
 
 

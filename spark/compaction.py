@@ -44,10 +44,11 @@ import pyarrow.parquet
 from ..durable.files import remove_tree, sync_path, sync_tree, try_lock
 from ..remoting.errors import UsageError
 from .errors import LoaderError, unreadable
+from .object_store import Place
 from .outcome_levels import joined, read_part
 from .table_lock import locked_table
 from .table_state import read_state
-from .targets.delta import DeltaTarget, append_by_delta_rs, delta_rs
+from .targets.delta import DeltaTarget, append_by_delta_rs, delta_rs, open_log
 from .targets.parquet import (
     OUTCOMES_FILE,
     STATE_FILE,
@@ -128,10 +129,12 @@ class _Group:
         return [self._batches] if saves else []
 
 
-def compact(table: Path, file_bytes: int, on_point: Callable[[str], None] = lambda _: None) -> Compacted:
-    """Compact the table in the folder `table`. Raises UsageError, LoaderError; the table is whole in any case."""
+def compact(table: Place, file_bytes: int, on_point: Callable[[str], None] = lambda _: None) -> Compacted:
+    """Compact the table at `table`. Raises UsageError, LoaderError; the table is whole in any case."""
     if (table / "_delta_log").is_dir():
         return _compact_delta(table, file_bytes)
+    if not isinstance(table, Path):
+        raise UsageError(f"{table} holds no batch yet, or is no table of rocketcrew: nothing to compact")
     folders = batch_folders(table)
     if not folders:
         raise UsageError(f"{table} holds no batch yet, or is no table of rocketcrew: nothing to compact")
@@ -139,11 +142,11 @@ def compact(table: Path, file_bytes: int, on_point: Callable[[str], None] = lamb
     return _Exchange(table.absolute(), file_bytes, on_point).run()
 
 
-def _compact_delta(table: Path, file_bytes: int) -> Compacted:
+def _compact_delta(table: Place, file_bytes: int) -> Compacted:
     if not DeltaTarget(table, append_by_delta_rs, lambda: None).state().batch:
         raise UsageError(f"{table} holds no batch yet: nothing to compact")
     library = delta_rs()
-    opened: Any = library.DeltaTable(str(table))
+    opened = open_log(table)
     before = len(opened.file_uris())
     try:
         opened.optimize.compact(target_size=file_bytes)

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..conf.columns import BATCH_COLUMN
-from ..conf.formats import not_a_folder
+from ..conf.formats import not_a_table, on_s3
 from ..conf.segment_format import FOLDER_FORMATS
 from ..conf.settings import SparkSettings
 from ..remoting.errors import UsageError
 from .connect import is_remote
 from .convert import FILE_BYTES
 from .loader import POINTS
+from .object_store import Place, absolute, place_of
 from .plan import Limits, Trigger
 
 PARQUET, ARROW, DELTA, DELTA_RS, FOREACH = "parquet", "pyarrow", "delta", "deltalake", "foreach"
@@ -39,7 +40,8 @@ class LoaderConfig:
     `follow`: go on until asked to stop; else load what is sealed, and end. `stop_deadline_ms`: what a running batch may
     still take after TERM before it is cancelled. `watch_stdin`: end when stdin does, as the parent is gone then, and
     obey the lines `drain` (load everything sealed, then end) and `load` (load now); None: if stdin is a pipe or socket.
-    `target`: a folder for the formats of `FOLDER_FORMATS`, else what `df.write` saves to. `function` is for `foreach`.
+    `target`: a folder, or a table in a bucket, for the formats of `FOLDER_FORMATS`, else what `df.write` saves to.
+    `function` is for `foreach`.
     `high_water_bytes`: of sealed segments, above which whoever seals them stops; 0 = never.
     `env`: the environment, for JAVA_HOME and PATH. `crash_point`: for tests, a name of `POINTS`, with `:n` its n-th time.
     """
@@ -89,7 +91,7 @@ class LoaderConfig:
             else "spark.function goes with spark.format = foreach only",
             "" if self.target or self.format not in FOLDER_FORMATS else f"format {self.format} needs a target",
             f"the target {str(self.target)!r} {wrong}"
-            if self.format in FOLDER_FORMATS and (wrong := not_a_folder(str(self.target)))
+            if self.format in FOLDER_FORMATS and (wrong := not_a_table(str(self.target), self.format))
             else "",
             "spark.partition_by does not go with spark.format = foreach"
             if self.partition_by and self.format == FOREACH
@@ -111,7 +113,11 @@ class LoaderConfig:
             _range("poll_interval_ms", self.poll_interval_ms, 1, 60_000),
             _range("stop_deadline_ms", self.stop_deadline_ms, 0, 3_600_000),
             "" if point in ("", *POINTS) and (not nth or nth.isdigit()) else f"no crash point {self.crash_point!r}",
-            *(_nested(staging, self.folder) for staging in self.stagings if self.format in FOLDER_FORMATS),
+            *(
+                _nested(staging, self.folder)
+                for staging in self.stagings
+                if self.format in FOLDER_FORMATS and not on_s3(self.target)
+            ),
             ""
             if len({staging.resolve() for staging in self.stagings}) == len(self.stagings)
             else "a staging folder is named twice",
@@ -128,10 +134,15 @@ class LoaderConfig:
         return Path(self.target)
 
     @property
+    def place(self) -> Place:
+        """Where a table of `FOLDER_FORMATS` is. Raises UsageError for `options` that a bucket does not take."""
+        return place_of(str(self.target), self.options)
+
+    @property
     def identity(self) -> str:
         """What is loaded into, in one line: a table that is known by its path keeps it wherever we are started from."""
         if self.format in FOLDER_FORMATS:
-            return str(self.folder.absolute())
+            return absolute(str(self.target))
         options = "".join(f" {name}={value}" for name, value in sorted(self.options.items()))
         return " ".join(word for word in (self.format, self.function, str(self.target)) if word) + options
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from ..conf.exit_codes import EXIT_FAILURE, EXIT_SPARK, EXIT_USAGE
 from ..remoting.errors import RocketcrewError, UsageError
 
@@ -52,7 +50,7 @@ def exit_code(error: BaseException) -> int:
     return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILURE
 
 
-def unreadable(file: Path, error: Exception) -> str:
+def unreadable(file: object, error: Exception) -> str:
     """A data file of a table that is gone or damaged, and what brings its rows back."""
     if isinstance(error, FileNotFoundError):
         return (

@@ -160,13 +160,15 @@ class Loader:
         if plan is not None and not set(plan.names) <= self._facts.keys():
             self._drop_plan(plan, "segments of it are gone")
             plan = None
+        if plan is None and not self._is_wanted(now_ms, ready, segments, at_once=at_once):
+            return None  # the table is not asked: in a bucket each question is a request
         state = self._state()
         if plan is not None and not plan.follows(state.batch, state.plan_id):
             self._drop_plan(plan, "the table has moved on")
             plan = None
-        if plan is None:
-            if not ready or not (at_once or self._is_due(now_ms, ready, segments)):
+            if not self._is_wanted(now_ms, ready, segments, at_once=at_once):
                 return None
+        if plan is None:
             plan = self._plan(state, segments, settled)
             if plan is None:
                 return None
@@ -179,6 +181,11 @@ class Loader:
             left = self._facts.keys() - set(plan.names)
             self._note_waiting([file for file in ready if file.path.name in left])
         return report
+
+    def _is_wanted(
+        self, now_ms: int, ready: Sequence[ReadyFile], segments: Sequence[SegmentFacts], *, at_once: bool
+    ) -> bool:
+        return bool(ready) and (at_once or self._is_due(now_ms, ready, segments))
 
     def _is_due(self, now_ms: int, ready: Sequence[ReadyFile], segments: Sequence[SegmentFacts]) -> bool:
         oldest_ms = now_ms - ready[0].sealed_ms

@@ -17,20 +17,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
-from pathlib import Path
 from typing import Final
 
 import structlog
 
-from ..durable.files import make_folders, sync_path
 from ..durable.intervals import IntervalSet, OffsetSet
 from ..durable.outcomes import FORGOTTEN, PASSED, BatchOutcomes, Outcomes
 from .errors import LoaderError
+from .object_store import Place, write_whole
 
 SUFFIX: Final = ".json.gz"
 FAN: Final = 32
@@ -58,7 +56,7 @@ class Part:
     first: int
     last: int
     level: int
-    path: Path | None
+    path: Place | None
 
 
 Singles = Callable[[int], Iterable[Part]]
@@ -80,7 +78,7 @@ def merges(parts: Sequence[Part], fan: int = FAN) -> list[list[Part]]:
 class OutcomeLevels:
     """The outcomes of one table, in `folder`; `singles` finds what the commits wrote themselves."""
 
-    def __init__(self, folder: Path, singles: Singles, fan: int = FAN, which: Which | None = None) -> None:
+    def __init__(self, folder: Place, singles: Singles, fan: int = FAN, which: Which | None = None) -> None:
         """`which` is asked where a plan that lost its number may have left a file."""
         self._folder = folder
         self._singles = singles
@@ -162,16 +160,10 @@ class OutcomeLevels:
             self._replace(old, f"0-{old[-1].last}.forgotten", forgotten(joined([read_part(part) for part in old])))
 
     def _replace(self, parts: Sequence[Part], name: str, told: BatchOutcomes) -> None:
-        """Write the file that has what `parts` have, then delete these; it is as old as the newest of them."""
+        """Write the file that has what `parts` have, then delete these; on a disk it is as old as the newest of them."""
         path = self._folder / f"{name}{SUFFIX}"
-        make_folders(self._folder)
-        draft = path.with_name(f".{path.name}.{os.getpid()}.new")
-        draft.write_bytes(told.pack())
         newest = max((part.path.stat().st_mtime for part in parts if part.path is not None), default=0.0)
-        os.utime(draft, (newest, newest))
-        sync_path(draft)
-        draft.replace(path)
-        sync_path(self._folder)
+        write_whole(path, told.pack(), as_old_as=newest)
         for part in parts:
             if part.path is not None and part.path != path:
                 part.path.unlink(missing_ok=True)
@@ -197,7 +189,7 @@ class OutcomeLevels:
         """The merged files that count, and those that lie in others."""
         found: list[Part] = []
         try:
-            paths = list(self._folder.iterdir())
+            paths: list[Place] = [*self._folder.iterdir()]
         except FileNotFoundError:
             return [], []
         for path in paths:

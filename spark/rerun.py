@@ -20,15 +20,17 @@ from pathlib import Path
 from ..durable.files import try_lock
 from ..durable.intervals import OffsetSet
 from ..durable.outcomes import BatchOutcomes
+from ..remoting.errors import UsageError
 from .accounts import Accounts
 from .arrow_writer import ArrowWriter
 from .convert import Staged
 from .errors import LoaderError
 from .loader import Loader
+from .object_store import STATE_DIR, Place
 from .plan import Limits, Plan, Trigger
 from .staging import Staging
 from .table_state import read_state
-from .targets.delta import STATE_DIR, DeltaTarget, append_by_delta_rs
+from .targets.delta import DeltaTarget, append_by_delta_rs
 from .targets.parquet import STATE_FILE, ParquetTarget, batch_folder, last_batch
 from .targets.target import TableState, Target
 
@@ -93,14 +95,19 @@ def folder_target(table: Path, threads: Executor) -> Target:
 
 
 @contextmanager
-def only_rerun(table: Path) -> Generator[None]:
-    """Be the table's only re-run. Raises LoaderError."""
+def only_rerun(table: Place) -> Generator[Path]:
+    """Be the table's only re-run; gives its folder. Raises LoaderError, and UsageError for a table in a bucket."""
+    if not isinstance(table, Path):
+        raise UsageError(
+            f"reconcile --rerun needs a lock beside the table, and {table} is in a bucket, where nobody can hold one. Consume"
+            " the messages once more, in a new epoch: rocketcrew reset --to TIME --reprocess"
+        )
     folder = table / STATE_DIR if (table / "_delta_log").is_dir() else table
     lock = try_lock(folder / LOCK_FILE)
     if lock is None:
         raise LoaderError(f"another reconcile --rerun works on {table}: wait for its end")
     try:
-        yield
+        yield table
     finally:
         os.close(lock)
 

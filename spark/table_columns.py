@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import Final
+
+from .object_store import Place
 
 _BATCH: Final = re.compile(r"batch_id=(\d+)")
 _STATE: Final = re.compile(r"(\d+)-.*\.json")
 
 
-def table_columns(table: Path) -> tuple[tuple[str, str], ...]:
-    """Name and Spark type of each column; none when there is no table yet, or nothing that can be read of it."""
+def table_columns(table: Place) -> tuple[tuple[str, str], ...]:
+    """Name and Spark type of each column; none when there is no table yet, or nothing that can be read of it.
+
+    Raises LoaderError when an S3 server can't be asked.
+    """
     try:
         states = _states(table)
         if not states:
@@ -26,7 +30,7 @@ def table_columns(table: Path) -> tuple[tuple[str, str], ...]:
         return ()
 
 
-def _states(table: Path) -> dict[int, Path]:
+def _states(table: Place) -> dict[int, Place]:
     delta = (table / "_delta_log").is_dir()
     folder, name = (table / "_rocketcrew", _STATE) if delta else (table, _BATCH)
     found = ((name.fullmatch(entry.name), entry) for entry in folder.iterdir())

@@ -25,6 +25,7 @@ from ..durable.outcomes import NO_ROWS, BatchOutcomes, Outcomes
 from ..remoting.errors import UsageError
 from .accounts import NO_DETAIL, detail_after
 from .errors import BadSegmentError, unreadable
+from .object_store import Place
 from .outcome_levels import joined
 from .plan import SegmentFacts
 from .reconciling import TableFacts
@@ -32,7 +33,7 @@ from .segments import intervals_of, read_facts, readable_offsets
 from .staging import Staging
 from .table_lock import locked_table
 from .table_state import read_state
-from .targets.delta import DeltaTarget, append_by_delta_rs, delta_rs
+from .targets.delta import DeltaTarget, append_by_delta_rs, open_log
 from .targets.parquet import STATE_FILE, TABLE_LOCK_WAIT_S, batch_folders, data_files, folder_outcomes
 from .targets.target import TableState
 
@@ -52,7 +53,7 @@ class Ledger:
     rows: int | None
 
 
-def table_facts(table: Path, stagings: Sequence[Path]) -> tuple[TableFacts, list[str]]:
+def table_facts(table: Place, stagings: Sequence[Path]) -> tuple[TableFacts, list[str]]:
     """Everything that the table and the staging folders say, and the names of files that could not be read.
 
     Staging folders are only looked at, before the table: what is loaded in between is then found in both, and counts as
@@ -94,21 +95,22 @@ def table_facts(table: Path, stagings: Sequence[Path]) -> tuple[TableFacts, list
     return facts, broken
 
 
-def _held(table: Path) -> AbstractContextManager[None]:
+def _held(table: Place) -> AbstractContextManager[None]:
     """No compaction exchanges the files of a Parquet table while they are read."""
-    if not table.is_dir() or (table / "_delta_log").is_dir():
+    if not isinstance(table, Path) or not table.is_dir() or (table / "_delta_log").is_dir():
         return nullcontext()
     return locked_table(table, fcntl.LOCK_SH, TABLE_LOCK_WAIT_S)
 
 
-def table_state(table: Path) -> TableState:
-    """The state of the table in the folder `table`. Raises UsageError, LoaderError."""
+def table_state(table: Place) -> TableState:
+    """The state of the table at `table`. Raises UsageError, LoaderError."""
     return _opened(table)[0].state
 
 
-def _keys_of(file: Path) -> Any:
+def _keys_of(file: Place) -> Any:
     """The key columns of a data file, of which every page was looked at: checksums name bytes that have changed."""
-    reader: Any = pq.ParquetFile(str(file), page_checksum_verification=True)
+    source = str(file) if isinstance(file, Path) else pa.BufferReader(pa.py_buffer(file.read_buffer()))
+    reader: Any = pq.ParquetFile(source, page_checksum_verification=True)
     wanted = [name for name in (*_QUEUE, OFFSET, SEQ, EPOCH) if name in reader.schema_arrow.names]
     batches = [batch.select(wanted) for batch in reader.iter_batches(use_threads=True)]
     return pa.Table.from_batches(batches, pa.schema([reader.schema_arrow.field(name) for name in wanted]))
@@ -161,8 +163,8 @@ def overlapping(pieces: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         reached = max(reached, stop)
 
 
-def _opened(table: Path) -> tuple[Ledger, list[Path]]:
-    if (table / "_delta_log").is_dir():
+def _opened(table: Place) -> tuple[Ledger, Sequence[Place]]:
+    if not isinstance(table, Path) or (table / "_delta_log").is_dir():
         return _delta(table)
     folders = batch_folders(table)
     if not folders:
@@ -173,14 +175,14 @@ def _opened(table: Path) -> tuple[Ledger, list[Path]]:
     return _ledger(state, told), files
 
 
-def _delta(table: Path) -> tuple[Ledger, list[Path]]:
+def _delta(table: Place) -> tuple[Ledger, Sequence[Place]]:
     target = DeltaTarget(table, append_by_delta_rs, lambda: None)
     state = target.state()
     if not state.batch:
         raise UsageError(f"{table} holds no batch yet: nothing to reconcile")
     ledger = _ledger(state, list(target.outcomes()))
     # Not file_uris(): that has the table's folder encoded as a URI and what is below it as the disk has it.
-    log: Any = pa.table(delta_rs().DeltaTable(str(table)).get_add_actions())
+    log: Any = pa.table(open_log(table).get_add_actions())
     return ledger, [table / unquote(path) for path in log.column("path").to_pylist()]
 
 

@@ -15,12 +15,13 @@ from typing import Any
 
 from ..conf.columns import Column
 from ..conf.segment_format import OUTCOMES_DIR
-from ..durable.files import make_folders, sync_path, write_atomically
+from ..durable.files import write_atomically
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
 from ..durable.outcomes import BatchOutcomes
 from ..remoting.errors import UsageError
 from .accounts import Accounts, open_tops
 from .errors import LoaderError
+from .object_store import Place, write_whole
 from .outcome_levels import FAN, SUFFIX, OutcomeLevels, Part
 from .plan import Plan, Top, tops_from_json
 from .targets.target import TableState
@@ -32,9 +33,9 @@ _SINGLE = re.compile(r"(\d+)-(?!\d+\.(?:\d+|forgotten)\.json\.gz)(.+)\.json\.gz"
 
 
 def write_state(
-    path: Path, plan: Plan, accounts: Accounts, rows: int, *, durable: bool, partition_by: Sequence[str] = ()
+    path: Place, plan: Plan, accounts: Accounts, rows: int, *, durable: bool, partition_by: Sequence[str] = ()
 ) -> None:
-    """Write what the table is after `plan`, whole or not at all. Raises OSError."""
+    """Write what the table is after `plan`, whole or not at all. Raises OSError, LoaderError."""
     names, queues = _queues_to_json(accounts, open_tops(plan.tops, accounts.loaded))
     state = {
         "version": STATE_VERSION,
@@ -47,10 +48,14 @@ def write_state(
         "queues": queues,
         **({"partition_by": list(partition_by)} if partition_by else {}),
     }
-    write_atomically(path, json.dumps(state, separators=(",", ":")) + "\n", durable=durable)
+    text = json.dumps(state, separators=(",", ":")) + "\n"
+    if isinstance(path, Path):
+        write_atomically(path, text, durable=durable)
+    else:
+        write_whole(path, text.encode())
 
 
-def read_state(path: Path) -> TableState:
+def read_state(path: Place) -> TableState:
     """The state in the file `path`. Raises LoaderError when it is missing or not understood."""
     try:
         data: dict[str, Any] = json.loads(path.read_bytes())
@@ -130,7 +135,7 @@ def _version_1(data: dict[str, Any]) -> Told:
 _READERS: Mapping[Any, Callable[[dict[str, Any]], Told]] = {1: _version_1, STATE_VERSION: _queues_from_json}
 
 
-def check_partitions(table: Path, wanted: Sequence[str], there: Sequence[str]) -> None:
+def check_partitions(table: Place, wanted: Sequence[str], there: Sequence[str]) -> None:
     """Rows under other folders than the table's make it unreadable. Raises UsageError."""
     if tuple(wanted) != tuple(there):
         raise UsageError(
@@ -139,7 +144,7 @@ def check_partitions(table: Path, wanted: Sequence[str], there: Sequence[str]) -
         )
 
 
-def outcomes_path(folder: Path, plan: Plan) -> Path:
+def outcomes_path(folder: Place, plan: Plan) -> Place:
     """Where the ledger in `folder` keeps the outcomes that were noted with `plan`."""
     return folder / OUTCOMES_DIR / f"{plan.batch}-{plan.id}{OUTCOMES_SUFFIX}"
 
@@ -148,7 +153,7 @@ Winner = Callable[[int, Sequence[str]], str]
 """Which of several plans that wanted a number became that batch. Raises LoaderError when it is unknown."""
 
 
-def tried_outcomes(folder: Path, batch: int) -> dict[str, Path]:
+def tried_outcomes(folder: Place, batch: int) -> dict[str, Place]:
     """The own files of a batch in the ledger `folder` by the plans that wanted its number; merged files are none."""
     found = (
         (_SINGLE.fullmatch(path.name), path) for path in (folder / OUTCOMES_DIR).glob(f"{batch}-*{OUTCOMES_SUFFIX}")
@@ -156,24 +161,19 @@ def tried_outcomes(folder: Path, batch: int) -> dict[str, Path]:
     return {match[2]: path for match, path in found if match}
 
 
-def write_outcomes(folder: Path, plan: Plan, told: BatchOutcomes) -> None:
-    """Keep the outcomes in the ledger `folder`, on disk when this returns. Raises OSError."""
-    path = outcomes_path(folder, plan)
-    make_folders(path.parent)
-    draft = path.with_name(f".{path.name}.new")
-    draft.write_bytes(told.pack())
-    sync_path(draft)
-    draft.replace(path)
-    sync_path(path.parent)
+def write_outcomes(folder: Place, plan: Plan, told: BatchOutcomes) -> None:
+    """Keep the outcomes in the ledger `folder`, on disk when this returns. Raises OSError, LoaderError."""
+    write_whole(outcomes_path(folder, plan), told.pack())
 
 
-def ledger_outcomes(folder: Path, newest: int, fan: int = FAN, winner: Winner | None = None) -> OutcomeLevels:
+def ledger_outcomes(folder: Place, newest: int, fan: int = FAN, winner: Winner | None = None) -> OutcomeLevels:
     """The outcomes in the ledger `folder` of the batches up to `newest`. `winner` None: no plan ever loses its number."""
     place = folder / OUTCOMES_DIR
 
     def singles(above: int) -> Iterator[Part]:
-        found = ((_SINGLE.fullmatch(path.name), path) for path in sorted(place.glob(f"[!.]*{OUTCOMES_SUFFIX}")))
-        own = sorted((int(match[1]), path) for match, path in found if match)
+        paths: list[Place] = sorted([*place.glob(f"[!.]*{OUTCOMES_SUFFIX}")], key=str)
+        found = ((_SINGLE.fullmatch(path.name), path) for path in paths)
+        own = [(int(match[1]), path) for match, path in found if match]
         named = {number for number, _ in own}
         lacking = ((number, None) for number in range(max(1, above + 1), newest + 1) if number not in named)
         for number, path in sorted([*own, *lacking], key=lambda one: one[0]):

@@ -15,6 +15,7 @@ from ..conf.segment_format import EPOCH
 from ..durable.files import spark_path
 from ..remoting.errors import UsageError
 from .errors import LoaderError
+from .object_store import Place
 from .table_state import read_state
 from .targets.parquet import STATE_FILE, batch_folder, last_batch
 from .targets.target import TableState
@@ -60,8 +61,8 @@ def table_ddl(state: TableState) -> str:
     return ddl([*state.columns, Column(BATCH_COLUMN, "bigint")])
 
 
-def is_delta(table: Path) -> bool:
-    """Whether the folder is a Delta table; a session needs `session.delta_conf` to read it."""
+def is_delta(table: Place) -> bool:
+    """Whether it is a Delta table; a session needs `session.delta_conf` to read it."""
     return (table / "_delta_log").is_dir()
 
 

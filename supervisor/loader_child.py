@@ -22,6 +22,7 @@ import structlog
 from ..conf.segment_format import FOLDER_FORMATS, LOADER_STATUS_FILE
 from ..conf.settings import Settings, SparkSettings
 from ..conf.sources import environment_name
+from ..spark.object_store import absolute
 from ..workers.parent_death import die_with_parent
 from ..workers.stack_dump import StackFile
 from .core.pauses import LoaderPauses
@@ -46,9 +47,9 @@ log = structlog.get_logger("rocketcrew.loader")
 
 
 def where(spark: SparkSettings, table: Path) -> str:
-    """What the loader loads into: a folder, `table` when none is named, or what a format of Spark's saves to."""
+    """What the loader loads into: a folder (`table` when none is named), a table in a bucket, or what Spark saves to."""
     if spark.format in FOLDER_FORMATS:
-        return str((Path(spark.target) if spark.target else table).absolute())
+        return absolute(spark.target or str(table))
     return spark.target
 
 

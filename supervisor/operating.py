@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import structlog
 
+from ..conf.formats import on_s3
 from ..conf.settings import Settings
 from ..remoting.errors import RocketcrewError, UsageError
 from .control import Command
@@ -162,7 +163,9 @@ class Operator:
         for name in merged.kept:
             log.warning("setting_needs_restart", setting=name)
         self._generations += 1
-        table = table_spec(merged.settings, self._boots.slot)
+        # An S3 server is not asked, as this loop stands still meanwhile: the columns are those of our start.
+        there = on_s3(self._boots.table.target)
+        table = self._boots.table if there else table_spec(merged.settings, self._boots.slot)
         boots = dataclasses.replace(self._boots, settings=merged.settings, table=table)
         self._coming = (self._generations, boots)
         log.info("reloading", generation=self._generations, changed=list(merged.changed))

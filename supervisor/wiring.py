@@ -12,6 +12,7 @@ from ..conf.segment_format import FOLDER_FORMATS
 from ..conf.settings import Settings, is_broadcasting
 from ..remoting.names import RETRY_PREFIX
 from ..remoting.namespaces import wrap
+from ..spark.object_store import check_conditional_puts, place_of
 from ..spark.table_columns import table_columns
 from ..workers.boot import NEW_TABLE, TableSpec, WorkerBoot, WorkerBounds
 from ..workers.cells import CELLS_FILE
@@ -143,15 +144,23 @@ def forkserver_for(handler: HandlerSpec, settings: Settings) -> Forkserver:
 
 
 def table_spec(settings: Settings, slot: Slot) -> TableSpec:
-    """The table as it is now, which workers that start compare their columns with."""
+    """The table as it is now, which workers that start compare their columns with. Raises as `table_at`."""
     return table_at(settings, slot.table)
 
 
 def table_at(settings: Settings, folder: Path) -> TableSpec:
-    """As `table_spec`; `folder` is the group's own table, where no other is named."""
+    """As `table_spec`; `folder` is the group's own table, where no other is named.
+
+    Raises UsageError and LoaderError for a table on an S3 server that can't be asked, or that ignores conditional puts.
+    """
     target = where(settings.spark, folder)
-    known = settings.results.enabled and settings.spark.format in FOLDER_FORMATS
-    return TableSpec(target, table_columns(Path(target)) if known else (), settings.spark.partition_by)
+    columns: tuple[tuple[str, str], ...] = ()
+    if settings.results.enabled and settings.spark.format in FOLDER_FORMATS:
+        place = place_of(target, settings.spark.options)
+        if settings.spark.load:
+            check_conditional_puts(place)
+        columns = table_columns(place)
+    return TableSpec(target, columns, settings.spark.partition_by)
 
 
 def worker_bounds(s: Settings) -> WorkerBounds:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 import click
 
 from ...conf.settings import Settings, require
-from ..options import table_folder, with_settings
+from ..options import table_place, with_settings
 
 
 @click.command()
@@ -29,5 +29,5 @@ def compact(settings: Settings, as_json: bool) -> None:
     from ...spark.compaction import compact as rewrite
 
     require(settings, ["spark.target"], flag_names={"spark.target": "--target PATH"})
-    done = rewrite(table_folder(settings), settings.spark.target_file_mib * 1024 * 1024)
+    done = rewrite(table_place(settings), settings.spark.target_file_mib * 1024 * 1024)
     click.echo(json.dumps(asdict(done)) if as_json else f"{done.files_before} files, now {done.files_after}")

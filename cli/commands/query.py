@@ -13,7 +13,7 @@ import click
 
 from ...conf.settings import Settings, require
 from ...remoting.errors import UsageError
-from ..options import table_folder, with_settings
+from ..options import table_place, with_settings
 from ..surroundings import surroundings
 from ..tables import lines
 
@@ -60,7 +60,7 @@ def _wants_duckdb(engine: str, master_given: bool) -> bool:
 def _by_duckdb(settings: Settings, sql: tuple[str, ...]) -> Iterator[Sequence[Mapping[str, Any]]]:
     from ..reading import DuckViews
 
-    views = DuckViews(table_folder(settings))
+    views = DuckViews(table_place(settings))
     try:
         yield from map(views.answer, sql)
     finally:
@@ -74,8 +74,13 @@ def _by_spark(settings: Settings, sql: tuple[str, ...]) -> Iterator[Sequence[Map
     from ...spark.session import SessionSettings, delta_conf, open_any
     from ...spark.views import answer, is_delta, register_views
 
+    spark, target = settings.spark, table_place(settings)
+    if not isinstance(target, Path):
+        raise UsageError(
+            f"{target} is in a bucket: ask it by DuckDB (--engine duckdb; pip install 'rocketcrew[duckdb]'). Your own Spark"
+            " reads it as format delta, with hadoop-aws"
+        )
     check_pyspark("rocketcrew query")
-    spark, target = settings.spark, table_folder(settings)
     env = surroundings(click.get_current_context()).env
     conf = {
         **VERIFY,

@@ -21,12 +21,13 @@ from ...remoting.codes import ResponseCode
 from ...remoting.errors import BrokerError
 from ...remoting.names import DLQ_PREFIX, RETRY_PREFIX
 from ...supervisor.member.access import access_of
-from ..options import FOLDER_THERE, table_folder, with_settings
+from ..options import FOLDER_THERE, table_place, with_settings
 from ..stagings import group_in_keys, staging_folders, topics_in_keys
 
 if TYPE_CHECKING:
     from ...client.access import Access
     from ...durable.intervals import OffsetSet, QueueKey
+    from ...spark.object_store import Place
     from ...spark.reconciling import Fate, QueueEnds, QueueReport, Report
     from ..rerunning import Rerun
 
@@ -76,19 +77,19 @@ def reconcile(
     if brokers or rerun:
         names["cluster.name_servers"] = "-n HOST:PORT"
     require(settings, list(names), flag_names=names)
-    table = table_folder(settings)
+    table = table_place(settings)
     folders = list(stagings) or staging_folders(settings)
     report, broken = _compare(settings, table, folders, brokers=brokers or rerun is not None)
     if rerun and report.to_run_again():
-        with only_rerun(table):
+        with only_rerun(table) as folder:
             report, _ = _compare(settings, table, folders, brokers=True)
-            _run_again(settings, table, report, rerun, folders)
+            _run_again(settings, folder, report, rerun, folders)
             report, broken = _compare(settings, table, folders, brokers=True)
     click.echo(json.dumps(as_object(report, broken)) if as_json else "\n".join(as_lines(report, broken)))
     context.exit(0 if report.fine and not broken else EXIT_FAILURE)
 
 
-def _compare(settings: Settings, table: Path, folders: Sequence[Path], *, brokers: bool) -> tuple[Report, list[str]]:
+def _compare(settings: Settings, table: Place, folders: Sequence[Path], *, brokers: bool) -> tuple[Report, list[str]]:
     """The cluster is asked first: what was committed then is settled, and its rows are in a segment or in the table.
 
     A supervisor that runs writes down what has no rows every few seconds, so a gap is looked at twice.

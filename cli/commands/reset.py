@@ -30,13 +30,14 @@ from ...source.reading import TOOLS_GROUP
 from ...source.searching import exact_offset, store_times
 from ...supervisor.member.access import access_of
 from ..asking import ask_cluster, known_topics
-from ..options import FOLDER_THERE, table_folder, with_settings
+from ..options import FOLDER_THERE, table_place, with_settings
 from ..stagings import group_in_keys, staging_folders
 from ..tables import lines
 from ..wording import UnknownNameError, no_such_group
 
 if TYPE_CHECKING:
     from ...durable.intervals import QueueKey
+    from ...spark.object_store import Place
     from ...spark.staging import Staging
 
 EARLIEST: Final = "earliest"
@@ -301,7 +302,7 @@ def _ask_for_epochs(settings: Settings, folders: list[Path], queues: list[Messag
 
     if not folders:
         raise UsageError("no folder of segments was found: name them with --staging")
-    epochs = _table_epochs(table_folder(settings))
+    epochs = _table_epochs(table_place(settings))
     group = group_in_keys(settings)
     keys = [QueueKey(group, mq.topic, mq.broker_name, mq.queue_id) for mq in queues]
     # Also of the retry topic: a message of the re-run that fails comes again as a record there.
@@ -332,7 +333,7 @@ def write_request(stagings: Sequence[Staging], queues: tuple[QueueKey, ...]) -> 
         write_atomically(staging.root / EPOCH_FILE, request.to_json(), durable=True)
 
 
-def _table_epochs(table: Path) -> dict[QueueKey, int]:
+def _table_epochs(table: Place) -> dict[QueueKey, int]:
     from ...spark.table_keys import table_state
 
     return table_state(table).epochs

@@ -13,12 +13,15 @@ Two ways to commit: by Spark (`delta`), for cluster-sized batches, and by delta-
 takes 20 ms for a small one (docs/protocol.md). Each reads what the other wrote. The log is read by delta-rs in both cases,
 so that looking whether there is anything to do needs no Spark.
 
-The table's folder is a path of this file system. Sources: Delta's protocol ("Transaction Identifiers"), and
-OptimisticTransaction.scala for what a repeated transaction does.
+The table is a folder of this file system, or, written by delta-rs alone, in a bucket of an S3 server (object_store.py): there
+a put is what a fsync and a rename are on a disk, and a conditional put of the log's next entry is the commit.
+
+Sources: Delta's protocol ("Transaction Identifiers"), and OptimisticTransaction.scala for what a repeated transaction does.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -37,6 +40,7 @@ from ...remoting.errors import UsageError
 from ..accounts import Accounts
 from ..convert import Staged
 from ..errors import BatchTakenError, LoaderError, remedy
+from ..object_store import PROBE, STATE_DIR, ObjectPath, Place, short
 from ..outcome_levels import FAN, OutcomeLevels
 from ..plan import Plan
 from ..spark_writer import SparkWriter, numbered, partitioned
@@ -58,7 +62,6 @@ pa: Any = pyarrow
 ds: Any = pyarrow.dataset
 
 APP_ID = "rocketcrew"
-STATE_DIR = "_rocketcrew"
 TABLE_NAME = "rocketcrew results"
 """Given to a table that is made before its first batch, so that the next start knows it for ours."""
 MARK = "rocketcrew"
@@ -67,10 +70,12 @@ STATES_KEPT = 2
 HISTORY_FIRST = 50
 """Commits of the log that are looked at before all of them are."""
 FILE_BYTES = 128 * 1024 * 1024
+PROBE_S = 3600
+"""Age at which the probe of a server is nobody's any more."""
 CHECKPOINT_COMMITS = 100
 """Delta's default between two checkpoints of a table that delta-rs writes; Spark makes them more often."""
 
-Append = Callable[[Path, Plan, Staged, "object | None"], None]
+Append = Callable[[Place, Plan, Staged, "object | None"], None]
 """Commits the plan's rows to a table, as transaction (APP_ID, plan.batch); the last argument is delta-rs's snapshot on
 which the plan was made, None when there was no table. Raises BatchTakenError or LoaderError."""
 
@@ -79,7 +84,7 @@ class DeltaTarget:
     """A Delta table at `path`; `append` commits, `start` prepares that."""
 
     def __init__(
-        self, path: Path, append: Append, start: Callable[[], None], partition_by: Sequence[str] | None = None,
+        self, path: Place, append: Append, start: Callable[[], None], partition_by: Sequence[str] | None = None,
         keep_outcomes_s: float = math.inf,
     ) -> None:  # fmt: skip
         """`partition_by` is what the table is to have; None: whatever it has, for those that only read."""
@@ -107,17 +112,23 @@ class DeltaTarget:
         """Read the log anew; the number of our last commit, 0 when there is none."""
         library = delta_rs()
         try:
-            if not library.DeltaTable.is_deltatable(str(self.path)):
+            if not library.DeltaTable.is_deltatable(str(self.path), storage_options(self.path)):
                 self._snapshot = None  # none yet, or removed under us
                 return 0
             if self._goes_on():
                 self._snapshot.update_incremental()
             else:
-                self._snapshot = library.DeltaTable(str(self.path))
+                self._snapshot = open_log(self.path)
                 self._opened_at = int(self._snapshot.version())
             return int(self._snapshot.transaction_version(APP_ID) or 0)
         except library.exceptions.DeltaError as error:
             raise LoaderError(f"the log of {self.path} can't be read: {error}. The segments stay") from None
+        except OSError as error:
+            if isinstance(self.path, Path):
+                raise
+            raise LoaderError(
+                f"the S3 server of {self.path} can't be asked: {short(error)}. The segments stay"
+            ) from None
 
     def _goes_on(self) -> bool:
         """Whether the snapshot is taken further, instead of a new one.
@@ -131,7 +142,7 @@ class DeltaTarget:
         same_stretch = version // CHECKPOINT_COMMITS == self._opened_at // CHECKPOINT_COMMITS
         return same_stretch and self._log_of(version).exists()
 
-    def _log_of(self, version: int) -> Path:
+    def _log_of(self, version: int) -> Place:
         return self.path / "_delta_log" / f"{version:020d}.json"
 
     def _refuse_foreign(self) -> None:
@@ -197,7 +208,8 @@ class DeltaTarget:
             raise _taken(self.path, plan)
         path = self._state_path(plan.batch, plan.id)
         try:
-            make_folders(path.parent)
+            if isinstance(path, Path):
+                make_folders(path.parent)
             write_outcomes(path.parent, plan, told)
             write_state(path, plan, accounts, told.rows or 0, durable=True)
         except OSError as error:
@@ -205,10 +217,12 @@ class DeltaTarget:
         try:
             self._append(self.path, plan, staged, self._snapshot)
         except LoaderError:
-            # Whatever it says: when the number is somebody else's now, that is why.
-            if self._refresh() >= plan.batch and not self._is_ours(plan):
+            # Whatever it says: when the number is somebody else's now, that is why. And when it is ours, the commit was made
+            # all the same: its answer was lost on the way, and a second try found the first one there.
+            if self._refresh() < plan.batch or (not isinstance(path, ObjectPath) and self._is_ours(plan)):
+                raise
+            if not self._is_ours(plan):
                 raise _taken(self.path, plan) from None
-            raise
         if self._refresh() < plan.batch:
             raise LoaderError(f"{self.path}: the commit of batch {plan.batch} ended well, but is not in the log")
         if not self._is_ours(plan):
@@ -221,8 +235,9 @@ class DeltaTarget:
 
     def _tidy(self, plan: Plan) -> None:
         batch, folder = plan.batch, self.path / STATE_DIR
-        for old in range(max(1, batch - 2 * STATES_KEPT), batch - STATES_KEPT + 1):
-            for state in self._states(old):
+        for state in folder.glob("*-*.json"):
+            of = state.name.partition("-")[0]
+            if of.isdigit() and batch - 2 * STATES_KEPT <= int(of) <= batch - STATES_KEPT:
                 state.unlink(missing_ok=True)
         for tried, other in tried_outcomes(folder, batch).items():
             if tried != plan.id:  # of those who wanted the number and died
@@ -266,16 +281,21 @@ class DeltaTarget:
             return False  # the log does not say: both are kept
 
     def sweep(self) -> None:
-        """Nothing is left lying: rows that were not committed are Delta's to vacuum."""
+        """Rows that were not committed are Delta's to vacuum; in a bucket, objects of a start that was killed are ours."""
+        if isinstance(self.path, ObjectPath):
+            for probe in (self.path / STATE_DIR).glob(f"{PROBE}*"):
+                with contextlib.suppress(FileNotFoundError):
+                    if probe.stat().st_mtime < time.time() - PROBE_S:
+                        probe.unlink()
 
-    def _state_path(self, batch: int, plan_id: str) -> Path:
+    def _state_path(self, batch: int, plan_id: str) -> Place:
         return self.path / STATE_DIR / f"{batch}-{plan_id}.json"
 
-    def _states(self, batch: int) -> list[Path]:
-        return sorted((self.path / STATE_DIR).glob(f"{batch}-*.json"))
+    def _states(self, batch: int) -> list[Place]:
+        return sorted((self.path / STATE_DIR).glob(f"{batch}-*.json"), key=str)
 
 
-def _taken(path: Path, plan: Plan) -> BatchTakenError:
+def _taken(path: Place, plan: Plan) -> BatchTakenError:
     return BatchTakenError(f"batch {plan.batch} of {path} was committed by another loader")
 
 
@@ -294,10 +314,22 @@ def delta_rs() -> Any:
     return deltalake
 
 
+def storage_options(path: Place) -> dict[str, str] | None:
+    """What delta-rs is told of the server."""
+    return path.storage_options if isinstance(path, ObjectPath) else None
+
+
+def open_log(path: Place) -> Any:
+    """The newest snapshot of the Delta table at `path`. Raises delta-rs's errors."""
+    return delta_rs().DeltaTable(str(path), storage_options=storage_options(path))
+
+
 def append_by_spark(writer: SparkWriter, partition_by: Sequence[str] = ()) -> Append:
     """Commits by a Spark job. Delta's jars must be in the session (session.delta_conf)."""
 
-    def append(path: Path, plan: Plan, staged: Staged, _snapshot: object) -> None:
+    def append(path: Place, plan: Plan, staged: Staged, _snapshot: object) -> None:
+        assert isinstance(path, Path), "LoaderConfig lets no table in a bucket be written by Spark"
+
         def as_delta(rows: DataFrame) -> None:
             writing = numbered(rows, plan.batch).write.format("delta")
             options = {
@@ -314,7 +346,7 @@ def append_by_spark(writer: SparkWriter, partition_by: Sequence[str] = ()) -> Ap
 
 
 def append_by_delta_rs(
-    path: Path, plan: Plan, staged: Staged, snapshot: object | None, file_bytes: int = FILE_BYTES,
+    path: Place, plan: Plan, staged: Staged, snapshot: object | None, file_bytes: int = FILE_BYTES,
     partition_by: Sequence[str] = (),
 ) -> None:  # fmt: skip
     """Commits without a JVM, in this process: the rows stream through memory, a batch of Arrow at a time."""
@@ -342,18 +374,21 @@ def append_by_delta_rs(
         raise LoaderError(f"the commit to {path} failed: {error}{remedy(str(error))}. The segments stay") from None
 
 
-def _created(path: Path, schema: Any, partition_by: Sequence[str]) -> object:
+def _created(path: Place, schema: Any, partition_by: Sequence[str]) -> object:
     """The table, made for itself: a commit to a path would not notice that another loader has just made batch 1 of it.
+
+    One try: with a second one delta-rs puts our columns over those of the table that another loader has made meanwhile.
 
     Raises BatchTakenError when another loader was first, whether or not its batch is in the table yet: to be planned again.
     """
     library = delta_rs()
     try:
         return library.DeltaTable.create(
-            str(path), schema, mode="error", name=TABLE_NAME, partition_by=list(partition_by) or None
-        )
+            str(path), schema, mode="error", name=TABLE_NAME, partition_by=list(partition_by) or None,
+            storage_options=storage_options(path), commit_properties=library.CommitProperties(max_commit_retries=0),
+        )  # fmt: skip
     except library.exceptions.DeltaError:
-        if library.DeltaTable.is_deltatable(str(path)):
+        if library.DeltaTable.is_deltatable(str(path), storage_options(path)):
             raise BatchTakenError(f"{path} was made by another loader in the same moment") from None
         raise
 

@@ -13,6 +13,7 @@ from ..arrow_writer import ArrowWriter, NoWriter
 from ..config import ARROW, DELTA, DELTA_RS, FOREACH, PARQUET, LoaderConfig
 from ..connect import is_remote
 from ..loader import Loader
+from ..object_store import check_conditional_puts
 from ..session import SessionSettings, delta_conf
 from ..spark_writer import SparkWriter
 from ..staging import Staging
@@ -50,7 +51,9 @@ def make_target(config: LoaderConfig, writer: Writer, threads: Executor) -> Targ
         return ParquetTarget(config.folder, writer, threads, by, keep_s)
     if config.format == DELTA_RS:
         append = partial(append_by_delta_rs, file_bytes=config.target_file_bytes, partition_by=by)
-        return DeltaTarget(config.folder, append, lambda: None, by, keep_s)
+        place = config.place
+        check_conditional_puts(place)
+        return DeltaTarget(place, append, lambda: None, by, keep_s)
     if not isinstance(writer, SparkWriter):
         raise UsageError(f"format {config.format} can only be written by Spark")
     if config.format == DELTA:

@@ -24,9 +24,9 @@ from rocketcrew.spark.targets.making import make_target, make_writer
 def main() -> None:
     settings = json.loads(sys.argv[1])
     writer = settings.pop("writer")
-    paths = {name: Path(settings.pop(name)) for name in ("staging", "target")}
+    staging = Path(settings.pop("staging"))
     set_up("human", "info", sys.stderr, process="loader")
-    config = LoaderConfig(**paths, **settings, env=dict(os.environ))
+    config = LoaderConfig(staging, **settings, env=dict(os.environ))
     sys.exit(
         run_loader(
             config,

@@ -1,0 +1,135 @@
+"""Tables in a bucket without a server: what is a target, which options there are, and objects used like files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from obstore.store import MemoryStore
+
+from rocketcrew.conf.formats import not_a_table, on_s3
+from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
+from rocketcrew.durable.outcomes import NO_ROWS, BatchOutcomes, Outcomes
+from rocketcrew.remoting.errors import UsageError
+from rocketcrew.spark.config import LoaderConfig
+from rocketcrew.spark.object_store import Bucket, ObjectPath, check_conditional_puts, place_of, write_whole
+from rocketcrew.spark.rerun import only_rerun
+from rocketcrew.spark.table_state import ledger_outcomes
+
+KEY = QueueKey("g", "orders", "broker-a", 0)
+
+
+@pytest.fixture
+def table() -> ObjectPath:
+    return ObjectPath(Bucket("s3://bucket/warehouse/table", {}, MemoryStore()))
+
+
+@pytest.mark.parametrize("target", ["s3://bucket/table", "s3a://my.bucket-1/a/b c/table/", "S3://bucket/t"])
+def test_what_is_on_s3(target: str) -> None:
+    assert on_s3(target)
+    assert not on_s3(f"/data/{target}")
+
+
+@pytest.mark.parametrize(
+    ("target", "format_", "said"),
+    [
+        ("s3://bucket/table", "deltalake", ""),
+        ("s3a://bucket/a/table/", "deltalake", ""),
+        ("s3://bucket/table", "parquet", "S3 has no rename: set spark.format = deltalake"),
+        ("s3a://bucket/table", "pyarrow", "S3 has no rename: set spark.format = deltalake"),
+        ("s3://bucket/table", "delta", "makes no conditional puts"),
+        ("s3://bucket/table", "orc", "what Spark writes there"),
+        ("s3://bucket", "deltalake", "not s3://bucket/table"),
+        ("s3://bucket/", "deltalake", "not s3://bucket/table"),
+        ("s3://key:secret@bucket/table", "deltalake", "not s3://bucket/table"),
+        ("s3://bucket/table?versionId=1", "deltalake", "not s3://bucket/table"),
+        ("gs://bucket/table", "deltalake", "with spark.format = deltalake, s3://bucket/table"),
+        ("hdfs://name/table", "parquet", "hdfs:// are not supported"),
+        ("table", "parquet", ""),
+    ],
+)
+def test_what_can_be_the_place_of_a_table(target: str, format_: str, said: str) -> None:
+    wrong = not_a_table(target, format_)
+    assert said in wrong
+    assert bool(said) == bool(wrong)
+
+
+@pytest.mark.parametrize("target", ["s3://bucket/table", "s3a://bucket/table/"])
+def test_a_loader_knows_a_table_by_one_name_whatever_the_scheme(target: str, tmp_path: Path) -> None:
+    config = LoaderConfig(tmp_path, target, format="deltalake", options={"region": "eu-central-1"})
+    assert config.identity == "s3://bucket/table"
+    assert isinstance(config.place, ObjectPath)
+    assert config.place.storage_options == {"AWS_REGION": "eu-central-1", "AWS_CONDITIONAL_PUT": "etag"}
+
+
+@pytest.mark.parametrize("name", ["aws_secret_access_key", "access_key_id", "session_token", "password"])
+def test_keys_do_not_go_into_settings(name: str) -> None:
+    with pytest.raises(UsageError, match="AWS_SECRET_ACCESS_KEY") as refused:
+        place_of("s3://bucket/table", {name: "hidden"})
+    assert "hidden" not in str(refused.value)
+
+
+def test_options_that_a_bucket_does_not_take_are_named() -> None:
+    with pytest.raises(UsageError, match=r"'conditional_put'.*region, endpoint, allow_http"):
+        place_of("s3://bucket/table", {"conditional_put": "disabled"})
+    assert place_of("table", {"url": "jdbc:x"}) == Path("table")
+
+
+def test_an_object_is_used_like_a_file(table: ObjectPath) -> None:
+    file = table / "_rocketcrew" / "1-p.json"
+    assert (str(file), file.name, str(file.parent)) == (
+        f"{table}/_rocketcrew/1-p.json",
+        "1-p.json",
+        f"{table}/_rocketcrew",
+    )
+    assert not table.exists()
+    with pytest.raises(FileNotFoundError):
+        file.read_bytes()
+    with pytest.raises(FileNotFoundError):
+        file.stat()
+    write_whole(file, b"one")
+    write_whole(file, b"two")
+    write_whole(table / "_rocketcrew" / "outcomes" / "1.gz", b"")
+    assert (file.read_bytes(), file.stat().st_size, file.exists(), file.is_dir()) == (b"two", 3, True, False)
+    assert table.exists()
+    assert file.parent.is_dir()
+    assert {path.name for path in file.parent.iterdir()} == {"1-p.json", "outcomes"}
+    assert list(file.parent.glob("1-*.json")) == [file]
+    assert [path.name for path in table.iterdir()] == ["_rocketcrew"]
+    file.unlink()
+    assert not file.exists()
+
+
+def test_an_object_that_is_there_is_not_created(table: ObjectPath) -> None:
+    (table / "a").create(b"one")
+    with pytest.raises(FileExistsError):
+        (table / "a").create(b"two")
+    assert (table / "a").read_bytes() == b"one"
+
+
+def test_the_proof_leaves_nothing(table: ObjectPath, tmp_path: Path) -> None:
+    check_conditional_puts(table)
+    assert not table.exists()
+    check_conditional_puts(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def told(batch: int) -> BatchOutcomes:
+    return BatchOutcomes(1, Outcomes.of([(NO_ROWS, OffsetSet.of([(KEY, IntervalSet.of([(batch, batch + 1)]))]))]))
+
+
+def test_outcomes_are_merged_in_a_bucket_as_on_a_disk(table: ObjectPath, tmp_path: Path) -> None:
+    for place in (table, tmp_path):
+        for batch in range(1, 6):
+            write_whole(place / "outcomes" / f"{batch}-{batch:08d}-p.json.gz", told(batch).pack())
+        levels = ledger_outcomes(place, 5, fan=2)
+        whole = [BatchOutcomes(1, told(batch).outcomes) for batch in range(1, 6)]
+        assert levels.read() == whole
+        levels.tidy(0.0, 1.0)
+        assert {path.name for path in (place / "outcomes").iterdir()} == {"1-4.2.json.gz", "5-00000005-p.json.gz"}
+        assert sum(one.rows or 0 for one in levels.read()) == 5
+
+
+def test_a_rerun_is_refused_with_the_way_out() -> None:
+    with pytest.raises(UsageError, match="reset --to TIME --reprocess"), only_rerun(place_of("s3://bucket/table", {})):
+        pass
